@@ -47,6 +47,7 @@ def images(seeds=(0, 1, 2), levels=LEVELS):
             metrics=places,
             curve=curve,
             parameters=678_010 + 512 * (name == "liere"),
+            flops=21_874_560,
             backends=("sdpa",),
             steps=400,
             minutes=2.5,

@@ -5,9 +5,11 @@ from functools import cache
 
 import pytest
 from PIL import Image
+from torch import nn
 
 from zoo import encoding_names
 from zoo.cli import describe
+from zoo.run.load import load_experiment
 
 QUIET = ("picture=null", "seconds=0")
 USERS = cache(describe.list_users)
@@ -119,3 +121,17 @@ def test_what_cannot_be_shown_is_refused_in_words(name, words, message, zoo, tmp
 def test_options_within_options_are_set(zoo):
     code, _, error = zoo("show", "rope", "scaling.rule=linear", "scaling.factor=4.0", *QUIET)
     assert (code, error) == (0, "")
+
+
+def test_operations_of_a_forward_pass_are_those_of_its_matrices(zoo):
+    small = ["model.depth=1", "model.dim=8", "model.heads=1", "model.encoding=none"]
+    experiment = load_experiment("vit_none", small)
+    found = 0
+    for module in experiment.meta_model.modules():
+        if isinstance(module, nn.Linear):
+            tokens = 1 if module.out_features == 10 else 16  # the head reads their mean
+            found += 2 * tokens * module.weight.numel()
+    patches = 2 * 16 * experiment.meta_model.patch_embed.weight.numel()
+    attention = 2 * 2 * 16 * 16 * 8  # scores, and sums of values
+    assert experiment.flops == found + patches + attention
+    assert "# FLOPs per sample: " in zoo("show", "vit_none", *small)[1]

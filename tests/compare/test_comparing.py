@@ -78,6 +78,8 @@ def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
     )
     assert cell.steps == 6
     assert cell.backends == ("sdpa",)
+    assert cell.flops
+    assert "forward MFLOPs" in Path("c/comparison.md").read_text()
     assert len(cell.curve) == 1
     assert min(cell.peak_memory, cell.minutes, cell.step_seconds or 1) > 0
     assert not any(cell.different_start for variant in found.variants for cell in variant.cells)
@@ -99,9 +101,9 @@ def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
     assert Path("c/results.json").read_bytes() == before
     assert json.loads(out) == json.loads(before)
     assert {path: path.stat().st_mtime_ns for path in Path("c").rglob("*.ckpt")} == stamps
-    assert compared("rebuild=c", "measure=loss")[1].startswith(
-        "# Which encoding, on vit_comrope?\n\nAt 16 pixels"
-    )
+    out = compared("rebuild=c", "measure=loss")[1]
+    assert out.startswith("# Which encoding, on vit_comrope?\n\n")
+    assert "\n\nAt 16 pixels" in out
     assert Comparison.read(Path("c/results.json")).command.endswith(
         "evaluate.resolutions=[16,24]' measure=loss"
     )

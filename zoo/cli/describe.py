@@ -38,6 +38,7 @@ from zoo.diagnostics.portrait.portrait import draw_portrait
 from zoo.errors import ConfigIssue, OptionError, RecipeError, ZooError
 from zoo.packages import explain_imports, skip_without_package
 from zoo.registry import Between, ByAxes, Choice
+from zoo.reporting.numbers import format_number
 from zoo.reporting.tables import format_table
 from zoo.run.build import build_model
 from zoo.run.load import load_experiment
@@ -67,10 +68,20 @@ def describe_recipe(name: str, overrides: Sequence[str]) -> str:
 
     lines += ["", "# names of parameters, as optim.param_groups match them"]
     lines += [*_list_parameters(model), ""]
-    lines += [f"# tokens per sample: {count_tokens(model, spec)}", "", "# attention"]
+    flops = format_flops(experiment.flops)
+    lines += [f"# tokens per sample: {count_tokens(model, spec)}"]
+    lines += [f"# FLOPs per sample: {flops} in a forward pass", "", "# attention"]
     for device in ("cpu", "cuda"):
         lines += _list_backends(model, spec, device)
     return "\n".join(lines)
+
+
+def format_flops(count: float) -> str:
+    """Write a number of operations with three digits: 23.0 M."""
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{format_number(count / size, 3)} {unit}"
+    return str(count)
 
 
 def _list_parameters(model: nn.Module) -> Iterator[str]:

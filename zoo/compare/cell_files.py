@@ -51,6 +51,7 @@ START_SHAPE = {
     "order": (str, NOTHING),
     "batch": str,
     "device": str,
+    "flops": (int, NOTHING),
 }
 END_SHAPE = {
     "metrics": {},
@@ -138,6 +139,7 @@ def build_cell(
         position_losses=losses,
         curve=_read_curve(run, files.start.get("monitor", "")),
         parameters=files.start.get("parameters"),
+        flops=files.start.get("flops"),
         backends=tuple(files.start.get("backends", ())),
         steps=files.end.get("steps"),
         minutes=files.end.get("minutes"),

@@ -118,6 +118,7 @@ COSTS: Mapping[str, tuple[str, Callable[[ComparisonCell], float | None]]] = {
     "time of a step": ("ms, median", lambda cell: cell.step_seconds and cell.step_seconds * 1e3),
     "memory": ("MiB, peak", lambda cell: cell.peak_memory and cell.peak_memory / 2**20),
     "parameters": ("thousands", lambda cell: cell.parameters and cell.parameters / 1e3),
+    "operations": ("MFLOPs, forward", lambda cell: cell.flops and cell.flops / 1e6),
 }
 
 

@@ -56,6 +56,8 @@ class ComparisonCell:
     curve: tuple[tuple[int, float], ...] = ()
     """(step, monitored metric) of each validation."""
     parameters: int | None = None
+    flops: int | None = None
+    """Operations of a forward pass of one sample, as `zoo show` counts them."""
     backends: tuple[str, ...] = ()
     """Backends that compute attention, each once."""
     steps: int | None = None

@@ -427,12 +427,14 @@ def _format_row(comparison: Comparison, one: Standing) -> list[str]:
 
 def format_costs(comparison: Comparison) -> str:
     """Format a table of what each variant has and takes; empty if no cell has begun."""
+    variants = [one for one in comparison.variants if any(cell.parameters for cell in one.cells)]
+    rows = [_format_cost(variant) for variant in variants]
     head = ["variant", "parameters", "attention", "steps", "step ms", "minutes", "peak MiB"]
-    rows = [
-        _format_cost(variant)
-        for variant in comparison.variants
-        if any(cell.parameters for cell in variant.cells)
-    ]
+    # comparisons of before do not have it
+    if any(cell.flops for variant in variants for cell in variant.cells):
+        head.insert(2, "forward MFLOPs")
+        for variant, row in zip(variants, rows, strict=True):
+            row.insert(2, format_fixed(_scale(_mean(variant.cells, "flops"), 1e-6), 1))
     table = format_markdown([*head, "cells done"], rows, TEXT_COLUMNS)
     return f"## What it costs\n\n{table}" if rows else ""
 
@@ -447,11 +449,15 @@ def _format_cost(variant: Variant) -> list[str]:
         f"{started.parameters:,}",
         ", ".join(started.backends),
         "" if steps is None else f"{steps:,}",
-        format_fixed(None if step is None else step * 1e3, 1),
+        format_fixed(_scale(step, 1e3), 1),
         format_fixed(_mean(cells, "minutes"), 2),
-        format_fixed(None if memory is None else memory / MB, 0),
+        format_fixed(_scale(memory, 1 / MB), 0),
         f"{sum(cell.state == 'done' for cell in cells)} of {len(cells)}",
     ]
+
+
+def _scale(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
 
 
 def _mean(cells: Sequence[ComparisonCell], key: str) -> float | None:

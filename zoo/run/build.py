@@ -75,6 +75,20 @@ class Experiment:
             return build_model(self.recipe, self.spec)
 
     @cached_property
+    def flops(self) -> int:
+        """Floating-point operations of a forward pass of one sample, at the size of training.
+
+        Matrix products, convolutions and attention are counted, a multiplication and an addition as
+        two operations. A backward pass takes about twice as many.
+        """
+        from torch.utils.flop_counter import FlopCounterMode
+
+        counter = FlopCounterMode(display=False)
+        with torch.device("meta"), torch.no_grad(), counter:
+            self.meta_model(build_sample(self.spec))
+        return counter.get_total_flops()
+
+    @cached_property
     def trainer(self) -> L.Trainer:
         """Lightning's trainer, without loggers and callbacks. Raises what Lightning raises."""
         return build_trainer(self.recipe)

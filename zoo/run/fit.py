@@ -392,7 +392,12 @@ def _begin(
         log.info(line)
     if start.checkpoint is None:
         names = [*dict.fromkeys(name for name, _ in backends)]
-        facts = {"backends": names, "monitor": task.monitor, "device": device}
+        facts = {
+            "backends": names,
+            "monitor": task.monitor,
+            "device": device,
+            "flops": experiment.flops,
+        }
         manifest = StartManifest(start.run, task.model, facts)
         trainer.callbacks.append(manifest)  # type: ignore[attr-defined]
 

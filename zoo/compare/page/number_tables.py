@@ -71,7 +71,14 @@ def build_variants_table(comparison: Comparison) -> SortableTable:
         f"{format_measure(comparison)}, {name_condition(comparison, one)}"
         for one in comparison.conditions
     ]
-    costs = ["parameters", "step, ms", "memory, MiB", "interpreter", "seeds done"]
+    costs = [
+        "parameters",
+        "forward, MFLOPs",
+        "step, ms",
+        "memory, MiB",
+        "interpreter",
+        "seeds done",
+    ]
     rows = []
     for name, standing in columns[0].items():
         variant = standing.variant
@@ -138,6 +145,7 @@ def _build_value(comparison: Comparison, standing: Standing) -> TableEntry:
 
 def _build_costs(variant: Variant) -> list[TableEntry]:
     parameters = mean_of(variant, lambda cell: cell.parameters)
+    flops = mean_of(variant, lambda cell: cell.flops)
     seconds = mean_of(variant, lambda cell: cell.step_seconds)
     memory = mean_of(variant, lambda cell: cell.peak_memory)
     names = list(dict.fromkeys(name for cell in variant.cells for name in cell.backends))
@@ -148,6 +156,7 @@ def _build_costs(variant: Variant) -> list[TableEntry]:
         step = TableEntry(numbers.format_number(milliseconds, 3), milliseconds)
     return [
         _build_count(parameters),
+        _build_count(None if flops is None else flops / 1e6, decimals=1),
         step,
         _build_count(None if memory is None else memory / 2**20),
         _build_word(join_names(names) if names else numbers.NOTHING),
