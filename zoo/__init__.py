@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+# type checkers take it for true; importing `typing` would take longer than all the rest
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from zoo import compare as compare
+    from typing import Any
+
     from zoo.api import (
         Attention,
         attend,
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from zoo.attention.chain import Chain
     from zoo.attention.encoding import Dims, Encoding
     from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
+    from zoo.compare import CallableModule
     from zoo.compare.outcome import ComparisonFigure, ComparisonResult
     from zoo.config import Recipe
     from zoo.data.spec import ImageSpec, TextClassificationSpec, TextSpec, VideoSpec
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
     from zoo.python.outcomes import Diagnosis, Run, load
     from zoo.run.build import build_model
     from zoo.run.load import load_recipe
+
+    compare: CallableModule
 
 __version__ = "0.2.0"
 
