@@ -28,7 +28,9 @@ WRITERS: Mapping[str, str] = MappingProxyType(
         "hf": "zoo.export.huggingface:write_huggingface",
         "llama": "zoo.export.native:write_llama",
         "vit": "zoo.export.native:write_vit",
+        "onnx": "zoo.export.traced:write_onnx",
         "safetensors": "zoo.export.export:write_weights",
+        "torch_export": "zoo.export.traced:write_torch_export",
     }
 )
 """The function that writes each target, `module:name`; it is called with an ExportSource, the
@@ -41,9 +43,10 @@ CPU = ("trainer.accelerator=cpu", "trainer.devices=1", "trainer.num_nodes=1")
 class ExportOptions:
     """Options of `zoo export`."""
 
-    to: Literal["hf", "llama", "vit", "safetensors"]
+    to: Literal["hf", "llama", "vit", "onnx", "safetensors", "torch_export"]
     """What to write: hf, a folder for Hugging Face transformers; llama or vit, one that needs no
-    zoo, if the recipe is one; safetensors, weights and recipe alone, which zoo reads again."""
+    zoo, if the recipe is one; onnx, a graph for ONNX Runtime; safetensors, weights and recipe
+    alone, which zoo reads again; torch_export, a graph for PyTorch."""
 
     push: str | None = None
     """A new repository of the Hugging Face Hub, owner/name, that the folder is uploaded to."""
