@@ -19,7 +19,7 @@ from zoo.attention.tokens import Tokens
 from zoo.encodings import path
 from zoo.encodings.common.householder import compute_path_bias, update_keys
 from zoo.encodings.path import PaTH
-from zoo.laws import Case, LawBroken, equivariance, packing
+from zoo.laws import Case, LawBroken, equivariance
 
 OPTIONS = pytest.mark.parametrize(
     "options", [{}, {"convolution": 1, "rank": 3}, {"convolution": 9}], ids=str
@@ -265,7 +265,7 @@ def test_a_convolution_across_documents_is_caught(monkeypatch):
     plain = path.convolve
     monkeypatch.setattr(path, "convolve", lambda x, weights, document: plain(x, weights, None))
     with pytest.raises(LawBroken):
-        packing.packed_documents_are_apart(Case("path", 1, PaTH))
+        equivariance.packed_documents_are_apart(Case("path", 1, PaTH))
 
 
 def test_a_path_that_begins_too_early_is_caught():

@@ -17,8 +17,7 @@ from zoo.encodings.common.rotation import rotate_pairs
 from zoo.encodings.common.skew import cayley_basis, fourier_basis, from_upper_triangle
 from zoo.encodings.string import String
 from zoo.laws import Case, LawBroken
-from zoo.laws.equivariance import shifts_change_nothing
-from zoo.laws.packing import special_tokens_are_left_alone
+from zoo.laws.equivariance import shifts_change_nothing, special_tokens_are_left_alone
 
 KINDS = {"cayley": literal.cayley, "circulant": literal.circulant}
 AXES = pytest.mark.parametrize("axes", [1, 2, 3])

@@ -21,7 +21,7 @@ from zoo.encodings.liere import LieRE
 from zoo.encodings.rope import RoPE
 from zoo.encodings.rope_axial import RoPEAxial
 from zoo.encodings.rope_mixed import RoPEMixed
-from zoo.laws import LAWS, Case, LawBroken, backends, equivariance, gradients, packing
+from zoo.laws import LAWS, Case, LawBroken, backends, equivariance, gradients
 from zoo.laws.case import HEADS, TOKENS
 from zoo.laws.certificate import measure_roundings, try_law
 
@@ -435,13 +435,13 @@ FAULTS = [
     (backends.a_masked_row_gives_nothing, EvenlyBlind),
     (equivariance.each_sample_has_its_own_positions, FirstSampleOnly),
     (equivariance.permuted_tokens_permute_the_output, TopLeft),
-    (packing.the_position_of_a_special_token_is_not_read, TurnedClassToken),
-    (packing.special_tokens_are_left_alone, AddedToClassToken),
+    (equivariance.the_position_of_a_special_token_is_not_read, TurnedClassToken),
+    (equivariance.special_tokens_are_left_alone, AddedToClassToken),
     (gradients.zero_parameters_give_finite_gradients, NotANumberAtZero),
-    (packing.packed_documents_are_apart, AcrossDocuments),
-    (packing.padding_changes_nothing, AcrossDocuments),
-    (packing.shared_key_heads_equal_repeated_ones, FirstOfEachGroup),
-    (packing.shared_key_heads_equal_repeated_ones, BySizeOfKeys),
+    (equivariance.packed_documents_are_apart, AcrossDocuments),
+    (equivariance.padding_changes_nothing, AcrossDocuments),
+    (equivariance.shared_key_heads_equal_repeated_ones, FirstOfEachGroup),
+    (equivariance.shared_key_heads_equal_repeated_ones, BySizeOfKeys),
     (equivariance.what_left_the_window_is_not_needed, BySlot),
     (backends.chosen_queries_are_rows_of_the_whole, TheLast),
 ]
@@ -513,7 +513,7 @@ def test_a_mask_aligned_top_left_is_caught(monkeypatch):
 def test_a_bias_of_unplaced_pairs_is_caught(monkeypatch):
     monkeypatch.setattr(chain, "_restrict_to_positions", lambda old, new: new)
     with pytest.raises(LawBroken):
-        packing.special_tokens_are_left_alone(member(Slope))
+        equivariance.special_tokens_are_left_alone(member(Slope))
 
 
 def test_riders_left_behind_are_caught(monkeypatch):

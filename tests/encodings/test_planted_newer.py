@@ -14,7 +14,7 @@ from zoo.encodings.grape_ap import GRAPEAP
 from zoo.encodings.pope import PoPE
 from zoo.encodings.selective_rope import SelectiveRoPE
 from zoo.errors import OptionError
-from zoo.laws import Case, LawBroken, equivariance, gradients, packing
+from zoo.laws import Case, LawBroken, equivariance, gradients
 
 
 class TurnedBeforeTheCache(CARoPE):
@@ -76,7 +76,7 @@ FAULTS = [
     (equivariance.decoding_equals_one_pass, TurnedBeforeTheCache),
     (equivariance.full_memory_equals_one_pass, TurnedBeforeTheCache),
     (equivariance.decoding_equals_one_pass, FirstRows),
-    (packing.packed_documents_are_apart, StepsAcrossDocuments),
+    (equivariance.packed_documents_are_apart, StepsAcrossDocuments),
     (gradients.every_parameter_learns, PhaseOfBoth),
 ]
 

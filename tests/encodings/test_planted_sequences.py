@@ -14,7 +14,7 @@ from zoo.attention.chain import Chain
 from zoo.encodings.alibi import ALiBi
 from zoo.encodings.cope import CoPE
 from zoo.encodings.stickbreaking import StickBreaking
-from zoo.laws import Case, LawBroken, backends, equivariance, packing
+from zoo.laws import Case, LawBroken, backends, equivariance
 
 
 def member(cls):
@@ -80,7 +80,7 @@ FAULTS = [
     (equivariance.a_longer_run_begins_the_same, GatesAhead),
     (equivariance.decoding_equals_one_pass, TopLeftStick),
     (backends.weights_are_shares_of_what_is_visible, StickTooLong),
-    (packing.packed_documents_are_apart, CountsOfOthers),
+    (equivariance.packed_documents_are_apart, CountsOfOthers),
 ]
 
 

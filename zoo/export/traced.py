@@ -51,7 +51,7 @@ class BoundedModel(nn.Module):
         return self.model(inputs)
 
 
-class Sizes:
+class InputSizes:
     """The variable sizes of a model's inputs, and inputs of such sizes.
 
     Args:
@@ -131,7 +131,7 @@ def _hide_output() -> Iterator[None]:
         yield
 
 
-def capture(source: ExportSource) -> tuple[ExportedProgram, Sizes, BoundedModel]:
+def capture(source: ExportSource) -> tuple[ExportedProgram, InputSizes, BoundedModel]:
     """Capture a model once for all sizes.
 
     Returns:
@@ -147,7 +147,7 @@ def capture(source: ExportSource) -> tuple[ExportedProgram, Sizes, BoundedModel]
                 raise _refuse(source, chain.no_export_reason, "use to=hf or to=safetensors")
 
     max_length = find_max_length(model, source.task.spec)
-    sizes, bounded = Sizes(source, max_length), BoundedModel(model, max_length).eval()
+    sizes, bounded = InputSizes(source, max_length), BoundedModel(model, max_length).eval()
     example = next(sizes.draw_examples())
     try:
         with _hide_output():
@@ -271,7 +271,7 @@ def bake_parameters(module: fx.GraphModule) -> int:
     return count
 
 
-def _compare(graph: Any, model: nn.Module, sizes: Sizes) -> float:
+def _compare(graph: Any, model: nn.Module, sizes: InputSizes) -> float:
     """Return the largest difference of logits, relative to 1 + |logit|, at several sizes.
 
     Raises:
@@ -288,7 +288,7 @@ def _compare(graph: Any, model: nn.Module, sizes: Sizes) -> float:
     return largest
 
 
-def _write_companions(source: ExportSource, sizes: Sizes, folder: Path) -> None:
+def _write_companions(source: ExportSource, sizes: InputSizes, folder: Path) -> None:
     """Write the recipe, what the model reads and predicts, and how inputs are made."""
     (folder / "recipe.yaml").write_text(source.recipe.yaml(), encoding="utf-8")
     spec = source.task.spec
