@@ -1,14 +1,16 @@
 """Question pages and the overview, made from recorded comparisons (docs/questions/*/*.json).
 
 `python docs/comparison_pages.py FOLDER resolution/digits` records the comparison in FOLDER under a
-new name. Without arguments it redraws the figures of every recorded comparison. `python
-docs/pages.py` writes the pages.
+new name. `python docs/comparison_pages.py rerun memory/flipflop [VARIANT SEED]` trains one of its
+cells again, by default the quickest, and says whether its numbers are equal. Without arguments it
+redraws the figures of every recorded comparison. `python docs/pages.py` writes the pages.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,22 +20,33 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
+from quoted_numbers import update_numbers
 
+from zoo import config
 from zoo.compare.figures import save_figures
+from zoo.compare.grid import list_combinations, parse_varied_keys, split_grid_words
+from zoo.compare.hypotheses import format_hypotheses
 from zoo.compare.outputs import RESULTS
 from zoo.compare.ranking import Standing, rank_variants
 from zoo.compare.results import TRAINED, Comparison
 from zoo.compare.text import (
     capitalize,
     count_decimals,
+    describe_baselines,
+    describe_conditions,
+    describe_result,
     describe_setup,
+    describe_winning_baseline,
     format_costs,
     format_estimate,
     format_question,
     name_condition,
 )
+from zoo.compare.tuning import describe_tuning, format_tuning
 from zoo.reporting.numbers import format_fixed
 from zoo.reporting.tables import format_markdown
+from zoo.run.callbacks.manifest import END
+from zoo.run.fit import fit
 
 QUESTIONS = Path(__file__).parent / "questions"
 MARK = "## Recorded\n"
@@ -62,12 +75,14 @@ PALETTE_COLOURS = 64
 # Digits kept of each number: more than any seed repeats on another machine.
 KEPT_DIGITS = 6
 
-OVERVIEW = f"""# All encodings at a glance
+UNTUNED = "**No verdict: recorded at one default setting, untuned.**"
 
-{WARNING} {OLDER}
+OVERVIEW = """# All encodings at a glance
 
-`python docs/pages.py` makes these tables from recorded comparisons of small models, trained for
-minutes. Each number is a mean over three seeds; within a column, only the encoding differs. Use the
+{opening}
+
+`python docs/pages.py` makes these tables from recorded comparisons of small models. Each number is
+a mean over {seeds} seeds; within a column, only the encoding{tuned} differs. Use the
 tables to see what has been recorded, not to choose an encoding: run `zoo compare` on your own task
 instead. Intervals, seeds and commands are on the pages about [image
 resolution](questions/resolution.md), [sequence length](questions/length.md) and [small
@@ -135,9 +150,21 @@ def read_comparison(path: Path) -> Comparison:
 
 def write_overview() -> str:
     """Return the text of docs/overview.md."""
-    return OVERVIEW + "\n".join(
-        line for title in OVERVIEW_TABLES for line in _overview_table(title)
+    columns = [one for _, *own in OVERVIEW_TABLES.values() for one in own]
+    comparisons = [one.comparison for one in columns]
+    counts = sorted({len(one.seeds) for one in comparisons})
+    is_tuned = [one.tuning is not None for one in comparisons]
+    opening = [
+        "" if all(is_tuned) else WARNING,
+        OLDER if any(one.zoo_version == "0.1.0" for one in comparisons) else "",
+        "Columns marked * are tuned for each encoding." if any(is_tuned) else "",
+    ]
+    text = OVERVIEW.format(
+        opening=" ".join(filter(None, opening)),
+        seeds=" or ".join(map(str, counts)),
+        tuned=", with the settings that suit it," if any(is_tuned) else "",
     )
+    return text + "\n".join(line for title in OVERVIEW_TABLES for line in _overview_table(title))
 
 
 def _overview_table(title: str) -> Iterator[str]:
@@ -146,7 +173,8 @@ def _overview_table(title: str) -> Iterator[str]:
     names = sorted({name for column in standings for name in column})
 
     yield from (f"## {title}", "", caption, "")
-    yield f"| encoding | {' | '.join(column.head for column in columns)} |"
+    heads = [f"{one.head} *" if one.comparison.tuning else one.head for one in columns]
+    yield f"| encoding | {' | '.join(heads)} |"
     yield "|---|" + "---:|" * len(columns)
 
     for name in names:
@@ -182,6 +210,7 @@ def write_question_pages() -> dict[Path, str]:
 
 def _question_page(page: Path) -> str:
     text, mark, _ = page.read_text(encoding="utf-8").partition(MARK)
+    text = update_numbers(text)
     if not mark:
         return text
 
@@ -197,20 +226,62 @@ def _question_page(page: Path) -> str:
 
 
 def _recorded_section(path: Path) -> Iterator[str]:
-    """Yield the figures, the table of conditions and the costs of one recorded comparison."""
+    """Yield verdict, figure and table of one recorded comparison, and the rest, folded."""
     comparison = read_comparison(path)
     folder = path.parent.name
+    pictures = {name: path.with_name(f"{path.stem}_{name}.png") for name in FIGURES}
+    pictures = {name: picture for name, picture in pictures.items() if picture.exists()}
+    first = "sizes" if "sizes" in pictures else "ranking"
 
     yield from (f"### {path.stem.replace('_', ' ')}: {format_question(comparison)}", "")
-    for name, caption in FIGURES.items():
-        picture = path.with_name(f"{path.stem}_{name}.png")
-        if picture.exists():
-            yield from (f"![{caption}: {path.stem}]({folder}/{picture.name})", "")
-
-    yield from (f"[Every seed and difference]({folder}/{path.stem}.html)", "")
+    yield from (_write_verdict(comparison), "")
+    yield from (_describe_training(comparison), "")
+    if first in pictures:
+        yield from (f"![{FIGURES[first]}: {path.stem}]({folder}/{pictures[first].name})", "")
     yield from (_condition_table(comparison), "")
-    yield from (re.sub(r"^## ", "#### ", format_costs(comparison)), "")
+    if baselines := describe_baselines(comparison):
+        yield from (f"{baselines}.", "")
+    if comparison.hypotheses:
+        yield from (re.sub("^## ", "#### ", format_hypotheses(comparison)), "")
+
+    yield from ('<details markdown="1">', "<summary>Other figures, costs, method</summary>", "")
+    for name, picture in pictures.items():
+        if name != first:
+            yield from (f"![{FIGURES[name]}: {path.stem}]({folder}/{picture.name})", "")
+    yield from (f"[Every seed and difference]({folder}/{path.stem}.html)", "")
+    for text in (format_tuning(comparison), format_costs(comparison)):
+        if text:
+            yield from (re.sub("^## ", "#### ", text), "")
     yield from (*describe_setup(comparison).splitlines(), "")
+    yield from ("</details>", "")
+
+
+def _write_verdict(comparison: Comparison) -> str:
+    """Return the verdict in a sentence, with its interval and what was tuned; none if untuned."""
+    if warning := describe_winning_baseline(comparison):
+        return f"**{warning}**"
+    if comparison.tuning is None:
+        return UNTUNED
+    return f"**{describe_result(comparison, TRAINED)}** {describe_tuning(comparison)}"
+
+
+def _describe_training(comparison: Comparison) -> str:
+    """Say what was trained, for how long, and what it was evaluated under."""
+    model, trainer = comparison.base["model"], comparison.base["trainer"]
+    sizes = f"{model['depth']} layers of width {model['dim']} with {model['heads']} heads"
+    cells = [cell for cell in comparison.cells if cell.minutes is not None]
+    steps = sorted({cell.steps for cell in cells if cell.steps})
+    lengths = " to ".join(f"{one:,}" for one in dict.fromkeys((steps[0], steps[-1])))
+    batch = comparison.base["data"]["batch_size"] * trainer["accumulate_grad_batches"]
+    minutes = sum(cell.minutes or 0 for cell in cells) / len(cells)
+    others = comparison.conditions[1:]
+    evaluated = f"; evaluated also {describe_conditions(comparison, others)}" if others else ""
+    return (
+        f"Recipe `{comparison.recipe}`: {sizes}, {lengths} steps of {batch} samples, trained "
+        f"{describe_conditions(comparison, [TRAINED])}{evaluated}. {len(comparison.variants)} "
+        f"variants, {len(comparison.seeds)} seeds: {len(cells)} runs of {minutes:.1f} minutes on "
+        f"average, {comparison.machine['jobs']} at a time on {comparison.machine['cores']} cores."
+    )
 
 
 def _condition_table(comparison: Comparison) -> str:
@@ -253,6 +324,54 @@ def redraw_figures(path: Path) -> None:
                 _save_with_palette(drawn, path.with_name(f"{path.stem}_{drawn.name}"))
 
 
+def find_quickest(comparison: Comparison) -> tuple[str, int]:
+    """Return variant and seed of the cell that took least time."""
+    cells = [
+        (cell.minutes, one.name, cell.seed) for one in comparison.variants for cell in one.cells
+    ]
+    _, name, seed = min((minutes, *rest) for minutes, *rest in cells if minutes is not None)
+    return name, seed
+
+
+def rerun_cell(
+    comparison: Comparison, name: str, seed: int, folder: Path
+) -> dict[str, tuple[float | None, float | None]]:
+    """Train one cell again in a folder; return {metric: (recorded, now)} of those that differ."""
+    words, _ = split_grid_words(shlex.split(comparison.command)[3:])
+    found = next(one for one in list_combinations(parse_varied_keys(words, [])) if one.name == name)
+    overrides = [*found.overrides, f"seed={seed}"]
+    if comparison.tuning is not None:
+        tuned = comparison.tuning["variants"][name]
+        settings = tuned["trials"][tuned["best"]]["settings"]
+        overrides += [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    if comparison.base["trainer"]["num_threads"] is None:
+        overrides.append(f"trainer.num_threads={comparison.machine['threads']}")
+    base = folder / f"{comparison.recipe}.yaml"
+    base.write_text(config.dump(comparison.base), encoding="utf-8")
+    fit(str(base), overrides, folder / "run", "never")
+
+    end = json.loads((folder / "run" / END).read_text(encoding="utf-8"))
+    variant = next(one for one in comparison.variants if one.name == name)
+    recorded = next(cell for cell in variant.cells if cell.seed == seed).metrics[TRAINED]
+    now = _round_floats(end["metrics"])
+    pairs = {key: (value, now.get(key)) for key, value in _round_floats(dict(recorded)).items()}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _report_rerun(words: list[str]) -> int:
+    """Rerun the cell that the words name; return the exit code: 1 if a number differs."""
+    comparison = read_comparison(QUESTIONS / f"{words[0]}.json")
+    name, seed = (words[1], int(words[2])) if words[1:] else find_quickest(comparison)
+    with tempfile.TemporaryDirectory() as folder:
+        different = rerun_cell(comparison, name, seed, Path(folder))
+    for metric, (recorded, now) in different.items():
+        print(f"{metric}: recorded {recorded}, now {now}")
+    print(
+        f"{words[0]}, {name}, seed {seed}: {'differs' if different else 'equal to the last digit'}"
+    )
+    return int(bool(different))
+
+
 def _save_with_palette(drawn: Path, to: Path) -> None:
     with Image.open(drawn) as image:
         reduced = image.convert("RGB").quantize(
@@ -272,7 +391,9 @@ def _round_floats(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
+    if sys.argv[1:2] == ["rerun"]:
+        sys.exit(_report_rerun(sys.argv[2:]))
+    elif sys.argv[1:]:
         record_comparison(Path(sys.argv[1]), QUESTIONS / sys.argv[2])
     else:
         for recorded in sorted(QUESTIONS.glob("*/*.json")):

@@ -16,6 +16,7 @@ import comparison_pages
 import conformance_page
 import equip_page
 import import_graph
+import quoted_numbers
 import recipe_heads
 import speed_page
 from torch import Tensor
@@ -90,6 +91,8 @@ def write_pages() -> dict[Path, str]:
         DOCS / "equip.md": equip_page.write_equip_page(DOCS / "equip.md"),
         import_graph.PICTURE: import_graph.draw_graph(import_graph.read_imports()),
     }
+    readme = DOCS.parent / "README.md"
+    pages[readme] = quoted_numbers.update_numbers(readme.read_text(encoding="utf-8"))
     pages |= comparison_pages.write_question_pages()
     pages |= {DOCS / "encodings" / f"{name}.md": _encoding_page(name, recipes) for name in names}
     return pages

@@ -1,0 +1,130 @@
+"""Numbers in prose that are looked up in recorded files: `python docs/pages.py` writes them anew.
+
+A number is followed by a comment that names a file below docs/ and what to look up in it:
+
+    t5 takes 1.12<!-- speed/lm_small: ratio t5 --> times as long as rope
+
+It keeps the decimals that it is written with. What can be looked up:
+
+    mean VARIANT [at CONDITION]     of a comparison, over seeds; spaces in names are written as _
+    ratio NAME                      of a benchmark: its first ratio to the reference
+    least NAME..., most NAME...     the lowest and the highest of these ratios
+    share NAME over OTHER           how many more parameters it has, in percent
+    key.path, key.path / key.path   any number of the file, or a quotient
+    count encodings                 with `zoo` in place of a file: registered members of a kind
+
+A test holds that the hand-written prose of the README and the question pages has no other number
+than these and the facts that it lists.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from zoo import registry
+from zoo.bench.result import BenchResult
+from zoo.compare.ranking import collect_values
+from zoo.compare.results import Comparison
+
+DOCS = Path(__file__).parent
+QUOTED = re.compile(
+    r"(?P<number>\d[\d,]*(?:\.\d+)?)(?P<mark><!-- (?P<source>[\w/]+): (?P<query>.+?) -->)"
+)
+
+
+def update_numbers(text: str) -> str:
+    """Return a text with every quoted number as its file has it."""
+    return QUOTED.sub(lambda found: look_up(found) + found["mark"], text)
+
+
+def look_up(found: re.Match[str]) -> str:
+    """Return a quoted number as its file has it. Raises ValueError if there is none."""
+    decimals = len(found["number"].partition(".")[2])
+    try:
+        value = _evaluate(found["source"], found["query"])
+    except (KeyError, IndexError, TypeError, StopIteration) as error:
+        raise ValueError(f"{found['mark']}: nothing is found: {error!r}") from None
+    return f"{value:,.{decimals}f}"
+
+
+def _evaluate(source: str, query: str) -> float:
+    word, *rest = query.split()
+    if source == "zoo":
+        return len(registry.names(rest[0]))
+    path = (
+        DOCS / f"{source}.json"
+        if source.startswith("speed/")
+        else DOCS / "questions" / f"{source}.json"
+    )
+    if word in ("ratio", "least", "most"):
+        picks: dict[str, Callable[[list[float]], float]] = {"least": min, "most": max}
+        ratios = [_find_ratio(_read_bench(path), name) for name in rest]
+        return picks.get(word, min)(ratios)
+    if word == "share":
+        own, other = (_find_parameters(_read_json(path), name) for name in (rest[0], rest[2]))
+        return 100 * (own / other - 1)
+    if word == "mean":
+        return _find_mean(Comparison.read(path), rest[0], " ".join(rest[2:]))
+    plain = _read_json(path)
+    value, *divisors = (_walk(plain, part) for part in query.split(" / "))
+    return value / divisors[0] if divisors else value
+
+
+@cache
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _read_bench(path: Path) -> BenchResult:
+    return BenchResult.read(path)
+
+
+def _find_ratio(result: BenchResult, name: str) -> float:
+    if name == result.reference:
+        return 1.0
+    found = next(row.ratio for row in result.rows if row.name.replace(" ", "_") == name)
+    if found is None:
+        raise KeyError(name)
+    return found
+
+
+def _find_parameters(plain: Any, name: str) -> float:
+    if "rows" in plain:
+        return next(row["parameters"] for row in plain["rows"] if row["name"] == name)
+    cells = next(one["cells"] for one in plain["variants"] if one["name"] == name)
+    return cells[0]["parameters"]
+
+
+def _find_mean(comparison: Comparison, name: str, condition: str) -> float:
+    variant = next(one for one in comparison.variants if one.name.replace(" ", "_") == name)
+    return fmean(collect_values(variant, condition, comparison.measure).values())
+
+
+def _walk(plain: Any, path: str) -> float:
+    for part in path.strip().split("."):
+        plain = plain[int(part)] if isinstance(plain, list) else plain[part]
+    return plain
+
+
+def list_unquoted(text: str, facts: tuple[str, ...] = ()) -> list[str]:
+    """Return the lines of prose that have a number without a mark.
+
+    Args:
+        text: Markdown. Code, link targets and pictures are no prose.
+        facts: Texts with numbers that need none, as they are held by other tests.
+    """
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    text = re.sub(r"^    .*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"`[^`]*`|\]\([^)]*\)|https?://\S+", "", text)
+    for fact in facts:
+        text = re.sub(re.escape(fact).replace(r"\ ", r"\s+"), "", text)
+    text = QUOTED.sub("", text)
+    names = r"[A-Za-z][\w+-]*\d[\w+-]*"
+    return [line for line in text.splitlines() if re.search(r"\d", re.sub(names, "", line))]

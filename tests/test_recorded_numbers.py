@@ -1,0 +1,84 @@
+"""Numbers in prose are those of recorded files, and recorded cells give them again."""
+
+import importlib
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import comparisons
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [
+    "README.md",
+    *(f"docs/questions/{one.name}" for one in (ROOT / "docs/questions").glob("*.md")),
+]
+FACTS = ("Python 3.11 to 3.13", "95 % intervals", "Apache-2.0")
+RERUN = ["resolution/digits", "length/shakespeare", "memory/counting"]
+
+
+@pytest.fixture(scope="module")
+def docs():
+    """docs/comparison_pages.py and docs/quoted_numbers.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "docs"))
+        yield importlib.import_module("comparison_pages"), importlib.import_module("quoted_numbers")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_prose_has_no_number_but_quoted_ones(page, docs):
+    text = (ROOT / page).read_text().partition("## Recorded\n")[0]
+    assert docs[1].list_unquoted(text, FACTS) == []
+    assert docs[1].update_numbers(text) == text, "run python docs/pages.py"
+
+
+def test_the_versions_of_python_are_those_of_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    versions = [one.rpartition(" ")[2] for one in project["classifiers"] if "Python :: 3." in one]
+    assert project["requires-python"].startswith(">=3.11")
+    assert (versions[0], versions[-1]) == ("3.11", "3.13")
+
+
+def test_a_wrong_number_is_found_and_written_anew(docs):
+    _, quoted = docs
+    mark = "<!-- speed/lm_small: most t5 kerple -->"
+    assert quoted.update_numbers(f"takes 9.99{mark}") == f"takes 1.13{mark}"
+    assert quoted.list_unquoted(f"a 1.13{mark}\nb 0.5 more\n`c 1`\nt5, ViT-S") == ["b 0.5 more"]
+    for query in ("speed/lm_small: ratio nobody", "memory/flipflop: mean nobody"):
+        with pytest.raises(ValueError, match="nothing is found"):
+            quoted.update_numbers(f"1<!-- {query} -->")
+    mean = "<!-- memory/flipflop: mean rope at 256 -->"
+    assert quoted.update_numbers(f"0.000{mean}") == f"0.755{mean}"
+
+
+def test_a_page_opens_each_record_with_its_verdict(docs, tmp_path, monkeypatch):
+    made, _ = docs
+    untuned = comparisons.images()
+    settings = {"settings": {"optim.lr": 0.01}, "value": 0.9}
+    found = {"trials": [settings], "best": 0, "near": [0], "edges": []}
+    tuning = {
+        "budget": 1,
+        "seed": 1000,
+        "monitor": "val/accuracy",
+        "better": "high",
+        "keys": [{"key": "optim.lr", "searched": "[0.001,0.1,log]", "choices": []}],
+        "variants": {one.name: found for one in untuned.variants},
+    }
+    assert made._write_verdict(untuned) == made.UNTUNED
+    verdict = made._write_verdict(replace(untuned, tuning=tuning))
+    assert verdict.startswith("**At 16 pixels comrope_ld has the highest mean: test accuracy 0.9")
+    assert "Each variant was tuned by 1 trials" in verdict
+    baselines = {"test/accuracy": {"regression": 0.9999}}
+    beaten = [
+        replace(one, cells=tuple(replace(cell, baselines=baselines) for cell in one.cells))
+        for one in untuned.variants
+    ]
+    assert "no model beats" in made._write_verdict(replace(untuned, variants=tuple(beaten)))
+
+
+@pytest.mark.recorded
+@pytest.mark.parametrize("name", RERUN)
+def test_a_recorded_cell_gives_its_numbers_again(name, docs, tmp_path):
+    made, _ = docs
+    comparison = made.read_comparison(made.QUESTIONS / f"{name}.json")
+    assert made.rerun_cell(comparison, *made.find_quickest(comparison), tmp_path) == {}
