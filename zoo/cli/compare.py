@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from zoo.config.command_line import parse_options
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.reporting.numbers import as_json
 from zoo.utils import end_with_parent
@@ -48,6 +47,7 @@ def _rank(words: Sequence[str], as_plain: bool) -> None:
     """Rank over the tasks of several comparisons, and print the table or JSON."""
     from zoo.compare.overall import format_ranking, run_ranking
     from zoo.compare.request import RankOptions
+    from zoo.config.command_line import parse_options
 
     options = RankOptions(**parse_options(words, [RankOptions])[0])
     ranking, folder = run_ranking(options.rank, options.to)
