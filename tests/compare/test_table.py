@@ -6,9 +6,10 @@ import comparisons
 import pytest
 
 from zoo.cli.compare import redden_warnings
-from zoo.compare.curves import in_training_time
+from zoo.compare.curves import in_training_compute
 from zoo.compare.page.comparison_page import render
 from zoo.compare.plan import ComparisonPlan, PlannedCell, list_differences
+from zoo.compare.ranking import compare_at_equal_compute
 from zoo.compare.results import Axis, ComparisonCell
 from zoo.compare.text import format_comparison
 
@@ -41,7 +42,7 @@ def test_no_name_ends_a_column():
 
 def test_costs_are_those_of_each_variant():
     found = cells(format_comparison(comparisons.images()), "What it costs")
-    assert found["liere"] == ["678,522", "sdpa", "400", "50.0", "2.50", "700", "2 of 3"]
+    assert found["liere"] == ["678,522", "21.9", "sdpa", "400", "50.0", "2.50", "700", "2 of 3"]
 
 
 def test_what_is_to_be_minded_is_told():
@@ -163,13 +164,34 @@ def test_baselines_that_are_beaten_stand_under_the_table():
 
 def test_training_is_also_drawn_against_time_if_steps_take_another_time():
     made = comparisons.texts()
-    assert in_training_time(made) == ()
+    assert in_training_compute(made) == ()
     slow, *others = made.variants
     cells = tuple(replace(cell, step_seconds=0.9) for cell in slow.cells)
-    (chart,) = in_training_time(replace(made, variants=(replace(slow, cells=cells), *others)))
+    (chart,) = in_training_compute(replace(made, variants=(replace(slow, cells=cells), *others)))
     ends = {line.label: float(line.x[-1]) for line in chart.lines}
     assert ends["alibi"] == pytest.approx(450)
     assert ends["rope"] == pytest.approx(150)
+
+
+def test_variants_are_compared_at_equal_steps_seconds_and_flops():
+    made = replace(comparisons.images(), base={"data": {"batch_size": 10}})
+    first, *others = made.variants
+    cells = tuple(replace(cell, step_seconds=0.1, flops=3_000) for cell in first.cells)
+    others = [
+        replace(one, cells=tuple(replace(cell, flops=1_000) for cell in one.cells))
+        for one in others
+    ]
+    made = replace(made, variants=(replace(first, cells=cells), *others))
+    found = compare_at_equal_compute(made)
+    curve = dict(first.cells[0].curve)
+    assert found["steps"]["none"] == pytest.approx(curve[400])
+    assert found["seconds"]["none"] == pytest.approx(curve[200])  # twice as slow
+    assert found["FLOPs"]["none"] == pytest.approx(curve[120])  # a third of 400 steps
+    assert found["FLOPs"]["liere"] == pytest.approx(dict(others[3].cells[0].curve)[400])
+    assert "## Validation metric at equal compute" in format_comparison(made)
+    (chart,) = in_training_compute(made, "FLOPs")
+    assert float(chart.lines[0].x[-1]) == pytest.approx(3 * 10 * 3_000 * 400)
+    assert compare_at_equal_compute(comparisons.texts()) == {}  # nothing but steps
 
 
 def test_baselines_are_those_of_the_measure():

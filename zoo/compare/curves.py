@@ -13,7 +13,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from zoo.compare.ranking import collect_values, rank_variants
+from zoo.compare.ranking import collect_values, measure_compute, rank_variants
 from zoo.compare.results import TRAINED, Comparison, ComparisonCell, Variant
 from zoo.compare.statistics import estimate_mean
 from zoo.compare.text import capitalize, format_measure, name_condition, read_size
@@ -93,23 +93,26 @@ def in_training(comparison: Comparison) -> tuple[LineChart, ...]:
     )
 
 
-def in_training_time(comparison: Comparison) -> tuple[LineChart, ...]:
-    """Return the monitored metric against seconds of training, for variants whose steps differ.
+def in_training_compute(comparison: Comparison, unit: str = "seconds") -> tuple[LineChart, ...]:
+    """Return the monitored metric against compute, for variants whose steps differ in it.
 
-    Seconds are steps times the variant's mean time of a step, so that its seeds share their x.
+    Compute is steps times the variant's mean of a step, so that its seeds share their x.
+
+    Args:
+        comparison: The comparison.
+        unit: seconds or FLOPs.
     """
-    seconds = {
-        one.name: mean_of(one, lambda cell: cell.step_seconds) for one in comparison.variants
-    }
-    if len({one for one in seconds.values() if one}) < 2:
+    costs = {one.name: measure_compute(comparison, one, unit) for one in comparison.variants}
+    if len({one for one in costs.values() if one}) < 2:
         return ()
 
     def draw(variant: Variant) -> Line | None:
-        line, step = _line_of_steps(variant), seconds[variant.name]
+        line, step = _line_of_steps(variant), costs[variant.name]
         return replace(line, x=line.x * step) if line and step else None
 
+    title = "time" if unit == "seconds" else unit
     chart = LineChart(
-        title="In training, by time", x="seconds", y="validation, as monitored", lines=()
+        title=f"In training, by {title}", x=unit, y="validation, as monitored", lines=()
     )
     return _fill(comparison, chart, draw)
 

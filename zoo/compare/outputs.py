@@ -13,7 +13,12 @@ from zoo.compare.executors.base import PATIENCE
 from zoo.compare.fairness import count_shared_weights, find_flags, mark_different_starts
 from zoo.compare.hypotheses import describe_judgements, read_hypotheses
 from zoo.compare.plan import CELLS, ComparisonPlan
-from zoo.compare.ranking import average_baselines, describe_analysis, find_winning_baseline
+from zoo.compare.ranking import (
+    average_baselines,
+    compare_at_equal_compute,
+    describe_analysis,
+    find_winning_baseline,
+)
 from zoo.compare.results import TRAINED, Comparison, ConditionKind, Variant
 from zoo.compare.text import format_comparison
 from zoo.reporting.numbers import finite
@@ -71,6 +76,7 @@ def describe_comparison(comparison: Comparison) -> dict[str, Any]:
             "analysis": describe_analysis(comparison),
             "baselines": average_baselines(comparison),
             "winning_baseline": find_winning_baseline(comparison),
+            "equal_compute": compare_at_equal_compute(comparison),
             "judgements": describe_judgements(comparison),
         }
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import inf, isfinite
@@ -146,6 +146,60 @@ def find_winning_baseline(comparison: Comparison) -> str | None:
     sign = _sign(comparison)
     name = min(baselines, key=lambda one: sign * baselines[one])
     return name if sign * baselines[name] <= min(sign * mean for mean in means) else None
+
+
+# a backward pass takes about twice the operations of a forward pass
+PASSES = 3
+
+COMPUTE: Mapping[str, Callable[[ComparisonCell], float | None]] = {
+    "steps": lambda cell: 1.0,
+    "seconds": lambda cell: cell.step_seconds,
+    "FLOPs": lambda cell: cell.flops,
+}
+"""{unit of compute: what a step takes of it; of FLOPs, what a forward pass of a sample takes}"""
+
+
+def measure_compute(comparison: Comparison, variant: Variant, unit: str) -> float | None:
+    """Return what a training step of a variant takes, the mean of its cells; None if unknown."""
+    known = (COMPUTE[unit](cell) for cell in variant.cells)
+    found = [one for one in known if one and isfinite(one)]
+    if not found:
+        return None
+    if unit != "FLOPs":
+        return fmean(found)
+    batch = comparison.base.get("data", {}).get("batch_size")
+    every = comparison.base.get("trainer", {}).get("accumulate_grad_batches", 1)
+    varies = any(axis.key.startswith(("data", "trainer")) for axis in comparison.axes)
+    return PASSES * batch * every * fmean(found) if batch and not varies else None
+
+
+def compare_at_equal_compute(comparison: Comparison) -> dict[str, dict[str, float]]:
+    """Return {unit: {variant: validation metric}} at the least compute that any variant had.
+
+    The metric is that of the last validation within the budget, a mean over seeds. A unit in which
+    some variant is not known, or in which all take the same for a step, is left out, except steps.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for unit in COMPUTE:
+        steps = {one.name: measure_compute(comparison, one, unit) for one in comparison.variants}
+        costs = {name: cost for name, cost in steps.items() if cost}
+        if len(costs) < len(steps) or (unit != "steps" and len({*costs.values()}) == 1):
+            continue
+        totals = [
+            costs[one.name] * max(step for step, _ in cell.curve)
+            for one in comparison.variants
+            for cell in one.cells
+            if cell.curve
+        ]
+        if not totals:
+            continue
+        for one in comparison.variants:
+            limit = min(totals) / costs[one.name] * (1 + 1e-9)
+            curves = [[value for step, value in cell.curve if step <= limit] for cell in one.cells]
+            last = [values[-1] for values in curves if values and isfinite(values[-1])]
+            if last:
+                found.setdefault(unit, {})[one.name] = fmean(last)
+    return found if len(found) > 1 else {}
 
 
 def describe_analysis(comparison: Comparison) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from zoo.compare.ranking import (
     analyze_condition,
     average_baselines,
     collect_values,
+    compare_at_equal_compute,
     find_winning_baseline,
     rank_variants,
 )
@@ -368,6 +369,7 @@ def format_comparison(comparison: Comparison) -> str:
         format_hypotheses(comparison),
         *(_format_condition(comparison, one) for one in comparison.conditions),
         format_costs(comparison),
+        _format_equal_compute(comparison),
         format_tuning(comparison),
         _format_flags(comparison),
         describe_setup(comparison),
@@ -454,6 +456,18 @@ def _format_cost(variant: Variant) -> list[str]:
         format_fixed(_scale(memory, 1 / MB), 0),
         f"{sum(cell.state == 'done' for cell in cells)} of {len(cells)}",
     ]
+
+
+def _format_equal_compute(comparison: Comparison) -> str:
+    """Format the validation metric at equal steps, seconds and FLOPs; empty if none differ."""
+    if not (found := compare_at_equal_compute(comparison)):
+        return ""
+    rows = [
+        [one.name, *(format_fixed(own.get(one.name), 4) for own in found.values())]
+        for one in comparison.variants
+    ]
+    head = ["variant", *(f"equal {unit}" for unit in found)]
+    return f"## Validation metric at equal compute\n\n{format_markdown(head, rows, TEXT_COLUMNS)}"
 
 
 def _scale(value: float | None, factor: float) -> float | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from zoo.compare.curves import by_cost, by_position, by_size, in_training, in_training_time
+from zoo.compare.curves import by_cost, by_position, by_size, in_training, in_training_compute
 from zoo.compare.grid import is_below
 from zoo.compare.hypotheses import explain_hypotheses
 from zoo.compare.page import number_tables, ranking_table
@@ -95,7 +95,13 @@ def build_sections(comparison: Comparison) -> list[Section]:
         "numbers": number_tables.build_variants_table(comparison),
         "sizes": _draw_charts(by_size(comparison)),
         "positions": _draw_charts(by_position(comparison)),
-        "training": _draw_charts([*in_training(comparison), *in_training_time(comparison)]),
+        "training": _draw_charts(
+            [
+                *in_training(comparison),
+                *in_training_compute(comparison, "seconds"),
+                *in_training_compute(comparison, "FLOPs"),
+            ]
+        ),
         "costs": _draw_charts(by_cost(comparison)),
         "cells": number_tables.build_cells_table(comparison),
         "made": [(title, text) for title, text in _list_facts(comparison) if text],
