@@ -10,8 +10,8 @@ from zoo.api import make_factory, parse_entry
 from zoo.attention.encoding import Dims
 from zoo.bench.models import build_shortest_chain
 from zoo.errors import OptionError
+from zoo.integrations.equip import FAMILIES, REASONS
 from zoo.integrations.equipment import Equipment
-from zoo.integrations.families import FAMILIES, REASONS
 
 MARK = "## Which encodings fit\n"
 KINDS: Mapping[str, tuple[Dims, bool]] = {

@@ -45,7 +45,11 @@ class MemberKind:
 KINDS: Mapping[str, MemberKind] = MappingProxyType(
     {
         "encodings": MemberKind(("encodings",)),
-        "models": MemberKind(("models",), frozenset({"transformer", "embedding", "generation"})),
+        "models": MemberKind(
+            ("models",),
+            frozenset({"transformer", "embedding", "generation"}),
+            ("integrations/recipe_models",),
+        ),
         "data": MemberKind(
             ("data", "data/synthetic"),
             frozenset({"base", "baselines", "spec", "sampler", "cache", "vision"}),

@@ -26,6 +26,82 @@ MODEL_TYPE = "zoo_equipped, which zoo.load_equipped reads"  # transformers print
 ENTRY = "zoo"  # the key of the configuration that holds the encodings
 
 
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Where the parts of a model are, as dotted paths below its base model.
+
+    Attributes:
+        layers: The list of layers.
+        attention: The attention of a layer, below the layer.
+        rotary: The module that makes tables of cos and sin, if the model has one.
+        tables: Embeddings or parameters that are added for positions.
+        causal: Whether the model has a causal mask.
+        is_image: Whether it reads images.
+        empty_rotary: Whether tables of width 0 turn the rotation off, which then costs nothing.
+    """
+
+    layers: str
+    attention: str
+    rotary: str = ""
+    tables: tuple[str, ...] = ()
+    causal: bool = True
+    is_image: bool = False
+    empty_rotary: bool = False
+
+
+LLAMA = Family(layers="layers", attention="self_attn", rotary="rotary_emb")
+FAMILIES: Mapping[str, Family] = {
+    **dict.fromkeys(
+        ("llama", "mistral", "qwen2", "qwen3", "smollm3", "olmo2", "granite", "phi3"), LLAMA
+    ),
+    "gpt_neox": Family(
+        layers="layers", attention="attention", rotary="rotary_emb", empty_rotary=True
+    ),
+    "gpt2": Family(layers="h", attention="attn", tables=("wpe",)),
+    "bert": Family(
+        layers="encoder.layer",
+        attention="attention.self",
+        tables=("embeddings.position_embeddings",),
+        causal=False,
+    ),
+    "modernbert": Family(layers="layers", attention="attn", rotary="rotary_emb", causal=False),
+    "vit": Family(
+        layers="layers",
+        attention="attention",
+        tables=("embeddings.position_embeddings",),
+        causal=False,
+        is_image=True,
+    ),
+    "dinov3_vit": Family(
+        layers="model.layer",
+        attention="attention",
+        rotary="rope_embeddings",
+        causal=False,
+        is_image=True,
+    ),
+    "siglip_vision_model": Family(
+        layers="encoder.layers",
+        attention="self_attn",
+        tables=("embeddings.position_embedding",),
+        causal=False,
+        is_image=True,
+    ),
+}
+"""The families by `config.model_type`."""
+
+REASONS = {
+    "gemma2": "it caps its scores (attn_logit_softcapping)",
+    "gemma3_text": "its layers have two rotary bases",
+    "gemma3": "its layers have two rotary bases",
+    "cohere": "it rotates interleaved pairs of channels",
+    "cohere2": "it rotates interleaved pairs of channels",
+    "gpt_oss": "it has attention sinks",
+    "t5": "it has cross-attention",
+    "bart": "it has cross-attention",
+}
+"""Why some other model types are refused."""
+
+
 class Adapter(Protocol):
     """What is known of a model: an adapter for each library."""
 
@@ -113,8 +189,36 @@ def equip(
         raise OptionError("model", "the model is equipped already; call zoo.unequip(model) first")
     if backend not in BACKENDS:
         raise OptionError("backend", f"no backend {backend!r}; known are {', '.join(BACKENDS)}")
-    adapter = _find_adapter(model, causal)
+    adapter = find_adapter(model, causal)
     names, factories = _make_factories(encoding, adapter)
+    equipment, removed = install(model, adapter, factories, length, backend)
+    entries = [{"name": choice.name, **choice.options} for choice in _list_choices(encoding)]
+    equipment.arguments = {"encoding": entries, "length": length, "backend": backend}
+    return _report(names, equipment, removed, adapter.without_position)
+
+
+def install(
+    model: nn.Module,
+    adapter: Adapter,
+    factories: Mapping[str, EncodingFactory],
+    length: int | tuple[int, ...] | None,
+    backend: str,
+) -> tuple[Equipment, list[str]]:
+    """Install encodings in a model.
+
+    Args:
+        model: The model.
+        adapter: Its adapter.
+        factories: The encodings by name.
+        length: As of `equip`.
+        backend: The attention backend.
+
+    Returns:
+        What the model has now, and what was removed from it, in words.
+
+    Raises:
+        OptionError: The encodings do not fit the model, which is then as before.
+    """
     equipment = Equipment(
         adapter.find_dims(length),
         factories,
@@ -134,9 +238,7 @@ def equip(
         surgery.undo()
         raise
     equipment.surgery = surgery
-    entries = [{"name": choice.name, **choice.options} for choice in _list_choices(encoding)]
-    equipment.arguments = {"encoding": entries, "length": length, "backend": backend}
-    return _report(names, equipment, removed, adapter.without_position)
+    return equipment, removed
 
 
 def unequip(model: nn.Module) -> nn.Module:
@@ -164,8 +266,12 @@ def is_equipped(model: nn.Module) -> bool:
     return NAME in dict(model.named_children())
 
 
-def _find_adapter(model: nn.Module, causal: bool | None) -> Adapter:
-    """Find the adapter of a model by the library that its class is from."""
+def find_adapter(model: nn.Module, causal: bool | None) -> Adapter:
+    """Find the adapter of a model by the library that its class is from.
+
+    Raises:
+        OptionError: There is none, or the model cannot be equipped.
+    """
     if type(model) in MODULES:
         return TorchAdapter(model, bool(causal))
     if causal is not None:
@@ -263,6 +369,9 @@ def save(model: nn.Module, folder: str | Path) -> Path:
         raise OptionError("model", f"{problem}; save its state_dict, and equip it before loading")
     equipment = model.get_submodule(NAME)
     assert isinstance(equipment, Equipment)
+    if not equipment.arguments:
+        problem = "the model was built from a recipe, whose checkpoint keeps it"
+        raise OptionError("model", problem)
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

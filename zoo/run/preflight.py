@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 from zoo import registry
-from zoo.attention.layer import SelfAttention
+from zoo.attention.backends.dispatch import choose_backend
+from zoo.attention.call import AttentionCall
+from zoo.attention.layer import AttentionInput, SelfAttention, find_encoded
 from zoo.config import Recipe
 from zoo.data.base import Datasets
 from zoo.data.spec import DataSpec
@@ -168,10 +170,21 @@ def plan_backends(model: nn.Module, spec: DataSpec, device: str) -> list[tuple[s
 
     layers = [module for module in model.modules() if isinstance(module, SelfAttention)]
     hooks = [layer.register_forward_pre_hook(note) for layer in layers]
+
+    def note_equipped(given: AttentionInput) -> None:
+        call = given.describe(torch.arange(len(given.tokens)))
+        assert isinstance(call, AttentionCall)
+        plans.append(choose_backend(call, device))
+
+    equipped = [part for part in find_encoded(model) if part.calls_hooks]
+    for part in equipped:
+        part.attention_hooks.append(note_equipped)
     with torch.no_grad():
         model(build_sample(spec))
     for hook in hooks:
         hook.remove()
+    for part in equipped:
+        part.attention_hooks.remove(note_equipped)
     return plans
 
 
@@ -193,9 +206,7 @@ def count_parameters(model: nn.Module) -> Mapping[str, int]:
 def count_tokens(model: nn.Module, spec: DataSpec) -> int:
     """Return the number of tokens per sample, class and register tokens included."""
     counts: list[int] = []
-    attention = next(module for module in model.modules() if isinstance(module, SelfAttention))
-    hook = attention.register_forward_pre_hook(lambda module, args: counts.append(len(args[0])))
-    with torch.no_grad():
+    see = capture.hook_attention(model, lambda given: counts.append(len(given.tokens)))
+    with see, torch.no_grad():
         model(build_sample(spec))
-    hook.remove()
     return counts[0]

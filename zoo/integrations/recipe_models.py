@@ -1,0 +1,220 @@
+"""Models of timm and transformers in recipes: `model: {name: timm, arch: vit_small_patch16_224}`.
+
+Their positions are replaced by the encodings of the recipe, as `zoo.equip` does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention.encoding import EncodingFactories
+from zoo.attention.layer import Context
+from zoo.data.spec import ImageSpec, TextSpec
+from zoo.errors import OptionError
+from zoo.integrations.equip import NAME, find_adapter, install
+from zoo.models.embedding import document_positions
+from zoo.packages import explain_imports
+from zoo.registry import Between, Count, register
+
+
+@register
+class TimmClassifier(nn.Module):
+    """A vision transformer of timm: images [B, C, H, W] -> logits [B, classes].
+
+    Args:
+        spec: Channels, size and classes of the images.
+        arch: The name of the model in timm, such as vit_small_patch16_224.
+        encoding: Positional encodings by name, in place of the model's own.
+        patch_size: Height and width of a patch in pixels; by default that of the architecture.
+        pretrained: Start from the weights that timm downloads, else from random ones.
+        trainable: Parts of the names of weights to train beside the encodings; empty: all.
+        lora_rank: Rank of adapters of peft in the targets, which are trained too; null: none.
+        lora_targets: Names of the linear layers that get adapters.
+        backend: The attention backend.
+
+    Raises:
+        OptionError: timm does not know the architecture, or an option does not fit it.
+    """
+
+    name = "timm"
+
+    def __init__(
+        self,
+        spec: ImageSpec,
+        *,
+        arch: str,
+        encoding: EncodingFactories,
+        patch_size: Count | None = None,
+        pretrained: bool = False,
+        trainable: tuple[str, ...] = (),
+        lora_rank: Annotated[int, Between(1)] | None = None,
+        lora_targets: tuple[str, ...] = ("qkv", "proj"),
+        backend: Literal["auto", "reference", "chunked", "sdpa", "flex"] = "auto",
+    ) -> None:
+        super().__init__()
+        with explain_imports():
+            import timm
+        if not timm.is_model(arch):
+            raise OptionError("arch", f"timm has no model {arch!r}; timm.list_models() names them")
+        sizes = {} if patch_size is None else {"patch_size": patch_size}
+        try:
+            self.model: Any = timm.create_model(
+                arch,
+                pretrained=pretrained and not _is_meta(),
+                img_size=spec.grid,
+                in_chans=spec.channels,
+                num_classes=spec.classes,
+                dynamic_img_size=True,
+                **sizes,
+            )
+        except (TypeError, AssertionError, RuntimeError) as error:
+            problem = f"{arch} cannot be built for images of {spec.height} x {spec.width}"
+            raise OptionError("arch", f"{problem}: {error}") from None
+        self._check_size(*spec.grid)
+        install(self.model, find_adapter(self.model, None), encoding, None, backend)
+        _choose_trainable(self.model, trainable, lora_rank, lora_targets)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Compute logits [B, classes] of images [B, C, H, W]."""
+        self._check_size(*images.shape[2:])
+        return self.model(images)
+
+    def _check_size(self, *sides: int) -> None:
+        patch = self.model.patch_embed.patch_size
+        if any(side % one for side, one in zip(sides, patch, strict=True)):
+            problem = f"patches of {patch[0]} x {patch[1]} do not divide images"
+            raise OptionError("arch", f"{problem} of {' x '.join(map(str, sides))}")
+
+
+@register
+class TransformersLM(nn.Module):
+    """A causal language model of transformers: tokens [B, N] -> logits [B, N, V].
+
+    Args:
+        spec: Vocabulary and length of the texts. Let the data use the model's own tokenizer:
+            `data.tokenizer: FOLDER/tokenizer.json`.
+        path: The folder of the model, with config.json and weights.
+        encoding: Positional encodings by name, in place of the model's own.
+        pretrained: Start from the weights of the folder, else from random ones.
+        trainable: Parts of the names of weights to train beside the encodings; empty: all.
+        lora_rank: Rank of adapters of peft in the targets, which are trained too; null: none.
+        lora_targets: Names of the linear layers that get adapters.
+        backend: The attention backend.
+
+    Raises:
+        OptionError: The folder has no causal model that can be equipped, or an option does not fit.
+    """
+
+    name = "transformers"
+    memory_length = 0
+
+    def __init__(
+        self,
+        spec: TextSpec,
+        *,
+        path: str,
+        encoding: EncodingFactories,
+        pretrained: bool = True,
+        trainable: tuple[str, ...] = (),
+        lora_rank: Annotated[int, Between(1)] | None = None,
+        lora_targets: tuple[str, ...] = ("q_proj", "v_proj"),
+        backend: Literal["auto", "reference", "chunked", "sdpa", "flex"] = "auto",
+    ) -> None:
+        super().__init__()
+        self.model, self.vocabulary_size = _load(path, pretrained), len(spec.vocabulary)
+        if self.vocabulary_size > self.model.config.vocab_size:
+            problem = f"the data has {self.vocabulary_size:,} tokens, the model"
+            remedy = f"give data the tokenizer of the model: data.tokenizer={path}/tokenizer.json"
+            raise OptionError("path", f"{problem} {self.model.config.vocab_size:,}; {remedy}")
+        adapter = find_adapter(self.model, None)
+        if not adapter.causal:
+            problem = f"{type(self.model).__name__} is no causal language model"
+            raise OptionError("path", problem)
+        install(self.model, adapter, encoding, spec.length, backend)
+        _choose_trainable(self.model, trainable, lora_rank, lora_targets)
+
+    def forward(
+        self, inputs: Tensor, documents: Tensor | None = None, context: Context | None = None
+    ) -> Tensor:
+        """Compute logits.
+
+        Args:
+            inputs: Tokens, int64 [B, N].
+            documents: Document numbers, int64 [B, N]: tokens attend within their document; -1 is
+                padding.
+            context: None: such a model keeps its own cache; see `model.generate`.
+
+        Returns:
+            Logits [B, N, V].
+
+        Raises:
+            OptionError: There is a context.
+        """
+        if context is not None:
+            problem = "a model of transformers has a cache of its own"
+            raise OptionError("context", f"{problem}; call generate of zoo.load(RUN).model.model")
+        given: dict[str, Tensor] = {}
+        if inputs.is_meta and documents is None:  # transformers would look for packed texts
+            documents = torch.zeros_like(inputs)
+        if documents is not None:
+            is_same = documents[:, :, None] == documents[:, None]
+            visible = is_same & (documents >= 0)[:, None]
+            given = {
+                "attention_mask": visible.tril()[:, None],
+                "position_ids": document_positions(documents),
+            }
+        out = self.model(input_ids=inputs.clamp(min=0), use_cache=False, **given)
+        return out.logits[..., : self.vocabulary_size]
+
+
+def _is_meta() -> bool:
+    """Return whether modules are built without memory, to know their shapes."""
+    return torch.get_default_device().type == "meta"
+
+
+def _load(path: str, pretrained: bool) -> Any:
+    """Load a causal language model from a folder; nothing is downloaded."""
+    with explain_imports():
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+    folder = Path(path)
+    if not (folder / "config.json").is_file():
+        raise OptionError("path", f"{folder} has no config.json; name the folder of a model")
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        if _is_meta() or not pretrained:
+            return AutoModelForCausalLM.from_config(config)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, local_files_only=True, dtype=torch.float32
+        )
+    except (OSError, ValueError, KeyError) as error:
+        problem = f"{folder} cannot be loaded: {str(error).partition(chr(10))[0]}"
+        raise OptionError("path", problem) from None
+    return model.to(torch.get_default_device()).train()
+
+
+def _choose_trainable(
+    model: nn.Module, parts: tuple[str, ...], lora_rank: int | None, lora_targets: tuple[str, ...]
+) -> None:
+    """Freeze all weights but the encodings, adapters, and those that a part of a name names."""
+    known = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    for part in parts:
+        if not any(part in name for name in known):
+            raise OptionError("trainable", f"no weight has {part!r} in its name")
+    if lora_rank is not None:
+        with explain_imports():
+            from peft import LoraConfig, inject_adapter_in_model
+
+        config = LoraConfig(r=lora_rank, lora_alpha=2 * lora_rank, target_modules=[*lora_targets])
+        try:
+            inject_adapter_in_model(config, model)
+        except ValueError as error:
+            raise OptionError("lora_targets", str(error).partition("\n")[0]) from None
+    if not parts and lora_rank is None:
+        return
+    for name, parameter in known.items():
+        parameter.requires_grad_(NAME in name or any(part in name for part in parts))
