@@ -172,7 +172,7 @@ def test_a_small_confusion_matrix_is_a_table_in_tensorboard(made, monkeypatch):
     assert shown == [
         (
             "test/confusion",
-            "| label | a | b |\n| --- | --- | --- |\n| a | 3 | 1 |\n| b | 0 | 2 |",
+            "| label |  a |  b |\n| ----- | -: | -: |\n| a     |  3 |  1 |\n| b     |  0 |  2 |",
             7,
         )
     ]

@@ -235,8 +235,12 @@ class Validator:
         if not isinstance(value, dict | None):
             return self.refuse_type(cls, value, key)
         before = len(self.issues) + len(self.untyped)
-        typed = self.validate_fields(fields(cls), value or {}, key)
+        schema = fields(cls)
+        typed = self.validate_fields(schema, value or {}, key)
         if len(self.issues) + len(self.untyped) > before:
+            return typed
+        if any(option.is_required and word not in typed for word, option in schema.items()):
+            # beneath a key with an issue, which is all that is told
             return typed
         try:
             return cls(**typed)

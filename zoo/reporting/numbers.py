@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
+from zoo.utils import escape_text
+
 MINUS = "\u2212"
 NOTHING = "\u2013"  # in place of a number that does not exist
 SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
@@ -84,5 +86,11 @@ def finite(value: Any) -> Any:
 
 
 def as_json(result: Mapping[str, Any]) -> str:
-    """Encode a mapping as JSON, with null for NaN and infinity, which JSON does not know."""
-    return json.dumps(finite(result), indent=1, allow_nan=False, ensure_ascii=False)
+    """Encode a mapping as JSON, with null for NaN and infinity, which JSON does not know.
+
+    What a terminal would obey, such as marks of direction, is escaped as JSON escapes it.
+    """
+    text = json.dumps(finite(result), indent=1, allow_nan=False, ensure_ascii=False)
+    for character in {one for one in set(text) if one != "\n" and escape_text(one) != one}:
+        text = text.replace(character, json.dumps(character)[1:-1])
+    return text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import hashlib
+import html
 import io
 import json
 import logging
@@ -25,6 +26,7 @@ from zoo import registry
 from zoo.config import Recipe
 from zoo.errors import RecipeError
 from zoo.registry import Choice, register
+from zoo.reporting.tables import format_markdown
 from zoo.run import atomic_io
 
 log = logging.getLogger("zoo")
@@ -368,10 +370,9 @@ def write_confusion(
     if len(classes) > LARGEST_TABLE:
         return
 
-    heads = ["label", *classes]
-    body = [[name, *map(str, row)] for name, row in zip(classes, counts, strict=True)]
-    table = [heads, ["---"] * len(heads), *body]
+    rows_of_text = [[name, *map(str, row)] for name, row in zip(classes, counts, strict=True)]
+    table = format_markdown(["label", *classes], rows_of_text, text=["label"])
     for logger in loggers:
         if isinstance(logger, TensorBoardLogger):
-            lines = ("| " + " | ".join(cells) + " |" for cells in table)
-            logger.experiment.add_text("test/confusion", "\n".join(lines), step)
+            # TensorBoard shows Markdown, in which HTML is HTML
+            logger.experiment.add_text("test/confusion", html.escape(table, quote=False), step)

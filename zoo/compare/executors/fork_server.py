@@ -187,7 +187,8 @@ def serve() -> Path | None:
     Raises:
         ZooError: A thread runs that a fork would not copy.
     """
-    _end_with_parent()
+    if not _end_with_parent():
+        return None
     for name in PRELOADED:
         importlib.import_module(name)
     if threading.active_count() > 1:
@@ -262,9 +263,15 @@ def _become_cell(request: dict[str, str], stdin: int) -> Path:
     return run
 
 
-def _end_with_parent() -> None:
+def _end_with_parent() -> bool:
     """Have the kernel kill this process when the thread that started it ends.
 
     Without it, a server whose parent is killed would first finish its imports.
+
+    Returns:
+        Whether the parent is still there; one that has ended before causes no signal any more.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL)
+    parent = select.poll()
+    parent.register(0, select.POLLHUP | select.POLLRDHUP)
+    return not parent.poll(0)
