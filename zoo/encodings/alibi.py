@@ -10,7 +10,7 @@ from torch import Tensor
 from zoo.attention import AttentionCall, Dims, Encoding
 from zoo.attention.call import Index
 from zoo.encodings.common.panels import Panels, head_panel
-from zoo.encodings.common.relative_bias import position_offsets
+from zoo.encodings.common.position_tables import position_offsets
 from zoo.registry import register
 
 

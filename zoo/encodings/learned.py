@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import AttentionCall, Dims, Encoding, Tokens
-from zoo.encodings.common.learned_table import NORMS_CAPTION, read_rows, resize_table
 from zoo.encodings.common.panels import Panels, row_norm_panel
+from zoo.encodings.common.position_tables import NORMS_CAPTION, read_rows, resize_table
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 

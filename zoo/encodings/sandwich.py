@@ -9,7 +9,7 @@ from torch import Tensor
 
 from zoo.attention import AttentionCall, Dims, Encoding, Lookup, Tokens, disable_autocast
 from zoo.encodings.common.panels import Panels, head_panel
-from zoo.encodings.common.relative_bias import index_offsets
+from zoo.encodings.common.position_tables import index_offsets
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 

@@ -11,7 +11,7 @@ from zoo.attention import AttentionCall, Dims, Encoding, Lookup, upcast
 from zoo.attention.call import Index
 from zoo.encodings.common.frequencies import adapt_axes
 from zoo.encodings.common.panels import AXES, Panels, curve_panel
-from zoo.encodings.common.relative_bias import bucket_table, check_buckets, position_offsets
+from zoo.encodings.common.position_tables import bucket_table, check_buckets, position_offsets
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 

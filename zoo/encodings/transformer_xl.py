@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from zoo.attention import AttentionCall, Dims, Encoding, disable_autocast, upcast
 from zoo.encodings.common.layers import init_normal
 from zoo.encodings.common.panels import Panels, head_panel
-from zoo.encodings.common.relative_bias import offset_products
+from zoo.encodings.common.position_tables import offset_products
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from zoo.attention import AttentionCall, Dims, Encoding, Tokens, upcast
 from zoo.encodings.common.layers import apply_linear, init_normal
-from zoo.encodings.common.learned_table import NORMS_CAPTION, read_rows, resize_table
 from zoo.encodings.common.panels import Panels, head_panel, row_norm_panel
+from zoo.encodings.common.position_tables import NORMS_CAPTION, read_rows, resize_table
 from zoo.registry import Between, register
 
 

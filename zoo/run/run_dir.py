@@ -52,7 +52,7 @@ def create(
     Raises:
         RecipeError: The directory holds something already, or cannot be written.
     """
-    folder = path or _name_new(recipe)
+    folder = path or name_new(recipe)
     try:
         if path is None:
             folder = _make_new(folder)
@@ -63,7 +63,7 @@ def create(
         environment = json.dumps(describe_environment(recipe, processes), indent=2) + "\n"
         (folder / "environment.json").write_text(environment, encoding="utf-8")
         if path is None:
-            _link(folder.with_name("latest"), folder.name)
+            link_latest(folder)
     except OSError as error:
         raise refuse(folder, error) from None
     return folder
@@ -90,7 +90,8 @@ def refuse(folder: Path, error: OSError) -> RecipeError:
     return RecipeError(ConfigIssue("run directory", str(folder), problem, remedy))
 
 
-def _name_new(recipe: Recipe) -> Path:
+def name_new(recipe: Recipe) -> Path:
+    """Return the name of a run directory of this second."""
     return Path("runs") / recipe.name / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{recipe.hash}"
 
 
@@ -170,8 +171,9 @@ def _describe_git() -> dict[str, object] | None:
         return None
 
 
-def _link(link: Path, target: str) -> None:
-    """Make a symbolic link point to `target`, in one step."""
+def link_latest(folder: Path) -> None:
+    """Let `latest`, beside a run directory, point to it, in one step."""
+    link, target = folder.with_name("latest"), folder.name
     temporary = link.with_name(f".{link.name}-{os.getpid()}")
     temporary.symlink_to(target)
     temporary.replace(link)
