@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from zoo import config
 from zoo.config.compose import resolve_interpolations
 from zoo.config.tree import Tree, read_plain
-from zoo.errors import ConfigIssue
+from zoo.errors import ConfigIssue, RecipeError
 
 DATA = {
     "size": 8,
@@ -136,3 +137,8 @@ def test_a_long_chain_or_a_bomb_is_refused_at_once(width: int) -> None:
     )
     assert "takes too many steps" in faults[0]
     assert time.perf_counter() - start < 5
+
+
+def test_a_value_that_refers_to_what_contains_it_is_refused():
+    with pytest.raises(RecipeError, match=r"seed\.0: refers to a value that contains it"):
+        config.load("vit_comrope", ["seed=['${seed}']", "model.dim=16"])

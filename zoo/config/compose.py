@@ -302,12 +302,18 @@ def resolve_interpolations(
         return tree
 
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
     extra = "interpolated texts"  # no reference can name it
-    config = OmegaConf.create({**complete, extra: list(texts.values())})
-    values = OmegaConf.to_container(config[extra], resolve=True)
-    assert isinstance(values, list)
-    resolved = dict(zip(texts, values, strict=True))
+    resolved = {}
+    for key, text in texts.items():
+        config = OmegaConf.create({**complete, extra: [text]})
+        try:
+            resolved[key] = OmegaConf.to_container(config[extra], resolve=True)[0]  # type: ignore[index]
+        except OmegaConfBaseException:
+            issues.append(ConfigIssue(tree.locate(key), key, "refers to a value that contains it"))
+    if len(resolved) < len(texts):
+        return tree
     for key, value in resolved.items():
         if any(is_interpolation(part) for _, part in walk(value)):
             issues.append(
