@@ -56,7 +56,7 @@ class Server:
         message: dict[str, Any] = json.loads(self.process.stdout.read(length))
         if "id" in message and "method" in message:
             items = message.get("params", {}).get("items", [])
-            answer = [SETTINGS.get(one.get("section"), None) for one in items]
+            answer = [SETTINGS.get(one.get("section")) for one in items]
             self.write({"jsonrpc": "2.0", "id": message["id"], "result": answer})
         return message
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from zoo.errors import NonFiniteError, Stopped
+from zoo.evaluation.evaluate import evaluate
 from zoo.run import checkpoint
 from zoo.run.callbacks.checkpointing import Checkpoints
 from zoo.run.callbacks.guards import StopOnSignal
@@ -56,6 +57,11 @@ def test_a_run_shorter_than_an_epoch_has_a_best(tiny):
     assert int(counts.sum()) == result["count"]
     accuracy = float(counts.trace() / counts.sum())
     assert accuracy == pytest.approx(result["metrics"]["test/accuracy"])
+
+    # an evaluation writes it too
+    Path("run/confusion.json").unlink()
+    evaluate("run", ["evaluate.resolutions=null"])
+    assert json.loads(Path("run/confusion.json").read_text()) == confusion
 
 
 @pytest.mark.parametrize("last", [8, 12])  # in the middle of an epoch, at its end

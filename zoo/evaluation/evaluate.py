@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from signal import Signals
@@ -16,7 +17,7 @@ from zoo.data.base import DataModule, Datasets
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec
 from zoo.errors import OptionError, RecipeError, Stopped
 from zoo.packages import skip_without_package
-from zoo.run import atomic_io, checkpoint, conditions, run_dir
+from zoo.run import atomic_io, checkpoint, conditions, loggers, run_dir
 from zoo.run.build import Experiment
 from zoo.run.callbacks.guards import StopOnSignal
 from zoo.run.callbacks.progress import EvaluationProgress
@@ -99,6 +100,7 @@ class Evaluation:
         except OptionError as error:
             key = f"data.{error.key}" if error.key else "data"
             raise RecipeError(self.recipe.make_issue(key, str(error))) from None
+        self._write_confusion()
 
         sizes: dict[str, Any] = {
             "size": _describe_size(data.spec),
@@ -128,6 +130,14 @@ class Evaluation:
                 result["figure"] = str(figure)
                 self._write(result)
         return result
+
+    def _write_confusion(self) -> None:
+        """Write the confusion matrix into a run directory, where the task has one."""
+        counts, folder = self.task.confusion, self.file.parent
+        is_run = (folder / "checkpoints").is_dir() and os.access(folder, os.W_OK)
+        if self.processes.first and counts is not None and is_run:
+            classes = loggers.name_classes(self.experiment.data.spec, len(counts))
+            loggers.write_confusion([], folder / loggers.CONFUSION, classes, counts, step=0)
 
     def _write(self, result: Mapping[str, Any]) -> None:
         if self.processes.first:

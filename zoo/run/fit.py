@@ -15,7 +15,6 @@ import lightning as L
 from zoo import config
 from zoo.config import Recipe
 from zoo.data.base import Datasets
-from zoo.data.spec import ImageSpec, TextClassificationSpec
 from zoo.diagnostics.callback import AttentionDiagnostics
 from zoo.errors import OptionError, RecipeError, ZooError
 from zoo.models.transformer import enable_activation_checkpointing
@@ -324,10 +323,8 @@ def _write_confusion(experiment: Experiment, task: Task, run: Path, processes: P
     """Write the confusion matrix of the test, where the task has one."""
     if not processes.first or task.confusion is None:
         return
-    spec, trainer = experiment.data.spec, experiment.trainer
-    names = spec.names if isinstance(spec, ImageSpec | TextClassificationSpec) else ()
-    classes = names or tuple(map(str, range(len(task.confusion))))
-    file = run / "confusion.json"
+    trainer, file = experiment.trainer, run / loggers.CONFUSION
+    classes = loggers.name_classes(experiment.data.spec, len(task.confusion))
     loggers.write_confusion(trainer.loggers, file, classes, task.confusion, trainer.global_step)
 
 

@@ -24,6 +24,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from zoo import registry
 from zoo.config import Recipe
+from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec
 from zoo.errors import RecipeError
 from zoo.registry import Choice, register
 from zoo.reporting.tables import format_markdown
@@ -31,6 +32,7 @@ from zoo.run import atomic_io
 
 log = logging.getLogger("zoo")
 
+CONFUSION = "confusion.json"
 LARGEST_TABLE = 20  # classes of a confusion matrix that TensorBoard can show
 
 
@@ -342,6 +344,12 @@ def log_results(
             logger.log_hyperparams(recipe.plain(), metrics, step)
             # write it now
             logger.finalize("success")
+
+
+def name_classes(spec: DataSpec, count: int) -> tuple[str, ...]:
+    """Return the names of so many classes; their numbers where the data has no names."""
+    names = spec.names if isinstance(spec, ImageSpec | TextClassificationSpec) else ()
+    return names or tuple(map(str, range(count)))
 
 
 def write_confusion(
