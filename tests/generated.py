@@ -3,23 +3,29 @@
 import torch
 
 from zoo.data.synthetic.addition import Addition
+from zoo.data.synthetic.common_words import CommonWords
 from zoo.data.synthetic.copying import Copying
 from zoo.data.synthetic.counting import Counting
 from zoo.data.synthetic.flipflop import Flipflop
+from zoo.data.synthetic.multikey_passkey import MultikeyPasskey
 from zoo.data.synthetic.parity import Parity
 from zoo.data.synthetic.passkey import Passkey
 from zoo.data.synthetic.recall import Recall
 from zoo.data.synthetic.selective_copy import SelectiveCopy
+from zoo.data.synthetic.variable_tracking import VariableTracking
 
 SMALL = {
     Addition: {"digits": 5},
+    CommonWords: {"length": 64, "common": 3, "common_repeats": 8, "other_repeats": 2},
     Copying: {"symbols": 6},
     Counting: {"steps": 20},
     Flipflop: {"length": 16},
+    MultikeyPasskey: {"length": 80, "digits": 3},
     Parity: {"bits": 12},
     Passkey: {"length": 40},
     Recall: {"length": 24, "pairs": 4, "keys": 8, "values": 8},
     SelectiveCopy: {"symbols": 6, "blanks": 6},
+    VariableTracking: {"length": 100, "chains": 2, "hops": 2},
 }
 PADDED = (Addition, Copying, Counting, Parity)  # whose sequences differ in length
 

@@ -41,6 +41,9 @@ SMALL = {
     "copying": [*FEW, "data.symbols=6"],
     "parity": [*FEW, "data.bits=6"],
     "passkey": [*FEW, "data.length=24"],
+    "multikey_passkey": [*FEW, "data.length=80", "data.digits=3"],
+    "variable_tracking": [*FEW, "data.length=64"],
+    "common_words": [*FEW, "data.length=40", "data.common=2", "data.common_repeats=8"],
     "moving_digits": ["data.train=64", "data.test=32", "data.val=32"],
     "images": [
         "data.path=made",
@@ -85,6 +88,9 @@ COUNTS = {
     "copying": 50,
     "parity": 50,
     "passkey": 50,
+    "multikey_passkey": 50,
+    "variable_tracking": 50,
+    "common_words": 50,
 }
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 SECTIONS = {field.name for field in dataclasses.fields(Recipe)} - {"name", "locations"}

@@ -8,10 +8,13 @@ import pytest
 from generated import read_answers
 
 from zoo.data.synthetic.addition import Addition
+from zoo.data.synthetic.common_words import CommonWords
 from zoo.data.synthetic.copying import Copying
+from zoo.data.synthetic.multikey_passkey import MultikeyPasskey
 from zoo.data.synthetic.parity import Parity
 from zoo.data.synthetic.passkey import FILLER, Passkey
 from zoo.data.synthetic.selective_copy import SelectiveCopy
+from zoo.data.synthetic.variable_tracking import VariableTracking
 from zoo.errors import OptionError
 
 
@@ -162,3 +165,58 @@ def test_bounds_that_cross_are_refused(source):
     with pytest.raises(OptionError, match=f"21 {key} are more than the maximum of 20") as caught:
         source(0, least=21)
     assert caught.value.key == "least"
+
+
+def test_the_key_of_the_name_asked_for_is_the_answer():
+    for question, answer in read_answers(MultikeyPasskey(0, length=120, keys=3, test=100)):
+        stated = re.findall(r"the key of (n\d+) is ((?:\d )+)\.", question)
+        keys = {name: key.strip() for name, key in stated}
+        asked = re.search(r"what is the key of (n\d+) \?$", question)[1]
+        assert len(keys) == 3
+        assert keys[asked] == answer
+        assert len(question.split()) + len(answer.split()) == 121
+
+
+def test_variables_are_followed_through_their_chain():
+    options = {"length": 120, "chains": 2, "hops": 3}
+    firsts = Counter()
+    for question, answer in read_answers(VariableTracking(0, test=100, **options)):
+        values = {}
+        for name, first, value in re.findall(r"var (x\d+) = (?:(x\d+)|((?:\d )+))", question):
+            assert name not in values
+            values[name] = values[first] if first else value.strip()
+        asked = re.search(r"var = ((?:\d )+)\?$", question)[1].strip()
+        assert [name for name, value in values.items() if value == asked] == answer.split()
+        assert len(values) == 8
+        assert len(question.split()) + len(answer.split()) == 121
+        firsts[next(iter(values)) == answer.split()[0]] += 1
+    assert near(firsts[True], 100, 0.5)  # either chain may come first
+
+
+def test_common_words_stand_most_often():
+    options = {"length": 100, "common": 3, "common_repeats": 9, "other_repeats": 4, "words": 64}
+    for question, answer in read_answers(CommonWords(0, test=100, **options)):
+        *listed, asked = question.split()
+        counts = Counter(listed)
+        common = sorted(answer.split(), key=lambda word: int(word[1:]))
+        assert asked == "?"
+        assert common == answer.split()
+        assert {word for word, count in counts.items() if count == 9} == set(common)
+        assert sorted(counts.values())[1:-3] == [4] * (len(counts) - 4)
+        assert len(listed) + 1 + 3 == 101
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "problem"),
+    [
+        (MultikeyPasskey, {"length": 64}, "4 keys of 7 digits and the question take 65"),
+        (VariableTracking, {"length": 40}, "1 chains of 4 hops and the question take 41"),
+        (VariableTracking, {"chains": 13}, "13 chains of 4 hops take more than 64 variables"),
+        (CommonWords, {"length": 309}, "10 words 30 times, with the answer, take 310"),
+        (CommonWords, {"other_repeats": 30}, "other words would stand as often, 30 times"),
+        (CommonWords, {"words": 50}, "has 78 different words, not 50"),
+    ],
+)
+def test_a_text_without_room_for_what_is_asked_is_refused(source, options, problem):
+    with pytest.raises(OptionError, match=problem):
+        source(0, **options)

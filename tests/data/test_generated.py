@@ -101,4 +101,12 @@ def test_the_vocabulary_does_not_depend_on_the_size(source):
 
 def test_what_asks_for_an_answer_of_several_tokens_says_so():
     several = {source.name for source in SMALL if small(source).spec.targets == "answers"}
-    assert several == {"addition", "copying", "passkey", "selective_copy"}
+    assert several == {
+        "addition",
+        "common_words",
+        "copying",
+        "multikey_passkey",
+        "passkey",
+        "selective_copy",
+        "variable_tracking",
+    }

@@ -17,8 +17,7 @@ from zoo.attention.encoding import Dims
 from zoo.attention.kv_cache import KeyValueCache
 from zoo.attention.tokens import Tokens
 from zoo.encodings import path
-from zoo.encodings.common.householder import compute_path_bias, update_keys
-from zoo.encodings.path import PaTH
+from zoo.encodings.path import PaTH, compute_path_bias, update_keys
 from zoo.laws import Case, LawBroken, equivariance
 
 OPTIONS = pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Dims
 from zoo.attention.tokens import Tokens
 from zoo.encodings.common.rotation import rotate_pairs
-from zoo.encodings.common.skew import cayley_basis, fourier_basis, from_upper_triangle
+from zoo.encodings.common.spectral_rotation import cayley_basis, fourier_basis, from_upper_triangle
 from zoo.encodings.string import String
 from zoo.laws import Case, LawBroken
 from zoo.laws.equivariance import shifts_change_nothing, special_tokens_are_left_alone

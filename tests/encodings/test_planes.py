@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from zoo.encodings.common.skew import skew_part, spectrum
-from zoo.encodings.common.spectral_rotation import rotate_by_spectrum, spectral_tables
+from zoo.encodings.common.spectral_rotation import (
+    rotate_by_spectrum,
+    skew_part,
+    spectral_tables,
+    spectrum,
+)
 
 HEADS, BLOCKS, SIZE, TOKENS = 2, 4, 4, 5
 TURN = torch.block_diag(*[torch.tensor([[0.0, -1.0], [0.0, 0.0]])] * (SIZE // 2)).double()

@@ -24,8 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Print the certificates; fail if a law is broken."""
-    from zoo.laws.report import render
-    from zoo.laws.run import raise_if_broken, verify
+    from zoo.laws.run import raise_if_broken, render, verify
 
     result = verify(known.overrides, known.plugin or [])
     if known.json:

@@ -8,8 +8,12 @@ from torch.nn import functional as F
 
 from zoo.attention import Dims
 from zoo.encodings.common.rotation import Rotary
-from zoo.encodings.common.skew import skew_part, spectrum
-from zoo.encodings.common.spectral_rotation import rotate_by_spectrum, spectral_tables
+from zoo.encodings.common.spectral_rotation import (
+    rotate_by_spectrum,
+    skew_part,
+    spectral_tables,
+    spectrum,
+)
 from zoo.errors import OptionError
 from zoo.registry import register
 

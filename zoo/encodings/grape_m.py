@@ -10,8 +10,12 @@ from torch import Tensor, nn
 from zoo.attention import Dims, upcast
 from zoo.encodings.common.frequencies import axis_frequencies, check_head_dim
 from zoo.encodings.common.rotation import Rotary, compute_angles, rotate_pairs, rotation_tables
-from zoo.encodings.common.skew import skew_part, spectrum
-from zoo.encodings.common.spectral_rotation import rotate_by_spectrum, spectral_tables
+from zoo.encodings.common.spectral_rotation import (
+    rotate_by_spectrum,
+    skew_part,
+    spectral_tables,
+    spectrum,
+)
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 

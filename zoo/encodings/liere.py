@@ -13,7 +13,7 @@ from zoo.encodings.common.frequencies import adapt_axes
 from zoo.encodings.common.matrix_exp import rotate_blocks, skew_matrix_exp
 from zoo.encodings.common.panels import Panels, angle_panels, commutator_panel, shift_change_panels
 from zoo.encodings.common.rotation import Rotary
-from zoo.encodings.common.skew import from_upper_triangle
+from zoo.encodings.common.spectral_rotation import from_upper_triangle
 from zoo.errors import OptionError
 from zoo.registry import register
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from zoo.attention import Dims, upcast
 from zoo.encodings.common.frequencies import adapt_axes, axis_frequencies, check_head_dim
 from zoo.encodings.common.rotation import Rotary, compute_angles, rotate_pairs, rotation_tables
-from zoo.encodings.common.skew import (
+from zoo.encodings.common.spectral_rotation import (
     cayley_basis,
     change_basis,
     fourier_basis,

@@ -108,6 +108,36 @@ def split_keys(keys: Sequence[Key]) -> list[tuple[int, int]]:
     return [(0, key) if isinstance(key, int) else key for key in keys]
 
 
+def scatter_statements(
+    rng: np.random.Generator,
+    statements: Sequence[Sequence[int]],
+    sentences: NDArray[Any],
+    filler: int,
+) -> list[int]:
+    """Return statements in their order, each between any two sentences of filler.
+
+    Args:
+        rng: Draws sentences and places.
+        statements: The tokens of each statement.
+        sentences: Sentences of filler, int64 [S, W].
+        filler: Number of tokens of filler; the first sentence is cut to fit.
+    """
+    size = sentences.shape[1]
+    count = -(-filler // size)
+    drawn = sentences[rng.integers(len(sentences), size=count)].tolist()
+    if count:
+        drawn[0] = drawn[0][size * count - filler :]
+
+    places = np.sort(rng.integers(count + 1, size=len(statements))).tolist()
+    text: list[int] = []
+    for place, sentence in enumerate([*drawn, []]):
+        for statement, own in zip(statements, places, strict=True):
+            if own == place:
+                text += statement
+        text += sentence
+    return text
+
+
 def append_answer(question: NDArray[Any], answer: NDArray[Any]) -> Example:
     """Return a question followed by its answer; every token of the answer is a target."""
     inputs = np.concatenate([question, answer[:-1]], dtype=np.int64)

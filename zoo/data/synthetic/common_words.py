@@ -1,0 +1,67 @@
+"""Common words, a task of RULER (Hsieh et al. 2024, arXiv:2404.06654)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+
+from zoo.data.corpus.tokenizer import Words
+from zoo.data.spec import TextSpec
+from zoo.data.synthetic.base import Example, SyntheticTask, Workers, append_answer
+from zoo.errors import OptionError
+from zoo.registry import Between, Count, register
+
+
+@register
+class CommonWords(SyntheticTask):
+    """Lists of words in any order, `length` with question and answer: which are the common ones?
+
+    Each of `common` words stands `common_repeats` times, every other one `other_repeats` times (one
+    of them less often, so that the list has its length). The targets are the common words, sorted
+    by their number. All are any of `words`: a longer list has more words that are not common, as in
+    RULER. Always answering the same word is right for about 1 in `words`, more if answers are
+    sorted. `train`, `val` and `test` are numbers of lists; those of training are drawn anew in
+    every epoch.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        length: Count = 512,
+        common: Count = 10,
+        common_repeats: Annotated[int, Between(2)] = 30,
+        other_repeats: Count = 3,
+        words: Count = 512,
+        batch_size: Count = 64,
+        train: Count = 16_000,
+        val: Count = 1_000,
+        test: Count = 1_000,
+        workers: Workers = 0,
+    ) -> None:
+        if other_repeats >= common_repeats:
+            problem = f"other words would stand as often, {other_repeats} times"
+            raise OptionError("common_repeats", f"{problem}; write {other_repeats + 1} or more")
+        taken = common * common_repeats + common  # with the question, without the last answer
+        if length < taken:
+            problem = f"{common} words {common_repeats} times, with the answer, take {taken}"
+            raise OptionError("length", f"{problem}; write that or more")
+        others = -(-(length - taken) // other_repeats)
+        if common + others > words:
+            problem = f"a list of {length} has {common + others} different words, not {words}"
+            raise OptionError("words", f"{problem}; write that or more, or a shorter length")
+
+        names = [f"w{number}" for number in range(words)]
+        spec = TextSpec(length, Words((*names, "?")), targets="answers")
+        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        self.words, self.common, self.others = words, common, others
+        self.filler = length - taken
+        self.common_repeats, self.other_repeats = common_repeats, other_repeats
+
+    def draw_example(self, rng: np.random.Generator) -> Example:
+        drawn = rng.choice(self.words, self.common + self.others, replace=False)
+        common, others = drawn[: self.common], drawn[self.common :]
+        filler = np.repeat(others, self.other_repeats)[: self.filler]
+        listed = rng.permutation([*np.repeat(common, self.common_repeats), *filler])
+        return append_answer(np.array([*listed, self.words]), np.sort(common))

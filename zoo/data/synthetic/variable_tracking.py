@@ -1,0 +1,85 @@
+"""Variable tracking, a task of RULER (Hsieh et al. 2024, arXiv:2404.06654)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Annotated
+
+import numpy as np
+
+from zoo.data.corpus.tokenizer import Words
+from zoo.data.spec import TextSpec
+from zoo.data.synthetic.base import (
+    Example,
+    SyntheticTask,
+    Workers,
+    append_answer,
+    scatter_statements,
+)
+from zoo.data.synthetic.passkey import FILLER
+from zoo.errors import OptionError
+from zoo.registry import Between, Count, register
+
+NAMES = tuple(f"x{number}" for number in range(64))
+WORDS = Words(
+    (*map(str, range(10)), *NAMES, "var", "=", "?", *sorted(set(" ".join(FILLER).split())))
+)
+SENTENCES = np.array([WORDS.encode(sentence) for sentence in FILLER])  # [8, 6]
+DIGITS = 5
+
+
+@register
+class VariableTracking(SyntheticTask):
+    """Texts of `length` words: filler with `chains` of assignments, and at the end a value.
+
+    `var x3 = 4 7 1 9 2 .`, later `var x8 = x3 .`, and so on for `hops`. The targets are all
+    variables that have the value, in the order in which they got it. The other chains have other
+    values. Assignments of a chain come in order, between any two sentences of the filler. Always
+    answering the same variable is right for 1 in 64. `train`, `val` and `test` are numbers of
+    texts; those of training are drawn anew in every epoch.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        length: Count = 256,
+        chains: Count = 1,
+        hops: Annotated[int, Between(0)] = 4,
+        batch_size: Count = 64,
+        train: Count = 16_000,
+        val: Count = 1_000,
+        test: Count = 1_000,
+        workers: Workers = 0,
+    ) -> None:
+        if chains * (hops + 1) > len(NAMES):
+            problem = f"{chains} chains of {hops} hops take more than {len(NAMES)} variables"
+            raise OptionError("hops", f"{problem}; write less of either")
+        # `var x = 4 7 1 9 2 .`, `var y = x .` for each hop, and `var = 4 7 1 9 2 ?`
+        statements = chains * (4 + DIGITS + 5 * hops)
+        least = statements + 3 + DIGITS + hops  # with all of the answer but its last name
+        if length < least:
+            message = f"{chains} chains of {hops} hops and the question take {least}"
+            raise OptionError("length", f"{message}; write that or more")
+        spec = TextSpec(length, WORDS, targets="answers")
+        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        self.filler, self.chains, self.hops = length - least, chains, hops
+
+    def draw_example(self, rng: np.random.Generator) -> Example:
+        numbers = rng.choice(len(NAMES), (self.chains, self.hops + 1), replace=False)
+        values = rng.choice(10**DIGITS, self.chains, replace=False)
+        chains = []
+        for row, value in zip(numbers.tolist(), values.tolist(), strict=True):
+            names, digits = [NAMES[number] for number in row], " ".join(f"{value:0{DIGITS}}")
+            hops = [f"var {new} = {old} ." for old, new in pairwise(names)]
+            chains.append([f"var {names[0]} = {digits} .", *hops])
+
+        # a shuffle of which chain goes on keeps the order within each
+        order = rng.permutation(np.repeat(np.arange(self.chains), self.hops + 1))
+        each = [iter(chain) for chain in chains]
+        statements = [WORDS.encode(next(each[chain])) for chain in order.tolist()]
+        text = scatter_statements(rng, statements, SENTENCES, self.filler)
+        digits = " ".join(f"{values[0]:0{DIGITS}}")
+        text += WORDS.encode(f"var = {digits} ?")
+        answer = WORDS.encode(" ".join(NAMES[number] for number in numbers[0]))
+        return append_answer(np.array(text), np.array(answer))
