@@ -14,7 +14,7 @@ PAGES = [
     *(f"docs/questions/{one.name}" for one in (ROOT / "docs/questions").glob("*.md")),
 ]
 FACTS = ("Python 3.11 to 3.13", "95 % intervals", "Apache-2.0")
-RERUN = ["resolution/digits", "length/shakespeare", "memory/counting"]
+RERUN = ["resolution/digits", "length/shakespeare", "memory/flipflop"]
 
 
 @pytest.fixture(scope="module")
@@ -81,4 +81,7 @@ def test_a_page_opens_each_record_with_its_verdict(docs, tmp_path, monkeypatch):
 def test_a_recorded_cell_gives_its_numbers_again(name, docs, tmp_path):
     made, _ = docs
     comparison = made.read_comparison(made.QUESTIONS / f"{name}.json")
+    missing = [one for one in comparison.base["data"].get("files", ()) if not Path(one).exists()]
+    if missing:
+        pytest.skip(f"{missing[0]}, whose source the page names, is not here")
     assert made.rerun_cell(comparison, *made.find_quickest(comparison), tmp_path) == {}
