@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent.parent
 TARGETS = ("cell", "fork server", "zoo compare")
 PATIENCE = 10  # seconds
 # of the machine and of the moment, not of what was computed
-CHANGING = {"created", "minutes", "step_seconds", "peak_memory", "command", "costs"}
+CHANGING = {"created", "minutes", "step_seconds", "peak_memory", "command", "costs", "seconds"}
 COMMAND = [
     *(sys.executable, "-m", "zoo", "compare", "vit_comrope", "encodings=[none,learned]"),
     *("seeds=2", "jobs=2", "model.dim=16", "model.depth=1", "model.heads=2", "model.patch_size=4"),
