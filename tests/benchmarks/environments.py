@@ -148,7 +148,7 @@ def main(chosen: list[str]) -> None:
             (package / "__init__.py").write_text(f"__version__ = '0.1'\n{raises}")
             for words, code in ((FIT, 2), (["zoo", "doctor"], 1)):
                 lines = own.run(words, code).splitlines()
-                report(words[1], next(line for line in lines if "torchvision" in line))
+                report(words[1], next(line for line in lines if "torchvision::nms" in line))
 
         for name in (one for one in chosen if one in EXTRAS):
             own = Environment(home / name, base)
