@@ -18,7 +18,7 @@ from zoo.laws.backends import a_compiler_captures_it, exports_at_any_size
 
 ROOT = Path(__file__).parents[2]
 # an export takes seconds; `zoo verify all laws=[exports_at_any_size]` tries the other encodings
-EXPORTED = ("tape-1", "tupe-1", "path-1", "learned-2")
+EXPORTED = ("tape-1", "liere-1", "tupe-1", "path-1", "learned-2")
 LISTS: tuple[list[Any], ...] = (
     ["learned", "rope_axial"],
     ["sinusoidal", "comrope_ld"],

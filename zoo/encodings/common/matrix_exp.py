@@ -226,7 +226,7 @@ def skew_matrix_exp(skew: Tensor, times: Tensor) -> Tensor:
         times: Numbers [T, P].
     """
     dtype = torch.promote_types(skew.dtype, times.dtype)
-    if not len(times):
+    if not times.shape[0]:
         return skew.new_zeros((0, *skew.shape[1:]), dtype=dtype)
     return _Exponential.apply(skew.to(dtype), times.to(dtype))  # type: ignore[no-untyped-call]
 
