@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 from tiny import TINY
 
-from zoo.run import run_dir
+from zoo.run import fit, run_dir
 from zoo.run.run_dir import RUN_LOCK, LockedError
 
 FIT = ["fit", "vit_comrope", *TINY, "trainer.fast_dev_run=true", "--run-dir", "run"]
@@ -51,8 +51,17 @@ def test_the_second_to_train_in_a_run_directory_is_refused_until_the_first_has_d
 
 
 def test_the_second_waits_for_the_first_if_asked(zoo, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("zoo.run.fit.WAIT_SECONDS", 0.2)
-    with hold(tmp_path / "run", seconds=1.0) as process:
+    monkeypatch.setattr(fit, "WAIT_SECONDS", 0.2)
+    lock = fit._lock
+    with hold(tmp_path / "run") as process:
+
+        def end_first(run, locks, *, wait):
+            is_locked = lock(run, locks, wait=wait)
+            if not is_locked:
+                os.kill(process, signal.SIGKILL)
+            return is_locked
+
+        monkeypatch.setattr(fit, "_lock", end_first)
         code, _, message = zoo(*FIT, "--resume", "auto", "--wait")
         assert code == 0, message
         assert f"process {process} on" in caplog.text
