@@ -68,7 +68,7 @@ def test_the_second_waits_for_the_first_if_asked(zoo, tmp_path, monkeypatch, cap
 
 
 def test_two_new_runs_of_the_same_second_get_directories_of_their_own(zoo, tmp_path, monkeypatch):
-    monkeypatch.setattr(run_dir, "_name_new", lambda recipe: tmp_path / "runs" / "same")
+    monkeypatch.setattr(run_dir, "name_new", lambda recipe: tmp_path / "runs" / "same")
     words = FIT[: FIT.index("--run-dir")]
     assert zoo(*words)[0] == zoo(*words)[0] == 0
     assert (tmp_path / "runs" / "same-2" / "recipe.yaml").is_file()
