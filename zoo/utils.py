@@ -13,6 +13,7 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from signal import SIG_IGN, SIGINT, SIGKILL, SIGTERM, Signals
@@ -259,3 +260,29 @@ def escape_text(text: str, keep: str = "") -> str:
         else character
         for character in text
     )
+
+
+def escape_strings(value: Any) -> Any:
+    """Return plain data or a dataclass with every string in it, keys too, escaped by `escape_text`.
+
+    Args:
+        value: Strings in dataclasses, mappings, lists and tuples; whatever else is in it stays.
+    """
+    if isinstance(value, str):
+        return escape_text(value)
+    if isinstance(value, Mapping):
+        return {escape_strings(key): escape_strings(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(escape_strings, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        own = {one.name: escape_strings(getattr(value, one.name)) for one in fields(value)}
+        return replace(value, **own)
+    return value
+
+
+class EscapingFormatter(logging.Formatter):
+    """A format of log records in which names of files and classes are shown and not obeyed."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the text of a record, of which only line ends and tabs are obeyed."""
+        return escape_text(super().format(record), keep="\n\t")

@@ -1,12 +1,19 @@
 """A hostile name of a class and of a file goes through the commands, and nothing obeys it."""
 
 import json
+import logging
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 
+import comparisons
 import pytest
 from hostile import CLASS, NAME, SHOWN, make_images
 from tiny import TINY
+
+from zoo.compare.outputs import write_results
+from zoo.evaluation import generate
+from zoo.utils import EscapingFormatter, escape_text
 
 OBEYED = "\x1b\x07\u202e"
 
@@ -59,3 +66,32 @@ def test_a_hostile_name_is_shown_and_obeyed_by_none(zoo, tmp_path):
     check_shown(out + message)
     page = Path("run/diagnosis.html").read_text()
     assert "<img src=x" not in page
+
+
+def test_a_comparison_shows_hostile_names_and_obeys_none(tmp_path, monkeypatch):
+    monkeypatch.setattr("zoo.compare.figures.save_figures", lambda comparison, folder: [])
+    found = comparisons.images()
+    first, *others = found.variants
+    variants = (replace(first, name=NAME), *others)
+    write_results(replace(found, variants=variants, recipe=NAME, command=NAME), tmp_path)
+    for name in ("results.json", "comparison.md"):
+        check_shown((tmp_path / name).read_text())
+    assert json.loads((tmp_path / "results.json").read_text())["recipe"] == NAME
+    text = (tmp_path / "comparison.md").read_text()
+    assert f"# Which encoding, on {SHOWN}" in text
+    for name in ("comparison.md", "index.html"):
+        assert "<img src=x" not in (tmp_path / name).read_text()
+
+
+def test_generated_text_and_log_lines_are_shown_and_obeyed_by_none(capsys):
+    generate._print(NAME + "\t")
+    assert capsys.readouterr().out == escape_text(NAME, keep="\n") + "\t"
+    record = logging.LogRecord("zoo", logging.INFO, "", 0, "written: %s", (NAME,), None)
+    check_shown(EscapingFormatter("%(message)s").format(record))
+
+
+def test_commands_that_compare_recipes_show_hostile_names(zoo):
+    Path("cat\x1b[2J\u202e.yaml").write_text("extends: lm_rope\n")
+    code, out, message = zoo("diff", "lm_rope", "cat\x1b[2J\u202e.yaml")
+    assert code == 0, message
+    check_shown(out + message)

@@ -13,7 +13,7 @@ from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, DataError, RecipeError
 from zoo.packages import skip_without_package
 from zoo.reporting.tables import format_markdown
-from zoo.utils import check_writable, name_file
+from zoo.utils import check_writable, escape_strings, name_file
 
 NUMBERS, TABLE, PICTURE = "bench.json", "bench.md", "bench.png"
 MB = 2**20
@@ -68,6 +68,7 @@ def list_other_files(folder: Path) -> list[str]:
 
 def format_result(result: BenchResult) -> str:
     """Format the conditions, a table for each measure and length, and zoo against its peers."""
+    result = escape_strings(result)
     rows = merge_references(result.rows)
     parts = [
         format_heading(result),

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from zoo.reporting.numbers import as_json
+from zoo.utils import escape_text
 
 SUMMARY = "convert published weights to a run with a recipe of its own"
 EXAMPLE = "zoo convert SmolLM2-135M to=smollm"
@@ -34,4 +35,5 @@ def run(known: argparse.Namespace) -> None:
     from zoo.convert.convert import convert
 
     result = convert(known.source, known.overrides)
-    print(as_json(result) if known.json else "{run}: {weights} weights".format(**result))
+    shown = escape_text("{run}: {weights} weights".format(**result))
+    print(as_json(result) if known.json else shown)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from zoo.utils import escape_text
+
 SUMMARY = "write a page about the attention of trained models"
 EXAMPLE = "zoo diagnose runs/vit_comrope/latest samples=8"
 OPTIONS = (("", "zoo.evaluation.diagnose:DiagnoseOptions"),)
@@ -25,4 +27,8 @@ def run(known: argparse.Namespace) -> None:
     from zoo.evaluation.diagnose import diagnose
 
     path = diagnose(known.overrides)
-    print(path.with_suffix(".json").read_text(encoding="utf-8") if known.json else path)
+    print(
+        path.with_suffix(".json").read_text(encoding="utf-8")
+        if known.json
+        else escape_text(str(path))
+    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zoo.errors import DataError, OptionError, RecipeError
 from zoo.reporting.numbers import as_json
 from zoo.reporting.tables import format_table
+from zoo.utils import escape_text
 
 if TYPE_CHECKING:
     from zoo.config import Recipe
@@ -79,7 +80,7 @@ def compare_recipes(one: str, other: str, overrides: Sequence[str]) -> dict[str,
 
 def format_differences(result: Mapping[str, Any]) -> str:
     """Write a line for each key with its locations, then parameters and tokens if they differ."""
-    one, other = result["recipes"]
+    one, other = map(escape_text, result["recipes"])
     if result["equal"]:
         lines = [f"{one} and {other} are equal once resolved"]
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from zoo.reporting.numbers import as_json
+from zoo.utils import escape_text
 
 SUMMARY = "export a trained model to a format that other programs read"
 EXAMPLE = "zoo export runs/lm_rope/latest to=hf FOLDER"
@@ -33,4 +34,4 @@ def run(known: argparse.Namespace) -> None:
 
     result = export(known.checkpoint, known.overrides)
     files = ", ".join(result["files"])
-    print(as_json(result) if known.json else f"{result['folder']}: {files}")
+    print(as_json(result) if known.json else escape_text(f"{result['folder']}: {files}"))

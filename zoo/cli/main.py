@@ -160,7 +160,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _set_up_logging() -> None:
     """Print messages of level INFO to standard error; DEBUG goes to the log file of a run alone."""
-    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    shown = logging.StreamHandler(sys.stderr)
+    shown.setFormatter(utils.EscapingFormatter("%(message)s"))
+    logging.basicConfig(handlers=[shown])
     logging.getLogger("zoo").setLevel(logging.DEBUG)
     for handler in logging.getLogger().handlers:
         handler.setLevel(logging.INFO)

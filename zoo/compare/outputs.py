@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,8 @@ from zoo.compare.ranking import (
 )
 from zoo.compare.results import TRAINED, Comparison, ConditionKind, Variant
 from zoo.compare.text import format_comparison
-from zoo.reporting.numbers import finite
+from zoo.reporting.numbers import as_json, finite
+from zoo.reporting.tables import disarm_tags
 from zoo.run import atomic_io, run_dir
 
 WRITING = ".writing"  # the lock of the process that writes
@@ -94,12 +94,9 @@ def write_results(comparison: Comparison, folder: Path) -> list[Path]:
 
     message = "another process is writing its files"
     with run_dir.lock(folder, message, PATIENCE, WRITING):
-        numbers = json.dumps(
-            describe_comparison(comparison), indent=1, ensure_ascii=False, allow_nan=False
-        )
         texts = {
-            RESULTS: numbers + "\n",
-            TABLE: format_comparison(comparison) + "\n",
+            RESULTS: as_json(describe_comparison(comparison)) + "\n",
+            TABLE: disarm_tags(format_comparison(comparison)) + "\n",
             PAGE: render(comparison),
         }
         for name, text in texts.items():

@@ -30,9 +30,10 @@ from zoo.compare.results import TRAINED, Comparison
 from zoo.compare.statistics import LEVEL
 from zoo.errors import DataError
 from zoo.reporting.html import Section, render_page
-from zoo.reporting.numbers import finite, format_fixed
-from zoo.reporting.tables import format_markdown
+from zoo.reporting.numbers import as_json, finite, format_fixed
+from zoo.reporting.tables import disarm_tags, format_markdown
 from zoo.run import atomic_io
+from zoo.utils import escape_strings
 
 RESAMPLES = 4000
 TRIMMED = 0.25
@@ -278,10 +279,9 @@ def write_ranking(ranking: OverallRanking, to: str | None) -> Path:
     folder = Path(to or f"comparisons/overall-{digest[:8]}")
     folder.mkdir(parents=True, exist_ok=True)
     picture = _draw(ranking)
-    plain = json.dumps(finite(asdict(ranking)), indent=1, ensure_ascii=False, allow_nan=False)
     contents = (
-        f"{plain}\n".encode(),
-        f"{format_ranking(ranking)}\n".encode(),
+        f"{as_json(asdict(ranking))}\n".encode(),
+        f"{disarm_tags(format_ranking(ranking))}\n".encode(),
         render_ranking(ranking, picture).encode(),
         picture,
     )
@@ -366,6 +366,7 @@ def _explain(ranking: OverallRanking) -> str:
 
 def format_ranking(ranking: OverallRanking) -> str:
     """Format the ranking and the tasks as Markdown."""
+    ranking = escape_strings(ranking)
     parts = [
         f"# Over {len(ranking.tasks)} tasks",
         format_markdown(HEADS, _list_rows(ranking), ("variant", "verdict")),

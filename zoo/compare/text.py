@@ -26,6 +26,7 @@ from zoo.compare.tuning import describe_conventions, format_tuning
 from zoo.reporting import numbers
 from zoo.reporting.numbers import format_fixed
 from zoo.reporting.tables import format_markdown
+from zoo.utils import escape_strings
 
 MB = 2**20
 UNITS: Mapping[ConditionKind | None, str] = {"resolutions": "pixels", "lengths": "tokens"}
@@ -359,10 +360,10 @@ def describe_unfinished(comparison: Comparison) -> str:
 
 def format_comparison(comparison: Comparison) -> str:
     """Format the results, a table for each condition, costs and flags, as Markdown."""
-    question = f"# {format_question(comparison)}"
+    comparison = escape_strings(comparison)
     warning = describe_winning_baseline(comparison)
     parts = [
-        question,
+        f"# {format_question(comparison)}",
         f"**{warning}**" if warning else "",
         "\n".join([*describe_results(comparison).values()]),
         describe_unfinished(comparison),
@@ -416,12 +417,11 @@ def _format_condition(comparison: Comparison, condition: str) -> str:
 def _format_row(comparison: Comparison, one: Standing) -> list[str]:
     assert one.mean is not None
     decimals = count_decimals(comparison)
-    is_best = one.verdict == "best"
     return [
         one.variant.name,
         format_estimate(one.mean, decimals),
         format_difference(one, decimals),
-        name_extreme(comparison) if is_best else VERDICTS.get(one.verdict, ""),
+        name_extreme(comparison) if one.verdict == "best" else VERDICTS.get(one.verdict, ""),
         str(one.mean.count),
         ", ".join(one.variant.flag_kinds),
     ]

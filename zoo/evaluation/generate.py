@@ -24,6 +24,7 @@ from zoo.models.generation import TextStreamer, sample_tokens
 from zoo.run import checkpoint
 from zoo.run.load import restore
 from zoo.tasks.base import Task
+from zoo.utils import escape_text
 
 log = logging.getLogger("zoo")
 
@@ -167,7 +168,7 @@ def _generate_tokens(
 
 
 def _print(text: str) -> None:
-    sys.stdout.write(text)
+    sys.stdout.write(escape_text(text, keep="\n\t"))
     sys.stdout.flush()
 
 

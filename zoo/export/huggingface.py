@@ -19,10 +19,12 @@ from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
 from zoo.export.export import ExportOptions, ExportSource, write_weights
 from zoo.packages import explain_imports
 from zoo.registry import find_citations
+from zoo.reporting.tables import disarm_tags
 from zoo.run import run_dir
 from zoo.run.build import build_data
 from zoo.run.checkpoint import read_spec
 from zoo.run.load import build_stored_model
+from zoo.utils import escape_text
 
 CONFIG = Path("config.json")
 MODULE = "modeling_zoo"
@@ -406,7 +408,7 @@ def write_card(source: ExportSource, task: str, needs_zoo: bool = True) -> str:
     end = _read_json(run / "end.json") if source.checkpoint.name == "best.ckpt" else {}
     metrics: dict[str, float] = end.get("metrics", {})
     choices = recipe.model.options.get("encoding", ())
-    name, encodings = recipe.name, [choice.name for choice in choices]
+    name, encodings = disarm_tags(escape_text(recipe.name)), [choice.name for choice in choices]
     rows = [f"| {key} | {value:.4f} |" for key, value in metrics.items()]
     results = "\n".join(
         [f"On test data of `{recipe.data.name}`:", "", "| metric | value |", "|---|---|", *rows]

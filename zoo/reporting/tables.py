@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -54,6 +55,11 @@ def format_markdown(
     table = format_table([escaped[0], rule, *escaped[1:]], left=left, gap=" | ")
     last = len(table.splitlines()[1])
     return "\n".join(f"| {line.ljust(last)} |" for line in table.splitlines())
+
+
+def disarm_tags(text: str) -> str:
+    """Return a text of a Markdown file in which nothing is read as a tag: &lt;img for <img."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
 
 
 def format_html_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -29,6 +29,7 @@ from zoo.errors import RecipeError
 from zoo.registry import Choice, register
 from zoo.reporting.tables import format_markdown
 from zoo.run import atomic_io
+from zoo.utils import EscapingFormatter
 
 log = logging.getLogger("zoo")
 
@@ -40,7 +41,7 @@ LARGEST_TABLE = 20  # classes of a confusion matrix that TensorBoard can show
 def log_to_file(path: Path) -> Iterator[None]:
     """Write the log within the block to a file too, debug messages included."""
     handler = _LogFile(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(EscapingFormatter("%(asctime)s %(levelname)s %(message)s"))
     handler.setLevel(logging.DEBUG)
     log.addHandler(handler)
     try:

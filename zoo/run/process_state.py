@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 
 from zoo.packages import explain_imports
+from zoo.utils import EscapingFormatter
 
 log = logging.getLogger("zoo")
 
@@ -54,7 +55,7 @@ def show_log(verbose: bool) -> Iterator[None]:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.INFO if verbose else logging.ERROR)
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setFormatter(EscapingFormatter("%(message)s"))
     levels = {name: logging.getLogger(name).level for name in LIGHTNING_LOGS}
     level, propagate = log.level, log.propagate
     log.addHandler(handler)
