@@ -196,6 +196,9 @@ def _prepare(
     recipe = experiment.recipe
     loggers.check_installed(recipe)
     continued = _find_continued(recipe, path, resume)
+    if continued is not None:
+        # once the lock is given up: a run that could not begin leaves no folder behind
+        locks.callback(_remove_empty, continued)
     if continued is not None and not _lock(continued, locks, wait=wait):
         return None
     # whoever had the directory until now may have saved a later step
@@ -210,6 +213,11 @@ def _prepare(
         _lock(run, locks, wait=False)
     atomic_io.remove_unfinished(run)
     return Start(run, point.checkpoint, point.step, donor)
+
+
+def _remove_empty(run: Path) -> None:
+    with contextlib.suppress(OSError):
+        run.rmdir()
 
 
 def _find_continued(recipe: Recipe, path: Path | None, resume: str) -> Path | None:

@@ -168,6 +168,7 @@ def change_basis(x: Tensor, bases: Tensor) -> Tensor:
     # tokens before heads in memory, as projections have them
     out = x.new_empty(batch * tokens, heads * bases.shape[1], bases.shape[-1])
     left = rows.permute(1, 3, 0, 2, 4).flatten(2, 3).flatten(0, 1)
+    bases = bases.expand(heads, -1, -1, -1)  # heads may share one basis
     torch.bmm(left, bases.flatten(0, 1), out=out.transpose(0, 1))
     return out.view(batch, tokens, heads, x.shape[-1]).transpose(1, 2)
 
