@@ -248,6 +248,7 @@ def test_a_task_of_ray_is_broken_off_between_two_lines_also_where_sigint_is_igno
     def interrupt():  # as Ray does it, in a worker
         while not (tmp_path / "begun").exists():
             time.sleep(0.01)
+        time.sleep(0.2)  # until the worker waits for the task
         _thread.interrupt_main()
 
     before = signal(SIGINT, SIG_IGN)
