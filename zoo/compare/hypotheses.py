@@ -68,19 +68,19 @@ class RecordedHypothesis:
     written: str
     """UTC."""
     runs_ended: int
-    """How many trials and cells had ended when it was written."""
+    """Number of trials and cells that had ended when the hypothesis was written."""
     withdrawn: str = ""
     """When a later command no longer had it, UTC."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """What the seeds say of a hypothesis."""
+    """The verdict on a hypothesis, with the difference over seeds that decided it."""
 
     hypothesis: RecordedHypothesis
     verdict: HypothesisVerdict
     difference: Estimate | None
-    """Of the first variant to the second, less the margin, with its simultaneous interval."""
+    """First variant minus second, less the margin, with its simultaneous interval."""
     p_value: float | None
     """Corrected for all hypotheses."""
     reason: str

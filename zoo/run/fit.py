@@ -199,8 +199,8 @@ def _prepare(
     if continued is not None:
         # once the lock is given up: a run that could not begin leaves no folder behind
         locks.callback(_remove_empty, continued)
-    if continued is not None and not _lock(continued, locks, wait=wait):
-        return None
+        if not _lock(continued, locks, wait=wait):
+            return None
     # whoever had the directory until now may have saved a later step
     point = find_resume_point(recipe, continued if resume == "auto" else path, resume)
 

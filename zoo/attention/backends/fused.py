@@ -22,7 +22,7 @@ OTHER_NEEDS = {
     "extra_output": "adds to the output by the weights",
     "extra_values": "averages further values",
 }
-"""What a call with a field does that no score_mod can."""
+"""Fields of a call that score_mod cannot express, each with what it does."""
 ELSE = "use zoo.attend"
 
 # which parts of a split low-rank bias have products that matter in float32
