@@ -40,8 +40,18 @@ ROWS = "import datasets; rows = {'text': ['a b c d e f g h'] * 90}; "
 ROWS += "datasets.Dataset.from_dict(rows).to_parquet('rows.parquet')"
 TEXTS = "{name: text_table, path: rows.parquet, val: 0.1, test: 0.1, tokens: subword, "
 TEXTS += "vocabulary: 256, length: 8, batch_size: 4}"
-TIMM = "import timm, torch, zoo; model = timm.create_model('vit_tiny_patch16_224', depth=1); "
-TIMM += "zoo.equip(model, 'rope_mixed'); print(model(torch.zeros(1, 3, 224, 224)).shape)"
+# torchvision that pip brings beside a CPU build of torch may lack operators that it registers
+TIMM = """
+import torch
+operators = torch.library.Library("torchvision", "FRAGMENT")
+for name in ("nms", "qnms"):
+    if not hasattr(torch.ops.torchvision, name):
+        operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+import timm, zoo
+model = timm.create_model("vit_tiny_patch16_224", depth=1)
+zoo.equip(model, "rope_mixed")
+print(model(torch.zeros(1, 3, 224, 224)).shape)
+"""
 LLAMA = "import transformers as t, torch, zoo; model = t.LlamaForCausalLM(t.LlamaConfig("
 LLAMA += "vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=1, "
 LLAMA += "num_attention_heads=2)); zoo.equip(model, 'alibi'); print(model(torch.zeros(1, 4, dtype=int)).logits.shape)"
@@ -54,7 +64,11 @@ EXTRAS: dict[str, list[list[str]]] = {
     "compare": [["zoo", "compare", "vit_none", *ONCE, "encodings=[none,rope_mixed]", "seeds=1"]],
     "hf": [["python", "-c", LLAMA]],
     "timm": [["python", "-c", TIMM]],
-    "export": [FIT, ["zoo", "export", "run", "to=safetensors", "exported"]],
+    "export": [
+        FIT,
+        ["zoo", "export", "run", "to=safetensors", "weights"],
+        ["zoo", "export", "run", "to=onnx", "onnx"],
+    ],
     "slurm": [["python", "-c", "import submitit"]],
     "ray": [["python", "-c", "import ray"]],
     "shell": [["zoo", "completion", "bash"]],
