@@ -9,7 +9,7 @@ from zoo.attention.call import (
     repeat_kv_heads,
 )
 from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.tokens import Tokens, disable_autocast, upcast
+from zoo.attention.tokens import Tokens, disable_autocast, has_variable_sizes, upcast
 
 __all__ = [
     "AttentionCall",
@@ -21,6 +21,7 @@ __all__ = [
     "Tokens",
     "bias_from_table",
     "disable_autocast",
+    "has_variable_sizes",
     "repeat_kv_heads",
     "upcast",
 ]

@@ -208,6 +208,14 @@ def upcast(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
+def has_variable_sizes() -> bool:
+    """Return True while torch.export captures a graph for inputs of any size.
+
+    No loop can count tokens then, and a graph for ONNX cannot write to a view.
+    """
+    return torch.compiler.is_exporting()
+
+
 def disable_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """Return a context without autocast, for what must not be rounded to half precision."""
     kind = "cpu" if device.type == "meta" else device.type

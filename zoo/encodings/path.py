@@ -21,6 +21,7 @@ from zoo.attention import (
     Tokens,
     bias_from_table,
     disable_autocast,
+    has_variable_sizes,
     repeat_kv_heads,
     upcast,
 )
@@ -169,7 +170,7 @@ def _compute_run(
 def _split_blocks(block_size: int, *runs: Tensor) -> list[Tensor]:
     """Split runs [.., n, X] into blocks [.., 2^L, C, X]; zeros at the end transform nothing."""
     n = runs[0].shape[-2]
-    if torch.compiler.is_exporting():  # the number of blocks of a variable length is not known
+    if has_variable_sizes():  # and so is the number of blocks
         return [run.unsqueeze(-3) for run in runs]
     count = 1 << ((n - 1) // block_size).bit_length()
     length = -(-n // count)

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from zoo.attention.backends.reference import apply_weights, attend_reference, weights
 from zoo.attention.call import AttentionCall, Span, slice_tokens
-from zoo.attention.tokens import upcast
+from zoo.attention.tokens import has_variable_sizes, upcast
 
 MIN_ROWS = 16  # of a chunk
 CHUNK_BYTES = {"cpu": 2**22}  # bytes of the scores of a chunk: what a CPU's cache holds
@@ -24,7 +24,7 @@ DEFAULT_CHUNK_BYTES = 2**28  # on any other device
 
 def attend_chunked(call: AttentionCall) -> Tensor:
     """Compute attention [B, H, N, V + E] in chunks of queries."""
-    if torch.compiler.is_exporting():  # the number of chunks of a variable length is not known
+    if has_variable_sizes():  # and so is the number of chunks
         return attend_reference(call)
     count, rows = call.q.shape[2], _rows_per_chunk(call)
     if count <= rows:

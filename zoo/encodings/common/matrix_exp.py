@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.attention import upcast
+from zoo.attention import has_variable_sizes, upcast
 
 # largest block multiplied element by element: at 8 that takes a third of the time, at 16 2.5 times
 SMALL = 8
@@ -200,7 +200,7 @@ def taylor_backward(gradient: Tensor, a: Tensor, a2: Tensor, a3: Tensor, c: Tens
 def _cubic(coefficients: Sequence[float], powers: Iterable[Tensor]) -> Tensor:
     constant, *others = coefficients
     out = _weighted_sum(others, powers)
-    if torch.compiler.is_exporting():  # ONNX has no views to write to
+    if has_variable_sizes():  # ONNX has no views to write to
         return out + constant * torch.eye(out.shape[-1], device=out.device, dtype=out.dtype)
     out.diagonal(dim1=-2, dim2=-1).add_(constant)
     return out
