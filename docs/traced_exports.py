@@ -20,8 +20,9 @@ from torch import Tensor
 import zoo
 from zoo import registry
 from zoo.bench.models import build_shortest_chain
-from zoo.errors import RecipeError
+from zoo.errors import RecipeError, ZooError
 from zoo.export.export import export
+from zoo.export.traced import measure_difference
 from zoo.run import atomic_io
 from zoo.run.build import build_task
 from zoo.run.checkpoint import build_metadata
@@ -85,6 +86,8 @@ def compare(run: Path, task: Task, target: str, inputs: Sequence[Tensor]) -> str
         export(run, [f"to={target}", str(folder)])
     except RecipeError as error:
         return f"refused: {error.issues[0].problem.rpartition(': ')[2]}"
+    except ZooError as error:
+        return f"refused: {error}"
 
     if target == "onnx":
         session = onnxruntime.InferenceSession(folder / "model.onnx")
@@ -95,9 +98,7 @@ def compare(run: Path, task: Task, target: str, inputs: Sequence[Tensor]) -> str
 
     worst = 0.0
     for one, result in zip(inputs, results, strict=True):
-        expected = task.model(one)
-        difference = (torch.as_tensor(result) - expected).abs() / (1 + expected.abs())
-        worst = max(worst, float(difference.max()))
+        worst = max(worst, measure_difference(torch.as_tensor(result), task.model(one)))
     return f"{worst:.0e}"
 
 

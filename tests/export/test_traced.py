@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -128,9 +129,25 @@ def test_a_declared_reason_refuses(write, tmp_path, monkeypatch):
 
 def test_a_graph_that_computes_something_else_is_not_kept(write, tmp_path, monkeypatch):
     monkeypatch.setattr(traced, "TOLERANCE", -1.0)
+    monkeypatch.setattr(traced, "ROUNDING", 0)
     with pytest.raises(ZooError, match="differs by"):
         write("torch_export", "lm_rope", language_words(tmp_path, "rope"))
     assert not (tmp_path / "out").exists()
+
+
+class Angles(torch.nn.Module):
+    """Cosines of angles so large that float32 rounds them to less than four digits."""
+
+    def forward(self, x):
+        return (x * 2e4).cos()
+
+
+def test_a_graph_may_round_as_much_as_the_model():
+    sizes = SimpleNamespace(draw_examples=lambda: [torch.linspace(1, 2, 50)])
+    compare = traced._compare
+    assert 1e-5 < compare(lambda x: (x * 3 * (2e4 / 3)).cos(), Angles(), sizes) < 1e-2
+    with pytest.raises(ZooError, match="differs by"):
+        compare(lambda x: (x * 2e4).cos() + 0.1, Angles(), sizes)
 
 
 def test_results_of_parameters_alone_are_baked():
