@@ -272,6 +272,15 @@ def test_every_encoding_has_its_certificate():
         assert not certificate.partial
 
 
+def test_the_table_of_exported_graphs_has_every_encoding():
+    text = (ROOT / "docs" / "export.md").read_text()
+    (table,) = re.findall("<!-- traced exports -->(.*)<!-- end", text, re.DOTALL)
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    assert {name for name, *_ in rows[1:]} == set(zoo.encoding_names())
+    for _, _, *found in rows[1:]:
+        assert all(cell.startswith("refused: ") or float(cell) <= 1e-5 for cell in found)
+
+
 def test_every_encoding_has_its_picture():
     pictures = (ROOT / "docs" / "images" / "encodings").iterdir()
     assert {path.name for path in pictures} == {f"{name}.png" for name in zoo.encoding_names()}

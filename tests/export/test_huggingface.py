@@ -1,8 +1,13 @@
 """Exported folders give in transformers what the models give in zoo: logits, answers, tokens and pixels."""
 
+import json
 import os
+import socket
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +130,167 @@ def test_pixels_are_those_of_an_evaluation(tmp_path):
     for given in (picture, [np.asarray(picture)]):
         found = processor(given, return_tensors="pt")["pixel_values"]
         torch.testing.assert_close(found, batch.batch, atol=1e-6, rtol=0)
+
+
+@pytest.fixture
+def decoder(tmp_path):
+    """A folder of a language model with alibi, and its task."""
+    made(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt", "model.encoding=alibi"))
+    export(tmp_path / "run", ["to=hf", str(tmp_path / "out")])
+    return tmp_path / "out", package.load(tmp_path / "run")
+
+
+def load_decoder(folder):
+    pair = transformers.AutoModelForCausalLM, transformers.AutoTokenizer
+    model, tokenizer = (cls.from_pretrained(folder, trust_remote_code=True) for cls in pair)
+    return model.eval(), tokenizer
+
+
+def test_generation_ends_where_a_program_says(decoder):
+    model, tokenizer = load_decoder(decoder[0])
+    inputs = tokenizer(["abc", "de fgh a"], return_tensors="pt", padding=True)
+    longest = model.generate(**inputs, do_sample=False, max_length=40)
+    assert longest.shape == (2, 40)
+    text = tokenizer.decode(longest[1])
+    stop = text[12:14]
+    short = model.generate(
+        **inputs, do_sample=False, max_length=40, stop_strings=[stop], tokenizer=tokenizer
+    )
+    assert text.startswith(tokenizer.decode(short[1]).split(stop)[0] + stop)
+
+
+def test_a_loss_is_the_mean_or_a_share_of_a_batch(decoder):
+    model, tokenizer = load_decoder(decoder[0])
+    inputs = tokenizer(["abc", "de fgh a"], return_tensors="pt", padding=True)
+    labels = inputs["input_ids"].where(inputs["attention_mask"].bool(), -100)
+    output = model(**inputs, labels=labels)
+    losses = torch.nn.functional.cross_entropy(
+        output.logits[:, :-1].mT, labels[:, 1:], reduction="sum"
+    )
+    count = (labels[:, 1:] >= 0).sum()
+    assert count == 3 + 7
+    torch.testing.assert_close(output.loss, losses / count)
+    share = model(**inputs, labels=labels, num_items_in_batch=20).loss
+    torch.testing.assert_close(share, losses / 20)
+
+
+def test_a_token_that_the_model_does_not_know_is_named(decoder):
+    model, tokenizer = load_decoder(decoder[0])
+    with pytest.raises(ValueError, match=r"token 10 is not in the vocabulary.*prefix_token_id"):
+        model(torch.tensor([[1, 2], [tokenizer.eos_token_id, 3]]))
+    with pytest.raises(ValueError, match="token 10 is not"):
+        model(torch.tensor([[tokenizer.eos_token_id]]))
+    ended = model(torch.tensor([[1, 2, tokenizer.eos_token_id]])).logits[:, :2]
+    torch.testing.assert_close(ended, model(torch.tensor([[1, 2]])).logits)
+
+
+TASK = """
+task: {name}
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {folder}/questions.jsonl}}, cache_dir: {folder}/cache}}
+test_split: test
+target_delimiter: ""
+"""
+TASKS = {
+    "choice": """
+output_type: multiple_choice
+doc_to_text: "{{question}}"
+doc_to_choice: "{{choices}}"
+doc_to_target: answer
+metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
+""",
+    "answer": """
+output_type: generate_until
+doc_to_text: "{{question}}"
+doc_to_target: "{{choices[answer]}}"
+generation_kwargs: {until: ["hhhhh"], max_gen_toks: 5, do_sample: false}
+metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
+""",
+    "stream": """
+output_type: loglikelihood_rolling
+doc_to_text: ""
+doc_to_target: "{{question}}"
+metric_list: [{metric: bits_per_byte}]
+""",
+}
+QUESTIONS = [("abc a", ["b", "c de"]), ("ha", ["h", "g"]), ("de fgh", [" h", "fe"])]
+
+
+def test_the_evaluation_harness_measures_a_folder(decoder, tmp_path):
+    """Log-likelihoods, answers and streams of a local task are those of zoo."""
+    harness = pytest.importorskip("lm_eval")
+    tasks = pytest.importorskip("lm_eval.tasks")
+    folder, task = decoder
+    lines = [json.dumps({"question": q, "choices": c, "answer": 0}) for q, c in QUESTIONS]
+    (tmp_path / "questions.jsonl").write_text("\n".join(lines))
+    for name, rest in TASKS.items():
+        text = TASK.format(name=name, folder=tmp_path) + rest
+        (tmp_path / f"{name}.yaml").write_text(text)
+    found = harness.simple_evaluate(
+        model="hf",
+        model_args=f"pretrained={folder},trust_remote_code=True,prefix_token_id=0",
+        tasks=[*TASKS],
+        task_manager=tasks.TaskManager(include_path=str(tmp_path), include_defaults=False),
+        device="cpu",
+        batch_size=2,
+        bootstrap_iters=0,
+    )["samples"]
+
+    def sum_log_probs(context, continuation):
+        tokens = torch.tensor([context + continuation])
+        with torch.no_grad():
+            log_probs = task.model(tokens[:, :-1]).log_softmax(-1)[0, -len(continuation) :]
+        return float(log_probs.gather(1, tokens[0, -len(continuation) :, None]).sum())
+
+    encode = task.spec.vocabulary.encode
+    for question, choices in QUESTIONS:
+        right = [sum_log_probs(encode(question), encode(choice)) for choice in choices]
+        (sample,) = [s for s in found["choice"] if s["doc"]["question"] == question]
+        scores = [float(response[0][0]) for response in sample["resps"]]
+        assert scores == pytest.approx(right, abs=1e-4)
+        (sample,) = [s for s in found["stream"] if s["doc"]["question"] == question]
+        (stream,) = sample["resps"][0]
+        assert stream == pytest.approx(sum_log_probs([0], encode(question)), abs=1e-4)
+        (sample,) = [s for s in found["answer"] if s["doc"]["question"] == question]
+        assert len(sample["resps"][0][0]) == 5
+
+
+@pytest.mark.parametrize("target", ["hf", "llama"])
+def test_a_server_completes_texts(tmp_path, target):
+    for name in ("openai", "fastapi", "uvicorn", "accelerate"):
+        pytest.importorskip(name)
+    made(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt"))
+    export(tmp_path / "run", [f"to={target}", str(tmp_path / "out")])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [Path(sys.executable).parent / "transformers", "serve", "out", "--port", str(port)]
+    command += ["--device", "cpu", *(["--trust-remote-code"] if target == "hf" else [])]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path)}
+    server = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    body = {"model": "out", "prompt": "abc de", "max_tokens": 8, "temperature": 0}
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    try:
+        while True:
+            try:
+                with urllib.request.urlopen(request, timeout=60) as reply:
+                    answer = json.load(reply)
+                break
+            except urllib.error.HTTPError:
+                raise
+            except urllib.error.URLError:
+                assert server.poll() is None, server.stdout.read().decode()[-3000:]
+                time.sleep(0.5)
+    finally:
+        server.terminate()
+        server.communicate()
+    assert len(answer["choices"][0]["text"]) == 8
 
 
 SUBWORDS = train_bpe(["one two three, four five six; seven eight"] * 5, 300)

@@ -151,7 +151,8 @@ def describe_config(source: ExportSource, chosen: HeadClass) -> dict[str, Any]:
     spec, options = source.task.spec, source.recipe.model.options
     (dtype,) = {weight.dtype for weight in source.task.model.parameters()}
     content: dict[str, Any] = {
-        "architectures": [chosen.own],
+        # tools look for this class in transformers itself
+        "architectures": [chosen.auto],
         "auto_map": {"AutoConfig": f"{MODULE}.ZooConfig", chosen.auto: f"{MODULE}.{chosen.own}"},
         "model_type": "zoo",
         "dtype": str(dtype).removeprefix("torch."),
@@ -215,12 +216,12 @@ def write_image_processor(source: ExportSource, folder: Path) -> None:
 
 
 def write_generation_config(source: ExportSource, folder: Path) -> None:
-    """Write how `generate` samples by default: as `zoo generate` does with this recipe."""
+    """Write how `generate` samples by default: as `zoo generate` does with this recipe.
+
+    How many tokens it writes is left out: it would prevail over what a program asks for.
+    """
     options = source.recipe.generate
-    content: dict[str, Any] = {
-        "max_new_tokens": options.tokens,
-        "do_sample": options.temperature > 0,
-    }
+    content: dict[str, Any] = {"do_sample": options.temperature > 0}
     if options.temperature > 0:
         content |= {
             "temperature": options.temperature,
@@ -336,7 +337,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained("{name}", trust_remote_code=True)
 model = AutoModelForCausalLM.from_pretrained("{name}", trust_remote_code=True)
 inputs = tokenizer("{prompt}", return_tensors="pt")
-print(tokenizer.decode(model.generate(**inputs)[0]))""",
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens={tokens})[0]))""",
     "image-classification": """\
 from transformers import pipeline
 
@@ -413,7 +414,8 @@ def write_card(source: ExportSource, task: str, needs_zoo: bool = True) -> str:
     results = "\n".join(
         [f"On test data of `{recipe.data.name}`:", "", "| metric | value |", "|---|---|", *rows]
     )
-    use = USES[task].format(name=name, prompt=recipe.generate.prompt or "...")
+    prompt, tokens = recipe.generate.prompt or "...", recipe.generate.tokens
+    use = USES[task].format(name=name, prompt=prompt, tokens=tokens)
     requirement = "Install zoo, which computes the model: `pip install transformer-zoo`."
     if not needs_zoo:
         use = use.replace(", trust_remote_code=True", "")

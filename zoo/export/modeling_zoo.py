@@ -86,14 +86,72 @@ class ZooModel(PreTrainedModel):  # type: ignore[misc]
         """Return the table of tokens."""
         return self.model.get_submodule("embed_tokens")
 
+    def find_unknown(self, input_ids: Tensor) -> Tensor:
+        """Return which tokens the table does not have, such as one that ends a text."""
+        return input_ids >= self.get_input_embeddings().get_parameter("weight").shape[0]
 
-def _locate_documents(input_ids: Tensor, attention_mask: Tensor | None) -> Tensor | None:
-    """Return documents [B, M] of a mask [B, M] for all tokens so far; None without padding."""
+    def require_known(self, input_ids: Tensor, is_unknown: Tensor) -> None:
+        """Check tokens [B, N], of which some are unknown. Raises ValueError."""
+        if bool(is_unknown.any()):
+            number = int(input_ids[is_unknown][0])
+            problem = f"token {number} is not in the vocabulary of the model"
+            remedy = "let a text begin with one that is (of lm-eval: prefix_token_id=0)"
+            raise ValueError(f"{problem}; {remedy}, or mask it as padding")
+
+
+def mark_padding(
+    input_ids: Tensor, attention_mask: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Return what a model of zoo is told of padding.
+
+    Args:
+        input_ids: Tokens [B, N]; a token that pads need not be in the model's table.
+        attention_mask: 1 for a token, 0 for padding, [B, M]: of cached tokens, too.
+
+    Returns:
+        Tokens that are in the table, and documents and indices [B, N], which are None if there is
+        no padding.
+    """
     if attention_mask is None:
-        return None
+        return input_ids, None, None
     if attention_mask.dim() != 2:
         raise ValueError(f"attention_mask must be [batch, tokens], got {attention_mask.shape}")
-    return None if bool(attention_mask.bool().all()) else attention_mask.long() - 1
+    if bool(attention_mask.bool().all()):
+        return input_ids, None, None
+
+    count = input_ids.shape[1]
+    index = (attention_mask.long().cumsum(1) - 1).clamp(min=0)[:, -count:]
+    documents = attention_mask.long()[:, -count:] - 1
+    return input_ids.where(documents >= 0, 0), documents, index
+
+
+def make_output(
+    output: type,
+    logits: Tensor,
+    labels: Tensor | None,
+    num_items_in_batch: Tensor | int | None,
+    return_dict: bool | None,
+    **others: Any,
+) -> Any:
+    """Return an output of transformers, or a tuple.
+
+    Args:
+        output: Its class.
+        logits: Logits [B, classes], or [B, N, V].
+        labels: Classes [B] or tokens [B, N]; -100 counts for nothing. None: no loss is computed.
+        num_items_in_batch: What the sum of losses is divided by; the number of labels if None.
+        return_dict: False for a tuple.
+        others: Further fields of the output.
+    """
+    loss = None
+    if labels is not None:
+        reduction = "mean" if num_items_in_batch is None else "sum"
+        scores, targets = logits.flatten(0, -2).float(), labels.flatten().to(logits.device)
+        loss = F.cross_entropy(scores, targets, reduction=reduction)
+        if num_items_in_batch is not None:
+            loss = loss / num_items_in_batch
+    result = output(loss=loss, logits=logits, **others)
+    return result.to_tuple() if return_dict is False else result
 
 
 class ZooForCausalLM(ZooModel, GenerationMixin):  # type: ignore[misc]
@@ -102,6 +160,12 @@ class ZooForCausalLM(ZooModel, GenerationMixin):  # type: ignore[misc]
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
         return False
+
+    def prepare_inputs_for_generation(
+        self, input_ids: Tensor, tokenizer: Any = None, **kwargs: Any
+    ) -> Any:
+        """Prepare a step of `generate`, which reads strings that stop it with the tokenizer."""
+        return super().prepare_inputs_for_generation(input_ids, **kwargs)
 
     def forward(
         self,
@@ -117,28 +181,25 @@ class ZooForCausalLM(ZooModel, GenerationMixin):  # type: ignore[misc]
         """Compute logits [B, N, V] of tokens [B, N]; `attention_mask` covers cached tokens too."""
         if use_cache and cache is None and not self.training:
             cache = ZooCache(self.model)
-        count, index = input_ids.shape[1], None
-        documents = _locate_documents(input_ids, attention_mask)
-        if documents is not None:
-            index = ((documents + 1).cumsum(1) - 1).clamp(min=0)[:, -count:]
-            documents = documents[:, -count:]
-            # the token that pads need not be in the table
-            input_ids = input_ids.where(documents >= 0, 0)
-
+        tokens, documents, index = mark_padding(input_ids, attention_mask)
+        is_unknown = self.find_unknown(tokens)
+        # texts that have ended go on with a token that pads; nothing depends on it
+        is_end = is_unknown.flip(1).cumprod(1).flip(1).bool()
+        if cache is None or not cache.get_seq_length():
+            is_end &= ~is_end[:, :1]
+        self.require_known(tokens, is_unknown & ~is_end)
         logits = self.model(
-            input_ids,
+            tokens.where(~is_end, 0),
             documents,
             index,
             context=None if cache is None else cache.context,
             last=logits_to_keep or None,
         )
-        loss = None
         if labels is not None:
-            loss = self.loss_function(
-                logits, labels, logits.shape[-1], num_items_in_batch=num_items_in_batch
-            )
-        output = CausalLMOutputWithPast(loss=loss, logits=logits, cache=cache)
-        return output.to_tuple() if return_dict is False else output
+            # a token predicts the one after it
+            labels = F.pad(labels, (0, 1), value=-100)[:, 1:]
+        kind = CausalLMOutputWithPast
+        return make_output(kind, logits, labels, num_items_in_batch, return_dict, cache=cache)
 
 
 class ZooForMaskedLM(ZooModel):
@@ -153,13 +214,10 @@ class ZooForMaskedLM(ZooModel):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """Compute logits [B, N, V] of tokens [B, N]; the mask token is V."""
-        documents = _locate_documents(input_ids, attention_mask)
-        if documents is not None:
-            input_ids = input_ids.where(documents >= 0, 0)
-        logits = self.model(input_ids, documents)
-        loss = None if labels is None else F.cross_entropy(logits.mT, labels)
-        output = MaskedLMOutput(loss=loss, logits=logits)
-        return output.to_tuple() if return_dict is False else output
+        tokens, documents, _ = mark_padding(input_ids, attention_mask)
+        self.require_known(tokens, self.find_unknown(tokens))
+        logits = self.model(tokens, documents)
+        return make_output(MaskedLMOutput, logits, labels, num_items_in_batch, return_dict)
 
 
 class ZooForSequenceClassification(ZooModel):
@@ -176,10 +234,9 @@ class ZooForSequenceClassification(ZooModel):
         """Compute logits [B, classes] of tokens [B, N]."""
         if attention_mask is not None:
             input_ids = input_ids.where(attention_mask.bool(), -1)
-        logits = self.model(input_ids)
-        loss = None if labels is None else F.cross_entropy(logits, labels)
-        output = SequenceClassifierOutput(loss=loss, logits=logits)
-        return output.to_tuple() if return_dict is False else output
+        self.require_known(input_ids, self.find_unknown(input_ids))
+        logits, kind = self.model(input_ids), SequenceClassifierOutput
+        return make_output(kind, logits, labels, num_items_in_batch, return_dict)
 
 
 class ZooForImageClassification(ZooModel):
@@ -195,10 +252,8 @@ class ZooForImageClassification(ZooModel):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """Compute logits [B, classes] of images [B, C, H, W]."""
-        logits = self.model(pixel_values)
-        loss = None if labels is None else F.cross_entropy(logits, labels)
-        output = ImageClassifierOutput(loss=loss, logits=logits)
-        return output.to_tuple() if return_dict is False else output
+        logits, kind = self.model(pixel_values), ImageClassifierOutput
+        return make_output(kind, logits, labels, num_items_in_batch, return_dict)
 
 
 class ZooImageProcessor(ImageProcessingMixin):  # type: ignore[misc]
