@@ -1,5 +1,6 @@
 """Exported folders give in transformers what the models give in zoo: logits, answers, tokens and pixels."""
 
+import ast
 import json
 import os
 import socket
@@ -276,8 +277,10 @@ def test_a_server_completes_texts(tmp_path, target):
         json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
+    deadline = time.monotonic() + 180
     try:
         while True:
+            assert time.monotonic() < deadline, "the server does not listen"
             try:
                 with urllib.request.urlopen(request, timeout=60) as reply:
                     answer = json.load(reply)
@@ -320,7 +323,9 @@ def test_tokens_are_numbered_the_same(tmp_path, vocabulary, texts, mask):
 
 def test_a_card_is_one_of_the_hub(tmp_path):
     hub = pytest.importorskip("huggingface_hub")
-    made(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt"))
+    prompt = 'a "quote" \u00e9'
+    options = language(tmp_path / "text.txt", f"generate.prompt='{prompt}'")
+    made(tmp_path / "run", "lm_rope", options)
     (tmp_path / "run" / "end.json").write_text('{"metrics": {"test/loss": 2.5}}')
     export(tmp_path / "run", ["to=hf", str(tmp_path / "out")])
     card = hub.ModelCard.load(tmp_path / "out" / "README.md")
@@ -328,6 +333,8 @@ def test_a_card_is_one_of_the_hub(tmp_path):
     assert card.data.eval_results[0].metric_value == 2.5
     for part in ("RoFormer", "lm_rope", "name: rope", "| test/loss | 2.5000 |"):
         assert part in card.text
+    program = card.text.partition("```python\n")[2].partition("```")[0]
+    assert prompt in [node.value for node in ast.walk(ast.parse(program)) if hasattr(node, "value")]
 
 
 def test_zoo_reads_the_folder_too(tmp_path):

@@ -170,7 +170,7 @@ def _compute_run(
 def _split_blocks(block_size: int, *runs: Tensor) -> list[Tensor]:
     """Split runs [.., n, X] into blocks [.., 2^L, C, X]; zeros at the end transform nothing."""
     n = runs[0].shape[-2]
-    if has_variable_sizes():  # and so is the number of blocks
+    if has_variable_sizes():  # the number of blocks is variable, too
         return [run.unsqueeze(-3) for run in runs]
     count = 1 << ((n - 1) // block_size).bit_length()
     length = -(-n // count)

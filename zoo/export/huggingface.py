@@ -334,25 +334,25 @@ USES = {
     "text-generation": """\
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained("{name}", trust_remote_code=True)
-model = AutoModelForCausalLM.from_pretrained("{name}", trust_remote_code=True)
-inputs = tokenizer("{prompt}", return_tensors="pt")
+tokenizer = AutoTokenizer.from_pretrained({path}, trust_remote_code=True)
+model = AutoModelForCausalLM.from_pretrained({path}, trust_remote_code=True)
+inputs = tokenizer({prompt}, return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens={tokens})[0]))""",
     "image-classification": """\
 from transformers import pipeline
 
-classify = pipeline("image-classification", model="{name}", trust_remote_code=True)
+classify = pipeline("image-classification", model={path}, trust_remote_code=True)
 print(classify("picture.png"))""",
     "fill-mask": """\
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained("{name}", trust_remote_code=True)
-model = AutoModelForMaskedLM.from_pretrained("{name}", trust_remote_code=True)""",
+tokenizer = AutoTokenizer.from_pretrained({path}, trust_remote_code=True)
+model = AutoModelForMaskedLM.from_pretrained({path}, trust_remote_code=True)""",
     "text-classification": """\
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained("{name}", trust_remote_code=True)
-model = AutoModelForSequenceClassification.from_pretrained("{name}", trust_remote_code=True)""",
+tokenizer = AutoTokenizer.from_pretrained({path}, trust_remote_code=True)
+model = AutoModelForSequenceClassification.from_pretrained({path}, trust_remote_code=True)""",
 }
 """How a model is used, by what the Hub calls its task."""
 CARD = """\
@@ -414,8 +414,12 @@ def write_card(source: ExportSource, task: str, needs_zoo: bool = True) -> str:
     results = "\n".join(
         [f"On test data of `{recipe.data.name}`:", "", "| metric | value |", "|---|---|", *rows]
     )
-    prompt, tokens = recipe.generate.prompt or "...", recipe.generate.tokens
-    use = USES[task].format(name=name, prompt=prompt, tokens=tokens)
+    # JSON's strings are Python's, too; names and prompts may hold quotes and newlines
+    use = USES[task].format(
+        path=json.dumps(name, ensure_ascii=False),
+        prompt=json.dumps(recipe.generate.prompt or "...", ensure_ascii=False),
+        tokens=recipe.generate.tokens,
+    )
     requirement = "Install zoo, which computes the model: `pip install transformer-zoo`."
     if not needs_zoo:
         use = use.replace(", trust_remote_code=True", "")

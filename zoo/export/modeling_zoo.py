@@ -102,7 +102,7 @@ class ZooModel(PreTrainedModel):  # type: ignore[misc]
 def mark_padding(
     input_ids: Tensor, attention_mask: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return what a model of zoo is told of padding.
+    """Translate an attention mask to the padding arguments of a zoo model.
 
     Args:
         input_ids: Tokens [B, N]; a token that pads need not be in the model's table.

@@ -24,7 +24,7 @@ DEFAULT_CHUNK_BYTES = 2**28  # on any other device
 
 def attend_chunked(call: AttentionCall) -> Tensor:
     """Compute attention [B, H, N, V + E] in chunks of queries."""
-    if has_variable_sizes():  # and so is the number of chunks
+    if has_variable_sizes():  # the number of chunks is variable, too
         return attend_reference(call)
     count, rows = call.q.shape[2], _rows_per_chunk(call)
     if count <= rows:

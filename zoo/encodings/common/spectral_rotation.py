@@ -161,7 +161,7 @@ def change_basis(x: Tensor, bases: Tensor) -> Tensor:
     """Multiply x [B, H, N, K] by matrices [H, m, K/m, K/m] of each head, block by block."""
     batch, heads, tokens, _ = x.shape
     rows, bases = x.unflatten(-1, bases.shape[1:3]), bases.to(x.dtype)
-    if has_variable_sizes():  # strides of einsum's result would depend on them
+    if has_variable_sizes():  # strides of einsum's result would depend on sizes
         return (rows.transpose(2, 3) @ bases).transpose(2, 3).flatten(-2)
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return torch.einsum("bhnmk,hmkl->bnhml", rows, bases).flatten(-2).transpose(1, 2)
