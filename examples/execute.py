@@ -1,11 +1,22 @@
 """Execute the notebooks of this folder and store their outputs: `make notebooks`."""
 
+import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
 
 HERE = Path(__file__).parent
+
+
+def find_missing(path: Path) -> list[str]:
+    """Return the modules that a notebook imports and that are not installed."""
+    cells = nbformat.read(path, as_version=4).cells
+    code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    names = dict.fromkeys(re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE))
+    own = [file.stem for file in HERE.glob("*.py")]
+    return [name for name in names if name not in own and find_spec(name) is None]
 
 
 def execute_notebook(path: Path) -> None:
@@ -21,5 +32,7 @@ def execute_notebook(path: Path) -> None:
 
 if __name__ == "__main__":
     for path in sorted(HERE.glob("*.ipynb")):
-        execute_notebook(path)
-        print(path.name)
+        missing = find_missing(path)
+        if not missing:
+            execute_notebook(path)
+        print(path.name, f"left as it is, without {', '.join(missing)}" if missing else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import operator
 import re
 import warnings
@@ -131,9 +132,14 @@ def find_max_length(model: nn.Module, spec: DataSpec) -> int | None:
 @contextmanager
 def _hide_output() -> Iterator[None]:
     """Hide what torch prints while it captures and converts: graphs, steps and warnings."""
-    with redirect_stdout(StringIO()), redirect_stderr(StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # such as: torchvision is not installed
+    try:
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
 
 
 def capture(source: ExportSource) -> tuple[ExportedProgram, InputSizes, BoundedModel]:
