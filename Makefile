@@ -1,6 +1,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# compile modules once, not anew in each process of the tests
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: fit test check browser docs notebooks pretrained clean
 
 fit: .venv/installed
