@@ -62,6 +62,19 @@ def test_an_encoding_is_a_score_mod_or_says_what_it_needs(name):
 
 
 @torch.no_grad()
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler itself
+def test_a_compiled_score_mod_reads_positions_as_it_does_uncompiled():
+    encoding, (q, k, v, _) = make("kerple"), draw_heads()
+    pos = 3 * torch.arange(float(M))[:, None]
+    change = zoo.score_mod(encoding, q, k, pos, causal=True)
+    expected = zoo.attend(encoding, q, k, v, pos, causal=True)
+    blocks = zoo.block_mask(M, queries=N, causal=True)
+    k, v = (one.repeat_interleave(2, 1) for one in (k, v))
+    out = torch.compile(flex_attention)(q, k, v, score_mod=change, block_mask=blocks)
+    torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
 def test_a_score_mod_of_images():
     encoding = zoo.encoding("t5", zoo.Dims(32, 4, 2, length=(4, 6)))
     torch.nn.init.normal_(next(encoding.parameters()))

@@ -1,11 +1,16 @@
 """Greedy decoding with a cache: tokens per second, beside x-transformers where it is installed, and how the context tells.
 
     python tests/benchmarks/decoding.py [rounds] [tokens] [encoding ...]
+    python tests/benchmarks/decoding.py equipped [rounds] [encoding ...]
 
 A decoder of D 512, H 8, 6 layers and 256 words, rope unless told otherwise (a+b lists two), batch 1, float32, two threads;
 `tokens` after a prompt of 512. Rounds are interleaved, so that a machine that changes its pace changes it for all: ratios
 are medians over rounds, and the prompt's own pass is in them. Milliseconds per token at a context are those of the
 quickest round, since nothing is quicker by chance.
+
+`equipped`: a Llama of transformers with the sizes of a layer of SmolLM2-135M (8 layers, one thread), as it is and with an
+encoding of zoo in place of its own, in turn, on the same weights: processor time of a decoding step after 64 tokens, and of
+a pass over 128 tokens. Ratios are medians over rounds, whose order alternates.
 """
 
 import importlib.util
@@ -14,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from itertools import islice
+from typing import Any
 
 import torch
 
@@ -108,6 +114,54 @@ def at_contexts(model: Decoder, rounds: int) -> list[float]:
     return [min(column) for column in zip(*found, strict=True)]
 
 
+EQUIPPED = {
+    "vocab_size": 8192,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+}
+
+
+@torch.no_grad()
+def time_passes(model: Any, ids: torch.Tensor) -> tuple[float, float]:
+    """Seconds of a decoding step after half of the tokens [1, N], and of a pass over all."""
+    cache = model(ids[:, : ids.shape[1] // 2], use_cache=True).past_key_values
+    marks = []
+    for step in range(2 + STEPS):
+        if step == 2:
+            marks.append(time.process_time())
+        model(ids[:, :1], past_key_values=cache, use_cache=True)
+    marks.append(time.process_time())
+    model(ids, use_cache=False)
+    marks.append(time.process_time())
+    return (marks[1] - marks[0]) / STEPS, marks[2] - marks[1]
+
+
+def compare_equipped(rounds: int, encodings: list[str]) -> None:
+    """Print how much slower than itself a Llama is with encodings of zoo."""
+    import transformers
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**EQUIPPED)).eval()
+    ids = torch.randint(1000, (1, 128))
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in ["", *encodings]}
+    for number in range(rounds):
+        for name in [*found][:: 1 if number % 2 else -1]:
+            if name:
+                zoo.equip(model, name)
+            found[name].append(time_passes(model, ids))
+            if name:
+                zoo.unequip(model)
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}, {rounds} rounds")
+    for name in encodings:
+        pairs = [*zip(found[name], found[""], strict=True)]
+        step, full = (statistics.median(a[kind] / b[kind] for a, b in pairs) for kind in (0, 1))
+        print(f"{name:20s} {step:5.3f} times the own decoding step, {full:5.3f} times the own pass")
+
+
 def main(rounds: int, tokens: int, encodings: list[str]) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(2)
@@ -134,5 +188,8 @@ def main(rounds: int, tokens: int, encodings: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["equipped"]:
+        compare_equipped(int((sys.argv[2:] or ["30"])[0]), sys.argv[3:] or ["rope"])
+        sys.exit()
     numbers = [int(word) for word in sys.argv[1:3]]
     main(*(numbers + [3, 256][len(numbers) :]), sys.argv[3:] or ["rope"])

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from zoo.attention.tokens import Tokens, disable_autocast, pick, replace_fields, upcast
 
+MAX_UNROLLED = 8  # terms of a sum that compilers of score_mods write out
+
 Index = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(b, h, i, j) -> a number for each pair, as FlexAttention's score_mod takes them. Index tensors
 broadcast; i and j are sequence indices of queries and keys, not positions."""
@@ -285,7 +287,8 @@ class AttentionCall:
 
     def distance(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """Return the absolute offset on the one axis of a text."""
-        return self.offset(b, i, j)[..., 0].abs()
+        # numbers are picked, not rows of one number: compiled on a CPU, these came out wrong
+        return (pick(self.queries.pos[..., 0], b, i) - pick(self.keys.pos[..., 0], b, j)).abs()
 
     @property
     def has_window(self) -> bool:
@@ -374,4 +377,9 @@ class AttentionCall:
 
 def _expand_low_rank(left: Tensor, right: Tensor) -> Index:
     left, right = upcast(left), upcast(right)
+    if left.shape[-1] > MAX_UNROLLED:  # compilers of score_mods know no loops
+        table = left @ right.mT
+        if table.shape[-1] == 1:
+            return lambda b, h, i, j: index_table(table, b, h, i, 0 * j)
+        return Lookup(table, lambda b, h, i, j: j)
     return lambda b, h, i, j: (index_table(left, b, h, i) * index_table(right, b, h, j)).sum(-1)

@@ -44,6 +44,7 @@ class Chain(Encoding):
         transformers = [
             n for n, one in encodings.items() if _updates_keys(one) or _transforms_queries(one)
         ]
+        self.transforms_heads = bool(transformers)
         if len(transformers) > 1:
             problem = f"{' and '.join(transformers)} both transform queries and keys"
             raise OptionError("encoding", f"{problem}; list one of them")

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from zoo.attention.backends import reference
 from zoo.attention.backends.dispatch import attend
+from zoo.attention.backends.fused import attend_plain
 from zoo.attention.call import AttentionCall, repeat_kv_heads
 from zoo.attention.chain import Chain, build_chains
 from zoo.attention.coordinates import grid
@@ -125,10 +126,41 @@ class Layer:
         )
         return self.chain.modify(call)
 
-    def attend(self, call: AttentionCall) -> Tensor:
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        scale: float | None,
+        mask: Tensor | None = None,
+        dropout: float = 0.0,
+    ) -> Tensor:
+        """Compute the output [B, H, N, V]. The arguments are those of `describe`."""
+        if not self._is_plain(q, k, mask):
+            call = self.describe(q, k, v, scale=scale, mask=mask, dropout=dropout)
+            return self.attend_call(call)
+
+        if self.keys is None:
+            k = self.transform_key(k)
+        if mask is not None:
+            mask = mask[..., : k.shape[2]]
+        q = self.chain.transform_query(self._order_channels(q), self.tokens)
+        is_causal = self.causal and q.shape[2] > 1
+        return attend_plain(q, k, v, scale=scale, is_causal=is_causal, mask=mask, dropout=dropout)
+
+    def attend_call(self, call: AttentionCall) -> Tensor:
         """Compute the output [B, H, N, V] of a call."""
         out, _ = attend(call, self.backend)
         return out
+
+    def _is_plain(self, q: Tensor, k: Tensor, mask: Tensor | None) -> bool:
+        """Return if a call would hold nothing but q, k and v, so that none has to be made."""
+        if self.chain.modifies_calls or self.hooks or self.backend not in ("auto", "sdpa"):
+            return False
+        count = q.shape[2]
+        is_square = mask is None and count == k.shape[2]
+        return q.numel() > 0 and (count == 1 or is_square)
 
     def weights(self, call: AttentionCall) -> Tensor:
         """Compute the attention weights [B, H, N, M] of a call, in the dtype of its values."""
@@ -220,9 +252,11 @@ class Equipment(nn.ModuleDict, Encoded):
         assert forward_pass.tokens is not None, "begin was not called"
         chain = self.chains[number]
         tokens = chain.prepare(forward_pass.tokens.replace(x=x))
-        return Layer(
-            chain, tokens, self.causal, self.backend, self.interleave, hooks=self.attention_hooks
-        )
+        # without this, the order of channels is nothing that a chain would see
+        reads_channels = chain.transforms_heads or chain.modifies_calls
+        interleave = self.interleave if reads_channels else 0
+        hooks = self.attention_hooks
+        return Layer(chain, tokens, self.causal, self.backend, interleave, hooks=hooks)
 
     def _make_tokens(
         self, forward_pass: ForwardPass, x: Tensor, positions: Tensor | None

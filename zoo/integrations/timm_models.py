@@ -127,8 +127,8 @@ class TimmHooks:
         q, k, v = project_heads(attention, x)
         dropout = attention.attn_drop.p if attention.training else 0.0
         mask = _read_mask(attn_mask, is_causal)
-        call = layer.describe(q, k, v, scale=attention.scale, mask=mask, dropout=dropout)
-        out = layer.attend(call).transpose(1, 2).flatten(-2)
+        heads = layer.attend(q, k, v, scale=attention.scale, mask=mask, dropout=dropout)
+        out = heads.transpose(1, 2).flatten(-2)
 
         out = attention.norm(out)
         if attention.gate is not None:

@@ -129,12 +129,15 @@ class AttentionHooks:
         )
         mask = _merge_masks(q, attn_mask, key_padding_mask)
         dropout = attention.dropout if attention.training else 0.0
-        call = layer.describe(q, k, v, scale=None, mask=mask, dropout=dropout)
-        out = attention.out_proj(layer.attend(call).transpose(1, 2).flatten(-2))
-
         weights = None
         if need_weights:
-            weights = layer.weights(call)
+            call = layer.describe(q, k, v, scale=None, mask=mask, dropout=dropout)
+            heads, weights = layer.attend_call(call), layer.weights(call)
+        else:
+            heads = layer.attend(q, k, v, scale=None, mask=mask, dropout=dropout)
+        out = attention.out_proj(heads.transpose(1, 2).flatten(-2))
+
+        if weights is not None:
             weights = weights.mean(1) if average_attn_weights else weights
             weights = weights if query.dim() == 3 else weights[0]
         return self._restore(out, query.dim()), weights

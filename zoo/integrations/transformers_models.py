@@ -8,9 +8,11 @@ reorders, repeats, selects or crops the cache does the same to them.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import cache, partial
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -27,6 +29,7 @@ from zoo.integrations.equipment import Equipment, ForwardPass, Layer, Surgery
 
 IMPLEMENTATION = "zoo"
 CACHE_NAMES = ("cache", "past_key_values", "layer_past")
+ROTATION = "apply_rotary_pos_emb"  # the function of a model's module that rotates heads
 PASS = "zoo_pass"  # the keyword argument that hands a ForwardPass to layers
 
 
@@ -139,6 +142,8 @@ class TransformersAdapter:
         surgery.hook(self.layers[0], hooks.begin)
         for number, layer in enumerate(self.layers):
             attention = layer.get_submodule(self.family.attention)
+            if self.family.rotary and "forward" not in vars(attention):
+                surgery.add_attribute(attention, "forward", _leave_out_rotation(attention))
             surgery.hook(attention, partial(hooks.enter_layer, number))
         return removed
 
@@ -247,11 +252,33 @@ def attend_equipped(
     mask = attention_mask
     if mask is not None and mask.dtype != torch.bool:
         mask = mask > torch.finfo(mask.dtype).min / 2
-    call = layer.describe(query, key, value, scale=scaling, mask=mask, dropout=dropout)
-    out = layer.attend(call).transpose(1, 2).contiguous()
     if output_attentions is None:
         output_attentions = module.config.output_attentions
-    return out, layer.weights(call) if output_attentions else None
+    if not output_attentions:
+        out = layer.attend(query, key, value, scale=scaling, mask=mask, dropout=dropout)
+        return out.transpose(1, 2).contiguous(), None
+    call = layer.describe(query, key, value, scale=scaling, mask=mask, dropout=dropout)
+    return layer.attend_call(call).transpose(1, 2).contiguous(), layer.weights(call)
+
+
+def _leave_out_rotation(attention: nn.Module) -> Callable[..., Any]:
+    """Return the forward of an attention without its call of the model's own rotation.
+
+    The tables turn nothing already; this is the time that multiplying by them takes. The function
+    is the same but for what one global name of its module stands for.
+    """
+    forward = inspect.unwrap(type(attention).forward)
+    names = {**forward.__globals__, ROTATION: _keep_heads}
+    changed = FunctionType(
+        forward.__code__, names, forward.__name__, forward.__defaults__, forward.__closure__
+    )
+    changed.__kwdefaults__ = forward.__kwdefaults__
+    return MethodType(changed, attention)
+
+
+def _keep_heads(q: Tensor, k: Tensor, *tables: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    """Return queries and keys as they are."""
+    return q, k
 
 
 def _find_family(config: Any) -> Family:
@@ -382,16 +409,21 @@ class CacheView:
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Store keys and values [B, G, N, ..] of new tokens, and return those of all tokens."""
-        layer = self._layer
-        seen = self._cache.get_seq_length(layer_idx)
+        layer, layers = self._layer, self._cache.layers
+        is_adopted = layer_idx < len(layers) and "zoo_tokens" in vars(layers[layer_idx])
+        reads_keys = layer.chain.modifies_calls or layer.chain.key_updaters or layer.hooks
+        seen: int | Tensor = 0
+        if reads_keys or not is_adopted or isinstance(layers[layer_idx], StaticLayer):
+            seen = self._cache.get_seq_length(layer_idx)
         k = layer.transform_key(key_states)
         k, v = self._cache.update(k, value_states, layer_idx, *args, **kwargs)
-        store = self._cache.layers[layer_idx]
-        _adopt(store, seen)
+        store = layers[layer_idx]
+        if not is_adopted:
+            _adopt(store, seen)
         if isinstance(store, StaticLayer):
             count = int(seen) + len(layer.tokens)
             k, v = k[:, :, :count], v[:, :, :count]
-        if layer.chain.modifies_calls or layer.chain.key_updaters or layer.hooks:
+        if reads_keys:
             self._remember(store, seen, k)
         else:  # the keys are final, and nothing asks where they are
             layer.keys = layer.tokens.replace(x=k[:1, 0, :, :0])
@@ -425,8 +457,6 @@ class CacheView:
 
 def _adopt(store: Any, seen: int | Tensor) -> None:
     """Let a layer of a cache remember tokens; raise OptionError if it cannot."""
-    if "zoo_tokens" in vars(store):
-        return
     if isinstance(store, StaticSlidingWindowLayer) or not isinstance(
         store, DynamicLayer | StaticLayer
     ):

@@ -52,14 +52,69 @@ def attend_sdpa(call: AttentionCall) -> Tensor:
         bias = bias.to(q.dtype)
         mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
 
+    return _attend_fused(q, k, v, mask, is_causal, call.scale, call.dropout)
+
+
+def _attend_fused(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+    dropout: float,
+) -> Tensor:
+    """Call scaled_dot_product_attention for q and k that may be wider than v."""
     width = v.shape[-1]
     if q.shape[-1] != width:  # one width, a multiple of eight, keeps the flash kernel
         widest = -(-max(q.shape[-1], width) // 8) * 8
         q, k, v = (F.pad(heads, (0, widest - heads.shape[-1])) for heads in (q, k, v))
     out = F.scaled_dot_product_attention(
-        q, k, v, mask, dropout_p=call.dropout, is_causal=is_causal, scale=call.scale
+        q,
+        k,
+        v,
+        mask,
+        dropout_p=dropout,
+        is_causal=is_causal,
+        scale=scale,
+        enable_gqa=q.shape[1] != k.shape[1],
     )
     return out if out.shape[-1] == width else out[..., :width]
+
+
+def attend_plain(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None,
+    is_causal: bool = False,
+    mask: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Compute attention that needs nothing but queries, keys and values, without an AttentionCall.
+
+    Keys and values are not repeated for the query heads that share them.
+
+    Args:
+        q: Queries [B, H, N, K]; N is 1 if there is a mask.
+        k: Keys [B, G, M, K].
+        v: Values [B, G, M, V].
+        scale: Factor of the products of queries and keys; None: K^-1/2.
+        is_causal: Hide keys after their query; N is M.
+        mask: Attention mask, bool [1|B, 1, 1, M].
+        dropout: Dropout of attention weights.
+
+    Returns:
+        The output [B, H, N, V].
+    """
+    heads, count = q.shape[1:3]
+    if count > 1:
+        return _attend_fused(q, k, v, mask, is_causal, scale, dropout)
+    # the query heads that share a key head are queries of that head
+    rows = q.reshape(q.shape[0], k.shape[1], -1, q.shape[-1])
+    out = F.scaled_dot_product_attention(rows, k, v, mask, dropout_p=dropout, scale=scale)
+    return out.reshape(q.shape[0], heads, 1, -1)
 
 
 def attend_flex(call: AttentionCall) -> Tensor:

@@ -94,7 +94,7 @@ def multiply_pairs(x: Tensor, table: Tensor, sign: int = 1) -> Tensor:
     batch, heads, tokens, pairs = z.shape
     if tokens == 1:  # a decoding step, in which each operation counts
         product = z * (rotations if sign > 0 else rotations.conj())
-        return torch.view_as_real(product).reshape(x.shape).to(x.dtype)
+        return torch.view_as_real(product).flatten(-2).to(x.dtype)
     dtype = torch.promote_types(z.dtype, rotations.dtype)
     # tokens before heads in memory, as projections have them
     out = z.new_empty(batch, tokens, heads, pairs, dtype=dtype).transpose(1, 2)
@@ -178,6 +178,10 @@ class Rotary(Encoding):
         is_same = all(table.dim() > 3 and table.shape[1] == 1 for table in tables)
         if is_same or self.dims.kv_heads in (None, self.dims.heads):
             return self.rotate(q, *tables)
+        if q.shape[2] == 1:  # a decoding step: the members of a group as tokens of one head
+            members = q.reshape(q.shape[0], self.dims.num_kv_heads, -1, q.shape[-1])
+            rotated = self.rotate(members, *tables)
+            return rotated.reshape(*q.shape[:3], rotated.shape[-1])
         # tables have a head for each key head [B, G, N, K]: take one query head of each group
         members = q.unflatten(1, (self.dims.num_kv_heads, -1)).unbind(2)
         return torch.stack([self.rotate(one, *tables) for one in members], dim=2).flatten(1, 2)
