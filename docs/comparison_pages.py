@@ -344,7 +344,7 @@ def rerun_cell(
         tuned = comparison.tuning["variants"][name]
         settings = tuned["trials"][tuned["best"]]["settings"]
         overrides += [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-    if comparison.base["trainer"]["num_threads"] is None:
+    if comparison.base["trainer"]["num_threads"] in (None, "auto"):
         overrides.append(f"trainer.num_threads={comparison.machine['threads']}")
     base = folder / f"{comparison.recipe}.yaml"
     base.write_text(config.dump(comparison.base), encoding="utf-8")

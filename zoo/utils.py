@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import select
 import signal
 import sys
 import tempfile
@@ -37,6 +38,7 @@ log = logging.getLogger("zoo")
 
 # for a process without a parent to save its state
 GRACE_SECONDS = 5.0
+PR_SET_PDEATHSIG = 1  # of prctl
 
 UNSAFE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Unicode categories: control, format, surrogates, line and paragraph separators."""
@@ -69,6 +71,67 @@ def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     return mallopt is not None and all(mallopt(*option) for option in (TRIM, PAD, MAPPED))
+
+
+def count_cores() -> int:
+    """Return how many cores this process may run on."""
+    return len(_list_cores())
+
+
+def _list_cores() -> set[int]:
+    # systems other than Linux do not say
+    affinity = getattr(os, "sched_getaffinity", None)
+    return set(range(os.cpu_count() or 1)) if affinity is None else affinity(0)
+
+
+def measure_free_cores(seconds: float = 0.25) -> float | None:
+    """Measure how many of this process's cores others leave idle.
+
+    Linux counts the idle time of each core; elsewhere the load of the last minute has to do.
+
+    Args:
+        seconds: How long to watch; this process sleeps meanwhile.
+
+    Returns:
+        The cores' worth of time that was idle; None where the system does not say.
+    """
+    before = _read_idle_seconds()
+    if before is not None:
+        began = time.monotonic()
+        time.sleep(seconds)
+        after = _read_idle_seconds()
+        return None if after is None else (after - before) / (time.monotonic() - began)
+    try:
+        return max(0.0, count_cores() - os.getloadavg()[0])
+    except (AttributeError, OSError):
+        return None
+
+
+def _read_idle_seconds(path: Path = Path("/proc/stat")) -> float | None:
+    """Return the idle seconds of this process's cores since the system started."""
+    cores, ticks = {f"cpu{number}" for number in _list_cores()}, 0
+    try:
+        lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
+        for name, *values in filter(None, lines):
+            if name in cores:
+                # idle, and waiting for a disk
+                ticks += int(values[3]) + int(values[4])
+        return ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def choose_threads(most: int, free: float | None) -> int:
+    """Return how many threads a small model trains with: as many as cores are free, if known.
+
+    Threads of a small model wait for one another every few microseconds. If they have to share a
+    core with busy processes, all wait for the one that does not run, and one thread is faster.
+
+    Args:
+        most: The threads that an idle machine has.
+        free: What `measure_free_cores` returned.
+    """
+    return most if free is None else min(most, max(1, round(free)))
 
 
 def refuse_old_version(found: Any, path: Path) -> None:
@@ -207,6 +270,22 @@ def end_with_parent() -> None:
         os.killpg(0, SIGKILL)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def die_with_parent() -> bool:
+    """Have the kernel kill this process when the thread that started it ends, where it can.
+
+    A forked process does not inherit this. The other end of standard input, which the parent holds,
+    tells of a parent that has ended before, and thus causes no signal any more.
+
+    Returns:
+        Whether the parent is still there.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL)
+    parent = select.poll()
+    parent.register(0, select.POLLHUP)
+    return not parent.poll(0)
 
 
 def format_now() -> str:

@@ -3,6 +3,9 @@
 import contextlib
 import logging
 import os
+import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
@@ -163,3 +166,16 @@ def test_cells_on_a_gpu_and_other_systems_start_anew(monkeypatch):
     assert "GPU" in fork_server.find_obstacle(Resources(1, 1, 1))
     monkeypatch.setattr(fork_server.sys, "platform", "darwin")
     assert "darwin" in fork_server.find_obstacle(Resources(1, 1, 0))
+
+
+def test_a_server_without_a_parent_ends_before_it_imports_torch(folder):
+    """It is started while its parent is killed: the other end of its standard input is closed."""
+    code = (
+        "import sys; from zoo.cli import main; code = main(['compare', '--fork-server']); "
+        "sys.exit(code or 'torch' in sys.modules)"
+    )
+    control, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    control.close()
+    with other:
+        done = subprocess.run([sys.executable, "-c", code], stdin=other, cwd=folder, check=False)
+    assert done.returncode == 0

@@ -1,6 +1,8 @@
 """Options of the trainer that change how, and not what, is trained."""
 
 import csv
+import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -8,10 +10,13 @@ import torch
 from torch import nn
 
 import zoo
+from zoo.config import load
 from zoo.errors import CheckpointError, RecipeError
 from zoo.run import checkpoint
+from zoo.run import fit as fit_module
 from zoo.run.build import build_data, build_task, build_trainer
-from zoo.run.fit import fit
+from zoo.run.fit import THREAD_VARIABLES, fit
+from zoo.run.preflight import check
 
 ONE = ["trainer.max_epochs=1", "data.batch_size=128", "model.depth=1"]
 
@@ -166,3 +171,64 @@ def test_what_cannot_be_computed_again_is_a_fault(monkeypatch):
         RecipeError, match=r"trainer.activation_checkpointing: the model has no transformer blocks"
     ):
         zoo.load_recipe("vit_none", ["trainer.activation_checkpointing=true"])
+
+
+@pytest.fixture
+def two_threads(monkeypatch):
+    """A process with two threads, whose number no environment variable sets."""
+    for name in THREAD_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_threads_are_chosen_by_what_others_leave_unless_the_user_says(tiny, monkeypatch):
+    measured = []
+
+    def choose(free, *words, kept=None):
+        torch.set_num_threads(2)
+        monkeypatch.setattr(fit_module, "measure_free_cores", lambda: measured.append(1) or free)
+        told = fit_module._set_threads(check(load("vit_comrope", [*tiny, *words])), kept)
+        return torch.get_num_threads(), told
+
+    assert choose(0.2) == (1, "1 of 2, since 0.2 cores are free")
+    assert choose(1.9) == (2, "2 of 2, since 1.9 cores are free")
+    assert choose(None) == (2, "")
+    assert len(measured) == 3
+    # a run keeps its number, if there are so many cores
+    assert choose(2.0, kept=1) == (1, "1, as before")
+    assert choose(0.0, kept=2) == (2, "")
+    assert choose(0.0, kept=1000) == (1, "1 of 2, since 0.0 cores are free")
+    # what the user says comes first
+    del measured[:]
+    assert choose(0.0, "trainer.num_threads=2", kept=1) == (2, "")
+    assert choose(0.0, "trainer.num_threads=null", kept=1) == (2, "")
+    # threads of a large model wait for one another less
+    with monkeypatch.context() as patch:
+        patch.setattr(fit_module, "SMALL_STEP", 1)
+        assert choose(0.0) == (2, "")
+    for name in THREAD_VARIABLES:
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "2")
+            assert choose(0.0, kept=1) == (2, "")
+    assert not measured
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_the_number_of_threads_is_recorded_and_stays(tiny, monkeypatch, caplog):
+    """The run begins on a busy machine, with one thread, and goes on when the machine is idle."""
+    caplog.set_level(logging.INFO, "zoo")
+    monkeypatch.setattr(fit_module, "measure_free_cores", lambda: 0.2)
+    fit("vit_comrope", [*tiny, *ONE], Path("run"), "never")
+    assert torch.get_num_threads() == 1
+    assert json.loads(Path("run/environment.json").read_text())["devices"]["threads"] == 1
+    assert "CPU threads: 1 of 2, since 0.2 cores are free" in Path("run/train.log").read_text()
+    assert zoo.load_recipe("run/recipe.yaml").trainer.num_threads == "auto"
+
+    torch.set_num_threads(2)
+    monkeypatch.setattr(fit_module, "measure_free_cores", lambda: 2.0)
+    fit("vit_comrope", [*tiny, *ONE, "trainer.max_epochs=2"], Path("run"), "auto")
+    assert torch.get_num_threads() == 1
+    assert "CPU threads: 1, as before" in caplog.messages

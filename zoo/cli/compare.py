@@ -13,7 +13,7 @@ from pathlib import Path
 
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.reporting.numbers import as_json
-from zoo.utils import end_with_parent
+from zoo.utils import die_with_parent, end_with_parent
 
 log = logging.getLogger("zoo")
 
@@ -65,6 +65,9 @@ def redden_warnings(text: str) -> str:
 def run(known: argparse.Namespace) -> None:
     """Run a comparison, or rebuild the files of a finished one, and print the table or JSON."""
     if known.fork_server:
+        # before the imports, which take long
+        if not die_with_parent():
+            return
         from zoo.compare.executors.fork_server import serve
 
         # from here on this is the process of a cell, unless there are no more
@@ -72,7 +75,6 @@ def run(known: argparse.Namespace) -> None:
         if known.cell is None:
             return
     if known.tied:
-        # before the imports, which take long
         end_with_parent()
 
     from zoo.compare.outputs import describe_comparison

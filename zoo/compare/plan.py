@@ -178,7 +178,7 @@ def build_plan(
         better=find_direction(measure),
         training_size=sizes.pop() if len(sizes) == 1 else "",
         windows=" or ".join(windows),
-        automatic_threads=all(one.trainer.num_threads is None for one in recipes.values()),
+        automatic_threads=not any(_fixes_threads(one) for one in recipes.values()),
         variants={one.name: one.values for one in recipes},
         cells=tuple(cells),
     )
@@ -229,8 +229,12 @@ def _choose_measure(spec: DataSpec) -> str:
     return "loss" if is_every_token else "accuracy"
 
 
+def _fixes_threads(recipe: Recipe) -> bool:
+    return isinstance(recipe.trainer.num_threads, int)
+
+
 def _set_seed(recipe: Recipe, seed: int, resources: Resources) -> Recipe:
-    threads = recipe.trainer.num_threads or resources.threads
+    threads = recipe.trainer.num_threads if _fixes_threads(recipe) else resources.threads
     return replace(recipe, seed=seed, trainer=replace(recipe.trainer, num_threads=threads))
 
 

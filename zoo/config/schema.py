@@ -123,8 +123,9 @@ class TrainerOptions:
     """Stop where the monitored metric improves no more: {patience: 5}; null never does."""
     async_checkpoint: bool = False
     """Write checkpoints in the background."""
-    num_threads: Count | None = None
-    """CPU threads per process, which affect rounding; null leaves torch's default."""
+    num_threads: Count | Literal["auto"] | None = "auto"
+    """CPU threads per process, which affect rounding; auto takes fewer for a small model on a busy
+    machine; null leaves torch's default."""
 
     def find_problems(self, key: str) -> Iterator[tuple[str, str, str]]:
         """Yield key, problem and remedy of options that do not fit together."""

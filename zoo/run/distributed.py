@@ -27,6 +27,7 @@ from torch import distributed
 
 from zoo.config import Recipe, TrainerOptions
 from zoo.errors import AlreadyReported, RecipeError, ZooError
+from zoo.utils import count_cores
 
 log = logging.getLogger("zoo")
 
@@ -200,7 +201,7 @@ def join_processes(recipe: Recipe, trainer: L.Trainer, command: Sequence[str]) -
         spawn_processes(trainer.world_size, command)
         return None
 
-    if recipe.trainer.num_threads is not None:
+    if isinstance(recipe.trainer.num_threads, int):
         torch.set_num_threads(recipe.trainer.num_threads)
     processes = Processes.connect(trainer)
     if processes.count > 1 and processes.first:
@@ -224,7 +225,7 @@ def spawn_processes(count: int, command: Sequence[str]) -> None:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     _silence_launcher()
-    threads = max(1, len(os.sched_getaffinity(0)) // count)
+    threads = max(1, count_cores() // count)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_TIMEOUT))
     with tempfile.TemporaryDirectory(prefix="zoo-") as folder:

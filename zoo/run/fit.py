@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import lightning as L
+import torch
 
 from zoo import config
 from zoo.config import Recipe
@@ -32,12 +34,22 @@ from zoo.run.preflight import check, plan_backends
 from zoo.run.resume import find_resume_point
 from zoo.run.run_dir import RUN_LOCK
 from zoo.tasks.base import Task
-from zoo.utils import format_duration, log_thread_failures
+from zoo.utils import (
+    choose_threads,
+    count_cores,
+    format_duration,
+    log_thread_failures,
+    measure_free_cores,
+)
 
 log = logging.getLogger("zoo")
 
 # between messages of a process that waits for another
 WAIT_SECONDS = 30.0
+THREAD_VARIABLES = frozenset({"OMP_NUM_THREADS", "MKL_NUM_THREADS"})
+"""Environment variables by which users choose a number of threads."""
+SMALL_STEP = 2e10
+"""FLOPs of a training step whose threads mostly wait for one another: about 0.4 s of one core."""
 
 
 class Start(NamedTuple):
@@ -48,12 +60,14 @@ class Start(NamedTuple):
         checkpoint: The checkpoint to resume from, None for a new run.
         step: Optimiser steps done by it.
         donor: The checkpoint whose weights a new run is initialised with, if any.
+        threads: How the number of CPU threads was chosen, in words; empty if zoo did not choose.
     """
 
     run: Path
     checkpoint: Path | None
     step: int
     donor: Path | None
+    threads: str
 
 
 def fit(
@@ -206,13 +220,46 @@ def _prepare(
 
     # before a run directory is created: `latest` would then be this very run
     donor = init_from.find_donor(experiment) if point.checkpoint is None else None
+    threads = _set_threads(experiment, point.threads) if processes.count == 1 else ""
     run = point.run
     if run is None:
         run = run_dir.create(recipe, path, resume == "auto", processes.count)
     if run != continued:
         _lock(run, locks, wait=False)
     atomic_io.remove_unfinished(run)
-    return Start(run, point.checkpoint, point.step, donor)
+    return Start(run, point.checkpoint, point.step, donor, threads)
+
+
+def _set_threads(experiment: Experiment, kept: int | None) -> str:
+    """Set the number of CPU threads, where the recipe leaves it to zoo.
+
+    It is chosen once, and kept when the run resumes, since it changes how sums round.
+
+    Args:
+        experiment: What will be trained, in this process alone.
+        kept: The threads that the run had before, if it resumes.
+
+    Returns:
+        The choice in words; empty where the user, torch or a GPU decides.
+    """
+    recipe, most = experiment.recipe, torch.get_num_threads()
+    is_given = recipe.trainer.num_threads != "auto" or not THREAD_VARIABLES.isdisjoint(os.environ)
+    if is_given or experiment.trainer.strategy.root_device.type != "cpu":
+        return ""
+    if kept is not None and kept <= max(most, count_cores()):
+        torch.set_num_threads(kept)
+        return "" if kept == most else f"{kept}, as before"
+
+    batch_size = recipe.data.options.get("batch_size", 1)
+    # a backward pass takes about twice as many
+    if most == 1 or 3 * experiment.flops * batch_size > SMALL_STEP:
+        return ""
+    free = measure_free_cores()
+    if free is None:
+        return ""
+    chosen = choose_threads(most, free)
+    torch.set_num_threads(chosen)
+    return f"{chosen} of {most}, since {free:.1f} cores are free"
 
 
 def _remove_empty(run: Path) -> None:
@@ -381,6 +428,8 @@ def _begin(
     log.info("Recipe: %s, %s parameters", recipe.name, f"{parameters:,}")
     log.info("Run directory: %s", start.run)
     log.info("Data: %s", experiment.data.title)
+    if start.threads:
+        log.info("CPU threads: %s", start.threads)
     if start.checkpoint is not None:
         log.info("Resuming from %s", start.checkpoint)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from zoo import config
 from zoo.config import Recipe
@@ -19,14 +19,24 @@ COMPARED = ("seed", "init_from", "model", "data", "task", "optim")  # sections t
 
 
 class ResumePoint(NamedTuple):
-    """The checkpoint to resume from, the run directory to continue in, optimizer steps done.
+    """Where a run resumes, empty for one that starts anew.
 
-    A run directory of None stands for a new one.
+    Attributes:
+        checkpoint: The checkpoint to resume from.
+        run: The run directory to continue in; None for a new one.
+        step: Optimizer steps done.
+        threads: CPU threads of the process that saved it; None if it does not say.
     """
 
     checkpoint: Path | None = None
     run: Path | None = None
     step: int = 0
+    threads: int | None = None
+
+    @classmethod
+    def describe(cls, path: Path, run: Path | None, content: Mapping[str, Any]) -> Self:
+        """Return the point of a checkpoint with some content."""
+        return cls(path, run, content["global_step"], content.get("num_threads"))
 
 
 def find_resume_point(recipe: Recipe, folder: Path | None, resume: str) -> ResumePoint:
@@ -53,9 +63,9 @@ def find_resume_point(recipe: Recipe, folder: Path | None, resume: str) -> Resum
     last = named / "checkpoints" / "last.ckpt"
     if last.is_file():
         content = _read_compatible(recipe, last)
-        return ResumePoint(last, None if folder else named, content["global_step"])
+        return ResumePoint.describe(last, None if folder else named, content)
     path = checkpoint.locate(named)
-    return ResumePoint(path, None, _read_compatible(recipe, path)["global_step"])
+    return ResumePoint.describe(path, None, _read_compatible(recipe, path))
 
 
 def _read_compatible(recipe: Recipe, path: Path) -> dict[str, Any]:
@@ -102,7 +112,7 @@ def _find_newest(recipe: Recipe, home: Path, must_fit: bool) -> ResumePoint:
     if newest.stem != "last":
         # `last` is missing or damaged
         atomic_io.copy(newest, newest.with_name("last.ckpt"))
-    return ResumePoint(newest, home, content["global_step"])
+    return ResumePoint.describe(newest, home, content)
 
 
 def _choose_furthest(paths: list[Path]) -> Path:

@@ -21,7 +21,6 @@ id and exit code, and the standard input that ties the cell to the parent.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import json
 import os
@@ -32,7 +31,6 @@ import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGKILL
 from typing import IO
 
 from zoo.compare.executors.base import OUTPUT, CellProcess, Resources, make_run_dir
@@ -49,7 +47,6 @@ PRELOADED = (
 )
 MESSAGE_BYTES = 65_536
 REAP_SECONDS = 0.05
-PR_SET_PDEATHSIG = 1
 # of a cell that the server has not begun, because it has ended
 NEVER_BEGUN = 256
 
@@ -180,6 +177,8 @@ class _Child:
 def serve() -> Path | None:
     """Fork a process for each cell that the other end of standard input asks for.
 
+    `utils.die_with_parent` comes before: importing this module and what follows takes seconds.
+
     Returns:
         In the process of a cell: its run directory, to be run by the caller. In the server: None,
         once the other end is closed and all cells have ended.
@@ -187,8 +186,6 @@ def serve() -> Path | None:
     Raises:
         ZooError: A thread runs that a fork would not copy.
     """
-    if not _end_with_parent():
-        return None
     for name in PRELOADED:
         importlib.import_module(name)
     if threading.active_count() > 1:
@@ -261,17 +258,3 @@ def _become_cell(request: dict[str, str], stdin: int) -> Path:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     return run
-
-
-def _end_with_parent() -> bool:
-    """Have the kernel kill this process when the thread that started it ends.
-
-    Without it, a server whose parent is killed would first finish its imports.
-
-    Returns:
-        Whether the parent is still there; one that has ended before causes no signal any more.
-    """
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL)
-    parent = select.poll()
-    parent.register(0, select.POLLHUP | select.POLLRDHUP)
-    return not parent.poll(0)

@@ -16,6 +16,7 @@ import torch
 from zoo.compare.executors.base import CellProcess, Resources, RunningProcess, wait_for_exit
 from zoo.compare.executors.fork_server import NEVER_BEGUN, ForkServer, find_obstacle
 from zoo.registry import register
+from zoo.utils import count_cores
 
 log = logging.getLogger("zoo")
 
@@ -37,8 +38,7 @@ class LocalExecutor:
 
     def plan_resources(self, cells: int, jobs: int | None, gpus: int) -> Resources:
         """Give each cell an equal share of the cores."""
-        has_affinity = hasattr(os, "sched_getaffinity")
-        cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+        cores = count_cores()
         most = len(_list_devices()) if gpus else cores
         jobs = min(cells, jobs or max(1, most))
         return Resources(jobs, max(1, cores // jobs), gpus)

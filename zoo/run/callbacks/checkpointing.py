@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import lightning as L
+import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.plugins.io import CheckpointIO
 
@@ -127,6 +128,7 @@ class Checkpoints(L.Callback):
         """Add what an exact resume needs beside Lightning's state."""
         rng_state = self._before_validation if self._is_validating else get_random_state()
         checkpoint["zoo"] = self.build_metadata(trainer)
+        checkpoint["num_threads"] = torch.get_num_threads()
         checkpoint["rng_states"] = self.processes.all_gather(rng_state)
         checkpoint["batch_states"] = self.processes.all_gather(to_plain(pl_module.batch_state()))
         checkpoint["loader"] = trainer.train_dataloader.state_dict()  # type: ignore[union-attr]
