@@ -40,6 +40,7 @@ from zoo.compare.text import (
     format_costs,
     format_estimate,
     format_question,
+    join_names,
     name_condition,
 )
 from zoo.compare.tuning import describe_tuning, format_tuning
@@ -49,6 +50,8 @@ from zoo.run.callbacks.manifest import END
 from zoo.run.fit import fit
 
 QUESTIONS = Path(__file__).parent / "questions"
+PRETRAINED = "pretrained"
+"""The page whose records are no comparisons: docs/measured_pages.py writes it."""
 MARK = "## Recorded\n"
 WARNING = (
     "Recorded at one default setting, untuned; rankings change with coordinates, "
@@ -127,6 +130,8 @@ OVERVIEW_TABLES = {
         "Test accuracy.",
         Column("memory/flipflop", TRAINED, "flip-flop, 64 tokens"),
         Column("memory/flipflop", "256", "256"),
+        Column("memory/flipflop_tuned", TRAINED, "flip-flop, 64 tokens"),
+        Column("memory/flipflop_tuned", "256", "256"),
         Column("memory/recall", TRAINED, "recall, 64 tokens"),
         Column("memory/recall", "256", "256"),
         Column("memory/counting", TRAINED, "counting, to 32"),
@@ -205,7 +210,14 @@ def _missing_reason(standing: Standing) -> str:
 
 def write_question_pages() -> dict[Path, str]:
     """Return {path: text}: each page's own text, then one section per recorded comparison."""
-    return {page: _question_page(page) for page in sorted(QUESTIONS.glob("*.md"))}
+    pages = [page for page in sorted(QUESTIONS.glob("*.md")) if page.stem != PRETRAINED]
+    return {page: _question_page(page) for page in pages}
+
+
+def list_records(folder: str = "*") -> list[Path]:
+    """Return the recorded comparisons of a page, or of all, in the order of their names."""
+    paths = sorted(QUESTIONS.glob(f"{folder}/*.json"))
+    return [path for path in paths if path.parent.name != PRETRAINED]
 
 
 def _question_page(page: Path) -> str:
@@ -214,7 +226,8 @@ def _question_page(page: Path) -> str:
     if not mark:
         return text
 
-    paths = sorted(page.with_suffix("").glob("*.json"))
+    # what is tuned has a verdict, so it comes first
+    paths = sorted(list_records(page.stem), key=lambda path: read_comparison(path).tuning is None)
     names = {one.name for path in paths for one in read_comparison(path).variants}
     made = f"Made by `python docs/pages.py` from the files in docs/questions/{page.stem}. {READING}"
     if names & CHANGED:
@@ -241,6 +254,7 @@ def _recorded_section(path: Path) -> Iterator[str]:
     yield from (_condition_table(comparison), "")
     if baselines := describe_baselines(comparison):
         yield from (f"{baselines}.", "")
+    yield from _compare_with_earlier(comparison, path)
     if comparison.hypotheses:
         yield from (re.sub("^## ", "#### ", format_hypotheses(comparison)), "")
 
@@ -254,6 +268,41 @@ def _recorded_section(path: Path) -> Iterator[str]:
             yield from (re.sub("^## ", "#### ", text), "")
     yield from (*describe_setup(comparison).splitlines(), "")
     yield from ("</details>", "")
+
+
+def _compare_with_earlier(comparison: Comparison, path: Path) -> Iterator[str]:
+    """Yield how a tuned record differs from the untuned one of its recipe, and why."""
+    tuning = comparison.tuning
+    others = [read_comparison(one) for one in list_records(path.parent.name)]
+    found = [one for one in others if one.recipe == comparison.recipe and one.tuning is None]
+    if tuning is None or not found:
+        return
+    earlier = {one.variant.name: one for one in rank_variants(found[0], TRAINED)}
+    rows, kept, changed = [], [], []
+    for standing in rank_variants(comparison, TRAINED):
+        name = standing.variant.name
+        if name not in earlier:
+            continue
+        own = tuning["variants"][name]
+        settings = own["trials"][own["best"]]["settings"]
+        listed = ", ".join(f"{key} {value:g}" for key, value in settings.items())
+        (changed if own["best"] else kept).append(name)
+        cells = [
+            _condition_cell(one, at)
+            for one, at in ((found[0], earlier[name]), (comparison, standing))
+        ]
+        rows.append([name, *cells, listed if own["best"] else "the recipe's own"])
+    head = ["encoding", "before, untuned", "now, tuned", "settings found"]
+
+    yield from ("#### Against the earlier record", "")
+    yield from (format_markdown(head, rows, (head[0], head[-1])), "")
+    why = f"Why: among equal trials, {join_names(changed)} found settings better than the recipe's"
+    why += f"; {join_names(kept)} kept those. " if kept else ". "
+    yield from (
+        f"{why}The earlier order followed from the recipe's settings, so what was concluded from "
+        f"it about {join_names(changed)} is withdrawn.",
+        "",
+    )
 
 
 def _write_verdict(comparison: Comparison) -> str:
@@ -396,5 +445,5 @@ if __name__ == "__main__":
     elif sys.argv[1:]:
         record_comparison(Path(sys.argv[1]), QUESTIONS / sys.argv[2])
     else:
-        for recorded in sorted(QUESTIONS.glob("*/*.json")):
+        for recorded in list_records():
             redraw_figures(recorded)

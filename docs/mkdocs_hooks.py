@@ -25,7 +25,8 @@ def _add_pages(entry, pages):
 
 def on_files(files, config):
     docs = Path(config.docs_dir)
-    for path in sorted(docs.glob("questions/*/*.json")):
+    records = [path for path in docs.glob("questions/*/*.json") if path.parent.name != "pretrained"]
+    for path in sorted(records):
         page = path.relative_to(docs).with_suffix(".html").as_posix()
         files.append(File.generated(config, page, content=render(Comparison.read(path))))
     return files

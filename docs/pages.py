@@ -16,9 +16,9 @@ import comparison_pages
 import conformance_page
 import equip_page
 import import_graph
+import measured_pages
 import quoted_numbers
 import recipe_heads
-import speed_page
 from torch import Tensor
 
 import zoo
@@ -87,10 +87,12 @@ def write_pages() -> dict[Path, str]:
         DOCS / "results.md": recipe_heads.write_results_page(recipes),
         DOCS / "overview.md": comparison_pages.write_overview(),
         DOCS / "conformance.md": conformance_page.write_conformance_page(DOCS / "conformance"),
-        DOCS / "speed.md": speed_page.write_speed_page(DOCS / "speed.md"),
+        DOCS / "speed.md": measured_pages.write_speed_page(DOCS / "speed.md"),
         DOCS / "equip.md": equip_page.write_equip_page(DOCS / "equip.md"),
         import_graph.PICTURE: import_graph.draw_graph(import_graph.read_imports()),
     }
+    pretrained = DOCS / "questions" / "pretrained.md"
+    pages[pretrained] = measured_pages.write_pretrained_page(pretrained)
     readme = DOCS.parent / "README.md"
     pages[readme] = quoted_numbers.update_numbers(readme.read_text(encoding="utf-8"))
     pages |= comparison_pages.write_question_pages()

@@ -34,7 +34,7 @@ from zoo.compare.results import Comparison
 
 DOCS = Path(__file__).parent
 QUOTED = re.compile(
-    r"(?P<number>\d[\d,]*(?:\.\d+)?)(?P<mark><!-- (?P<source>[\w/]+): (?P<query>.+?) -->)"
+    r"(?P<number>\d[\d,]*(?:\.\d+)?)(?P<mark><!-- (?P<source>[\w/+-]+): (?P<query>.+?) -->)"
 )
 
 

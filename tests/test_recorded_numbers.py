@@ -1,6 +1,8 @@
 """Numbers in prose are those of recorded files, and recorded cells give them again."""
 
 import importlib
+import json
+import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,7 @@ PAGES = [
     *(f"docs/questions/{one.name}" for one in (ROOT / "docs/questions").glob("*.md")),
 ]
 FACTS = ("Python 3.11 to 3.13", "95 % intervals", "Apache-2.0")
-RERUN = ["resolution/digits", "length/shakespeare", "memory/flipflop"]
+RERUN = ["resolution/digits", "length/shakespeare", "memory/flipflop", "memory/flipflop_tuned"]
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +76,40 @@ def test_a_page_opens_each_record_with_its_verdict(docs, tmp_path, monkeypatch):
         for one in untuned.variants
     ]
     assert "no model beats" in made._write_verdict(replace(untuned, variants=tuple(beaten)))
+
+
+def test_a_tuned_record_tells_what_changed_against_the_untuned_one(docs):
+    made, _ = docs
+    tuned, untuned = (
+        made.QUESTIONS / f"memory/{one}.json" for one in ("flipflop_tuned", "flipflop")
+    )
+    lines = [*made._compare_with_earlier(made.read_comparison(tuned), tuned)]
+    assert [*made._compare_with_earlier(made.read_comparison(untuned), untuned)] == []
+    rows = [re.split(r" *\| *", row) for row in lines[2].splitlines()[2:]]
+    for _, name, before, now, settings, _ in rows:
+        for text, path in ((before, untuned), (now, tuned)):
+            mark = f"<!-- memory/{path.stem}: mean {name} -->"
+            assert docs[1].update_numbers(f"{text[:5]}{mark}") == f"{text[:5]}{mark}"
+        own = made.read_comparison(tuned).tuning["variants"][name]
+        assert (settings == "the recipe's own") == (own["best"] == 0)
+    assert {row[1] for row in rows} == {"rope", "t5", "shaw", "none"}
+
+
+def test_a_page_of_pretrained_models_waits_for_what_is_not_measured(docs, tmp_path):
+    pretrained = importlib.import_module("measured_pages")
+    cells = {path.stem: json.loads(path.read_text()) for path in pretrained.CELLS.glob("*.json")}
+    cells["transplant-none"]["measured"].pop("500")
+    cells["perplexity-32768-ntk"]["perplexity"] = 2.0
+    (tmp_path / "page").mkdir()
+    for name, cell in cells.items():
+        (tmp_path / "page" / f"{name}.json").write_text(json.dumps(cell))
+    (tmp_path / "page.md").write_text("Text.\n\n## Recorded\nold")
+    text = pretrained.write_pretrained_page(tmp_path / "page.md")
+    assert "ntk has the lowest perplexity: ntk 2.00, yarn 17.25" in text
+    assert re.search(r"\| none .* 56.89 \| +not yet \|", text)
+    (verdict,) = re.findall(r"\*\*After 500 steps(.*)\*\*", text)
+    assert "none" not in verdict
+    assert "old" not in text
 
 
 @pytest.mark.recorded

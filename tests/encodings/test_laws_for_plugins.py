@@ -1,8 +1,14 @@
-"""`zoo.testing.laws`: the laws as a test of a plug-in's own suite."""
+"""`zoo.testing.laws`: the laws as a test of a plug-in's own suite; the example keeps them."""
+
+from functools import partial
 
 import pytest
+import torch
+from tiny import ROOT
 
-from zoo.laws import LAWS
+import zoo
+from zoo import registry
+from zoo.laws import LAWS, Case
 from zoo.testing import laws
 
 test_alibi = laws("alibi")
@@ -17,3 +23,15 @@ def test_it_has_a_case_for_each_law_and_number_of_axes():
 def test_an_unknown_encoding_is_refused():
     with pytest.raises(Exception, match="did you mean rope"):
         laws("ropee")
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_the_example_keeps_the_laws(axes, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs" / "plugin")
+    monkeypatch.setenv(registry.PLUGINS, "zoo_example")
+    member = Case("gaussian", axes, partial(zoo.encoding, "gaussian"))
+    kept = [law for law in LAWS if not law.exempt(member)]
+    for law in kept:
+        torch.manual_seed(0)
+        law(member)
+    assert len(kept) > 20

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zoo.compare.executors.base import read_state
-from zoo.compare.grid import Combination, list_combinations
-from zoo.compare.plan import CELLS, TRIALS, ComparisonPlan, PlannedCell
-from zoo.compare.request import CompareRequest
+from zoo.compare.executors.base import Resources, read_state
+from zoo.compare.grid import Combination, find_setting, list_combinations
+from zoo.compare.plan import CELLS, TRIALS, ComparisonPlan, PlannedCell, name_cells, plan_trials
+from zoo.compare.request import CompareRequest, ParsedRequest, list_trials, load_variant
 from zoo.compare.results import (
     ANY_KEY,
     BY,
@@ -22,7 +22,7 @@ from zoo.compare.results import (
     ConditionKind,
     has_shape,
 )
-from zoo.compare.tuning import summarize_tuning
+from zoo.compare.tuning import Trial, describe_length, summarize_tuning
 from zoo.config import Recipe
 from zoo.errors import ZooError
 from zoo.run import conditions, loggers
@@ -201,13 +201,68 @@ def read_trial(run: Path) -> dict[str, Any]:
     return _read_json(run / TRIAL, TRIAL_SHAPE)
 
 
+def read_trial_values(
+    trials: Iterable[Combination], cells: Sequence[str], folder: Path
+) -> tuple[dict[str, dict[tuple[int, int], float | None]], str, str]:
+    """Return what the trials that have ended came to, their metric, and whether high is better.
+
+    Args:
+        trials: The trials.
+        cells: The name of the cell of each.
+        folder: The folder of the trials.
+
+    Returns:
+        {variant: {(number, rung): value, None if it became non-finite}}, the metric, high or low.
+    """
+    monitor, better = "", "high"
+    values: dict[str, dict[tuple[int, int], float | None]] = {}
+    for combination, cell in zip(trials, cells, strict=True):
+        assert combination.trial
+        assert combination.trial_of
+        run = folder / TRIALS / cell
+        found = read_trial(run) if read_state(run)[0] == "done" else None
+        if not found:
+            continue
+        trial = combination.trial
+        values.setdefault(combination.trial_of, {})[trial.number, trial.rung] = found["best"]
+        if found["best"] is not None:
+            monitor, better = found["monitor"], "high" if found["mode"] == "max" else "low"
+    return values, monitor, better
+
+
+def list_known_trials(
+    parsed: ParsedRequest, resources: Resources, folder: Path
+) -> tuple[dict[Combination, Recipe], ComparisonPlan]:
+    """Return the trials that are known from those that have ended, and their plan.
+
+    Further trials are not checked as the first ones are: they differ in values of the same ranges.
+
+    Args:
+        parsed: What was compared and tuned.
+        resources: What the trials run on.
+        folder: The folder of the trials.
+    """
+    request, is_local = parsed.request, parsed.executor.is_local
+    assert request.tuning is not None
+    recipes = dict(parsed.trials)
+    while True:
+        cells = name_cells([one.name for one in recipes], [request.tuning.seed])
+        values, _, better = read_trial_values(recipes, cells, folder)
+        listed = list_trials(request, parsed.recipes, values, better)
+        names = {one.name for one in recipes}
+        added = [one for one in listed if one.name not in names]
+        if not added:
+            return recipes, plan_trials(request, recipes, resources, is_local=is_local)
+        recipes |= {one: load_variant(request, one) for one in added}
+
+
 def collect_tuning(
     request: CompareRequest,
     recipes: Mapping[Combination, Recipe],
     plan: ComparisonPlan,
     folder: Path,
-) -> tuple[dict[str, Any], dict[Combination, Recipe]]:
-    """Return what the trials found, and each variant with the recipe of its best trial.
+) -> tuple[dict[str, Any], dict[str, Trial]]:
+    """Return what the trials found, and {variant: its best trial}.
 
     Args:
         request: What was compared and tuned.
@@ -218,40 +273,35 @@ def collect_tuning(
     Raises:
         ZooError: All trials of a variant became non-finite.
     """
-    assert request.tuning is not None
-    monitor, better = "", "high"
-    trials: dict[str, list[dict[str, Any]]] = {}
-    own: dict[str, list[Recipe]] = {}
-    for (combination, recipe), cell in zip(recipes.items(), plan.cells, strict=True):
-        name = combination.trial_of or combination.name
-        found = read_trial(folder / TRIALS / cell.name)
-        if found["best"] is not None:
-            monitor, better = found["monitor"], "high" if found["mode"] == "max" else "low"
-        settings = {one.key: find_setting(cell.recipe, one.key) for one in request.tuning.keys}
-        trials.setdefault(name, []).append({"settings": settings, "value": found["best"]})
-        own.setdefault(name, []).append(recipe)
+    tuning = request.tuning
+    assert tuning is not None
+    cells = [cell.name for cell in plan.cells]
+    values, monitor, better = read_trial_values(recipes, cells, folder)
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    trials: dict[str, dict[int, Trial]] = {}
+    lengths: dict[int, dict[str, None]] = {}
+    for combination, cell in zip(recipes, plan.cells, strict=True):
+        trial, name = combination.trial, combination.trial_of
+        assert trial
+        assert name
+        settings = {one.key: find_setting(cell.recipe, one.key) for one in tuning.keys}
+        value = values[name][trial.number, trial.rung]
+        # a trial that went on is judged by its longest training
+        own = {"settings": settings, "value": value, "rung": trial.rung}
+        found.setdefault(name, {})[trial.number] = own
+        trials.setdefault(name, {})[trial.number] = trial
+        lengths.setdefault(trial.rung, {})[describe_length(cell.recipe["trainer"])] = None
 
-    summary = summarize_tuning(request.tuning, monitor, better, trials)
-    tuned = {}
+    listed = {name: [*own.values()] for name, own in found.items()}
+    in_words = [" or ".join(lengths[rung]) for rung in sorted(lengths)]
+    summary = summarize_tuning(tuning, monitor, better, listed, in_words)
+    best: dict[str, Trial] = {}
     for variant in list_combinations(request.keys):
-        best = summary["variants"][variant.name]["best"]
-        if best is None:
+        number = summary["variants"][variant.name]["best"]
+        if number is None:
             raise ZooError(f"{variant.name}: every trial became non-finite; tune other settings")
-        tuned[variant] = own[variant.name][best]
-    return summary, tuned
-
-
-def find_setting(recipe: Mapping[str, Any], key: str) -> Any:
-    """Return the value of a dotted key; None if the recipe has none."""
-    value: Any = recipe
-    for part in key.split("."):
-        if isinstance(value, Mapping):
-            value = value.get(part)
-        elif isinstance(value, list | tuple) and part.isdecimal() and int(part) < len(value):
-            value = value[int(part)]
-        else:
-            return None
-    return value
+        best[variant.name] = trials[variant.name][number]
+    return summary, best
 
 
 def _read_curve(run: Path, monitor: str) -> tuple[tuple[int, float], ...]:

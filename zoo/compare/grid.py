@@ -1,26 +1,30 @@
-"""What varies in a comparison: keys of a recipe with their values, and all combinations of them."""
+"""What varies in a comparison, and what is tuned: keys of a recipe with their values."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from zoo.compare.results import Axis
+from zoo.compare.tuning import Trial, TunedKey, TuningRequest, count_length, is_finite_number
 from zoo.config.compose import parse_overrides
 from zoo.config.tree import COMMAND_LINE, collect_issues
 from zoo.errors import ConfigIssue, RecipeError
 
-ENCODINGS, VARY, ENCODING = "encodings", "vary.", "model.encoding"
+ENCODINGS, VARY, TUNE, ENCODING = "encodings", "vary.", "tune.", "model.encoding"
 SHORT_KEYS = {
     "encoding_lr": "optim.encoding_lr",
     "scale_embeddings": "model.scale_embeddings",
     "coordinates": f"{ENCODING}.0.coordinates",
 }
 """Conventions by a short name, for `vary.` and `tune.`."""
+SCALES = ("log", "linear")
+EXAMPLE = "write tune.optim.lr=[3e-4,1e-2,log] or tune.optim.lr=[0.001,0.003]"
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class Combination:
     overrides: tuple[str, ...]
     trial_of: str | None = None
     """The name of the variant that it is a trial of."""
+    trial: Trial | None = None
+    """What it tries, if it is a trial."""
 
 
 def split_grid_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -180,3 +186,125 @@ def name_folders(names: Sequence[str]) -> list[str]:
         taken = sum(other == word or other.startswith(f"{word}~") for other in found)
         found.append(f"{word}~{taken + 1}" if taken else word)
     return found
+
+
+def split_tuning_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Separate the words that say what is tuned from all others."""
+    return (
+        [word for word in words if word.startswith(TUNE)],
+        [word for word in words if not word.startswith(TUNE)],
+    )
+
+
+def parse_tuned_keys(words: Sequence[str], varied: Sequence[VariedKey]) -> tuple[TunedKey, ...]:
+    """Return the keys that are tuned, in the order of the words.
+
+    Args:
+        words: `tune.key=[...]`. Two numbers and the word log or linear are a range; all other
+            lists are choices.
+        varied: The keys that vary, which are not tuned too.
+
+    Raises:
+        RecipeError: Something is wrong with some words; all issues are reported together.
+    """
+    issues: list[ConfigIssue] = []
+    found: dict[str, TunedKey] = {}
+    for override in parse_overrides(words, issues):
+        word = ".".join(override.parts)
+        key = SHORT_KEYS.get(word.removeprefix(TUNE), word.removeprefix(TUNE))
+        values: Any = None if override.value is None else override.value.data
+        with collect_issues(issues):
+            problem = _find_problem(key, found, varied)
+            if problem is not None:
+                raise _refuse(word, *problem)
+            found[key] = _parse_key(word, key, values)
+    if issues:
+        raise RecipeError(*issues)
+    return tuple(found.values())
+
+
+def _refuse(word: str, problem: str, remedy: str) -> RecipeError:
+    return RecipeError(ConfigIssue(COMMAND_LINE, word, problem, remedy))
+
+
+def _find_problem(
+    key: str, found: Mapping[str, TunedKey], varied: Sequence[VariedKey]
+) -> tuple[str, str] | None:
+    """Return what forbids to tune a key, and what would be right; None if nothing does."""
+    if key == "seed" or key.startswith(("evaluate.", "generate.", "predict.")):
+        return "the key does not change how a model is trained for a seed", "tune another key"
+    if key in found:
+        return "the key is tuned twice", "write one list"
+    for other in found:
+        if is_below(other, key) or is_below(key, other):
+            return (
+                f"the key is tuned, and so is {other}, which overlaps it",
+                "leave one of them out",
+            )
+    for one in varied:
+        if is_below(one.key, key):
+            return f"the key is tuned, and {one.key} varies", "leave one of them out"
+    return None
+
+
+def _parse_key(word: str, key: str, values: Any) -> TunedKey:
+    if not isinstance(values, list) or not values:
+        raise _refuse(word, "expected a range or a list of choices", EXAMPLE)
+    if not any(isinstance(value, str) and value in SCALES for value in values):
+        texts = [json.dumps(value, ensure_ascii=False) for value in values]
+        if len(set(texts)) < len(texts):
+            raise _refuse(word, "the list has a choice twice", "list it once")
+        return TunedKey(key=key, scale="choices", choices=tuple(texts))
+
+    *bounds, scale = values
+    is_range = len(bounds) == 2 and scale in SCALES and all(map(is_finite_number, bounds))
+    if not is_range:
+        problem = "a range is two numbers and the word log or linear"
+        raise _refuse(word, problem, EXAMPLE)
+    low, high = map(float, bounds)
+    if low >= high:
+        raise _refuse(
+            word, f"the range from {low:g} to {high:g} is empty", "write the low end first"
+        )
+    if scale == "log" and low <= 0:
+        raise _refuse(
+            word, f"a log range cannot begin at {low:g}", "begin above 0, or write linear"
+        )
+    return TunedKey(key=key, low=low, high=high, scale=scale)
+
+
+def check_budget(keys: Sequence[TunedKey], budget: int) -> None:
+    """Raise RecipeError if there are fewer settings than trials."""
+    if any(one.scale != "choices" for one in keys):
+        return
+    most = 1 + math.prod(len(one.choices) for one in keys)
+    if budget > most:
+        problem = f"the choices give {most} settings, the recipe's own among them"
+        raise _refuse("budget", problem, f"write budget={most}, or more choices")
+
+
+def check_lengths(tuning: TuningRequest, trainers: Iterable[Mapping[str, Any]]) -> None:
+    """Raise RecipeError if the shortest trials would have no step or epoch."""
+    divisor = tuning.rungs[0][1]
+    for trainer in trainers:
+        key, length = count_length(trainer)
+        if length < divisor:
+            problem = (
+                f"halving={tuning.halving} with budget={tuning.budget} trains first for "
+                f"1/{divisor} of trainer.{key}={length}"
+            )
+            remedy = f"set trainer.max_steps to {divisor} or more, or choose a smaller budget"
+            raise RecipeError(ConfigIssue(COMMAND_LINE, "halving", problem, remedy))
+
+
+def find_setting(recipe: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a dotted key; None if the recipe has none."""
+    value: Any = recipe
+    for part in key.split("."):
+        if isinstance(value, Mapping):
+            value = value.get(part)
+        elif isinstance(value, list | tuple) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            return None
+    return value

@@ -18,6 +18,7 @@ from zoo.compare.grid import Combination, build_axes, name_folders
 from zoo.compare.hypotheses import HYPOTHESES
 from zoo.compare.request import CompareRequest, list_seeds
 from zoo.compare.results import ANY_KEY, Axis, has_shape, refuse_old_version
+from zoo.compare.tuning import TuningRequest, count_length, describe_length
 from zoo.config import Recipe, from_plain
 from zoo.config.tree import COMMAND_LINE
 from zoo.data.spec import DataSpec, ImageSpec, TextSpec
@@ -158,11 +159,11 @@ def build_plan(
         "jobs": resources.jobs,
     }
     cells: list[PlannedCell] = []
-    folders = name_folders([one.name for one in recipes])
-    for (combination, recipe), folder in zip(recipes.items(), folders, strict=True):
+    names = iter(name_cells([one.name for one in recipes], seeds))
+    for combination, recipe in recipes.items():
         for seed in seeds:
             plain = _set_seed(recipe, seed, resources).plain()
-            name = f"{folder}-{seed}"
+            name = next(names)
             cells.append(PlannedCell(name=name, variant=combination.name, seed=seed, recipe=plain))
 
     return ComparisonPlan(
@@ -184,6 +185,11 @@ def build_plan(
     )
 
 
+def name_cells(names: Sequence[str], seeds: Sequence[int]) -> list[str]:
+    """Return the names of the cells of combinations, each with all seeds."""
+    return [f"{folder}-{seed}" for folder in name_folders(names) for seed in seeds]
+
+
 def plan_trials(
     request: CompareRequest,
     recipes: Mapping[Combination, Recipe],
@@ -198,23 +204,42 @@ def plan_trials(
     return replace(plan, runs=TRIALS)
 
 
-def combine_hashes(*plans: ComparisonPlan) -> str:
-    """Return eight hexadecimal digits that differ if any of the plans does."""
-    return hashlib.sha256("".join(plan.hash for plan in plans).encode()).hexdigest()[:8]
+def combine_hashes(tuning: TuningRequest, *plans: ComparisonPlan) -> str:
+    """Return eight hexadecimal digits that differ if any of the plans or the tuning does."""
+    parts = [plan.hash for plan in plans]
+    if tuning.sampler != "design":
+        # of these the plan has no more than the first trials
+        parts.append(f"{tuning.sampler} {tuning.budget}")
+    return hashlib.sha256("".join(parts).encode()).hexdigest()[:8]
 
 
-def describe_costs(plan: ComparisonPlan, trials: ComparisonPlan) -> str:
+def describe_costs(plan: ComparisonPlan, tuning: TuningRequest) -> str:
     """Say how many trials and cells there are, and how many training steps or epochs they take."""
-    limits = [cell.recipe["trainer"] for cell in (*trials.cells, *plan.cells)]
-    steps = [one["max_steps"] for one in limits]
-    if all(steps):
-        total = f"at most {sum(steps):,} training steps"
+    seeds = len(plan.seeds)
+    # cells come variant by variant, and trials are as long as those, or shorter
+    trainers = [cell.recipe["trainer"] for cell in plan.cells[::seeds]]
+    each = f"{tuning.budget} trials each"
+    if tuning.halving is not None:
+        rungs = [f"{count} of 1/{divisor}" for count, divisor in tuning.rungs[:-1]]
+        last = f"{tuning.rungs[-1][0]} of the full length"
+        lengths = dict.fromkeys(map(describe_length, trainers))
+        each = f"{each}, halved: {', '.join([*rungs, last])}, {' or '.join(lengths)}"
+    keys = [count_length(one) for one in trainers]
+    units = {key for key, _ in keys}
+    total = sum(
+        length * seeds + sum(count * (length // divisor) for count, divisor in tuning.rungs)
+        for _, length in keys
+    )
+    if units == {"max_steps"}:
+        sums = f"at most {total:,} training steps"
+    elif units == {"max_epochs"}:
+        sums = f"at most {total:,} epochs of training"
     else:
-        total = f"at most {sum(one['max_epochs'] or 0 for one in limits):,} epochs of training"
-    count = len(plan.variants)
+        sums = "some of them by steps and some by epochs"
+    count = len(trainers)
     return (
-        f"{count} variants with {len(trials.cells) // count} trials each: {len(trials.cells)} "
-        f"trials, then {len(plan.cells)} cells; {total}"
+        f"{count} variants with {each}: {count * tuning.count} trials, then {len(plan.cells)} "
+        f"cells; {sums}"
     )
 
 

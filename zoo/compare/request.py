@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, Literal, cast
 
 import torch
@@ -15,24 +16,24 @@ from zoo.compare.grid import (
     ENCODINGS,
     Combination,
     VariedKey,
+    check_budget,
+    check_lengths,
+    find_setting,
     list_combinations,
+    parse_tuned_keys,
     parse_varied_keys,
     split_grid_words,
-)
-from zoo.compare.hypotheses import check_hypotheses
-from zoo.compare.tuning import (
-    TunedKey,
-    TuningRequest,
-    check_budget,
-    parse_tuned_keys,
     split_tuning_words,
 )
+from zoo.compare.hypotheses import check_hypotheses
+from zoo.compare.tuning import SMALLEST_BUDGET, Trial, TunedKey, TuningRequest, shorten_training
 from zoo.config import Recipe
 from zoo.config.command_line import parse_options, split_words
 from zoo.config.schema import SEEDS, Seed
 from zoo.config.tree import COMMAND_LINE, collect_issues
 from zoo.data.spec import TextSpec
 from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
+from zoo.packages import require
 from zoo.registry import Between, Count
 from zoo.run.build import build_data
 from zoo.run.load import load_recipe
@@ -41,6 +42,7 @@ from zoo.run.preflight import check
 Measure = Literal["accuracy", "exact", "loss"]
 # more than there can be seeds counted from the recipe's own
 TUNING_SEED_OFFSET = 1000
+LENGTHS = ("trainer.max_steps", "trainer.max_epochs")
 # a trainer that this machine has, for checking a recipe that will run on another one
 LOCAL_TRAINER = ("trainer.accelerator=cpu", "trainer.precision=32-true")
 
@@ -55,6 +57,11 @@ class CompareOptions:
     """Trials of each variant with what `tune.KEY=[...]` lists; needs at least one of these."""
     tuning_seed: Seed | None = None
     """Seed of all trials, not among `seeds`; null takes the recipe's own plus 1000."""
+    sampler: Literal["design", "tpe"] | None = None
+    """How trials choose settings: design (the same for all variants) or tpe (the second half by
+    Optuna's TPE, from the variant's own results); null takes design."""
+    halving: Annotated[int, Between(2, 10)] | None = None
+    """Successive halving: 2 trains all trials briefly, the better half twice as long, and so on."""
     measure: Literal["accuracy", "exact", "loss"] | None = None
     """Metric to compare; null takes loss if every token is a target, else accuracy."""
     to: str | None = None
@@ -113,7 +120,8 @@ class ParsedRequest:
     recipes: Mapping[Combination, Recipe]
     trials: Mapping[Combination, Recipe]
     executor: Executor
-    trial_executor: Executor
+    make_executor: Callable[[], Executor]
+    """Makes another one for each round of trials: they are of no use once their work is done."""
 
 
 def parse_request(recipe: str, words: Sequence[str], plugins: Sequence[str]) -> ParsedRequest:
@@ -126,7 +134,7 @@ def parse_request(recipe: str, words: Sequence[str], plugins: Sequence[str]) -> 
     issues: list[ConfigIssue] = []
     grid_words, rest = split_grid_words(words)
     tuning_words, rest = split_tuning_words(rest)
-    options, executors, overrides = _parse_options(rest, issues)
+    options, executor, make_executor, overrides = _parse_options(rest, issues)
     keys: list[VariedKey] = []
     with collect_issues(issues):
         keys = parse_varied_keys(grid_words, overrides)
@@ -135,6 +143,8 @@ def parse_request(recipe: str, words: Sequence[str], plugins: Sequence[str]) -> 
         tuned = parse_tuned_keys(tuning_words, keys)
     with collect_issues(issues):
         _check_tuning_options(options, tuned, has_words=bool(tuning_words))
+    with collect_issues(issues):
+        _check_sampling(options, tuned)
 
     flags = [word for plugin in plugins for word in ("--plugin", plugin)]
     request = CompareRequest(
@@ -147,7 +157,7 @@ def parse_request(recipe: str, words: Sequence[str], plugins: Sequence[str]) -> 
     )
     recipes: dict[Combination, Recipe] = {}
     trials: dict[Combination, Recipe] = {}
-    is_local = executors is None or executors[0].is_local
+    is_local = executor is None or executor.is_local
     with collect_issues(issues):
         if keys:
             recipes = resolve_recipes(request, is_local=is_local)
@@ -159,19 +169,18 @@ def parse_request(recipe: str, words: Sequence[str], plugins: Sequence[str]) -> 
             check_hypotheses(options.hypotheses, names, next(iter(recipes.values())))
     with collect_issues(issues):
         if recipes and tuned and options.budget is not None:
-            seed = _choose_tuning_seed(options, next(iter(recipes.values())))
-            tuning = TuningRequest(keys=tuned, budget=options.budget, seed=seed)
+            tuning = _build_tuning(options, tuned, next(iter(recipes.values())))
             request = replace(request, tuning=tuning)
-            trials = resolve_recipes(request, is_local=is_local, combinations=list_trials(request))
-    if issues or executors is None:
+            trials = _resolve_trials(request, recipes, is_local=is_local)
+    if issues or executor is None or make_executor is None:
         raise RecipeError(*dict.fromkeys(issues))
     return ParsedRequest(
         options=options,
         request=request,
         recipes=recipes,
         trials=trials,
-        executor=executors[0],
-        trial_executor=executors[1],
+        executor=executor,
+        make_executor=make_executor,
     )
 
 
@@ -190,6 +199,31 @@ def _check_tuning_options(
         check_budget(tuned, options.budget)
 
 
+def _build_tuning(
+    options: CompareOptions, tuned: Sequence[TunedKey], recipe: Recipe
+) -> TuningRequest:
+    assert options.budget is not None
+    return TuningRequest(
+        keys=tuple(tuned),
+        budget=options.budget,
+        seed=_choose_tuning_seed(options, recipe),
+        sampler=options.sampler or "design",
+        halving=options.halving,
+    )
+
+
+def _resolve_trials(
+    request: CompareRequest, recipes: Mapping[Combination, Recipe], *, is_local: bool
+) -> dict[Combination, Recipe]:
+    """Check all trials that are known, and return those that come first."""
+    assert request.tuning is not None
+    check_lengths(request.tuning, (one.plain()["trainer"] for one in recipes.values()))
+    possible = list_possible_trials(request, recipes)
+    checked = resolve_recipes(request, is_local=is_local, combinations=possible)
+    first = {one.name for one in list_trials(request, recipes, {}, "high")}
+    return {one: found for one, found in checked.items() if one.name in first}
+
+
 def _choose_tuning_seed(options: CompareOptions, recipe: Recipe) -> int:
     """Return the seed of the trials. Raises RecipeError if results would use it too."""
     seed = options.tuning_seed
@@ -205,34 +239,102 @@ def _choose_tuning_seed(options: CompareOptions, recipe: Recipe) -> int:
     return seed
 
 
-def list_trials(request: CompareRequest) -> list[Combination]:
-    """Return the trials of each variant, which try the same settings; none if nothing is tuned."""
-    if request.tuning is None:
-        return []
-    points = request.tuning.points
+def _check_sampling(options: CompareOptions, tuned: Sequence[TunedKey]) -> None:
+    """Raise RecipeError if sampler or halving has nothing to choose, or they contradict."""
+    issues = []
+
+    def refuse(key: str, problem: str, remedy: str) -> None:
+        issues.append(ConfigIssue(COMMAND_LINE, key, problem, remedy))
+
+    for key in ("sampler", "halving"):
+        if getattr(options, key) is not None and options.budget is None:
+            remedy = "write tune.optim.lr=[3e-4,1e-2,log] budget=8, or leave it out"
+            refuse(key, "nothing is tuned", remedy)
+    budget = options.budget or SMALLEST_BUDGET
+    if options.sampler == "tpe" and options.halving is not None:
+        refuse("halving", "tpe needs trials of one length", "leave out halving or sampler=tpe")
+    if options.sampler == "tpe" and budget < SMALLEST_BUDGET:
+        problem = f"tpe learns nothing from {budget} trials"
+        refuse("budget", problem, f"write budget={SMALLEST_BUDGET} or more")
+    if options.sampler == "tpe":
+        require("optuna")
+    if options.halving is not None:
+        if budget < options.halving:
+            problem = f"{budget} trials cannot be divided by halving={options.halving}"
+            refuse("budget", problem, f"write budget={options.halving} or more")
+        for one in tuned:
+            if one.key in LENGTHS:
+                refuse(
+                    f"tune.{one.key}", "halving sets the length of trials", "leave one of them out"
+                )
+    if issues:
+        raise RecipeError(*issues)
+
+
+def list_possible_trials(
+    request: CompareRequest, recipes: Mapping[Combination, Recipe]
+) -> list[Combination]:
+    """Return the trials of a design and one of each length, to check them before the first runs."""
+    tuning = request.tuning
+    assert tuning is not None
+    trials = [Trial(number, 0, point) for number, point in enumerate(tuning.points)]
+    trials += [Trial(0, rung, {}) for rung in range(1, len(tuning.rungs))]
     return [
-        _build_trial(variant, number, point)
-        for variant in list_combinations(request.keys)
-        for number, point in enumerate(points)
+        build_trial(request, variant, recipe, one)
+        for variant, recipe in recipes.items()
+        for one in trials
     ]
 
 
-def _build_trial(variant: Combination, number: int, point: Mapping[str, str]) -> Combination:
-    overrides = (f"{key}={text}" for key, text in point.items())
+def list_trials(
+    request: CompareRequest,
+    recipes: Mapping[Combination, Recipe],
+    values: Mapping[str, Mapping[tuple[int, int], float | None]],
+    better: str,
+) -> list[Combination]:
+    """Return the trials of each variant, as far as those that have ended decide them.
+
+    Args:
+        request: What is tuned.
+        recipes: The recipe of each variant.
+        values: {variant: {trial: its validation metric}} of those that have ended.
+        better: Whether high or low values are better.
+    """
+    tuning = request.tuning
+    assert tuning is not None
+    found = []
+    for variant, recipe in recipes.items():
+        plain = recipe.plain()
+        own = {one.key: find_setting(plain, one.key) for one in tuning.keys}
+        trials = tuning.list_trials(values.get(variant.name, {}), own, better)
+        found += [build_trial(request, variant, recipe, one) for one in trials]
+    return found
+
+
+def build_trial(
+    request: CompareRequest, variant: Combination, recipe: Recipe, trial: Trial
+) -> Combination:
+    """Return a trial of a variant, whose training is as long as its rung says."""
+    assert request.tuning is not None
+    divisor = request.tuning.rungs[trial.rung][1]
+    length = shorten_training(recipe.plain()["trainer"], divisor)
+    settings = (f"{key}={text}" for key, text in trial.setting.items())
+    rung = f" rung {trial.rung}" if trial.rung else ""
     return Combination(
-        name=f"{variant.name} trial {number}",
+        name=f"{variant.name} trial {trial.number}{rung}",
         values=variant.values,
-        overrides=(*variant.overrides, *overrides),
+        overrides=(*variant.overrides, *settings, *length),
         trial_of=variant.name,
+        trial=trial,
     )
 
 
 def _parse_options(
     words: Sequence[str], issues: list[ConfigIssue]
-) -> tuple[CompareOptions, tuple[Executor, Executor] | None, list[str]]:
-    """Return options, executors of cells and of trials, and overrides.
+) -> tuple[CompareOptions, Executor | None, Callable[[], Executor] | None, list[str]]:
+    """Return options, an executor and what makes another, and overrides.
 
-    Options that have issues are defaults; executors are None then.
+    Options that have issues are defaults; there is no executor then.
     """
     engines = [word.partition("=")[2] for word in words if word.startswith("engine=")]
     cls: Any = None
@@ -242,15 +344,17 @@ def _parse_options(
     # a guess for as long as options are wrong
     overrides = [word for word in words if "." in word.partition("=")[0]]
     options = CompareOptions()
-    executors: tuple[Executor, Executor] | None = None
+    executor: Executor | None = None
+    make: Callable[[], Executor] | None = None
     classes = (CompareOptions, *([cls] if cls else []))
     with collect_issues(issues):
         own, overrides = split_words(words, classes, (ENCODINGS,))
         common, *special = parse_options(own, classes)
         options = CompareOptions(**common)
         if cls:
-            executors = _build_executor(cls, special[0]), _build_executor(cls, special[0])
-    return options, executors, overrides
+            make = partial(_build_executor, cls, special[0])
+            executor = make()
+    return options, executor, make, overrides
 
 
 def _find_executor(name: str) -> Any:
@@ -312,9 +416,14 @@ def resolve_recipes(
     return recipes
 
 
+def load_variant(request: CompareRequest, combination: Combination) -> Recipe:
+    """Return the recipe of a combination, resolved but not checked."""
+    return config.load(request.recipe, [*request.overrides, *combination.overrides])
+
+
 def _load_recipe(request: CompareRequest, combination: Combination, is_local: bool) -> Recipe:
     words = [*request.overrides, *combination.overrides]
-    recipe = config.load(request.recipe, words)
+    recipe = load_variant(request, combination)
     _check_single_process(recipe)
     if is_local:
         check(recipe)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from signal import SIG_IGN, SIGINT, SIGKILL, SIGTERM, SIGUSR2, Signals, signal
+from typing import Any
 
 from zoo import config
 from zoo.compare.cell_files import (
@@ -17,6 +18,7 @@ from zoo.compare.cell_files import (
     CellFiles,
     build_cell,
     collect_tuning,
+    list_known_trials,
     read_trial,
 )
 from zoo.compare.executors.base import (
@@ -32,6 +34,7 @@ from zoo.compare.executors.base import (
     read_state,
     write_state,
 )
+from zoo.compare.grid import Combination
 from zoo.compare.hypotheses import record_hypotheses
 from zoo.compare.outputs import collect_results, write_results
 from zoo.compare.plan import (
@@ -49,8 +52,17 @@ from zoo.compare.plan import (
     prepare_folder,
     write_plan,
 )
-from zoo.compare.request import ParsedRequest, RebuildOptions, count_gpus, list_seeds, parse_request
+from zoo.compare.request import (
+    ParsedRequest,
+    RebuildOptions,
+    build_trial,
+    count_gpus,
+    list_seeds,
+    load_variant,
+    parse_request,
+)
 from zoo.compare.results import TRAINED, Comparison, State
+from zoo.config import Recipe
 from zoo.config.command_line import parse_options
 from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, NonFiniteError, RecipeError, Stopped, ZooError
@@ -312,24 +324,24 @@ def compare(
     plan = build_plan(request, parsed.recipes, resources, is_local=is_local)
     trials = None
     if parsed.trials:
-        own = _plan_resources(parsed, parsed.trial_executor, len(parsed.trials))
+        own = _plan_resources(parsed, parsed.executor, len(parsed.trials))
         # sums round by the number of threads: trials have as many as cells
         own = replace(own, threads=resources.threads)
         trials = plan_trials(request, parsed.trials, own, is_local=is_local)
-        log.info("%s", describe_costs(plan, trials))
+        assert request.tuning is not None
+        log.info("%s", describe_costs(plan, request.tuning))
+        name = combine_hashes(request.tuning, plan, trials)
+    else:
+        name = plan.hash
 
-    name = plan.hash if trials is None else combine_hashes(plan, trials)
     folder = Path(parsed.options.to or f"comparisons/{plan.recipe}-{name}")
     prepare_folder(folder)
     with run_dir.lock(folder, "another zoo compare is working in this folder"):
         if trials is not None:
-            trials = write_plan(trials, folder / TUNING)
-            _record_hypotheses(parsed, folder)
-            problem = _run_trials(parsed, trials, own, folder / TUNING, len(plan.cells))
+            tuned, tuning, problem = _tune(parsed, own, folder, len(plan.cells))
             if problem is not None:
                 return collect_results(plan, folder), folder, problem
-            tuning, recipes = collect_tuning(request, parsed.trials, trials, folder / TUNING)
-            plan = build_plan(request, recipes, resources, is_local=is_local)
+            plan = build_plan(request, tuned, resources, is_local=is_local)
             plan = replace(plan, tuning=tuning)
         plan = write_plan(plan, folder)
         if trials is None:
@@ -355,11 +367,45 @@ def _plan_resources(parsed: ParsedRequest, executor: Executor, count: int) -> Re
     return executor.plan_resources(count, jobs, gpus)
 
 
+def _tune(
+    parsed: ParsedRequest, resources: Resources, folder: Path, following: int
+) -> tuple[dict[Combination, Recipe], dict[str, Any], ZooError | None]:
+    """Run all trials, those too that the ended ones decide.
+
+    Returns:
+        The recipe of each variant with its best settings, what was found, and why trials are
+        still not done, in which case the others are empty.
+    """
+    request, own = parsed.request, folder / TUNING
+    known: list[str] = []
+    while True:
+        recipes, plan = list_known_trials(parsed, resources, own)
+        names = [cell.name for cell in plan.cells]
+        if names == known:
+            break
+        plan = write_plan(plan, own)
+        if not known:
+            _record_hypotheses(parsed, folder)
+        known = names
+        problem = _run_trials(parsed, plan, resources, own, following)
+        if problem is not None:
+            return {}, {}, problem
+
+    tuning, best = collect_tuning(request, recipes, plan, own)
+    assert request.tuning is not None
+    last = len(request.tuning.rungs) - 1
+    tuned = {}
+    for variant, recipe in parsed.recipes.items():
+        trial = replace(best[variant.name], rung=last)
+        tuned[variant] = load_variant(request, build_trial(request, variant, recipe, trial))
+    return tuned, tuning, None
+
+
 def _run_trials(
     parsed: ParsedRequest, plan: ComparisonPlan, resources: Resources, folder: Path, following: int
 ) -> ZooError | None:
     """Run the trials that are not done; return why some are still not."""
-    runner = CellRunner(folder, plan, parsed.trial_executor, resources, following)
+    runner = CellRunner(folder, plan, parsed.make_executor(), resources, following)
     runs = [folder / TRIALS / cell.name for cell in plan.cells]
     stopped = runner.run([CellProcess(run, Path.cwd()) for run in runs])
     states = [read_state(run) for run in runs]

@@ -1,34 +1,35 @@
-"""Equal tuning: every variant tries the same settings on validation data before it is compared.
+"""Equal tuning: every variant has as many trials on validation data before it is compared.
 
-A setting that suits one encoding is not handed to the others. The design of settings depends on
-the tuned keys and the budget alone, so that no variant has more tries, or better placed ones.
+A setting that suits one encoding is not handed to the others. A design of settings depends on the
+tuned keys and the budget alone. With `sampler=tpe` the second half depends on what the variant's
+own trials came to, and with `halving=2` so does which of them are trained for longer; numbers and
+lengths of trials are the same for all variants.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
 
 import numpy as np
 
-from zoo.compare.grid import SHORT_KEYS, VariedKey, is_below
 from zoo.compare.results import BY, Comparison
-from zoo.config.compose import parse_overrides
-from zoo.config.tree import COMMAND_LINE, collect_issues
-from zoo.errors import ConfigIssue, RecipeError
+from zoo.packages import explain_imports
 from zoo.reporting.tables import format_markdown
 
-TUNE = "tune."
-SCALES = ("log", "linear")
 DIGITS = 4
 """Significant digits of a setting, so that recipes stay legible."""
+SMALLEST_BUDGET = 4
+"""Trials that TPE needs, of which it chooses half."""
+Sampler = Literal["design", "tpe"]
+Setting = Mapping[str, str]
+"""{key: text of an override}; the settings of a trial beside those of the recipe."""
 NEAR = 0.02
 """A trial is near the best if its value differs by at most this share of the best value."""
-EXAMPLE = "write tune.optim.lr=[3e-4,1e-2,log] or tune.optim.lr=[0.001,0.003]"
 CONVENTIONS = (
     "optim.lr",
     "optim.encoding_lr",
@@ -51,9 +52,11 @@ class TunedKey:
     def place(self, share: float) -> float:
         """Return the setting at a share of the range, from 0 at its low end to 1."""
         if self.scale == "log":
-            value = self.low * (self.high / self.low) ** share
-        else:
-            value = self.low + share * (self.high - self.low)
+            return self.round(self.low * (self.high / self.low) ** share)
+        return self.round(self.low + share * (self.high - self.low))
+
+    def round(self, value: float) -> float:
+        """Return a setting of the range with few digits."""
         return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
 
     def describe(self) -> str:
@@ -63,118 +66,167 @@ class TunedKey:
         return f"[{self.low:g},{self.high:g},{self.scale}]"
 
 
+@dataclass(frozen=True)
+class Trial:
+    """A training of a variant: the number of its settings, how often it survived, the settings."""
+
+    number: int
+    rung: int
+    setting: Setting
+
+
 @dataclass(frozen=True, kw_only=True)
 class TuningRequest:
-    """What is tuned for each variant, and by how many trials on which seed."""
+    """What is tuned for each variant, by how many trials on which seed, and how they are chosen."""
 
     keys: tuple[TunedKey, ...]
     budget: int
     seed: int
+    sampler: Sampler = "design"
+    halving: int | None = None
 
     @property
-    def points(self) -> list[dict[str, str]]:
-        """The settings of each trial as {key: text of an override}; the first has none."""
+    def points(self) -> list[Setting]:
+        """The settings of a design; the first has none, and is the recipe as it is."""
         return [{}, *_design_points(self.keys, self.budget - 1)]
 
+    @property
+    def rungs(self) -> list[tuple[int, int]]:
+        """(trials, by what the length of training is divided) of each rung."""
+        if self.halving is None:
+            return [(self.budget, 1)]
+        last = 0
+        while self.budget // self.halving ** (last + 1):
+            last += 1
+        return [
+            (self.budget // self.halving**rung, self.halving ** (last - rung))
+            for rung in range(last + 1)
+        ]
 
-def split_tuning_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate the words that say what is tuned from all others."""
-    return (
-        [word for word in words if word.startswith(TUNE)],
-        [word for word in words if not word.startswith(TUNE)],
+    @property
+    def count(self) -> int:
+        """How often each variant is trained."""
+        return sum(trials for trials, _ in self.rungs)
+
+    def list_trials(
+        self, values: Mapping[tuple[int, int], float | None], own: Mapping[str, Any], better: str
+    ) -> list[Trial]:
+        """Return the trials of a variant, as far as ended ones decide them.
+
+        Args:
+            values: {(number, rung): validation metric} of trials that have ended, None if one
+                became non-finite.
+            own: {key: value} that the recipe itself has, for `tpe`.
+            better: Whether high or low values are better.
+        """
+        if self.sampler == "tpe":
+            return self._list_by_tpe(values, own, better)
+        trials = [Trial(number, 0, point) for number, point in enumerate(self.points)]
+        settings = {one.number: one.setting for one in trials}
+        for rung, (count, _) in enumerate(self.rungs[1:], start=1):
+            before = [one for one in trials if one.rung == rung - 1]
+            reached = {one.number: values.get((one.number, rung - 1)) for one in before}
+            if any((one.number, rung - 1) not in values for one in before):
+                break
+            numbers = _order(reached, better)[:count]
+            trials += [Trial(number, rung, settings[number]) for number in sorted(numbers)]
+        return trials
+
+    def _list_by_tpe(
+        self, values: Mapping[tuple[int, int], float | None], own: Mapping[str, Any], better: str
+    ) -> list[Trial]:
+        """Return the first half of the design, then what TPE suggests after all before it."""
+        trials = [Trial(number, 0, point) for number, point in enumerate(self.points)]
+        trials = trials[: count_shared(self.budget)]
+        while len(trials) < self.budget and all((one.number, 0) in values for one in trials):
+            found = [(one.setting, values[one.number, 0]) for one in trials]
+            found[0] = _keep_allowed(self.keys, own), found[0][1]
+            suggested = suggest_by_tpe(self.keys, found, better, [self.seed, len(trials)])
+            trials.append(Trial(len(trials), 0, suggested))
+        return trials
+
+
+def count_shared(budget: int) -> int:
+    """Return how many trials of `tpe` have the same settings for all variants."""
+    return -(-budget // 2)
+
+
+def _order(reached: Mapping[int, float | None], better: str) -> list[int]:
+    """Return the numbers of trials with a value, the best first, of equal ones the first."""
+    sign = -1 if better == "high" else 1
+    return sorted(
+        (number for number, value in reached.items() if value is not None),
+        key=lambda number: (sign * (reached[number] or 0.0), number),
     )
 
 
-def parse_tuned_keys(words: Sequence[str], varied: Sequence[VariedKey]) -> tuple[TunedKey, ...]:
-    """Return the keys that are tuned, in the order of the words.
+def _keep_allowed(keys: Sequence[TunedKey], own: Mapping[str, Any]) -> Setting:
+    """Return the recipe's own settings as texts; none if one of them lies outside of its range."""
+    found = {}
+    for one in keys:
+        value = own.get(one.key)
+        if one.scale == "choices":
+            text = next((text for text in one.choices if json.loads(text) == value), None)
+        else:
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            number = float(value) if is_number and value is not None else math.nan
+            text = repr(number) if one.low <= number <= one.high else None
+        if text is None:
+            return {}
+        found[one.key] = text
+    return found
+
+
+def suggest_by_tpe(
+    keys: Sequence[TunedKey],
+    found: Sequence[tuple[Setting, float | None]],
+    better: str,
+    seed: Sequence[int],
+) -> Setting:
+    """Return the setting that a tree-structured Parzen estimator would try next.
+
+    The study is made anew of the trials that have ended, and its sampler begins with a seed of its
+    own, so that a comparison that was interrupted asks for the same.
 
     Args:
-        words: `tune.key=[...]`. Two numbers and the word log or linear are a range; all other
-            lists are choices.
-        varied: The keys that vary, which are not tuned too.
-
-    Raises:
-        RecipeError: Something is wrong with some words; all issues are reported together.
+        keys: What is tuned.
+        found: Settings and values; those without settings are left out, and those without a value
+            count as worse than all others.
+        better: Whether high or low values are better.
+        seed: Numbers that the sampler's seed is made of.
     """
-    issues: list[ConfigIssue] = []
-    found: dict[str, TunedKey] = {}
-    for override in parse_overrides(words, issues):
-        word = ".".join(override.parts)
-        key = SHORT_KEYS.get(word.removeprefix(TUNE), word.removeprefix(TUNE))
-        values: Any = None if override.value is None else override.value.data
-        with collect_issues(issues):
-            problem = _find_problem(key, found, varied)
-            if problem is not None:
-                raise _refuse(word, *problem)
-            found[key] = _parse_key(word, key, values)
-    if issues:
-        raise RecipeError(*issues)
-    return tuple(found.values())
-
-
-def _refuse(word: str, problem: str, remedy: str) -> RecipeError:
-    return RecipeError(ConfigIssue(COMMAND_LINE, word, problem, remedy))
-
-
-def _find_problem(
-    key: str, found: Mapping[str, TunedKey], varied: Sequence[VariedKey]
-) -> tuple[str, str] | None:
-    """Return what forbids to tune a key, and what would be right; None if nothing does."""
-    if key == "seed" or key.startswith(("evaluate.", "generate.", "predict.")):
-        return "the key does not change how a model is trained for a seed", "tune another key"
-    if key in found:
-        return "the key is tuned twice", "write one list"
-    for other in found:
-        if is_below(other, key) or is_below(key, other):
-            return (
-                f"the key is tuned, and so is {other}, which overlaps it",
-                "leave one of them out",
+    with explain_imports():
+        import optuna
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    distributions: dict[str, optuna.distributions.BaseDistribution] = {
+        one.key: optuna.distributions.CategoricalDistribution(one.choices)
+        if one.scale == "choices"
+        else optuna.distributions.FloatDistribution(one.low, one.high, log=one.scale == "log")
+        for one in keys
+    }
+    number = int(np.random.SeedSequence([*seed]).generate_state(1)[0])
+    sampler = optuna.samplers.TPESampler(seed=number, n_startup_trials=0)
+    direction: Literal["maximize", "minimize"] = "maximize" if better == "high" else "minimize"
+    study = optuna.create_study(sampler=sampler, direction=direction)
+    states = optuna.trial.TrialState
+    for setting, value in found:
+        if not setting:
+            continue
+        params = {
+            one.key: setting[one.key] if one.scale == "choices" else float(setting[one.key])
+            for one in keys
+        }
+        state = states.PRUNED if value is None else states.COMPLETE
+        study.add_trial(
+            optuna.trial.create_trial(
+                params=params, distributions=distributions, value=value, state=state
             )
-    for one in varied:
-        if is_below(one.key, key):
-            return f"the key is tuned, and {one.key} varies", "leave one of them out"
-    return None
-
-
-def _parse_key(word: str, key: str, values: Any) -> TunedKey:
-    if not isinstance(values, list) or not values:
-        raise _refuse(word, "expected a range or a list of choices", EXAMPLE)
-    if not any(isinstance(value, str) and value in SCALES for value in values):
-        texts = [json.dumps(value, ensure_ascii=False) for value in values]
-        if len(set(texts)) < len(texts):
-            raise _refuse(word, "the list has a choice twice", "list it once")
-        return TunedKey(key=key, scale="choices", choices=tuple(texts))
-
-    *bounds, scale = values
-    is_range = len(bounds) == 2 and scale in SCALES and all(map(_is_finite_number, bounds))
-    if not is_range:
-        problem = "a range is two numbers and the word log or linear"
-        raise _refuse(word, problem, EXAMPLE)
-    low, high = map(float, bounds)
-    if low >= high:
-        raise _refuse(
-            word, f"the range from {low:g} to {high:g} is empty", "write the low end first"
         )
-    if scale == "log" and low <= 0:
-        raise _refuse(
-            word, f"a log range cannot begin at {low:g}", "begin above 0, or write linear"
-        )
-    return TunedKey(key=key, low=low, high=high, scale=scale)
-
-
-def _is_finite_number(value: Any) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value)
-
-
-def check_budget(keys: Sequence[TunedKey], budget: int) -> None:
-    """Raise RecipeError if there are fewer settings than trials."""
-    if any(one.scale != "choices" for one in keys):
-        return
-    most = 1 + math.prod(len(one.choices) for one in keys)
-    if budget > most:
-        problem = f"the choices give {most} settings, the recipe's own among them"
-        raise _refuse("budget", problem, f"write budget={most}, or more choices")
+    chosen = study.ask(distributions).params
+    return {
+        one.key: chosen[one.key] if one.scale == "choices" else repr(one.round(chosen[one.key]))
+        for one in keys
+    }
 
 
 def _design_points(keys: Sequence[TunedKey], count: int) -> list[dict[str, str]]:
@@ -220,8 +272,38 @@ def _cycle_choices(keys: Sequence[TunedKey], count: int, *, is_alone: bool) -> l
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
+def count_length(trainer: Mapping[str, Any]) -> tuple[str, int]:
+    """Return what ends training by the recipe's section `trainer`: its steps, or its epochs."""
+    key = "max_steps" if trainer["max_steps"] else "max_epochs"
+    return key, trainer[key]
+
+
+def shorten_training(trainer: Mapping[str, Any], divisor: int) -> Iterator[str]:
+    """Yield the override that divides the length of training; none for a divisor of 1."""
+    key, length = count_length(trainer)
+    if divisor > 1:
+        yield f"trainer.{key}={length // divisor}"
+
+
+def describe_length(trainer: Mapping[str, Any]) -> str:
+    """Return how long the recipe's section `trainer` trains, in words: 500 steps."""
+    key, length = count_length(trainer)
+    unit = key.removeprefix("max_")
+    return f"{length:,} {unit if length != 1 else unit.removesuffix('s')}"
+
+
+def is_finite_number(value: Any) -> bool:
+    """Tell whether a value is a number, and finite."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)
+
+
 def summarize_tuning(
-    request: TuningRequest, monitor: str, better: str, trials: Mapping[str, Sequence[Any]]
+    request: TuningRequest,
+    monitor: str,
+    better: str,
+    trials: Mapping[str, Sequence[Any]],
+    lengths: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return what the trials of all variants found, as plain data.
 
@@ -229,8 +311,10 @@ def summarize_tuning(
         request: What was tuned.
         monitor: The validation metric.
         better: Whether high or low values of it are better.
-        trials: {variant: its trials as {settings, value, error}, in order}. Without a value a
-            trial became non-finite.
+        trials: {variant: its trials as {settings, value, rung}, in order}. The value is that of
+            the longest training of a trial, and its rung says how often it survived before; without
+            a value it became non-finite.
+        lengths: How long the trials of each rung are, in words.
     """
     variants = {}
     for name, own in trials.items():
@@ -240,35 +324,50 @@ def summarize_tuning(
             "near": _list_near(own, better),
             "edges": _list_edges(request.keys, own, better),
         }
-    return {
+    summary: dict[str, Any] = {
         "budget": request.budget,
         "seed": request.seed,
         "monitor": monitor,
         "better": better,
+        "sampler": request.sampler,
         "keys": [
             {"key": one.key, "searched": one.describe(), "choices": [*one.choices]}
             for one in request.keys
         ],
         "variants": variants,
     }
+    if request.halving is not None:
+        pairs = zip(request.rungs, lengths, strict=True)
+        summary["rungs"] = [{"trials": trials, "length": length} for (trials, _), length in pairs]
+    return summary
 
 
 def find_best(trials: Sequence[Mapping[str, Any]], better: str) -> int | None:
-    """Return the number of the best trial, of equal ones the first; None if all failed."""
+    """Return the number of the best trial of those that trained longest, of equal ones the first.
+
+    None if all failed.
+    """
     sign = 1 if better == "high" else -1
     measured = [number for number, one in enumerate(trials) if one["value"] is not None]
-    return max(measured, key=lambda number: sign * trials[number]["value"], default=None)
+    return max(
+        measured,
+        key=lambda number: (trials[number].get("rung", 0), sign * trials[number]["value"]),
+        default=None,
+    )
 
 
 def _list_near(trials: Sequence[Mapping[str, Any]], better: str) -> list[int]:
+    """Return the trials near the best one, of those that trained as long."""
     best = find_best(trials, better)
     if best is None:
         return []
-    value = trials[best]["value"]
+    value, rung = trials[best]["value"], trials[best].get("rung", 0)
     return [
         number
         for number, one in enumerate(trials)
-        if one["value"] is not None and abs(one["value"] - value) <= NEAR * abs(value)
+        if one["value"] is not None
+        and one.get("rung", 0) == rung
+        and abs(one["value"] - value) <= NEAR * abs(value)
     ]
 
 
@@ -280,9 +379,9 @@ def _list_edges(
     edges = []
     for one in keys:
         values = [trial["settings"].get(one.key) for trial in trials]
-        numbers = [value for value in values if _is_finite_number(value)]
+        numbers = [value for value in values if is_finite_number(value)]
         chosen = None if best is None else values[best]
-        if len(set(numbers)) < 3 or not _is_finite_number(chosen):
+        if len(set(numbers)) < 3 or not is_finite_number(chosen):
             continue
         if chosen in (min(numbers), max(numbers)):
             side = "lower" if chosen == min(numbers) else "upper"
@@ -299,14 +398,16 @@ def format_tuning(comparison: Comparison) -> str:
     rows = []
     for name, found in tuning["variants"].items():
         best = found["trials"][found["best"]]
+        rung = best.get("rung", 0)
+        compared = sum(one.get("rung", 0) == rung for one in found["trials"])
         rows.append(
             [
                 name,
                 *(_format_setting(best["settings"].get(key)) for key in keys),
                 f"{found['best']}",
-                _format_value(best["value"]),
-                _format_value(found["trials"][0]["value"]),
-                f"{len(found['near'])} of {tuning['budget']}",
+                _format_value(best, rung),
+                _format_value(found["trials"][0], rung),
+                f"{len(found['near'])} of {compared}",
             ]
         )
     near = f"within {NEAR:.0%}"
@@ -323,10 +424,22 @@ def describe_tuning(comparison: Comparison) -> str:
     if tuning is None:
         return ""
     searched = ", ".join(f"{one['key']} over {one['searched']}" for one in tuning["keys"])
+    how = " with the same settings"
+    if tuning.get("sampler") == "tpe":
+        shared = count_shared(tuning["budget"])
+        how = f", the first {shared} with the same settings, the others chosen by TPE"
+    text = (
+        f"Each variant was tuned by {tuning['budget']} trials{how}: {searched}; trial 0 is the "
+        f"recipe's own. "
+    )
+    if "rungs" in tuning:
+        rungs = [f"{one['trials']} of {one['length']}" for one in tuning["rungs"]]
+        text += (
+            f"Successive halving, each length trained anew: {', '.join(rungs)}; the best went on. "
+        )
     return (
-        f"Each variant was tuned by {tuning['budget']} trials with the same settings: {searched}; "
-        f"trial 0 is the recipe's own. The best {tuning['monitor']} of seed {tuning['seed']} "
-        "decided; no trial was tested, and no seed of the results was used."
+        f"{text}The best {tuning['monitor']} of seed {tuning['seed']} decided; no trial was "
+        "tested, and no seed of the results was used."
     )
 
 
@@ -378,8 +491,10 @@ def list_warnings(comparison: Comparison) -> list[str]:
 
 
 def _format_setting(value: Any) -> str:
-    return f"{value:g}" if _is_finite_number(value) else json.dumps(value, ensure_ascii=False)
+    return f"{value:g}" if is_finite_number(value) else json.dumps(value, ensure_ascii=False)
 
 
-def _format_value(value: float | None) -> str:
-    return "non-finite" if value is None else f"{value:.4f}"
+def _format_value(trial: Mapping[str, Any], rung: int) -> str:
+    """Format a trial's value; in brackets if it ended on a shorter rung than this one."""
+    text = "non-finite" if trial["value"] is None else f"{trial['value']:.4f}"
+    return text if trial.get("rung", 0) == rung else f"({text})"
