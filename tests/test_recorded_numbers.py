@@ -10,6 +10,8 @@ from pathlib import Path
 import comparisons
 import pytest
 
+from zoo.compare.results import TRAINED
+
 ROOT = Path(__file__).parent.parent
 PAGES = [
     "README.md",
@@ -27,11 +29,28 @@ def docs():
         yield importlib.import_module("comparison_pages"), importlib.import_module("quoted_numbers")
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, "docs/overview.md"])
 def test_prose_has_no_number_but_quoted_ones(page, docs):
     text = (ROOT / page).read_text().partition("## Recorded\n")[0]
+    if page == "docs/overview.md":
+        # its tables and the count of seeds are made
+        seeds = {str(len(docs[0].read_comparison(one).seeds)) for one in docs[0].list_records()}
+        text = re.sub(r"^\|.*$", "", text, flags=re.MULTILINE)
+        text = text.replace(f"a mean over {' or '.join(sorted(seeds))} seeds", "")
     assert docs[1].list_unquoted(text, FACTS) == []
     assert docs[1].update_numbers(text) == text, "run python docs/pages.py"
+
+
+def test_heads_of_the_overview_say_what_was_compared(docs):
+    made, _ = docs
+    for _, *columns in made.OVERVIEW_TABLES.values():
+        for column in columns:
+            found = re.findall(r"\d+", column.head)
+            comparison = column.comparison
+            recipe = json.dumps(comparison.base["data"]) + comparison.training_size
+            known = re.findall(r"\d+", recipe if column.condition == TRAINED else column.condition)
+            evaluated = json.dumps(comparison.base["evaluate"])
+            assert {*found[-1:]} <= {*known, *re.findall(r"\d+", evaluated)}, column
 
 
 def test_the_versions_of_python_are_those_of_the_package():
@@ -45,7 +64,15 @@ def test_a_wrong_number_is_found_and_written_anew(docs):
     _, quoted = docs
     mark = "<!-- speed/lm_small: most t5 kerple -->"
     assert quoted.update_numbers(f"takes 9.99{mark}") == f"takes 1.13{mark}"
-    assert quoted.list_unquoted(f"a 1.13{mark}\nb 0.5 more\n`c 1`\nt5, ViT-S") == ["b 0.5 more"]
+    assert quoted.list_unquoted(f"a 1.13{mark}\nb 0.5 more\n`c 1`\nt5, ViT-S\nthree of 4") == [
+        "b 0.5 more",
+        "three of 4",
+    ]
+    assert quoted.list_unquoted("as often\nhalf of them\nTwice so\none of them") == [
+        "half of them",
+        "Twice so",
+    ]
+    assert quoted.count_numbers([f"a 1.13{mark}\n| t5 | 0.5 |\n## Recorded\n2 of 3, t5"]) == (1, 3)
     for query in ("speed/lm_small: ratio nobody", "memory/flipflop: mean nobody"):
         with pytest.raises(ValueError, match="nothing is found"):
             quoted.update_numbers(f"1<!-- {query} -->")
