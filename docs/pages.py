@@ -88,11 +88,12 @@ def write_pages() -> dict[Path, str]:
         DOCS / "overview.md": comparison_pages.write_overview(),
         DOCS / "conformance.md": conformance_page.write_conformance_page(DOCS / "conformance"),
         DOCS / "speed.md": measured_pages.write_speed_page(DOCS / "speed.md"),
-        DOCS / "equip.md": equip_page.write_equip_page(DOCS / "equip.md"),
         import_graph.PICTURE: import_graph.draw_graph(import_graph.read_imports()),
     }
     pretrained = DOCS / "questions" / "pretrained.md"
     pages[pretrained] = measured_pages.write_pretrained_page(pretrained)
+    transformers = DOCS / "equip" / "transformers.md"
+    pages[transformers] = equip_page.write_families(transformers.read_text(encoding="utf-8"))
     readme = DOCS.parent / "README.md"
     pages[readme] = quoted_numbers.update_numbers(readme.read_text(encoding="utf-8"))
     pages |= comparison_pages.write_question_pages()

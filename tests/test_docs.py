@@ -13,6 +13,7 @@ import pytest
 import torch
 from pictures import parquet
 from tables import corpus, text
+from without_torchvision import import_timm
 
 import zoo
 from zoo import api
@@ -97,6 +98,11 @@ SECTIONS = {field.name for field in dataclasses.fields(Recipe)} - {"name", "loca
 # Pages show the errors that these keys cause.
 MISSPELT = {"model.depht", "optim.param_groups"}
 EXAMPLE_FILES = {"zoo/encodings/window.py"}
+NEEDED = {
+    "transformers": lambda: pytest.importorskip("transformers"),
+    "timm": import_timm,
+    "pytorch": lambda: None,
+}
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 QUESTIONS = sorted((ROOT / "docs" / "questions").glob("*.md"))
 
@@ -109,8 +115,12 @@ def pages():
         yield importlib.import_module("pages")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+RUN = ["README.md", "docs/python.md", *(f"docs/equip/{name}.md" for name in NEEDED)]
+
+
+@pytest.mark.parametrize("page", RUN)
 def test_the_python_of_pages_runs(page, tmp_path, monkeypatch):
+    NEEDED.get(Path(page).stem, lambda: None)()
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     exec("\n".join(blocks), {})
@@ -295,7 +305,8 @@ def test_the_prose_of_a_docstring_is_escaped(pages):
 
 def test_every_page_stands_in_the_site():
     site = (ROOT / "mkdocs.yml").read_text()
-    for page in [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("questions/*.md")]:
+    folders = [ROOT / "docs", ROOT / "docs" / "questions", ROOT / "docs" / "equip"]
+    for page in [page for folder in folders for page in folder.glob("*.md")]:
         assert page.relative_to(ROOT / "docs").as_posix() in site
 
 

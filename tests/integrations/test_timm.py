@@ -7,11 +7,14 @@ import pytest
 import torch
 from without_torchvision import import_timm
 
-timm = import_timm()
+import_timm()
 
 import zoo  # noqa: E402
 from zoo.errors import OptionError  # noqa: E402
 
+loss_functions = importlib.import_module("timm.loss")
+optim = importlib.import_module("timm.optim")
+task = importlib.import_module("timm.task")
 eva = importlib.import_module("timm.models.eva")
 vision = importlib.import_module("timm.models.vision_transformer")
 
@@ -75,19 +78,21 @@ def test_without_positions_the_attention_is_that_of_timm(name):
 
 
 @torch.no_grad()
-def test_learned_is_the_table_of_timm():
-    model = build(vision.VisionTransformer, no_embed_class=True)
+@pytest.mark.parametrize("sizes", [(32, 32), (48, 40), (16, 24)])
+def test_learned_is_the_table_of_timm_to_the_bit(sizes):
+    model = build(vision.VisionTransformer, no_embed_class=True, dynamic_img_size=True)
     torch.nn.init.normal_(model.pos_embed)
-    table, expected = model.pos_embed[0].clone(), model(draw_images())
-    zoo.equip(model, "learned")
-    assert (model(draw_images()) - expected).abs().max() > 1e-3
+    images = draw_images(*sizes)
+    table, expected = model.pos_embed[0].clone(), model(images)
+    zoo.equip(model, {"name": "learned", "antialias": True})
+    assert (model(images) - expected).abs().max() > 1e-3
     model.zoo_encoding["learned"].table.copy_(table)
-    torch.testing.assert_close(model(draw_images()), expected, atol=1e-6, rtol=1e-6)
+    assert torch.equal(model(images), expected)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("sizes", [(32, 32), (48, 40)])
-def test_rope_mixed_is_that_of_timm(sizes):
+@pytest.mark.parametrize("sizes", [(32, 32), (48, 40), (16, 24)])
+def test_rope_mixed_is_that_of_timm_to_the_bit(sizes):
     model = build(eva.Eva, **MIXED, use_abs_pos_emb=False)
     model.rope.freqs.mul_(3)
     frequencies, expected = model.rope.freqs.clone(), model(draw_images(*sizes))
@@ -95,7 +100,25 @@ def test_rope_mixed_is_that_of_timm(sizes):
     assert (model(draw_images(*sizes)) - expected).abs().max() > 1e-4
     for number, encoding in enumerate(model.zoo_encoding["rope_mixed"]):
         encoding.frequencies.copy_(frequencies[:, number])
-    torch.testing.assert_close(model(draw_images(*sizes)), expected, atol=1e-5, rtol=1e-5)
+    assert torch.equal(model(draw_images(*sizes)), expected)
+
+
+def test_a_task_of_timm_trains_an_equipped_model():
+    model = build(vision.VisionTransformer).train()
+    zoo.equip(model, "comrope_ld")
+    before = {name: one.detach().clone() for name, one in model.named_parameters()}
+    step = task.ClassificationTask(model, loss_functions.LabelSmoothingCrossEntropy(0.1))
+    optimizer = optim.create_optimizer_v2(model, opt="adamw", lr=1e-2, weight_decay=0.05)
+    losses = []
+    for _ in range(6):
+        loss = step(draw_images(), torch.tensor([1, 4]))["loss"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0]
+    kept = [name for name, one in model.named_parameters() if torch.equal(one, before[name])]
+    assert kept == ["pos_embed"]  # set to 0 and frozen
 
 
 @pytest.mark.parametrize(

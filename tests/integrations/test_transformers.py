@@ -1,12 +1,9 @@
 """Models of transformers with encodings of zoo, against the models as they are."""
 
 import copy
-import importlib
 import subprocess
 import sys
 import warnings
-from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
@@ -45,7 +42,6 @@ DECODERS = {
     "Granite": GROUPED,
     "GPTNeoX": {**SIZES, **TOKENS},
 }
-MATRIX = ("Llama", "GPT2")
 LONGER = {
     "linear": {"rope_type": "linear", "factor": 4.0},
     "llama3": {
@@ -57,7 +53,6 @@ LONGER = {
     },
     "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
 }
-ENCODINGS = [["alibi", "dape"] if name == "dape" else name for name in zoo.encoding_names()]
 
 
 @pytest.fixture(autouse=True)
@@ -137,58 +132,6 @@ def test_packed_texts_equal_texts_alone():
     together = model(ids, position_ids=packed, use_cache=False).logits
     torch.testing.assert_close(together[:, :8], model(ids[:, :8]).logits)
     torch.testing.assert_close(together[:, 8:], model(ids[:, 8:]).logits)
-
-
-@pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
-@pytest.mark.parametrize("name", MATRIX)
-def test_decoding_equals_a_full_pass_and_gradients_arrive(name, encoding):
-    model = build_gpt2() if name == "GPT2" else build(name, **DECODERS[name])
-    untouched = {key: value.clone() for key, value in model.state_dict().items()}
-    try:
-        zoo.equip(model, encoding)
-    except OptionError:
-        after = model.state_dict()
-        assert list(after) == list(untouched)
-        assert all(torch.equal(after[key], value) for key, value in untouched.items())
-        return
-
-    ids = make_batch()["input_ids"]
-    with torch.no_grad():
-        full = model(ids).logits
-        step = model(ids[:, :12], use_cache=True)
-        logits = [step.logits]
-        for end in range(13, 21):
-            step = model(ids[:, end - 1 : end], cache=step.cache, use_cache=True)
-            logits.append(step.logits)
-    torch.testing.assert_close(torch.cat(logits, dim=1), full, atol=1e-4, rtol=0)
-
-    weights = torch.randn(full.shape, generator=torch.Generator().manual_seed(2))
-    (model.train()(ids).logits * weights).sum().backward()
-    for key, parameter in model.named_parameters():
-        if key.startswith("zoo_encoding") and not key.endswith("tupe.reset"):
-            assert parameter.grad is not None, key
-            assert parameter.grad.isfinite().all(), key
-
-
-def test_models_take_the_encodings_that_the_page_says(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "docs"))
-    page = importlib.import_module("equip_page")
-    models = {
-        "decoder": build("Llama", **SIZES),
-        "text encoder": build("Bert", "ForMaskedLM", **SIZES, **TOKENS),
-        "image model": build("ViT", "Model", **IMAGES),
-    }
-    for (kind, model), entry in product(models.items(), ENCODINGS):
-        name = entry[-1] if isinstance(entry, list) else entry
-        answer = page.find_answer(name, *page.KINDS[kind])
-        indexed = {"name": name, "coordinates": "index"}
-        try:
-            zoo.equip(model, indexed if answer == "with index coordinates" else entry)
-        except OptionError:
-            assert answer not in ("yes", "with index coordinates"), (kind, name)
-        else:
-            assert answer in ("yes", "with index coordinates"), (kind, name)
-            zoo.unequip(model)
 
 
 @torch.no_grad()

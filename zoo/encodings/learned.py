@@ -10,7 +10,12 @@ from torch import Tensor, nn
 
 from zoo.attention import AttentionCall, Dims, Encoding, Tokens
 from zoo.encodings.common.panels import Panels, row_norm_panel
-from zoo.encodings.common.position_tables import NORMS_CAPTION, read_rows, resize_table
+from zoo.encodings.common.position_tables import (
+    NORMS_CAPTION,
+    read_rows,
+    resize_antialiased,
+    resize_table,
+)
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 
@@ -21,15 +26,24 @@ class Learned(Encoding):
 
     `table` has a row per position of training, row-major over several axes. A grid of another size
     reads it bicubically at fractions of the grid, as images are resized (a = -0.75, no
-    antialiasing); a text longer than the table is refused, unless `stretch` resamples the table to
-    so many times its length. `shared: false` adds a separate table to the attention input of every
-    layer (Al-Rfou et al. 2019, arXiv:1808.04444).
+    antialiasing), or with `antialias` as timm resizes it (a = -0.5). A text longer than the table
+    is refused, unless `stretch` resamples the table to so many times its length. `shared: false`
+    adds a separate table to the attention input of every layer (Al-Rfou et al. 2019,
+    arXiv:1808.04444).
     """
 
     axes = (1, 2, 3)
 
-    def __init__(self, dims: Dims, *, stretch: Annotated[float, Between(1)] = 1.0) -> None:
+    def __init__(
+        self, dims: Dims, *, stretch: Annotated[float, Between(1)] = 1.0, antialias: bool = False
+    ) -> None:
         super().__init__(dims)
+        if antialias and dims.axes != 2:
+            problem = f"learned: antialias is for grids of 2 axes, not {dims.axes}"
+            raise OptionError("antialias", f"{problem}; leave it out")
+        if antialias:
+            self.no_export_reason = "it resizes its table to the size that an image has"
+        self.antialias = antialias
         if stretch != 1 and dims.axes > 1:
             problem = f"learned: stretch {stretch:g} has no effect on a grid, which is resampled"
             raise OptionError("stretch", f"{problem} to any size already; leave it out")
@@ -55,5 +69,9 @@ class Learned(Encoding):
         return [row_norm_panel(title, self.table, self.dims.sizes, NORMS_CAPTION)]
 
     def _add_rows(self, tokens: Tokens) -> Tokens:
-        rows = read_rows(self.table, tokens, self.dims.sizes, self.stretch)
+        table: Tensor = self.table
+        sizes = self.dims.sizes
+        if self.antialias:
+            table, sizes = resize_antialiased(table, tokens, sizes)
+        rows = read_rows(table, tokens, sizes, self.stretch)
         return tokens.replace(x=tokens.x + rows.to(tokens.x.dtype))

@@ -9,8 +9,9 @@ from math import prod
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from zoo.attention import AttentionCall, BlockBias, Span, Tokens
+from zoo.attention import AttentionCall, BlockBias, Span, Tokens, upcast
 from zoo.attention.call import Index
 from zoo.attention.coordinates import grid, grid_shape
 from zoo.attention.tokens import pick
@@ -72,6 +73,36 @@ def read_rows(
         _check_range(pos, round(sizes[0] * stretch), tokens.has_position)
         pos = pos if stretch == 1 else _resample(pos, 1 / stretch)
     return sum(weight * table[row] for weight, row in bicubic_neighbours(pos, sizes))  # type: ignore[return-value]
+
+
+def resize_antialiased(
+    table: Tensor, tokens: Tokens, sizes: tuple[int, ...]
+) -> tuple[Tensor, tuple[int, ...]]:
+    """Resize a table to the grid of tokens, bicubically and with antialiasing.
+
+    Args:
+        table: Rows [tokens, D] of a grid of two axes, row-major.
+        tokens: Tokens; without a grid size they have coordinates on the grid of the table.
+        sizes: Size of the grid.
+
+    Returns:
+        The rows of the new grid, and its size.
+
+    Raises:
+        OptionError: The samples have grids of different sizes.
+    """
+    found = tokens.grid_size
+    if found is None:
+        return table, sizes
+    if not (found == found[:1, :1]).all():
+        problem = "antialias needs grids of one size in a batch"
+        raise OptionError("antialias", f"learned: {problem}; leave it out")
+    target = tuple(int(size) for size in found[0, 0])
+    if target == sizes:
+        return table, sizes
+    image = table.reshape(1, *sizes, -1).permute(0, 3, 1, 2)
+    resized = F.interpolate(upcast(image), size=target, mode="bicubic", antialias=True)
+    return resized.permute(0, 2, 3, 1).reshape(-1, table.shape[1]).to(table.dtype), target
 
 
 def resize_table(
