@@ -52,6 +52,7 @@ HOSTILE = "cat\x1b[2J\u202egnp\ndog\udcff"
 SHOWN = r"cat\x1b[2J\u202egnp\ndog\udcff"
 
 
+@pytest.mark.robustness
 def test_hostile_names_are_escaped_wherever_they_are_shown(capsys, monkeypatch):
     from zoo.cli.main import main
     from zoo.errors import DataError
@@ -73,6 +74,7 @@ def test_hostile_names_are_escaped_wherever_they_are_shown(capsys, monkeypatch):
     assert capsys.readouterr().err == "zoo: \\x1b[2J\\u202e: no such file\n"
 
 
+@pytest.mark.robustness
 @pytest.mark.parametrize(
     ("most", "free", "chosen"),
     [(2, 2.0, 2), (2, 1.6, 2), (2, 1.0, 1), (2, 0.0, 1), (16, 12.7, 13), (4, 9.0, 4), (8, None, 8)],
@@ -81,6 +83,7 @@ def test_a_small_model_takes_as_many_threads_as_cores_are_free(most, free, chose
     assert utils.choose_threads(most, free) == chosen
 
 
+@pytest.mark.robustness
 def test_free_cores_are_those_that_were_idle_meanwhile(tmp_path, monkeypatch):
     stat = tmp_path / "stat"
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 3}, raising=False)

@@ -7,6 +7,8 @@ import zoo
 from zoo import Dims
 from zoo.errors import OptionError
 
+pytestmark = pytest.mark.robustness
+
 NAMES = [name for name in zoo.encoding_names() if name != "dape"]  # which adapts the bias of others
 BACKENDS = ("auto", "reference", "chunked", "sdpa", "flex")
 EMPTY = [(0, 8, 8), (2, 0, 0), (2, 8, 0), (0, 8, 1)]  # samples, keys, queries

@@ -15,6 +15,8 @@ from zoo.compare.outputs import write_results
 from zoo.evaluation import generate
 from zoo.utils import EscapingFormatter, escape_text
 
+pytestmark = pytest.mark.robustness
+
 OBEYED = "\x1b\x07\u202e"
 
 

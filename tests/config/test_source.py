@@ -158,6 +158,7 @@ def test_merge_sign_in_quotes_is_a_key() -> None:
     assert parsed("'<<': 1") == {"<<": 1}
 
 
+@pytest.mark.robustness
 def test_a_byte_order_mark_is_no_part_of_a_key() -> None:
     Path("marked.yaml").write_text("seed: 1\n", encoding="utf-8-sig")
     assert read_file(Path("marked.yaml"), []).data == {"seed": 1}

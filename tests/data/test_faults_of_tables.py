@@ -262,6 +262,7 @@ def test_plain_numbers_mean_what_the_recipe_lists(tmp_path):
     assert labels.tolist() == [1, 0, 1, 0]
 
 
+@pytest.mark.robustness
 def test_damaged_pages_of_parquet_are_noticed_where_they_have_checksums(tmp_path):
     import pyarrow
     from pyarrow import parquet
@@ -282,6 +283,7 @@ def test_damaged_pages_of_parquet_are_noticed_where_they_have_checksums(tmp_path
             open_tables(str(name))
 
 
+@pytest.mark.robustness
 def test_a_file_whose_name_is_not_text_is_named(tmp_path):
     for label in ("cat", "dog"):
         (tmp_path / "train" / label).mkdir(parents=True)
@@ -289,3 +291,19 @@ def test_a_file_whose_name_is_not_text_is_named(tmp_path):
     os.rename(tmp_path / "train/cat/a.png", os.fsencode(tmp_path) + b"/train/cat/caf\xe9.png")
     with pytest.raises(DataError, match=r"train/cat/caf\udce9\.png is not UTF-8"):
         list(iterate_rows(open_tables(str(tmp_path))["train"], "images"))
+
+
+@pytest.mark.robustness
+def test_a_byte_order_mark_is_no_part_of_a_column_and_other_encodings_are_told(tmp_path):
+    rows = {
+        "csv": "text,label\ncaf\u00e9,cat\n",
+        "jsonl": '{"text": "caf\u00e9", "label": "cat"}\n',
+    }
+    for kind, content in rows.items():
+        path = tmp_path / f"marked.{kind}"
+        path.write_text(content, encoding="utf-8-sig")
+        assert list(open_tables(str(path))["train"]) == [{"text": "caf\u00e9", "label": "cat"}]
+        path = tmp_path / f"latin.{kind}"
+        path.write_text(content, encoding="latin-1")
+        with pytest.raises(DataError, match=rf"latin\.{kind}: cannot be read: .*(?i:utf-?8)"):
+            open_tables(str(path))

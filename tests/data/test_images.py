@@ -288,6 +288,7 @@ def encode_flat(size):
     return file.getvalue()
 
 
+@pytest.mark.robustness
 @pytest.mark.parametrize("size", [(1, 1_000_000), (30_000, 1)])
 @pytest.mark.parametrize("resize", ["crop", "exact"])
 def test_an_image_that_is_far_too_narrow_is_refused(size, resize):
@@ -307,6 +308,7 @@ def test_only_the_part_that_is_kept_is_enlarged(monkeypatch):
     assert (found == 90).all()
 
 
+@pytest.mark.robustness
 def test_too_many_pixels_are_refused_before_they_are_decoded(monkeypatch, recwarn):
     from PIL import Image
 
@@ -351,6 +353,7 @@ def read_named(path, **options):
     return list(data.train_dataloader())
 
 
+@pytest.mark.robustness
 @pytest.mark.parametrize("keep", [0.0, 1.0])
 @pytest.mark.parametrize(
     ("path", "problem"),
@@ -370,12 +373,14 @@ def test_a_table_may_not_name_other_files(tmp_path, monkeypatch, path, problem, 
         read_named(name_images(tmp_path, *[path] * 8), keep=keep)
 
 
+@pytest.mark.robustness
 def test_a_table_may_name_files_beneath_its_folder(tmp_path):
     table = name_images(tmp_path, "own.png", tmp_path / "set" / "own.png", *["own.png"] * 6)
     (batch,) = read_named(table)
     assert batch[0].shape == (4, 3, 8, 8)
 
 
+@pytest.mark.robustness
 def test_addresses_are_read_where_that_is_allowed(tmp_path, monkeypatch):
     opened = []
 
@@ -392,6 +397,7 @@ def test_addresses_are_read_where_that_is_allowed(tmp_path, monkeypatch):
         read_named(table, allow_remote=True, keep=0.0)
 
 
+@pytest.mark.robustness
 def test_swapped_columns_are_told_in_one_line(folder):
     with pytest.raises(DataError, match=r"column label holds numbers, not images.*swapped\?$"):
         images(folder, image="label", label="image", classes=4)

@@ -152,6 +152,7 @@ def test_a_set_of_the_hub_that_cannot_be_reached_is_told_with_what_to_do(monkeyp
     assert error.value.code == 4
 
 
+@pytest.mark.robustness
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("whole", [True, False], ids=["glob", "folder"])
 def test_a_shard_that_was_cut_off_is_told(shards, whole, streaming):
@@ -161,3 +162,20 @@ def test_a_shard_that_was_cut_off_is_told(shards, whole, streaming):
     shard.write_bytes(shard.read_bytes()[:3000])
     with pytest.raises(DataError, match=r"train-1.tar: the file is truncated"):
         open_table.open_tables(str(path if whole else path.parent), streaming)
+
+
+@pytest.mark.robustness
+def test_a_shard_with_a_damaged_header_is_told(shards):
+    """Its checksum would end the archive, and all samples that follow would be missed by nobody."""
+    path = shards()
+    shard = path.parent / "train-1.tar"
+    with tarfile.open(shard) as tar:
+        places = [tar.getmembers()[number].offset for number in (0, 5)]
+    content = shard.read_bytes()
+    open_table._check_headers(shard)
+    for place in places:
+        damaged = bytearray(content)
+        damaged[place + 3] ^= 1
+        shard.write_bytes(damaged)
+        with pytest.raises(DataError, match=rf"train-1.tar: the header at byte {place:,} is dam"):
+            open_table.open_tables(str(path))

@@ -15,6 +15,8 @@ from zoo.run.callbacks.guards import FiniteGuard
 from zoo.run.callbacks.nan_replay import list_tensors
 from zoo.run.fit import fit
 
+pytestmark = pytest.mark.robustness
+
 NUMBERS = (math.nan, math.inf, -math.inf)
 FOREVER = "trainer.max_epochs=1000"
 TEXT = ["model.tie_embeddings=false", "data.tokens=byte", "evaluate.lengths=null"]

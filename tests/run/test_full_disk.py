@@ -11,6 +11,8 @@ from tiny import TINY
 from zoo.errors import CheckpointError, ZooError
 from zoo.run import atomic_io
 
+pytestmark = pytest.mark.robustness
+
 
 def fail(*_, **__):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -183,6 +183,7 @@ def two_threads(monkeypatch):
     torch.set_num_threads(1)
 
 
+@pytest.mark.robustness
 @pytest.mark.usefixtures("two_threads")
 def test_threads_are_chosen_by_what_others_leave_unless_the_user_says(tiny, monkeypatch):
     measured = []
@@ -216,6 +217,7 @@ def test_threads_are_chosen_by_what_others_leave_unless_the_user_says(tiny, monk
     assert not measured
 
 
+@pytest.mark.robustness
 @pytest.mark.usefixtures("two_threads")
 def test_the_number_of_threads_is_recorded_and_stays(tiny, monkeypatch, caplog):
     """The run begins on a busy machine, with one thread, and goes on when the machine is idle."""

@@ -184,6 +184,7 @@ def test_saving_in_the_background_changes_nothing(whole, tiny, weights):
         )
 
 
+@pytest.mark.robustness
 @pytest.mark.parametrize("save", ["false", "true"])
 def test_a_full_disk_stops_the_run_with_its_last_good_checkpoint(save, tiny, monkeypatch):
     files = iter(range(4))

@@ -7,12 +7,16 @@ import platform
 import signal
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from tiny import TINY
 
 from zoo.run import fit, run_dir
+from zoo.run.resume import ResumePoint
 from zoo.run.run_dir import RUN_LOCK, LockedError
+
+pytestmark = pytest.mark.robustness
 
 FIT = ["fit", "vit_comrope", *TINY, "trainer.fast_dev_run=true", "--run-dir", "run"]
 
@@ -95,3 +99,23 @@ def test_without_locks_of_the_file_system_the_named_process_decides(tmp_path, mo
     (tmp_path / run_dir.LOCK).write_text(content.replace(platform.node(), "elsewhere"))
     with pytest.raises(LockedError, match="on elsewhere"), run_dir.lock(tmp_path, "taken"):
         pass
+
+
+@pytest.mark.parametrize("resume", ["never", "auto"])
+def test_a_run_that_cannot_begin_leaves_no_folder(resume, zoo, tmp_path):
+    code, _, message = zoo(*FIT, "--resume", resume, "init_from=nowhere")
+    assert code == 5
+    assert "nowhere: no such checkpoint" in message
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_run_directory_whose_name_is_not_text_is_refused(zoo, tmp_path, monkeypatch):
+    name = os.fsdecode(b"caf\xe9")
+    # the last one was renamed after it had been trained
+    point = ResumePoint(run=Path(name))
+    monkeypatch.setattr(fit, "find_resume_point", lambda recipe, folder, resume: point)
+    for words in (["--run-dir", name], ["--run-dir", name, "--resume", "auto"], []):
+        code, _, message = zoo(*FIT[:-2], *words)
+        assert code == 2
+        assert r"run directory: caf\udce9: its name is not UTF-8; rename it" in message
+    assert not [*tmp_path.iterdir()]

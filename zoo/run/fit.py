@@ -272,6 +272,8 @@ def _find_continued(recipe: Recipe, path: Path | None, resume: str) -> Path | No
     run = path
     if path is None or resume != "auto":
         run = find_resume_point(recipe, path, resume).run or path
+    if run is not None:
+        run_dir.check_name(run)
     if run is not None and run == path:
         if not (resume == "auto" and (run / "checkpoints").is_dir()):
             run_dir.check_free(run, replace_unsaved=False)

@@ -53,6 +53,7 @@ def create(
         RecipeError: The directory holds something already, or cannot be written.
     """
     folder = path or name_new(recipe)
+    check_name(folder)
     try:
         if path is None:
             folder = _make_new(folder)
@@ -74,6 +75,15 @@ def check_free(folder: Path, replace_unsaved: bool) -> None:
     if _is_occupied(folder) and not (replace_unsaved and _has_saved_nothing(folder)):
         problem, remedy = f"{folder} exists already", "name a new directory, or add --resume auto"
         raise RecipeError(ConfigIssue("command line", "--run-dir", problem, remedy))
+
+
+def check_name(folder: Path) -> None:
+    """Raise RecipeError where loggers could not name their files, which takes UTF-8."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        issue = ConfigIssue("run directory", str(folder), "its name is not UTF-8", "rename it")
+        raise RecipeError(issue) from None
 
 
 def make(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import logging
 import os
+import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,11 +62,17 @@ def open_tables(path: str, streaming: bool = False) -> Mapping[str, Any]:
         name, _, configuration = name.partition(":")
     for shard in _list_tar_files(name, files):
         _check_complete(shard)
+        if not streaming:
+            _check_headers(shard)
     options = _verify_checksums() if _is_parquet(name, files) else {}
     try:
-        return datasets.load_dataset(
+        tables = datasets.load_dataset(
             name, configuration or None, data_files=files, streaming=streaming, **options
         )
+        for table in () if streaming else tables.values():
+            # JSON is taken as it is; text that is not UTF-8 would fail at any later use
+            table.data.validate(full=True)
+        return tables
     except Exception as error:
         # the library raises errors of many kinds
         raise DataError(f"{path}: {_describe(path, error)}") from None
@@ -156,9 +163,9 @@ def iterate_texts(table: Iterable[Any], separator: str, title: str) -> Iterator[
     """Yield name and text, with `separator` after it, of each row that has text.
 
     Raises:
-        DataError: A row holds something other than text.
+        DataError: A row holds something other than text, or cannot be read.
     """
-    for number, row in enumerate(table):
+    for number, row in enumerate(iterate_rows(table, title)):
         name = f"{title}, row {number}"
         try:
             text = check_text(row["text"])
@@ -230,6 +237,27 @@ def _check_complete(shard: Path) -> None:
         if file.read() != END_OF_TAR:
             remedy = "a tar archive ends with two empty blocks; write or download it again"
             raise DataError(f"{shard}: the file is truncated, {remedy}")
+
+
+def _check_headers(shard: Path) -> None:
+    """Raise DataError if the header of a member is damaged, which tarfile takes for the end.
+
+    All headers are read, without the content between them: too many where a stream is to begin.
+    """
+    with shard.open("rb") as file:
+        try:
+            with tarfile.open(fileobj=file, mode="r:") as tar:
+                while tar.next() is not None:
+                    # it would keep all of them
+                    tar.members = []  # type: ignore[attr-defined]
+                end = tar.offset
+        except tarfile.TarError:
+            # of the first one alone there is an error
+            end = 0
+        file.seek(end)
+        if any(file.read(tarfile.BLOCKSIZE)):
+            remedy = "write or download the archive again"
+            raise DataError(f"{shard}: the header at byte {end:,} is damaged; {remedy}")
 
 
 @dataclass(frozen=True)
