@@ -75,18 +75,24 @@ def write(folder, comparison):
 
 def test_folders_are_ranked_with_table_json_page_and_figure(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    paths = [write(tmp_path / "a", with_baseline(0.9)), write(tmp_path / "b", with_baseline(0.8))]
+    tuned = replace(with_baseline(0.8), tuning={"budget": 8})
+    paths = [write(tmp_path / "a", with_baseline(0.9)), write(tmp_path / "b", tuned)]
     beaten = write(tmp_path / "c", with_baseline(0.9999))
     code = main(["compare", f"rank=[{','.join([*paths, beaten])}]", "to=overall"])
     out = capsys.readouterr().out
     assert code == 0
     assert "# Over 2 tasks" in out
     assert "c: no model beats the baseline regression" in out
+    assert "Untuned: a. A verdict may follow from settings" in out
+    assert [
+        one["is_tuned"] for one in json.loads(Path("overall/overall.json").read_text())["tasks"]
+    ] == [False, True]
     assert "liere: lacks values in" in out  # a seed of it failed
     for name in FILES:
         assert (tmp_path / "overall" / name).stat().st_size > 500
     found = json.loads(Path("overall/overall.json").read_text())
     assert found["standings"][0]["variant"] == "comrope_ld"
+    assert [one["is_tuned"] for one in found["tasks"]] == [False, True]
     assert found["tasks"][0]["scores"]["comrope_ld"][0] == pytest.approx(1, abs=0.2)
     assert "Interquartile means" in Path("overall/overall.html").read_text()
     assert main(["compare", f"rank=[{','.join([*paths, beaten])}]", "to=again"]) == 0

@@ -61,6 +61,8 @@ class RankedTask:
     seeds: tuple[int, ...]
     scores: Mapping[str, tuple[float, ...]]
     """{variant: score of each seed}"""
+    is_tuned: bool
+    """Whether each variant was tuned before it was compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +178,7 @@ def _build_task(path: str, comparison: Comparison, names: Sequence[str]) -> Rank
         one=best,
         one_value=one,
         seeds=tuple(seeds),
+        is_tuned=comparison.tuning is not None,
         scores={
             name: tuple((own[seed] - zero) / span for seed in seeds) for name, own in values.items()
         },
@@ -344,17 +347,23 @@ def _list_task_rows(ranking: OverallRanking) -> list[list[str]]:
                 one.measure,
                 f"{one.zero}: {zero}",
                 f"{one.one}: {best}",
+                "yes" if one.is_tuned else "no",
                 str(len(one.seeds)),
             ]
         )
     return rows
 
 
-TASK_HEADS = ("task", "metric", "score 0", "score 1", "seeds")
+TASK_HEADS = ("task", "metric", "score 0", "score 1", "tuned", "seeds")
 
 
 def _explain(ranking: OverallRanking) -> str:
-    return (
+    untuned = [one.name for one in ranking.tasks if not one.is_tuned]
+    warning = (
+        f"Untuned: {', '.join(untuned)}. A verdict may follow from settings that suit some "
+        "variants better than others. "
+    )
+    return (warning if untuned else "") + (
         "IQM: the mean of the middle half of all scores, over tasks and seeds. In each task the "
         "best baseline has the score 0 (without baselines, the variant that is last there) and the "
         "best variant 1. 95 % intervals by a bootstrap stratified by task, widened for few seeds; "
@@ -372,7 +381,7 @@ def format_ranking(ranking: OverallRanking) -> str:
         format_markdown(HEADS, _list_rows(ranking), ("variant", "verdict")),
         _explain(ranking),
         "## Tasks",
-        format_markdown(TASK_HEADS, _list_task_rows(ranking), TASK_HEADS[:4]),
+        format_markdown(TASK_HEADS, _list_task_rows(ranking), TASK_HEADS[:5]),
         "\n".join(f"- left out: {one}" for one in ranking.left_out),
         f"Repeat it with: {ranking.command}",
     ]
