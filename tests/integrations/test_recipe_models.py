@@ -1,30 +1,61 @@
 """Models of timm and transformers in recipes: trained, tested at other sizes, diagnosed."""
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 from without_torchvision import import_timm
 
 import zoo
-from zoo.data.corpus.tokenizer import Bytes
+from zoo.cli import main
 
 VIT = ["~model", "model.name=timm", "model.arch=vit_tiny_patch16_224", "model.patch_size=8"]
 LM = ["~model", "model.name=transformers", "model.encoding=fox", "data.length=16"]
+
+
+STARTUP = "from without_torchvision import import_timm\nimport_timm()\n"
+BASE = """
+extends: {recipe}
+model: {{name: {model}}}
+evaluate: {{{sizes}}}
+trainer: {{max_steps: 2, max_epochs: null, accelerator: cpu}}
+diagnostics: {{every_n_steps: null}}
+"""
+
+
+def write_recipe(path, recipe, model, sizes):
+    """Write a recipe whose model is of another library."""
+    path.write_text(BASE.format(recipe=recipe, model=model, sizes=sizes))
+    return str(path)
+
+
+def compare(capsys, recipe, encodings, *words):
+    """Compare two encodings, and return what is printed."""
+    names = f"encodings=[{','.join(encodings)}]"
+    assert main(["compare", recipe, names, "seeds=1", *words]) == 0, capsys.readouterr().err
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in encodings)
+    return printed
 
 
 def build(recipe, *words):
     return zoo.build_model(zoo.load_recipe(recipe, [*words, "~evaluate"]))
 
 
-def test_a_vision_transformer_of_timm_is_trained_tested_and_diagnosed(tmp_path):
+def test_a_vision_transformer_of_timm_is_trained_tested_compared_and_diagnosed(
+    tmp_path, capsys, monkeypatch
+):
     import_timm()
-    words = [
-        *VIT,
-        "model.encoding=comrope_ld",
-        "data.batch_size=64",
-        "evaluate.resolutions=[16,24]",
-    ]
-    words += ["trainer.max_steps=1", "diagnostics.every_n_steps=null"]
-    run = zoo.fit("vit_comrope", words, run_dir=tmp_path / "run", verbose=False)
+    # processes of a comparison import timm as this one does
+    (tmp_path / "sitecustomize.py").write_text(STARTUP)
+    paths = [str(tmp_path), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    model = "timm, arch: vit_tiny_patch16_224, patch_size: 8, encoding: comrope_ld"
+    path = tmp_path / "mine.yaml"
+    recipe = write_recipe(path, "vit_comrope", model, "resolutions: [16, 24]")
+    words = ["data.batch_size=64", "data.test=0.05", "data.val=0.05"]
+    run = zoo.fit(recipe, words, run_dir=tmp_path / "run", verbose=False)
     assert set(run.metrics) >= {"test/accuracy", "test/loss"}
     found = zoo.evaluate(run, resolutions=[24], verbose=False)
     assert set(found["resolutions"]) == {"24"}
@@ -33,6 +64,8 @@ def test_a_vision_transformer_of_timm_is_trained_tested_and_diagnosed(tmp_path):
     ).report
     assert report.runs[0].encoding == ("comrope_ld",)
     assert report.runs[0].attended.extra == ("class",)
+    printed = compare(capsys, recipe, ["comrope_ld", "none"], f"to={tmp_path / 'cmp'}", *words)
+    assert "24" in printed
 
 
 def test_what_timm_cannot_build_is_named():
@@ -93,13 +126,27 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
         build("lm_rope", *LM, f"model.path={tmp_path}")
 
 
-def test_a_model_of_transformers_is_trained_and_diagnosed(folder, tmp_path):
-    texts = torch.randint(90, (24, 17), generator=torch.Generator().manual_seed(0))
-    data = {"train": texts, "val": texts[:4], "test": texts[:4]}
-    spec = zoo.TextSpec(16, Bytes())
-    words = [*LM[:-1], f"model.path={folder}", "~evaluate", "~generate", "trainer.max_steps=2"]
-    run = zoo.fit("lm_rope", words, data=data, spec=spec, run_dir=tmp_path / "run", verbose=False)
+def test_a_model_of_transformers_is_trained_tested_compared_and_diagnosed(folder, tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("abcdefgh the cat sat on the mat.\n" * 300)
+    model = f"transformers, path: {folder}, encoding: fox"
+    recipe = write_recipe(tmp_path / "mine.yaml", "lm_rope", model, "lengths: [16, 32]")
+    words = ["data.name=text", f"data.files=[{tmp_path / 'text.txt'}]", "data.tokens=byte"]
+    words += ["data.length=16", "data.batch_size=8", "data.test=0.05", "data.val=0.05"]
+    run = zoo.fit(recipe, words, run_dir=tmp_path / "run", verbose=False)
     assert run.metrics["test/loss"] > 0
+    found = zoo.evaluate(run, lengths=[32], verbose=False)
+    assert set(found["lengths"]) == {"32"}
     page = str(tmp_path / "page.html")
-    found = zoo.diagnose(run, data={"test": texts[:4]}, samples=2, to=page, verbose=False)
-    assert found.report.runs[0].encoding == ("fox",)
+    assert zoo.diagnose(run, samples=2, to=page, verbose=False).report.runs[0].encoding == ("fox",)
+    printed = compare(capsys, recipe, ["fox", "rope"], f"to={tmp_path / 'cmp'}", *words)
+    assert "32" in printed
+
+    with pytest.raises(zoo.RecipeError, match=r"generate\.cache: .* has a cache of its own"):
+        zoo.generate(run, "the", tokens=2)
+    (sample,) = zoo.generate(run, "the", tokens=2, cache=False)["samples"]
+    assert sample["tokens"] == 2
+
+
+def test_a_benchmark_takes_no_recipe(capsys):
+    assert main(["bench", "lm_rope", "~model", "model.name=transformers", "rope"]) == 2
+    assert capsys.readouterr().err.count("zoo bench takes no recipe") == 3

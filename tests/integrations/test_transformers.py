@@ -227,12 +227,76 @@ def test_gradient_checkpointing_gives_the_same_gradients():
 
 
 @torch.no_grad()
-def test_attention_weights_are_given_and_sum_to_1():
+@pytest.mark.parametrize("encoding", ["rope", "alibi", "stickbreaking"])
+def test_attention_weights_are_given_and_change_no_output(encoding):
     model = build("Llama", **GROUPED)
-    zoo.equip(model, "alibi")
-    out = model(make_batch()["input_ids"], output_attentions=True)
+    zoo.equip(model, encoding)
+    ids = make_batch()["input_ids"]
+    out = model(ids, output_attentions=True)
+    torch.testing.assert_close(out.logits, model(ids).logits, atol=1e-5, rtol=0)
     assert len(out.attentions) == 2
-    torch.testing.assert_close(out.attentions[0].sum(-1), torch.ones(2, 4, 20))
+    sums = out.attentions[0].sum(-1)
+    if encoding == "stickbreaking":  # leaves a remainder to no key
+        assert ((sums >= 0) & (sums <= 1.00001)).all()
+    else:
+        torch.testing.assert_close(sums, torch.ones(2, 4, 20))
+
+
+@pytest.mark.parametrize("encoding", ["rope", "fox"])
+def test_a_compiled_model_computes_what_it_does_uncompiled(encoding):
+    model = build("Llama", **GROUPED)
+    zoo.equip(model, encoding)
+    ids = make_batch()["input_ids"]
+    compiled = torch.compile(model, backend="eager")
+    found = []
+    for one in (model, compiled):
+        logits = one(input_ids=ids, use_cache=False).logits
+        logits.square().mean().backward()
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        found.append([logits.detach(), *gradients])
+        model.zero_grad()
+    for plain, other in zip(*found, strict=True):
+        torch.testing.assert_close(plain, other, atol=1e-5, rtol=1e-4)
+
+
+def test_adapters_of_peft_are_trained_and_merged():
+    peft = pytest.importorskip("peft")
+    model = build("Llama", **GROUPED)
+    zoo.equip(model, "fox")
+    config = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"])
+    adapted = peft.get_peft_model(model, config)
+    for name, parameter in adapted.named_parameters():
+        parameter.requires_grad_(parameter.requires_grad or "zoo_encoding" in name)
+    ids = make_batch()["input_ids"]
+    optimizer = torch.optim.AdamW([p for p in adapted.parameters() if p.requires_grad], lr=0.05)
+    losses = []
+    for _ in range(4):
+        loss = adapted(input_ids=ids, labels=ids).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0]
+    with torch.no_grad():
+        before = adapted.eval()(ids).logits
+        merged = adapted.merge_and_unload()
+        torch.testing.assert_close(merged(ids).logits, before, atol=1e-5, rtol=0)
+    assert not any("lora" in name for name, _ in merged.named_parameters())
+
+
+def test_the_trainer_of_transformers_trains_an_equipped_model(tmp_path):
+    pytest.importorskip("accelerate")
+    model = build("Llama", **GROUPED)
+    zoo.equip(model, "fox")
+    before = {name: one.detach().clone() for name, one in model.named_parameters()}
+    samples = [{"input_ids": ids, "labels": ids} for ids in make_batch()["input_ids"]]
+    options = {"max_steps": 2, "learning_rate": 0.01, "per_device_train_batch_size": 2}
+    options |= {"use_cpu": True, "report_to": "none", "save_strategy": "no"}
+    options |= {"disable_tqdm": True, "logging_strategy": "no"}
+    arguments = transformers.TrainingArguments(str(tmp_path), **options)
+    trained = transformers.Trainer(model, arguments, train_dataset=samples).train()
+    assert trained.global_step == 2
+    assert not [name for name, one in model.named_parameters() if torch.equal(one, before[name])]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import math
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from signal import Signals
 from typing import Annotated, Literal
 
@@ -35,6 +35,7 @@ from zoo.bench.protocol import (
 )
 from zoo.bench.report import prepare_folder, write_result
 from zoo.bench.result import BenchResult, BenchRow, describe_machine
+from zoo.config import Recipe, recipe_files
 from zoo.config.command_line import parse_options
 from zoo.config.tree import COMMAND_LINE, collect_issues
 from zoo.errors import ConfigIssue, OptionError, RecipeError
@@ -50,6 +51,8 @@ MeasureName = Literal["train", "memory", "decode", "layer"]
 # compiled graphs of one function at most, where each model of a group has its own
 MAX_GRAPHS = 256
 CONTEXT_STEPS = 16
+NO_RECIPE = "its models have the sizes of shape=...; name encodings, and time a recipe by zoo fit"
+SECTIONS = {field.name for field in fields(Recipe)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,11 +327,22 @@ def _parse(own: Sequence[str], names: Sequence[str]) -> BenchOptions:
         issues.append(
             ConfigIssue(COMMAND_LINE, "device", "torch finds no GPU here", "write device=cpu")
         )
+    issues += [
+        ConfigIssue(COMMAND_LINE, word, "zoo bench takes no recipe", NO_RECIPE)
+        for word in names
+        if is_of_recipe(word)
+    ]
     with collect_issues(issues):
-        list_contenders(names)
+        list_contenders([word for word in names if not is_of_recipe(word)])
     if issues:
         raise RecipeError(*issues)
     return options
+
+
+def is_of_recipe(word: str) -> bool:
+    """Return whether a word names a recipe, or overrides one: `model.name=timm`, `~model`."""
+    key = word.lstrip("~").partition("=")[0].partition(".")[0]
+    return word in recipe_files() or (("=" in word or "~" in word) and key in SECTIONS)
 
 
 def _build_setting(options: BenchOptions) -> Setting:

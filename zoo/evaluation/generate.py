@@ -140,7 +140,8 @@ def _generate_sample(
                 break
     except OptionError as error:
         if not count:
-            raise RecipeError(recipe.make_issue("generate.prompt", str(error))) from None
+            key = "generate.cache" if error.key == "context" else "generate.prompt"
+            raise RecipeError(recipe.make_issue(key, str(error))) from None
         ended = str(error)
     rest = writer.end()
     if not quiet:

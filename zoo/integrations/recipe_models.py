@@ -138,7 +138,11 @@ class TransformersLM(nn.Module):
         _choose_trainable(self.model, trainable, lora_rank, lora_targets)
 
     def forward(
-        self, inputs: Tensor, documents: Tensor | None = None, context: Context | None = None
+        self,
+        inputs: Tensor,
+        documents: Tensor | None = None,
+        context: Context | None = None,
+        last: int | None = None,
     ) -> Tensor:
         """Compute logits.
 
@@ -147,23 +151,25 @@ class TransformersLM(nn.Module):
             documents: Document numbers, int64 [B, N]: tokens attend within their document; -1 is
                 padding.
             context: None: such a model keeps its own cache; see `model.generate`.
+            last: Compute logits of this many last tokens only.
 
         Returns:
-            Logits [B, N, V].
+            Logits [B, N, V], or [B, last, V].
 
         Raises:
             OptionError: There is a context.
         """
         if context is not None:
             problem = "a model of transformers has a cache of its own"
-            raise OptionError("context", f"{problem}; call generate of zoo.load(RUN).model.model")
-        given: dict[str, Tensor] = {}
+            remedy = "write cache=false, or call generate of zoo.load(RUN).model.model"
+            raise OptionError("context", f"{problem}; {remedy}")
+        given: dict[str, Any] = {} if last is None else {"logits_to_keep": last}
         if inputs.is_meta and documents is None:  # transformers would look for packed texts
             documents = torch.zeros_like(inputs)
         if documents is not None:
             is_same = documents[:, :, None] == documents[:, None]
             visible = is_same & (documents >= 0)[:, None]
-            given = {
+            given |= {
                 "attention_mask": visible.tril()[:, None],
                 "position_ids": document_positions(documents),
             }
