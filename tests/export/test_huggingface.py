@@ -14,17 +14,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hostile import NAME
 from tiny import TINY, language
 from untrained import made
 
 import zoo as package
-from zoo.data.corpus.tokenizer import Bytes, Characters, Words, train_bpe
+from zoo.convert.convert import restore_vocabulary
+from zoo.data.corpus.tokenizer import Bytes, Characters, Words, train_bpe, vocabulary_from_dict
 from zoo.export.export import export
 from zoo.export.huggingface import write_tokenizer
+from zoo.run import atomic_io
+from zoo.run.checkpoint import read as read_checkpoint
 from zoo.run.load import load_experiment
+from zoo.utils import escape_text
 
 transformers = pytest.importorskip("transformers")
-pytest.importorskip("safetensors")
+safetensors = pytest.importorskip("safetensors.torch")
 
 NAMES = package.encoding_names()
 CAUSAL = [name for name in NAMES if 1 in package.encoding_class(name).axes]
@@ -185,6 +190,74 @@ def test_a_token_that_the_model_does_not_know_is_named(decoder):
     torch.testing.assert_close(ended, model(torch.tensor([[1, 2]])).logits)
 
 
+def test_a_step_of_unknown_tokens_alone_is_no_end(decoder):
+    model, tokenizer = load_decoder(decoder[0])
+    end = tokenizer.eos_token_id
+    texts, step = torch.tensor([[1, 2], [3, 4]]), torch.tensor([[end], [5]])
+    cache = model(texts, use_cache=True).cache
+    with pytest.raises(ValueError, match="token 10 is not"):
+        model(torch.tensor([[end], [end]]), cache=cache)
+    # one text has ended, the other is what it is alone
+    found = model(step, cache=cache).logits[1]
+    torch.testing.assert_close(found, model(torch.tensor([[3, 4, 5]])).logits[0, -1:])
+    found = model(step, cache=cache).logits[1]
+    torch.testing.assert_close(found, model(torch.tensor([[3, 4, 5, 5]])).logits[0, -1:])
+    cache.reorder_cache(torch.tensor([1, 0]))
+    with pytest.raises(ValueError, match="goes on after a token that is not in the vocabulary"):
+        model(step, cache=cache)
+
+
+@torch.no_grad()
+def test_a_model_trained_further_is_saved_loaded_and_converted(decoder, tmp_path, zoo):
+    model, tokenizer = load_decoder(decoder[0])
+    for weight in model.parameters():
+        weight.add_(0.1 * torch.randn_like(weight))
+    for saved in (model, tokenizer):
+        saved.save_pretrained(tmp_path / "saved")
+    names = json.loads((tmp_path / "saved" / "config.json").read_text())["architectures"]
+    assert names == ["AutoModelForCausalLM"]
+
+    again, tokenizer = load_decoder(tmp_path / "saved")
+    inputs = tokenizer(["abc", "de fgh a"], return_tensors="pt", padding=True)
+    right, found = (
+        one.generate(**inputs, do_sample=False, max_length=30) for one in (model, again)
+    )
+    assert torch.equal(found, right)
+
+    code, _, message = zoo("eval", "saved")
+    assert code == 5
+    assert "zoo convert" in message
+    code, _, message = zoo("convert", "saved", "to=back")
+    assert code == 0, message
+    tokens = torch.randint(10, (2, 16))
+    right = model(tokens).logits
+    torch.testing.assert_close(package.load("back").model(tokens), right, atol=1e-5, rtol=1e-5)
+    code, out, message = zoo("eval", "back", "~evaluate.lengths", "--json")
+    assert code == 0, message
+    assert json.loads(out)["count"] > 0
+
+    weights = model.state_dict()
+    removed = weights.popitem()[0]
+    weights["a\x1b[2J\nzoo: done"] = torch.zeros(3)
+    safetensors.save_file(weights, tmp_path / "saved" / "model.safetensors")
+    code, _, message = zoo("convert", "saved", "to=other")
+    assert code == 5
+    assert removed in message
+    assert "zoo: done" not in message.splitlines()
+    assert "\x1b" not in message
+    assert not (tmp_path / "other").exists()
+
+
+def test_subwords_come_back_from_the_tokenizer(tmp_path):
+    write_tokenizer(SUBWORDS, tmp_path, None)
+    metadata = {"samples": {"vocabulary": {"kind": "count", "size": str(len(SUBWORDS))}}}
+    text = (tmp_path / "tokenizer.json").read_text(encoding="utf-8")
+    found = vocabulary_from_dict(restore_vocabulary(metadata, text)["samples"]["vocabulary"])
+    assert len(found) == len(SUBWORDS)
+    for given in ("one, twelve; é", " two  three\n"):
+        assert found.encode(given) == SUBWORDS.encode(given)
+
+
 TASK = """
 task: {name}
 dataset_path: json
@@ -256,12 +329,15 @@ def test_the_evaluation_harness_measures_a_folder(decoder, tmp_path):
         assert len(sample["resps"][0][0]) == 5
 
 
-@pytest.mark.parametrize("target", ["hf", "llama"])
+@pytest.mark.parametrize("target", ["hf", "llama", "hf saved again"])
 def test_a_server_completes_texts(tmp_path, target):
     for name in ("openai", "fastapi", "uvicorn", "accelerate"):
         pytest.importorskip(name)
     made(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt"))
+    target, _, is_saved = target.partition(" ")
     export(tmp_path / "run", [f"to={target}", str(tmp_path / "out")])
+    for saved in load_decoder(tmp_path / "out") if is_saved else ():
+        saved.save_pretrained(tmp_path / "out")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -337,6 +413,41 @@ def test_a_card_is_one_of_the_hub(tmp_path):
     assert prompt in [node.value for node in ast.walk(ast.parse(program)) if hasattr(node, "value")]
 
 
+@pytest.mark.parametrize("target", ["hf", "vit", "onnx"])
+def test_hostile_names_are_kept_as_data_and_obeyed_by_none(tmp_path, zoo, target):
+    hub = pytest.importorskip("huggingface_hub")
+    pytest.importorskip("onnxscript" if target == "onnx" else "huggingface_hub")
+    names = [NAME, "</script>", "key: [a, *b] # x", "\udcff\x9b31m", "![x](y) `c`", "\u2028```"]
+    names += ["'\"\\", "---\n- !!a:b", "|", "a"]
+    made(tmp_path / "run", "vit_comrope", [*TINY, "model.encoding=learned", "model.pool=class"])
+    path = tmp_path / "run" / "checkpoints" / "best.ckpt"
+    content = read_checkpoint(path)
+    content["zoo"]["samples"]["names"], content["zoo"]["name"] = names, f"{NAME}`y`[z](w)"
+    atomic_io.write_sealed(atomic_io.serialise(content), path)
+    (tmp_path / "run" / "end.json").write_text(json.dumps({"metrics": {f"test/{NAME}": 1.0}}))
+
+    folder = Path(f"out {NAME}".replace("=", ""))  # with one it is an option
+    code, out, message = zoo("export", "run", f"to={target}", folder)
+    assert code == 0, message
+    assert escape_text(out + message, keep="\n") == out + message
+    assert out.count("\n") == 1
+    if target == "onnx":
+        assert json.loads((folder / "model.json").read_text())["classes"] == names
+        return
+    text = (folder / "README.md").read_text()
+    assert not [letter for letter in text if escape_text(letter, keep="\n") != letter]
+    card = hub.ModelCard(text)
+    assert card.data.eval_results[0].metric_value == 1.0
+    for part in ("<img", "[z](w)", "`y`"):
+        # except in the program
+        assert part not in card.text.partition("## Use")[0] + card.text.partition("## Results")[2]
+    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
+    assert [config.id2label[number] for number in range(10)] == names
+    code, _, message = zoo("convert", folder, "to=back")
+    assert code == 0, message
+    assert package.load("back").spec.names == tuple(names)
+
+
 def test_zoo_reads_the_folder_too(tmp_path):
     made(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt"))
     export(tmp_path / "run", ["to=hf", str(tmp_path / "out")])
@@ -389,12 +500,22 @@ def test_a_folder_is_uploaded_to_a_new_repository(tmp_path, zoo, hub):
     assert hub.uploaded == [("me/model", ["model.safetensors", "recipe.yaml"])]
     code, _, message = zoo("export", "run", "to=safetensors", "two", "push=me/taken")
     assert code == 1
+    assert "two was written" in message
     assert "the repository exists; hf upload me/taken two" in message
+    assert message.count("\n") == 1
+    assert (tmp_path / "two" / "model.safetensors").exists()
 
 
-@pytest.mark.parametrize(("name", "part"), [("model", "owner/name"), ("me/model", "HF_TOKEN")])
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("me/model", "HF_TOKEN"),
+        *((name, "owner/name") for name in ("model", "a b/c", "../b", "a/b/c")),
+    ],
+)
 def test_nothing_is_written_that_cannot_be_uploaded(tmp_path, zoo, monkeypatch, name, part):
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     code, _, message = zoo("export", "run", "to=safetensors", "out", f"push={name}")
     assert code == 2
     assert part in message
+    assert not (tmp_path / "out").exists()

@@ -20,7 +20,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "source",
         type=Path,
         metavar="FOLDER|FILE",
-        help="a folder with config.json and safetensors, or a file: safetensors, GGUF, RoPE-ViT",
+        help="a folder with config.json and safetensors: Llama, Mistral, Qwen2, Qwen3, GPT-2, "
+        "BERT, ViT, DINOv3, or of zoo export to=hf; or a file: GGUF, or RoPE-ViT",
     )
     parser.add_argument(
         "overrides",

@@ -28,8 +28,10 @@ from zoo.export.native import split_halves
 from zoo.packages import explain_imports
 from zoo.run import atomic_io, checkpoint, run_dir
 from zoo.run.build import build_task
+from zoo.run.load import restore_content
 from zoo.run.preflight import check
 from zoo.tasks.base import Task
+from zoo.utils import escape_text
 
 log = logging.getLogger("zoo")
 
@@ -37,6 +39,7 @@ MAX_LISTED = 20
 """Issues of one kind that a message lists."""
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 TOKENIZER = "tokenizer.json"
+EXPORTED = "zoo"  # model_type of what `zoo export to=hf` wrote
 CONTROL_TOKEN = 3  # its type in a GGUF file
 FAMILIES: Mapping[str, type[PublishedFamily]] = MappingProxyType(
     {
@@ -109,34 +112,18 @@ def convert(source: Path, words: Sequence[str]) -> dict[str, Any]:
     own, overrides = split_words(words, [ConvertOptions])
     options = ConvertOptions(**parse_options(own, [ConvertOptions])[0])
     published = read_published(source)
-    pool = Pool(published.weights)
-    try:
-        family = build_family(published, pool)
-        sections, spec = family.describe()
-    except CheckpointError as error:
-        raise CheckpointError(f"{source}: {error}") from None
-
-    recipe = build_recipe(published.name, sections, spec, overrides)
-    folder = Path(options.to) if options.to else run_dir.name_new(recipe)
-    if published.tokenizer is not None and recipe.data.options.get("tokens") == "subword":
-        given = [f"data.tokenizer={json.dumps(str(folder.absolute() / TOKENIZER))}"]
-        recipe = build_recipe(published.name, sections, spec, [*given, *overrides])
-
-    family.rename(recipe.model.options["heads"])
-    dropped = pool.drop(family.dropped) if family.dropped else []
-    issues = [f"missing: {name}" for name in pool.missing]
-    issues += [f"unknown: {name} {list(weight.shape)}" for name, weight in pool.rest.items()]
-    _refuse(source, "not the weights of its configuration", issues)
-    task = build_task(recipe, spec)
-    _load(source, task, pool.taken)
-    for name in dropped:
-        log.info("left out, a model of zoo has no such layer: %s", name)
+    dropped: list[str] = []
+    if published.config.get("model_type") == EXPORTED:
+        recipe, task = restore_exported(published, source, overrides)
+        folder = _choose_folder(options, recipe)
+    else:
+        recipe, task, folder, dropped = convert_family(published, source, options, overrides)
 
     with new_folder(folder) as unfinished:
         run_dir.create(recipe, unfinished)
         if published.tokenizer is not None:
             (unfinished / TOKENIZER).write_text(published.tokenizer, encoding="utf-8")
-        metadata = checkpoint.build_metadata(recipe, spec)
+        metadata = checkpoint.build_metadata(recipe, task.spec)
         content = {"zoo": metadata, "state_dict": task.state_dict()}
         target = unfinished / "checkpoints" / "best.ckpt"
         atomic_io.write_sealed(atomic_io.serialise(content), target)
@@ -151,11 +138,86 @@ def convert(source: Path, words: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def _choose_folder(options: ConvertOptions, recipe: Recipe) -> Path:
+    return Path(options.to) if options.to else run_dir.name_new(recipe)
+
+
+def restore_exported(
+    published: Published, source: Path, overrides: Sequence[str]
+) -> tuple[Recipe, Task]:
+    """Restore a model that `zoo export to=hf` wrote and transformers may have trained further.
+
+    Raises:
+        CheckpointError: There is no recipe in config.json, or the weights are not those of it.
+        RecipeError: An override is wrong.
+    """
+    metadata = published.config.get("zoo")
+    content = {"zoo": metadata, "state_dict": dict(published.weights)}
+    checkpoint.require_checkpoint(content, source)
+    assert isinstance(metadata, dict)
+    if published.tokenizer is not None:
+        content["zoo"] = restore_vocabulary(metadata, published.tokenizer)
+    experiment, task = restore_content(content, source, overrides)
+    return experiment.recipe, task
+
+
+def restore_vocabulary(metadata: dict[str, Any], tokenizer: str) -> dict[str, Any]:
+    """Return metadata with the subwords of a tokenizer where they have the number of subwords.
+
+    Tokens that were added behind the model's own, such as one that pads, are left out.
+    """
+    samples: Any = metadata.get("samples")
+    stored = samples.get("vocabulary") if isinstance(samples, dict) else None
+    if not isinstance(stored, dict) or stored.get("kind") != "count":
+        return metadata
+    settings, size = json.loads(tokenizer), int(stored["size"])
+    added = [token for token in settings.get("added_tokens", ()) if token["id"] < size]
+    subwords = Subwords(json.dumps({**settings, "added_tokens": added}, ensure_ascii=False))
+    return {**metadata, "samples": {**samples, "vocabulary": subwords.to_dict()}}
+
+
+def convert_family(
+    published: Published, source: Path, options: ConvertOptions, overrides: Sequence[str]
+) -> tuple[Recipe, Task, Path, list[str]]:
+    """Build the recipe and the model of published weights of one of FAMILIES.
+
+    Returns:
+        The recipe, the task with the weights, the run directory to write, and the weights left out.
+
+    Raises:
+        CheckpointError: The weights are not those of a model that zoo has.
+        RecipeError: An override is wrong.
+    """
+    pool = Pool(published.weights)
+    try:
+        family = build_family(published, pool)
+        sections, spec = family.describe()
+    except CheckpointError as error:
+        raise CheckpointError(f"{source}: {error}") from None
+
+    recipe = build_recipe(published.name, sections, spec, overrides)
+    folder = _choose_folder(options, recipe)
+    if published.tokenizer is not None and recipe.data.options.get("tokens") == "subword":
+        given = [f"data.tokenizer={json.dumps(str(folder.absolute() / TOKENIZER))}"]
+        recipe = build_recipe(published.name, sections, spec, [*given, *overrides])
+
+    family.rename(recipe.model.options["heads"])
+    dropped = pool.drop(family.dropped) if family.dropped else []
+    issues = [f"missing: {name}" for name in pool.missing]
+    issues += [f"unknown: {name} {list(weight.shape)}" for name, weight in pool.rest.items()]
+    _refuse(source, "not the weights of its configuration", issues)
+    task = build_task(recipe, spec)
+    _load(source, task, pool.taken)
+    for name in dropped:
+        log.info("left out, a model of zoo has no such layer: %s", name)
+    return recipe, task, folder, dropped
+
+
 def build_family(published: Published, pool: Pool) -> PublishedFamily:
     """Return the family of weights. Raises CheckpointError if zoo has none of that kind."""
     kind = str(published.config.get("model_type", ""))
     if kind not in FAMILIES:
-        known = ", ".join(filter(None, FAMILIES))
+        known = ", ".join([*filter(None, FAMILIES), EXPORTED])
         raise CheckpointError(f"model_type {kind!r} is not known; known are {known}, and RoPE-ViT")
     vocabulary: CorpusVocabulary | None = None
     if published.tokenizer is not None:
@@ -211,7 +273,8 @@ def _refuse(source: Path, problem: str, issues: Sequence[str]) -> None:
     rest = len(issues) - MAX_LISTED
     more = [f"and {rest} more"] if rest > 0 else []
     if issues:
-        raise CheckpointError("\n  ".join([f"{source}: {problem}", *issues[:MAX_LISTED], *more]))
+        listed = map(escape_text, [f"{source}: {problem}", *issues[:MAX_LISTED], *more])
+        raise CheckpointError("\n  ".join(listed))
 
 
 def read_published(source: Path) -> Published:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -18,10 +18,12 @@ from zoo.config.command_line import parse_options, split_words
 from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, RecipeError, Stopped, ZooError
 from zoo.packages import explain_imports
-from zoo.run import atomic_io, checkpoint
+from zoo.run import atomic_io, checkpoint, run_dir
 from zoo.run.load import restore
 from zoo.tasks.base import Task
-from zoo.utils import stop_on_signal
+from zoo.utils import escape_text, stop_on_signal
+
+log = logging.getLogger("zoo")
 
 WRITERS: Mapping[str, str] = MappingProxyType(
     {
@@ -125,37 +127,71 @@ def _split_folder(words: Sequence[str]) -> tuple[Path, list[str]]:
 def new_folder(folder: Path) -> Iterator[Path]:
     """Yield a folder to write in, which gets its name once the block has ended well.
 
-    Nothing is left behind if the block fails or a signal ends it.
+    Nothing is left behind if the block fails or a signal ends it. What a killed process has left is
+    removed by the next that writes a folder of this name.
 
     Args:
         folder: The name; there must be nothing, or an empty folder.
 
     Raises:
         RecipeError: The folder holds something, or cannot be created.
+        LockedError: Another process is writing it.
+        ZooError: The disk is full, or the folder got its name from another process.
         Stopped: A signal ended the block.
     """
-    if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
-        issue = ConfigIssue(COMMAND_LINE, str(folder), "exists already", "name a new folder")
-        raise RecipeError(issue)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        outer = Path(
-            tempfile.mkdtemp(atomic_io.WRITING, prefix=f".{folder.name}-", dir=folder.parent)
-        )
-    except OSError as error:
-        problem, remedy = error.strerror or str(error), "name another folder"
-        raise RecipeError(ConfigIssue(COMMAND_LINE, str(folder), problem, remedy)) from None
-
-    unfinished = outer / folder.name
-    try:
-        with stop_on_signal() as received:
-            unfinished.mkdir()  # with the permissions of any new folder
-            yield unfinished
-            unfinished.rename(folder)
-    finally:
-        shutil.rmtree(outer, ignore_errors=True)
+    shown = escape_text(str(folder))
+    created = [parent for parent in folder.parents if not parent.exists()]
+    outer = folder.with_name(f".{folder.name}{atomic_io.WRITING}") if folder.name else folder
+    unfinished, is_written = outer / folder.name, False
+    with ExitStack() as stack:
+        _require_free(folder)
+        stack.callback(_remove_empty, created)
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            name = f"{run_dir.LOCK}.{folder.name}"
+            message = f"another process is writing {shown}"
+            stack.enter_context(run_dir.lock(folder.parent, message, name=name))
+            _require_free(folder)
+            _remove_remnants(outer)
+            unfinished.mkdir(parents=True)
+        except OSError as error:
+            problem, remedy = error.strerror or str(error), "name another folder"
+            raise RecipeError(ConfigIssue(COMMAND_LINE, shown, problem, remedy)) from None
+        try:
+            with stop_on_signal() as received:
+                yield unfinished
+                unfinished.rename(folder)
+        except OSError as error:
+            problem = f"cannot be written, {error.strerror or error}; nothing was kept"
+            raise ZooError(f"{shown}: {problem}") from None
+        finally:
+            is_written = not unfinished.exists()
+            shutil.rmtree(outer, ignore_errors=True)
     if received:
-        raise Stopped(received[0], f"stopped by {received[0].name}; nothing was written")
+        outcome = "it was written" if is_written else "nothing was written"
+        raise Stopped(received[0], f"stopped by {received[0].name}; {outcome}")
+
+
+def _require_free(folder: Path) -> None:
+    """Raise RecipeError if there is something other than an empty folder."""
+    is_folder = folder.is_dir() and not folder.is_symlink() and folder.name not in ("", "..")
+    if os.path.lexists(folder) and not (is_folder and not any(folder.iterdir())):
+        name = escape_text(str(folder))
+        raise RecipeError(ConfigIssue(COMMAND_LINE, name, "exists already", "name a new folder"))
+
+
+def _remove_remnants(outer: Path) -> None:
+    """Remove what a killed process has left, and say so."""
+    if outer.exists():
+        shutil.rmtree(outer)
+        log.info("removed %s, unfinished: the process that wrote it was killed", outer)
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    """Remove folders up to the first that holds something, each before the one that it is in."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def check_token(repository: str) -> None:
@@ -168,12 +204,24 @@ def check_token(repository: str) -> None:
         from huggingface_hub import get_token
 
     problem = ""
-    if repository.count("/") != 1 or not all(repository.split("/")):
+    if not _is_repository(repository):
         problem, remedy = f"{repository!r} is no repository", "write owner/name"
     elif get_token() is None:
         problem, remedy = "there is no token of the Hub", "run hf auth login, or set HF_TOKEN"
     if problem:
         raise RecipeError(ConfigIssue(COMMAND_LINE, "push", problem, remedy))
+
+
+def _is_repository(name: str) -> bool:
+    """Tell whether a text has the form of a repository with an owner."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return "/" in name
 
 
 def push_folder(folder: Path, repository: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,11 @@ from torch import Tensor, nn
 
 from zoo import __version__, config
 from zoo.data.spec import ImageSpec, TextClassificationSpec, TextSpec, VideoSpec, Vocabulary
-from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
+from zoo.errors import CheckpointError, ConfigIssue, DataError, OptionError, RecipeError
 from zoo.export.export import ExportOptions, ExportSource, write_weights
 from zoo.packages import explain_imports
 from zoo.registry import find_citations
-from zoo.reporting.tables import disarm_tags
+from zoo.reporting.tables import disarm_markdown, format_markdown
 from zoo.run import run_dir
 from zoo.run.build import build_data
 from zoo.run.checkpoint import read_spec
@@ -114,9 +115,7 @@ def choose_class(source: ExportSource) -> HeadClass:
     return HeadClass("AutoModelForImageClassification", "image-classification")
 
 
-def write_huggingface(
-    source: ExportSource, options: ExportOptions, folder: Path
-) -> dict[str, Any] | None:
+def write_huggingface(source: ExportSource, options: ExportOptions, folder: Path) -> None:
     """Write a folder that `from_pretrained(folder, trust_remote_code=True)` of transformers loads.
 
     Raises:
@@ -137,13 +136,11 @@ def write_huggingface(
     if chosen.auto == "AutoModelForCausalLM":
         write_generation_config(source, folder)
     (folder / "README.md").write_text(write_card(source, chosen.task), encoding="utf-8")
-    return None
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write plain data as JSON."""
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    path.write_text(text, encoding="utf-8")
+    """Write plain data as JSON in ASCII, so that no name in it is obeyed where it is shown."""
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="ascii")
 
 
 def describe_config(source: ExportSource, chosen: HeadClass) -> dict[str, Any]:
@@ -277,7 +274,7 @@ def write_tokenizer(
     else:
         add("eos", END_TOKENS)
         add("pad", (*PAD_TOKENS, *special.values()))
-    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_input_names": ["input_ids", "attention_mask"],
@@ -355,6 +352,7 @@ tokenizer = AutoTokenizer.from_pretrained({path}, trust_remote_code=True)
 model = AutoModelForSequenceClassification.from_pretrained({path}, trust_remote_code=True)""",
 }
 """How a model is used, by what the Hub calls its task."""
+NO_RESULTS = "None are recorded for this checkpoint."
 CARD = """\
 ---
 {front_matter}
@@ -362,7 +360,7 @@ CARD = """\
 
 # {name}
 
-A model of the recipe `{recipe}`, trained with [zoo](https://github.com/transformer-zoo/zoo)
+A model of the recipe {name}, trained with [zoo](https://github.com/transformer-zoo/zoo)
 {version}. Positional encoding: {encoding}. Parameters: {parameters:,}.
 
 ## Use
@@ -381,9 +379,9 @@ A model of the recipe `{recipe}`, trained with [zoo](https://github.com/transfor
 
 `zoo fit recipe.yaml` repeats the run.
 
-```yaml
+{fence}yaml
 {text}
-```
+{fence}
 
 ## Environment
 
@@ -408,15 +406,13 @@ def write_card(source: ExportSource, task: str, needs_zoo: bool = True) -> str:
     recipe, run = source.recipe, run_dir.find_run_dir(source.checkpoint)
     end = _read_json(run / "end.json") if source.checkpoint.name == "best.ckpt" else {}
     metrics: dict[str, float] = end.get("metrics", {})
-    choices = recipe.model.options.get("encoding", ())
-    name, encodings = disarm_tags(escape_text(recipe.name)), [choice.name for choice in choices]
-    rows = [f"| {key} | {value:.4f} |" for key, value in metrics.items()]
-    results = "\n".join(
-        [f"On test data of `{recipe.data.name}`:", "", "| metric | value |", "|---|---|", *rows]
-    )
+    encodings = [choice.name for choice in recipe.model.options.get("encoding", ())]
+    rows = [[disarm_markdown(key), f"{value:.4f}"] for key, value in metrics.items()]
+    table = format_markdown(["metric", "value"], rows, text=("metric",))
+    text = recipe.yaml().strip()
     # JSON's strings are Python's, too; names and prompts may hold quotes and newlines
     use = USES[task].format(
-        path=json.dumps(name, ensure_ascii=False),
+        path=json.dumps(recipe.name, ensure_ascii=False),
         prompt=json.dumps(recipe.generate.prompt or "...", ensure_ascii=False),
         tokens=recipe.generate.tokens,
     )
@@ -424,28 +420,36 @@ def write_card(source: ExportSource, task: str, needs_zoo: bool = True) -> str:
     if not needs_zoo:
         use = use.replace(", trust_remote_code=True", "")
         requirement = "transformers computes the model itself."
-    return CARD.format(
+    card = CARD.format(
         front_matter=_format_front_matter(source, task, metrics),
-        name=name,
-        recipe=name,
+        name=disarm_markdown(recipe.name),
         version=__version__,
         encoding=", ".join(encodings),
         parameters=sum(weight.numel() for weight in source.task.model.parameters()),
         use=use,
         requirement=requirement,
-        results=results if metrics else "None are recorded for this checkpoint.",
-        text=recipe.yaml().strip(),
+        results=f"On test data of `{recipe.data.name}`:\n\n{table}" if metrics else NO_RESULTS,
+        text=text,
+        # longer than any in the recipe
+        fence=max(["``", *re.findall("`+", text)], key=len) + "`",
         environment=_format_environment(_read_json(run / "environment.json")),
         citation="\n\n".join(_list_citations(encodings)) or "% none",
     )
+    return escape_text(card, keep="\n")
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Return a recorded file of a run; nothing where there is none."""
+    """Return a recorded file of a run; nothing where there is none.
+
+    Raises:
+        CheckpointError: It is damaged.
+    """
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    except OSError:
+    except FileNotFoundError:
         return {}
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{path}: unreadable, {error}") from None
 
 
 def _format_front_matter(source: ExportSource, task: str, metrics: Mapping[str, float]) -> str:
@@ -468,7 +472,7 @@ def _format_front_matter(source: ExportSource, task: str, metrics: Mapping[str, 
         library_name="transformers",
         pipeline_tag=task,
         tags=["zoo"],
-        model_name=recipe.name if results else None,
+        model_name=escape_text(recipe.name) if results else None,
         eval_results=results or None,
     )
     return str(data.to_yaml())
@@ -480,7 +484,8 @@ def _format_environment(found: Mapping[str, Any]) -> str:
     packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
     devices = ", ".join(found["devices"]["cuda"]) or found["devices"]["processor"]
     lines = [f"zoo {found['zoo']}, {packages}", f"Python {found['python']}, {found['platform']}"]
-    return "\n".join(f"- {line}" for line in [*lines, f"devices: {devices}", found["started"]])
+    lines += [f"devices: {devices}", found["started"]]
+    return "\n".join(f"- {disarm_markdown(line)}" for line in lines)
 
 
 def _list_citations(encodings: Sequence[str]) -> list[str]:

@@ -42,6 +42,12 @@ class ZooConfig(PreTrainedConfig):  # type: ignore[misc]
         self.zoo = zoo
         super().__init__(**kwargs)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entries of config.json; tools look for the auto class in transformers."""
+        entries: dict[str, Any] = super().to_dict()
+        autos = [name for name in entries.get("auto_map") or () if name != "AutoConfig"]
+        return {**entries, "architectures": autos or entries.get("architectures")}
+
 
 class ZooCache:
     """What zoo remembers of earlier tokens, as `generate` of transformers handles it.
@@ -56,6 +62,7 @@ class ZooCache:
     def __init__(self, model: nn.Module) -> None:
         length = getattr(model, "memory_length", 0)
         self.context = SegmentMemory(length) if length else KeyValueCache()
+        self.has_ended: Tensor | None = None  # texts [B] after which unknown tokens came
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Return the number of tokens so far."""
@@ -64,6 +71,8 @@ class ZooCache:
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Let each row go on from another one."""
         self.context.reorder(beam_idx)
+        if self.has_ended is not None:
+            self.has_ended = self.has_ended[beam_idx]
 
 
 class ZooModel(PreTrainedModel):  # type: ignore[misc]
@@ -167,6 +176,28 @@ class ZooForCausalLM(ZooModel, GenerationMixin):  # type: ignore[misc]
         """Prepare a step of `generate`, which reads strings that stop it with the tokenizer."""
         return super().prepare_inputs_for_generation(input_ids, **kwargs)
 
+    def find_end(self, tokens: Tensor, cache: ZooCache | None) -> Tensor:
+        """Return which tokens [B, N] are behind the end of their text, and remember these texts.
+
+        Texts of a batch that have ended go on with a token that pads, which the table need not
+        have; nothing depends on it. At least one text goes on.
+
+        Raises:
+            ValueError: Another token is not in the vocabulary, or a text goes on after its end.
+        """
+        is_unknown = self.find_unknown(tokens)
+        is_end = is_unknown.flip(1).cumprod(1).flip(1).bool()
+        only_unknown = is_end[:, :1]
+        if cache is None or not cache.get_seq_length() or bool(only_unknown.all()):
+            is_end = is_end & ~only_unknown
+        self.require_known(tokens, is_unknown & ~is_end)
+        if cache is not None:
+            if cache.has_ended is not None and bool((cache.has_ended & ~is_end[:, 0]).any()):
+                raise ValueError("a text goes on after a token that is not in the vocabulary")
+            if cache.has_ended is not None or bool(is_end.any()):
+                cache.has_ended = is_end[:, -1]
+        return is_end
+
     def forward(
         self,
         input_ids: Tensor,
@@ -182,12 +213,7 @@ class ZooForCausalLM(ZooModel, GenerationMixin):  # type: ignore[misc]
         if use_cache and cache is None and not self.training:
             cache = ZooCache(self.model)
         tokens, documents, index = mark_padding(input_ids, attention_mask)
-        is_unknown = self.find_unknown(tokens)
-        # texts that have ended go on with a token that pads; nothing depends on it
-        is_end = is_unknown.flip(1).cumprod(1).flip(1).bool()
-        if cache is None or not cache.get_seq_length():
-            is_end &= ~is_end[:, :1]
-        self.require_known(tokens, is_unknown & ~is_end)
+        is_end = self.find_end(tokens, cache)
         logits = self.model(
             tokens.where(~is_end, 0),
             documents,

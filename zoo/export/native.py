@@ -218,10 +218,10 @@ def collect_weights(model: Transformer, biases: bool) -> dict[str, Tensor]:
 def save_weights(weights: Mapping[str, Tensor], path: Path) -> None:
     """Write weights as safetensors."""
     with explain_imports():
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
     plain = {name: weight.contiguous() for name, weight in weights.items()}
-    save_file(plain, path, metadata={"format": "pt"})
+    path.write_bytes(save(plain, metadata={"format": "pt"}))
 
 
 def write_llama(source: ExportSource, options: ExportOptions, folder: Path) -> None:

@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
@@ -188,8 +188,10 @@ def write_torch_export(
     """
     program, sizes, model = capture(source)
     difference = _compare(program.module(), model, sizes)
+    file = BytesIO()
     with _hide_output():
-        torch.export.save(program, folder / "model.pt2")
+        torch.export.save(program, file)
+    (folder / "model.pt2").write_bytes(file.getbuffer())
     _write_companions(source, sizes, folder)
     return {"difference": difference}
 

@@ -62,6 +62,11 @@ def disarm_tags(text: str) -> str:
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
 
 
+def disarm_markdown(text: str) -> str:
+    """Return a name for a Markdown file, of which nothing is read as tag, link or code."""
+    return disarm_tags(escape_text(text)).replace("`", "&#96;").replace("[", "&#91;")
+
+
 def format_html_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Write a table that notebooks show."""
 

@@ -140,9 +140,14 @@ def read(path: Path) -> dict[str, Any]:
         problem = f"unreadable, {_summarise(error)}"
         raise CheckpointError(f"{path}: {problem}; {_describe_others(path)}") from None
 
+    require_checkpoint(content, path)
+    return content
+
+
+def require_checkpoint(content: Any, path: Path) -> None:
+    """Check that content is a checkpoint of this version. Raises CheckpointError."""
     if problem := _find_problem(content):
         raise CheckpointError(f"{path}: {problem}; {_describe_others(path)}")
-    return content
 
 
 def _find_problem(content: Any) -> str:

@@ -60,7 +60,23 @@ def restore(
             weights do not fit the recipe.
         RecipeError: An override is wrong.
     """
-    content = checkpoints.read(path)
+    return restore_content(checkpoints.read(path), path, overrides, datasets)
+
+
+def restore_content(
+    content: Mapping[str, Any],
+    path: Path,
+    overrides: Sequence[str] = (),
+    datasets: Datasets | None = None,
+) -> tuple[Experiment, Task]:
+    """Restore experiment and task as `restore` does, of a checkpoint's content.
+
+    Args:
+        content: What `checkpoint.read` returned.
+        path: Where it was read, for messages.
+        overrides: Changes of the stored recipe.
+        datasets: The samples of a Python program.
+    """
     recipe = _read_recipe(content["zoo"], overrides, path)
     experiment = check(recipe, checkpoints.read_spec(content, path), datasets)
     task = experiment.build_task()
@@ -68,7 +84,7 @@ def restore(
         task.load_state_dict(content["state_dict"], strict=True)
     except RuntimeError as error:
         lines = [line.strip() for line in str(error).splitlines()[1:3]]
-        problem = f"its weights are of another recipe: {' '.join(lines)[:300]}"
+        problem = f"its weights are of another recipe: {' '.join(lines)[:600]}"
         raise CheckpointError(f"{path}: {problem}{_describe_version(content['zoo'])}") from None
     return experiment, task.eval()
 
