@@ -22,6 +22,7 @@ from zoo.compare.tuning import TunedKey, TuningRequest, find_best, summarize_tun
 from zoo.data.base import DataModule
 from zoo.errors import RecipeError, ZooError
 from zoo.packages import PackageError
+from zoo.reporting import render
 from zoo.run.fit import fit_recipe
 
 BASE = [
@@ -36,6 +37,21 @@ TUNED = [
 ]
 LR = TunedKey(key="optim.lr", low=1e-4, high=1e-1, scale="log")
 CHOICE = TunedKey(key="optim.encoding_lr", scale="choices", choices=("1", "3", "10"))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A tiny recipe as a file, which is read faster than a dozen overrides are set."""
+    path = tmp_path_factory.mktemp("recipes") / "base.yaml"
+    path.write_text(config.load(BASE[0], BASE[1:]).yaml())
+    return str(path)
+
+
+def parse_unchecked(base, words):
+    """Parse the words of a comparison without building models, which takes time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(request_module, "check", lambda recipe: None)
+        return parse_request(base, words, [])
 
 
 def test_a_design_begins_with_the_recipe_and_a_larger_one_goes_on_with_a_smaller():
@@ -107,17 +123,17 @@ def test_all_issues_of_a_tuned_comparison_are_told_together(compared):
         ([TUNED[1], "budget=8", "halving=2"], "first for 1/8 of trainer.max_epochs=1"),
     ],
 )
-def test_what_a_sampler_or_halving_cannot_do_is_refused(words, problem):
+def test_what_a_sampler_or_halving_cannot_do_is_refused(words, problem, base):
     with pytest.raises(RecipeError) as told:
-        parse_unchecked(["encodings=[none,learned]", *words])
+        parse_unchecked(base, ["encodings=[none,learned]", *words])
     assert problem in str(told.value)
 
 
-def test_a_missing_optuna_is_named_with_its_line(monkeypatch):
+def test_a_missing_optuna_is_named_with_its_line(base, monkeypatch):
     monkeypatch.setattr(packages, "_is_installed", lambda module: module != "optuna")
     words = ["encodings=[none,learned]", TUNED[1], "budget=4", "sampler=tpe"]
     with pytest.raises(PackageError, match=r"pip install 'transformer-zoo\[tune\]'"):
-        parse_request(BASE[0], [*BASE[1:], *words], [])
+        parse_unchecked(base, words)
 
 
 def kill_when_there(begin, folder, pattern, words):
@@ -131,9 +147,12 @@ def kill_when_there(begin, folder, pattern, words):
     os.waitpid(process, 0)
 
 
-def test_each_variant_gets_its_own_best_trial_and_no_trial_is_tested(compared, driver, monkeypatch):
+def test_each_variant_gets_its_own_best_trial_and_no_trial_is_tested(
+    compared, driver, base, monkeypatch
+):
     monkeypatch.setattr(request_module, "check", lambda recipe: None)  # the cells do it too
-    words = [*BASE, *TUNED, "jobs=2"]
+    monkeypatch.setattr(render, "to_png", lambda *_, **__: b"")
+    words = [base, *TUNED, "jobs=2"]
     code, out, message = compared(*words, "to=c")
     assert code == 0, message
     assert (
@@ -181,13 +200,6 @@ def best_of(comparison, name):
     return comparison.tuning["variants"][name]["best"]
 
 
-def parse_unchecked(words):
-    """Parse the words of a comparison without building models, which takes time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(request_module, "check", lambda recipe: None)
-        return parse_request(BASE[0], [*BASE[1:], *words], [])
-
-
 def tune_by(objective, parsed, folder, most=10**6):
     """Tune with an objective of a trial's recipe in place of training; at most so many a call."""
 
@@ -219,10 +231,10 @@ def miss_planted(cell):
         (["budget=5", "sampler=tpe", "trainer.max_steps=9"], {9: 5}),
     ],
 )
-def test_trials_depend_on_ended_ones_equally_often_for_all_variants(words, counts, tmp_path):
+def test_trials_depend_on_ended_ones_equally_often_for_all_variants(words, counts, base, tmp_path):
     if "sampler=tpe" in words:
         pytest.importorskip("optuna")
-    parsed = parse_unchecked([*TUNED[:2], *words, "seeds=1"])
+    parsed = parse_unchecked(base, [*TUNED[:2], *words, "seeds=1"])
     _, tuning, problem = tune_by(miss_planted, parsed, tmp_path / "once")
     assert problem is None
     plan = json.loads((tmp_path / "once/tuning/plan.json").read_text())
