@@ -38,6 +38,7 @@ log = logging.getLogger("zoo")
 
 # for a process without a parent to save its state
 GRACE_SECONDS = 5.0
+WATCH_SECONDS = 1.0
 PR_SET_PDEATHSIG = 1  # of prctl
 
 UNSAFE = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -268,6 +269,21 @@ def end_with_parent() -> None:
         os.kill(os.getpid(), SIGTERM)
         time.sleep(GRACE_SECONDS)
         os.killpg(0, SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def end_after(parent: int) -> None:
+    """End this process within about a second after the process that started it.
+
+    Args:
+        parent: The process id of the parent, which may have ended already.
+    """
+
+    def wait() -> None:
+        while os.getppid() == parent:
+            time.sleep(WATCH_SECONDS)
+        os.kill(os.getpid(), SIGKILL)
 
     threading.Thread(target=wait, daemon=True).start()
 

@@ -1,13 +1,17 @@
 """The order of samples, and how processes deal them out."""
 
 import itertools
+import os
+import threading
+from signal import SIGKILL
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset
 
-from zoo.data.sampler import ProcessShare, ResumableLoader, ResumableSampler
+from zoo import utils
+from zoo.data.sampler import ProcessShare, ResumableLoader, ResumableSampler, WorkerStart
 from zoo.data.synthetic.flipflop import Flipflop
 from zoo.data.tables.labelled_table import RowBatch, SkipBudget
 from zoo.data.tables.stream import split_batches
@@ -113,3 +117,17 @@ def test_a_batch_without_a_sound_sample_is_told_where_others_wait_for_it():
     assert list(SkipBudget(1.0, 10).skip_corrupt(iter([batch]))) == []
     with pytest.raises(DataError, match="row 3: no image; all samples of its batch are corrupt"):
         list(SkipBudget(1.0, 10, world_size=2).skip_corrupt(iter([batch])))
+
+
+def test_a_worker_ends_with_the_process_that_started_it(monkeypatch):
+    """A process that is killed cannot tell its workers; another process is then their parent."""
+    started, ended = [], threading.Event()
+    parents = iter([os.getpid(), os.getpid(), 1])
+    begin = WorkerStart(started.append)
+    monkeypatch.setattr(utils, "WATCH_SECONDS", 0)
+    monkeypatch.setattr(os, "getppid", lambda: next(parents))
+    monkeypatch.setattr(os, "kill", lambda *given: given == (os.getpid(), SIGKILL) and ended.set())
+    begin(3)
+    assert ended.wait(10)
+    assert started == [3]
+    assert next(parents, None) is None

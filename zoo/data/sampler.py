@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from zoo.errors import DataError
+from zoo.utils import end_after
 
 Key = int | tuple[int, int]
 """What a dataset is indexed by: a sample index, or (epoch, index) in training."""
@@ -95,6 +97,24 @@ class ResumableSampler(Sampler[list[Key]]):
         return [self.count * number // batches for number in range(1, batches + 1)]
 
 
+class WorkerStart:
+    """Starts a worker of a loader, which ends soon after the process that has created this.
+
+    torch alone looks for it every five seconds, and between two batches.
+
+    Args:
+        start: What else is done with the number of the worker, as Lightning seeds it.
+    """
+
+    def __init__(self, start: Callable[[int], object] | None = None) -> None:
+        self.start, self.parent = start, os.getpid()
+
+    def __call__(self, number: int) -> None:
+        end_after(self.parent)
+        if self.start is not None:
+            self.start(number)
+
+
 class ResumableLoader(DataLoader[Any]):
     """A loader that a checkpoint can resume in the middle of an epoch.
 
@@ -139,6 +159,9 @@ class ResumableLoader(DataLoader[Any]):
         """Samples of this epoch that were yielded, in all processes together."""
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        if not isinstance(self.worker_init_fn, WorkerStart):
+            # only now, since Lightning gives its own to loaders that have none
+            self.worker_init_fn = WorkerStart(self.worker_init_fn)
         sampler = self.epoch_sampler
         self.consumed = sampler.skip
         for batch in super().__iter__():

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from zoo.data.base import FileBatch
-from zoo.data.sampler import keep_batch
+from zoo.data.sampler import WorkerStart, keep_batch
 from zoo.data.spec import DataSpec, ImageSpec
 from zoo.errors import OptionError
 from zoo.packages import explain_imports
@@ -214,7 +214,11 @@ def read_image_files(
     # one worker for each batch that there is to wait for
     workers = min(workers, -(-len(paths) // batch_size) - 1)
     yield from DataLoader(
-        ImageFiles(paths, decoder), batch_size, num_workers=max(workers, 0), collate_fn=keep_batch
+        ImageFiles(paths, decoder),
+        batch_size,
+        num_workers=max(workers, 0),
+        collate_fn=keep_batch,
+        worker_init_fn=WorkerStart(),
     )
 
 

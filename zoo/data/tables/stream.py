@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from zoo.data.sampler import ProcessShare
+from zoo.data.sampler import ProcessShare, WorkerStart
 from zoo.data.tables.open_table import iterate_rows
 from zoo.errors import DataError
 from zoo.registry import Count
@@ -154,6 +154,7 @@ class StreamingLoader:
             batch_size=None,
             num_workers=self.workers,
             generator=torch.Generator(),
+            worker_init_fn=WorkerStart(),
         )
         for item in loader:
             if isinstance(item, DataError):
