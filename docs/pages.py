@@ -38,6 +38,7 @@ from zoo.config import Recipe, load, recipe_files
 from zoo.diagnostics.portrait.portrait import draw_portrait
 
 DOCS = Path(__file__).parent
+DIAGNOSED = ("smollm2.md", "minilm.md")
 PICTURES = DOCS / "images" / "encodings"
 INDEX = """# Encodings
 
@@ -94,8 +95,9 @@ def write_pages() -> dict[Path, str]:
     pages[pretrained] = measured_pages.write_pretrained_page(pretrained)
     transformers = DOCS / "equip" / "transformers.md"
     pages[transformers] = equip_page.write_families(transformers.read_text(encoding="utf-8"))
-    readme = DOCS.parent / "README.md"
-    pages[readme] = quoted_numbers.update_numbers(readme.read_text(encoding="utf-8"))
+    quoting = [DOCS.parent / "README.md", *(DOCS / "equip" / name for name in DIAGNOSED)]
+    for page in quoting:
+        pages[page] = quoted_numbers.update_numbers(page.read_text(encoding="utf-8"))
     pages |= comparison_pages.write_question_pages()
     pages |= {DOCS / "encodings" / f"{name}.md": _encoding_page(name, recipes) for name in names}
     return pages

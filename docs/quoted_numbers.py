@@ -71,7 +71,7 @@ def _evaluate(source: str, query: str) -> float:
         return len(packages.REQUIRED if word == "packages" else registry.names(rest[0]))
     path = (
         DOCS / f"{source}.json"
-        if source.startswith("speed/")
+        if source.startswith(("speed/", "equip/"))
         else DOCS / "questions" / f"{source}.json"
     )
     if word in ("ratio", "least", "most"):

@@ -15,6 +15,8 @@ from zoo.compare.results import TRAINED
 ROOT = Path(__file__).parent.parent
 PAGES = [
     "README.md",
+    "docs/equip/smollm2.md",
+    "docs/equip/minilm.md",
     *(f"docs/questions/{one.name}" for one in (ROOT / "docs/questions").glob("*.md")),
 ]
 FACTS = ("Python 3.11 to 3.13", "95 % intervals", "Apache-2.0")

