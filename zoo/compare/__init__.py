@@ -10,8 +10,8 @@ Args:
     encodings: The encodings that vary: names, mappings with options, or lists of these.
     vary: Other keys that vary: {key: [value, ...]}.
     verbose: Print progress to standard error.
-    options: Those of `zoo compare`: seeds, measure, to, jobs, engine, rebuild, and those of the
-        engine.
+    options: Those of `zoo compare`: seeds, budget, tuning_seed, sampler, halving, hypotheses,
+        measure, to, jobs, engine, rebuild, and those of the engine.
 
 Returns:
     The comparison as far as it has come, as a `zoo.ComparisonResult`.
