@@ -43,6 +43,19 @@ def test_empty_batches_give_empty_results(name):
         assert zoo.embed(encoding, x, pos).shape == x.shape
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_empty_batches_of_shared_heads_give_empty_results(name):
+    try:
+        encoding = zoo.encoding(name, Dims(H * K, heads=H, kv_heads=1, length=M))
+    except OptionError:
+        pytest.skip("refuses shared heads")
+    for batch, keys, queries in EMPTY:
+        q, k = torch.randn(batch, H, queries, K), torch.randn(batch, 1, keys, K)
+        options = {"x": torch.randn(batch, keys, H * K), "causal": encoding.causal_only}
+        out = zoo.attend(encoding, q, k, k, torch.zeros(keys, 1), **options)
+        assert out.shape == q.shape
+
+
 @pytest.mark.parametrize("name", ["alibi", "rope", "comrope_ld"])
 def test_layers_take_empty_batches(name):
     layer = zoo.Attention(Dims(H * K, heads=H, axes=1, length=M), name)

@@ -179,7 +179,8 @@ class Rotary(Encoding):
         if is_same or self.dims.kv_heads in (None, self.dims.heads):
             return self.rotate(q, *tables)
         if q.shape[2] == 1:  # a decoding step: the members of a group as tokens of one head
-            members = q.reshape(q.shape[0], self.dims.num_kv_heads, -1, q.shape[-1])
+            groups = self.dims.num_kv_heads
+            members = q.reshape(q.shape[0], groups, q.shape[1] // groups, q.shape[-1])
             rotated = self.rotate(members, *tables)
             return rotated.reshape(*q.shape[:3], rotated.shape[-1])
         # tables have a head for each key head [B, G, N, K]: take one query head of each group
