@@ -186,6 +186,8 @@ def test_pickles_are_not_read(tmp_path, zoo):
         ({"hidden_act": "relu"}, "hidden_act is relu, expected silu"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_type is yarn"),
         ({"model_type": "mamba"}, "mamba"),
+        ({"hidden_size": "x"}, "an entry is missing or wrong: TypeError"),
+        ({"hidden_act": "\x1b[2J\nzoo: done"}, r"hidden_act is \\x1b\[2J\\nzoo"),
     ],
 )
 def test_what_zoo_has_no_recipe_for_is_named(tmp_path, config, part):

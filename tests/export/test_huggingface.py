@@ -413,6 +413,16 @@ def test_a_card_is_one_of_the_hub(tmp_path):
     assert prompt in [node.value for node in ast.walk(ast.parse(program)) if hasattr(node, "value")]
 
 
+@pytest.mark.parametrize("name", ["end.json", "environment.json"])
+def test_a_damaged_record_of_a_run_is_named(tmp_path, zoo, name):
+    made(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt"))
+    (tmp_path / "run" / name).write_text("[1]")
+    code, _, message = zoo("export", "run", "to=hf", "out")
+    assert code == 5
+    assert f"{name}: unreadable" in message
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("target", ["hf", "vit", "onnx"])
 def test_hostile_names_are_kept_as_data_and_obeyed_by_none(tmp_path, zoo, target):
     hub = pytest.importorskip("huggingface_hub")

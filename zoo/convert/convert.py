@@ -170,8 +170,11 @@ def restore_vocabulary(metadata: dict[str, Any], tokenizer: str) -> dict[str, An
     stored = samples.get("vocabulary") if isinstance(samples, dict) else None
     if not isinstance(stored, dict) or stored.get("kind") != "count":
         return metadata
-    settings, size = json.loads(tokenizer), int(stored["size"])
-    added = [token for token in settings.get("added_tokens", ()) if token["id"] < size]
+    try:
+        settings, size = json.loads(tokenizer), int(stored["size"])
+        added = [token for token in settings["added_tokens"] if token["id"] < size]
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{TOKENIZER}: not as transformers writes it: {error!r}") from None
     subwords = Subwords(json.dumps({**settings, "added_tokens": added}, ensure_ascii=False))
     return {**metadata, "samples": {**samples, "vocabulary": subwords.to_dict()}}
 
@@ -193,7 +196,10 @@ def convert_family(
         family = build_family(published, pool)
         sections, spec = family.describe()
     except CheckpointError as error:
-        raise CheckpointError(f"{source}: {error}") from None
+        raise CheckpointError(escape_text(f"{source}: {error}")) from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        problem = f"config.json: an entry is missing or wrong: {error!r}"
+        raise CheckpointError(escape_text(f"{source}: {problem}")) from None
 
     recipe = build_recipe(published.name, sections, spec, overrides)
     folder = _choose_folder(options, recipe)
@@ -312,6 +318,8 @@ def read_published(source: Path) -> Published:
         raise CheckpointError(f"{error.filename}: cannot be read, {problem}") from None
     except ValueError as error:
         raise CheckpointError(f"{found}: not JSON: {error}") from None
+    if not isinstance(settings, dict):
+        raise CheckpointError(f"{found}: not a mapping")
     return Published(source.resolve().name, settings, weights, text)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from zoo.export.export import ExportOptions, ExportSource, write_weights
 from zoo.packages import explain_imports
 from zoo.registry import find_citations
 from zoo.reporting.tables import disarm_markdown, format_markdown
-from zoo.run import run_dir
+from zoo.run import atomic_io, run_dir
 from zoo.run.build import build_data
 from zoo.run.checkpoint import read_spec
 from zoo.run.load import build_stored_model
@@ -125,7 +125,7 @@ def write_huggingface(source: ExportSource, options: ExportOptions, folder: Path
     write_weights(source, options, folder)
     module = (Path(__file__).parent / f"{MODULE}.py").read_text(encoding="utf-8")
     (folder / f"{MODULE}.py").write_text(module, encoding="utf-8")
-    write_json(folder / CONFIG, describe_config(source, chosen))
+    atomic_io.write_json(describe_config(source, chosen), folder / CONFIG)
 
     spec = source.task.spec
     if isinstance(spec, ImageSpec):
@@ -136,11 +136,6 @@ def write_huggingface(source: ExportSource, options: ExportOptions, folder: Path
     if chosen.auto == "AutoModelForCausalLM":
         write_generation_config(source, folder)
     (folder / "README.md").write_text(write_card(source, chosen.task), encoding="utf-8")
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write plain data as JSON in ASCII, so that no name in it is obeyed where it is shown."""
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="ascii")
 
 
 def describe_config(source: ExportSource, chosen: HeadClass) -> dict[str, Any]:
@@ -201,14 +196,14 @@ def write_image_processor(source: ExportSource, folder: Path) -> None:
         return  # samples that are generated
     spec = source.task.spec
     assert isinstance(spec, ImageSpec)
-    write_json(
-        folder / "preprocessor_config.json",
+    atomic_io.write_json(
         {
             "image_processor_type": "ZooImageProcessor",
             "auto_map": {"AutoImageProcessor": f"{MODULE}.ZooImageProcessor"},
             "size": {"height": spec.height, "width": spec.width},
             "zoo": source.metadata(),
         },
+        folder / "preprocessor_config.json",
     )
 
 
@@ -231,7 +226,7 @@ def write_generation_config(source: ExportSource, folder: Path) -> None:
     for key in ("eos", "pad"):
         if f"{key}_token" in names:
             content[f"{key}_token_id"] = numbers[names[f"{key}_token"]]
-    write_json(folder / "generation_config.json", content)
+    atomic_io.write_json(content, folder / "generation_config.json")
 
 
 def write_tokenizer(
@@ -282,7 +277,7 @@ def write_tokenizer(
         "padding_side": "right" if mask is not None else "left",
         **special,
     }
-    write_json(folder / "tokenizer_config.json", settings)
+    atomic_io.write_json(settings, folder / "tokenizer_config.json")
 
 
 def build_tokenizer(vocabulary: Vocabulary) -> Any:
@@ -404,8 +399,9 @@ def write_card(source: ExportSource, task: str, needs_zoo: bool = True) -> str:
         needs_zoo: Whether zoo computes it, through `trust_remote_code`.
     """
     recipe, run = source.recipe, run_dir.find_run_dir(source.checkpoint)
-    end = _read_json(run / "end.json") if source.checkpoint.name == "best.ckpt" else {}
-    metrics: dict[str, float] = end.get("metrics", {})
+    is_best = source.checkpoint.name == "best.ckpt"
+    metrics: dict[str, float] = _read_record(run / "end.json", _read_metrics, {}) if is_best else {}
+    environment = run / "environment.json"
     encodings = [choice.name for choice in recipe.model.options.get("encoding", ())]
     rows = [[disarm_markdown(key), f"{value:.4f}"] for key, value in metrics.items()]
     table = format_markdown(["metric", "value"], rows, text=("metric",))
@@ -432,24 +428,29 @@ def write_card(source: ExportSource, task: str, needs_zoo: bool = True) -> str:
         text=text,
         # longer than any in the recipe
         fence=max(["``", *re.findall("`+", text)], key=len) + "`",
-        environment=_format_environment(_read_json(run / "environment.json")),
+        environment=_read_record(environment, _format_environment, "It is not recorded."),
         citation="\n\n".join(_list_citations(encodings)) or "% none",
     )
     return escape_text(card, keep="\n")
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    """Return a recorded file of a run; nothing where there is none.
+def _read_record(path: Path, read: Callable[[dict[str, Any]], Any], default: Any) -> Any:
+    """Return what is read of a recorded file of a run; the default where there is none.
 
     Raises:
         CheckpointError: It is damaged.
     """
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return read(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{path}: unreadable, {error}") from None
+        return default
+    except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: unreadable, not as zoo writes it: {error}") from None
+
+
+def _read_metrics(found: Mapping[str, Any]) -> dict[str, float]:
+    metrics = found.get("metrics", {})
+    return {key: float(value) for key, value in metrics.items() if value is not None}
 
 
 def _format_front_matter(source: ExportSource, task: str, metrics: Mapping[str, float]) -> str:
@@ -479,12 +480,10 @@ def _format_front_matter(source: ExportSource, task: str, metrics: Mapping[str, 
 
 
 def _format_environment(found: Mapping[str, Any]) -> str:
-    if not found:
-        return "It is not recorded."
     packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
     devices = ", ".join(found["devices"]["cuda"]) or found["devices"]["processor"]
     lines = [f"zoo {found['zoo']}, {packages}", f"Python {found['python']}, {found['platform']}"]
-    lines += [f"devices: {devices}", found["started"]]
+    lines += [f"devices: {devices}", str(found["started"])]
     return "\n".join(f"- {disarm_markdown(line)}" for line in lines)
 
 

@@ -21,11 +21,11 @@ from zoo.export.huggingface import (
     describe_labels,
     write_card,
     write_generation_config,
-    write_json,
     write_tokenizer,
 )
 from zoo.models.transformer import Block, Transformer
 from zoo.packages import explain_imports
+from zoo.run import atomic_io
 
 LLAMA_MODEL = {"embed_tokens": "model.embed_tokens", "norm": "model.norm", "lm_head": "lm_head"}
 LLAMA_BLOCK = {
@@ -252,8 +252,7 @@ def write_llama(source: ExportSource, options: ExportOptions, folder: Path) -> N
     first = model.blocks[0]
     assert isinstance(first, Block)
     base = own["encoding"][0].options["base"]
-    write_json(
-        folder / "config.json",
+    atomic_io.write_json(
         {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
@@ -276,6 +275,7 @@ def write_llama(source: ExportSource, options: ExportOptions, folder: Path) -> N
             "bos_token_id": None,
             "eos_token_id": None,
         },
+        folder / "config.json",
     )
     # no token is added: the table has no row for it
     write_tokenizer(spec.vocabulary, folder, mask=None, extend=False)
@@ -304,7 +304,7 @@ def write_vit(source: ExportSource, options: ExportOptions, folder: Path) -> Non
     renamed["vit.embeddings.cls_token"] = weights["cls_token"]
     renamed["vit.embeddings.position_embeddings"] = positions
     save_weights(renamed, folder / "model.safetensors")
-    write_json(folder / "config.json", describe_vit(source))
+    atomic_io.write_json(describe_vit(source), folder / "config.json")
     card = write_card(source, "image-classification", needs_zoo=False)
     (folder / "README.md").write_text(card, encoding="utf-8")
 
@@ -316,7 +316,7 @@ def write_vit(source: ExportSource, options: ExportOptions, folder: Path) -> Non
     renamed |= {"cls_token": weights["cls_token"], "pos_embed": positions}
     (folder / "timm").mkdir()
     save_weights(renamed, folder / "timm" / "model.safetensors")
-    write_json(folder / "timm" / "config.json", describe_timm_vit(source))
+    atomic_io.write_json(describe_timm_vit(source), folder / "timm" / "config.json")
 
 
 def describe_vit(source: ExportSource) -> dict[str, Any]:

@@ -21,9 +21,10 @@ from torch.export import Dim, ExportedProgram
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec
 from zoo.errors import OptionError, RecipeError, ZooError
 from zoo.export.export import ExportOptions, ExportSource
-from zoo.export.huggingface import PixelReader, write_json, write_tokenizer
+from zoo.export.huggingface import PixelReader, write_tokenizer
 from zoo.models.transformer import find_transformers
 from zoo.packages import explain_imports
+from zoo.run import atomic_io
 
 TOLERANCE = 1e-5  # of logits computed by another program, relative to 1 + |logit|
 ROUNDING = 4  # times what the model itself rounds, where that is more
@@ -337,7 +338,7 @@ def _write_companions(source: ExportSource, sizes: InputSizes, folder: Path) -> 
         write_tokenizer(spec.vocabulary, folder, getattr(source.task.model, "mask_token", None))
     if isinstance(spec, ImageSpec | TextClassificationSpec):
         content["classes"] = list(spec.names) or [str(number) for number in range(spec.classes)]
-    write_json(folder / "model.json", content)
+    atomic_io.write_json(content, folder / "model.json")
 
 
 def describe_preprocessing(source: ExportSource) -> Mapping[str, Any] | None:
