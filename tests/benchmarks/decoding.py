@@ -1,7 +1,7 @@
 """Greedy decoding with a cache: tokens per second, beside x-transformers where it is installed, and how the context tells.
 
     python tests/benchmarks/decoding.py [rounds] [tokens] [encoding ...]
-    python tests/benchmarks/decoding.py equipped [rounds] [encoding ...]
+    python tests/benchmarks/decoding.py equipped|equipped-wide [rounds] [encoding ...]
 
 A decoder of D 512, H 8, 6 layers and 256 words, rope unless told otherwise (a+b lists two), batch 1, float32, two threads;
 `tokens` after a prompt of 512. Rounds are interleaved, so that a machine that changes its pace changes it for all: ratios
@@ -10,7 +10,8 @@ quickest round, since nothing is quicker by chance.
 
 `equipped`: a Llama of transformers with the sizes of a layer of SmolLM2-135M (8 layers, one thread), as it is and with an
 encoding of zoo in place of its own, in turn, on the same weights: processor time of a decoding step after 64 tokens, and of
-a pass over 128 tokens. Ratios are medians over rounds, whose order alternates.
+a pass over 128 tokens. Ratios are medians over rounds, whose order alternates. `equipped-wide`: the same for 6 layers of
+the width of a Llama of a billion parameters.
 """
 
 import importlib.util
@@ -114,13 +115,24 @@ def at_contexts(model: Decoder, rounds: int) -> list[float]:
     return [min(column) for column in zip(*found, strict=True)]
 
 
+# layers as those of SmolLM2-135M, and as those of a Llama of a billion parameters
 EQUIPPED = {
-    "vocab_size": 8192,
-    "hidden_size": 576,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
+    "equipped": {
+        "vocab_size": 8192,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+    },
+    "equipped-wide": {
+        "vocab_size": 8192,
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+    },
 }
 
 
@@ -139,13 +151,13 @@ def time_passes(model: Any, ids: torch.Tensor) -> tuple[float, float]:
     return (marks[1] - marks[0]) / STEPS, marks[2] - marks[1]
 
 
-def compare_equipped(rounds: int, encodings: list[str]) -> None:
+def compare_equipped(size: str, rounds: int, encodings: list[str]) -> None:
     """Print how much slower than itself a Llama is with encodings of zoo."""
     import transformers
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**EQUIPPED)).eval()
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**EQUIPPED[size])).eval()
     ids = torch.randint(1000, (1, 128))
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in ["", *encodings]}
     for number in range(rounds):
@@ -188,8 +200,9 @@ def main(rounds: int, tokens: int, encodings: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["equipped"]:
-        compare_equipped(int((sys.argv[2:] or ["30"])[0]), sys.argv[3:] or ["rope"])
+    if len(sys.argv) > 1 and sys.argv[1] in EQUIPPED:
+        rounds = int((sys.argv[2:] or ["30"])[0])
+        compare_equipped(sys.argv[1], rounds, sys.argv[3:] or ["rope"])
         sys.exit()
     numbers = [int(word) for word in sys.argv[1:3]]
     main(*(numbers + [3, 256][len(numbers) :]), sys.argv[3:] or ["rope"])
