@@ -2,6 +2,7 @@
 
 import ast
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,9 @@ def test_a_language_model_reads_from_few_files():
 
     assert {"models/decoder.py", "attention/layer.py", "encodings/rope.py"} < entered
     assert len(entered) <= 12, sorted(entered)
+
+
+def test_test_modules_have_names_of_their_own():
+    """pytest imports them by name alone, and refuses a second one in the same run."""
+    names = Counter(path.name for path in Path(__file__).parent.rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
