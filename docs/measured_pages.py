@@ -177,17 +177,11 @@ def _transplant_section(found: Pretrained) -> Iterator[str]:
 
 
 def _describe_longer(found: Pretrained, names: Sequence[str]) -> str:
-    """Say what the longer window gives after the last step, and which encodings it costs."""
-    window, longer = found.windows
-    last, own = found.steps[-1], found.transplants
-    lower = [name for name in names if own[name][longer][last] <= own[name][window][last]]
-    higher = [name for name in names if name not in lower]
-    parts = []
-    for word, group in (("no higher", lower), ("higher", higher)):
-        if group:
-            texts = [f"{name} ({_format(own[name][longer][last])})" for name in group]
-            parts.append(f"{word} for {', '.join(texts)}")
-    return f"In windows of {longer:,} tokens it is {' and '.join(parts)}."
+    """Say what the longer window gives after the last step."""
+    longer, last = found.windows[1], found.steps[-1]
+    values = [f"{name} {_format(found.transplants[name][longer][last])}" for name in names]
+    own = _format(found.transplants["rope"][longer][last])
+    return f"In windows of {longer:,} tokens it is {', '.join(values)}; rope has {own}."
 
 
 def _describe_transplants(found: Pretrained) -> str:

@@ -135,6 +135,12 @@ def test_a_checkpoint_of_another_recipe_is_refused(tiny):
         fit("vit_comrope", [*tiny, "model.depth=1"], None, "one")
 
 
+def test_a_run_that_trained_longer_than_is_allowed_now_is_refused(tiny):
+    fit("vit_comrope", [*tiny, "trainer.max_epochs=3"], Path("one"), "never")
+    with pytest.raises(CheckpointError, match="saved in epoch 3, after trainer"):
+        fit("vit_comrope", [*tiny, "trainer.max_epochs=1"], Path("one"), "auto")
+
+
 @pytest.mark.parametrize(("damaged", "step"), [("last", 6), ("best", 8)])
 def test_auto_takes_the_newest_that_is_whole(damaged, step, whole, stopped, weights, caplog):
     Path(f"broken/checkpoints/{damaged}.ckpt").write_bytes(b"PK")

@@ -1,4 +1,4 @@
-"""What varies in a comparison, and what is tuned: keys of a recipe with their values."""
+"""Keys of a recipe that a comparison varies or tunes, with their values."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Combination:
     trial_of: str | None = None
     """The name of the variant that it is a trial of."""
     trial: Trial | None = None
-    """What it tries, if it is a trial."""
+    """The number, length and settings of a trial; None for a variant."""
 
 
 def split_grid_words(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -62,7 +62,7 @@ class RankedTask:
     scores: Mapping[str, tuple[float, ...]]
     """{variant: score of each seed}"""
     is_tuned: bool
-    """Whether each variant was tuned before it was compared."""
+    """True if every variant was tuned before the comparison."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,8 +58,8 @@ class CompareOptions:
     tuning_seed: Seed | None = None
     """Seed of all trials, not among `seeds`; null takes the recipe's own plus 1000."""
     sampler: Literal["design", "tpe"] | None = None
-    """How trials choose settings: design (the same for all variants) or tpe (the second half by
-    Optuna's TPE, from the variant's own results); null takes design."""
+    """Method that chooses the settings of trials: design gives every variant the same settings, tpe
+    lets Optuna's TPE choose the second half from the variant's own results; null takes design."""
     halving: Annotated[int, Between(2, 10)] | None = None
     """Successive halving: 2 trains all trials briefly, the better half twice as long, and so on."""
     measure: Literal["accuracy", "exact", "loss"] | None = None

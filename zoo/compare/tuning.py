@@ -77,7 +77,7 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class TuningRequest:
-    """What is tuned for each variant, by how many trials on which seed, and how they are chosen."""
+    """The keys to tune, the trials of each variant, their seed, and how to choose settings."""
 
     keys: tuple[TunedKey, ...]
     budget: int

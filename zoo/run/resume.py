@@ -79,6 +79,10 @@ def _read_compatible(recipe: Recipe, path: Path) -> dict[str, Any]:
         different.append("trainer.fast_dev_run")
     if different:
         raise CheckpointError(f"{path}: of another recipe, it differs in {', '.join(different)}")
+    epoch, most = content["epoch"] + 1, recipe.trainer.max_epochs
+    if most is not None and epoch > most + 1:
+        problem = f"it was saved in epoch {epoch}, after trainer.max_epochs={most}"
+        raise CheckpointError(f"{path}: {problem}; allow {epoch} or more, or write --resume never")
     if LIVE in content and recipe.trainer.ema_decay is None:
         problem = "its weights are an average, which this recipe does not keep"
         raise CheckpointError(f"{path}: {problem}; set trainer.ema_decay")
