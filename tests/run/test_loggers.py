@@ -1,6 +1,7 @@
 """Where metrics go beside metrics.csv, and what is told of a tracker that is not there."""
 
 import json
+import logging
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -107,6 +108,19 @@ def mlflow(monkeypatch):
 def test_metrics_csv_is_always_there(made):
     _, found = made()
     assert [type(logger).__name__ for logger in found] == ["MetricsFile"]
+
+
+def test_the_log_of_a_run_that_has_ended_is_not_opened_again(tmp_path):
+    """A thread that writes events may hold its handler while the run ends."""
+    log = logging.getLogger("zoo")
+    before = [*log.handlers]
+    with loggers.log_to_file(tmp_path / "train.log"):
+        (handler,) = set(log.handlers) - set(before)
+        log.warning("during")
+    handler.handle(logging.LogRecord("zoo", logging.WARNING, "", 0, "after", None, None))
+    assert handler.stream is None
+    assert "during" in (tmp_path / "train.log").read_text()
+    assert "after" not in (tmp_path / "train.log").read_text()
 
 
 def test_tensorboard_is_told_the_recipe(made):

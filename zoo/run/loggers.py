@@ -52,6 +52,13 @@ def log_to_file(path: Path) -> Iterator[None]:
 
 
 class _LogFile(logging.FileHandler):
+    """Writes train.log, until the run has ended."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # logging itself would open a closed file again, for a thread that logs late
+        if not self._closed:
+            super().emit(record)
+
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Ignore a full disk; the run itself reports it."""
 
