@@ -54,15 +54,18 @@ def log_to_file(path: Path) -> Iterator[None]:
 class _LogFile(logging.FileHandler):
     """Writes train.log, until the run has ended."""
 
+    ended = False
+
     def emit(self, record: logging.LogRecord) -> None:
         # logging itself would open a closed file again, for a thread that logs late
-        if not self._closed:
+        if not self.ended:
             super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Ignore a full disk; the run itself reports it."""
 
     def close(self) -> None:
+        self.ended = True
         with contextlib.suppress(OSError):
             super().close()
 
