@@ -130,6 +130,10 @@ def test_places_where_powers_overflow_are_refused():
         .isfinite()
         .all()
     )
+    half = q.half()
+    assert zoo.scores(encoding, half, half, torch.tensor([[3_000.0], [3_001]])).isfinite().all()
+    with pytest.raises(OptionError, match="where powers overflow"):
+        zoo.scores(encoding, half, half, torch.tensor([[6_000.0], [6_001]]))
     with pytest.raises(OptionError, match="larger span"):
         zoo.encoding("xpos", Dims(32, 2, length=100_000))
     assert zoo.encoding("xpos", Dims(32, 2, length=100_000), span=2048.0)

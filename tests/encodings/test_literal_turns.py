@@ -193,7 +193,7 @@ class OnlyQueries(String):
     """The basis forgotten for keys: still relative, and still a rotation."""
 
     def transform_key(self, k, tokens):
-        _, *turns = self._with_rotation(tokens).shared_tables[self.name]
+        _, *turns = self.compute_rotation(tokens.pos)
         return rotate_pairs(k, *turns)
 
 

@@ -33,6 +33,20 @@ def test_packed_documents_are_the_documents_alone(name):
     assert (model(inputs) - alone).abs().max() > 1e-2
 
 
+def test_tables_of_all_layers_made_at_once_change_nothing():
+    model, inputs = decoder("rope_mixed"), text()
+    layers = model.encoding["rope_mixed"]
+    assert layers[1].siblings == tuple(layers)
+    with torch.no_grad():
+        for layer in layers:
+            layer.frequencies += torch.randn_like(layer.frequencies)
+        at_once = model(inputs)
+        tokens = model.chains[0].embed(model.tokens(inputs))
+        assert set(tokens.shared_tables) == {layer.table_name for layer in layers}
+    # with gradients each layer makes its own
+    assert torch.equal(model(inputs), at_once)
+
+
 @each
 @pytest.mark.parametrize(("left", "right"), [(4, 0), (0, 4), (3, 1)])
 def test_padding_changes_nothing(name, left, right):

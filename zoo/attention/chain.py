@@ -177,6 +177,9 @@ def build_chains(
         _check_causality(name, first, causal)
         each = [first] * len(layers) if first.shared else [first, *map(make, layers[1:])]
         modules[name] = first if first.shared else nn.ModuleList(each)
+        if not first.shared:
+            for encoding in each:
+                encoding.siblings = tuple(each)
         for encodings, encoding in zip(by_layer, each, strict=True):
             encodings[name] = encoding
     return modules, tuple(map(Chain, layers, by_layer))

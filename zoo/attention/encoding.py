@@ -139,6 +139,9 @@ class Encoding(nn.Module):
     handles_special_tokens = False
     """Handles tokens without a position itself."""
 
+    siblings: tuple[Self, ...] = ()
+    """Where it is not shared: the encodings of all layers of the model, this one among them."""
+
     lookback = 0
     """How many tokens before a key its per-token data depends on."""
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, upcast
+from zoo.attention import Dims, Tokens, disable_autocast, upcast
 from zoo.encodings.common.frequencies import adapt_axes, axis_frequencies, check_head_dim
 from zoo.encodings.common.rotation import Rotary, compute_angles, rotation_tables
 from zoo.registry import Between, ByAxes, register
@@ -26,6 +26,7 @@ class RoPEMixed(Rotary):
     """
 
     shared = False
+    siblings: tuple[RoPEMixed, ...] = ()
     axes = (1, 2, 3)
 
     def __init__(
@@ -42,6 +43,18 @@ class RoPEMixed(Rotary):
 
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
         return {"linear": {"coordinates": "interpolated"}} if self.dims.axes > 1 else {}
+
+    def embed(self, tokens: Tokens) -> Tokens:
+        # without gradients, the tables of all layers in one operation: a decoding step counts them
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or not self.siblings:
+            return tokens
+        waves = [layer.wave_vectors(tokens.pos) for layer in self.siblings]
+        with disable_autocast(tokens.pos.device):
+            (table,) = rotation_tables(compute_angles(tokens.pos, torch.cat(waves, dim=1)))
+        names = [layer.table_name for layer in self.siblings]
+        parts = zip(table.split(self.dims.num_kv_heads, dim=1), strict=True)
+        tables = dict(zip(names, parts, strict=True))
+        return tokens.replace(shared_tables={**tokens.shared_tables, **tables})
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         return rotation_tables(compute_angles(pos, self.wave_vectors(pos)))

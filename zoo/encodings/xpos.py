@@ -44,6 +44,7 @@ class XPos(Rotary):
         self._check_distance(2 * self.centre, torch.float32)
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
+        self._check_positions(pos, pos.dtype)
         table = cos_sin(compute_angles(pos, self.wave_vectors(pos)))  # [1|B, 1, N, K/2, 2]
         even = torch.arange(0, self.dims.head_dim, 2, device=pos.device, dtype=pos.dtype)
         zeta = (even / self.dims.head_dim + self.gamma) / (1 + self.gamma)
@@ -55,12 +56,15 @@ class XPos(Rotary):
         return axis_frequencies(self.dims, self.base, like)[0][None, None]
 
     def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
-        self._check_positions(tokens.pos, q.dtype)
-        return rotate_pairs(q, self.get_rotation(tokens)[0])
+        return self._rotate(q, tokens, self.get_rotation(tokens)[0])
 
     def transform_key(self, k: Tensor, tokens: Tokens) -> Tensor:
-        self._check_positions(tokens.pos, k.dtype)
-        return rotate_pairs(k, self.get_rotation(tokens)[1])
+        return self._rotate(k, tokens, self.get_rotation(tokens)[1])
+
+    def _rotate(self, x: Tensor, tokens: Tokens, table: Tensor) -> Tensor:
+        if x.dtype != tokens.pos.dtype:  # other factors fit into it than into the table
+            self._check_positions(tokens.pos, x.dtype)
+        return rotate_pairs(x, table)
 
     def _check_positions(self, pos: Tensor, dtype: torch.dtype) -> None:
         if not (pos.is_meta or torch.compiler.is_compiling()) and pos.numel():

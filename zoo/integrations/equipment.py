@@ -178,7 +178,8 @@ class Layer:
 def _interleave(heads: Tensor) -> Tensor:
     """Order channels i and i + R/2 of heads [B, H, N, R] as 2i and 2i + 1."""
     batch, count, tokens, width = heads.shape
-    return heads.reshape(batch, count, tokens, 2, width // 2).mT.reshape(heads.shape)
+    halves = heads.view(batch, count, tokens, 2, width // 2)
+    return halves.mT.reshape(batch, count, tokens, width)
 
 
 class Equipment(nn.ModuleDict, Encoded):

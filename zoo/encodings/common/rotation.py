@@ -22,8 +22,9 @@ def compute_angles(pos: Tensor, wave_vectors: Tensor) -> Tensor:
         pos: Coordinates [1|B, N, P].
         wave_vectors: Wave vectors [P, G, pairs].
     """
+    pos = pos.unsqueeze(1)  # [1|B, 1, N, P]
     parts = [
-        pos[:, None, :, axis, None] * wave_vectors[axis, :, None]
+        pos.narrow(-1, axis, 1) * wave_vectors[axis].unsqueeze(1)
         for axis in range(len(wave_vectors))
     ]
     return sum(parts[1:], parts[0])
@@ -91,10 +92,10 @@ def multiply_pairs(x: Tensor, table: Tensor, sign: int = 1) -> Tensor:
         (a, b), (cos, sin) = _split_pairs(x), (table[..., 0], table[..., 1] * sign)
         return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2).to(x.dtype)
     z, rotations = _to_complex(x), torch.view_as_complex(table)
-    batch, heads, tokens, pairs = z.shape
-    if tokens == 1:  # a decoding step, in which each operation counts
+    if rotations.shape[-2] == 1:  # a decoding step, in which each operation counts
         product = z * (rotations if sign > 0 else rotations.conj())
         return torch.view_as_real(product).flatten(-2).to(x.dtype)
+    batch, heads, tokens, pairs = z.shape
     dtype = torch.promote_types(z.dtype, rotations.dtype)
     # tokens before heads in memory, as projections have them
     out = z.new_empty(batch, tokens, heads, pairs, dtype=dtype).transpose(1, 2)
@@ -149,6 +150,11 @@ class Rotary(Encoding):
     shift_invariant = True
     identity_at_zero = True
 
+    @property
+    def table_name(self) -> str:
+        """Name of the tables of this layer, or of all layers, among those of tokens."""
+        return self.name if self.shared else f"{self.name}.{self.dims.layer}"
+
     @abstractmethod
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         """Return tables for coordinates [1|B, N, P]."""
@@ -169,9 +175,7 @@ class Rotary(Encoding):
         return self._with_rotation(tokens) if self.shared else tokens
 
     def prepare(self, tokens: Tokens) -> Tokens:
-        if self.shared and self.name in tokens.shared_tables:
-            return tokens
-        return self._with_rotation(tokens)
+        return tokens if self.table_name in tokens.shared_tables else self._with_rotation(tokens)
 
     def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         tables = self.get_rotation(tokens)
@@ -192,14 +196,14 @@ class Rotary(Encoding):
 
     def get_rotation(self, tokens: Tokens) -> tuple[Tensor, ...]:
         """Return the tables that `prepare` computed for these tokens, or compute them."""
-        if self.name not in tokens.shared_tables:
+        if self.table_name not in tokens.shared_tables:
             tokens = self._with_rotation(tokens)
-        return tokens.shared_tables[self.name]
+        return tokens.shared_tables[self.table_name]
 
     def _with_rotation(self, tokens: Tokens) -> Tokens:
         with disable_autocast(tokens.pos.device):
             tables = self.compute_rotation(tokens.pos)
-        return tokens.replace(shared_tables={**tokens.shared_tables, self.name: tables})
+        return tokens.replace(shared_tables={**tokens.shared_tables, self.table_name: tables})
 
 
 class CumulativeRotary(Encoding):
