@@ -48,6 +48,7 @@ def test_grids_have_at_least_single_precision():
         ("symmetric", [-3 / 4, -1 / 4, 1 / 4, 3 / 4]),
         ("growing", [0, 2 / 3, 4 / 3, 2]),  # linspace(0, n / n0, n) with n0 = 2
         ("interpolated", [0, 1 / 2, 1, 3 / 2]),  # i n0 / n
+        ("unit", [0, 1 / 3, 2 / 3, 1]),  # linspace(0, 1, n)
     ],
 )
 def test_conventions_are_exact(convention, expected):

@@ -9,10 +9,11 @@ from literal.rope_tape import linear, llama3, ntk, plain, yarn
 from torch.nn import functional as F
 
 import zoo
-from zoo.attention.coordinates import grid
+from zoo.attention.coordinates import apply_convention, grid
 from zoo.attention.encoding import Dims
 from zoo.attention.tokens import Tokens
 from zoo.data.spec import ImageSpec, VideoSpec
+from zoo.models.vit import ViT
 from zoo.run import conditions
 from zoo.run.build import build_task
 
@@ -119,7 +120,7 @@ def test_places_of_tupe_are_resampled():
 
 def test_a_table_of_a_grid_is_resampled_anyway():
     encoding = zoo.encoding("learned", Dims(6, 1, 2, (3, 4))).double()
-    assert encoding.extrapolations((2.0, 1.5)) == {"resample": {}}
+    assert encoding.extrapolations((2.0, 1.5)) == {"resample": {}, "linear": {}}
     tokens = Tokens.at(torch.zeros(1, 36, 6).double(), grid((6, 6), encoding.table))
     found = encoding.embed(tokens.replace(grid_size=torch.tensor([[[6.0, 6.0]]]).double())).x[0]
     image = encoding.table.unflatten(0, (3, 4)).permute(2, 0, 1)[None]
@@ -184,6 +185,37 @@ def test_a_rule_that_no_link_knows_is_told_with_those_that_are():
     assert "resample" in conditions.explain_unknown(language.decoder("learned"), "ntk", (2.0,))
     assert "it knows none" in conditions.explain_unknown(language.decoder("alibi"), "ntk", (2.0,))
     assert conditions.explain_unknown(language.decoder("alibi"), "none", (2.0,)) == ""
+
+
+LINEAR = ["rope_axial", "rope_mixed", "string", "sinusoidal", "liere", "comrope_ap", "comrope_ld"]
+
+
+@pytest.mark.parametrize("name", [*LINEAR, "learned", "none"])
+def test_linear_keeps_coordinates_of_images_in_the_range_of_training(name):
+    dims = Dims(32, 2, 2, (4, 4))
+    plain, there = zoo.encoding(name, dims), ruled(name, dims, "linear", (2.0, 2.0))
+
+    def place(encoding, side):
+        index = grid((side, side), torch.zeros(0))
+        tokens = Tokens.at(torch.zeros(1, side * side, 32), index)
+        sized = tokens.replace(grid_size=torch.tensor([[[side, side]]]))
+        return apply_convention(sized, encoding.coordinates, dims.sizes).pos
+
+    assert torch.equal(place(there, 4), place(plain, 4))
+    distance = place(plain, 4).amax() + (place(plain, 4)[0, 1, 1] - place(plain, 4)[0, 0, 1])
+    assert place(there, 8).amax() < distance or name in ("learned", "none")
+    if name != "rope_axial":  # a text has no such range: its length is not known
+        text = zoo.encoding(name, Dims(32, 2, length=8))
+        assert text.extrapolations((2.0,)).keys() <= {"resample"}
+
+
+def test_a_method_that_changes_nothing_is_told():
+    for name, expected in {"rope_axial": True, "liere": True, "comrope_ap": False}.items():
+        links = {name: lambda dims, name=name: zoo.encoding(name, dims)}
+        image, sizes = ImageSpec(1, 16, 16, 2), {"dim": 32, "depth": 1, "heads": 1, "patch_size": 4}
+        model = ViT(image, encoding=links, **sizes)
+        assert conditions.changes_encodings(model, "linear", (2.0, 2.0)) == expected
+        assert not conditions.changes_encodings(model, "none", (2.0, 2.0))
 
 
 @pytest.mark.parametrize("coordinates", ["fraction", "symmetric", "growing", "interpolated"])

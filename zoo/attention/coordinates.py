@@ -14,7 +14,7 @@ from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
 from zoo.registry import Between
 
-CONVENTIONS = ("index", "fraction", "growing", "symmetric", "interpolated")
+CONVENTIONS = ("index", "fraction", "growing", "symmetric", "interpolated", "unit")
 
 
 def grid(sizes: Sequence[int], like: Tensor) -> Tensor:
@@ -39,6 +39,7 @@ def apply_convention(tokens: Tokens, convention: str, length: Sequence[int] | No
     - symmetric: 2 (i + 1/2) / n - 1
     - growing: the i-th of n numbers from 0 to n / n0
     - interpolated: i min(1, n0 / n), an index that never leaves the range of training
+    - unit: the i-th of n numbers from 0 to 1, which is growing at the size of training
 
     Args:
         tokens: The tokens. Without a grid size they have coordinates already, which are kept.
@@ -60,6 +61,8 @@ def apply_convention(tokens: Tokens, convention: str, length: Sequence[int] | No
             pos = index * size / ((size - 1).clamp(min=1) * trained)
         else:
             pos = index * (trained / size).clamp(max=1)
+    elif convention == "unit":
+        pos = index / (size - 1).clamp(min=1)
     else:
         pos = (index + 0.5) / size
         pos = 2 * pos - 1 if convention == "symmetric" else pos

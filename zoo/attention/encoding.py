@@ -269,7 +269,8 @@ class Encoding(nn.Module):
 
         Returns:
             {method: options that replace the encoding's own}. No method changes a parameter, and
-            none applies if a recipe chose other coordinates than the class declares.
+            none applies if a recipe chose other coordinates than the class declares. Without
+            options the encoding is already as the method would make it.
         """
         return {}
 

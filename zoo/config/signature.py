@@ -38,7 +38,9 @@ class EveryEncoding:
     """Options of every encoding; None leaves the fact that its class declares."""
 
     shared: bool | None = None
-    coordinates: Literal["index", "fraction", "growing", "symmetric", "interpolated"] | None = None
+    coordinates: (
+        Literal["index", "fraction", "growing", "symmetric", "interpolated", "unit"] | None
+    ) = None
 
 
 def extras(kind: str) -> Mapping[str, Option]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -36,6 +39,10 @@ class ComRoPEAP(Rotary):
             raise OptionError("block", f"comrope_ap: block {block} must be even, and {needed}")
         shape = (dims.num_kv_heads, dims.head_dim // block, block, block)
         self.generators = nn.Parameter(torch.randn(shape) * std)  # [G, m, b, b]
+
+    def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
+        # a fraction of an image never leaves the range of training
+        return {"linear": {}} if self.dims.axes > 1 else {}
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         heads, blocks = self.generators.shape[:2]

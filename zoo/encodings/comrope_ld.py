@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Mapping
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +41,10 @@ class ComRoPELD(Rotary):
         shape = (dims.num_kv_heads, dims.head_dim // block, block, block)
         self.generators = nn.Parameter(torch.randn(shape) * std)  # [G, m, b, b]
         self.scales = nn.Parameter(torch.randn(dims.axes, *shape[:2]))  # [P, G, m]
+
+    def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
+        # a fraction of an image never leaves the range of training
+        return {"linear": {}} if self.dims.axes > 1 else {}
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         return adapt_axes(value, source.dims, self.dims) if name == "scales" else value

@@ -58,8 +58,10 @@ class Learned(Encoding):
         return tokens if self.shared else self._add_rows(tokens)
 
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
-        # a grid is resampled without an option
-        return {"resample": {"stretch": factors[0]} if self.dims.axes == 1 else {}}
+        if self.dims.axes == 1:
+            return {"resample": {"stretch": factors[0]}}
+        # a grid is resampled without an option, into the range of training
+        return {"resample": {}, "linear": {}}
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         return resize_table(value, source.dims.sizes, self.dims.sizes, self.table)

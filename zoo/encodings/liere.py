@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Self
+from collections.abc import Mapping
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +41,9 @@ class LieRE(Rotary):
         self.block = block
         shape = (dims.axes, dims.num_kv_heads, dims.head_dim // block, block * (block - 1) // 2)
         self.generators = nn.Parameter(torch.rand(shape) * init_std)  # [P, G, m, b (b - 1) / 2]
+
+    def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
+        return {"linear": {"coordinates": "unit"}} if self.dims.axes > 1 else {}
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         return adapt_axes(value, source.dims, self.dims)

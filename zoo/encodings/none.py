@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from zoo.attention import Encoding
 from zoo.registry import register
 
@@ -16,3 +19,6 @@ class None_(Encoding):  # noqa: N801 - None is Python's
 
     shift_invariant = True
     axes = (1, 2, 3)
+
+    def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
+        return {"linear": {}} if self.dims.axes > 1 else {}

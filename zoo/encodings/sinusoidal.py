@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -38,6 +39,9 @@ class Sinusoidal(Encoding):
             needed = f"on {dims.axes} axes needs dim divisible by {2 * dims.axes}, not {dims.dim}"
             raise OptionError("name", f"sinusoidal {needed}")
         self.base, self.layout = base, layout
+
+    def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
+        return {"linear": {"coordinates": "interpolated"}} if self.dims.axes > 1 else {}
 
     def embed(self, tokens: Tokens) -> Tokens:
         table = sinusoid(tokens.pos, self.dims.dim, self.base, self.layout)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +62,9 @@ class String(Rotary):
         else:
             columns = waves @ sine_columns(fourier_basis(size, waves)).mT
             self.circulants = nn.Parameter(columns / (2 * size) ** 0.5)  # [P, G, K]
+
+    def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
+        return {"linear": {"coordinates": "interpolated"}} if self.dims.axes > 1 else {}
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         return value if name == "skew" else adapt_axes(value, source.dims, self.dims)

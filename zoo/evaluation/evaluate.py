@@ -162,11 +162,11 @@ class Evaluation:
         for method in dict.fromkeys(recipe.evaluate.extrapolation or ()):
             by_size = self.found.setdefault("extrapolation", {}).setdefault(method, {})
             for name, sized in beyond.items():
-                if method == conditions.NONE:
-                    by_size[name] = plain[name]
-                else:
+                if conditions.changes_encodings(self.task.model, method, sized.factors):
                     log.info("%s: extrapolation %s at %s", recipe.name, method, name)
                     by_size[name] = self._extrapolate(method, sized)
+                else:
+                    by_size[name] = plain[name]
                 save()
 
     def _extrapolate(self, method: str, sized: conditions.Sized) -> Metrics:

@@ -189,6 +189,11 @@ def find_methods(model: nn.Module, factors: tuple[float, ...]) -> dict[str, Chan
     return dict(found)
 
 
+def changes_encodings(model: nn.Module, method: str, factors: tuple[float, ...]) -> bool:
+    """Return if a method changes an option of some encoding of the model."""
+    return any(find_methods(model, factors).get(method, {}).values())
+
+
 def _list_encodings(model: nn.Module) -> list[Encoding]:
     return [link for part in find_encoded(model) for link in part.chains[0]]
 
