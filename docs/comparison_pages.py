@@ -298,8 +298,13 @@ def _compare_with_earlier(comparison: Comparison, path: Path) -> Iterator[str]:
     yield from (format_markdown(head, rows, (head[0], head[-1])), "")
     why = f"Why: among equal trials, {join_names(changed)} found settings better than the recipe's"
     why += f"; {join_names(kept)} kept those. " if kept else ". "
+    before, now = (max(cell.steps or 0 for cell in one.cells) for one in (found[0], comparison))
+    cause = "the recipe's settings"
+    if now != before:
+        why += f"Each now trained for {now:,} steps, before for {before:,}. "
+        cause += " and length of training"
     yield from (
-        f"{why}The earlier order followed from the recipe's settings, so what was concluded from "
+        f"{why}The earlier order followed from {cause}, so what was concluded from "
         f"it about {join_names(changed)} is withdrawn.",
         "",
     )

@@ -122,6 +122,11 @@ def test_a_tuned_record_tells_what_changed_against_the_untuned_one(docs):
         own = made.read_comparison(tuned).tuning["variants"][name]
         assert (settings == "the recipe's own") == (own["best"] == 0)
     assert {row[1] for row in rows} == {"rope", "t5", "shaw", "none"}
+    steps = [
+        max(cell.steps for cell in made.read_comparison(one).cells) for one in (untuned, tuned)
+    ]
+    told = f"Each now trained for {steps[1]:,} steps, before for {steps[0]:,}."
+    assert (told in lines[-2]) == (steps[0] != steps[1])
 
 
 def test_a_page_of_pretrained_models_waits_for_what_is_not_measured(docs, tmp_path):
