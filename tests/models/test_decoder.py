@@ -42,7 +42,7 @@ def test_tables_of_all_layers_made_at_once_change_nothing():
             layer.frequencies += torch.randn_like(layer.frequencies)
         at_once = model(inputs)
         tokens = model.chains[0].embed(model.tokens(inputs))
-        assert set(tokens.shared_tables) == {layer.table_name for layer in layers}
+        assert set(tokens.shared_tables) == {layer.layer_name for layer in layers}
     # with gradients each layer makes its own
     assert torch.equal(model(inputs), at_once)
 

@@ -51,7 +51,7 @@ class RoPEMixed(Rotary):
         waves = [layer.wave_vectors(tokens.pos) for layer in self.siblings]
         with disable_autocast(tokens.pos.device):
             (table,) = rotation_tables(compute_angles(tokens.pos, torch.cat(waves, dim=1)))
-        names = [layer.table_name for layer in self.siblings]
+        names = [layer.layer_name for layer in self.siblings]
         parts = zip(table.split(self.dims.num_kv_heads, dim=1), strict=True)
         tables = dict(zip(names, parts, strict=True))
         return tokens.replace(shared_tables={**tokens.shared_tables, **tables})

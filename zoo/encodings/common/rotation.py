@@ -151,9 +151,9 @@ class Rotary(Encoding):
     identity_at_zero = True
 
     @property
-    def table_name(self) -> str:
-        """Name of the tables of this layer, or of all layers, among those of tokens."""
-        return self.name if self.shared else f"{self.name}.{self.dims.layer}"
+    def layer_name(self) -> str:
+        """Name of tables that `embed` made for this layer; others have the encoding's name."""
+        return f"{self.name}.{self.dims.layer}"
 
     @abstractmethod
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
@@ -175,7 +175,8 @@ class Rotary(Encoding):
         return self._with_rotation(tokens) if self.shared else tokens
 
     def prepare(self, tokens: Tokens) -> Tokens:
-        return tokens if self.table_name in tokens.shared_tables else self._with_rotation(tokens)
+        made = self.name if self.shared else self.layer_name
+        return tokens if made in tokens.shared_tables else self._with_rotation(tokens)
 
     def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         tables = self.get_rotation(tokens)
@@ -196,14 +197,15 @@ class Rotary(Encoding):
 
     def get_rotation(self, tokens: Tokens) -> tuple[Tensor, ...]:
         """Return the tables that `prepare` computed for these tokens, or compute them."""
-        if self.table_name not in tokens.shared_tables:
-            tokens = self._with_rotation(tokens)
-        return tokens.shared_tables[self.table_name]
+        tables = tokens.shared_tables
+        found = tables.get(self.layer_name) or tables.get(self.name)
+        return found or self._with_rotation(tokens).shared_tables[self.name]
 
     def _with_rotation(self, tokens: Tokens) -> Tokens:
         with disable_autocast(tokens.pos.device):
             tables = self.compute_rotation(tokens.pos)
-        return tokens.replace(shared_tables={**tokens.shared_tables, self.table_name: tables})
+        # the next layer replaces what is not shared
+        return tokens.replace(shared_tables={**tokens.shared_tables, self.name: tables})
 
 
 class CumulativeRotary(Encoding):
