@@ -140,7 +140,7 @@ class Encoding(nn.Module):
     """Handles tokens without a position itself."""
 
     siblings: tuple[Self, ...] = ()
-    """Where it is not shared: the encodings of all layers of the model, this one among them."""
+    """The instances in all layers of a model, this one included; empty if layers share one."""
 
     lookback = 0
     """How many tokens before a key its per-token data depends on."""

@@ -45,7 +45,8 @@ class RoPEMixed(Rotary):
         return {"linear": {"coordinates": "interpolated"}} if self.dims.axes > 1 else {}
 
     def embed(self, tokens: Tokens) -> Tokens:
-        # without gradients, the tables of all layers in one operation: a decoding step counts them
+        # make the tables of all layers in one operation, which decodes faster; with gradients each
+        # layer makes its own, so that activation checkpointing can drop them
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or not self.siblings:
             return tokens
         waves = [layer.wave_vectors(tokens.pos) for layer in self.siblings]

@@ -62,7 +62,7 @@ class XPos(Rotary):
         return self._rotate(k, tokens, self.get_rotation(tokens)[1])
 
     def _rotate(self, x: Tensor, tokens: Tokens, table: Tensor) -> Tensor:
-        if x.dtype != tokens.pos.dtype:  # other factors fit into it than into the table
+        if x.dtype != tokens.pos.dtype:  # float16 overflows at smaller factors than the table
             self._check_positions(tokens.pos, x.dtype)
         return rotate_pairs(x, table)
 
