@@ -8,6 +8,7 @@ redraws the figures of every recorded comparison. `python docs/pages.py` writes 
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shlex
@@ -22,7 +23,7 @@ from typing import Any
 from PIL import Image
 from quoted_numbers import update_numbers
 
-from zoo import config
+from zoo import config, registry
 from zoo.compare.figures import save_figures
 from zoo.compare.grid import list_combinations, parse_varied_keys, split_grid_words
 from zoo.compare.hypotheses import format_hypotheses
@@ -78,6 +79,7 @@ PALETTE_COLOURS = 64
 # Digits kept of each number: more than any seed repeats on another machine.
 KEPT_DIGITS = 6
 
+HELD_EQUAL = "Nothing was tuned: all variants trained with equal settings."
 UNTUNED = "**No verdict: recorded at one default setting, untuned.**"
 
 OVERVIEW = """# All encodings at a glance
@@ -192,7 +194,23 @@ def _overview_table(title: str) -> Iterator[str]:
 
 
 def _standings(column: Column) -> dict[str, Standing]:
-    return {one.variant.name: one for one in rank_variants(column.comparison, column.condition)}
+    standings = rank_variants(column.comparison, column.condition)
+    return {_drop_defaults(one.variant.name): one for one in standings}
+
+
+def _drop_defaults(name: str) -> str:
+    """Return a variant's name without the options that have their default value."""
+    head, _, options = name.removesuffix(")").partition("(")
+    if not options:
+        return name
+    parameters = inspect.signature(registry.find("encodings", head)).parameters
+    pairs = (one.partition("=") for one in options.split(","))
+    kept = [
+        f"{key}={value}"
+        for key, _, value in pairs
+        if key not in parameters or value != str(parameters[key].default)
+    ]
+    return f"{head}({','.join(kept)})" if kept else head
 
 
 def _overview_cell(column: Column, standing: Standing | None) -> str:
@@ -311,12 +329,16 @@ def _compare_with_earlier(comparison: Comparison, path: Path) -> Iterator[str]:
 
 
 def _write_verdict(comparison: Comparison) -> str:
-    """Return the verdict in a sentence, with its interval and what was tuned; none if untuned."""
+    """Return the verdict in a sentence, with its interval and what was tuned.
+
+    Untuned records have none unless they show that their models beat a trivial baseline.
+    """
     if warning := describe_winning_baseline(comparison):
         return f"**{warning}**"
-    if comparison.tuning is None:
+    if comparison.tuning is None and not describe_baselines(comparison):
         return UNTUNED
-    return f"**{describe_result(comparison, TRAINED)}** {describe_tuning(comparison)}"
+    settings = HELD_EQUAL if comparison.tuning is None else describe_tuning(comparison)
+    return f"**{describe_result(comparison, TRAINED)}** {settings}"
 
 
 def _describe_training(comparison: Comparison) -> str:

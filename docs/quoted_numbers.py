@@ -11,6 +11,8 @@ It keeps the decimals that it is written with. What can be looked up:
     least NAME..., most NAME...     the lowest and the highest of these ratios
     share NAME over OTHER           how many more parameters it has, in percent
     key.path, key.path / key.path   any number of the file, or a quotient
+    verdict HYPOTHESIS              of a comparison: held, not held or undecided, and the difference
+                                    with its interval; it stands in place of a number
     count encodings                 with `zoo` in place of a file: registered members of a kind
     packages                        likewise: those that zoo is installed with
 
@@ -31,8 +33,10 @@ from typing import Any
 
 from zoo import packages, registry
 from zoo.bench.result import BenchResult
+from zoo.compare.hypotheses import judge_hypotheses
 from zoo.compare.ranking import collect_values
 from zoo.compare.results import Comparison
+from zoo.reporting.numbers import format_fixed
 
 DOCS = Path(__file__).parent
 MARK = "## Recorded\n"
@@ -46,7 +50,8 @@ WORDS = re.compile(
 NAMES = re.compile(r"[A-Za-z][\w+-]*\d[\w+-]*")
 FIGURES = re.compile(r"\d[\d,]*(?:\.\d+)?")
 QUOTED = re.compile(
-    r"(?P<number>\d[\d,]*(?:\.\d+)?)(?P<mark><!-- (?P<source>[\w/+-]+): (?P<query>.+?) -->)"
+    r"(?P<text>\d[\d,]*(?:\.\d+)?|(?:not held|held|undecided)(?:, [^<|]*)?)"
+    r"(?P<mark><!-- (?P<source>[\w/+-]+): (?P<query>.+?) -->)"
 )
 
 
@@ -56,9 +61,12 @@ def update_numbers(text: str) -> str:
 
 
 def look_up(found: re.Match[str]) -> str:
-    """Return a quoted number as its file has it. Raises ValueError if there is none."""
-    decimals = len(found["number"].partition(".")[2])
+    """Return a quoted number or verdict as its file has it. Raises ValueError if there is none."""
+    decimals = len(found["text"].partition(".")[2])
+    word, _, hypothesis = found["query"].partition(" ")
     try:
+        if word == "verdict":
+            return _find_verdict(_locate(found["source"]), hypothesis)
         value = _evaluate(found["source"], found["query"])
     except (KeyError, IndexError, TypeError, StopIteration) as error:
         raise ValueError(f"{found['mark']}: nothing is found: {error!r}") from None
@@ -69,11 +77,7 @@ def _evaluate(source: str, query: str) -> float:
     word, *rest = query.split()
     if source == "zoo":
         return len(packages.REQUIRED if word == "packages" else registry.names(rest[0]))
-    path = (
-        DOCS / f"{source}.json"
-        if source.startswith(("speed/", "equip/"))
-        else DOCS / "questions" / f"{source}.json"
-    )
+    path = _locate(source)
     if word in ("ratio", "least", "most"):
         picks: dict[str, Callable[[list[float]], float]] = {"least": min, "most": max}
         ratios = [_find_ratio(_read_bench(path), name) for name in rest]
@@ -86,6 +90,11 @@ def _evaluate(source: str, query: str) -> float:
     plain = _read_json(path)
     value, *divisors = (_walk(plain, part) for part in query.split(" / "))
     return value / divisors[0] if divisors else value
+
+
+def _locate(source: str) -> Path:
+    folder = DOCS if source.startswith(("speed/", "equip/")) else DOCS / "questions"
+    return folder / f"{source}.json"
 
 
 @cache
@@ -117,6 +126,16 @@ def _find_parameters(plain: Any, name: str) -> float:
 def _find_mean(comparison: Comparison, name: str, condition: str) -> float:
     variant = next(one for one in comparison.variants if one.name.replace(" ", "_") == name)
     return fmean(collect_values(variant, condition, comparison.measure).values())
+
+
+def _find_verdict(path: Path, hypothesis: str) -> str:
+    judgements = judge_hypotheses(Comparison.read(path))
+    found = next(one for one in judgements if one.hypothesis.text == hypothesis)
+    if found.difference is None:
+        return found.verdict
+    ends = (found.difference.mean, found.difference.low, found.difference.high)
+    mean, low, high = (format_fixed(end, 3, sign=True) for end in ends)
+    return f"{found.verdict}, {mean} ({low} to {high})"
 
 
 def _walk(plain: Any, path: str) -> float:

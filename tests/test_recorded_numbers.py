@@ -11,6 +11,7 @@ import comparisons
 import pytest
 
 from zoo.compare.results import TRAINED
+from zoo.compare.text import describe_result
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -99,12 +100,26 @@ def test_a_page_opens_each_record_with_its_verdict(docs, tmp_path, monkeypatch):
     verdict = made._write_verdict(replace(untuned, tuning=tuning))
     assert verdict.startswith("**At 16 pixels comrope_ld has the highest mean: test accuracy 0.9")
     assert "Each variant was tuned by 1 trials" in verdict
-    baselines = {"test/accuracy": {"regression": 0.9999}}
-    beaten = [
-        replace(one, cells=tuple(replace(cell, baselines=baselines) for cell in one.cells))
-        for one in untuned.variants
-    ]
-    assert "no model beats" in made._write_verdict(replace(untuned, variants=tuple(beaten)))
+
+    def with_baseline(value):
+        baselines = {"test/accuracy": {"regression": value}}
+        variants = [
+            replace(one, cells=tuple(replace(cell, baselines=baselines) for cell in one.cells))
+            for one in untuned.variants
+        ]
+        return replace(untuned, variants=tuple(variants))
+
+    assert "no model beats" in made._write_verdict(with_baseline(0.9999))
+    assert made._write_verdict(with_baseline(0.2)) == (
+        f"**{describe_result(untuned, TRAINED)}** {made.HELD_EQUAL}"
+    )
+
+
+def test_the_overview_names_a_variant_without_defaults(docs):
+    made, _ = docs
+    assert made._drop_defaults("comrope_ld(block=8)") == "comrope_ld"
+    assert made._drop_defaults("comrope_ld(block=4)") == "comrope_ld(block=4)"
+    assert made._drop_defaults("kerple+dape") == "kerple+dape"
 
 
 def test_a_tuned_record_tells_what_changed_against_the_untuned_one(docs):

@@ -1,5 +1,6 @@
 """The driver of cells, with an engine that does as it is told."""
 
+import json
 import logging
 from signal import SIG_DFL, SIG_IGN, SIGTERM, SIGUSR2, getsignal, raise_signal, signal
 
@@ -10,6 +11,7 @@ from zoo.compare.executors.base import CellProcess, Resources, make_run_dir, rea
 from zoo.compare.plan import CELLS, ComparisonPlan, PlannedCell
 from zoo.compare.runner import CellRunner, run_cell
 from zoo.errors import ZooError
+from zoo.run.callbacks.manifest import START
 from zoo.run.load import load_recipe
 
 
@@ -51,40 +53,57 @@ class Engine:
             handle.code = 128 + SIGTERM if handle.code is None else handle.code
 
 
+def make_runner(folder, engine):
+    """Return a runner of as many cells as the engine has."""
+    recipe = {"trainer": {"max_epochs": 1, "max_steps": None}}
+    cells = tuple(
+        PlannedCell(name=f"c-{seed}", variant="c", seed=seed, recipe=recipe)
+        for seed in range(len(engine.codes))
+    )
+    plan = ComparisonPlan(
+        zoo_version="",
+        created="",
+        command="",
+        recipe="",
+        base={},
+        machine={},
+        axes=(),
+        seeds=(0,),
+        measure="",
+        better="low",
+        training_size="",
+        windows="",
+        automatic_threads=True,
+        variants={},
+        cells=cells,
+    )
+    return CellRunner(folder, plan, engine, Resources(2, 1, 0))
+
+
 @pytest.fixture
 def driven(tmp_path, caplog):
     """driven(engine) -> what stopped it, and what it told of its cells"""
 
     def run(engine):
         caplog.set_level(logging.INFO, "zoo")
-        recipe = {"trainer": {"max_epochs": 1, "max_steps": None}}
-        cells = tuple(
-            PlannedCell(name=f"c-{seed}", variant="c", seed=seed, recipe=recipe)
-            for seed in range(len(engine.codes))
-        )
-        plan = ComparisonPlan(
-            zoo_version="",
-            created="",
-            command="",
-            recipe="",
-            base={},
-            machine={},
-            axes=(),
-            seeds=(0,),
-            measure="",
-            better="low",
-            training_size="",
-            windows="",
-            automatic_threads=True,
-            variants={},
-            cells=cells,
-        )
-        stopped = CellRunner(tmp_path, plan, engine, Resources(2, 1, 0)).run(
-            [CellProcess(tmp_path / c.name, tmp_path) for c in cells]
-        )
+        driver = make_runner(tmp_path, engine)
+        stopped = driver.run([CellProcess(tmp_path / c.name, tmp_path) for c in driver.plan.cells])
         return stopped, caplog.text
 
     return run
+
+
+def test_progress_counts_the_steps_within_an_epoch(tmp_path):
+    driver = make_runner(tmp_path, Engine([None, None, None]))
+    assert driver._sum_progress() == 0
+    for number, step in enumerate((300, 1200)):
+        run = make_run_dir(tmp_path / CELLS / f"c-{number}")
+        (run / START).write_text(json.dumps({"planned_steps": 1200}))
+        (run / "metrics.csv").write_text(f"step,epoch\n0,0\n{step},0\n")
+    # the second has trained and is still evaluated, the third has not begun
+    assert driver._sum_progress() == pytest.approx(0.25 + runner.TRAINED_SHARE)
+    write_state(run, "done")
+    assert driver._sum_progress() == pytest.approx(1.25)
 
 
 def test_a_disk_that_is_full_does_not_end_the_driver(driven, monkeypatch):

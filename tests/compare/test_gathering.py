@@ -83,8 +83,15 @@ def test_all_kinds_of_places_are_told(collect):
     assert [cell.metrics[place][LOSS] for place in found.conditions] == [1.0, 2.0, 3.0, 4.0, 1.5]
     assert name_condition(found, "256 by yarn") == "256 tokens by yarn"
     assert describe_conditions(found, ["256", "sparse"]) == "at 256 tokens and on sparse"
-    (chart,) = by_size(found)
-    assert chart.lines[0].x.tolist() == [64, 256]
+    charts = by_size(found)
+    assert [chart.title for chart in charts] == [
+        "Test loss by length of windows",
+        "Test loss by length of windows, by yarn",
+    ]
+    assert charts[0].y_scale == charts[1].y_scale
+    lines = [chart.lines[0] for chart in charts]
+    assert [line.x.tolist() for line in lines] == [[64, 256], [64, 256]]
+    assert [line.y.tolist() for line in lines] == [[1.0, 2.0], [1.0, 1.5]]
 
 
 def test_sizes_of_training_that_vary_are_places_like_others(collect):

@@ -143,7 +143,7 @@ def test_a_run_writes_down_what_it_began_with(tmp_path, monkeypatch):
     assert apart["batch"] != one["batch"]
     assert one["backends"] == ["sdpa"]
     end = json.loads((tmp_path / "a" / "end.json").read_text())
-    assert end["steps"] == 6
+    assert one["planned_steps"] == end["steps"] == 6
     assert end["memory"] > 2**26
     environment = json.loads((tmp_path / "a" / "environment.json").read_text())
     assert end["device"] == "cpu"

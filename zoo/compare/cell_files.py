@@ -51,6 +51,7 @@ START_SHAPE = {
     "order": (str, NOTHING),
     "batch": str,
     "device": str,
+    "planned_steps": int,
     "flops": (int, NOTHING),
 }
 END_SHAPE = {

@@ -5,7 +5,7 @@ By size, by position, in training, by cost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite, nan
 from statistics import fmean
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from zoo.compare.ranking import collect_values, measure_compute, rank_variants
-from zoo.compare.results import TRAINED, Comparison, ComparisonCell, Variant
+from zoo.compare.results import BY, TRAINED, Comparison, ComparisonCell, Variant
 from zoo.compare.statistics import estimate_mean
 from zoo.compare.text import capitalize, format_measure, name_condition, read_size
 from zoo.reporting.panel import Line, LineChart, Points, Scale, fit_height
@@ -50,30 +50,30 @@ def group_by_first_axis(
 def by_size(comparison: Comparison) -> tuple[LineChart, ...]:
     """Return the metric against resolution or length, with its interval.
 
-    Nothing is returned for fewer than two sizes. Of two conditions of one size, as where windows
-    slide, the one that was measured as the others counts.
+    There is a chart for the models as they are and one for each extrapolation method, with the
+    models as they are at the sizes that a method leaves alone. Nothing is returned for fewer than
+    two sizes. Of two conditions of one size, as where windows slide, the one that was measured as
+    the others counts.
     """
-    conditions = {
+    plain = {
         found: condition
         for condition in comparison.conditions
         if (found := read_size(comparison, condition)) is not None
     }
-    sizes = sorted(conditions.items())
-    if len(sizes) < 2:
+    if len(plain) < 2:
         return ()
-    is_image = "resolutions" in comparison.condition_kinds.values()
-    title = "resolution, pixels" if is_image else "length of windows, tokens"
-    chart = LineChart(
-        title=f"{capitalize(format_measure(comparison))} by {title.partition(',')[0]}",
-        x=title,
-        y=format_measure(comparison),
-        lines=(),
-        x_scale=Scale(
-            sizes[0][0], sizes[-1][0], log=not is_image, ticks=tuple(found for found, _ in sizes)
-        ),
-        rule=_find_trained(comparison),
-    )
-    return _fill(comparison, chart, lambda variant: _line_by_size(comparison, variant, sizes))
+    charts = [*_charts_by_size(comparison, plain, "")]
+    for method in comparison.extrapolation_methods:
+        changed = {size: f"{condition}{BY}{method}" for size, condition in plain.items()}
+        measured = {
+            size: condition
+            for size, condition in changed.items()
+            if condition in comparison.condition_kinds
+        }
+        charts += _charts_by_size(comparison, plain | measured, f", by {method}")
+    # one scale for all, as they are to be compared
+    shared = fit_height(_list_heights(line for chart in charts for line in chart.lines))
+    return tuple(replace(chart, y_scale=shared) for chart in charts)
 
 
 def by_position(comparison: Comparison) -> tuple[LineChart, ...]:
@@ -155,7 +155,7 @@ def _fill(
                 band = line.band if len(group) <= FEW_LINES else None
                 lines[variant.name] = replace(line, colour=number, shades=len(group), band=band)
 
-    heights = [part for line in lines.values() for part in (line.y, *(line.band or ()))]
+    heights = _list_heights(lines.values())
     found = []
     for title, group in groups.items():
         drawn = tuple(lines[one.name] for one in group if one.name in lines)
@@ -163,6 +163,10 @@ def _fill(
             shown = chart.title if len(groups) == 1 else title
             found.append(replace(chart, title=shown, lines=drawn, y_scale=fit_height(heights)))
     return tuple(found)
+
+
+def _list_heights(lines: Iterable[Line]) -> list[Tensor]:
+    return [part for line in lines for part in (line.y, *(line.band or ()))]
 
 
 def _find_trained(comparison: Comparison) -> tuple[float, str] | None:
@@ -184,6 +188,30 @@ def _points_by_cost(comparison: Comparison, condition: str, title: str) -> Point
         groups[variant.name] = (_to_tensor([cost]), _to_tensor([reached]))
     y = f"{format_measure(comparison)}, {name_condition(comparison, condition)}"
     return Points(title=title.capitalize(), x=f"{title}, {unit}", y=y, groups=groups)
+
+
+def _charts_by_size(
+    comparison: Comparison, conditions: Mapping[float, str], suffix: str
+) -> tuple[LineChart, ...]:
+    sizes = sorted(conditions.items())
+    is_image = "resolutions" in comparison.condition_kinds.values()
+    x = "resolution, pixels" if is_image else "length of windows, tokens"
+    title = f"{capitalize(format_measure(comparison))} by {x.partition(',')[0]}"
+    chart = LineChart(
+        title=f"{title}{suffix}",
+        x=x,
+        y=format_measure(comparison),
+        lines=(),
+        x_scale=Scale(
+            sizes[0][0], sizes[-1][0], log=not is_image, ticks=tuple(size for size, _ in sizes)
+        ),
+        rule=_find_trained(comparison),
+    )
+    found = _fill(comparison, chart, lambda variant: _line_by_size(comparison, variant, sizes))
+    return tuple(
+        one if one.title == chart.title else replace(one, title=f"{one.title}{suffix}")
+        for one in found
+    )
 
 
 def _line_by_size(

@@ -140,6 +140,13 @@ class Comparison:
         return [cell for variant in self.variants for cell in variant.cells]
 
     @property
+    def extrapolation_methods(self) -> tuple[str, ...]:
+        """The extrapolation methods of the conditions, each once."""
+        kinds = self.condition_kinds.items()
+        found = (condition.partition(BY)[2] for condition, kind in kinds if kind == "extrapolation")
+        return tuple(dict.fromkeys(found))
+
+    @property
     def bounds(self) -> tuple[float, float]:
         """The range of the measure: a loss is positive, an accuracy is at most 1."""
         return (0.0, 1.0) if self.better == "high" else (0.0, inf)

@@ -282,17 +282,15 @@ class CellRunner:
     def _measure_progress(self, cell: PlannedCell) -> float:
         if self._read_state(cell) in ("done", "failed"):
             return 1.0
-        trainer = cell.recipe["trainer"]
-        shares = []
+        run = self.folder / self.plan.runs / cell.name
+        planned = CellFiles.read(run).start.get("planned_steps")
         try:
-            _, rows = loggers.read(self.folder / self.plan.runs / cell.name / "metrics.csv")
-            for key, limit in (("epoch", "max_epochs"), ("step", "max_steps")):
-                if trainer[limit]:
-                    shares.append(float(rows[-1][key]) / trainer[limit])
+            _, rows = loggers.read(run / "metrics.csv")
+            step = float(rows[-1]["step"])
         except (OSError, ValueError, KeyError, IndexError):
+            # nothing is logged yet, or a row is just being written
             return 0.0
-        # whichever limit comes first ends training
-        return min(TRAINED_SHARE, max(shares, default=0.0))
+        return min(TRAINED_SHARE, step / planned) if planned else 0.0
 
     def _read_state(self, cell: PlannedCell) -> State:
         return read_state(self.folder / self.plan.runs / cell.name)[0]

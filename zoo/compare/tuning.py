@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from zoo.compare.results import BY, Comparison
+from zoo.compare.results import Comparison
 from zoo.packages import explain_imports
 from zoo.reporting.tables import format_markdown
 
@@ -460,17 +460,9 @@ def describe_conventions(comparison: Comparison) -> str:
     text = "; ".join(parts)
     if not any(one.endswith(".coordinates") for one in named):
         text += "; coordinates: each encoding's own"
-    methods = _list_methods(comparison)
-    if methods:
+    if methods := comparison.extrapolation_methods:
         text += f"; the same trained models are evaluated as they are and by {', '.join(methods)}"
     return f"{text[0].upper()}{text[1:]}. An encoding's own options are part of its entry."
-
-
-def _list_methods(comparison: Comparison) -> list[str]:
-    """Return the extrapolation methods of the conditions, each once."""
-    kinds = comparison.condition_kinds.items()
-    found = (condition.partition(BY)[2] for condition, kind in kinds if kind == "extrapolation")
-    return [*dict.fromkeys(found)]
 
 
 def list_warnings(comparison: Comparison) -> list[str]:

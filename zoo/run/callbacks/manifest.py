@@ -54,9 +54,10 @@ class StartManifest(L.Callback):
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Add the digests of the first batch and of the sample order, and write the file."""
+        """Add the number of steps, digests of first batch and sample order, and write the file."""
         if "batch" in self.content:
             return
+        self.content["planned_steps"] = int(trainer.estimated_stepping_batches)
         self.content["order"] = digest_order(trainer.train_dataloader)
         self.content["batch"] = digest(list_batch_tensors(batch))
         atomic_io.write_json(self.content, self.path)
