@@ -118,6 +118,8 @@ OVERVIEW_TABLES = {
         Column("resolution/cifar10", TRAINED, "CIFAR-10, 32 pixels"),
         Column("resolution/cifar10", "48", "48"),
         Column("resolution/cifar10", "64", "64"),
+        Column("resolution/cifar10", "48 by linear", "interpolated, 48"),
+        Column("resolution/cifar10", "64 by linear", "interpolated, 64"),
     ),
     "Text": (
         "Test loss in nats.",

@@ -7,6 +7,7 @@ A number is followed by a comment that names a file below docs/ and what to look
 It keeps the decimals that it is written with. What can be looked up:
 
     mean VARIANT [at CONDITION]     of a comparison, over seeds; spaces in names are written as _
+    interval VARIANT [at CONDITION] likewise, the mean with its interval
     ratio NAME                      of a benchmark: its first ratio to the reference
     least NAME..., most NAME...     the lowest and the highest of these ratios
     share NAME over OTHER           how many more parameters it has, in percent
@@ -34,8 +35,9 @@ from typing import Any
 from zoo import packages, registry
 from zoo.bench.result import BenchResult
 from zoo.compare.hypotheses import judge_hypotheses
-from zoo.compare.ranking import collect_values
-from zoo.compare.results import Comparison
+from zoo.compare.ranking import collect_values, rank_variants
+from zoo.compare.results import TRAINED, Comparison
+from zoo.compare.text import count_decimals, format_estimate
 from zoo.reporting.numbers import format_fixed
 
 DOCS = Path(__file__).parent
@@ -50,7 +52,7 @@ WORDS = re.compile(
 NAMES = re.compile(r"[A-Za-z][\w+-]*\d[\w+-]*")
 FIGURES = re.compile(r"\d[\d,]*(?:\.\d+)?")
 QUOTED = re.compile(
-    r"(?P<text>\d[\d,]*(?:\.\d+)?|(?:not held|held|undecided)(?:, [^<|]*)?)"
+    r"(?P<text>\d[\d,]*(?:\.\d+)?(?: \([^()<|]*\))?|(?:not held|held|undecided)(?:, [^<|]*)?)"
     r"(?P<mark><!-- (?P<source>[\w/+-]+): (?P<query>.+?) -->)"
 )
 
@@ -63,10 +65,12 @@ def update_numbers(text: str) -> str:
 def look_up(found: re.Match[str]) -> str:
     """Return a quoted number or verdict as its file has it. Raises ValueError if there is none."""
     decimals = len(found["text"].partition(".")[2])
-    word, _, hypothesis = found["query"].partition(" ")
+    word, _, rest = found["query"].partition(" ")
     try:
         if word == "verdict":
-            return _find_verdict(_locate(found["source"]), hypothesis)
+            return _find_verdict(_locate(found["source"]), rest)
+        if word == "interval":
+            return _find_interval(_locate(found["source"]), *rest.split(maxsplit=2))
         value = _evaluate(found["source"], found["query"])
     except (KeyError, IndexError, TypeError, StopIteration) as error:
         raise ValueError(f"{found['mark']}: nothing is found: {error!r}") from None
@@ -126,6 +130,15 @@ def _find_parameters(plain: Any, name: str) -> float:
 def _find_mean(comparison: Comparison, name: str, condition: str) -> float:
     variant = next(one for one in comparison.variants if one.name.replace(" ", "_") == name)
     return fmean(collect_values(variant, condition, comparison.measure).values())
+
+
+def _find_interval(path: Path, name: str, at: str = "", condition: str = TRAINED) -> str:
+    comparison = Comparison.read(path)
+    standings = rank_variants(comparison, condition)
+    found = next(one for one in standings if one.variant.name.replace(" ", "_") == name)
+    if found.mean is None:
+        raise KeyError(condition)
+    return format_estimate(found.mean, count_decimals(comparison))
 
 
 def _find_verdict(path: Path, hypothesis: str) -> str:

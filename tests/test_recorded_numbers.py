@@ -79,6 +79,14 @@ def test_a_wrong_number_is_found_and_written_anew(docs):
     for query in ("speed/lm_small: ratio nobody", "memory/flipflop: mean nobody"):
         with pytest.raises(ValueError, match="nothing is found"):
             quoted.update_numbers(f"1<!-- {query} -->")
+    interval = "<!-- memory/flipflop: interval rope at 256 -->"
+    assert (
+        quoted.update_numbers(f"0.1 (0.0 to 0.2){interval}") == f"0.755 (0.498 to 1.000){interval}"
+    )
+    verdict = "<!-- resolution/cifar10: verdict comrope_ld(block=8) > rope_axial at 64 -->"
+    for old in ("undecided", "not held, +0.1 (0.0 to 0.2)"):
+        assert quoted.update_numbers(old + verdict).startswith("held, +0.1")
+        assert quoted.list_unquoted(f"This is {old}{verdict}") == []
     mean = "<!-- memory/flipflop: mean rope at 256 -->"
     assert quoted.update_numbers(f"0.000{mean}") == f"0.755{mean}"
 
