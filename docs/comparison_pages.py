@@ -45,6 +45,7 @@ from zoo.compare.text import (
     name_condition,
 )
 from zoo.compare.tuning import describe_tuning, format_tuning
+from zoo.config.tree import walk
 from zoo.reporting.numbers import format_fixed
 from zoo.reporting.tables import format_markdown
 from zoo.run.callbacks.manifest import END
@@ -291,43 +292,64 @@ def _recorded_section(path: Path) -> Iterator[str]:
 
 
 def _compare_with_earlier(comparison: Comparison, path: Path) -> Iterator[str]:
-    """Yield how a tuned record differs from the untuned one of its recipe, and why."""
-    tuning = comparison.tuning
+    """Yield how a tuned record differs from the closest untuned one of its recipe, and why."""
     others = [read_comparison(one) for one in list_records(path.parent.name)]
     found = [one for one in others if one.recipe == comparison.recipe and one.tuning is None]
-    if tuning is None or not found:
+    if comparison.tuning is None or not found:
         return
-    earlier = {one.variant.name: one for one in rank_variants(found[0], TRAINED)}
+    before = min(found, key=lambda one: len(_list_changed_settings(one, comparison)))
+    earlier = {one.variant.name: one for one in rank_variants(before, TRAINED)}
     rows, kept, changed = [], [], []
-    for standing in rank_variants(comparison, TRAINED):
+    standings = [one for one in rank_variants(comparison, TRAINED) if one.variant.name in earlier]
+    for standing in standings:
         name = standing.variant.name
-        if name not in earlier:
-            continue
-        own = tuning["variants"][name]
-        settings = own["trials"][own["best"]]["settings"]
-        listed = ", ".join(f"{key} {value:g}" for key, value in settings.items())
-        (changed if own["best"] else kept).append(name)
-        cells = [
-            _condition_cell(one, at)
-            for one, at in ((found[0], earlier[name]), (comparison, standing))
-        ]
-        rows.append([name, *cells, listed if own["best"] else "the recipe's own"])
+        settings = _list_changes(before, comparison, name)
+        (changed if settings else kept).append(name)
+        means = _condition_cell(before, earlier[name]), _condition_cell(comparison, standing)
+        rows.append([name, *means, ", ".join(settings) or "as before"])
     head = ["encoding", "before, untuned", "now, tuned", "settings found"]
-
     yield from ("#### Against the earlier record", "")
     yield from (format_markdown(head, rows, (head[0], head[-1])), "")
-    why = f"Why: among equal trials, {join_names(changed)} found settings better than the recipe's"
+    why = f"Why: among equal trials, {join_names(changed)} found other settings than before"
     why += f"; {join_names(kept)} kept those. " if kept else ". "
-    before, now = (max(cell.steps or 0 for cell in one.cells) for one in (found[0], comparison))
-    cause = "the recipe's settings"
-    if now != before:
-        why += f"Each now trained for {now:,} steps, before for {before:,}. "
-        cause += " and length of training"
+    settings = [*_list_changed_settings(before, comparison).values()]
+    steps = [max(cell.steps or 0 for cell in one.cells) for one in (before, comparison)]
+    if steps[0] != steps[1]:
+        settings.append(f"{steps[1]:,} steps (before {steps[0]:,})")
+    why += f"All trained otherwise with {', '.join(settings)}. " if settings else ""
     yield from (
-        f"{why}The earlier order followed from {cause}, so what was concluded from "
-        f"it about {join_names(changed)} is withdrawn.",
+        f"{why}The earlier order followed from the settings, so what was concluded from it about "
+        f"{join_names(changed)} is withdrawn.",
         "",
     )
+
+
+def _list_changed_settings(before: Comparison, now: Comparison) -> dict[str, str]:
+    """Return {key: text} of the model's, data's and optimizer's settings that all have changed."""
+    searched = {one["key"] for one in now.tuning["keys"]} if now.tuning else set()
+    old, new = (dict(walk(one.base)) for one in (before, now))
+    return {
+        key: _describe_change(key, value, old[key])
+        for key, value in new.items()
+        # settings that the earlier version had no key for cannot be told to have changed
+        if key.startswith(("model.", "data.", "optim.")) and key in old and key not in searched
+        if not isinstance(value, dict | list) and not key.startswith("model.encoding.")
+        if value != old[key]
+    }
+
+
+def _list_changes(before: Comparison, now: Comparison, name: str) -> list[str]:
+    """Return the settings that a variant's tuning found and that differ from those before."""
+    own = now.tuning["variants"][name] if now.tuning else {"trials": [{"settings": {}}], "best": 0}
+    old = {"optim.encoding_lr": 1.0, **dict(walk(before.base))}
+    settings = own["trials"][own["best"]]["settings"]
+    changed = {key: value for key, value in settings.items() if value != old[key]}
+    return [_describe_change(key, value, old[key]) for key, value in changed.items()]
+
+
+def _describe_change(key: str, value: object, before: object) -> str:
+    texts = [f"{one:g}" if type(one) is float else json.dumps(one) for one in (value, before)]
+    return f"`{key}={texts[0]}` (before {texts[1]})"
 
 
 def _write_verdict(comparison: Comparison) -> str:

@@ -138,18 +138,27 @@ def test_a_tuned_record_tells_what_changed_against_the_untuned_one(docs):
     lines = [*made._compare_with_earlier(made.read_comparison(tuned), tuned)]
     assert [*made._compare_with_earlier(made.read_comparison(untuned), untuned)] == []
     rows = [re.split(r" *\| *", row) for row in lines[2].splitlines()[2:]]
+    recipe = made.read_comparison(untuned).base["optim"]
     for _, name, before, now, settings, _ in rows:
         for text, path in ((before, untuned), (now, tuned)):
             mark = f"<!-- memory/{path.stem}: mean {name} -->"
             assert docs[1].update_numbers(f"{text[:5]}{mark}") == f"{text[:5]}{mark}"
         own = made.read_comparison(tuned).tuning["variants"][name]
-        assert (settings == "the recipe's own") == (own["best"] == 0)
+        found = own["trials"][own["best"]]["settings"]
+        is_changed = found["optim.lr"] != recipe["lr"]
+        changed = f"`optim.lr={found['optim.lr']:g}` (before {recipe['lr']:g})"
+        assert (changed in settings) == is_changed
+        assert ("encoding_lr" in settings) == (found["optim.encoding_lr"] != 1)
     assert {row[1] for row in rows} == {"rope", "t5", "shaw", "none"}
     steps = [
         max(cell.steps for cell in made.read_comparison(one).cells) for one in (untuned, tuned)
     ]
-    told = f"Each now trained for {steps[1]:,} steps, before for {steps[0]:,}."
+    told = f"All trained otherwise with {steps[1]:,} steps (before {steps[0]:,})."
     assert (told in lines[-2]) == (steps[0] != steps[1])
+    same = made.read_comparison(tuned)
+    model = {**same.base["model"], "scale_embeddings": not same.base["model"]["scale_embeddings"]}
+    other = replace(same, base={**same.base, "model": model})
+    assert [*made._list_changed_settings(other, same)] == ["model.scale_embeddings"]
 
 
 def test_a_page_of_pretrained_models_waits_for_what_is_not_measured(docs, tmp_path):
