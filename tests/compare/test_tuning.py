@@ -55,8 +55,8 @@ def parse_unchecked(base, words):
 
 
 def test_a_design_begins_with_the_recipe_and_a_larger_one_goes_on_with_a_smaller():
-    small = TuningRequest(keys=(LR, CHOICE), budget=4, seed=1000).points
-    large = TuningRequest(keys=(LR, CHOICE), budget=13, seed=1000).points
+    small = TuningRequest(keys=(LR, CHOICE), budget=4, seed=1000).list_points({})
+    large = TuningRequest(keys=(LR, CHOICE), budget=13, seed=1000).list_points({})
     assert small[0] == {}
     assert large[:4] == small
     rates = [float(one["optim.lr"]) for one in large[1:]]
@@ -64,6 +64,18 @@ def test_a_design_begins_with_the_recipe_and_a_larger_one_goes_on_with_a_smaller
     assert min(rates) < 1e-3 < 1e-2 < max(rates)  # every third of the range is tried
     chosen = [one["optim.encoding_lr"] for one in large[1:]]
     assert all(chosen.count(choice) == 4 for choice in CHOICE.choices)
+
+
+def test_no_trial_repeats_the_recipe_while_other_choices_are_left():
+    keys = parse_tuned_keys(["tune.optim.lr=[8e-3,1.6e-2]", "tune.model.bias=[true,false]"], [])
+    own = {"optim.lr": 0.016, "model.bias": False}
+    points = TuningRequest(keys=tuple(keys), budget=4, seed=1000).list_points(own)
+    assert points[0] == {}
+    tried = {(json.loads(one["optim.lr"]), json.loads(one["model.bias"])) for one in points[1:]}
+    assert tried == {(0.008, True), (0.008, False), (0.016, True)}
+    for budget in (5, 1):
+        largest = TuningRequest(keys=tuple(keys), budget=budget, seed=1000).list_points(own)
+        assert len(largest) == budget
 
 
 @pytest.mark.parametrize(
@@ -263,7 +275,7 @@ def test_tpe_looks_where_losses_were_low():
         for one in trials:
             rate = float(one.setting.get("optim.lr", 0.001))
             values[one.number, 0] = None if rate > 0.09 else abs(math.log(rate / 0.02))
-    assert [one.setting for one in trials[:8]] == request.points[:8]
+    assert [one.setting for one in trials[:8]] == request.list_points(own)[:8]
     misses = [abs(math.log(float(one.setting["optim.lr"]) / 0.02)) for one in trials[1:]]
     assert statistics.median(misses[7:]) < statistics.median(misses[:7])
     # with the results turned around it looks elsewhere
@@ -307,7 +319,9 @@ def test_a_trial_reads_no_test_sample(monkeypatch, tmp_path):
 
 def test_a_planted_better_setting_is_found_and_an_edge_is_told():
     request = TuningRequest(keys=(LR,), budget=6, seed=1000)
-    settings = [{"optim.lr": float(point.get("optim.lr", 1e-3))} for point in request.points]
+    settings = [
+        {"optim.lr": float(point.get("optim.lr", 1e-3))} for point in request.list_points({})
+    ]
     highest = max(one["optim.lr"] for one in settings)
     flat = [{"settings": one, "value": 0.5, "error": ""} for one in settings]
     planted = [

@@ -277,13 +277,13 @@ def list_possible_trials(
     """Return the trials of a design and one of each length, to check them before the first runs."""
     tuning = request.tuning
     assert tuning is not None
-    trials = [Trial(number, 0, point) for number, point in enumerate(tuning.points)]
-    trials += [Trial(0, rung, {}) for rung in range(1, len(tuning.rungs))]
-    return [
-        build_trial(request, variant, recipe, one)
-        for variant, recipe in recipes.items()
-        for one in trials
-    ]
+    found = []
+    for variant, recipe in recipes.items():
+        points = tuning.list_points(_find_own_settings(tuning, recipe))
+        trials = [Trial(number, 0, point) for number, point in enumerate(points)]
+        trials += [Trial(0, rung, {}) for rung in range(1, len(tuning.rungs))]
+        found += [build_trial(request, variant, recipe, one) for one in trials]
+    return found
 
 
 def list_trials(
@@ -304,11 +304,16 @@ def list_trials(
     assert tuning is not None
     found = []
     for variant, recipe in recipes.items():
-        plain = recipe.plain()
-        own = {one.key: find_setting(plain, one.key) for one in tuning.keys}
+        own = _find_own_settings(tuning, recipe)
         trials = tuning.list_trials(values.get(variant.name, {}), own, better)
         found += [build_trial(request, variant, recipe, one) for one in trials]
     return found
+
+
+def _find_own_settings(tuning: TuningRequest, recipe: Recipe) -> dict[str, Any]:
+    """Return {key: value} of the tuned keys, as the recipe has them."""
+    plain = recipe.plain()
+    return {one.key: find_setting(plain, one.key) for one in tuning.keys}
 
 
 def build_trial(

@@ -85,10 +85,16 @@ class TuningRequest:
     sampler: Sampler = "design"
     halving: int | None = None
 
-    @property
-    def points(self) -> list[Setting]:
-        """The settings of a design; the first has none, and is the recipe as it is."""
-        return [{}, *_design_points(self.keys, self.budget - 1)]
+    def list_points(self, own: Mapping[str, Any]) -> list[Setting]:
+        """Return the settings of a design: first none, for the recipe as it is, then others.
+
+        Args:
+            own: {key: value} that the recipe has, repeated only if no other choice is left.
+        """
+        known = _keep_allowed(self.keys, own)
+        design = _design_points(self.keys, self.budget)
+        design.sort(key=lambda one: one == known)
+        return [{}, *design[: self.budget - 1]]
 
     @property
     def rungs(self) -> list[tuple[int, int]]:
@@ -116,12 +122,12 @@ class TuningRequest:
         Args:
             values: {(number, rung): validation metric} of trials that have ended, None if one
                 became non-finite.
-            own: {key: value} that the recipe itself has, for `tpe`.
+            own: {key: value} that the recipe itself has.
             better: Whether high or low values are better.
         """
         if self.sampler == "tpe":
             return self._list_by_tpe(values, own, better)
-        trials = [Trial(number, 0, point) for number, point in enumerate(self.points)]
+        trials = [Trial(number, 0, point) for number, point in enumerate(self.list_points(own))]
         settings = {one.number: one.setting for one in trials}
         for rung, (count, _) in enumerate(self.rungs[1:], start=1):
             before = [one for one in trials if one.rung == rung - 1]
@@ -136,7 +142,7 @@ class TuningRequest:
         self, values: Mapping[tuple[int, int], float | None], own: Mapping[str, Any], better: str
     ) -> list[Trial]:
         """Return the first half of the design, then what TPE suggests after all before it."""
-        trials = [Trial(number, 0, point) for number, point in enumerate(self.points)]
+        trials = [Trial(number, 0, point) for number, point in enumerate(self.list_points(own))]
         trials = trials[: count_shared(self.budget)]
         while len(trials) < self.budget and all((one.number, 0) in values for one in trials):
             found = [(one.setting, values[one.number, 0]) for one in trials]
@@ -236,9 +242,11 @@ def _design_points(keys: Sequence[TunedKey], count: int) -> list[dict[str, str]]
 
     ranges = [one for one in keys if one.scale != "choices"]
     lists = [one for one in keys if one.scale == "choices"]
-    shares = np.zeros((count, 0))
-    if ranges and count:
+    if ranges:
         shares = qmc.Halton(len(ranges), rng=np.random.default_rng(0)).random(count)
+    elif lists:
+        count = min(count, math.prod(len(one.choices) for one in lists))
+        shares = np.zeros((count, 0))
     rows = _cycle_choices(lists, count, is_alone=not ranges)
 
     points = []
