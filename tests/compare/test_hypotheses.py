@@ -13,6 +13,7 @@ from zoo.compare.hypotheses import (
     HYPOTHESES,
     RecordedHypothesis,
     check_hypotheses,
+    explain_claim,
     judge_hypotheses,
     parse_hypothesis,
     read_hypotheses,
@@ -89,14 +90,18 @@ def test_verdicts_are_in_table_page_and_json_and_late_claims_are_told():
 
 def test_changes_after_the_first_runs_are_recorded(tmp_path, caplog):
     caplog.set_level("INFO")
-    record_hypotheses(["a > b", "c > b"], tmp_path, 0)
-    record_hypotheses(["a  > b", "a > c"], tmp_path, 3)
+    record_hypotheses(["a > b", "c > b"], tmp_path, 0, "test/accuracy")
+    record_hypotheses(["a  > b", "a > c"], tmp_path, 3, "test/loss")
     first, second, third = read_hypotheses(tmp_path)
     assert (first.text, first.runs_ended, first.withdrawn) == ("a > b", 0, "")
     assert second.withdrawn
     assert (third.text, third.runs_ended) == ("a > c", 3)
     assert "hypothesis added after 3 runs had ended: a > c" in caplog.text
     assert "hypothesis withdrawn: c > b" in caplog.text
+    assert "a > b: accuracy of a is above that of b, so a is better" in caplog.text
+    assert "a > c: loss of a is above that of c, so a is worse" in caplog.text
+    claim = parse_hypothesis("a < b by 0.1 on accuracy")
+    assert "accuracy of a is below that of b, so a is worse" in explain_claim(claim, "test/loss")
     (tmp_path / HYPOTHESES).write_text("[1]")
     with pytest.raises(DataError, match="holds no hypotheses"):
         read_hypotheses(tmp_path)

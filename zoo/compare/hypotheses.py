@@ -163,13 +163,14 @@ def _refuse(problem: str, remedy: str) -> RecipeError:
     return RecipeError(ConfigIssue(COMMAND_LINE, "hypotheses", problem, remedy))
 
 
-def record_hypotheses(texts: Sequence[str], folder: Path, runs_ended: int) -> None:
-    """Write the hypotheses into the output folder, and log what changed since an earlier command.
+def record_hypotheses(texts: Sequence[str], folder: Path, runs_ended: int, measure: str) -> None:
+    """Write the hypotheses into the output folder; log what they mean, and what changed.
 
     Args:
         texts: The hypotheses of this command.
         folder: The output folder.
         runs_ended: How many trials and cells have ended.
+        measure: The compared metric, such as test/loss.
     """
     texts = [" ".join(text.split()) for text in texts]
     recorded = {one.text: one for one in read_hypotheses(folder)}
@@ -191,11 +192,24 @@ def record_hypotheses(texts: Sequence[str], folder: Path, runs_ended: int) -> No
     atomic_io.write_json(
         {"hypotheses": [asdict(one) for one in recorded.values()]}, folder / HYPOTHESES
     )
+    for text in texts:
+        log.info("hypothesis %s", explain_claim(parse_hypothesis(text), measure))
     log.info(
         "%d hypotheses in %s, SHA-256 of their texts: %s",
         len(recorded),
         folder / HYPOTHESES,
         hash_hypotheses(recorded.values()),
+    )
+
+
+def explain_claim(claim: Hypothesis, measure: str) -> str:
+    """Say which variant a claim calls better: of a loss, the one that is below."""
+    metric = claim.metric or measure.removeprefix("test/")
+    is_above = claim.sign == ">"
+    is_better = is_above != (metric == "loss")
+    return (
+        f"{claim.text}: {metric} of {claim.one} is {'above' if is_above else 'below'} that of "
+        f"{claim.other}, so {claim.one} is {'better' if is_better else 'worse'}"
     )
 
 
@@ -351,10 +365,12 @@ def explain_hypotheses(comparison: Comparison) -> str:
     """Say what the verdicts mean."""
     recorded = [RecordedHypothesis(**one) for one in comparison.hypotheses]
     where = comparison.training_size or "the training size"
+    metrics = {_find_place(comparison, parse_hypothesis(one.text))[0] for one in recorded}
+    loss = " `>` says that a loss is higher, so worse." if "test/loss" in metrics else ""
     return (
         f"Without another condition a hypothesis is about {where}. Differences are to the second "
         "variant, less the margin if there is one; intervals and p-values are corrected for all "
         f"{len(recorded)} hypotheses (Holm). Held: the interval lies on the claimed side of 0; not "
-        f"held: on the other; undecided: it holds 0. SHA-256 of the texts: "
+        f"held: on the other; undecided: it holds 0.{loss} SHA-256 of the texts: "
         f"{hash_hypotheses(recorded)}."
     )

@@ -343,7 +343,7 @@ def compare(
             plan = replace(plan, tuning=tuning)
         plan = write_plan(plan, folder)
         if trials is None:
-            _record_hypotheses(parsed, folder)
+            _record_hypotheses(parsed, folder, plan.measure)
         runner = CellRunner(folder, plan, parsed.executor, resources)
         processes = [CellProcess(folder / CELLS / cell.name, Path.cwd()) for cell in plan.cells]
         stopped = runner.run(processes)
@@ -352,10 +352,10 @@ def compare(
     return comparison, folder, _find_outcome(comparison, folder, stopped)
 
 
-def _record_hypotheses(parsed: ParsedRequest, folder: Path) -> None:
+def _record_hypotheses(parsed: ParsedRequest, folder: Path, measure: str) -> None:
     """Write the hypotheses as soon as the folder is known to be theirs."""
     ended = [*folder.glob(f"{CELLS}/*/{END}"), *folder.glob(f"{TUNING}/{TRIALS}/*/{TRIAL}")]
-    record_hypotheses(parsed.options.hypotheses, folder, len(ended))
+    record_hypotheses(parsed.options.hypotheses, folder, len(ended), measure)
 
 
 def _plan_resources(parsed: ParsedRequest, executor: Executor, count: int) -> Resources:
@@ -383,7 +383,7 @@ def _tune(
             break
         plan = write_plan(plan, own)
         if not known:
-            _record_hypotheses(parsed, folder)
+            _record_hypotheses(parsed, folder, plan.measure)
         known = names
         problem = _run_trials(parsed, plan, resources, own, following)
         if problem is not None:
