@@ -127,6 +127,8 @@ OVERVIEW_TABLES = {
         Column("length/shakespeare", TRAINED, "Shakespeare, 128 characters"),
         Column("length/shakespeare", "256", "256"),
         Column("length/shakespeare", "1024", "1024"),
+        Column("length/shakespeare_tuned", TRAINED, "Shakespeare, 512 characters"),
+        Column("length/shakespeare_tuned", "8192", "8192"),
         Column("length/wikitext2", TRAINED, "WikiText-2, 128 subwords"),
         Column("length/wikitext2", "256", "256"),
         Column("length/wikitext2", "1024", "1024"),
@@ -188,10 +190,8 @@ def _overview_table(title: str) -> Iterator[str]:
     yield "|---|" + "---:|" * len(columns)
 
     for name in names:
-        cells = (
-            _overview_cell(column, found.get(name))
-            for column, found in zip(columns, standings, strict=True)
-        )
+        pairs = zip(columns, standings, strict=True)
+        cells = (_overview_cell(column, found.get(name)) for column, found in pairs)
         yield f"| {name} | {' | '.join(cells)} |"
     yield ""
 

@@ -21,7 +21,13 @@ PAGES = [
     *(f"docs/questions/{one.name}" for one in (ROOT / "docs/questions").glob("*.md")),
 ]
 FACTS = ("Python 3.11 to 3.13", "95 % intervals", "Apache-2.0")
-RERUN = ["resolution/digits", "length/shakespeare", "memory/flipflop", "memory/flipflop_tuned"]
+RERUN = [
+    "resolution/digits",
+    "length/shakespeare",
+    "length/shakespeare_tuned",
+    "memory/flipflop",
+    "memory/flipflop_tuned",
+]
 
 
 @pytest.fixture(scope="module")
