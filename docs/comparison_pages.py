@@ -308,6 +308,7 @@ def _compare_with_earlier(comparison: Comparison, path: Path) -> Iterator[str]:
         means = _condition_cell(before, earlier[name]), _condition_cell(comparison, standing)
         rows.append([name, *means, ", ".join(settings) or "as before"])
     head = ["encoding", "before, untuned", "now, tuned", "settings found"]
+
     yield from ("#### Against the earlier record", "")
     yield from (format_markdown(head, rows, (head[0], head[-1])), "")
     why = f"Why: among equal trials, {join_names(changed)} found other settings than before"
@@ -325,14 +326,16 @@ def _compare_with_earlier(comparison: Comparison, path: Path) -> Iterator[str]:
 
 
 def _list_changed_settings(before: Comparison, now: Comparison) -> dict[str, str]:
-    """Return {key: text} of the model's, data's and optimizer's settings that all have changed."""
+    """Return {key: text} of the model's, data's and training's settings that all have changed."""
     searched = {one["key"] for one in now.tuning["keys"]} if now.tuning else set()
     old, new = (dict(walk(one.base)) for one in (before, now))
     return {
         key: _describe_change(key, value, old[key])
         for key, value in new.items()
         # settings that the earlier version had no key for cannot be told to have changed
-        if key.startswith(("model.", "data.", "optim.")) and key in old and key not in searched
+        if key.startswith(("model.", "data.", "optim.", "trainer.precision"))
+        and key in old
+        and key not in searched
         if not isinstance(value, dict | list) and not key.startswith("model.encoding.")
         if value != old[key]
     }
@@ -340,11 +343,10 @@ def _list_changed_settings(before: Comparison, now: Comparison) -> dict[str, str
 
 def _list_changes(before: Comparison, now: Comparison, name: str) -> list[str]:
     """Return the settings that a variant's tuning found and that differ from those before."""
-    own = now.tuning["variants"][name] if now.tuning else {"trials": [{"settings": {}}], "best": 0}
+    # older records have no key for it: all parameters had one learning rate
     old = {"optim.encoding_lr": 1.0, **dict(walk(before.base))}
-    settings = own["trials"][own["best"]]["settings"]
-    changed = {key: value for key, value in settings.items() if value != old[key]}
-    return [_describe_change(key, value, old[key]) for key, value in changed.items()]
+    found = now.find_settings(name).items()
+    return [_describe_change(key, value, old[key]) for key, value in found if value != old[key]]
 
 
 def _describe_change(key: str, value: object, before: object) -> str:
@@ -440,10 +442,8 @@ def rerun_cell(
     words, _ = split_grid_words(shlex.split(comparison.command)[3:])
     found = next(one for one in list_combinations(parse_varied_keys(words, [])) if one.name == name)
     overrides = [*found.overrides, f"seed={seed}"]
-    if comparison.tuning is not None:
-        tuned = comparison.tuning["variants"][name]
-        settings = tuned["trials"][tuned["best"]]["settings"]
-        overrides += [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    settings = comparison.find_settings(name).items()
+    overrides += [f"{key}={json.dumps(value)}" for key, value in settings]
     if comparison.base["trainer"]["num_threads"] in (None, "auto"):
         overrides.append(f"trainer.num_threads={comparison.machine['threads']}")
     base = folder / f"{comparison.recipe}.yaml"

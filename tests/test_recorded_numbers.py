@@ -167,6 +167,20 @@ def test_a_tuned_record_tells_what_changed_against_the_untuned_one(docs):
     assert [*made._list_changed_settings(other, same)] == ["model.scale_embeddings"]
 
 
+def test_a_tuned_record_is_set_against_the_closest_untuned_one(docs):
+    made, quoted = docs
+    path = made.QUESTIONS / "length/shakespeare_tuned.json"
+    tuned = made.read_comparison(path)
+    text = "".join(made._compare_with_earlier(tuned, path))
+    interval = "1.0 (0.0 to 2.0)<!-- length/shakespeare: interval rope -->"
+    assert quoted.update_numbers(interval).partition("<")[0] in text
+    assert '`trainer.precision="bf16-mixed"` (before "32-true")' in text
+    nothing = {"trials": [{"settings": {}}], "best": 0}
+    variants = {**tuned.tuning["variants"], "rope": nothing}
+    kept = replace(tuned, tuning={**tuned.tuning, "variants": variants})
+    assert "rope kept those" in "".join(made._compare_with_earlier(kept, path))
+
+
 def test_a_page_of_pretrained_models_waits_for_what_is_not_measured(docs, tmp_path):
     pretrained = importlib.import_module("measured_pages")
     cells = {path.stem: json.loads(path.read_text()) for path in pretrained.CELLS.glob("*.json")}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from zoo.compare.ranking import collect_values
-from zoo.compare.results import BY, TRAINED, Comparison, has_shape
+from zoo.compare.results import BY, TRAINED, Comparison, find_direction, has_shape
 from zoo.compare.statistics import Estimate, compare_named, excludes_zero, measure_noise
 from zoo.config import Recipe
 from zoo.config.tree import COMMAND_LINE
@@ -206,7 +206,7 @@ def explain_claim(claim: Hypothesis, measure: str) -> str:
     """Say which variant a claim calls better: of a loss, the one that is below."""
     metric = claim.metric or measure.removeprefix("test/")
     is_above = claim.sign == ">"
-    is_better = is_above != (metric == "loss")
+    is_better = is_above == (find_direction(metric) == "high")
     return (
         f"{claim.text}: {metric} of {claim.one} is {'above' if is_above else 'below'} that of "
         f"{claim.other}, so {claim.one} is {'better' if is_better else 'worse'}"

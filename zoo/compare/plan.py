@@ -17,7 +17,7 @@ from zoo.compare.executors.base import Resources
 from zoo.compare.grid import Combination, build_axes, name_folders
 from zoo.compare.hypotheses import HYPOTHESES
 from zoo.compare.request import CompareRequest, list_seeds
-from zoo.compare.results import ANY_KEY, Axis, has_shape, refuse_old_version
+from zoo.compare.results import ANY_KEY, Axis, find_direction, has_shape, refuse_old_version
 from zoo.compare.tuning import TuningRequest, count_length, describe_length
 from zoo.config import Recipe, from_plain
 from zoo.config.tree import COMMAND_LINE
@@ -241,11 +241,6 @@ def describe_costs(plan: ComparisonPlan, tuning: TuningRequest) -> str:
         f"{count} variants with {each}: {count * tuning.count} trials, then {len(plan.cells)} "
         f"cells; {sums}"
     )
-
-
-def find_direction(measure: str) -> Literal["high", "low"]:
-    """Return whether high or low values of a measure are better."""
-    return "low" if measure == "loss" else "high"
 
 
 def _choose_measure(spec: DataSpec) -> str:

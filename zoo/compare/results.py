@@ -151,6 +151,13 @@ class Comparison:
         """The range of the measure: a loss is positive, an accuracy is at most 1."""
         return (0.0, 1.0) if self.better == "high" else (0.0, inf)
 
+    def find_settings(self, variant: str) -> dict[str, Any]:
+        """Return {key: value} that the trials of a variant found; empty without tuning."""
+        if self.tuning is None:
+            return {}
+        own = self.tuning["variants"][variant]
+        return dict(own["trials"][own["best"]]["settings"])
+
     def plain(self) -> dict[str, Any]:
         """Return the comparison as JSON can hold it; `read` gives it back."""
         found: dict[str, Any] = finite(asdict(self))
@@ -192,6 +199,11 @@ def _read_cell(found: Mapping[str, Any]) -> ComparisonCell:
         for condition, metrics in found["metrics"].items()
     }
     return ComparisonCell(**values)
+
+
+def find_direction(measure: str) -> Literal["high", "low"]:
+    """Return whether high or low values of a measure are better."""
+    return "low" if measure == "loss" else "high"
 
 
 def refuse_old_version(found: Any, path: Path) -> None:

@@ -47,7 +47,6 @@ from zoo.compare.plan import (
     build_plan,
     combine_hashes,
     describe_costs,
-    find_direction,
     plan_trials,
     prepare_folder,
     write_plan,
@@ -61,7 +60,7 @@ from zoo.compare.request import (
     load_variant,
     parse_request,
 )
-from zoo.compare.results import TRAINED, Comparison, State
+from zoo.compare.results import TRAINED, Comparison, State, find_direction
 from zoo.config import Recipe
 from zoo.config.command_line import parse_options
 from zoo.config.tree import COMMAND_LINE

@@ -244,7 +244,7 @@ def _design_points(keys: Sequence[TunedKey], count: int) -> list[dict[str, str]]
     lists = [one for one in keys if one.scale == "choices"]
     if ranges:
         shares = qmc.Halton(len(ranges), rng=np.random.default_rng(0)).random(count)
-    elif lists:
+    else:
         count = min(count, math.prod(len(one.choices) for one in lists))
         shares = np.zeros((count, 0))
     rows = _cycle_choices(lists, count, is_alone=not ranges)
