@@ -1,21 +1,23 @@
-"""Question pages and the overview, made from recorded comparisons (docs/questions/*/*.json).
+"""Write the question pages from recorded comparisons (docs/questions/*/*.json).
 
-`python docs/comparison_pages.py FOLDER resolution/digits` records the comparison in FOLDER under a
-new name. `python docs/comparison_pages.py rerun memory/flipflop [VARIANT SEED]` trains one of its
-cells again, by default the quickest, and says whether its numbers are equal. Without arguments it
-redraws the figures of every recorded comparison. `python docs/pages.py` writes the pages.
+Pages show comparisons that tuned each encoding. Those that did not are kept, unpublished, in
+docs/records/withdrawn.
+
+`python docs/comparison_pages.py FOLDER memory/flipflop` records the comparison in FOLDER under a
+new name. `python docs/comparison_pages.py rerun docs/questions/memory/flipflop_tuned.json [VARIANT
+SEED]` trains one of its cells again, by default the quickest, and prints whether its numbers are
+equal. Without arguments it redraws the figures of every recorded comparison. `python docs/pages.py`
+writes the pages.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import shlex
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from typing import Any
 from PIL import Image
 from quoted_numbers import update_numbers
 
-from zoo import config, registry
+from zoo import config
 from zoo.compare.figures import save_figures
 from zoo.compare.grid import list_combinations, parse_varied_keys, split_grid_words
 from zoo.compare.hypotheses import format_hypotheses
@@ -41,12 +43,9 @@ from zoo.compare.text import (
     format_costs,
     format_estimate,
     format_question,
-    join_names,
     name_condition,
 )
 from zoo.compare.tuning import describe_tuning, format_tuning
-from zoo.config.tree import walk
-from zoo.reporting.numbers import format_fixed
 from zoo.reporting.tables import format_markdown
 from zoo.run.callbacks.manifest import END
 from zoo.run.fit import fit
@@ -55,17 +54,6 @@ QUESTIONS = Path(__file__).parent / "questions"
 PRETRAINED = "pretrained"
 """The page whose records are no comparisons: docs/measured_pages.py writes it."""
 MARK = "## Recorded\n"
-WARNING = (
-    "Recorded at one default setting, untuned; rankings change with coordinates, "
-    "embedding scale and learning rate."
-)
-OLDER = (
-    "Recorded with older forms or initial values of grape_m, grape_m_contextual, selective_rope, "
-    "and of string and rope_mixed on texts; the changelog names the differences."
-)
-CHANGED = {"grape_m", "grape_m_contextual", "selective_rope"}
-"""Variants by which a page is known to show such results."""
-
 READING = (
     "Rows are sorted by the first column. Values are means over seeds with 95 % intervals. "
     "The last column names what a variant has that most others do not."
@@ -80,153 +68,10 @@ PALETTE_COLOURS = 64
 # Digits kept of each number: more than any seed repeats on another machine.
 KEPT_DIGITS = 6
 
-HELD_EQUAL = "Nothing was tuned: all variants trained with equal settings."
-UNTUNED = "**No verdict: recorded at one default setting, untuned.**"
-
-OVERVIEW = """# All encodings at a glance
-
-{opening}
-
-`python docs/pages.py` makes these tables from recorded comparisons of small models. Each number is
-a mean over {seeds} seeds; within a column, only the encoding{tuned} differs. Use the
-tables to see what has been recorded, not to choose an encoding: run `zoo compare` on your own task
-instead. Intervals, seeds and commands are on the pages about [image
-resolution](questions/resolution.md), [sequence length](questions/length.md) and [small
-tasks](questions/memory.md).
-
-"""
-
-
-@dataclass(frozen=True)
-class Column:
-    """One evaluation condition of a recorded comparison, as a column of the overview."""
-
-    path: str
-    condition: str
-    head: str
-
-    @property
-    def comparison(self) -> Comparison:
-        return read_comparison(QUESTIONS / f"{self.path}.json")
-
-
-OVERVIEW_TABLES = {
-    "Images": (
-        "Test accuracy.",
-        Column("resolution/digits", TRAINED, "digits, 16 pixels"),
-        Column("resolution/digits", "32", "32"),
-        Column("resolution/digits", "64", "64"),
-        Column("resolution/cifar10", TRAINED, "CIFAR-10, 32 pixels"),
-        Column("resolution/cifar10", "48", "48"),
-        Column("resolution/cifar10", "64", "64"),
-        Column("resolution/cifar10", "48 by linear", "interpolated, 48"),
-        Column("resolution/cifar10", "64 by linear", "interpolated, 64"),
-    ),
-    "Text": (
-        "Test loss in nats.",
-        Column("length/shakespeare", TRAINED, "Shakespeare, 128 characters"),
-        Column("length/shakespeare", "256", "256"),
-        Column("length/shakespeare", "1024", "1024"),
-        Column("length/shakespeare_tuned", TRAINED, "Shakespeare, 512 characters"),
-        Column("length/shakespeare_tuned", "8192", "8192"),
-        Column("length/wikitext2", TRAINED, "WikiText-2, 128 subwords"),
-        Column("length/wikitext2", "256", "256"),
-        Column("length/wikitext2", "1024", "1024"),
-    ),
-    "Small tasks": (
-        "Test accuracy.",
-        Column("memory/flipflop", TRAINED, "flip-flop, 64 tokens"),
-        Column("memory/flipflop", "256", "256"),
-        Column("memory/flipflop_tuned", TRAINED, "flip-flop, 64 tokens"),
-        Column("memory/flipflop_tuned", "256", "256"),
-        Column("memory/recall", TRAINED, "recall, 64 tokens"),
-        Column("memory/recall", "256", "256"),
-        Column("memory/counting", TRAINED, "counting, to 32"),
-        Column("memory/counting", "longer", "to 64"),
-        Column("memory/selective_copy", TRAINED, "selective copy, 32 blanks"),
-        Column("memory/selective_copy", "sparse", "64"),
-        Column("memory/passkey", TRAINED, "passkey, 64 words"),
-        Column("memory/passkey", "256", "256"),
-        Column("memory/copying", TRAINED, "copying, 20 letters"),
-        Column("memory/copying", "longer", "40"),
-        Column("memory/addition", TRAINED, "addition, 3 digits"),
-        Column("memory/addition", "longer", "6"),
-    ),
-}
-
 
 @cache
 def read_comparison(path: Path) -> Comparison:
     return Comparison.read(path)
-
-
-def write_overview() -> str:
-    """Return the text of docs/overview.md."""
-    columns = [one for _, *own in OVERVIEW_TABLES.values() for one in own]
-    comparisons = [one.comparison for one in columns]
-    counts = sorted({len(one.seeds) for one in comparisons})
-    is_tuned = [one.tuning is not None for one in comparisons]
-    opening = [
-        "" if all(is_tuned) else WARNING,
-        OLDER if any(one.zoo_version == "0.1.0" for one in comparisons) else "",
-        "Columns marked * are tuned for each encoding." if any(is_tuned) else "",
-    ]
-    text = OVERVIEW.format(
-        opening=" ".join(filter(None, opening)),
-        seeds=" or ".join(map(str, counts)),
-        tuned=", with the settings that suit it," if any(is_tuned) else "",
-    )
-    return text + "\n".join(line for title in OVERVIEW_TABLES for line in _overview_table(title))
-
-
-def _overview_table(title: str) -> Iterator[str]:
-    caption, *columns = OVERVIEW_TABLES[title]
-    standings = [_standings(column) for column in columns]
-    names = sorted({name for column in standings for name in column})
-
-    yield from (f"## {title}", "", caption, "")
-    heads = [f"{one.head} *" if one.comparison.tuning else one.head for one in columns]
-    yield f"| encoding | {' | '.join(heads)} |"
-    yield "|---|" + "---:|" * len(columns)
-
-    for name in names:
-        pairs = zip(columns, standings, strict=True)
-        cells = (_overview_cell(column, found.get(name)) for column, found in pairs)
-        yield f"| {name} | {' | '.join(cells)} |"
-    yield ""
-
-
-def _standings(column: Column) -> dict[str, Standing]:
-    standings = rank_variants(column.comparison, column.condition)
-    return {_drop_defaults(one.variant.name): one for one in standings}
-
-
-def _drop_defaults(name: str) -> str:
-    """Return a variant's name without the options that have their default value."""
-    head, _, options = name.removesuffix(")").partition("(")
-    if not options:
-        return name
-    parameters = inspect.signature(registry.find("encodings", head)).parameters
-    pairs = (one.partition("=") for one in options.split(","))
-    kept = [
-        f"{key}={value}"
-        for key, _, value in pairs
-        if key not in parameters or value != str(parameters[key].default)
-    ]
-    return f"{head}({','.join(kept)})" if kept else head
-
-
-def _overview_cell(column: Column, standing: Standing | None) -> str:
-    if standing is None:
-        return ""
-    if standing.mean is None:
-        return _missing_reason(standing)
-    return format_fixed(standing.mean.mean, count_decimals(column.comparison))
-
-
-def _missing_reason(standing: Standing) -> str:
-    """Return the first word of the reason why a variant has no value: refused, failed."""
-    return standing.missing_reasons[0].partition(":")[0]
 
 
 def write_question_pages() -> dict[Path, str]:
@@ -247,14 +92,9 @@ def _question_page(page: Path) -> str:
     if not mark:
         return text
 
-    # what is tuned has a verdict, so it comes first
-    paths = sorted(list_records(page.stem), key=lambda path: read_comparison(path).tuning is None)
-    names = {one.name for path in paths for one in read_comparison(path).variants}
-    made = f"Made by `python docs/pages.py` from the files in docs/questions/{page.stem}. {READING}"
-    if names & CHANGED:
-        made = f"{made} {OLDER}"
-    lines = ["", made, ""]
-    for path in paths:
+    source = f"Written by `python docs/pages.py` from the files in docs/questions/{page.stem}."
+    lines = ["", f"{source} {READING}", ""]
+    for path in list_records(page.stem):
         lines += _recorded_section(path)
     return text + MARK + "\n".join(lines)
 
@@ -275,7 +115,6 @@ def _recorded_section(path: Path) -> Iterator[str]:
     yield from (_condition_table(comparison), "")
     if baselines := describe_baselines(comparison):
         yield from (f"{baselines}.", "")
-    yield from _compare_with_earlier(comparison, path)
     if comparison.hypotheses:
         yield from (re.sub("^## ", "#### ", format_hypotheses(comparison)), "")
 
@@ -291,80 +130,11 @@ def _recorded_section(path: Path) -> Iterator[str]:
     yield from ("</details>", "")
 
 
-def _compare_with_earlier(comparison: Comparison, path: Path) -> Iterator[str]:
-    """Yield how a tuned record differs from the closest untuned one of its recipe, and why."""
-    others = [read_comparison(one) for one in list_records(path.parent.name)]
-    found = [one for one in others if one.recipe == comparison.recipe and one.tuning is None]
-    if comparison.tuning is None or not found:
-        return
-    before = min(found, key=lambda one: len(_list_changed_settings(one, comparison)))
-    earlier = {one.variant.name: one for one in rank_variants(before, TRAINED)}
-    rows, kept, changed = [], [], []
-    standings = [one for one in rank_variants(comparison, TRAINED) if one.variant.name in earlier]
-    for standing in standings:
-        name = standing.variant.name
-        settings = _list_changes(before, comparison, name)
-        (changed if settings else kept).append(name)
-        means = _condition_cell(before, earlier[name]), _condition_cell(comparison, standing)
-        rows.append([name, *means, ", ".join(settings) or "as before"])
-    head = ["encoding", "before, untuned", "now, tuned", "settings found"]
-
-    yield from ("#### Against the earlier record", "")
-    yield from (format_markdown(head, rows, (head[0], head[-1])), "")
-    why = f"Why: among equal trials, {join_names(changed)} found other settings than before"
-    why += f"; {join_names(kept)} kept those. " if kept else ". "
-    settings = [*_list_changed_settings(before, comparison).values()]
-    steps = [max(cell.steps or 0 for cell in one.cells) for one in (before, comparison)]
-    if steps[0] != steps[1]:
-        settings.append(f"{steps[1]:,} steps (before {steps[0]:,})")
-    why += f"All trained otherwise with {', '.join(settings)}. " if settings else ""
-    yield from (
-        f"{why}The earlier order followed from the settings, so what was concluded from it about "
-        f"{join_names(changed)} is withdrawn.",
-        "",
-    )
-
-
-def _list_changed_settings(before: Comparison, now: Comparison) -> dict[str, str]:
-    """Return {key: text} of the model's, data's and training's settings that all have changed."""
-    searched = {one["key"] for one in now.tuning["keys"]} if now.tuning else set()
-    old, new = (dict(walk(one.base)) for one in (before, now))
-    return {
-        key: _describe_change(key, value, old[key])
-        for key, value in new.items()
-        # settings that the earlier version had no key for cannot be told to have changed
-        if key.startswith(("model.", "data.", "optim.", "trainer.precision"))
-        and key in old
-        and key not in searched
-        if not isinstance(value, dict | list) and not key.startswith("model.encoding.")
-        if value != old[key]
-    }
-
-
-def _list_changes(before: Comparison, now: Comparison, name: str) -> list[str]:
-    """Return the settings that a variant's tuning found and that differ from those before."""
-    # older records have no key for it: all parameters had one learning rate
-    old = {"optim.encoding_lr": 1.0, **dict(walk(before.base))}
-    found = now.find_settings(name).items()
-    return [_describe_change(key, value, old[key]) for key, value in found if value != old[key]]
-
-
-def _describe_change(key: str, value: object, before: object) -> str:
-    texts = [f"{one:g}" if type(one) is float else json.dumps(one) for one in (value, before)]
-    return f"`{key}={texts[0]}` (before {texts[1]})"
-
-
 def _write_verdict(comparison: Comparison) -> str:
-    """Return the verdict in a sentence, with its interval and what was tuned.
-
-    Untuned records have none unless they show that their models beat a trivial baseline.
-    """
+    """Return the result in one sentence, with its interval, and how variants were tuned."""
     if warning := describe_winning_baseline(comparison):
         return f"**{warning}**"
-    if comparison.tuning is None and not describe_baselines(comparison):
-        return UNTUNED
-    settings = HELD_EQUAL if comparison.tuning is None else describe_tuning(comparison)
-    return f"**{describe_result(comparison, TRAINED)}** {settings}"
+    return f"**{describe_result(comparison, TRAINED)}** {describe_tuning(comparison)}"
 
 
 def _describe_training(comparison: Comparison) -> str:
@@ -405,12 +175,19 @@ def _condition_table(comparison: Comparison) -> str:
 
 def _condition_cell(comparison: Comparison, standing: Standing) -> str:
     if standing.mean is None:
-        return _missing_reason(standing)
+        # the first word of the reason: refused, failed
+        return standing.missing_reasons[0].partition(":")[0]
     return format_estimate(standing.mean, count_decimals(comparison))
 
 
 def record_comparison(folder: Path, to: Path) -> None:
-    """Save the numbers and figures of a comparison folder under `to`, a path without suffix."""
+    """Save the numbers and figures of a comparison folder under `to`, a path without suffix.
+
+    Raises:
+        SystemExit: The comparison tuned nothing, so that its ranks follow from its settings.
+    """
+    if Comparison.read(folder / RESULTS).tuning is None:
+        raise SystemExit(f"{folder}: nothing was tuned; compare with tune.KEY=... and record that")
     to.parent.mkdir(parents=True, exist_ok=True)
     results = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
     text = json.dumps(_round_floats(results), separators=(",", ":"))
@@ -460,7 +237,7 @@ def rerun_cell(
 
 def _report_rerun(words: list[str]) -> int:
     """Rerun the cell that the words name; return the exit code: 1 if a number differs."""
-    comparison = read_comparison(QUESTIONS / f"{words[0]}.json")
+    comparison = read_comparison(Path(words[0]))
     name, seed = (words[1], int(words[2])) if words[1:] else find_quickest(comparison)
     with tempfile.TemporaryDirectory() as folder:
         different = rerun_cell(comparison, name, seed, Path(folder))

@@ -11,7 +11,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +37,7 @@ STYLE = Style(width=300, height=230)
 def write_speed_page(page: Path) -> str:
     """Return the page: its own text up to the mark, then a section for each recorded file."""
     text = page.read_text(encoding="utf-8").partition(MARK)[0]
-    lines = ["", "Made by `python docs/pages.py` from the files in docs/speed.", ""]
+    lines = ["", "Written by `python docs/pages.py` from the files in docs/speed.", ""]
     for path in sorted(page.with_suffix("").glob("*.json")):
         lines += _speed_section(path)
     return text + MARK + "\n".join(lines)
@@ -75,7 +75,7 @@ class Pretrained:
 
     @cached_property
     def transplants(self) -> dict[str, dict[int, dict[int, float]]]:
-        """{encoding: {window: {step: perplexity}}}, the best at the last common step first."""
+        """{encoding: {window: {step: perplexity}}}: the model's own first, then by name."""
         found: dict[str, dict[int, dict[int, float]]] = {}
         for one in self._list("transplant"):
             entry = one["encoding"]
@@ -83,9 +83,7 @@ class Pretrained:
             for step, cells in one["measured"].items():
                 for cell in cells:
                     own.setdefault(cell["length"], {})[int(step)] = cell["perplexity"]
-        window = min(window for own in found.values() for window in own)
-        last = max(set.intersection(*({*own[window]} for own in found.values())))
-        return dict(sorted(found.items(), key=lambda item: item[1][window][last]))
+        return dict(sorted(found.items(), key=lambda item: (item[0] != "rope", item[0])))
 
     @property
     def windows(self) -> list[int]:
@@ -111,7 +109,11 @@ def write_pretrained_page(page: Path) -> str:
     """Return the page: its own text up to the mark, then both recorded experiments."""
     text, _, _ = page.read_text(encoding="utf-8").partition(MARK)
     found = Pretrained.read(page.with_suffix(""))
-    lines = ["", "Made by `python docs/pages.py` from the files in docs/questions/pretrained.", ""]
+    lines = [
+        "",
+        "Written by `python docs/pages.py` from the files in docs/questions/pretrained.",
+        "",
+    ]
     lines += [*_extension_section(found), *_transplant_section(found)]
     return update_numbers(text) + MARK + "\n".join(lines)
 
@@ -155,14 +157,16 @@ def _transplant_section(found: Pretrained) -> Iterator[str]:
     last = found.steps[-1]
     done = [name for name in own if last in own[name][window]]
     others = [name for name in done if name != "rope"]
-    reached = [f"{name} {_format(own[name][window][last])}" for name in others]
+    before = _format_range(own[name][window][0] for name in others)
+    after = _format_range(own[name][window][last] for name in others)
 
-    yield from ("### Which encoding heals how fast?", "")
+    yield from ("### How much training does another encoding need?", "")
     yield (
-        f"**After {last} steps on windows of {window} tokens, perplexity there is "
-        f"{', '.join(reached)}; rope, trained alike, has {_format(own['rope'][window][last])}.** "
-        f"{_describe_longer(found, others)} One seed and one learning rate, untuned: no claim "
-        "beyond these runs."
+        f"**Replacing the encoding raises perplexity in windows of {window} tokens from "
+        f"{_format(own['rope'][window][0])} to between {before}. After {last} steps of training it "
+        f"is between {after}; with the model's own rope, trained for as long, it is "
+        f"{_format(own['rope'][window][last])}.** One seed and one learning rate, untuned: the "
+        "table does not show which encoding is better."
     )
     yield from ("", "![Perplexity by steps of training](pretrained/transplant.png)", "")
 
@@ -176,14 +180,6 @@ def _transplant_section(found: Pretrained) -> Iterator[str]:
     yield from (_describe_transplants(found), "", *_describe_costs(found, "transplant"))
 
 
-def _describe_longer(found: Pretrained, names: Sequence[str]) -> str:
-    """Say what the longer window gives after the last step."""
-    longer, last = found.windows[1], found.steps[-1]
-    values = [f"{name} {_format(found.transplants[name][longer][last])}" for name in names]
-    own = _format(found.transplants["rope"][longer][last])
-    return f"In windows of {longer:,} tokens it is {', '.join(values)}; rope has {own}."
-
-
 def _describe_transplants(found: Pretrained) -> str:
     first = next(one for name, one in found.cells.items() if name.startswith("transplant-"))
     return (
@@ -192,7 +188,7 @@ def _describe_transplants(found: Pretrained) -> str:
         f"wikitext2-valid in windows of {first['window']} tokens, one window a step, in bfloat16 "
         f"autocast, by AdamW at a learning rate of {first['lr']:g} ({10 * first['lr']:g} for the "
         f"encoding's own weights) after {first['warmup']} steps of warmup. Text and order of "
-        "windows are the same for all. *rope* is the model's own encoding, trained likewise."
+        "windows are the same for all. *rope* is the model's own encoding, trained in the same way."
     )
 
 
@@ -208,6 +204,11 @@ def _describe_costs(found: Pretrained, kind: str) -> Iterator[str]:
         f"it with: `{first['command']} FOLDER_OF_TEXTS`"
     )
     yield ""
+
+
+def _format_range(perplexities: Iterable[float]) -> str:
+    ordered = sorted(perplexities)
+    return f"{_format(ordered[0])} and {_format(ordered[-1])}"
 
 
 def _format(perplexity: float) -> str:

@@ -86,7 +86,6 @@ def write_pages() -> dict[Path, str]:
     pages = {
         DOCS / "encodings.md": _index(names),
         DOCS / "results.md": recipe_heads.write_results_page(recipes),
-        DOCS / "overview.md": comparison_pages.write_overview(),
         DOCS / "conformance.md": conformance_page.write_conformance_page(DOCS / "conformance"),
         DOCS / "speed.md": measured_pages.write_speed_page(DOCS / "speed.md"),
         import_graph.PICTURE: import_graph.draw_graph(import_graph.read_imports()),

@@ -7,6 +7,7 @@ import inspect
 import math
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,6 @@ NEEDED = {
     "pytorch": lambda: None,
 }
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
-QUESTIONS = sorted((ROOT / "docs" / "questions").glob("*.md"))
 
 
 @pytest.fixture(scope="module")
@@ -136,16 +136,30 @@ def test_the_glossary_is_short():
     )
 
 
-@pytest.mark.parametrize("page", ["overview", *(f"questions/{path.stem}" for path in QUESTIONS)])
-def test_recorded_comparisons_open_with_a_warning(page, pages):
-    _, _, *text = (ROOT / "docs" / f"{page}.md").read_text().splitlines()
-    opening = " ".join(text)
-    made = importlib.import_module("comparison_pages")
-    recorded = made.list_records("*" if page == "overview" else Path(page).name)
-    is_tuned = bool(recorded) and all(made.read_comparison(file).tuning for file in recorded)
-    untuned = "Recorded with one seed and one learning rate, untuned"
-    warning = untuned if page == "questions/pretrained" else made.WARNING
-    assert opening.startswith(warning) or is_tuned
+def test_question_pages_show_tuned_comparisons_only(pages):
+    records = importlib.import_module("comparison_pages")
+    shown = records.list_records()
+    assert shown
+    assert all(records.read_comparison(path).tuning for path in shown)
+
+    for path in sorted((ROOT / "docs" / "records" / "withdrawn").rglob("*.json")):
+        assert records.read_comparison(path).tuning is None, f"{path.name} belongs on a page"
+
+
+def test_an_untuned_comparison_is_not_recorded(pages, tmp_path):
+    records = importlib.import_module("comparison_pages")
+    folder = tmp_path / "comparison"
+    folder.mkdir()
+    untuned = ROOT / "docs" / "records" / "withdrawn" / "resolution" / "digits.json"
+    shutil.copy(untuned, folder / "results.json")
+    with pytest.raises(SystemExit, match="nothing was tuned"):
+        records.record_comparison(folder, tmp_path / "digits")
+    assert not (tmp_path / "digits.json").exists()
+
+
+def test_the_site_excludes_withdrawn_records():
+    excluded = (ROOT / "mkdocs.yml").read_text().partition("exclude_docs: |")[2]
+    assert "\n  records/\n" in excluded.partition("validation:")[0]
 
 
 def test_the_reference_has_every_public_name():
