@@ -21,7 +21,7 @@ STILL = HARDLY @ TURN
 SCALES = {"random": 1.0, "alike": 1e-3, "small": 2e-3, "tiny": 1e-7, "zero": 0.0, "still": 1e-10}
 
 
-def called(kind, batch):
+def make_inputs(kind, batch):
     """Generators, times, queries and keys."""
     generators = SCALES[kind] * torch.randn(HEADS, BLOCKS, SIZE, SIZE, dtype=torch.float64)
     times = torch.randn(batch, HEADS, TOKENS, BLOCKS, dtype=torch.float64)
@@ -29,13 +29,13 @@ def called(kind, batch):
     return generators + {"alike": TURN, "still": STILL}.get(kind, 0), times, q, k
 
 
-def literal(generators, times, q, k):
+def score_by_exponentials(generators, times, q, k):
     rotations = torch.linalg.matrix_exp(times[..., None, None] * skew_part(generators)[:, None])
     q, k = ((rotations @ x.unflatten(-1, (BLOCKS, SIZE))[..., None]).flatten(-3) for x in (q, k))
     return q @ k.mT
 
 
-def turned(generators, times, q, k):
+def score_by_planes(generators, times, q, k):
     tables = spectral_tables(skew_part(generators), times)
     return rotate_by_spectrum(q, *tables) @ rotate_by_spectrum(k, *tables).mT
 
@@ -43,8 +43,8 @@ def turned(generators, times, q, k):
 @pytest.mark.parametrize("batch", [1, 3], ids=["shared", "per sample"])
 @pytest.mark.parametrize("kind", SCALES)
 def test_gradients_are_those_of_the_exponential(kind, batch):
-    inputs = [one.requires_grad_() for one in called(kind, batch)]
-    there, here = literal(*inputs), turned(*inputs)
+    inputs = [one.requires_grad_() for one in make_inputs(kind, batch)]
+    there, here = score_by_exponentials(*inputs), score_by_planes(*inputs)
     towards = torch.randn_like(there)
     torch.testing.assert_close(here, there)
     gradients = (torch.autograd.grad(one, inputs, towards) for one in (here, there))
@@ -54,17 +54,17 @@ def test_gradients_are_those_of_the_exponential(kind, batch):
 
 @pytest.mark.parametrize("kind", SCALES)
 def test_single_precision_is_close(kind):
-    exact = [one.requires_grad_() for one in called(kind, 1)]
+    exact = [one.requires_grad_() for one in make_inputs(kind, 1)]
     rounded = [one.detach().float().requires_grad_() for one in exact]
     towards = torch.randn(3, HEADS, TOKENS, TOKENS)
-    wanted = torch.autograd.grad(literal(*exact), exact, towards.double())[0]
-    found = torch.autograd.grad(turned(*rounded), rounded, towards)[0]
+    wanted = torch.autograd.grad(score_by_exponentials(*exact), exact, towards.double())[0]
+    found = torch.autograd.grad(score_by_planes(*rounded), rounded, towards)[0]
     assert (found - wanted).abs().max() < 1e-4 * wanted.abs().max()
 
 
 def test_a_second_derivative_is_refused_and_not_merely_wrong():
-    inputs = [one.requires_grad_() for one in called("random", 1)]
-    first = torch.autograd.grad(turned(*inputs).square().sum(), inputs, create_graph=True)
+    inputs = [one.requires_grad_() for one in make_inputs("random", 1)]
+    first = torch.autograd.grad(score_by_planes(*inputs).square().sum(), inputs, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         first[0].square().sum().backward()
 

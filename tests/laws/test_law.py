@@ -1,4 +1,4 @@
-"""All laws for all registered encodings, and for the lists of encodings that recipes name."""
+"""All laws for all registered encodings, the lists of encodings that recipes name, and small samples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import test_backends_laws
+import test_equivariance
+import test_gradients
 import yaml
+from faults import make_case
+from samples import SAMPLES
 
 import zoo
 from zoo import registry
@@ -58,7 +63,7 @@ LISTS: tuple[list[Any], ...] = (
 )
 
 
-def recipe_lists() -> Iterator[list[Any]]:
+def read_recipe_lists() -> Iterator[list[Any]]:
     """What recipes and their fragments say of `model.encoding`, as lists."""
     for path in sorted([*ROOT.glob("recipes/*.yaml"), *ROOT.glob("configs/model/*.yaml")]):
         model = (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("model") or {}
@@ -67,7 +72,7 @@ def recipe_lists() -> Iterator[list[Any]]:
             yield encoding if isinstance(encoding, list) else [encoding]
 
 
-def title(entry: Any) -> str:
+def format_title(entry: Any) -> str:
     """`liere`, or `liere(block=4)`; what is the default is not told."""
     if isinstance(entry, str):
         return entry
@@ -81,12 +86,12 @@ def title(entry: Any) -> str:
     return f"{entry['name']}({','.join(changed)})" if changed else str(entry["name"])
 
 
-def members() -> Iterator[Case]:
+def list_members() -> Iterator[Case]:
     """Every name, and every list, on every number of axes."""
     alone = [name for name in zoo.encoding_names() if not zoo.encoding_class(name).consumes_biases]
-    entries = {title(name): [name] for name in alone}
-    for encodings in (*LISTS, *recipe_lists()):
-        entries.setdefault("+".join(map(title, encodings)), encodings)
+    entries = {format_title(name): [name] for name in alone}
+    for encodings in (*LISTS, *read_recipe_lists()):
+        entries.setdefault("+".join(map(format_title, encodings)), encodings)
     for name, encodings in entries.items():
         classes = [
             zoo.encoding_class(one if isinstance(one, str) else one["name"]) for one in encodings
@@ -97,7 +102,7 @@ def members() -> Iterator[Case]:
                 yield Case(name, axes, build)
 
 
-def typical(member: Case) -> bool:
+def is_typical(member: Case) -> bool:
     """Alone, and on two axes where it can: a graph hardly depends on axes, options and company, and takes seconds."""
     links = list(member.facts)
     plain = all(
@@ -114,15 +119,15 @@ def typical(member: Case) -> bool:
 def is_tried(law: Law, member: Case) -> bool:
     if law is exports_at_any_size:
         return str(member) in EXPORTED
-    return law is not a_compiler_captures_it or typical(member)
+    return law is not a_compiler_captures_it or is_typical(member)
 
 
-MEMBERS = tuple(members())
+MEMBERS = tuple(list_members())
 ROOTS = registry.roots()
 
 
 @pytest.fixture(autouse=True)
-def _looked_up_once(monkeypatch):
+def _find_roots_once(monkeypatch):
     """A thousand encodings are made here: ask only once where installed ones are."""
     monkeypatch.setattr(registry, "roots", lambda: ROOTS)
 
@@ -146,6 +151,26 @@ def test_law(law, member):
 def test_inductor_computes_the_same():
     member = Case("rope_mixed", 2, partial(zoo.encoding, "rope_mixed"))
     a_compiler_captures_it.check(member, Recorder(), backend="inductor")
+
+
+@pytest.mark.parametrize(
+    ("law", "sound"),
+    [
+        pytest.param(law, sound, id=f"{law.name}-{sound}")
+        for law in LAWS
+        for sound in map(make_case, SAMPLES)
+        # an export takes seconds, and encodings of zoo are exported above
+        if not law.exempt(sound) and (law is not exports_at_any_size or sound.name == "Carried")
+    ],
+)
+def test_a_sound_encoding_passes(law, sound):
+    law(sound)
+
+
+def test_every_law_has_a_fault_that_it_catches():
+    faults = [*test_gradients.FAULTS, *test_backends_laws.FAULTS, *test_equivariance.FAULTS]
+    by_name = {"a_compiler_captures_it", "reference_and_sdpa_agree"}  # caught by tests of their own
+    assert {law.name for law in LAWS} == {law.name for law, _ in faults} | by_name
 
 
 def test_every_registered_encoding_is_a_member():

@@ -13,7 +13,7 @@ from zoo.encodings.common.matrix_exp import rotate_blocks, skew_matrix_exp
 @pytest.mark.parametrize("scale", [0.0, 1e-3, 1.0, 20.0])
 @pytest.mark.parametrize("size", [2, 3, 8, 12])
 def test_exponentials_and_their_gradients_are_torch_s(size, scale):
-    upper, times, towards = _family(size, scale)
+    upper, times, towards = make_family(size, scale)
     skew = upper - upper.mT
     there, here = (
         torch.linalg.matrix_exp(torch.einsum("tp,pkij->tkij", times, skew)),
@@ -25,7 +25,7 @@ def test_exponentials_and_their_gradients_are_torch_s(size, scale):
 
 
 def test_several_parts_give_what_one_does(monkeypatch):
-    upper, times, towards = _family(3, 2.0)
+    upper, times, towards = make_family(3, 2.0)
     results = []
     for cached in (10**6, 2 * 3 * 9):
         monkeypatch.setattr(matrix_exp, "CACHED", cached)
@@ -36,7 +36,7 @@ def test_several_parts_give_what_one_does(monkeypatch):
 
 
 def test_a_count_that_cannot_be_asked_for_gives_the_same(monkeypatch):
-    upper, times, towards = _family(3, 3.0)
+    upper, times, towards = make_family(3, 3.0)
     known = torch.autograd.grad(skew_matrix_exp(upper - upper.mT, times), upper, towards)[0]
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     torch.testing.assert_close(
@@ -45,7 +45,7 @@ def test_a_count_that_cannot_be_asked_for_gives_the_same(monkeypatch):
 
 
 def test_single_precision_is_kept_through_all_squarings():
-    upper, times, towards = _family(8, 5.0)
+    upper, times, towards = make_family(8, 5.0)
     exact = skew_matrix_exp(upper - upper.mT, times)
     single = skew_matrix_exp(*((one.float()) for one in (upper - upper.mT, times)))
     torch.testing.assert_close(
@@ -56,7 +56,7 @@ def test_single_precision_is_kept_through_all_squarings():
     assert (grown - wanted).abs().max() < 1e-4 * wanted.abs().max()
 
 
-def _family(size, scale):
+def make_family(size, scale):
     """Upper parts of two matrices in each of three blocks, five times of each, and a gradient."""
     upper = (scale * torch.randn(2, 3, size, size, dtype=torch.float64)).requires_grad_()
     times = torch.randn(5, 2, dtype=torch.float64, requires_grad=True)
@@ -78,7 +78,7 @@ def test_turning_by_blocks_has_exact_gradients(size, batch):
 @pytest.mark.parametrize("size", [3, 12], ids=["elements", "batches"])
 @pytest.mark.parametrize("wide", ["skew", "times"])
 def test_the_wider_of_two_dtypes_is_computed_in(size, wide):
-    upper, times, towards = _family(size, 1.0)
+    upper, times, towards = make_family(size, 1.0)
     skew = (upper - upper.mT).detach()
     given = {"skew": skew, "times": times.detach()}
     given = {
@@ -112,18 +112,18 @@ def test_liere_takes_places_in_another_dtype_than_its_weights(block, weights):
 
 @pytest.mark.parametrize("size", [3, 12], ids=["elements", "batches"])
 def test_a_second_derivative_is_refused_and_not_merely_wrong(size):
-    upper, times, _ = _family(size, 1.0)
-    _refused_twice(skew_matrix_exp(upper - upper.mT, times), (upper, times))
+    upper, times, _ = make_family(size, 1.0)
+    check_second_derivative_is_refused(skew_matrix_exp(upper - upper.mT, times), (upper, times))
 
 
 def test_a_second_derivative_of_turning_is_refused_too():
     x, rotations = (
         torch.randn(shape, requires_grad=True) for shape in ((1, 1, 5, 6), (1, 1, 5, 2, 3, 3))
     )
-    _refused_twice(rotate_blocks(x, rotations), (x, rotations))
+    check_second_derivative_is_refused(rotate_blocks(x, rotations), (x, rotations))
 
 
-def _refused_twice(out, leaves):
+def check_second_derivative_is_refused(out, leaves):
     first = torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         sum(one.square().sum() for one in first).backward()
