@@ -1,7 +1,7 @@
-"""The Python API: make an encoding by name, and compute attention with it.
+"""Functions and a layer that make an encoding by name and compute attention with it.
 
 Shapes: B batch, H query heads, G key-value heads, N queries, M keys, K head dim, V value dim, D
-model dim, P axes. With N < M the queries are the last N of the M tokens.
+model dim, P axes. If N < M, the queries are the last N of the M tokens.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ def encoding_names() -> tuple[str, ...]:
     """Return the registered names of all encodings.
 
     Returns:
-        The names in alphabetical order, those of plug-ins included.
+        The names in alphabetical order, including those of plug-ins.
     """
     return registry.names("encodings")
 
 
 def encoding_class(name: str) -> type[Encoding]:
-    """Return the class of an encoding; its attributes are the declared facts.
+    """Return the class of an encoding, whose attributes are its declared facts.
 
     Args:
         name: A registered name, such as "rope".
 
     Returns:
-        The class, which takes `dims` and the encoding's options.
+        The class. Its arguments are `dims` and the encoding's options.
 
     Raises:
         OptionError: No encoding has this name.
@@ -65,23 +65,25 @@ def encoding_class(name: str) -> type[Encoding]:
     except KeyError as error:
         raise OptionError("name", error.args[0]) from None
     except TypeError:
-        raise OptionError("name", f"an encoding's name is a text, not {name!r}") from None
+        raise OptionError("name", f"the name of an encoding is a string, not {name!r}") from None
 
 
 def encoding(name: EncodingSpec | Sequence[EncodingSpec], dims: Dims, **options: Any) -> Encoding:
     """Make an encoding for a model of given sizes.
 
     Args:
-        name: A name, a mapping `{"name": "liere", "block": 4}`, or a list of these in order.
+        name: A name, a mapping `{"name": "liere", "block": 4}`, or a list of these, which are
+            applied in order.
         dims: The sizes of the model.
         **options: Options of a single encoding. Every encoding also takes `shared` (one module for
             all layers) and `coordinates` (a convention), which replace the values it declares.
 
     Returns:
-        The encoding, a `Chain` if `name` is a list.
+        The encoding; a `Chain` if `name` is a list.
 
     Raises:
-        OptionError: A name or option is unknown, or a value does not fit `dims` (a ValueError).
+        OptionError: A name or option is unknown, or a value does not fit `dims`. It is a
+            ValueError.
     """
     if not isinstance(dims, Dims):
         raise OptionError("dims", f"dims is {type(dims).__name__}, not zoo.Dims")
@@ -92,6 +94,7 @@ def encoding(name: EncodingSpec | Sequence[EncodingSpec], dims: Dims, **options:
         problem = "a list of encodings takes options in its entries: [{name: liere, block: 4}]"
         raise OptionError("name", problem)
 
+    # A chain registers its encodings as modules by name, so a name can occur only once.
     choices = [parse_entry(entry) for entry in name]
     counts = Counter(choice.name for choice in choices)
     repeated = sorted(name for name, count in counts.items() if count > 1)
@@ -102,7 +105,11 @@ def encoding(name: EncodingSpec | Sequence[EncodingSpec], dims: Dims, **options:
 
 
 def parse_entry(entry: EncodingSpec) -> Choice:
-    """Return the name and the options of an entry of a list of encodings. Raises OptionError."""
+    """Return the name and the options of one encoding, given in any accepted form.
+
+    Raises:
+        OptionError: The entry has no name, or its options are not a mapping.
+    """
     if isinstance(entry, Choice):
         return entry
     if isinstance(entry, str):
@@ -110,6 +117,7 @@ def parse_entry(entry: EncodingSpec) -> Choice:
     if not isinstance(entry, Mapping):
         problem = f"an encoding is a name, a mapping or a list of these, not {entry!r}"
         raise OptionError("name", problem)
+    # Options stand next to the name, or in a mapping of their own, as in a resolved recipe.
     options = dict(entry)
     name, more = options.pop("name", None), options.pop("options", {})
     if not isinstance(name, str):
@@ -120,7 +128,7 @@ def parse_entry(entry: EncodingSpec) -> Choice:
 
 
 def make_factory(entry: EncodingSpec) -> EncodingFactory:
-    """Return a factory that takes the sizes, with the encoding's name and options validated.
+    """Validate an encoding's name and options, and return a factory that takes the sizes.
 
     Raises:
         OptionError: The name or an option is unknown, or a value is out of bounds.
@@ -128,6 +136,7 @@ def make_factory(entry: EncodingSpec) -> EncodingFactory:
     choice = parse_entry(entry)
     cls, options = encoding_class(choice.name), dict(choice.options)
 
+    # These two replace declared facts of any encoding; they are no arguments of its class.
     facts = {}
     for fact in ("shared", "coordinates"):
         value = options.pop(fact, None)
@@ -138,6 +147,7 @@ def make_factory(entry: EncodingSpec) -> EncodingFactory:
         hint = registry.nearest(str(convention), CONVENTIONS)
         raise OptionError("coordinates", f"no convention {convention!r}; {hint}")
 
+    # The options of an encoding are the keyword-only arguments of its class.
     parameters = inspect.signature(cls).parameters.values()
     known = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
     for key in options:
@@ -153,6 +163,7 @@ def make_factory(entry: EncodingSpec) -> EncodingFactory:
         try:
             encoding = cls(dims, **options)
         except OptionError as error:
+            # A recipe may list several encodings: the message names the one at fault.
             message = str(error)
             if not message.startswith(choice.name):
                 message = f"{choice.name}: {message}"
@@ -302,7 +313,9 @@ def score_mod(
     causal: bool = False,
     has_position: Tensor | None = None,
 ) -> ScoreMod:
-    """Make a score_mod of an encoding that is a bias; FlexAttention then is `zoo.attend`.
+    """Make a score_mod of an encoding that is a bias.
+
+    FlexAttention with this score_mod computes the same as `zoo.attend`.
 
     Args:
         encoding: The encoding, from `zoo.encoding`.
@@ -310,19 +323,21 @@ def score_mod(
         k: Projected keys [B, G, M, K].
         pos: Coordinates [M, P] or [B, M, P].
         x: Token states [B, M, D], for encodings that read them; zeros by default.
-        causal: A causal mask is used, such as `zoo.block_mask` makes.
+        causal: Whether a causal mask is used, for example one from `zoo.block_mask`.
         has_position: Booleans [M] or [B, M], false for special tokens; all true by default.
 
     Returns:
-        A function (score, b, h, q_idx, kv_idx) -> score. Gradients reach what it was made from.
+        A function (score, b, h, q_idx, kv_idx) -> score. Gradients flow to the encoding, `q`, `k`
+        and `x`.
 
     Raises:
-        OptionError: The encoding is no bias: it says what it does instead.
+        OptionError: The encoding does more than add a bias; the message says what.
     """
     if x is None:
         x = k.new_zeros(k.shape[0], k.shape[2], q.shape[1] * k.shape[3])
     call = _describe_call(encoding, q, k, None, pos, x, causal, has_position)
     name = " and ".join(one.name for one in Chain.of(encoding))
+    # A score_mod sees scores only: what an encoding adds to the input would be lost silently.
     if embed(encoding, x, pos) is not x:
         raise OptionError("encoding", f"{name} adds to the input; use zoo.embed before attention")
     return fused.make_score_mod(call, q, name)
@@ -338,16 +353,20 @@ def _describe_call(
     causal: bool,
     has_position: Tensor | None,
 ) -> AttentionCall:
+    """Describe the attention of projected heads, as `SelfAttention.describe` does in a model."""
     chain = Chain.of(encoding)
     heads = chain.dims.heads
     check_heads(chain.dims, q, k, v, x)
     if x is None:
         x = k.new_zeros(k.shape[0], k.shape[2], chain.dims.dim)
     pos = check_coordinates(chain.dims, pos, *k.shape[::2])
+    # Integer and half-precision coordinates would round angles and distances.
     pos = pos.to(torch.promote_types(torch.promote_types(pos.dtype, q.dtype), torch.float32))
     check_per_token("has_position", has_position, "boolean", *k.shape[::2])
 
     tokens = Tokens.at(x, pos, has_position, ordered=_is_ordered(pos))
+    # `embed` runs only for the tables that it makes: `x` are the states of this layer, which
+    # already contain what an encoding adds to the input of the first one.
     tokens = chain.prepare(chain.embed(tokens).replace(x=x))
     queries = tokens.last(q.shape[2])
     call = AttentionCall(
@@ -365,14 +384,18 @@ def _describe_call(
 
 
 def _is_ordered(pos: Tensor) -> bool:
-    """Return if coordinates [.., N, 1] increase; false if a compiler hides their values."""
+    """Return whether coordinates [.., N, P] never decrease.
+
+    A meta tensor has no values and a compiler hides them. The answer is then False, which is
+    always safe: it only disables shortcuts.
+    """
     if pos.is_meta or torch.compiler.is_compiling():
         return False
     return bool((pos.diff(dim=-2) >= 0).all())
 
 
 class Attention(nn.Module):
-    """A self-attention layer with a positional encoding, for your own model.
+    """A self-attention layer with a positional encoding, for use in any model.
 
     >>> layer = Attention(Dims(64, heads=4, axes=2, length=(14, 14)), "comrope_ld")
     >>> layer(torch.randn(2, 196, 64)).shape
@@ -382,8 +405,8 @@ class Attention(nn.Module):
     that starts at 0 in each document and continues where `context` ended.
 
     Args:
-        dims: The sizes of the model; `dims.layer` and `dims.depth` matter to a few encodings.
-        encoding: A name, a mapping with options, a list of these, or an encoding made before.
+        dims: The sizes of the model. A few encodings depend on `dims.layer` and `dims.depth`.
+        encoding: A name, a mapping with options, a list of these, or an existing encoding.
         causal: Hide keys after their query.
 
     Raises:
@@ -405,10 +428,12 @@ class Attention(nn.Module):
             problem = f"{encoding.name} needs a causal mask: Attention(..., causal=True)"
             raise OptionError("causal", problem)
         if encoding.needs_full_sequence and causal:
-            problem = "with these options the encoding reads the whole text"
+            problem = "with these options the encoding reads the whole sequence"
             raise OptionError("causal", f"{problem}: Attention(..., causal=False)")
         self.encoding = encoding
-        self._chain = (Chain.of(encoding),)  # in a tuple, so that parameters are registered once
+        # In a tuple, torch does not see the chain as a submodule, so that the parameters of
+        # `encoding` are registered only once.
+        self._chain = (Chain.of(encoding),)
         self.layer = SelfAttention(dims, causal=causal)
 
     def forward(
@@ -444,7 +469,7 @@ class Attention(nn.Module):
             tokens = self._make_tokens(x, has_position, document, context.seen)
         else:
             pos = check_coordinates(self.encoding.dims, pos, *x.shape[:2])
-            # remembered tokens may be ahead of these
+            # The positions of remembered tokens are unknown here and may be ahead of these.
             ordered = document is None and not context.seen and _is_ordered(pos)
             tokens = Tokens.at(x, pos, has_position, document, ordered)
         (chain,) = self._chain
@@ -455,18 +480,20 @@ class Attention(nn.Module):
     def _make_tokens(
         self, x: Tensor, has_position: Tensor | None, document: Tensor | None, seen: int
     ) -> Tokens:
-        """Make the tokens of a grid, of packed documents, or of a text continuing its context."""
+        """Make tokens without given positions: of documents, of a sequence, or of a grid."""
         dims, count = self.layer.dims, x.shape[1]
         is_text = dims.axes == 1
         if document is not None and is_text:
             if seen:
                 problem = "documents that follow remembered tokens need positions; pass pos"
                 raise OptionError("pos", problem)
+            # Positions restart at 0 in each document, and each has a size of its own: [1|B, N, 1].
             document = document if document.dim() == 2 else document[None]
             index = document_positions(document)[..., None].to(upcast(x).dtype)
             size = document_lengths(document)[..., None].to(index.dtype)
             return Tokens.at(x, index, has_position, document).replace(grid_size=size)
 
+        # A sequence continues after the remembered tokens; a grid has the training size.
         sizes = (seen + count,) if is_text else dims.sizes
         pos = grid(sizes, x)[seen:]
         if len(pos) != count:
@@ -477,4 +504,5 @@ class Attention(nn.Module):
         return tokens.replace(grid_size=size, consecutive=is_text)
 
 
-_make_encoding = encoding  # `encoding` is shadowed by arguments above
+# Arguments named `encoding` shadow the function in `Attention`.
+_make_encoding = encoding

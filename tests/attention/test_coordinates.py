@@ -82,7 +82,7 @@ def test_interpolation_leaves_axes_that_are_no_longer_than_in_training():
 
 
 def test_growing_needs_the_size_of_training():
-    with pytest.raises(OptionError, match="size of training"):
+    with pytest.raises(OptionError, match="training size"):
         placed((4,), "growing")
 
 

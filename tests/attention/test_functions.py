@@ -111,7 +111,7 @@ def test_sizes_that_do_not_fit_are_refused(sizes, message):
         ("comrope_ld", zoo.Dims(48, 2), {"block": 5}, "block 5"),
         ("liere", zoo.Dims(48, 2), {"block": 25}, "between 2 and the head dim 24"),
         ("sinusoidal", zoo.Dims(50, 2, 2), {}, "divisible by 4"),
-        ("learned", zoo.Dims(48, 2), {}, "size of training"),
+        ("learned", zoo.Dims(48, 2), {}, "training size"),
     ],
 )
 def test_what_does_not_fit_an_encoding_is_refused(name, dims, options, message):
@@ -120,7 +120,7 @@ def test_what_does_not_fit_an_encoding_is_refused(name, dims, options, message):
 
 
 def test_what_does_not_fit_names_the_encoding_once():
-    with pytest.raises(OptionError, match=r"^learned: [^:]*size of training"):
+    with pytest.raises(OptionError, match=r"^learned: [^:]*training size"):
         zoo.encoding("learned", zoo.Dims(48, 2))
     with pytest.raises(OptionError, match=r"^liere: block 25"):
         zoo.encoding(["none", {"name": "liere", "block": 25}], zoo.Dims(48, 2))

@@ -165,7 +165,7 @@ def test_a_cache_keeps_all_where_a_token_without_a_place_may_see_it():
     run(parts, x, rolled, N)
     run(parts, x[:, :1], rolled, 1, has_position=torch.tensor([True]))
     with pytest.raises(
-        OptionError, match="attends to all, but those before the window are forgotten"
+        OptionError, match="attends to all tokens, but those before the window are forgotten"
     ):
         run(parts, x[:, :1], rolled, 1, has_position=torch.tensor([False]))
 

@@ -128,7 +128,7 @@ def test_an_image_whose_grid_is_not_known_takes_that_of_training():
     moves = encoding._augment(pos, bare) - pos
     assert fills(moves[..., 0], 0.2)
     assert fills(moves[..., 1], 0.1)
-    with pytest.raises(OptionError, match="size of training"):
+    with pytest.raises(OptionError, match="training size"):
         zoo.encoding("cape", Dims(8, 2, 2))._augment(pos, bare)
 
 

@@ -143,11 +143,11 @@ def test_an_odd_width_has_no_waves():
 
 def test_a_centre_is_refused_where_the_end_is_not_seen():
     centred = {"cape": lambda dims: zoo.encoding("cape", dims, centre=True)}
-    with pytest.raises(OptionError, match="reads the whole text"):
+    with pytest.raises(OptionError, match="reads the whole sequence"):
         Transformer().add_blocks(Dims(WIDTH, HEADS), centred, BlockOptions(), causal=True)
-    with pytest.raises(OptionError, match="reads the whole text"):
+    with pytest.raises(OptionError, match="reads the whole sequence"):
         zoo.Attention(Dims(WIDTH, HEADS), {"name": "cape", "centre": True}, causal=True)
-    with pytest.raises(OptionError, match="reads the whole text"):
+    with pytest.raises(OptionError, match="reads the whole sequence"):
         zoo.Attention(Dims(WIDTH, HEADS), [{"name": "cape", "centre": True}, "rope"], causal=True)
     zoo.Attention(Dims(WIDTH, HEADS), {"name": "cape", "centre": True})
     zoo.Attention(Dims(WIDTH, HEADS), "cape", causal=True)

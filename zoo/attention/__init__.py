@@ -1,4 +1,4 @@
-"""Attention as data: the protocol that encodings are written in."""
+"""The protocol of encodings: tokens, attention calls and the hooks that rewrite them."""
 
 from zoo.attention.call import (
     AttentionCall,

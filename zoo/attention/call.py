@@ -1,8 +1,8 @@
-"""One call of attention, as data.
+"""A description of one call of attention, which encodings rewrite and backends compute.
 
 Shapes, here and everywhere: B batch, H query heads, G key-value heads, N queries, M keys, K head
-dim, V value dim, D model dim, P axes, R rank of a bias, E width of extra values; `1|B` where a
-dimension broadcasts. Heads come second, tokens third.
+dim, V value dim, D model dim, P axes, R rank of a bias, E width of extra values; `1|B` means that
+a dimension may be 1 and broadcasts. Heads come second, tokens third.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from torch import Tensor
 
 from zoo.attention.tokens import Tokens, disable_autocast, pick, replace_fields, upcast
 
-MAX_UNROLLED = 8  # terms of a sum that compilers of score_mods write out
+# Largest rank of a bias that a score_mod sums term by term. Compilers of score_mods have no loops:
+# they write out every term.
+MAX_UNROLLED = 8
 
 Index = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""(b, h, i, j) -> a number for each pair, as FlexAttention's score_mod takes them. Index tensors
-broadcast; i and j are sequence indices of queries and keys, not positions."""
+"""(b, h, i, j) -> a number for each pair, with the indices of FlexAttention's score_mod. Index
+tensors broadcast; i and j are sequence indices of queries and keys, not positions."""
 
 
 def slice_tokens(tensor: Tensor, tokens: slice) -> Tensor:
@@ -31,7 +33,7 @@ def slice_tokens(tensor: Tensor, tokens: slice) -> Tensor:
 
 @dataclass(frozen=True)
 class Span:
-    """A tile of the score matrix: the pairs of some queries with some keys, n and m of them."""
+    """A tile of the score matrix: the pairs of n queries with m keys."""
 
     queries: slice
     keys: slice
@@ -41,11 +43,11 @@ class Span:
     slicer: Callable[[Tensor, slice], Tensor] = slice_tokens
 
     def slice_queries(self, tensor: Tensor) -> Tensor:
-        """Slice [1|B, 1|H, 1|N, ..] to the queries of the span."""
+        """Return the rows of the span's queries from [1|B, 1|H, 1|N, ..]."""
         return tensor if tensor.shape[2] == 1 else self.slicer(tensor, self.queries)
 
     def slice_keys(self, tensor: Tensor) -> Tensor:
-        """Slice [1|B, 1|H, 1|M, ..] to the keys of the span."""
+        """Return the rows of the span's keys from [1|B, 1|H, 1|M, ..]."""
         return tensor if tensor.shape[2] == 1 else self.slicer(tensor, self.keys)
 
     @property
@@ -81,7 +83,7 @@ class BlockBias:
 
     Args:
         function: span -> [1|B, 1|H, n, m].
-        index: The same for single pairs, if it can be computed so.
+        index: The same values for single pairs, or None if they cannot be computed one by one.
     """
 
     function: Callable[[Span], Tensor]
@@ -96,7 +98,7 @@ TransformQuery = Callable[[Tensor], Tensor]
 TransformScores = Callable[[Tensor, Tensor, Span], Tensor]
 """(scores [B, H, n, m], visible bool [1|B, 1, n, m], their span) -> new scores, or weights.
 
-The span has all keys that its queries may attend to.
+The span contains all keys that its queries may attend to.
 """
 
 ExtraOutput = Callable[[Tensor, Span], Tensor]
@@ -104,7 +106,7 @@ ExtraOutput = Callable[[Tensor, Span], Tensor]
 
 
 def bias_from_table(table: Tensor) -> BlockBias:
-    """Make a bias of values for all pairs, [1|B, 1|H, N, M]."""
+    """Make a bias from the values of all pairs, [1|B, 1|H, N, M]."""
     return BlockBias(
         lambda span: table[:, :, span.queries, span.keys], Lookup(table, lambda b, h, i, j: j)
     )
@@ -115,6 +117,7 @@ def evaluate_bias(bias: Bias, span: Span) -> Tensor:
     if isinstance(bias, BlockBias):
         return bias.function(span)
     if isinstance(bias, Lookup):
+        # gather needs equal shapes, except along the last axis: [1|B, 1|H, n, R] and [.., m].
         columns, table = evaluate_bias(bias.column, span), span.slice_queries(bias.table)
         shape = torch.broadcast_shapes(columns.shape[:3], table.shape[:3])
         return table.expand(*shape, -1).gather(-1, columns.expand(*shape, -1))
@@ -133,13 +136,14 @@ def multiply_bias(bias: Bias, factor: Index) -> BlockBias:
 
 def index_table(table: Tensor, b: Tensor, h: Tensor, n: Tensor, *columns: Tensor) -> Tensor:
     """Index a table [1|B, 1|H, 1|N, R] as table[b, h, n] or table[b, h, n, columns]."""
+    # 0 * b, not 0: the result must have the shape that all index tensors broadcast to.
     batch, heads, rows, _ = table.shape
     b, h, n = b if batch > 1 else 0 * b, h if heads > 1 else 0 * h, n if rows > 1 else 0 * n
     return table[(b, h, n, *columns)]
 
 
 def repeat_kv_heads(heads: Tensor, count: int) -> Tensor:
-    """Repeat key-value heads [B, G, M, ..] for `count` query heads: head h reads h // (H / G)."""
+    """Repeat key-value heads [B, G, M, ..] for H = `count` query heads: h reads h // (H / G)."""
     if heads.shape[1] == count:
         return heads
     return heads.repeat_interleave(count // heads.shape[1], dim=1)
@@ -150,7 +154,7 @@ class AttentionCall:
     """normalize(scale q k^T + biases + low-rank biases) v, over visible keys.
 
     The queries are the last N of the M tokens, so query i is token i + M - N, unless `query_index`
-    says otherwise.
+    lists others.
     """
 
     q: Tensor
@@ -169,7 +173,7 @@ class AttentionCall:
     """The tokens of the queries."""
 
     keys: Tokens
-    """The tokens of the keys. Their states are not known after a cache."""
+    """The tokens of the keys. Those from a cache have no states."""
 
     causal: bool
     """Use a causal mask: no query attends to a later token."""
@@ -181,37 +185,37 @@ class AttentionCall:
     """Biases that are added to the scaled products."""
 
     low_rank_biases: tuple[tuple[Tensor, Tensor], ...] = ()
-    """Biases left right^T, as pairs (left [1|B, 1|H, 1|N, R], right [1|B, 1|H, 1|M, R]). One whose
-    right side has a single row is constant along each row of scores, and a backend may drop it
-    where the weights are a softmax."""
+    """Biases left right^T, as pairs (left [1|B, 1|H, 1|N, R], right [1|B, 1|H, 1|M, R]). A bias
+    whose right side has a single row is constant along each row of scores; a backend may drop it if
+    the weights are a softmax."""
 
     transform_scores: TransformScores | None = None
     """Changes scores after the biases."""
 
     normalize: TransformScores | None = None
-    """Makes weights of scores, in place of the softmax."""
+    """Turns scores into weights, in place of the softmax."""
 
     extra_output: ExtraOutput | None = None
-    """Makes an addition to the output from the weights."""
+    """Computes an addition to the output from the weights."""
 
     extra_values: Tensor | None = None
-    """Further values [B, H, M, E], averaged with the same weights for `after_attention`."""
+    """More values [B, H, M, E], averaged with the same weights for `after_attention`."""
 
     transform_query: TransformQuery = lambda x: x
-    """Transforms further vectors as the queries were, at their positions."""
+    """Transforms other vectors in the same way as the queries, at the queries' positions."""
 
     window: int | None = None
-    """How many tokens back a query attends, itself included, and as many ahead without a causal
-    mask. Tokens without a position see all and are seen by all. None: no window."""
+    """How many tokens back a query attends, including itself, and as many ahead without a causal
+    mask. Tokens without a position attend to all tokens and all attend to them. None: no window."""
 
     query_index: Tensor | None = None
     """Sequence indices of the queries among the keys, int [N]. None: they are the last N."""
 
     mask: Tensor | None = None
-    """Further attention mask, bool [1|B, 1, N, M], True where a query may attend to a key."""
+    """Additional attention mask, bool [1|B, 1, N, M], True where a query may attend to a key."""
 
     dropout: float = 0.0
-    """Probability that a weight is set to 0, as in training; the others are scaled up."""
+    """Probability that a weight is set to 0 in training; the others are scaled up."""
 
     def replace(self, **changes: object) -> AttentionCall:
         """Return the call with some fields replaced."""
@@ -236,18 +240,18 @@ class AttentionCall:
 
     @property
     def is_ordered(self) -> bool:
-        """No visible key is ahead of its query: the offset of a pair is its distance."""
+        """True if no visible key is ahead of its query: the offset of a pair is its distance."""
         is_text = self.keys.pos.shape[-1] == 1
         return self.causal and self.queries.ordered and self.keys.ordered and is_text
 
     @property
     def is_consecutive(self) -> bool:
-        """In addition, the offset of a pair is the difference of its sequence indices."""
+        """True if ordered and the offset of a pair is the difference of its sequence indices."""
         return self.is_ordered and self.keys.consecutive
 
     @property
     def is_square(self) -> bool:
-        """Every key is a query."""
+        """True if every key is also a query."""
         return self.query_index is None and self.k.shape[2] == self.q.shape[2]
 
     @property
@@ -268,9 +272,10 @@ class AttentionCall:
         return keys[:, :, self.query_slice]
 
     def scatter_queries(self, queries: Tensor) -> Tensor:
-        """Place rows [B, H, N, X] of queries in a sequence that ends with the last key.
+        """Place rows [B, H, N, X] of queries at their indices in a sequence over keys.
 
-        Rows between chosen queries are 0; queries that are the last N are returned as they are.
+        With `query_index` the result is [B, H, M, X], 0 between the queries. Without it the rows
+        are consecutive already and are returned unchanged.
         """
         if self.query_index is None:
             return queries
@@ -278,7 +283,7 @@ class AttentionCall:
         return queries.new_zeros(shape).index_copy(2, self.query_index, queries)
 
     def gather_queries(self, sequence: Tensor) -> Tensor:
-        """Take the rows of the queries from what was computed of `scatter_queries`."""
+        """Return the rows of the queries from a sequence that `scatter_queries` laid out."""
         return sequence if self.query_index is None else sequence[:, :, self.query_index]
 
     def offset(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -286,13 +291,13 @@ class AttentionCall:
         return pick(self.queries.pos, b, i) - pick(self.keys.pos, b, j)
 
     def distance(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        """Return the absolute offset on the one axis of a text."""
-        # numbers are picked, not rows of one number: compiled on a CPU, these came out wrong
+        """Return the absolute offset of query i and key j on the one axis of a sequence."""
+        # Numbers are picked, not rows [.., 1]: compiled on a CPU, the latter gave wrong values.
         return (pick(self.queries.pos[..., 0], b, i) - pick(self.keys.pos[..., 0], b, j)).abs()
 
     @property
     def has_window(self) -> bool:
-        """The window hides some pairs."""
+        """True if the window hides some pairs."""
         return self.window is not None and self.window < self.k.shape[2]
 
     @property
@@ -302,6 +307,7 @@ class AttentionCall:
         It hides padding, other documents, later tokens under a causal mask, what `mask` hides, and
         pairs outside the window, unless one of the two has no position.
         """
+        # With a single query, which is the last token, a causal mask hides nothing.
         rules: list[Index] = []
         if self.causal and (self.q.shape[2] > 1 or self.query_index is not None):
             rules.append(lambda b, h, i, j: j <= self.key_index(i))
@@ -310,7 +316,7 @@ class AttentionCall:
         if self.queries.document is not None and self.keys.document is not None:
             rules.append(lambda b, h, i, j: self._is_same_document(b, i, j))
         if (mask := self.mask) is not None:
-            # without an index h, so that it is evaluated once for all heads
+            # The index h is left out, so that the mask is evaluated once for all heads.
             rules.append(lambda b, h, i, j: index_table(mask, b, 0 * b, i, j))
         if len(rules) < 2:
             return rules[0] if rules else None
@@ -320,6 +326,7 @@ class AttentionCall:
         assert self.queries.document is not None
         assert self.keys.document is not None
         key = pick(self.keys.document, b, j)
+        # Padding has the number -1 and belongs to no document, not even to other padding.
         return (pick(self.queries.document, b, i) == key) & (key >= 0)
 
     def _is_in_window(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -337,11 +344,11 @@ class AttentionCall:
 
     @property
     def full_span(self) -> Span:
-        """The span of all pairs."""
+        """The span of all N x M pairs."""
         return self.span(slice(0, self.q.shape[2]), slice(0, self.k.shape[2]))
 
     def span(self, queries: slice, keys: slice) -> Span:
-        """Make the span of some queries and keys."""
+        """Return the span of some queries and keys."""
         return Span(queries, keys, self.q.shape[0], self.q.shape[1], self.q.device)
 
     def evaluate(self, bias: Bias, span: Span | None = None) -> Tensor:
@@ -349,7 +356,7 @@ class AttentionCall:
         return evaluate_bias(bias, span or self.full_span)
 
     def sum_biases(self, span: Span | None = None) -> Tensor | None:
-        """Sum all biases for a span, or for all pairs: [1|B, 1|H, n, m]; None if there are none."""
+        """Sum all biases of a span, or of all pairs: [1|B, 1|H, n, m]; None without biases."""
         if not self.biases and not self.low_rank_biases:
             return None
         span = span or self.full_span
@@ -362,7 +369,7 @@ class AttentionCall:
             return sum(parts[1:], parts[0])
 
     def bias_function(self) -> Index | None:
-        """Return the sum of all biases as a function of pairs; None if there are none."""
+        """Return the sum of all biases as a function of pairs; None without biases."""
         parts = [self._as_index(bias) for bias in self.biases]
         parts += [_expand_low_rank(left, right) for left, right in self.low_rank_biases]
         if not parts:
@@ -370,6 +377,7 @@ class AttentionCall:
         return lambda b, h, i, j: sum(part(b, h, i, j) for part in parts)  # type: ignore[return-value]
 
     def _as_index(self, bias: Bias) -> Index:
+        # A bias without an index function is computed for all pairs and then looked up.
         if not isinstance(bias, BlockBias):
             return bias
         return bias.index or Lookup(bias.function(self.full_span), lambda b, h, i, j: j)
@@ -377,7 +385,7 @@ class AttentionCall:
 
 def _expand_low_rank(left: Tensor, right: Tensor) -> Index:
     left, right = upcast(left), upcast(right)
-    if left.shape[-1] > MAX_UNROLLED:  # compilers of score_mods know no loops
+    if left.shape[-1] > MAX_UNROLLED:
         table = left @ right.mT
         if table.shape[-1] == 1:
             return lambda b, h, i, j: index_table(table, b, h, i, 0 * j)

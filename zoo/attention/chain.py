@@ -1,4 +1,4 @@
-"""Several encodings applied in order as one, and what is done for each of them."""
+"""A chain of encodings applied in order, and the handling of special tokens that all share."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from zoo.attention.tokens import Tokens, pick
 from zoo.errors import OptionError
 from zoo.reporting.panel import Panel
 
+# Fields of a call that only one encoding of a chain may set: they cannot be combined.
 EXCLUSIVE = ("transform_scores", "normalize", "extra_output", "extra_values")
 
 
 class Chain(Encoding):
     """Encodings applied in order.
 
-    Each encoding sees coordinates under its own convention. Queries and keys of tokens without a
-    position are not transformed and their pairs get no bias, unless the encoding handles such
-    tokens itself.
+    Each encoding sees coordinates under its own convention. Tokens without a position (CLS,
+    registers) are exempt: their queries and keys are not transformed and their pairs get no bias,
+    unless the encoding handles such tokens itself.
 
     Args:
         dims: The sizes of a layer.
@@ -41,6 +42,7 @@ class Chain(Encoding):
 
         self.modifies_calls = any(map(_modifies_calls, encodings.values()))
         self.key_updaters = [n for n, one in encodings.items() if _updates_keys(one)]
+        # Two transforms of queries and keys do not commute, and no paper defines their product.
         transformers = [
             n for n, one in encodings.items() if _updates_keys(one) or _transforms_queries(one)
         ]
@@ -49,6 +51,7 @@ class Chain(Encoding):
             problem = f"{' and '.join(transformers)} both transform queries and keys"
             raise OptionError("encoding", f"{problem}; list one of them")
 
+        # The declared facts of a chain follow from those of its encodings.
         self.shared = all(one.shared for one in self)
         self.shift_invariant = all(one.shift_invariant for one in self)
         self.causal_only = any(one.causal_only for one in self)
@@ -57,7 +60,7 @@ class Chain(Encoding):
         reasons = (one.no_export_reason for one in self)
         self.no_export_reason = next(filter(None, reasons), "")
         self.axes = (dims.axes,)
-        self.handles_special_tokens = True  # done here for each encoding
+        self.handles_special_tokens = True  # the chain does it for each encoding
         self.zero_gradient = tuple(
             f"{name}.{parameter}"
             for name, encoding in encodings.items()
@@ -70,7 +73,7 @@ class Chain(Encoding):
 
     @classmethod
     def of(cls, encoding: Encoding) -> Chain:
-        """Return the encoding itself if it is a chain, else a chain of it alone."""
+        """Return the encoding if it is a chain, else a chain with this one encoding."""
         if isinstance(encoding, Chain):
             return encoding
         return cls(encoding.dims, {encoding.name or "encoding": encoding})
@@ -90,14 +93,14 @@ class Chain(Encoding):
         return tokens
 
     def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
-        """Call each encoding's `transform_query`, for tokens with a position."""
+        """Call each encoding's `transform_query` for tokens with a position."""
         for encoding in self:
             new = encoding.transform_query(q, _localize(encoding, tokens))
             q = _restore_heads(encoding, q, new, tokens)
         return q
 
     def transform_key(self, k: Tensor, tokens: Tokens) -> Tensor:
-        """Call each encoding's `transform_key`, for tokens with a position."""
+        """Call each encoding's `transform_key` for tokens with a position."""
         for encoding in self:
             new = encoding.transform_key(k, _localize(encoding, tokens))
             k = _restore_heads(encoding, k, new, tokens)
@@ -110,10 +113,10 @@ class Chain(Encoding):
         return k, tokens
 
     def modify(self, call: AttentionCall) -> AttentionCall:
-        """Call each encoding's `modify`, for pairs of tokens with a position.
+        """Call each encoding's `modify` for pairs of tokens with a position.
 
         Raises:
-            OptionError: Encodings contradict each other.
+            OptionError: The changes of two encodings contradict each other.
         """
         for encoding in filter(_modifies_calls, self):
             old = call.replace(
@@ -132,14 +135,18 @@ class Chain(Encoding):
         return tokens
 
     def panels(self, call: AttentionCall) -> Iterable[Panel]:
-        """Yield the panels of each encoding, titled with its name."""
+        """Yield the panels of each encoding, with its name in their titles."""
         for encoding in self:
             queries, keys = _localize(encoding, call.queries), _localize(encoding, call.keys)
             for panel in encoding.panels(call.replace(queries=queries, keys=keys)):
                 yield replace(panel, title=f"{encoding.name}: {panel.title}")
 
     def _check_keys(self, encoding: Encoding, old: AttentionCall, new: AttentionCall) -> None:
-        """Refuse what would tell an updated cached key from one that is still to be updated."""
+        """Refuse changes that depend on whether a cached key was updated already.
+
+        An encoding with `update_cached_keys` (PaTH) multiplies keys again with every later token.
+        Decoding and a full pass agree only if all others commute with these updates.
+        """
         order = list(self)
         for name in self.key_updaters:
             if encoding.consumes_biases or encoding.reads_keys or new.k is not old.k:
@@ -154,7 +161,7 @@ class Chain(Encoding):
 def build_chains(
     dims: Dims, factories: Mapping[str, EncodingFactory], *, causal: bool
 ) -> tuple[nn.ModuleDict, tuple[Chain, ...]]:
-    """Build the encodings of a model, and the chain of each layer.
+    """Build the encodings of a model and the chain of each layer.
 
     Args:
         dims: Sizes of a layer; `dims.depth` is the number of layers.
@@ -162,8 +169,8 @@ def build_chains(
         causal: Whether the model has a causal mask.
 
     Returns:
-        Each encoding once, or once per layer if it is not shared, and the chains, which are views
-        of these.
+        The encodings by name (a module, or a list with one per layer if it is not shared), and the
+        chains, which hold the same modules.
 
     Raises:
         OptionError: An encoding does not fit the model.
@@ -172,6 +179,7 @@ def build_chains(
     modules = nn.ModuleDict()
     by_layer: list[dict[str, Encoding]] = [{} for _ in layers]
 
+    # The first instance declares whether all layers share it.
     for name, make in factories.items():
         first = make(layers[0])
         _check_causality(name, first, causal)
@@ -190,7 +198,7 @@ def _check_causality(name: str, encoding: Encoding, causal: bool) -> None:
         problem = f"{name} needs a causal mask, which this model does not have"
         raise OptionError("encoding", f"{problem}; choose model decoder, or another encoding")
     if encoding.needs_full_sequence and causal:
-        problem = f"{name} with these options reads the whole text, which a causal model cannot"
+        problem = f"{name} with these options reads the whole sequence, which a causal model cannot"
         raise OptionError("encoding", f"{problem}; choose model encoder, or other options")
 
 
@@ -207,7 +215,7 @@ def _transforms_queries(encoding: Encoding) -> bool:
 
 
 def _localize(encoding: Encoding, tokens: Tokens) -> Tokens:
-    """Apply the encoding's coordinate convention; tokens without a position are at the origin."""
+    """Apply the encoding's coordinate convention, and place special tokens at the origin."""
     tokens = apply_convention(tokens, encoding.coordinates, encoding.dims.length)  # type: ignore[arg-type]
     if tokens.has_position is None:
         return tokens
@@ -215,14 +223,15 @@ def _localize(encoding: Encoding, tokens: Tokens) -> Tokens:
 
 
 def _restore_states(encoding: Encoding, old: Tokens, new: Tokens) -> Tokens:
-    """Give tokens without a position the states that they had."""
+    """Restore the old states of tokens without a position."""
     if new.x is old.x or encoding.handles_special_tokens or old.has_position is None:
         return new
     return new.replace(x=torch.where(old.has_position[..., None], new.x, old.x))
 
 
 def _restore_heads(encoding: Encoding, old: Tensor, new: Tensor, tokens: Tokens) -> Tensor:
-    """Give tokens without a position the heads [B, H, N, K] that they had."""
+    """Restore the old heads [B, H, N, K] of tokens without a position."""
+    # At the origin a rotation changes nothing: `_localize` placed these tokens there.
     is_right = encoding.handles_special_tokens or encoding.identity_at_zero
     if new is old or is_right or tokens.has_position is None:
         return new
@@ -230,7 +239,7 @@ def _restore_heads(encoding: Encoding, old: Tensor, new: Tensor, tokens: Tokens)
 
 
 def _check_fields(encoding: Encoding, old: AttentionCall, new: AttentionCall) -> None:
-    """Refuse a second transform of scores or weights, and biases after a transform of scores."""
+    """Raise OptionError for a second transform of scores or weights, or a bias after one."""
     for field in EXCLUSIVE:
         before, after = getattr(old, field), getattr(new, field)
         if before is not None and after is not before:
@@ -244,7 +253,7 @@ def _check_fields(encoding: Encoding, old: AttentionCall, new: AttentionCall) ->
 
 
 def _restrict_to_positions(old: AttentionCall, new: AttentionCall) -> AttentionCall:
-    """Restrict what an encoding changed in a call to pairs of tokens that have positions."""
+    """Restrict the changes of an encoding to pairs of tokens that both have a position."""
     rows, columns = new.queries.has_position, new.keys.has_position
     if rows is None or columns is None or new is old:
         return new
@@ -252,8 +261,10 @@ def _restrict_to_positions(old: AttentionCall, new: AttentionCall) -> AttentionC
     def have_positions(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return pick(rows, b, i) & pick(columns, b, j)
 
+    # Biases that were in the call before belong to other encodings and keep their values.
     known = _identify_biases(old)
     biases = [b if id(b) in known else multiply_bias(b, have_positions) for b in new.biases]
+    # Zero rows of the factors give the bias 0, so that it keeps its low rank.
     low_rank_biases = []
     for pair in new.low_rank_biases:
         left, right = pair
@@ -278,7 +289,7 @@ def _restrict_to_positions(old: AttentionCall, new: AttentionCall) -> AttentionC
 def _restrict_transform(
     transform: TransformScores, old: AttentionCall, new: AttentionCall, pairs: Index
 ) -> TransformScores:
-    """Transform the scores of some pairs; others get the biases that the transform consumed."""
+    """Transform only the scores of `pairs`; others get the biases that the transform consumed."""
     kept = _identify_biases(new)
     consumed = old.replace(
         biases=tuple(bias for bias in old.biases if id(bias) not in kept),

@@ -1,4 +1,4 @@
-"""Coordinates of tokens: grids, conventions, and random changes of positions in training."""
+"""Coordinates of tokens: grids, conventions and random changes of positions in training."""
 
 from __future__ import annotations
 
@@ -25,26 +25,27 @@ def grid(sizes: Sequence[int], like: Tensor) -> Tensor:
 
 
 def grid_shape(sizes: Sequence[int], like: Tensor) -> Tensor:
-    """Make the size of a grid along each axis, [1, 1, P], which torch.export keeps variable."""
+    """Make the size of a grid along each axis, [1, 1, P]."""
+    # `new_full` keeps a variable size variable under torch.export.
     return torch.stack([like.new_full((1, 1), size) for size in sizes], dim=-1)
 
 
 def apply_convention(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Tokens:
-    """Set `pos` of tokens to their index under a convention.
+    """Set the coordinates `pos` of tokens to their index under a convention.
 
-    For index i, n the grid size now and n0 the size in training:
+    With index i, grid size n and training size n0:
 
     - index: i
     - fraction: (i + 1/2) / n
     - symmetric: 2 (i + 1/2) / n - 1
     - growing: the i-th of n numbers from 0 to n / n0
-    - interpolated: i min(1, n0 / n), an index that never leaves the range of training
-    - unit: the i-th of n numbers from 0 to 1, which is growing at the size of training
+    - interpolated: i min(1, n0 / n), an index that never leaves the range seen in training
+    - unit: the i-th of n numbers from 0 to 1, which equals growing at the training size
 
     Args:
-        tokens: The tokens. Without a grid size they have coordinates already, which are kept.
+        tokens: The tokens. Those without a grid size already have coordinates, which are kept.
         convention: One of `CONVENTIONS`.
-        length: Size in training n0 along each axis.
+        length: Training size n0 along each axis, in tokens.
 
     Raises:
         OptionError: The convention needs `length`.
@@ -70,9 +71,9 @@ def apply_convention(tokens: Tokens, convention: str, length: Sequence[int] | No
 
 
 def spacing(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Tensor:
-    """Compute the distance of neighbours under a convention, [1|B, 1|N, P].
+    """Compute the distance between neighbours under a convention, [1|B, 1|N, P].
 
-    It is 1 for index and 2 / n for symmetric. Where coordinates were given as such, n is `length`.
+    It is 1 for index and 2 / n for symmetric. For tokens without a grid size, n is `length`.
 
     Raises:
         OptionError: The convention needs `length`.
@@ -83,6 +84,7 @@ def spacing(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Te
     if size is None:
         trained = _require_length(length, convention, "length")
         size = tokens.pos.new_tensor(trained).expand(1, 1, -1)
+    # All conventions are linear in the index, so any two neighbours have the same distance.
     at_zero = tokens.replace(index=torch.zeros_like(tokens.index), grid_size=size)
     at_one = tokens.replace(index=torch.ones_like(tokens.index), grid_size=size)
     high, low = (apply_convention(one, convention, length).pos for one in (at_one, at_zero))
@@ -91,7 +93,7 @@ def spacing(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Te
 
 def _require_length(length: Sequence[int] | None, convention: str, key: str) -> Sequence[int]:
     if length is None:
-        problem = f"{convention} coordinates need the size of training: Dims(length=...)"
+        problem = f"{convention} coordinates need the training size: Dims(length=...)"
         raise OptionError(key, problem)
     return length
 
@@ -100,22 +102,22 @@ def _require_length(length: Sequence[int] | None, convention: str, key: str) -> 
 class PositionAugmentation:
     """Random changes of positions in training: jitter, then aspect, stretch and shift.
 
-    Rows and columns move; the frames of a video do not. The changes are those of ComRoPE, CAPE
-    (arXiv:2106.03143) and DINOv3 (arXiv:2508.10104), which calls stretch, aspect and shift rescale,
-    jitter and shift.
+    Rows and columns move; the frames of a video do not. The changes are those of ComRoPE
+    (arXiv:2506.03737), CAPE (arXiv:2106.03143) and DINOv3 (arXiv:2508.10104). DINOv3 calls stretch
+    "rescale" and aspect "jitter".
     """
 
     jitter: Annotated[float, Between(0)] = 0.0
-    """Standard deviation, in patches, by which each token moves within its patch."""
+    """Standard deviation, in patches, of the movement of each token within its patch."""
 
     stretch: Annotated[float, Between(1)] = 1.0
     """Largest factor by which a grid grows or shrinks about its centre."""
 
     aspect: Annotated[float, Between(1)] = 1.0
-    """Largest such factor of each axis by itself."""
+    """Largest factor by which each axis grows or shrinks independently."""
 
     shift: Annotated[float, Between(0)] = 0.0
-    """Largest number of patches by which a grid moves along each axis."""
+    """Largest shift of a grid along each axis, in patches."""
 
     per_sample: bool = False
     """Draw for each sample. Otherwise all samples of a batch share one draw, so that rotations are
@@ -123,21 +125,27 @@ class PositionAugmentation:
 
     def __post_init__(self) -> None:
         if self.per_sample and self.is_identity:
-            problem = "nothing is drawn for any sample; set jitter, stretch, aspect or shift"
+            problem = "no change is enabled; set jitter, stretch, aspect or shift"
             raise OptionError("per_sample", problem)
 
     @property
     def is_identity(self) -> bool:
-        """Positions never change."""
+        """True if positions never change."""
         return not self.jitter and self.stretch == self.aspect == 1 and not self.shift
 
     def __call__(self, index: Tensor, samples: int = 1) -> Tensor:
-        """Change positions [N, P] or [1|B, N, P]; with `per_sample` the result is [B, N, P]."""
+        """Change positions [N, P] or [1|B, N, P]; with `per_sample` the result is [B, N, P].
+
+        Args:
+            index: Grid indices, in patches.
+            samples: Number of samples B.
+        """
         if self.is_identity:
             return index
         if self.per_sample:
             index = index.expand(samples, *index.shape[-2:])
 
+        # The first of three axes is time.
         first = 1 if index.shape[-1] == 3 else 0
         frames, moving = index[..., :first], index[..., first:]
         if self.jitter:
@@ -152,11 +160,16 @@ class PositionAugmentation:
 
 
 def jitter(index: Tensor, sigma: Sequence[float]) -> Tensor:
-    """Move each index [.., P] by N(0, sigma^2) truncated to its patch (-1/2, 1/2), as ComRoPE does.
+    """Move each index by a draw of N(0, sigma^2) truncated to its patch (-1/2, 1/2), as in ComRoPE.
 
-    Truncated draws are drawn anew, not clamped: none is at an edge. `sigma` has one number per
-    axis.
+    The distribution is truncated, not clamped: no draw accumulates at an edge.
+
+    Args:
+        index: Grid indices [.., P].
+        sigma: Standard deviation along each axis, in patches.
     """
+    # Inverse transform sampling of the truncated normal: its quantile function is
+    # sigma sqrt(2) erfinv(u P(|draw| < 1/2)) for u uniform in (-1, 1).
     widths = index.new_tensor(sigma)  # [P]
     scaled = 0.5 / (widths.clamp(min=1e-6) * math.sqrt(2))
     edge = torch.erf(scaled).clamp(max=1 - 1e-6)  # P(|draw| < 1/2)
@@ -166,10 +179,13 @@ def jitter(index: Tensor, sigma: Sequence[float]) -> Tensor:
 
 
 def stretch(index: Tensor, largest: float, per_sample: bool = False, factors: int = 1) -> Tensor:
-    """Stretch indices [.., N, P] about the centre by exp(U(-log largest, log largest)).
+    """Stretch indices about their centre by exp(U(-log largest, log largest)).
 
-    One factor serves all axes, or there are P `factors`. All samples of [B, N, P] share them,
-    unless `per_sample`.
+    Args:
+        index: Grid indices [.., N, P].
+        largest: Largest factor.
+        per_sample: Draw for each sample of [B, N, P]; otherwise all samples share one draw.
+        factors: Number of factors to draw: 1 for all axes together, or P.
     """
     centre = (index.amin(-2, keepdim=True) + index.amax(-2, keepdim=True)) / 2
     shape = (*index.shape[:-2], 1, factors) if per_sample else (factors,)
@@ -178,7 +194,13 @@ def stretch(index: Tensor, largest: float, per_sample: bool = False, factors: in
 
 
 def shift(index: Tensor, largest: float, per_sample: bool = False) -> Tensor:
-    """Shift indices [.., N, P] along each axis by one draw of U(-largest, largest) patches."""
+    """Shift indices along each axis by one draw of U(-largest, largest) patches.
+
+    Args:
+        index: Grid indices [.., N, P].
+        largest: Largest shift in patches.
+        per_sample: Draw for each sample of [B, N, P]; otherwise all samples share one draw.
+    """
     shape = (*index.shape[:-2], 1, index.shape[-1]) if per_sample else index.shape[-1:]
     draw = torch.rand(shape, dtype=index.dtype, device=index.device) * 2 - 1
     return index + draw * largest

@@ -1,4 +1,4 @@
-"""The base class of encodings: declared facts, and hooks that rewrite tokens, heads and calls."""
+"""The base class of encodings: declared facts and hooks that rewrite tokens, heads and calls."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from zoo.reporting.panel import Panel
 
 @dataclass(frozen=True)
 class Dims:
-    """The sizes that an encoding is made for.
+    """The sizes of the model that an encoding is made for.
 
     Args:
         dim: Model dim D.
-        heads: Number of query heads H, a divisor of `dim`.
+        heads: Number of query heads H, a divisor of `dim` unless `head_dim` is given.
         axes: Number of coordinates of a token: 1 for text, 2 for images, 3 for video.
-        length: Tokens along each axis in training: a number, or one per axis (a tuple or a list).
-            Some encodings need it.
+        length: Number of tokens along each axis in training: one integer, or one per axis. Some
+            encodings need it.
         layer: Index of the layer, from 0.
         depth: Number of layers of the model.
-        kv_heads: Number of key-value heads G, a divisor of `heads`; by default H. A bias belongs to
+        kv_heads: Number of key-value heads G, a divisor of `heads`; H by default. A bias belongs to
             a query head, a rotation to a key head (grouped-query attention, arXiv:2305.13245).
-        head_dim: Head dim K; by default `dim` divided by `heads`.
+        head_dim: Head dim K; `dim` divided by `heads` by default.
 
     Raises:
-        OptionError: Sizes are not positive or do not divide.
+        OptionError: A size is not positive, or one does not divide another.
     """
 
     dim: int
@@ -54,6 +54,7 @@ class Dims:
         if self.heads < 1 or (not self.head_dim and self.dim % self.heads):
             raise OptionError("heads", f"dim {self.dim} is not divisible by heads {self.heads}")
         if not self.head_dim:
+            # The dataclass is frozen; derived defaults are set once, here.
             object.__setattr__(self, "head_dim", self.dim // self.heads)
         if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
             raise OptionError(
@@ -61,6 +62,8 @@ class Dims:
             )
         if self.length is None:
             return
+
+        # One integer is the size of every axis; `length` becomes a tuple in any case.
         length = self.length
         sizes = (length,) * self.axes if isinstance(length, int) else tuple(length)
         object.__setattr__(self, "length", sizes)
@@ -77,15 +80,13 @@ class Dims:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Training size, one number per axis.
+        """Training size in tokens, one number per axis.
 
         Raises:
             OptionError: `length` was not given.
         """
         if self.length is None:
-            raise OptionError(
-                "length", "this encoding needs the size of training: Dims(length=...)"
-            )
+            raise OptionError("length", "this encoding needs the training size: Dims(length=...)")
         assert isinstance(self.length, tuple)
         return self.length
 
@@ -98,12 +99,12 @@ class Dims:
 class Encoding(nn.Module):
     """The base class of positional encodings.
 
-    Override the hooks that the encoding needs; the default of each changes nothing. Hooks see
-    coordinates (`tokens.pos`) under the encoding's convention. Class attributes are declared facts:
-    they select the laws that test the encoding.
+    Override the hooks that the encoding needs; by default each hook changes nothing. Hooks see
+    coordinates (`tokens.pos`) under the encoding's convention. Class attributes are declared facts,
+    which select the laws that test the encoding. Options are keyword-only arguments of `__init__`.
 
     Args:
-        dims: The sizes to make the encoding for. Options of an encoding are keyword-only arguments.
+        dims: The sizes of the model.
 
     Raises:
         OptionError: The encoding does not accept this number of axes, or an option does not fit.
@@ -113,49 +114,50 @@ class Encoding(nn.Module):
     """Registered name."""
 
     shared = True
-    """One module for all layers, or one per layer."""
+    """True if all layers use one module; False if each layer has its own."""
 
     shift_invariant = False
-    """Adding one vector to all coordinates changes no score."""
+    """True if adding one vector to all coordinates changes no score."""
 
     causal_only = False
-    """Requires a causal mask."""
+    """True if the encoding requires a causal mask."""
 
     needs_full_sequence = False
-    """Reads the whole sequence before the first layer, so causal models refuse it."""
+    """True if it reads the whole sequence before the first layer; causal models refuse it."""
 
     axes: tuple[int, ...] = (1,)
-    """Accepted numbers of coordinates."""
+    """Accepted numbers of axes."""
 
     axes_reason = ""
-    """Why it accepts no other number of axes, and which encoding does; part of an error message."""
+    """Why it accepts no other number of axes, and which encoding does. Part of an error message."""
 
     coordinates = "index"
     """Default convention of coordinates."""
 
     zero_gradient: tuple[str, ...] = ()
-    """Parameters whose gradient a softmax makes exactly zero."""
+    """Names of parameters whose gradient is exactly zero under a softmax."""
 
     handles_special_tokens = False
-    """Handles tokens without a position itself."""
+    """True if the encoding itself exempts tokens without a position."""
 
     siblings: tuple[Self, ...] = ()
-    """The instances in all layers of a model, this one included; empty if layers share one."""
+    """The instances of all layers of a model, including this one. Empty if layers share one."""
 
     lookback = 0
-    """How many tokens before a key its per-token data depends on."""
+    """Number of tokens before a key on which its per-token data depends."""
 
     consumes_biases = False
-    """Takes over the biases of encodings before it in a chain, and needs one."""
+    """True if it takes over the biases of encodings before it in a chain. It needs at least one."""
 
     reads_keys = False
-    """Uses keys beyond their products with queries, so nothing may change cached keys."""
+    """True if it uses keys beyond their products with queries, so that none may be updated."""
 
     no_export_reason = ""
-    """Why torch.export cannot capture it for any batch size, length and resolution, if so."""
+    """Why torch.export cannot capture it for all batch sizes, lengths and resolutions. Empty if it
+    can."""
 
     identity_at_zero = False
-    """Changes nothing if all coordinates are 0; tokens without a position are placed there."""
+    """True if it changes nothing at coordinates 0, where tokens without a position are placed."""
 
     def __init__(self, dims: Dims) -> None:
         super().__init__()
@@ -164,24 +166,24 @@ class Encoding(nn.Module):
         self.dims = dims
 
     def embed(self, tokens: Tokens) -> Tokens:
-        """Change tokens once, before the first layer: add vectors, make tables for all layers.
+        """Change tokens once, before the first layer: add vectors, or make tables for all layers.
 
         Args:
             tokens: Tokens with states [B, N, D].
 
         Returns:
-            The tokens, changed.
+            The changed tokens.
         """
         return tokens
 
     def prepare(self, tokens: Tokens) -> Tokens:
-        """Store per-token data or tables of one layer, before keys are cached.
+        """Attach per-token data or tables for one layer, before keys are cached.
 
         Args:
             tokens: Tokens with the layer's input [B, N, D].
 
         Returns:
-            The tokens with entries in `per_token`, which travel into caches, or `shared_tables`.
+            The tokens with new entries in `per_token`, which are cached, or in `shared_tables`.
         """
         return tokens
 
@@ -190,7 +192,7 @@ class Encoding(nn.Module):
 
         Args:
             q: Queries [B, H, N, K].
-            tokens: The N tokens that they belong to.
+            tokens: The N tokens of the queries.
 
         Returns:
             Queries [B, H, N, K'], where K' may be larger than K.
@@ -202,7 +204,7 @@ class Encoding(nn.Module):
 
         Args:
             k: Keys [B, G, M, K].
-            tokens: The M tokens that they belong to.
+            tokens: The M tokens of the keys.
 
         Returns:
             Keys [B, G, M, K'], as wide as the queries.
@@ -210,45 +212,46 @@ class Encoding(nn.Module):
         return k
 
     def update_cached_keys(self, k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
-        """Change cached keys by what later tokens say, before they are stored again.
+        """Update cached keys with the data of later tokens, before they are stored again.
 
         Args:
             k: Keys [B, G, M, K] of earlier and new tokens.
-            tokens: Their tokens; read per-token data and documents only.
+            tokens: Their tokens. Read only their per-token data and documents.
 
         Returns:
-            The keys, and the tokens with per-token data cut to the rows that are still needed.
+            The keys, and the tokens with per-token data reduced to the rows that are still needed.
         """
         return k, tokens
 
     def modify(self, call: AttentionCall) -> AttentionCall:
-        """Rewrite the attention call: add biases, transform scores.
+        """Rewrite the attention call: add biases, or transform scores.
 
         Args:
-            call: The call. Of `call.keys`, read coordinates and per-token data, never states.
+            call: The call. Read the coordinates and per-token data of `call.keys`, never their
+                states, which a cache does not keep.
 
         Returns:
-            The call, changed.
+            The changed call.
         """
         return call
 
     def after_attention(self, tokens: Tokens, extra: Tensor) -> Tokens:
-        """Take back what was mixed along with the values, after attention and its residual.
+        """Receive the averages of the call's extra values, after attention and its residual.
 
         Args:
             tokens: Tokens with the layer's output [B, N, D].
-            extra: `extra_values` of the call, averaged with the attention weights, [B, H, N, E].
+            extra: `extra_values` of the call, averaged with the attention weights [B, H, N, E].
 
         Returns:
-            The tokens, changed.
+            The changed tokens.
         """
         return tokens
 
     def panels(self, call: AttentionCall) -> Iterable[Panel]:
-        """Show what the encoding learned in one layer, and what it did to a call.
+        """Return panels that show what the encoding learned in one layer and did to a call.
 
         Args:
-            call: A call that the other hooks described.
+            call: A call to which the other hooks were applied.
 
         Returns:
             Panels with detached tensors on the CPU. A panel has the same title in each layer.
@@ -256,50 +259,54 @@ class Encoding(nn.Module):
         return ()
 
     def check_options(self) -> None:
-        """Raise OptionError if options do not go with the coordinates that a recipe chose.
+        """Check the options against the coordinates that a recipe chose.
 
-        Called once after the encoding is built, when `shared` and `coordinates` are known.
+        It is called once after the encoding is built, when `shared` and `coordinates` are known.
+
+        Raises:
+            OptionError: An option does not fit the coordinates.
         """
 
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
-        """Offer extrapolation methods for evaluation past the training size.
+        """Return the extrapolation methods for evaluation beyond the training size.
 
         Args:
-            factors: Size relative to training, along each axis.
+            factors: Size relative to the training size, along each axis.
 
         Returns:
             {method: options that replace the encoding's own}. No method changes a parameter, and
-            none applies if a recipe chose other coordinates than the class declares. Without
-            options the encoding is already as the method would make it.
+            none applies if a recipe chose other coordinates than the class declares. Empty options
+            mean that the encoding already does what the method would do.
         """
         return {}
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
-        """Adapt a parameter that an encoding of other sizes learned.
+        """Adapt a learned parameter of an encoding with other sizes to this one.
 
         Args:
             name: The parameter's name.
             value: Its learned value.
-            source: The encoding that learned it, on the meta device; read its `dims` and options.
+            source: The encoding that learned it, on the meta device: read only `dims` and options.
 
         Returns:
-            The value for this encoding, or None to keep the initial one. A value of the wrong
-            shape is not used. By default, parameters carry over between equal numbers of axes.
+            The value for this encoding, or None to keep the initial value. A value of the wrong
+            shape is ignored. By default, parameters carry over between equal numbers of axes.
         """
         return value if source.dims.axes == self.dims.axes else None
 
     def _refusal(self, axes: int) -> str:
+        """Return the message about a number of axes that this encoding does not accept."""
         accepted = " or ".join(map(str, self.axes))
         noun = "axis" if accepted == "1" else "axes"
         problem = f"{self.name or type(self).__name__} takes {accepted} {noun}, not {axes}"
         reason = self.axes_reason
         if self.causal_only and not reason:
-            reason = "it goes by the order of tokens, and a grid has none"
+            reason = "it depends on the order of tokens, and a grid has none"
         return f"{problem}: {reason}" if reason else problem
 
 
 def describe_facts(encoding: type[Encoding] | Encoding) -> dict[str, str]:
-    """Return {fact: description} of an encoding or of its class."""
+    """Return the declared facts of an encoding or of its class, {fact: description}."""
     cls = encoding if isinstance(encoding, type) else type(encoding)
     axes = " or ".join(map(str, encoding.axes))
     final_keys = cls.update_cached_keys is Encoding.update_cached_keys
@@ -325,11 +332,23 @@ def _yes_or_no(value: bool) -> str:
 
 EncodingFactory = Callable[[Dims], Encoding]
 EncodingFactories = Annotated[Mapping[str, EncodingFactory], Choices("encodings")]
-"""Factories of a model's encodings by name, from the list in a recipe."""
+"""Factories of a model's encodings by name, made from the list in a recipe."""
 
 
 def check_heads(dims: Dims, q: Tensor, k: Tensor, v: Tensor | None, x: Tensor | None) -> None:
-    """Raise OptionError where projected heads or states do not fit an encoding or each other."""
+    """Check projected heads and states against the sizes of an encoding and each other.
+
+    Args:
+        dims: The sizes of the encoding.
+        q: Queries [B, H, N, K].
+        k: Keys [B, G, M, K], of which the queries are the last N.
+        v: Values [B, G, M, V], or None.
+        x: Token states [B, M, D], or None.
+
+    Raises:
+        OptionError: A shape or dtype does not fit.
+    """
+    # The keys give the batch size and the number of tokens, which all others must match.
     check_tensor("k", k, [None] * 4, kind="floating")
     batch, kv_heads, count, _ = k.shape
     if kv_heads != dims.num_kv_heads:
@@ -349,25 +368,36 @@ def check_heads(dims: Dims, q: Tensor, k: Tensor, v: Tensor | None, x: Tensor | 
 
 
 def check_coordinates(dims: Dims, pos: Tensor, batch: int, count: int) -> Tensor:
-    """Return pos [M, P] or [1|B, M, P]; raise OptionError unless it has this shape."""
+    """Check that `pos` is [M, P] or [1|B, M, P], and return it.
+
+    Raises:
+        OptionError: It has another shape.
+    """
     axes = dims.axes
     check_tensor("pos", pos, [count, axes], [batch, count, axes], [1, count, axes])
     return pos
 
 
 def check_per_token(key: str, value: Tensor | None, kind: str, batch: int, count: int) -> None:
-    """Raise OptionError unless a value is [M] or [1|B, M], or None."""
+    """Check that a value per token is [M] or [1|B, M], or None.
+
+    Raises:
+        OptionError: It has another shape, or a dtype that is not of this kind.
+    """
     if value is not None:
         check_tensor(key, value, [count], [batch, count], [1, count], kind=kind)
 
 
 @contextmanager
 def explain_types(module: nn.Module, **arguments: Tensor | None) -> Iterator[None]:
-    """Raise OptionError where a computation fails on an argument of another type than the weights.
+    """Turn an error of torch about mixed dtypes into one that names the argument.
 
     Args:
-        module: What has the weights.
+        module: The module with the weights.
         **arguments: The arguments by name.
+
+    Raises:
+        OptionError: The computation failed, and an argument has another dtype than the weights.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""What layers remember of earlier calls: nothing, a KV cache, or the states of a segment."""
+"""Memories of attention layers between calls: a KV cache, and the states of a segment."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from zoo.errors import OptionError
 
 
 class KeyValueCache(Context):
-    """Remember keys and values of earlier tokens, for decoding: pass it as `context` to each call.
+    """A KV cache for decoding: pass the same one as `context` to each call of a model.
 
-    A cached key is final, unless an encoding updates cached keys; those are kept as it returns
-    them, in at least float32. Without gradients a call appends in place. A model with a sliding
-    window keeps only what later tokens attend to; linear attention keeps sums over keys.
+    A cached key is final unless an encoding updates cached keys, which are kept in at least
+    float32. Without gradients a call appends in place. With a sliding window only the tokens that
+    later ones attend to are kept; linear attention keeps sums over keys.
 
     >>> cache = KeyValueCache()
     >>> logits = model(prompt, context=cache)
@@ -34,7 +34,7 @@ class KeyValueCache(Context):
         self._last: dict[int, tuple[Tensor, Tokens]] = {}
 
     def previous_heads(self, layer: int, heads: Tensor, tokens: Tokens) -> Tensor:
-        """Return the heads [B, G, M, ..] of the token before each, 0 at the start of a document."""
+        """Return the heads [B, G, M, ..] of each previous token, 0 at the start of a document."""
         count, tokens = heads.shape[2], tokens.drop_states()
         last = heads[:, :, -1:], tokens.last(1)
         if layer in self._last:
@@ -52,10 +52,10 @@ class KeyValueCache(Context):
         update_keys: UpdateKeys = keep_keys,
         window: int | None = None,
     ) -> tuple[Tensor, Tensor, Tokens]:
-        """Append keys and values of this call; return all of them.
+        """Append keys and values of this call, and return all of them.
 
         Raises:
-            OptionError: A token without a position follows tokens that left the window.
+            OptionError: A token without a position would attend to tokens that left the window.
         """
         dtype, tokens, seen = k.dtype, tokens.drop_states(), self._counts.get(layer, 0)
         self._count(layer, tokens)
@@ -63,12 +63,13 @@ class KeyValueCache(Context):
         if layer in self._layers:
             cached = self._layers[layer]
             if len(cached.tokens) < seen and _has_special(tokens):
-                problem = "a token without a position attends to all, but those before the window "
-                raise OptionError("has_position", problem + "are forgotten")
+                problem = "a token without a position attends to all tokens, but those before the "
+                raise OptionError("has_position", problem + "window are forgotten")
             cached = cached.append(k, v, tokens)
         else:
             cached = LayerCache.of(k, v, tokens)
 
+        # This call attends to the keys before their update; the next one sees the updated keys.
         k, tokens = cached.k.rows, cached.tokens
         kept_k, kept_tokens = update_keys(k, tokens)
         kept = cached
@@ -78,10 +79,10 @@ class KeyValueCache(Context):
         return k.to(dtype), cached.v.rows, tokens
 
     def reorder(self, rows: Tensor) -> None:
-        """Let each row of the batch go on from another one, as beams do.
+        """Reassign the rows of the batch, as beam search requires.
 
         Args:
-            rows: For each row of the next call the row whose past it takes over, int [b].
+            rows: For each row of the next call, the row whose past it continues, int [b].
         """
         self._layers = {layer: cache.select_rows(rows) for layer, cache in self._layers.items()}
         self._states = {layer: state.select_rows(rows) for layer, state in self._states.items()}
@@ -91,7 +92,7 @@ class KeyValueCache(Context):
         }
 
     def linear_state(self, layer: int) -> LinearState | None:
-        """Return the sums over the keys of earlier calls, in linear attention."""
+        """Return the sums over the keys of earlier calls, for linear attention."""
         return self._states.get(layer)
 
     def store_linear_state(self, layer: int, state: LinearState, tokens: Tokens) -> None:
@@ -104,7 +105,7 @@ class KeyValueCache(Context):
 
 
 class SegmentMemory(Context):
-    """Remember the inputs of each layer for the last tokens (Transformer-XL, arXiv:1901.02860).
+    """A memory of the inputs of each layer for the last tokens (Transformer-XL, arXiv:1901.02860).
 
     Gradients do not flow into the memory.
 
@@ -121,16 +122,17 @@ class SegmentMemory(Context):
         result = self._layers[layer].join(tokens) if layer in self._layers else tokens
         if self.length:
             self._layers[layer] = result.last(min(self.length, len(result))).detach()
+        # Every layer of a call sees the same tokens: count them once.
         if layer == 0:
             self.seen += len(tokens)
         return result
 
     def reorder(self, rows: Tensor) -> None:
-        """Let each row of the batch go on from another one; `rows` as of `KeyValueCache`."""
+        """Reassign the rows of the batch, as `KeyValueCache.reorder` does."""
         self._layers = {layer: tokens.select_rows(rows) for layer, tokens in self._layers.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the content as plain data."""
+        """Return the content as plain data, without the tables, which are computed again."""
         layers = {
             layer: {**vars(tokens), "shared_tables": {}} for layer, tokens in self._layers.items()
         }
@@ -149,7 +151,7 @@ class LayerCache:
     k: GrowingTensor  # [B, G, M, K]
     v: GrowingTensor  # [B, G, M, V]
     tokens: Tokens
-    fields: Mapping[str, GrowingTensor] = field(default_factory=dict)  # of the tokens, by name
+    fields: Mapping[str, GrowingTensor] = field(default_factory=dict)  # rows of the tokens' fields
 
     @classmethod
     def of(cls, k: Tensor, v: Tensor, tokens: Tokens) -> LayerCache:
@@ -161,6 +163,7 @@ class LayerCache:
         fields: dict[str, GrowingTensor] = {}
 
         def join(name: str, first: Tensor, second: Tensor) -> Tensor:
+            # States of width 0 need no buffer.
             if not first.numel():
                 return concat(first, second)
             fields[name] = self.fields.get(name, GrowingTensor.of(first, 1)).append(second)
@@ -171,16 +174,16 @@ class LayerCache:
         )
 
     def replace_keys(self, k: Tensor, tokens: Tokens) -> LayerCache:
-        """Replace keys and tokens."""
+        """Replace the keys and tokens, and keep the values."""
         return replace(self, k=GrowingTensor.of(k, 2), tokens=tokens, fields={})
 
     def select_rows(self, rows: Tensor) -> LayerCache:
-        """Copy the cache of other rows of the batch, int [b]."""
+        """Return a copy of the cache for other rows of the batch, int [b]."""
         k, v = (GrowingTensor.of(select_rows(x.rows, rows), 2) for x in (self.k, self.v))
         return LayerCache(k, v, self.tokens.select_rows(rows))
 
     def last(self, count: int) -> LayerCache:
-        """Keep the last `count` tokens."""
+        """Return the cache of the last `count` tokens."""
         if count == len(self.tokens):
             return self
         fields = {name: rows.last(count) for name, rows in self.fields.items()}
@@ -189,7 +192,7 @@ class LayerCache:
 
 @dataclass
 class Buffer:
-    """A tensor whose first `written` rows along an axis are in use; the others are free."""
+    """A tensor whose first `written` rows along an axis are in use and whose others are free."""
 
     tensor: Tensor
     written: int
@@ -199,9 +202,13 @@ class Buffer:
 class GrowingTensor:
     """Rows `begin` to `end` along one axis of a buffer.
 
-    Written rows are never overwritten, so several of these may share a buffer: the one that ends
-    where the written rows end appends in place, any other moves to a buffer of its own. While
-    gradients are recorded nothing is appended in place, since autograd may have saved the tensor.
+    Written rows are never overwritten, so several instances may share a buffer: the one that ends
+    at the last written row appends in place, any other moves to a buffer of its own. While
+    gradients are recorded nothing is appended in place, because autograd may have saved the tensor.
+
+        buffer   [x x x x x x . . . .]     written = 6
+        rows         [x x x x]             begin = 2, end = 6: may append in place
+        fork     [x x x x]                 begin = 0, end = 4: must move first
     """
 
     buffer: Buffer
@@ -211,7 +218,7 @@ class GrowingTensor:
 
     @classmethod
     def of(cls, rows: Tensor, axis: int) -> GrowingTensor:
-        """Wrap rows, without room for more."""
+        """Wrap rows without free space."""
         count = rows.shape[axis]
         return cls(Buffer(rows, count), axis, 0, count)
 
@@ -229,27 +236,29 @@ class GrowingTensor:
         return GrowingTensor(self.buffer, self.axis, max(self.end - count, self.begin), self.end)
 
     def append(self, rows: Tensor) -> GrowingTensor:
-        """Append rows, in the wider of both dtypes and batches (1|B)."""
+        """Append rows; dtype and batch (1|B) become the wider of both."""
         if torch.is_grad_enabled():
             return GrowingTensor.of(concat(self.rows, rows, self.axis), self.axis)
         if not self._can_append(rows):
             return self._reallocate(rows).append(rows)
         count = rows.shape[self.axis]
-        # claimed before it is written: another thread may have forked from here too
+        # The rows are claimed before they are written: another thread may append from here too.
         self.buffer.written += count
         self.buffer.tensor.narrow(self.axis, self.end, count).copy_(rows)
         return GrowingTensor(self.buffer, self.axis, self.begin, self.end + count)
 
     def _can_append(self, rows: Tensor) -> bool:
-        """Return if the rows after these are free, and the buffer fits batch and dtype."""
+        """Return whether the next rows are free and the buffer has the dtype and batch of rows."""
         tensor, end = self.buffer.tensor, self.end + rows.shape[self.axis]
         is_free = self.buffer.written == self.end and end <= tensor.shape[self.axis]
         is_wide = len(tensor) >= len(rows) and _promote(tensor, rows) == tensor.dtype
+        # Tensors made in inference mode cannot be written outside it.
         is_writable = torch.is_inference_mode_enabled() or not tensor.is_inference()
         return is_free and is_wide and is_writable
 
     def _reallocate(self, rows: Tensor) -> GrowingTensor:
-        """Move to a new buffer of twice the length that further rows need."""
+        """Move to a new buffer of twice the required length."""
+        # Doubling makes the cost of an append constant on average.
         old = self.rows
         shape = list(old.shape)
         shape[0] = max(len(old), len(rows))
@@ -270,7 +279,7 @@ def _has_special(tokens: Tokens) -> bool:
 def _count_visible(tokens: Tokens, window: int | None) -> int:
     """Count the last tokens that a later query can attend to.
 
-    They are all, if tokens without a position may follow, which attend to all.
+    If tokens without a position may follow, all are counted, because such tokens attend to all.
     """
     if window is None or tokens.has_position is not None:
         return len(tokens)

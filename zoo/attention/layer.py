@@ -1,4 +1,4 @@
-"""The self-attention layer: all there is to integrating an encoding."""
+"""The self-attention layer, the one place where a model calls its encodings."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ from zoo.attention.tokens import Tokens, disable_autocast
 from zoo.errors import OptionError
 from zoo.registry import Between
 
-MAX_ROWS = 4  # rows up to which a product in parts is faster than the whole
-MIN_WEIGHTS = 2**16  # numbers in a weight from which it is
+# Measured bounds of the faster product of `project`: at most so many rows of x, and at least so
+# many numbers in the weight.
+MAX_ROWS = 4
+MIN_WEIGHTS = 2**16
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerOptions:
     """Options of an attention layer.
 
-    FoX (Pro) (arXiv:2503.02130) is qk_norm with qk_norm_eps 1e-5, output_norm, output_gate,
-    token_shift and per_head_norms, without proj_bias.
+    FoX (Pro) (arXiv:2503.02130) sets qk_norm with qk_norm_eps 1e-5, output_norm, output_gate,
+    token_shift and per_head_norms, and unsets proj_bias.
     """
 
     qk_norm: bool = False
@@ -42,20 +44,20 @@ class LayerOptions:
     """RMS norm of each head's output."""
 
     per_head_norms: bool = False
-    """Give these norms a weight per head and channel [H K]; else all heads share weights [K]."""
+    """Give these norms a weight per head and channel [H K]. Otherwise all heads share one [K]."""
 
     qk_norm_eps: Annotated[float, Between(1e-12, 1)] | None = None
-    """Epsilon of qk_norm, 1e-6 by default, as of other norms."""
+    """Epsilon of qk_norm. The default is 1e-6, the epsilon of the other norms."""
 
     output_gate: bool = False
     """Multiply the output by the sigmoid of a projection of the input."""
 
     token_shift: bool = False
-    """Mix keys and values with those of the token before."""
+    """Mix keys and values with those of the previous token."""
 
     key_bias: bool = False
-    """Bias of the key projection. It changes scores only where an encoding transforms keys;
-    otherwise it adds the same to all scores of a row, which a softmax does not see."""
+    """Bias of the key projection. It changes weights only if an encoding transforms keys;
+    otherwise it adds the same number to all scores of a row, which a softmax ignores."""
 
     proj_bias: bool = True
     """Biases of the query, value and output projections."""
@@ -72,16 +74,16 @@ class LayerOptions:
 
 
 UpdateKeys = Callable[[Tensor, Tokens], tuple[Tensor, Tokens]]
-"""Changes keys [B, G, M, K] and their tokens before they are remembered."""
+"""(keys [B, G, M, K], their tokens) -> the keys and tokens to remember."""
 
 
 def keep_keys(k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
-    """Keep keys and tokens as they are: the default of `UpdateKeys`."""
+    """Return keys and tokens unchanged: the default `UpdateKeys`."""
     return k, tokens
 
 
 class Context:
-    """What attention layers remember between calls of a model; this one remembers nothing.
+    """Memory of attention layers between calls of a model. This base class remembers nothing.
 
     `seen` is the number of tokens of earlier calls.
     """
@@ -89,11 +91,11 @@ class Context:
     seen = 0
 
     def extend_states(self, layer: int, tokens: Tokens) -> Tokens:
-        """Return the tokens whose states keys and values are projected from."""
+        """Return the tokens from whose states keys and values are projected."""
         return tokens
 
     def previous_heads(self, layer: int, heads: Tensor, tokens: Tokens) -> Tensor:
-        """Return the heads [B, G, M, ..] of the token before each, 0 at the start of a document."""
+        """Return the heads [B, G, M, ..] of each previous token, 0 at the start of a document."""
         return shift_heads(heads, tokens)
 
     def extend(
@@ -108,7 +110,7 @@ class Context:
         """Return all keys and values [B, G, M, ..] to attend to, and their tokens.
 
         Args:
-            layer: Number of the layer.
+            layer: Index of the layer.
             k: Keys of this call.
             v: Values of this call.
             tokens: Tokens of this call.
@@ -118,7 +120,7 @@ class Context:
         return k, v, tokens
 
     def linear_state(self, layer: int) -> LinearState | None:
-        """Return the sums over the keys of earlier calls, in linear attention."""
+        """Return the sums over the keys of earlier calls, for linear attention."""
         return None
 
     def store_linear_state(self, layer: int, state: LinearState, tokens: Tokens) -> None:
@@ -140,8 +142,8 @@ class Context:
 class SelfAttention(nn.Module):
     """Self-attention with any encodings: project, describe the call, compute it, project back.
 
-    Key-value heads may be fewer than query heads (`Dims.kv_heads`, arXiv:2305.13245); caches hold
-    these alone.
+    There may be fewer key-value heads than query heads (`Dims.kv_heads`, arXiv:2305.13245). Caches
+    hold only key-value heads.
     """
 
     def __init__(
@@ -189,7 +191,7 @@ class SelfAttention(nn.Module):
 
         Returns:
             Tokens with the output [B, N, D] as their states, and the averages of extra values
-            [B, H, N, E] for `chain.after_attention`, if there are any.
+            [B, H, N, E] for `chain.after_attention`, or None.
         """
         if self.linear:
             tokens, out = self._attend_linear(tokens, chain, context)
@@ -207,13 +209,14 @@ class SelfAttention(nn.Module):
         Args:
             tokens: The tokens.
             chain: The encodings of the layer.
-            context: What the layer remembers.
+            context: The memory of earlier calls.
             query_index: Sequence indices int [n] of the only queries to describe, for diagnostics;
                 the context must then be empty.
 
         Returns:
-            The tokens as encodings prepared them, and the call.
+            The tokens that the encodings prepared, and the call.
         """
+        # Per-token work comes before the cache.
         tokens = chain.prepare(tokens)
         states, raw_query, k, v = self._project(tokens, context)  # [B, H, N, K], [B, G, M, K]
         queries = tokens
@@ -221,9 +224,11 @@ class SelfAttention(nn.Module):
             raw_query, queries = raw_query[:, :, query_index], tokens.select(query_index)
 
         q, k = chain.transform_query(raw_query, queries), chain.transform_key(k, states)
+        # A token's data may depend on tokens before the window, which the cache then keeps too.
         window = None if self.window is None else self.window + chain.lookback
         k, v, keys = context.extend(self.dims.layer, k, v, states, chain.update_cached_keys, window)
 
+        # Work per pair comes after it.
         heads = self.dims.heads
         call = AttentionCall(
             q,
@@ -244,7 +249,7 @@ class SelfAttention(nn.Module):
     def describe_linear(
         self, tokens: Tokens, chain: Chain, context: Context, query_index: Tensor | None = None
     ) -> tuple[Tokens, LinearCall]:
-        """Describe linear attention, as `describe` does for the softmax.
+        """Describe linear attention, as `describe` does for softmax attention.
 
         Raises:
             OptionError: An encoding cannot be used with linear attention.
@@ -255,6 +260,7 @@ class SelfAttention(nn.Module):
         if query_index is not None:
             raw_query, queries = raw_query[:, :, query_index], tokens.select(query_index)
 
+        # Encodings transform the features, not the projections (RoFormer, section 3.3).
         with disable_autocast(v.device):
             raw_query, features = linear.feature_map(raw_query), linear.feature_map(k)
             q, k = chain.transform_query(raw_query, queries), chain.transform_key(features, states)
@@ -265,7 +271,7 @@ class SelfAttention(nn.Module):
         return tokens, LinearCall(call, features)
 
     def plan(self, tokens: Tokens, chain: Chain, device: str) -> tuple[str, str]:
-        """Return the backend that will compute this layer on a type of device, and why."""
+        """Return the backend that would compute this layer on a device type, and the reason."""
         if self.linear:
             self.describe_linear(tokens, chain, Context())
             return "sums", f"over keys, in chunks of {linear.CHUNK}" if self.causal else "over keys"
@@ -273,7 +279,7 @@ class SelfAttention(nn.Module):
         return choice if self.backend == "auto" else (self.backend, "as the recipe says")
 
     def merge_heads(self, out: Tensor, x: Tensor) -> Tensor:
-        """Merge outputs of heads [B, H, N, V] for tokens with states x [B, N, D]: [B, N, D]."""
+        """Merge the outputs of heads [B, H, N, V] into [B, N, D]; x are the input states."""
         out = self.output_norm(out).transpose(1, 2).flatten(2)
         if self.output_gate is not None:
             out = out * self.output_gate(x).sigmoid()
@@ -282,7 +288,7 @@ class SelfAttention(nn.Module):
     def _attend_linear(
         self, tokens: Tokens, chain: Chain, context: Context
     ) -> tuple[Tokens, Tensor]:
-        """Compute linear attention: the prepared tokens, and the output [B, H, N, V]."""
+        """Compute linear attention; return the prepared tokens and the output [B, H, N, V]."""
         tokens, call = self.describe_linear(tokens, chain, context)
         if not self.causal:
             return tokens, linear.attend_bidirectional(call)
@@ -294,8 +300,9 @@ class SelfAttention(nn.Module):
         """Project states to heads, before encodings transform them.
 
         Returns:
-            The tokens of the keys, queries [B, H, N, K], keys and values [B, G, M, K].
+            The tokens of the keys, queries [B, H, N, K], and keys and values [B, G, M, K].
         """
+        # With a segment memory, keys and values also come from remembered states.
         states = context.extend_states(self.dims.layer, tokens)
         q = self.q_norm(self._split_heads(self.q_proj(tokens.x)))
         k, v = self._split_heads(self.k_proj(states.x)), self._split_heads(self.v_proj(states.x))
@@ -311,7 +318,8 @@ class SelfAttention(nn.Module):
     def _shift_tokens(
         self, rates: Tensor, k: Tensor, v: Tensor, states: Tokens, context: Context
     ) -> tuple[Tensor, Tensor]:
-        """Mix keys and values with those of the token before, by a rate per key-value head."""
+        """Mix keys and values with those of the previous token, by a rate per key-value head."""
+        # One request for both, because a cache remembers the last heads once per call.
         widths = [k.shape[-1], v.shape[-1]]
         before = context.previous_heads(self.dims.layer, torch.cat([k, v], dim=-1), states)
         before_k, before_v = before.split(widths, -1)
@@ -320,7 +328,7 @@ class SelfAttention(nn.Module):
 
 
 def shift_heads(heads: Tensor, tokens: Tokens) -> Tensor:
-    """Shift heads [B, G, M, ..] by one token, within documents."""
+    """Shift heads [B, G, M, ..] by one token within documents; the first token gets 0."""
     shifted = torch.cat([torch.zeros_like(heads[:, :, :1]), heads[:, :, :-1]], dim=2)
     if tokens.document is None:
         return shifted
@@ -333,7 +341,7 @@ class AttentionInput:
     """The input of one attention layer that is about to be computed.
 
     Attributes:
-        layer: Number of the layer.
+        layer: Index of the layer.
         tokens: The tokens that enter it.
         chain: Its encodings.
         describe: Describes the attention for some queries, by their sequence indices int [n].
@@ -346,13 +354,13 @@ class AttentionInput:
 
 
 class Encoded:
-    """A model, or a part of one, with encodings, which others may observe and change.
+    """A model, or a part of one, with encodings; hooks observe and change what passes through.
 
     Attributes:
         chains: The encodings of each layer.
         token_hooks: Change the tokens before the first layer.
-        attention_hooks: See the input of each attention, where `calls_hooks` is true. A
-            `SelfAttention` is a module instead, with hooks of torch.
+        attention_hooks: Receive the input of each attention if `calls_hooks` is true. Otherwise
+            each layer is a `SelfAttention`, a module with torch's own hooks.
     """
 
     calls_hooks = False
@@ -390,7 +398,7 @@ class HeadRMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(heads * head_dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise x [B, H, N, K] over its channels."""
+        """Normalize x [B, H, N, K] over its channels."""
         normed = F.rms_norm(x, (self.head_dim,), eps=self.eps)
         return normed * self.weight.view(self.heads, 1, self.head_dim)
 
@@ -423,7 +431,7 @@ def _check_options(attention: str, window: int | None, backend: str, dropout: fl
 
 
 class Projection(nn.Linear):
-    """`nn.Linear`, faster for a few rows on a CPU."""
+    """An `nn.Linear` that is faster for a few rows on a CPU."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [.., I] to [.., O]."""
@@ -431,10 +439,10 @@ class Projection(nn.Linear):
 
 
 def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute `F.linear`, in parts where a few rows meet a large weight and no gradient is needed.
+    """Compute `F.linear`, faster for a few rows and a large weight if no gradient is needed.
 
-    MKL multiplies a matrix with one vector in one thread, at less than half the speed at which
-    memory can be read; as a batch of parts of the matrix it reads with all threads.
+    MKL multiplies a matrix by a vector in one thread, at less than half the speed at which memory
+    can be read. A batched product over parts of the matrix reads it with all threads.
 
     Args:
         x: [.., I].
@@ -447,6 +455,8 @@ def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     parts = _count_parts(x, weight)
     if parts < 2:
         return F.linear(x, weight, bias)
+
+    # Every part multiplies all rows: weight [parts, O / parts, I] @ columns [parts, I, rows].
     columns = x.reshape(1, -1, weight.shape[1]).expand(parts, -1, -1).mT  # [parts, I, rows]
     weight = weight.view(parts, -1, weight.shape[1])
     out = (
@@ -458,10 +468,11 @@ def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _count_parts(x: Tensor, weight: Tensor) -> int:
-    """Choose the number of parts in which the product is fastest."""
+    """Choose the number of parts for which the product is fastest; 1: compute it whole."""
     has_few_rows = 0 < x.numel() <= MAX_ROWS * weight.shape[1]
     if torch.is_grad_enabled() or weight.numel() < MIN_WEIGHTS or not has_few_rows:
         return 1
+    # A subclass of Tensor (quantized, sharded) has a product of its own.
     is_plain = type(weight) in (Tensor, nn.Parameter) and weight.is_contiguous()
     is_float32 = x.dtype == weight.dtype == torch.float32
     if not is_plain or not is_float32 or weight.device.type != "cpu":

@@ -4,9 +4,9 @@ Sums over keys replace pairs of queries and keys.
 
     o_i = sum_n (R_i phi(q_i)).(R_n phi(k_n)) v_n / sum_n phi(q_i).phi(k_n),   phi = elu + 1,
 
-over the keys n that query i sees. R is how an encoding transforms heads: after the features and not
-in the denominator, which stays positive (RoFormer, Su et al. 2021, arXiv:2104.09864, section 3.3).
-Weights may be negative.
+over the keys n that query i sees. R is the transform of an encoding. It applies to the features,
+and only in the numerator, so that the denominator stays positive (RoFormer, Su et al. 2021,
+arXiv:2104.09864, section 3.3). Weights may be negative.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from zoo.attention.tokens import disable_autocast, select_rows, upcast
 from zoo.errors import OptionError
 
 KINDS = ("softmax", "linear")
-CHUNK = 64  # tokens whose pairs are computed; what came before them is one matrix
+CHUNK = 64  # tokens of a chunk, whose pairs are computed; one matrix sums up all earlier tokens
 
 
 @dataclass(frozen=True)
 class LinearCall:
-    """A call of linear attention, as data.
+    """A description of one call of linear attention.
 
     Args:
-        call: Queries and keys are transformed features, raw queries are features; keys and values
-            are not repeated for the query heads that share them.
-        features: Features of the keys before they were transformed [B, G, M, K].
+        call: The call. Its queries and keys are transformed features and its raw queries are
+            features; keys and values are not repeated for the query heads that share them.
+        features: Features of the keys before their transform [B, G, M, K].
     """
 
     call: AttentionCall
@@ -48,7 +48,7 @@ class LinearState:
 
     products: Tensor  # [B, G, 1, K, V] sum of transformed features times values
     sums: Tensor  # [B, G, 1, K, 1] sum of features
-    document: Tensor  # int [1|B]
+    document: Tensor  # int [1|B] number of that document
 
     def select_rows(self, rows: Tensor) -> LinearState:
         """Return the sums of other rows of the batch, int [b]."""
@@ -58,23 +58,25 @@ class LinearState:
 
 
 def feature_map(x: Tensor) -> Tensor:
-    """Compute elu(x) + 1 in at least float32, positive also where exp(x) - 1 rounds to -1."""
+    """Compute elu(x) + 1 in at least float32."""
+    # elu computes exp(x) - 1, which rounds to -1 for small x; exp(x) itself stays positive.
     x = upcast(x)
     return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
 
 
 def check_supported(encodings: Iterable[Encoding], call: AttentionCall) -> None:
-    """Refuse encodings that do more than to transform queries and keys or to add to the input.
+    """Check that encodings only transform queries and keys or add to the input.
 
     Raises:
-        OptionError: An encoding changes the call in another way.
+        OptionError: An encoding changes the attention call in another way.
     """
     heads = call.q.shape[1]
     call = call.replace(k=repeat_kv_heads(call.k, heads), v=repeat_kv_heads(call.v, heads))
     for encoding in encodings:
         new = encoding.modify(call)
         changed = []
-        if new is not call:  # torch.compile cannot list fields
+        # torch.compile cannot trace `fields`, so it is called only after a change.
+        if new is not call:
             changed = [
                 field.name
                 for field in fields(AttentionCall)
@@ -91,7 +93,7 @@ def check_supported(encodings: Iterable[Encoding], call: AttentionCall) -> None:
 
 
 def weights(linear: LinearCall) -> Tensor:
-    """Compute weights [B, H, N, M] by the definition; rows that see nothing are 0."""
+    """Compute weights [B, H, N, M] by the definition; rows without visible keys are 0."""
     call, visible, heads = linear.call, attention_mask(linear.call), linear.call.q.shape[1]
     with disable_autocast(call.q.device):
         products = call.q @ repeat_kv_heads(call.k, heads).mT
@@ -103,9 +105,9 @@ def weights(linear: LinearCall) -> Tensor:
 def attend_causal(
     linear: LinearCall, past: LinearState | None = None, size: int = CHUNK
 ) -> tuple[Tensor, LinearState]:
-    """Compute the output under a causal mask: pairs within chunks, sums for what came before.
+    """Compute the output under a causal mask, with pairs within chunks and sums before them.
 
-    Time and memory grow with the number of keys alone.
+    Time and memory are linear in the number of keys.
 
     Args:
         linear: The call.
@@ -119,6 +121,7 @@ def attend_causal(
     document = keys.document
     if document is None:
         document = keys.pos.new_zeros(1, len(keys), dtype=torch.long)
+    # Padding adds nothing to the sums, and the document before it may continue after it.
     is_real = document >= 0
     document = fill_padding(document, None if past is None else past.document)
     before = document[:, 0] if past is None else past.document
@@ -126,6 +129,7 @@ def attend_causal(
 
     with disable_autocast(v.device):
         q, k, raw_q, raw_k, values = _group_heads(linear, is_real)
+        # The denominator is the same sum with values 1 and without the transforms.
         ones = torch.ones_like(values[..., :1])
         out, products = scan_chunks(q, k, values, masks, past.products if past else None)
         norms, sums = scan_chunks(raw_q, raw_k, ones, masks, past.sums if past else None)
@@ -133,7 +137,10 @@ def attend_causal(
 
 
 def attend_bidirectional(linear: LinearCall, size: int = CHUNK) -> Tensor:
-    """Compute the output [B, H, N, V] without a mask; tokens of a document may be apart."""
+    """Compute the output [B, H, N, V] without a mask.
+
+    The tokens of a document need not be contiguous.
+    """
     call, document = linear.call, linear.call.keys.document
     with disable_autocast(call.v.device):
         is_real = None if document is None else document >= 0
@@ -142,6 +149,8 @@ def attend_bidirectional(linear: LinearCall, size: int = CHUNK) -> Tensor:
         if document is None:
             return _finish(q @ (k.mT @ v), raw_q @ (raw_k.mT @ ones), call)
 
+        # Sorted by document, the keys that a query sees are a causal scan in both directions; the
+        # backward one starts one token away, so that a token does not see itself twice.
         order = document.argsort(stable=True)  # [1|B, M]
         document, size = document.gather(1, order), min(size, document.shape[1])
         forward = make_chunk_masks(document, document[:, 0], size)
@@ -159,15 +168,24 @@ def attend_bidirectional(linear: LinearCall, size: int = CHUNK) -> Tensor:
 
 @dataclass(frozen=True)
 class ChunkMasks:
-    """Which tokens belong together, for T chunks of C tokens whose documents are contiguous."""
+    """Masks of the tokens that share a document, for T chunks of C tokens.
 
-    size: int  # C
-    pairs: Tensor  # bool [1|B, 1, 1, T, C, C]: one document, the key not after the query
-    first: Tensor  # bool [1|B, 1, 1, T, C, 1]: in the last document of the chunk before
-    last: Tensor  # bool [1|B, 1, 1, T, C, 1]: in the last document of its chunk
-    kept: (
-        Tensor  # bool [1|B, 1, 1, T, 1, 1]: the chunk ends with the last document of the one before
-    )
+    Documents are contiguous.
+
+    Attributes:
+        size: Number of tokens in a chunk, C.
+        pairs: Pairs of one document whose key is not after the query, bool [1|B, 1, 1, T, C, C].
+        first: Tokens in the last document of the previous chunk, bool [1|B, 1, 1, T, C, 1].
+        last: Tokens in the last document of their chunk, bool [1|B, 1, 1, T, C, 1].
+        kept: Chunks that end in the last document of the previous chunk, so that its sums are
+            kept, bool [1|B, 1, 1, T, 1, 1].
+    """
+
+    size: int
+    pairs: Tensor
+    first: Tensor
+    last: Tensor
+    kept: Tensor
 
 
 def make_chunk_masks(
@@ -177,10 +195,11 @@ def make_chunk_masks(
 
     Args:
         document: Document numbers [1|B, N].
-        before: The document before the first token [1|B].
+        before: Number of the document before the first token [1|B].
         size: Number of tokens in a chunk.
-        min_distance: Least distance of a key from its query.
+        min_distance: Smallest distance in tokens of a key from its query.
     """
+    # The last document fills up the last chunk; `_group_heads` and the scan pad features with 0.
     document = document.expand(max(len(document), len(before)), -1)
     missing = document[:, -1:].expand(-1, -document.shape[1] % size)
     document = torch.cat([document, missing], dim=1).unflatten(1, (-1, size))  # [1|B, T, C]
@@ -196,7 +215,7 @@ def make_chunk_masks(
 def scan_chunks(
     q: Tensor, k: Tensor, v: Tensor, masks: ChunkMasks, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Sum (q_i.k_n) v_n over the keys n of each query's document so far, chunk by chunk.
+    """Sum (q_i.k_n) v_n over the earlier keys n of each query's document, chunk by chunk.
 
     Args:
         q: [B, G, H / G, M, K].
@@ -212,6 +231,7 @@ def scan_chunks(
     q, k, v = (
         F.pad(heads, (0, 0, 0, missing)).unflatten(-2, (-1, masks.size)) for heads in (q, k, v)
     )  # [.., T, C, ..]
+    # What each chunk adds to the state: the keys of its last document, which may continue.
     added = (k * masks.last).mT @ v  # [B, G, 1, T, K, V]
     if state is None:
         state = torch.zeros_like(added[:, :, :, 0])
@@ -220,16 +240,19 @@ def scan_chunks(
         states.append(state)
         state = torch.where(kept, state, 0) + new
 
+    # Pairs within each chunk, and the state before it for queries that continue its document.
     within = (q @ k.mT).masked_fill(~masks.pairs, 0) @ v
     out = within + (q * masks.first) @ torch.stack(states, dim=3)
     return out.flatten(-3, -2)[..., :count, :], state
 
 
 def fill_padding(document: Tensor, before: Tensor | None) -> Tensor:
-    """Give padding in documents [1|B, N] the number of the document before it.
+    """Replace the number of padding in [1|B, N] by that of the document before it.
 
-    A document then goes on after padding; `before` is the last document of earlier calls.
+    The document then continues after the padding. `before` is the last document of earlier calls,
+    int [1|B].
     """
+    # The index of the last real token up to each token; -1 before the first one.
     indices = torch.arange(document.shape[1], device=document.device)
     last = torch.where(document >= 0, indices, -1).cummax(1).values
     earlier = document.new_full((1,), -1) if before is None else before
@@ -237,9 +260,9 @@ def fill_padding(document: Tensor, before: Tensor | None) -> Tensor:
 
 
 def _group_heads(linear: LinearCall, is_real: Tensor | None) -> tuple[Tensor, ...]:
-    """Return q, k, both before their transforms, and v, as [B, G, H / G or 1, M, ..].
+    """Return transformed q and k, raw q and k, and v, as [B, G, H / G or 1, M, ..].
 
-    There are as many queries as keys; the features of padding are 0.
+    Zeros before the queries make them as many as the keys. The features of padding are 0.
     """
     call, groups = linear.call, linear.features.shape[1]
     missing = (0, 0, call.k.shape[2] - call.q.shape[2], 0)
@@ -253,10 +276,10 @@ def _group_heads(linear: LinearCall, is_real: Tensor | None) -> tuple[Tensor, ..
 
 
 def _finish(sums: Tensor, norms: Tensor, call: AttentionCall) -> Tensor:
-    """Divide sums [B, G, H / G, M, ..] by their norms and take the queries: [B, H, N, V]."""
+    """Divide sums [B, G, H / G, M, ..] by their norms and select the queries: [B, H, N, V]."""
     return _divide(sums, norms)[..., call.query_slice, :].flatten(1, 2).to(call.v.dtype)
 
 
 def _divide(sums: Tensor, norms: Tensor) -> Tensor:
-    """Divide, giving 0 where there is nothing to see."""
+    """Divide sums by norms; the result is 0 for queries without visible keys."""
     return sums / norms.masked_fill(norms == 0, 1)

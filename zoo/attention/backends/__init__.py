@@ -1,1 +1,1 @@
-"""Backends: interchangeable ways to compute an `AttentionCall`."""
+"""Interchangeable backends that compute an `AttentionCall`."""

@@ -1,7 +1,7 @@
-"""The chunked backend: the reference for some queries at a time.
+"""The chunked backend: the reference backend, for some queries at a time.
 
-Each chunk is recomputed in the backward pass, so memory grows with the number of keys, not of
-pairs.
+Each chunk is recomputed in the backward pass, so memory grows with the number of keys, not with the
+number of pairs.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from zoo.attention.backends.reference import apply_weights, attend_reference, we
 from zoo.attention.call import AttentionCall, Span, slice_tokens
 from zoo.attention.tokens import has_variable_sizes, upcast
 
-MIN_ROWS = 16  # of a chunk
-CHUNK_BYTES = {"cpu": 2**22}  # bytes of the scores of a chunk: what a CPU's cache holds
-DEFAULT_CHUNK_BYTES = 2**28  # on any other device
+MIN_ROWS = 16  # fewest queries of a chunk
+# Bytes of the scores of a chunk. On a CPU they should stay in its cache.
+CHUNK_BYTES = {"cpu": 2**22}
+DEFAULT_CHUNK_BYTES = 2**28
 
 
 def attend_chunked(call: AttentionCall) -> Tensor:
     """Compute attention [B, H, N, V + E] in chunks of queries."""
-    if has_variable_sizes():  # the number of chunks is variable, too
+    # torch.export cannot capture a loop over a variable number of chunks.
+    if has_variable_sizes():
         return attend_reference(call)
     count, rows = call.q.shape[2], _rows_per_chunk(call)
     if count <= rows:
         return attend_reference(call)
 
     dtype = call.v.dtype
-    # contiguous, because matrix products would otherwise copy keys and values for each chunk
+    # Matrix products would otherwise copy keys and values for each chunk.
     q, k, v = (upcast(heads).contiguous() for heads in (call.q, call.k, call.concat_values()))
     call = call.replace(q=q, k=k, v=v, extra_values=None)
 
@@ -47,13 +49,15 @@ def _attend_span(call: AttentionCall, span: Span) -> Tensor:
     def attend() -> Tensor:
         return apply_weights(call, weights(call, span), span)
 
+    # Random numbers repeat in the backward pass, so that dropout drops the same weights.
     if not torch.is_grad_enabled():
         return attend()
     return checkpoint(attend, use_reentrant=False, preserve_rng_state=call.dropout > 0)
 
 
 def _make_span(call: AttentionCall, first: int, end: int) -> Span:
-    """Make the span of queries `first` to `end` with all keys that they may attend to."""
+    """Return the span of queries `first` to `end` with all keys that they may attend to."""
+    # Under a causal mask keys after the last query are left out.
     keys, queries = call.k.shape[2], call.q.shape[2]
     is_cut = call.causal and call.query_index is None
     return call.span(slice(first, end), slice(0, end + keys - queries if is_cut else keys))
@@ -67,21 +71,23 @@ def _rows_per_chunk(call: AttentionCall) -> int:
 
 
 Sums = dict[int, Tensor]
-"""Gradients of the slices of a tensor, summed for each backward pass by its number, so that a pass
-that failed leaves nothing to the next."""
+"""{number of a backward pass: sum of the gradients of a tensor's slices}. A pass that failed leaves
+nothing behind for the next."""
 
 
 class AccumulatingSlicer:
-    """Slice tensors so that the gradients of all slices add up in one buffer.
+    """Slice tensors so that the gradients of all slices are summed in one buffer.
 
-    The gradient of an ordinary slice is a zero tensor as large as the whole, for each chunk.
+    For an ordinary slice, autograd allocates a gradient as large as the whole tensor, once per
+    chunk.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Tensor, Tensor, Sums]] = {}
 
     def __call__(self, tensor: Tensor, tokens: slice) -> Tensor:
-        """Slice tokens of [.., .., M, X]; tensors must live as long as the slicer."""
+        """Slice tokens of [.., .., M, X]."""
+        # Tensors are known by their id, so the slicer keeps each one alive.
         if not tensor.requires_grad or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return slice_tokens(tensor, tokens)
         if id(tensor) not in self._known:
@@ -93,12 +99,12 @@ class AccumulatingSlicer:
 
 
 class _Whole(torch.autograd.Function):
-    """The tensor itself, whose gradient is the sum of those of its slices."""
+    """The identity, with the summed gradients of the slices as its gradient."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, sums: Sums) -> Tensor:
         ctx.sums = sums
-        ctx.set_materialize_grads(False)  # its slices pass no gradient on
+        ctx.set_materialize_grads(False)  # its slices return no gradient
         return tensor.view_as(tensor)
 
     @staticmethod
@@ -108,6 +114,8 @@ class _Whole(torch.autograd.Function):
 
 
 class _Slice(torch.autograd.Function):
+    """A slice that adds its gradient to the sum, in place of returning it."""
+
     @staticmethod
     def forward(ctx: Any, whole: Tensor, tokens: slice, sums: Sums) -> Tensor:
         ctx.shape, ctx.tokens, ctx.sums = whole.shape, tokens, sums
@@ -115,7 +123,8 @@ class _Slice(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:
-        if torch.is_grad_enabled():  # this gradient will be differentiated again
+        # This gradient will be differentiated again, so it must be a part of the graph.
+        if torch.is_grad_enabled():
             zeros = gradient.new_zeros(ctx.shape)
             start, stop = ctx.tokens.start, ctx.tokens.stop
             return zeros.slice_scatter(gradient, 2, start, stop), None, None

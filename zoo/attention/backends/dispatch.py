@@ -1,7 +1,7 @@
 """Choose the backend that computes an attention call, and run it.
 
-`reference` defines the result, `chunked` computes it in parts, `sdpa` and `flex` use fused kernels.
-The choice depends on the fields of the AttentionCall, never on the encoding.
+`reference` defines the result, `chunked` computes it in parts, and `sdpa` and `flex` use fused
+kernels. The choice depends on the fields of the AttentionCall, never on the encoding.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def choose_backend(call: AttentionCall, device: str | None = None) -> tuple[str,
 
     Args:
         call: The call.
-        device: Type of the device, by default that of the call's tensors.
+        device: Type of the device; that of the call's tensors by default.
 
     Returns:
-        The backend's name, and why it was chosen.
+        The backend's name, and the reason for the choice.
     """
     if _is_empty(call):
         return "reference", "nothing to compute"
@@ -35,15 +35,18 @@ def choose_backend(call: AttentionCall, device: str | None = None) -> tuple[str,
     if fields:
         return "chunked", f"{' and '.join(fields)} needs whole rows of scores"
 
+    # Biases for each pair: FlexAttention needs an index function and has no dropout.
     is_cuda = (device or call.q.device.type) == "cuda"
     if call.biases:
         has_block = any(isinstance(one, BlockBias) and one.index is None for one in call.biases)
         if is_cuda and not has_block and not call.dropout:
             return "flex", "a bias for each pair, fused as an index function"
         return "chunked", "a bias for each pair"
+
+    # Everything else fits SDPA: q and k may be wider than v, with low-rank biases as channels.
     is_wider = bool(call.low_rank_biases) or call.q.shape[-1] != call.v.shape[-1]
     if is_wider and _is_single_query(call):
-        return "chunked", "a single query, for which no key is copied to be made wider"
+        return "chunked", "a single query, for which widening all keys would cost more"
     if call.low_rank_biases and not fits_in_channels(call):
         return "chunked", "a low-rank bias of large rank"
     if call.has_window:
@@ -96,7 +99,7 @@ def attend(call: AttentionCall, backend: str = "auto") -> tuple[Tensor, Tensor |
 
 
 def _is_empty(call: AttentionCall) -> bool:
-    """Return if a batch has no samples, or none of them a query; fused kernels refuse it."""
+    """Return whether there are no samples or no queries, which fused kernels refuse."""
     return 0 in (call.q.shape[0], call.q.shape[2])
 
 
@@ -106,5 +109,5 @@ def _full_row_fields(call: AttentionCall) -> list[str]:
 
 
 def _is_single_query(call: AttentionCall) -> bool:
-    """Return if there is one query, and keys need no conversion before their products with it."""
+    """Return whether there is one query, with keys that need no conversion to float32."""
     return call.q.shape[2] == 1 and upcast(call.k) is call.k

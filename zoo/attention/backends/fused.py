@@ -16,24 +16,26 @@ from zoo.errors import OptionError
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 """(score, b, h, q_idx, kv_idx) -> score"""
 
+# Fields of a call that score_mod cannot express, each with what it does.
 OTHER_NEEDS = {
     "transform_scores": "needs whole rows of scores",
     "normalize": "replaces the softmax",
     "extra_output": "adds to the output by the weights",
-    "extra_values": "averages further values",
+    "extra_values": "averages more values",
 }
-"""Fields of a call that score_mod cannot express, each with what it does."""
 ELSE = "use zoo.attend"
 
-# which parts of a split low-rank bias have products that matter in float32
+# Parts (of left, of right) of a split low-rank bias whose products matter in float32: parts 0, 1
+# and 2 have weights 1, 2^-8 and 2^-16, and products below 2^-16 are lost in rounding.
 _PRODUCTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0))
 
 
 def attend_sdpa(call: AttentionCall) -> Tensor:
-    """Compute attention [B, H, N, V + E] by scaled_dot_product_attention.
+    """Compute attention [B, H, N, V + E] with scaled_dot_product_attention.
 
     Low-rank biases of small rank become channels of q and k; all other biases become a mask.
     """
+    # [q, left / scale] [k, right]^T scale = scale q k^T + left right^T
     q, k, v = call.q, call.k, call.concat_values()
     if fits_in_channels(call):
         left, right = _make_channels(call)
@@ -42,6 +44,7 @@ def attend_sdpa(call: AttentionCall) -> Tensor:
     else:
         bias = call.sum_biases()
 
+    # Without a mask tensor the flash kernel applies; it knows a causal mask by a flag.
     has_mask = call.queries.document is not None or call.mask is not None
     is_plain = bias is None and not has_mask and not call.has_window
     is_causal = call.causal and call.is_square and is_plain
@@ -66,7 +69,8 @@ def _attend_fused(
 ) -> Tensor:
     """Call scaled_dot_product_attention for q and k that may be wider than v."""
     width = v.shape[-1]
-    if q.shape[-1] != width:  # one width, a multiple of eight, keeps the flash kernel
+    # The flash kernel needs one width for all three, a multiple of eight. Zeros change no product.
+    if q.shape[-1] != width:
         widest = -(-max(q.shape[-1], width) // 8) * 8
         q, k, v = (F.pad(heads, (0, widest - heads.shape[-1])) for heads in (q, k, v))
     out = F.scaled_dot_product_attention(
@@ -92,7 +96,7 @@ def attend_plain(
     mask: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Compute attention that needs nothing but queries, keys and values, without an AttentionCall.
+    """Compute attention from queries, keys and values only, without an AttentionCall.
 
     Keys and values are not repeated for the query heads that share them.
 
@@ -101,7 +105,7 @@ def attend_plain(
         k: Keys [B, G, M, K].
         v: Values [B, G, M, V].
         scale: Factor of the products of queries and keys; None: K^-1/2.
-        is_causal: Hide keys after their query; N is M.
+        is_causal: Hide keys after their query; requires N = M.
         mask: Attention mask, bool [1|B, 1, 1, M].
         dropout: Dropout of attention weights.
 
@@ -111,21 +115,21 @@ def attend_plain(
     heads, count = q.shape[1:3]
     if count > 1:
         return _attend_fused(q, k, v, mask, is_causal, scale, dropout)
-    # the query heads that share a key head are queries of that head
+    # For one token, the H / G query heads that share a key head are queries of that head.
     rows = q.reshape(q.shape[0], k.shape[1], -1, q.shape[-1])
     out = F.scaled_dot_product_attention(rows, k, v, mask, dropout_p=dropout, scale=scale)
     return out.reshape(q.shape[0], heads, 1, -1)
 
 
 def attend_flex(call: AttentionCall) -> Tensor:
-    """Compute attention [B, H, N, V + E] by FlexAttention.
+    """Compute attention [B, H, N, V + E] with FlexAttention.
 
-    Biases become a score_mod, the attention mask a block mask. Both are compiled on a GPU; the
-    compiler reuses its result for the same shapes and the same code of a bias.
+    Biases become a score_mod and the attention mask becomes a block mask. Both are compiled on a
+    GPU; the compiler reuses its result for equal shapes and equal code of a bias.
     """
     compiled = call.q.is_cuda and not torch.compiler.is_compiling()
     attention = torch.compile(flex_attention) if compiled else flex_attention
-    # compiled, it never holds all pairs
+    # A compiled create_block_mask never materializes the mask of all pairs.
     make_mask = torch.compile(create_block_mask) if compiled else create_block_mask
 
     blocks = None
@@ -142,7 +146,7 @@ def attend_flex(call: AttentionCall) -> Tensor:
 
 
 def _add_biases(call: AttentionCall) -> ScoreMod | None:
-    """Make a score_mod that adds all biases; None if there are none."""
+    """Make a score_mod that adds all biases; None without biases."""
     bias = call.bias_function()
     if bias is None:
         return None
@@ -150,22 +154,23 @@ def _add_biases(call: AttentionCall) -> ScoreMod | None:
 
 
 def make_score_mod(call: AttentionCall, q: Tensor, name: str) -> ScoreMod:
-    """Make a score_mod of a call that only adds biases to scores and changes their scale.
+    """Make a score_mod from a call that only adds biases to scores and changes their scale.
 
     Args:
         call: The call.
         q: The queries that it was made from.
-        name: What to call its encodings in an error.
+        name: Name of its encodings in error messages.
 
     Raises:
-        OptionError: The call does something else.
+        OptionError: The call does more than that.
     """
     for field, need in OTHER_NEEDS.items():
         if getattr(call, field) is not None:
-            raise OptionError("encoding", f"{name} {need}, which no score_mod gets; {ELSE}")
+            raise OptionError("encoding", f"{name} {need}, which no score_mod can do; {ELSE}")
     if call.q is not q:
         problem = f"{name} transforms queries and keys, which a score_mod cannot"
         raise OptionError("encoding", f"{problem}; {ELSE}, or its transform_query and _key")
+    # FlexAttention scales scores by K^-1/2 before it calls a score_mod.
     factor, add = call.scale * q.shape[-1] ** 0.5, _add_biases(call)
 
     def change(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -191,10 +196,10 @@ def block_mask(
         keys: Number of keys M.
         queries: Number of queries N, the last of these tokens; None: all.
         causal: Hide keys after their query.
-        window: How many tokens back a query attends, itself included, and as many ahead if not
+        window: How many tokens back a query attends, including itself, and as many ahead if not
             causal; None: all.
-        document: Document numbers [M] or [B, M] of packed texts, -1 for padding.
-        device: Where the mask is used.
+        document: Document numbers [M] or [B, M] of packed sequences, -1 for padding.
+        device: Device of the mask.
 
     Returns:
         The mask, for `flex_attention(..., block_mask=...)`.
@@ -205,6 +210,7 @@ def block_mask(
     count = keys if queries is None else queries
     if not 1 <= count <= keys:
         raise OptionError("queries", f"{count} queries are not among {keys} keys")
+    # A call with heads of width 1 has the same mask as a real one.
     index = torch.arange(keys, device=device, dtype=torch.float32)[:, None]
     tokens = Tokens.at(index[None], index, document=document, ordered=True)
     heads = index.expand(1, 1, keys, 1)
@@ -230,8 +236,8 @@ def _mask_batch(call: AttentionCall) -> int | None:
 
 
 def fits_in_channels(call: AttentionCall) -> bool:
-    """Return if low-rank biases are cheaper as channels of q and k than as a mask."""
-    # positions overflow float16
+    """Return whether low-rank biases are cheaper as channels of q and k than as a mask."""
+    # Positions overflow float16.
     if not call.low_rank_biases or call.q.dtype == torch.float16:
         return False
     parts = 1 if torch.finfo(call.q.dtype).bits >= 32 else len(_PRODUCTS)
@@ -242,7 +248,7 @@ def fits_in_channels(call: AttentionCall) -> bool:
 def _make_channels(call: AttentionCall) -> tuple[list[Tensor], list[Tensor]]:
     """Make channels for q and k, so that scale q k^T includes the low-rank biases in q's dtype.
 
-    A bias that is constant along rows is dropped, since a softmax does not see it.
+    A bias that is constant along rows is dropped, because a softmax does not depend on it.
     """
     lefts, rights = [], []
     for left, right in call.low_rank_biases:
@@ -255,7 +261,7 @@ def _make_channels(call: AttentionCall) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _split_product(left: Tensor, right: Tensor, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
-    """Split left right^T into products of tensors of `dtype` that add up to it in float32."""
+    """Split left right^T into products of tensors of `dtype` whose sum is exact to float32."""
     if torch.finfo(dtype).bits >= 32:
         return [(left.to(dtype), right.to(dtype))]
     a, b = _split_digits(left, dtype), _split_digits(right, dtype)
@@ -263,7 +269,8 @@ def _split_product(left: Tensor, right: Tensor, dtype: torch.dtype) -> list[tupl
 
 
 def _split_digits(tensor: Tensor, dtype: torch.dtype) -> list[Tensor]:
-    """Split a tensor into three of `dtype` whose sum is it: 3 x 8 bits are float32's 24."""
+    """Split a tensor into a sum of three tensors of `dtype`: 3 x 8 bits are float32's 24."""
+    # Each part is what rounding to `dtype` lost of the parts before.
     parts = []
     for _ in range(3):
         parts.append(tensor.to(dtype))

@@ -1,4 +1,4 @@
-"""The reference backend: the definition of attention, with all scores of a span at once."""
+"""The reference backend, which defines attention: all scores of a span at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def attend_reference(call: AttentionCall) -> Tensor:
 
 
 def weights(call: AttentionCall, span: Span | None = None) -> Tensor:
-    """Compute attention weights [B, H, n, m] in at least float32; rows that see nothing are 0."""
+    """Compute weights [B, H, n, m] in at least float32; rows without visible keys are 0."""
     return normalize_scores(call, scores(call, span), span)
 
 
@@ -31,11 +31,12 @@ def scores(call: AttentionCall, span: Span | None = None) -> Tensor:
             upcast(span.slice_queries(call.q)) * call.scale, upcast(span.slice_keys(call.k))
         )
         bias, hidden = call.sum_biases(span), _hide(call, span)
+        # A transform sees biased scores of visible and hidden pairs, and tells them by the mask.
         if call.transform_scores is not None:
             biased = products if bias is None else products + bias
             products = call.transform_scores(biased, attention_mask(call, span), span)
             bias = None
-        # summed first, because they have fewer numbers than the products
+        # Biases and mask are summed first: they often broadcast and are smaller than the products.
         additions = [part for part in (bias, hidden) if part is not None]
         return products + sum(additions[1:], additions[0]) if additions else products
 
@@ -47,6 +48,8 @@ def normalize_scores(call: AttentionCall, scores: Tensor, span: Span | None = No
             return call.normalize(scores, attention_mask(call, span), span or call.full_span)
         if call.keys.document is None and call.mask is None:  # each token sees itself
             return scores.softmax(-1)
+
+        # A softmax over -inf is NaN: rows without visible keys are replaced before and after it.
         is_blind = ~attention_mask(call, span).any(-1, keepdim=True)
         return scores.masked_fill(is_blind, 0).softmax(-1).masked_fill(is_blind, 0)
 
@@ -66,7 +69,7 @@ def apply_weights(call: AttentionCall, weights: Tensor, span: Span | None = None
 
 
 def attention_mask(call: AttentionCall, span: Span | None = None) -> Tensor:
-    """Evaluate which keys each query may attend to, bool [1|B, 1, n, m]."""
+    """Compute which keys each query may attend to, bool [1|B, 1, n, m]."""
     span = span or call.full_span
     if call.visible is None:
         return call.q.new_ones((1, 1, *span.size), dtype=torch.bool)
@@ -74,7 +77,7 @@ def attention_mask(call: AttentionCall, span: Span | None = None) -> Tensor:
 
 
 def _hide(call: AttentionCall, span: Span) -> Tensor | None:
-    """Make a bias [1|B, 1, n, m] of -inf at hidden pairs; None if all are visible."""
+    """Make a bias [1|B, 1, n, m] that is -inf at hidden pairs; None if all are visible."""
     if call.visible is None:
         return None
     visible = call.evaluate(call.visible, span)
@@ -82,8 +85,6 @@ def _hide(call: AttentionCall, span: Span) -> Tensor | None:
 
 
 def _multiply(q: Tensor, k: Tensor) -> Tensor:
-    """Compute q k^T [B, H, n, m].
-
-    For a single query as k q^T, of which MKL is faster by a third.
-    """
+    """Compute q k^T [B, H, n, m]."""
+    # For a single query MKL computes (k q^T)^T faster by a third.
     return (k @ q.mT).mT if q.shape[2] == 1 else q @ k.mT
