@@ -213,7 +213,7 @@ def test_gates_of_turned_keys_are_refused():
     call = called()
     with pytest.raises(
         OptionError,
-        match="grape_a reads queries and keys as projected, but an encoding before it changes them; list it first",
+        match="grape_a reads projected queries and keys, but an encoding before it changes them; list it first",
     ):
         scores(zoo.encoding(["rope", "grape_a"], dims()).double(), call)
     assert scores(zoo.encoding(["grape_a", "carope"], dims()).double(), call).isfinite().any()

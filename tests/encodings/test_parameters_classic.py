@@ -154,11 +154,11 @@ def test_whoever_refuses_a_grid_says_why(name):
 def test_a_reason_names_what_takes_the_place():
     assert (
         refusal("rope", 3)
-        == "rope takes 1 axis, not 3: rope_axial and rope_mixed are its forms on grids"
+        == "rope takes 1 axis, not 3: rope_axial and rope_mixed are its forms for grids"
     )
-    assert refusal("kerple", 2).endswith("distances along a text; alibi and t5 accept grids")
+    assert refusal("kerple", 2).endswith("distances in sequences; alibi and t5 accept grids")
     assert refusal("fox", 2).endswith("it depends on the order of tokens, and a grid has none")
-    assert refusal("rope_axial", 1).endswith("rope is its form on a text")
+    assert refusal("rope_axial", 1).endswith("rope is its form for text")
     assert refusal("alibi", 4) == "alibi takes 1 or 2 or 3 axes, not 4"
 
 

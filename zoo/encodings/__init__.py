@@ -1,1 +1,1 @@
-"""One file per encoding, named as in recipes. A new file here changes nothing elsewhere."""
+"""The encodings, one file each, named as in recipes. A new file registers itself."""

@@ -18,9 +18,10 @@ from zoo.registry import register
 class ALiBi(Encoding):
     """scores - m_h |p_i - p_j|, m_h = 2^(-8h/H) for h = 1..H
 
-    If H is no power of two: the slopes of the power n below it, then the 1st, 3rd, 5th ... slopes
-    of 2n. On a grid |p_i - p_j| is the sum of distances along its axes or, with `distance`
-    euclidean, the straight-line distance (CROMA; Fuller et al. 2023, arXiv:2311.00566).
+    If H is not a power of two, the slopes are those of the next smaller power n, followed by the
+    1st, 3rd, 5th ... slopes of 2n. On a grid |p_i - p_j| is the sum of distances along the axes or,
+    with `distance` euclidean, the straight-line distance (CROMA; Fuller et al. 2023,
+    arXiv:2311.00566).
     """
 
     shift_invariant = True
@@ -37,7 +38,9 @@ class ALiBi(Encoding):
         if not call.is_ordered:
             distance = self._distance(call)
             return call.add_bias(lambda b, h, i, j: -slopes[h] * distance(b, h, i, j))
-        # relative to the last token: small, and so exact, where it matters
+
+        # No key is ahead: -m (p_i - p_j) is a sum of two terms of rank 1. Positions relative to the
+        # last token stay small, and so exact, for recent tokens.
         last = call.keys.pos[:, -1:]
         rows = slopes[:, None, None] * (call.queries.pos - last)[:, None]  # [1|B, H, N, 1]
         columns = slopes[:, None, None] * (call.keys.pos - last)[:, None]  # [1|B, H, M, 1]
@@ -58,7 +61,7 @@ class ALiBi(Encoding):
 
 def head_slopes(heads: int, like: Tensor) -> Tensor:
     """Return the slopes of ALiBi, [H]."""
-    power = 1 << (heads.bit_length() - 1)
+    power = 1 << (heads.bit_length() - 1)  # the largest power of two up to H
     whole = torch.arange(1, power + 1, device=like.device, dtype=like.dtype) / power
     between = (torch.arange(heads - power, device=like.device, dtype=like.dtype) + 0.5) / power
     return torch.exp2(-8 * torch.cat([whole, between]))

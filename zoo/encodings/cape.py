@@ -19,12 +19,12 @@ from zoo.registry import Between, register
 class CAPE(Encoding):
     """x + sinusoid(p'), p' = (p + shift_b + jitter_bt) scale_b in training, p' = p in evaluation
 
-    shift ~ U(-global_shift, global_shift) per sample and axis, jitter ~ U(-local_shift,
-    local_shift) steps between tokens, per token and axis, log scale ~ U(-log scale, log scale) per
-    sample; `centre` subtracts the mean of p. Images have symmetric coordinates, two wide, and waves
-    in every direction: [cos | sin] of pi 10^(k/(D/2 - 1)) (row cos k + column sin k), k = 0 ..
-    D/2 - 1. The defaults are those of text; published code gives images global_shift 0.5 and scale
-    1.4. Jitter beyond half a step changes the order.
+    Shifts are U(-global_shift, global_shift) per sample and axis. Jitters are U(-local_shift,
+    local_shift) times the distance of neighbours, per token and axis; above half of it they change
+    the order. Logarithms of scales are U(-log scale, log scale) per sample. `centre` subtracts the
+    mean of p. Images have symmetric coordinates from -1 to 1 and waves in all directions:
+    [cos | sin] of pi 10^(k/(D/2 - 1)) (row cos k + column sin k), k = 0 .. D/2 - 1. The defaults
+    are those for text; for images the published code has global_shift 0.5 and scale 1.4.
     """
 
     axes = (1, 2)
@@ -44,6 +44,7 @@ class CAPE(Encoding):
         self.global_shift, self.local_shift, self.scale = global_shift, local_shift, scale
         self.centre = centre
         self.coordinates = "index" if dims.axes == 1 else "symmetric"
+        # The mean needs all tokens; positions relative to it do not depend on where they start.
         self.shift_invariant = self.needs_full_sequence = centre
 
     def embed(self, tokens: Tokens) -> Tokens:
@@ -65,7 +66,7 @@ class CAPE(Encoding):
 
 
 def mean_positions(tokens: Tokens) -> Tensor:
-    """Return the mean coordinates [1|B, N, P] of each token's document, special tokens excluded."""
+    """Return the mean coordinates [1|B, N, P] of each token's document, without special tokens."""
     pos, document, has_position = tokens.pos, tokens.document, tokens.has_position
     batch = max(len(one) for one in (pos, document, has_position) if one is not None)
     pos = pos.expand(batch, -1, -1)
@@ -73,7 +74,8 @@ def mean_positions(tokens: Tokens) -> Tensor:
     if has_position is not None:
         counted = counted * has_position[..., None]
 
-    number = torch.zeros_like(pos[..., 0], dtype=torch.long)  # of a token's document in its row
+    # Number the documents of each row, then sum coordinates and counts per document.
+    number = torch.zeros_like(pos[..., 0], dtype=torch.long)
     if document is not None:
         changes = document.diff(dim=1, prepend=document[:, :1]) != 0
         number = number + changes.cumsum(1)

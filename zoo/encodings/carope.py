@@ -21,9 +21,9 @@ from zoo.registry import Between, register
 class CARoPE(CumulativeRotary):
     """pairs (2t, 2t+1) of q_i rotate by sum_{l <= i} f_l^t, f = 1 / (softplus(frequency(x)) + 1)
 
-    Each head has a frequency of its own. Training starts as RoPE, as the paper says without saying
-    how: here the weight is zero and a bias, which its formula lacks, gives f = base^(-2/K), so that
-    f^t are the frequencies of RoPE. Pairs count from 0, as RoPE's do.
+    Each head has its own frequency. The paper starts training as RoPE but does not say how: here
+    the weight is zero and a bias, which its formula lacks, gives f = base^(-2/K), so that the
+    powers f^t are the frequencies of RoPE. Pairs count from 0, as in RoPE.
     """
 
     def __init__(self, dims: Dims, *, base: Annotated[float, Between(2)] = 10000.0) -> None:
@@ -31,6 +31,7 @@ class CARoPE(CumulativeRotary):
         check_head_dim(self)
         self.frequency = nn.Linear(dims.dim, dims.num_kv_heads)
         nn.init.zeros_(self.frequency.weight)
+        # f = base^(-2/K) needs softplus(bias) = base^(2/K) - 1.
         initial = base ** (2 / dims.head_dim) - 1
         nn.init.constant_(
             self.frequency.bias, initial + math.log(-math.expm1(-initial))
@@ -44,8 +45,8 @@ class CARoPE(CumulativeRotary):
         yield from super().panels(call)
         base = call.keys.per_token["log_frequency"].exp()
         caption = (
-            "Frequency f of tokens, whose powers rotate the pairs: where quantiles differ, the pace"
-            " depends on content."
+            "Frequency f of tokens, whose powers rotate the pairs: if quantiles differ, it depends"
+            " on content."
         )
         title, unit = "Chosen frequencies", "f, 0 to 1"
         yield from spread_panel(title, unit, base, call.keys, caption, kind="key head")

@@ -41,7 +41,7 @@ class ComRoPEAP(Rotary):
         self.generators = nn.Parameter(torch.randn(shape) * std)  # [G, m, b, b]
 
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
-        # a fraction of an image never leaves the range of training
+        # Fractions of an image never leave the range seen in training.
         return {"linear": {}} if self.dims.axes > 1 else {}
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:

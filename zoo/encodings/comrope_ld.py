@@ -26,7 +26,7 @@ class ComRoPELD(Rotary):
     """block j of b channels of q and k rotates by exp((sum_a scales[a, j] p_a) S_j)
 
     S = generators - generators^T. To fine-tune a model without rotations, set `generators` to zero:
-    every rotation is then the identity, and all parameters but `scales` receive a gradient.
+    every rotation is then the identity, and all parameters except `scales` receive a gradient.
     """
 
     shared = False
@@ -43,13 +43,14 @@ class ComRoPELD(Rotary):
         self.scales = nn.Parameter(torch.randn(dims.axes, *shape[:2]))  # [P, G, m]
 
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
-        # a fraction of an image never leaves the range of training
+        # Fractions of an image never leave the range seen in training.
         return {"linear": {}} if self.dims.axes > 1 else {}
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         return adapt_axes(value, source.dims, self.dims) if name == "scales" else value
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
+        # All axes rotate a block by the same S, so they commute: add up the times.
         scales = upcast(self.scales)[:, :, None]  # [P, G, 1, m]
         parts = [pos[:, None, :, axis, None] * scales[axis] for axis in range(len(scales))]
         times = sum(parts[1:], parts[0])  # [1|B, G, N, m]

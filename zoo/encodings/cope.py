@@ -1,4 +1,4 @@
-"""Contextual positions, counted by gates (CoPE; Golovneva et al. 2024, arXiv:2405.18719)."""
+"""Contextual positions that gates count (CoPE; Golovneva et al. 2024, arXiv:2405.18719)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ class CoPE(Encoding):
     """scores + z_i[p_ij], p_ij = min(sum_{t=j..i} sigmoid(scores_it), max_positions - 1)
 
     z_i = q_i table^T is interpolated linearly between floor(p) and ceil(p). Gates come from the
-    scores so far; keys that a query does not see count nothing. The table starts at zero, as in
-    the paper's listing and the authors' code. By default that code divides z by sqrt(K) too, which
-    the listing does not.
+    scores so far; hidden keys are not counted. The table starts at zero, as in the paper's listing
+    and the authors' code. By default that code also divides z by sqrt(K); the listing does not.
     """
 
     shared, shift_invariant, causal_only = False, True, True
@@ -30,6 +29,7 @@ class CoPE(Encoding):
         self.table = nn.Parameter(torch.zeros(max_positions, dims.head_dim))  # [positions, K]
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+        # More positions repeat the last row, where counts were clamped in training.
         if len(value) == len(self.table):
             return value
         return value[torch.arange(len(self.table)).clamp(max=len(value) - 1)]
@@ -41,7 +41,7 @@ class CoPE(Encoding):
             counts = self._count(call, scores, visible, span)[1]  # [B, H, n, m]
             counts = counts.clamp(max=len(self.table) - 1)
             rows = span.slice_queries(z)
-            # a count that is NaN has no index; the sum below passes it on
+            # NaN is no index: it becomes row 0 here, and the interpolation below passes it on.
             below = rows.gather(-1, counts.floor().long().clamp(min=0))
             above = rows.gather(-1, counts.ceil().long().clamp(min=0))
             return scores + below.lerp(above, counts - counts.floor())
@@ -58,14 +58,14 @@ class CoPE(Encoding):
         yield head_panel("Gates", "mean gate, 0 to 1", mean, caption)
 
         caption = (
-            "Position of the first visible key: far below the number of keys, few are counted."
+            "Position of the first visible key: if far below the number of keys, few are counted."
         )
         mean = mean_over_rows(counts.amax(-1), visible)
         yield head_panel("Positions counted", "positions", mean, caption)
 
         last = len(self.table) - 1
         caption = (
-            f"Pairs beyond the last of {last + 1} positions, which all look alike to the head."
+            f"Pairs beyond the last of {last + 1} positions, which the head cannot tell apart."
         )
         mean = mean_over_pairs((counts > last).to(counts.dtype), visible)
         yield head_panel("Clamped positions", "share of pairs", mean, caption)
@@ -74,6 +74,7 @@ class CoPE(Encoding):
         self, call: AttentionCall, scores: Tensor, visible: Tensor, span: Span
     ) -> tuple[Tensor, Tensor]:
         """Return gates, and their sums from each key to the query, [B, H, N, M]."""
+        # Sums run from the query back to the key: a cumulative sum from the right.
         past = call.evaluate(lambda b, h, i, j: j <= call.key_index(i), span)
         gates = scores.sigmoid() * (visible & past)
         return gates, gates.flip(-1).cumsum(-1).flip(-1)

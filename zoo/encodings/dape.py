@@ -1,4 +1,4 @@
-"""Biases that adapt to the scores (DAPE; Zheng et al. 2024, arXiv:2405.14722)."""
+"""Biases that an MLP adapts to the scores (DAPE; Zheng et al. 2024, arXiv:2405.14722)."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ class DAPE(Encoding):
         if not call.biases and not call.low_rank_biases:
             problem = "dape adapts the biases of encodings before it, and there is none"
             raise OptionError("encoding", f"{problem}: write [alibi, dape]")
+        # Activation checkpointing may call `adapt_bias` again after the parameters changed.
         first, last = freeze_linear(self.net[0]), freeze_linear(self.net[2])
 
         def adapt_bias(scores: Tensor, visible: Tensor, span: Span) -> Tensor:

@@ -18,10 +18,10 @@ from zoo.registry import Between, register
 class FIRE(Encoding):
     """scores + f(psi(|p_i - p_j|) / psi(max(p_i, tau)))_h, psi(x) = log(|c x| + 1)
 
-    tau = |threshold_scale threshold|, and f is Linear, ReLU, Linear with `hidden` units and an
-    output per head. Distances are relative to the query's position, so scores depend on it.
-    Defaults are those of the paper's listing, whose network starts as PyTorch initialises it; for
-    texts much shorter than `threshold` all distances are relative to it, so choose a smaller one.
+    tau = |threshold_scale threshold|, and f is Linear, ReLU, Linear with `hidden` units and one
+    output per head. Distances are relative to the query's position, so scores depend on it. The
+    defaults are those of the paper's listing, whose network keeps PyTorch's initialization. For
+    texts much shorter than `threshold` all distances are relative to it: choose a smaller one.
     """
 
     shared = False
@@ -45,6 +45,7 @@ class FIRE(Encoding):
     def modify(self, call: AttentionCall) -> AttentionCall:
         apply_net, c = self._freeze_net(), upcast(self.c)
         largest = torch.maximum(call.queries.pos[:, None], self._tau())
+        # 1e-6 avoids 0 / 0 for c = 0, as in the paper's listing.
         scale = (c * largest).abs().log1p() + 1e-6  # [1|B, 1, N, 1]
 
         def compute_block(span: Span) -> Tensor:
@@ -62,7 +63,7 @@ class FIRE(Encoding):
         yield curve_panel(title, "relative distance", "added to scores", ratios, curves, caption)
         caption = "Queries before this position use it in place of their own position."
         yield head_panel("Threshold", "tokens", self._tau()[None], caption)
-        caption = "How strongly the logarithm compresses distances; near 0 not at all."
+        caption = "Strength of the logarithmic compression of distances; near 0 there is none."
         yield head_panel("Compression", "c, per token", upcast(self.c)[None], caption)
 
     def _freeze_net(self) -> Callable[[Tensor], Tensor]:

@@ -19,15 +19,15 @@ from zoo.registry import Between, register
 class FoPE(Rotary):
     """(x1, x2) -> (x1 C - x2 S, x2 C + x1 S), C = cos(p w) cosine_h, S = sin(p w) sine_h
 
-    w_t = base^(-2t/K) >= 2 pi / length; x1 and x2 are the halves of q, and of k. `sine` and
-    `cosine` are frozen: each column has one of the F waves that fit the length of training (at
-    least the first), spread evenly, and noise on all, N(0, gain^2 2 / (F + columns)). Pairs past
-    the min(F, K/4) columns stay as they are. C and S are on no circle, so scores depend also on
+    w_t = base^(-2t/K) >= 2 pi / length; x1 and x2 are the halves of q or k. `sine` and `cosine` are
+    frozen: each column selects one of the F waves that fit the training length (at least the
+    first), spread evenly, and adds noise N(0, gain^2 2 / (F + columns)) of all F. Pairs past the
+    min(F, K/4) columns stay unchanged. (C, S) is not on the unit circle, so scores depend also on
     absolute positions.
     """
 
     shared, shift_invariant, identity_at_zero = False, False, False
-    axes_reason = "its waves fit the length of a text; rope_axial and rope_mixed accept grids"
+    axes_reason = "its waves fit a training length; rope_axial and rope_mixed accept grids"
     sine: Tensor
     cosine: Tensor
 
@@ -44,6 +44,7 @@ class FoPE(Rotary):
         frequencies = [base ** (-2 * t / dims.head_dim) for t in range(dims.head_dim // 2)]
         self.count = max(sum(w >= 2 * math.pi / dims.tokens for w in frequencies), 1)
 
+        # A frozen matrix of Fourier coefficients: one wave per column, plus noise.
         columns = min(self.count, max(dims.head_dim // 4, 1))
         chosen = torch.arange(columns) * self.count // columns
         identity = torch.eye(self.count)[chosen].T  # [F, columns]
@@ -53,7 +54,7 @@ class FoPE(Rotary):
             self.register_buffer(name, identity + noise)  # [G, F, columns]
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
-        added = self.count - source.count  # longer waves, which no column of the source has
+        added = self.count - source.count  # longer waves, which the source has no rows for
         if added < 0 or (source.base, source.dims.head_dim) != (self.base, self.dims.head_dim):
             return None
         return F.pad(value, (0, 0, 0, added)) if added else value
@@ -69,5 +70,6 @@ class FoPE(Rotary):
         return (self.base ** (-2 * steps / self.dims.head_dim))[None, None]
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
-        pairs = x.unflatten(-1, (2, -1)).mT.flatten(-2)  # channels t and t + K/2 side by side
+        # Interleave the halves, so that channels t and t + K/2 form a pair.
+        pairs = x.unflatten(-1, (2, -1)).mT.flatten(-2)
         return rotate_pairs(pairs, *tables).unflatten(-1, (-1, 2)).mT.flatten(-2)

@@ -15,8 +15,8 @@ from zoo.registry import register
 class FoX(Encoding):
     """scores + c_i - c_j, c_i = sum_{l <= i} log f_l, f = sigmoid(gate(x))
 
-    As in the published code, weights of `gate` start as N(0, 0.02^2) and its biases at 0, so that a
-    token passes half of the past. `init_bias` opens the gates at first: with 4 it passes 98 %.
+    As in the published code, weights of `gate` start as N(0, 0.02^2) and its biases at 0, so that
+    each token halves the weight of the past. `init_bias` opens the gates: 4 keeps 98 %.
     """
 
     shared, shift_invariant, causal_only = False, True, True
@@ -32,7 +32,7 @@ class FoX(Encoding):
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         sums = call.keys.per_token["log_forget"].cumsum(1).mT[..., None]  # [B, H, M, 1]
-        # relative to the last token: small, and so exact, where it matters
+        # Sums relative to the last token stay small, and so exact, for recent tokens.
         sums = sums - sums[:, :, -1:]
         one = sums.new_ones(1, 1, 1, 1)
         queries = call.select_queries(sums)
@@ -40,7 +40,7 @@ class FoX(Encoding):
 
     def panels(self, call: AttentionCall) -> Panels:
         logs = call.keys.per_token["log_forget"]
-        caption = "Share of earlier tokens that passes a token: near 1 a head keeps the past."
+        caption = "Factor of earlier tokens at each token: near 1 a head keeps the past."
         yield from spread_panel("Forget gates", "gate, 0 to 1", logs.exp(), call.keys, caption)
-        caption = "Number of tokens that halve the weight of earlier ones: few for local heads."
+        caption = "Number of tokens that halve the weight of earlier ones: small for local heads."
         yield from half_life_panel(logs, call.keys, caption)

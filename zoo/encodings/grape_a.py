@@ -1,4 +1,4 @@
-"""Linear biases, slopes chosen by tokens (additive GRAPE; Zhang et al. 2025, arXiv:2512.07805)."""
+"""Linear biases with learned slopes (additive GRAPE; Zhang et al. 2025, arXiv:2512.07805)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class GRAPEA(Encoding):
 
     m_h are the slopes of alibi. `by` query puts q_i in place of k_j; both, the paper's main form,
     adds softplus(v_h . q_i / sqrt(K)), v = query_gate / |query_gate|, to the softplus of the key.
-    Each is the paper's unipotent action of low rank, and alibi if gates are the same for all
-    tokens. The gates read queries and keys as projected, so no encoding before it may have changed
-    them.
+    Each form is a unipotent action of low rank in the paper, and equals alibi if gates are the same
+    for all tokens. The gates read projected queries and keys, which no encoding before it may
+    change.
     """
 
     shared, shift_invariant, causal_only, reads_keys = False, True, True, True
-    axes_reason = "its authors define it on distances along a text; alibi and t5 accept grids"
+    axes_reason = "its authors define it for distances in sequences; alibi and t5 accept grids"
 
     def __init__(self, dims: Dims, *, by: Literal["key", "query", "both"] = "key") -> None:
         super().__init__(dims)
@@ -40,16 +40,17 @@ class GRAPEA(Encoding):
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         if call.q is not call.raw_query:
-            problem = "reads queries and keys as projected, but an encoding before it changes them"
+            problem = "reads projected queries and keys, but an encoding before it changes them"
             raise OptionError("encoding", f"{self.name} {problem}; list it first")
         for gate, on_key in self._gates():
             call = self._penalize(call, gate, on_key)
         return call
 
     def panels(self, call: AttentionCall) -> Panels:
-        if call.q is not call.raw_query:  # a later encoding has changed what the gates read
+        # Another encoding changed the queries and keys that the gates read.
+        if call.q is not call.raw_query:
             return
-        caption = "Penalty per token of distance, chosen by tokens: small ones are attended longer."
+        caption = "Penalty per token of distance, chosen by tokens: small ones extend attention."
         gates = self._gates()
         for gate, on_key in gates:
             heads, tokens = (call.k, call.keys) if on_key else (call.q, call.queries)
@@ -59,7 +60,7 @@ class GRAPEA(Encoding):
             yield from spread_panel(title, "score per token", slopes, tokens, caption)
 
     def _gates(self) -> list[tuple[Tensor, bool]]:
-        """Return the gates [H, K], each with whether it reads keys."""
+        """Return the gates [H, K], each with True if it reads keys."""
         if self.query_gate is not None:
             return [(self.gate, True), (self.query_gate, False)]
         return [(self.gate, self.by == "key")]
@@ -72,7 +73,9 @@ class GRAPEA(Encoding):
             return call.add_bias(
                 lambda b, h, i, j: -rates[b, h, j if on_key else i] * call.distance(b, i, j)
             )
-        # relative to the last token: small, and so exact, where it matters
+
+        # No key is ahead: s (p_i - p_j) is a sum of two terms of rank 1. Positions relative to the
+        # last token stay small, and so exact, for recent tokens.
         last = call.keys.pos[:, -1:]
         rows, columns = ((one.pos - last)[:, None] for one in (call.queries, call.keys))
         one = slopes.new_ones(1, 1, 1, 1)

@@ -21,10 +21,10 @@ from zoo.registry import Between, register
 class GRAPEAP(Encoding):
     """scores + m_h sum_{l=j+1..i} log sigmoid(P_i . R_l P'_l / size), P = path(x), P' = P / rms(P)
 
-    m_h are the slopes of alibi. R_l rotates the `size` channels of P' by one radian per position:
-    as in the published code, at the key's side alone, so the bias is not shift-invariant. If P does
-    not depend on the query it is fox, if P is 0 alibi with slopes m_h log 2. Sums follow the order
-    of tokens.
+    m_h are the slopes of alibi. R_l rotates the `size` channels of P' by one radian per position.
+    As in the published code it rotates only the key's side, so the bias is not shift-invariant. If
+    P does not depend on the query, the bias is that of fox; if P is 0, that of alibi with slopes
+    m_h log 2. Sums follow the order of tokens.
     """
 
     shared, causal_only, identity_at_zero = False, True, True
@@ -43,17 +43,17 @@ class GRAPEAP(Encoding):
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         logs = self._log_gates(call)
-        # sums from the query back to the key: small, and so exact, where it matters
+        # Sums run from the query back to the key, so that they are small, and exact, for near keys.
         sums = logs.flip(-1).cumsum(-1).flip(-1) - logs  # [B, H, N, M]
         return call.add_bias(bias_from_table(sums))
 
     def panels(self, call: AttentionCall) -> Panels:
         steps = -mean_over_pairs(self._log_gates(call), attention_mask(call))
-        caption = "Mean penalty by a token between key and query: heads near 0 attend far."
+        caption = "Mean penalty of a token between key and query: heads near 0 attend far."
         yield head_panel("Steps of paths", "score per token", steps, caption)
 
     def _log_gates(self, call: AttentionCall) -> Tensor:
-        """Return what token j adds to the scores of query i with keys before j, [B, H, N, M]."""
+        """Return what token j adds to the scores of query i for all keys before j, [B, H, N, M]."""
         with disable_autocast(call.q.device):
             path = call.keys.per_token["path"].transpose(1, 2)  # [B, H, M, size]
             angles = call.keys.pos[:, None].expand(-1, -1, -1, self.size // 2)

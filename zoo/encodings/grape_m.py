@@ -19,24 +19,25 @@ from zoo.encodings.common.spectral_rotation import (
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 
-LOG_SCALE = 16  # of the parameter, as in the published code
+LOG_SCALE = 16  # scale of the parameter, as in the published code
 
 
 @register
 class GRAPEM(Rotary):
     """q and k rotate by exp(p sum_s (a_s b_s^T - b_s a_s^T)), with learned frequencies or planes
 
-    By default what the published code trains: pairs (2t, 2t+1) rotate by
-    p exp(log_frequencies[t] / 16) for all heads alike, at first as RoPE. The parameter is 16 times
-    the logarithm, as published, so that an optimiser with steps of fixed size, as Adam, moves
-    frequencies 16 times more slowly. With `planes` the paper's mixture: that many for each head,
+    The default is what the published code trains: pairs (2t, 2t+1) rotate by
+    p exp(log_frequencies[t] / 16), the same for all heads, initially as RoPE. The parameter is 16
+    times the logarithm, as published, so that Adam, whose steps have a fixed size, moves
+    frequencies 16 times more slowly. `planes` chooses the paper's mixture: so many planes per head,
     a_s = first[s] and b_s = second[s], which need not commute. No published code trains it; here
-    they start orthogonal, with frequencies base^(-s/planes).
+    the planes start orthogonal, with frequencies base^(-s/planes).
     """
 
     shared = False
     axes_reason = (
-        "its authors rotate by positions of a text; rope_mixed, string and comrope_ld accept grids"
+        "its authors rotate by positions in a sequence; "
+        "rope_mixed, string and comrope_ld accept grids"
     )
 
     def __init__(
@@ -56,7 +57,7 @@ class GRAPEM(Rotary):
         if 2 * planes > dims.head_dim:
             problem = f"{planes} planes do not fit into the head dim {dims.head_dim}"
             raise OptionError("planes", f"grape_m: {problem}")
-        # sides of a square whose area is the frequency
+        # The frequency of an orthogonal plane is |a| |b|, so both vectors have its square root.
         lengths = base ** (-0.5 * torch.arange(planes) / planes)
         random = torch.randn(dims.num_kv_heads, dims.head_dim, 2 * planes)
         frames = torch.linalg.qr(random)[0].mT.unflatten(1, (2, planes))

@@ -1,4 +1,4 @@
-"""RoPE at a pace chosen by tokens (contextual GRAPE; Zhang et al. 2025, arXiv:2512.07805)."""
+"""RoPE at a pace that tokens choose (contextual GRAPE; Zhang et al. 2025, arXiv:2512.07805)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from zoo.encodings.common.rotation import CumulativeRotary
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 
-SCALE = 16  # of the logits of the sigmoid, as in the published code
+SCALE = 16  # divisor of the logits of the sigmoid, as in the published code
 
 
 @register
 class GRAPEMContextual(CumulativeRotary):
     """pairs (2t, 2t+1) of q_i rotate by exp(log_frequencies[t]) sum_{l < i} sigmoid(pace(x_l) / 16)
 
-    One pace serves all heads, as the published code trains it; RoPE's is 1. `activation` softplus
-    puts softplus(pace(x_l)) in place of the sigmoid, as the first version of the code did.
-    The weight of `pace` starts at zero. Its bias starts at softplus^-1(0.001) with either, as
-    published: a pace of 0.394 with sigmoid and of 0.001 with softplus, which hardly tells tokens
-    apart. `initial` chooses another pace to start at.
+    All heads share one pace, as in the published code; that of RoPE is 1. `activation` softplus
+    puts softplus(pace(x_l)) in place of the sigmoid, as in the first version of the code. The
+    weight of `pace` starts at zero. Its bias starts at softplus^-1(0.001) with either activation,
+    as published: a pace of 0.394 with sigmoid, and of 0.001 with softplus, at which positions
+    hardly differ. `initial` sets another initial pace.
     """
 
     inclusive = False
@@ -60,7 +60,7 @@ class GRAPEMContextual(CumulativeRotary):
         yield from super().panels(call)
         pace = call.keys.per_token["pace"]
         caption = (
-            "Positions that a token counts for, 1 in RoPE: spread means content sets the pace."
+            "Positions that a token counts for, 1 in RoPE: a spread means content sets the pace."
         )
         yield from spread_panel("Pace", "positions per token", pace, call.keys, caption)
 
@@ -73,7 +73,7 @@ def _init_bias(activation: str, initial: float | None) -> float:
     """Return the bias that makes the pace start at `initial`, or the published bias."""
     if activation == "sigmoid" and initial is not None:
         if initial >= 1:
-            problem = f"grape_m_contextual: initial {initial} is not below 1, as a sigmoid is"
+            problem = f"grape_m_contextual: initial {initial} is not below 1, but a sigmoid is"
             raise OptionError("initial", f"{problem}; choose activation softplus, or less")
         return SCALE * (math.log(initial) - math.log1p(-initial))
     return math.log(math.expm1(1e-3 if initial is None else initial))  # softplus^-1

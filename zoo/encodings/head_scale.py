@@ -1,4 +1,4 @@
-"""No positions, and a temperature for each head (HeadScale; Wang et al. 2024, arXiv:2404.12224)."""
+"""No positions, but a temperature per head (HeadScale; Wang et al. 2024, arXiv:2404.12224)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from zoo.registry import register
 class HeadScale(Encoding):
     """scores * scale_h
 
-    It scales the scores so far, with the biases of encodings before it; biases of later ones are
-    added as they are. Temperatures apply to tokens without a position too. `scale` starts at 1.
+    It scales the scores so far, including the biases of encodings before it; biases of later ones
+    are not scaled. Temperatures also apply to tokens without a position. `scale` starts at 1.
     """
 
     shared, shift_invariant, causal_only, handles_special_tokens = False, True, True, True
-    axes_reason = "its authors have causal models of text alone"
+    axes_reason = "its authors study only causal models of text"
 
     def __init__(self, dims: Dims) -> None:
         super().__init__(dims)
@@ -31,6 +31,7 @@ class HeadScale(Encoding):
         if call.transform_scores is not None:
             problem = "head_scale cannot follow an encoding that transforms rows of scores"
             raise OptionError("encoding", f"{problem}; list it first")
+        # Scores are q k^T plus biases: scale q, the left factors, and all other biases.
         scale = upcast(self.scale)
         factors = scale[:, None, None]  # [H, 1, 1]
         low_rank = [(upcast(left) * factors, right) for left, right in call.low_rank_biases]

@@ -16,12 +16,12 @@ from zoo.registry import register
 class KERPLE(Encoding):
     """scores - p_h log(1 + a_h |p_i - p_j|), p = exp(log_scale), a = exp(log_rate)
 
-    `kind` power: scores - a_h |p_i - p_j|^p_h, p = 2 sigmoid(exponent). At first p is uniform in
+    `kind` power: scores - a_h |p_i - p_j|^p_h, p = 2 sigmoid(exponent). Initially p is uniform in
     (0, 2) and a in (0, 1).
     """
 
     shift_invariant = True
-    axes_reason = "its authors define it on distances along a text; alibi and t5 accept grids"
+    axes_reason = "its authors define it for distances in sequences; alibi and t5 accept grids"
 
     def __init__(self, dims: Dims, *, kind: Literal["log", "power"] = "log") -> None:
         super().__init__(dims)
@@ -43,7 +43,7 @@ class KERPLE(Encoding):
 
     def panels(self, call: AttentionCall) -> Panels:
         rate, shape = self._rate_and_shape()
-        caption = "Speed of decay at short distances; heads near 0 hardly see distance."
+        caption = "Speed of decay at short distances; heads near 0 hardly depend on distance."
         yield head_panel("Rates", "a, per token", rate, caption)
         if self.kind == "log":
             yield head_panel("Scales", "p", shape, "Strength of the decay over all distances.")

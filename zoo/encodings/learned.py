@@ -24,12 +24,11 @@ from zoo.registry import Between, register
 class Learned(Encoding):
     """x + table[p]
 
-    `table` has a row per position of training, row-major over several axes. A grid of another size
-    reads it bicubically at fractions of the grid, as images are resized (a = -0.75, no
-    antialiasing), or with `antialias` as timm resizes it (a = -0.5). A text longer than the table
-    is refused, unless `stretch` resamples the table to so many times its length. `shared: false`
-    adds a separate table to the attention input of every layer (Al-Rfou et al. 2019,
-    arXiv:1808.04444).
+    `table` has a row per position in training, row-major over several axes. A grid of another size
+    reads it bicubically, as images are resized (a = -0.75, no antialiasing), or with `antialias` as
+    timm resizes it (a = -0.5). A text longer than the table is refused, unless `stretch` resamples
+    the table to so many times its length. `shared: false` adds a separate table to the attention
+    input of every layer (Al-Rfou et al. 2019, arXiv:1808.04444).
     """
 
     axes = (1, 2, 3)
@@ -42,7 +41,7 @@ class Learned(Encoding):
             problem = f"learned: antialias is for grids of 2 axes, not {dims.axes}"
             raise OptionError("antialias", f"{problem}; leave it out")
         if antialias:
-            self.no_export_reason = "it resizes its table to the size that an image has"
+            self.no_export_reason = "it resizes its table to the size of each image"
         self.antialias = antialias
         if stretch != 1 and dims.axes > 1:
             problem = f"learned: stretch {stretch:g} has no effect on a grid, which is resampled"
@@ -60,7 +59,7 @@ class Learned(Encoding):
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
         if self.dims.axes == 1:
             return {"resample": {"stretch": factors[0]}}
-        # a grid is resampled without an option, into the range of training
+        # A grid is always resampled to positions seen in training: both rules need no option.
         return {"resample": {}, "linear": {}}
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:

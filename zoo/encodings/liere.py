@@ -23,9 +23,9 @@ from zoo.registry import register
 class LieRE(Rotary):
     """each block of b channels of q and k rotates by exp(sum_a p_a A_a), A_a = U_a - U_a^T
 
-    `generators` are the strict upper triangles U_a, row-major, at first uniform in [0, init_std).
-    They do not commute, so a score depends on both positions and not on their difference alone.
-    Channels that fill no block stay as they are.
+    `generators` are the strict upper triangles U_a, row-major, initially uniform in [0, init_std).
+    They do not commute, so a score depends on both positions, not only on their difference.
+    Channels that do not fill a block stay unchanged.
     """
 
     shared = False
@@ -49,6 +49,7 @@ class LieRE(Rotary):
         return adapt_axes(value, source.dims, self.dims)
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
+        # One exponential per token and block: all heads and blocks form one batch.
         skew = self._skew()  # [P, G, m, b, b]
         rotations = skew_matrix_exp(skew.flatten(1, 2), pos.flatten(0, 1))  # [1|B N, G m, b, b]
         rotations = rotations.unflatten(1, skew.shape[1:3]).unflatten(0, pos.shape[:2])

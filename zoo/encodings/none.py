@@ -13,7 +13,7 @@ from zoo.registry import register
 class None_(Encoding):  # noqa: N801 - None is Python's
     """scores = q k^T / sqrt(K)
 
-    A causal mask alone reveals the order. Without one the model is permutation equivariant: it sees
+    Only a causal mask reveals the order. Without one the model is permutation equivariant: it sees
     a set of tokens.
     """
 

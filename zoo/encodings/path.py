@@ -3,7 +3,8 @@
 Token t has H_t = I - beta_t w_t w_t^T, with |w_t| = 1 and beta_t from 0 to 2, so that norms do not
 grow. The product over a block of tokens is I - U^T W, where U = T W and
 T = (I + stril(diag(beta) W W^T))^-1 diag(beta) (UT transform). Blocks are joined two by two: M
-tokens cost O(M^2 K) in O(log M) batched matrix products. Leading dimensions are batches.
+tokens cost O(M^2 K) operations in O(log M) batched matrix products. In the shapes below, leading
+dimensions are batches.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from zoo.encodings.common.layers import apply_linear, convolve, init_normal
 from zoo.encodings.common.panels import Panels, spread_panel
 from zoo.registry import Between, register
 
-BLOCK_SIZE = 64  # largest number of tokens of a block
+BLOCK_SIZE = 64  # largest number of tokens in a block
 
 
 @register
@@ -37,12 +38,12 @@ class PaTH(Encoding):
     """scores k_j^T H_{j+1} .. H_i q_i / sqrt(K), H_t = I - beta_t w_t w_t^T
 
     beta_t = 2 sigmoid(strength(x_t)), and w_t = filter_0 direction(x_t) + filter_1
-    direction(x_{t-1}) + .. at norm 1, per key head. `direction` has rank `rank`; `convolution`
-    tokens make a w_t, channel by channel, 1 for x_t alone. (The published code puts a SiLU after
-    the convolution, which the paper has not, and makes `direction` of full rank if query heads
-    share key heads.) Products follow the order of tokens, with or without positions. With `fox` it
-    is PaTH-FoX, as in the paper: log forget gates are added to scores that are scaled already; the
-    published kernels scale the gates by 1 / sqrt(K) too.
+    direction(x_{t-1}) + .. normalized to length 1, per key head. `direction` has rank `rank`;
+    `convolution` is the number of tokens in the sum for w_t, channel by channel. (The published
+    code applies a SiLU after the convolution, which the paper does not, and has a `direction` of
+    full rank if query heads share key heads.) Products follow the order of tokens, with or without
+    positions. Together with `fox` it is PaTH-FoX, as in the paper: log forget gates are added to
+    scaled scores; the published kernels also scale the gates by 1 / sqrt(K).
     """
 
     shared, shift_invariant, causal_only, handles_special_tokens = False, True, True, True
@@ -59,7 +60,7 @@ class PaTH(Encoding):
         down, up = nn.Linear(dims.dim, rank, bias=False), nn.Linear(rank, width, bias=False)
         self.direction = nn.Sequential(init_normal(down), init_normal(up))
         self.strength = init_normal(nn.Linear(dims.dim, dims.num_kv_heads))
-        # as PyTorch initialises convolutions; the weight of the token itself comes first
+        # PyTorch's initialization of convolutions. The first row belongs to the token itself.
         weights = torch.empty(convolution, width).uniform_(-1, 1) * convolution**-0.5
         self.filter = nn.Parameter(weights) if convolution > 1 else None
 
@@ -71,6 +72,8 @@ class PaTH(Encoding):
 
     def update_cached_keys(self, k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
         direction, strength = tokens.per_token["path_direction"], tokens.per_token["path_strength"]
+        # The next call needs directions for its convolution, but no strengths of these tokens:
+        # an empty strength marks their reflections as part of the keys.
         rest = direction[:, max(direction.shape[1] - self.lookback, 0) :]
         with disable_autocast(k.device):
             k = update_keys(upcast(k), *self._reflections(tokens, k.shape[0]))
@@ -91,7 +94,7 @@ class PaTH(Encoding):
         return spread_panel(title, unit, strength, call.keys, caption, kind="key head")
 
     def _reflections(self, tokens: Tokens, batch: int) -> tuple[Tensor, Tensor]:
-        """Return w [B, G, n, K] and beta [B, G, n] of the last n tokens, not in keys yet."""
+        """Return w [B, G, n, K] and beta [B, G, n] of the last n tokens, which keys lack so far."""
         direction, strength = tokens.per_token["path_direction"], tokens.per_token["path_strength"]
         if self.filter is not None:
             direction = convolve(direction, self.filter, tokens.document)
@@ -103,15 +106,17 @@ class PaTH(Encoding):
 def compute_path_bias(
     q: Tensor, k: Tensor, w: Tensor, beta: Tensor, block_size: int = BLOCK_SIZE
 ) -> Tensor:
-    """Return k_j^T (H_{j+1} .. H_i - I) q_i, [.., N, M], and 0 for later keys.
+    """Return k_j^T (H_{j+1} .. H_i - I) q_i, [.., N, M]; 0 for later keys.
 
     Args:
         q: Queries [.., N, K], the last N of M tokens.
-        k: Keys [.., M, K]; those before the last n have been updated up to there.
+        k: Keys [.., M, K]; those before the last n already contain the products up to there.
         w: Directions [.., n, K] of the last n tokens, N <= n <= M.
         beta: Strengths [.., n].
-        block_size: Largest number of tokens of a block.
+        block_size: Largest number of tokens in a block.
     """
+    # Keys of the queries' own tokens: pairs within one run. Earlier keys: update them up to the
+    # first query, and multiply by queries that are rotated back to the start of the run.
     past = k.shape[-2] - q.shape[-2]
     earlier, own = k[..., :past, :], k[..., past:, :]
     start = w.shape[-2] - q.shape[-2]
@@ -122,13 +127,13 @@ def compute_path_bias(
 
 
 def update_keys(k: Tensor, w: Tensor, beta: Tensor, block_size: int = BLOCK_SIZE) -> Tensor:
-    """Multiply each key by H of the tokens after it.
+    """Multiply each key by the H of all tokens after it.
 
     Args:
         k: Keys [.., M, K].
         w: Directions [.., n, K] of the last n tokens.
         beta: Strengths [.., n].
-        block_size: Largest number of tokens of a block.
+        block_size: Largest number of tokens in a block.
     """
     n, past = w.shape[-2], k.shape[-2] - w.shape[-2]
     if not n:
@@ -136,9 +141,10 @@ def update_keys(k: Tensor, w: Tensor, beta: Tensor, block_size: int = BLOCK_SIZE
     earlier = k[..., :past, :]
     own, w, beta = _split_blocks(block_size, k[..., past:, :], w, beta[..., None])
     u, _, own = _solve_blocks(own, w, beta)
-    # factors [.., C, K] are cheaper than products [K, K] for few tokens
+    # For few tokens, factors [.., C, K] are cheaper than products [K, K].
     for left, right in zip(u.unbind(-3), w.unbind(-3), strict=True):
         earlier = earlier - earlier @ left.mT @ right
+    # Own keys are at the end of their blocks; join pairs of blocks until one is left.
     products = _block_products(u, w)
     while own.shape[-3] > 1:
         own, products = _join_keys(own, products), _join_products(products)
@@ -149,11 +155,15 @@ def _compute_run(
     q: Tensor, k: Tensor, w: Tensor, beta: Tensor, block_size: int
 ) -> tuple[Tensor, Tensor]:
     """Return the bias [.., N, N] within a run of tokens, and H_1 .. H_i q_i [.., N, K]."""
+    # Within each block, by the UT transform: near [.., C, C], and queries at its start.
     n = q.shape[-2]
     q, k, w, beta = _split_blocks(block_size, q, k, w, beta[..., None])
     u, pairs, ends = _solve_blocks(k, w, beta)
     passed = (q @ w.mT).tril()
     near, starts, products = -passed @ pairs, q - passed @ u, _block_products(u, w)
+
+    # Join two blocks: queries of the second meet keys at the end of the first, and the queries
+    # at the start of the second move on to the start of the first.
     while q.shape[-3] > 1:
         (first, second), (end, _), (before, _) = map(_halves, (starts, ends, products))
         far = second @ end.mT - _halves(q)[1] @ _halves(k)[0].mT
@@ -168,9 +178,10 @@ def _compute_run(
 
 
 def _split_blocks(block_size: int, *runs: Tensor) -> list[Tensor]:
-    """Split runs [.., n, X] into blocks [.., 2^L, C, X]; zeros at the end transform nothing."""
+    """Split runs [.., n, X] into blocks [.., 2^L, C, X]; zeros at the end have no effect."""
     n = runs[0].shape[-2]
-    if has_variable_sizes():  # the number of blocks is variable, too
+    # torch.export cannot capture a variable number of blocks: all tokens form one.
+    if has_variable_sizes():
         return [run.unsqueeze(-3) for run in runs]
     count = 1 << ((n - 1) // block_size).bit_length()
     length = -(-n // count)
@@ -180,6 +191,7 @@ def _split_blocks(block_size: int, *runs: Tensor) -> list[Tensor]:
 
 def _solve_blocks(k: Tensor, w: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return U [.., C, K], T stril(W K^T) [.., C, C], and keys at the end of their block."""
+    # One triangular system solves for both: T applied to W and to stril(W K^T).
     system = beta * (w @ w.mT).tril(-1)
     right = beta * torch.cat([w, (w @ k.mT).tril(-1)], dim=-1)
     solution = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)

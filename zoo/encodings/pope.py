@@ -19,16 +19,16 @@ from zoo.registry import Between, register
 class PoPE(Rotary):
     """scores sum_c softplus(q_ic) softplus(k_jc) cos((p_j - p_i) w_c + phase_c) / sqrt(K)
 
-    w_c = base^(-c/K), c = 0..K-1: lengths say what a token is, angles where. Each channel becomes a
-    pair, so heads are 2K wide, and the scale stays that of K. `phase` belongs to the key head, at
-    first U(-init_std, 0): published are 2 pi and, for texts longer than in training, 0. The paper
-    clamps phases to [-2 pi, 0]; that is a full rotation, and clamped phases would stop learning, so
-    nothing is clamped here. Tokens without a position have lengths too, at the angles of position
-    0. The paper has sequences alone.
+    w_c = base^(-c/K), c = 0..K-1. Lengths encode what a token is, angles where it is. Each channel
+    becomes a pair, so heads are 2K wide; the scale stays that of K. `phase` belongs to the key head
+    and starts as U(-init_std, 0). Published values of init_std are 2 pi and, for texts longer than
+    in training, 0. The paper clamps phases to [-2 pi, 0]. Here they are free: that range is a full
+    rotation, and clamped phases would stop learning. Tokens without a position have lengths too, at
+    the angles of position 0. The paper covers sequences only.
     """
 
     shared, handles_special_tokens = False, True
-    axes_reason = "its authors have sequences alone; rope_axial and rope_mixed accept grids"
+    axes_reason = "its authors cover only sequences; rope_axial and rope_mixed accept grids"
 
     def __init__(
         self,
@@ -43,6 +43,7 @@ class PoPE(Rotary):
         self.phase = nn.Parameter(phase)  # [G, K]
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
+        # Queries and keys have different tables: only keys have phases.
         angles = pos[:, None] * self.wave_vectors(pos)[0]  # [1|B, 1, N, K]
         keys = angles + upcast(self.phase)[:, None]  # [1|B, G, N, K]
         return cos_sin(angles), cos_sin(keys)
@@ -54,7 +55,7 @@ class PoPE(Rotary):
     def panels(self, call: AttentionCall) -> Panels:
         yield from super().panels(call)
         caption = (
-            "Angle between query and key where a channel adds most to a score; 0 is the token."
+            "Angle between query and key at which a channel adds most to a score; 0 is the token."
         )
         yield pair_panel("Phases", "radians", self.phase, caption, steep=False, x="channel")
 

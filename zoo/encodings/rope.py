@@ -19,11 +19,11 @@ from zoo.registry import Between, register
 class RoPE(Rotary):
     """pairs (2t, 2t+1) of q and k rotate by p w_t, w_t = base^(-2t/K'), K' = rotary_fraction K
 
-    Channels past K' stay as they are. `scaling` scales the frequencies for longer texts than in
+    Channels past K' stay unchanged. `scaling` adapts the frequencies to longer texts than in
     training.
     """
 
-    axes_reason = "rope_axial and rope_mixed are its forms on grids"
+    axes_reason = "rope_axial and rope_mixed are its forms for grids"
 
     def __init__(
         self,
@@ -42,7 +42,8 @@ class RoPE(Rotary):
         self.base, self.width, self.scaling = base, int(width), scaling
         if scaling is not None:
             self.length = scaling.training_length(dims)
-            self.identity_at_zero = scaling.rule != "yarn"  # which enlarges every query and key
+            # yarn multiplies every query and key by a factor, at position 0 too.
+            self.identity_at_zero = scaling.rule != "yarn"
 
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
         if self.scaling is not None:

@@ -1,4 +1,4 @@
-"""RoPE on the axes of images and clips (Heo et al. 2024, arXiv:2403.13298; arXiv:2303.11331)."""
+"""RoPE along the axes of images and clips (Heo et al. 2024, arXiv:2403.13298; arXiv:2303.11331)."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from zoo.registry import Between, register
 class RoPEAxial(Rotary):
     """pairs (2k, 2k+1) of q and k rotate by p_a w_k, w_k = base^(-2Pk/K), a group of pairs per axis
 
-    Images: the first half of the pairs rotates with the column, the second with the row, as
-    published checkpoints have it. Clips: three nearly equal parts for frame, row and column, which
-    need not divide the pairs evenly. `unit` turn: angles are 2 pi p_a w_k, as in DINOv3 (Simeoni et
-    al. 2025, arXiv:2508.10104), with symmetric coordinates; it needs coordinates that are not whole
-    numbers.
+    For images the first half of the pairs rotates with the column and the second with the row, as
+    in published checkpoints. For clips there are three nearly equal groups: frame, row and column.
+    With `unit` turn, angles are 2 pi p_a w_k, as in DINOv3 (Simeoni et al. 2025, arXiv:2508.10104)
+    with symmetric coordinates. It requires coordinates that are not integers.
     """
 
     axes = (2, 3)
-    axes_reason = "rope is its form on a text"
+    axes_reason = "rope is its form for text"
 
     def __init__(
         self,
@@ -54,5 +53,6 @@ class RoPEAxial(Rotary):
         return (cos_sin(compute_angles(pos, self.wave_vectors(pos))),)  # [1|B, 1, N, K/2, 2]
 
     def wave_vectors(self, like: Tensor) -> Tensor:
+        # The columns of each group are zero except on its axis: [P, K/2].
         waves = self.unit * torch.block_diag(*axis_frequencies(self.dims, self.base, like))
         return (waves.flip(0) if self.dims.axes == 2 else waves)[:, None]  # [P, 1, K/2]

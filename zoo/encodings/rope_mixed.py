@@ -20,9 +20,9 @@ BASES = ByAxes((10000.0, 10.0, 10.0))
 class RoPEMixed(Rotary):
     """pairs (2i, 2i+1) of q and k of head h rotate by sum_a p_a frequencies[a, h, i]
 
-    At first group a of P groups of pairs points along the a-th column of a random rotation, with
-    magnitudes base^(-2Pk/K). The published base, 10, is for the patches of images; on a text, where
-    it would leave no slow pair, the default is that of RoPE.
+    Initially group a of P groups of pairs points along the a-th column of a random rotation, with
+    magnitudes base^(-2Pk/K). The published base, 10, is for patches of images. For text the default
+    is that of RoPE, since 10 would leave no slow pair.
     """
 
     shared = False
@@ -45,8 +45,8 @@ class RoPEMixed(Rotary):
         return {"linear": {"coordinates": "interpolated"}} if self.dims.axes > 1 else {}
 
     def embed(self, tokens: Tokens) -> Tokens:
-        # make the tables of all layers in one operation, which decodes faster; with gradients each
-        # layer makes its own, so that activation checkpointing can drop them
+        # One operation makes the tables of all layers, which speeds up decoding. With gradients
+        # each layer makes its own table, so that activation checkpointing can drop it.
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or not self.siblings:
             return tokens
         waves = [layer.wave_vectors(tokens.pos) for layer in self.siblings]
@@ -68,7 +68,9 @@ class RoPEMixed(Rotary):
 
 
 def _random_rotations(count: int, axes: int) -> Tensor:
-    """Draw rotations [count, P, P], uniformly; on two axes the angle is U[0, 2 pi)."""
+    """Draw uniform random rotations [count, P, P]; for two axes the angle is U[0, 2 pi)."""
+    # QR of a normal matrix is uniform once the signs of R are fixed; the last column then makes
+    # every determinant 1.
     q, r = torch.linalg.qr(torch.randn(count, axes, axes))
     q = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]
     return torch.cat([q[..., :-1], q[..., -1:] * torch.linalg.det(q)[:, None, None]], dim=-1)

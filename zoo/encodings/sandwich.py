@@ -18,12 +18,12 @@ from zoo.registry import Between, register
 class Sandwich(Encoding):
     """scores + H/(8h) (sum_{k=1}^{width/2} cos((p_i - p_j) / 10000^(2k/width)) - width/2), h = 1..H
 
-    The inner product of the sinusoids of two positions, a bias of rank `width`: it decays about as
-    a logarithm does, and nothing is learned.
+    The bias is the inner product of the sinusoids of two positions and has rank `width`. It decays
+    roughly like a logarithm, and nothing is learned.
     """
 
     shift_invariant = True
-    axes_reason = "its authors define it on distances along a text; alibi and t5 accept grids"
+    axes_reason = "its authors define it for distances in sequences; alibi and t5 accept grids"
 
     def __init__(self, dims: Dims, *, width: Annotated[int, Between(2)] = 128) -> None:
         super().__init__(dims)
@@ -33,17 +33,20 @@ class Sandwich(Encoding):
         self.width = width
 
     def modify(self, call: AttentionCall) -> AttentionCall:
-        # relative to the last token: small, and so exact, where it matters
+        # Positions relative to the last token stay small, and so exact, for recent tokens.
         last = call.keys.pos[:, -1:]
         even = torch.arange(2, self.width + 2, 2, device=last.device, dtype=last.dtype)
         waves = 10000 ** (-even / self.width)
         slopes = self._slopes(last)
+
+        # Consecutive tokens read a table of M offsets, cheaper than a bias of rank `width`.
         if call.is_consecutive:
             offsets = torch.arange(call.k.shape[2], device=last.device, dtype=last.dtype)
             decay = (offsets[:, None] * waves).cos().sum(-1) - self.width / 2  # [M]
             table = (slopes[:, None] * decay)[None, :, None]
             return call.add_bias(Lookup(table, index_offsets(call)))
 
+        # Otherwise cos(a - b) = cos a cos b + sin a sin b is a low-rank bias.
         def encode(tokens: Tokens) -> Tensor:
             angles = (tokens.pos - last)[:, None] * waves  # [1|B, 1, N, width/2]
             return torch.cat([angles.cos(), angles.sin()], dim=-1)

@@ -21,11 +21,11 @@ class SelectiveRoPE(CumulativeRotary):
     """pairs (2t, 2t+1) of q_i rotate by w_t sum_{l <= i} c_l
 
     c = kernel * out(into(x)), w_t = base^(-2t/K). The convolution covers `width` tokens of one
-    document, kernel[n] for the n-th before. `gate` scales c_l by sigmoid(gate(x_l)), and `silu`
-    follows the convolution: options of the published code, whose runs use neither, with rank 32. As
-    there each head's share of x has length 1, and pairs have the frequencies of RoPE with a larger
-    base, not learned. Networks start as PyTorch initialises them; the code draws them from
-    N(0, .02^2), which hardly rotates anything at first.
+    document; kernel[n] belongs to the n-th token before. `gate` scales c_l by sigmoid(gate(x_l)),
+    and `silu` follows the convolution. Both are options of the published code, whose runs use
+    neither, and rank 32. As in that code, each head's slice of x is normalized to length 1, and
+    pairs have fixed frequencies, those of RoPE with a larger base. Networks keep PyTorch's
+    initialization; the code draws them from N(0, .02^2), which initially rotates almost nothing.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class SelectiveRoPE(CumulativeRotary):
         yield from super().panels(call)
         if self.gate is not None:
             gates = call.keys.per_token["rotation_gate"]
-            caption = "Share of its angle by which a token rotates: near 0 a head skips the token."
+            caption = "Factor of the angle of a token: near 0 a head skips the token."
             title, unit = "Gates", "gate, 0 to 1"
             yield from spread_panel(title, unit, gates, call.keys, caption, kind="key head")
 
@@ -71,6 +71,7 @@ class SelectiveRoPE(CumulativeRotary):
         angles = F.silu(angles) if self.silu else angles
         angles = angles.unflatten(-1, (self.dims.num_kv_heads, -1))  # [B, M, G, K/2]
         pairs = torch.arange(angles.shape[-1], device=angles.device, dtype=angles.dtype)
+        # w_t c_l, with the frequencies of RoPE.
         angles = angles * self.base ** (-pairs / len(pairs))
         if self.gate is None:
             return angles

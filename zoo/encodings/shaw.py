@@ -1,4 +1,4 @@
-"""Learned vectors by clipped distance (Shaw et al. 2018, arXiv:1803.02155)."""
+"""Learned vectors for clipped distances (Shaw et al. 2018, arXiv:1803.02155)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Shaw(Encoding):
     """scores q_i.(k_j + key_c) / sqrt(K), output + sum_j w_ij value_c
 
     c = clip(p_j - p_i, -max_distance, max_distance) + max_distance. Heads share the tables.
-    `values` false leaves out the table of values, so that fused kernels can be used.
-    Initial N(0, 0.02^2); the authors' code draws its tables, as all matrices of the model, from a
-    uniform distribution of the variance 2 / (2 max_distance + 1 + K), with 64 channels 0.14^2.
+    `values` false removes the table of values, so that fused kernels apply. Tables start as
+    N(0, 0.02^2). The authors' code draws them, like all matrices of the model, from a uniform
+    distribution with variance 2 / (2 max_distance + 1 + K), which is 0.14^2 for 64 channels.
     """
 
     shared, shift_invariant = False, True
-    axes_reason = "its authors clip distances along a text; t5 accepts grids"
+    axes_reason = "its authors clip distances in sequences; t5 accepts grids"
 
     def __init__(
         self, dims: Dims, *, max_distance: Annotated[int, Between(1)] = 16, values: bool = True
@@ -41,6 +41,7 @@ class Shaw(Encoding):
         return value[offsets.clamp(-source.max_distance, source.max_distance) + source.max_distance]
 
     def modify(self, call: AttentionCall) -> AttentionCall:
+        # The row of a pair in the tables, which are ordered by key position - query position.
         def find_row(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             offset = call.offset(b, i, j)[..., 0].round()
             clipped = offset.clamp(-self.max_distance, self.max_distance)
@@ -52,6 +53,7 @@ class Shaw(Encoding):
         if value is None:
             return biased
 
+        # Sum the weights of each row first: [B, H, n, rows] is smaller than a value per pair.
         def read_values(weights: Tensor, span: Span) -> Tensor:
             rows = call.evaluate(find_row, span).expand(weights.shape)
             shares = weights.new_zeros(*weights.shape[:3], len(value))

@@ -22,7 +22,7 @@ class Sinusoidal(Encoding):
     """x + PE(p), PE(p, 2i) = sin(p w_i), PE(p, 2i+1) = cos(p w_i), w_i = base^(-2i/D)
 
     Each of P axes has D/P consecutive channels, in array order, and frequencies with D/P in place
-    of D. `layout` concat puts an axis's sines before its cosines.
+    of D. `layout` concat puts the sines of an axis before its cosines.
     """
 
     axes = (1, 2, 3)
@@ -59,6 +59,7 @@ def sinusoid(pos: Tensor, dim: int, base: float = BASE, layout: Layout = "interl
 
 def plane_waves(pos: Tensor, dim: int) -> Tensor:
     """Return [cos | sin] [1|B, N, D] of waves in many directions, at coordinates [1|B, N, 2]."""
+    # Wave vector k has the norm pi 10^(k / (D/2 - 1)) and the direction of k radians.
     k = torch.arange(dim // 2, device=pos.device, dtype=pos.dtype)
     size = math.pi * 10 ** (k / max(dim // 2 - 1, 1))
     phases = pos[..., :1] * (size * k.cos()) + pos[..., 1:] * (size * k.sin())

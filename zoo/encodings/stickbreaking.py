@@ -1,4 +1,4 @@
-"""Stick-breaking attention (Tan et al. 2024, arXiv:2410.17980)."""
+"""Stick-breaking attention in place of the softmax (Tan et al. 2024, arXiv:2410.17980)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from zoo.attention.backends.reference import weights
 from zoo.encodings.common.panels import Panels, spread_panel
 from zoo.registry import register
 
-MIN_LOG_WEIGHT = -80.0  # below it float32 is about to underflow, where exp takes ten times as long
+# Below it float32 is about to underflow to denormal numbers, for which exp takes ten times as long.
+MIN_LOG_WEIGHT = -80.0
 
 
 @register
 class StickBreaking(Encoding):
     """weights exp(z_ij - sum_{l=j}^{i-1} softplus(z_il)) for j < i, z = scores
 
-    Each key takes a share of what nearer keys left. The output gets (1 - sum_j w_ij) remainder in
-    addition. `inclusive` lets a token see itself: j <= i, and the sum ends at i. The published
-    model normalises the heads' outputs (block option output_norm). Shares follow the order of
+    Each key takes a fraction of what nearer keys left. (1 - sum_j w_ij) remainder is added to the
+    output. `inclusive` lets a token attend to itself: j <= i, and the sum ends at i. The published
+    model normalizes the outputs of heads (block option output_norm). Fractions follow the order of
     tokens, with or without positions.
     """
 
@@ -37,6 +38,7 @@ class StickBreaking(Encoding):
             keys = visible & past
             z = scores.masked_fill(~keys, 0)
             passed = F.softplus(z) * keys
+            # Log of what nearer keys left: the sum of softplus over the keys between j and i.
             nearer = passed.flip(-1).cumsum(-1).flip(-1) - passed
             logs = -F.softplus(-z) - nearer
             return logs.clamp(min=MIN_LOG_WEIGHT).exp() * keys
@@ -55,5 +57,5 @@ class StickBreaking(Encoding):
 
 
 def unused_weight(weights: Tensor) -> Tensor:
-    """Return what the keys leave of the stick, [B, H, N, 1]."""
+    """Return the part of the stick that the keys leave, [B, H, N, 1]."""
     return 1 - weights.sum(-1, keepdim=True)

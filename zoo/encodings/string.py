@@ -29,11 +29,12 @@ class String(Rotary):
     """pairs (2i, 2i+1) of Q q and Q k rotate by sum_a p_a frequencies[a, i], per head
 
     Q = (I - S) (I + S)^-1 with S = U - U^T skew-symmetric; `skew` is the strict upper triangle U,
-    row-major. `kind` circulant: q and k rotate by exp(sum_a p_a (C_a - C_a^T)), C_a the circulant
-    matrix whose first column is circulants[a]. Then Q is the discrete Fourier transform, and plane
-    k of K/2 - 1 rotates by 2 Im fft(circulants[a])_k: the odd part of a column; its even part
-    learns nothing. Both start as RoPE on the axes, a group of planes for each, base^(-2Pk/K), and
-    Cayley's Q as the identity. On a text the default base is that of RoPE.
+    row-major. With `kind` circulant, q and k rotate by exp(sum_a p_a (C_a - C_a^T)), where C_a is
+    the circulant matrix whose first column is circulants[a]. Q is then the discrete Fourier
+    transform, and plane k of K/2 - 1 rotates by 2 Im fft(circulants[a])_k, which depends only on
+    the odd part of the column. Both kinds start as RoPE along the axes: a group of planes for each
+    axis, with frequencies base^(-2Pk/K) and, for Cayley, Q = I. For text the default base is that
+    of RoPE.
     """
 
     shared = False
@@ -60,6 +61,7 @@ class String(Rotary):
             self.frequencies = nn.Parameter(waves)
             self.skew = nn.Parameter(torch.zeros(heads, size * (size - 1) // 2))
         else:
+            # Columns of circulants whose planes rotate by the frequencies of RoPE.
             columns = waves @ sine_columns(fourier_basis(size, waves)).mT
             self.circulants = nn.Parameter(columns / (2 * size) ** 0.5)  # [P, G, K]
 
@@ -84,6 +86,6 @@ class String(Rotary):
         return columns @ sine_columns(fourier_basis(size, columns)) * (2 * size) ** 0.5
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
-        # the left Q cancels between query and key
+        # The left Q^T would cancel between query and key.
         basis, *angles = tables
         return rotate_pairs(change_basis(x, basis[:, None]), *angles)

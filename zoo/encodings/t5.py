@@ -20,11 +20,12 @@ from zoo.registry import Between, register
 class T5(Encoding):
     """scores + table[bucket(p_i - p_j), h]
 
-    Distances below half of the buckets have one each, longer ones share by their logarithm, and all
-    beyond `max_distance` the last. Without a causal mask half of the buckets are for keys ahead.
-    Initial N(0, 1) / sqrt(D) as in Hugging Face's code; T5X draws a uniform distribution of the
-    variance 2 / (num_buckets + H), about 0.2^2. On a grid each axis has a table of its own,
-    whose biases are added, and half of the buckets for keys ahead under any mask.
+    Half of the buckets hold one short distance each; longer distances share the others by their
+    logarithm, and all beyond `max_distance` share the last. Without a causal mask half of the
+    buckets are for keys ahead. Tables start as N(0, 1) / sqrt(D), as in Hugging Face's code; T5X
+    draws from a uniform distribution with variance 2 / (num_buckets + H), about 0.2^2. On a grid
+    each axis has its own table and the biases are added; half of the buckets are then for keys
+    ahead under any mask.
     """
 
     shift_invariant = True
@@ -67,6 +68,7 @@ class T5(Encoding):
         return upcast(self.table).view(self.dims.axes, self.num_buckets, -1)  # [P, buckets, H]
 
     def _bucket(self, call: AttentionCall, axis: int) -> Index:
+        # Buckets of all offsets from `first` to max_distance are tabulated; others are clamped.
         (first, buckets), offset = self._bucket_table(call), position_offsets(call, axis)
         last = self.max_distance - first
         return lambda b, h, i, j: buckets[

@@ -22,9 +22,9 @@ class TAPE(Encoding):
 
     F_h += sum_e mix[h, e] (A F)_e, then F += out(silu(read(x)) into(F))
 
-    A are the attention weights, x the normalised state after attention. `into` and `out` act on
-    heads, `read` gives a gate per token. `mix` and `into` are zero at first: training starts as
-    rope. The last layer has no parameters, because nothing reads its frames.
+    A are the attention weights, x is the normalized state after attention. `into` and `out` act on
+    heads, and `read` gives a gate per token. `mix` and `into` start at zero, so that training
+    starts as RoPE. The last layer has no parameters, because nothing reads its frames.
     """
 
     shared, shift_invariant, causal_only = False, True, True
@@ -66,7 +66,9 @@ class TAPE(Encoding):
 
     def after_attention(self, tokens: Tokens, extra: Tensor) -> Tokens:
         frames = tokens.per_token["frames"].flatten(3).mT  # [1|B, N, K, H]
+        # Mix the frames that attention averaged into each head's own.
         frames = frames + apply_linear(self.mix, extra.permute(0, 2, 3, 1))
+        # Then a gated MLP over heads; gates come from the token's state.
         x = F.rms_norm(tokens.x, (self.dims.dim,))
         gates = F.silu(apply_linear(self.read, x))[:, :, None]  # [B, N, 1, R]
         frames = frames + apply_linear(self.out, gates * apply_linear(self.into, frames))

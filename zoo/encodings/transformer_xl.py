@@ -19,12 +19,12 @@ from zoo.registry import Between, register
 class TransformerXL(Encoding):
     """scores ((q_i + content).k_j + (q_i + place).(W R_{i-j})) / sqrt(K)
 
-    R_r = [sin(r w) | cos(r w)], w_t = base^(-2t/D). A wave of a difference is a product of waves,
-    so the part of positions is a low-rank bias of rank D.
+    R_r = [sin(r w) | cos(r w)], w_t = base^(-2t/D). A wave of a difference is a sum of products of
+    waves, so the positional part is a bias of rank D.
     """
 
     shared, shift_invariant, causal_only, reads_keys = False, True, True, True
-    axes_reason = "its authors define it on distances along a text; alibi and t5 accept grids"
+    axes_reason = "its authors define it for distances in sequences; alibi and t5 accept grids"
 
     def __init__(self, dims: Dims, *, base: Annotated[float, Between(1)] = 10000.0) -> None:
         super().__init__(dims)
@@ -47,7 +47,8 @@ class TransformerXL(Encoding):
             return call.add_bias(offset_products(call, upcast(query) * call.scale, columns))
 
         sine, cosine = upcast(query @ weight).mul(call.scale).chunk(2, dim=-1)
-        # relative to the last token: small, and so exact, where it matters
+        # sin(a - b) = sin a cos b - cos a sin b, and cos(a - b) likewise. Positions relative to the
+        # last token stay small, and so exact, for recent tokens.
         last = call.keys.pos[:, -1:]
         rows = self._angles((call.queries.pos - last)[:, None])
         columns = self._angles((call.keys.pos - last)[:, None])
@@ -56,7 +57,8 @@ class TransformerXL(Encoding):
         return call.add_low_rank_bias(torch.cat(left, -1), torch.cat(right, -1))
 
     def _add_content_bias(self, call: AttentionCall) -> AttentionCall:
-        if call.q is not call.raw_query:  # another encoding has changed queries and keys
+        # content.k_j: if another encoding transformed keys, the vector is transformed as queries.
+        if call.q is not call.raw_query:
             content = self.content[:, None].expand(call.raw_query.shape)
             return call.add_low_rank_bias(call.transform_query(content) * call.scale, call.k)
         bias = call.k @ self.content[:, :, None].to(call.k.dtype) * call.scale
@@ -77,5 +79,5 @@ class TransformerXL(Encoding):
     def panels(self, call: AttentionCall) -> Panels:
         for bias, what in ((self.content, "keys"), (self.place, "distances")):
             norms = upcast(bias).norm(dim=-1)
-            caption = f"Norm of the vector that prefers {what} whatever the query is."
+            caption = f"Norm of the vector that prefers {what}, independently of the query."
             yield head_panel(f"Bias towards {what}", "norm of the vector", norms, caption)

@@ -27,7 +27,7 @@ class TUPE(Encoding):
 
     zero_gradient = ("key.bias",)
     handles_special_tokens = True
-    axes_reason = "its authors tie a table to the positions of a text; learned accepts grids"
+    axes_reason = "its authors have a table of sequence positions; learned accepts grids"
 
     def __init__(self, dims: Dims, *, stretch: Annotated[float, Between(1)] = 1.0) -> None:
         super().__init__(dims)
@@ -54,11 +54,13 @@ class TUPE(Encoding):
         return tokens.with_per_token(position_query=query, position_key=key)
 
     def modify(self, call: AttentionCall) -> AttentionCall:
+        # Content and positions are two independent sums, so the variance doubles: 1 / sqrt(2K).
         call = call.replace(scale=call.scale * 2**-0.5)
         rows, columns = _position_mask(call.queries), _position_mask(call.keys)  # [1|B, 1, N, 1]
         query_reset, key_reset = upcast(self.reset)[:, None, :, None, None]  # [1, H, 1, 1]
         query = call.queries.per_token["position_query"].transpose(1, 2)  # [1|B, H, N, K]
         key = call.keys.per_token["position_key"].transpose(1, 2)  # [1|B, H, M, K]
+        # Three biases: pairs with two positions, queries without one, and keys without one.
         one = torch.ones_like(columns[:1, :, :1])
         call = call.add_low_rank_bias(query * call.scale * rows, key * columns)
         call = call.add_low_rank_bias((1 - rows) * query_reset, one)

@@ -19,15 +19,15 @@ from zoo.registry import Between, register
 class XPos(Rotary):
     """rope, with pairs of q times zeta_t^(p/span) and of k times zeta_t^(-p/span)
 
-    zeta_t = (2t/K + gamma) / (1 + gamma), so that a score has zeta_t^((p_i - p_j)/span). Positions
-    count from the middle of the length of training (from 0 if it is unknown), so that no factor
-    leaves the range of its type. With the default gamma, positions of a pass may be 69 span apart,
-    and as far from the middle: 35,000 tokens in float32, an eighth of that in float16. Farther ones
-    are refused.
+    zeta_t = (2t/K + gamma) / (1 + gamma), so that a score contains zeta_t^((p_i - p_j)/span).
+    Positions count from the middle of the training length (from 0 if it is unknown), so that no
+    factor overflows its dtype. With the default gamma, positions in one forward pass may differ by
+    up to 69 spans, and as much from the middle: 35,000 tokens in float32, an eighth of that in
+    float16. Larger differences are refused.
     """
 
     causal_only, identity_at_zero = True, False
-    axes_reason = "its waves decay along a text; rope_axial and rope_mixed accept grids"
+    axes_reason = "its waves decay along a sequence; rope_axial and rope_mixed accept grids"
 
     def __init__(
         self,
@@ -62,7 +62,8 @@ class XPos(Rotary):
         return self._rotate(k, tokens, self.get_rotation(tokens)[1])
 
     def _rotate(self, x: Tensor, tokens: Tokens, table: Tensor) -> Tensor:
-        if x.dtype != tokens.pos.dtype:  # float16 overflows at smaller factors than the table
+        # float16 overflows at smaller factors than the dtype of the table.
+        if x.dtype != tokens.pos.dtype:
             self._check_positions(tokens.pos, x.dtype)
         return rotate_pairs(x, table)
 
@@ -73,10 +74,11 @@ class XPos(Rotary):
             self._check_distance(distance, dtype)
 
     def _check_distance(self, distance: float, dtype: torch.dtype) -> None:
-        """Raise OptionError if factors at this distance leave the range of the dtype."""
+        """Raise OptionError if factors at this distance overflow the dtype."""
+        # The first pair, t = 0, decays fastest. A factor e^2 is left for q and k themselves.
         fastest = math.log((1 + self.gamma) / self.gamma) / self.span
-        limit = (math.log(torch.finfo(dtype).max) - 2) / fastest  # room for q and k themselves
+        limit = (math.log(torch.finfo(dtype).max) - 2) / fastest
         if distance > limit:
-            far = f"positions {distance:.0f} apart, or from the middle of training"
-            problem = f"{far}, are past {limit:.0f}, where powers overflow"
+            far = f"positions {distance:.0f} apart, or from the middle of the training length"
+            problem = f"{far}, exceed {limit:.0f}, where powers overflow"
             raise OptionError("span", f"xpos: {problem}; choose a larger span than {self.span:g}")

@@ -1,4 +1,4 @@
-"""Frequencies of rotary encodings, and rules that scale them for texts longer than in training."""
+"""Frequencies of rotary encodings, and rules that scale them for longer texts than in training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from zoo.registry import Between, nearest
 
 
 def check_head_dim(encoding: Encoding) -> None:
-    """Raise OptionError if the channels cannot be paired and divided between the axes."""
+    """Check that the channels of a head can be paired and divided among the axes.
+
+    Raises:
+        OptionError: The head dim is too small or not divisible.
+    """
     dims = encoding.dims
     divisor = 4 if dims.axes == 2 else 2
     if dims.head_dim % divisor or dims.head_dim < 2 * dims.axes:
@@ -27,8 +31,11 @@ def check_head_dim(encoding: Encoding) -> None:
 def adapt_axes(value: Tensor, source: Dims, target: Dims) -> Tensor | None:
     """Adapt a parameter [P, ...] between images and clips.
 
-    Rows and columns keep their values. The time axis starts at 0, so that a clip is encoded as its
-    frames are until training changes that. Returns None if one of them is a text.
+    Rows and columns keep their values. The time axis starts at 0, so that until training changes it
+    every frame of a clip is encoded as an image.
+
+    Returns:
+        The adapted parameter, or None if one of the two models reads text.
     """
     if source.axes == target.axes:
         return value
@@ -48,10 +55,11 @@ def axis_frequencies(
         dims: Sizes of the encoding.
         base: Base of the frequencies.
         like: Tensor whose dtype and device are used.
-        pairs: Number of pairs, K/2 by default.
+        pairs: Number of pairs; K/2 by default.
 
     Returns:
-        Frequencies base^(-2Pk/K) of each group; k counts within the group.
+        Frequencies base^(-2Pk/K) of each group, with k counted within the group, in radians per
+        unit of the coordinates.
     """
     groups = torch.arange(pairs or dims.head_dim // 2, device=like.device).tensor_split(dims.axes)
     exponents = [-2 * dims.axes / dims.head_dim * (k - k[0]).to(like.dtype) for k in groups]
@@ -64,16 +72,16 @@ RULES: tuple[str, ...] = get_args(ScalingRule)
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """Scales the frequencies of RoPE so that it can be used on longer texts.
+    """A rule that scales the frequencies of RoPE for longer texts than in training.
 
-    linear divides all frequencies (arXiv:2306.15595); ntk raises the base; yarn divides low
-    frequencies only and sharpens scores (arXiv:2309.00071); llama3 divides low frequencies only
+    linear divides all frequencies (arXiv:2306.15595); ntk raises the base; yarn divides only low
+    frequencies and sharpens scores (arXiv:2309.00071); llama3 divides only low frequencies
     (arXiv:2407.21783).
 
     Attributes:
         rule: Name of the rule.
-        factor: How many times longer texts are than in training.
-        original: Length in training, by default that of the model.
+        factor: Length of texts relative to the training length.
+        original: Training length in tokens; that of the model by default.
     """
 
     rule: ScalingRule
@@ -87,7 +95,7 @@ class Scaling:
             raise OptionError("factor", f"factor {self.factor} is less than 1")
 
     def training_length(self, dims: Dims) -> int:
-        """Return the length in training; 0 if the rule does not need it and it is unknown."""
+        """Return the training length in tokens; 0 if it is unknown and the rule ignores it."""
         return self.original or (dims.tokens if self.rule in ("yarn", "llama3") else 0)
 
 
@@ -100,26 +108,31 @@ def scale_frequencies(
         scaling: The rule and its factor.
         base: Base of the frequencies.
         width: Number of rotated channels K'.
-        steps: Numbers of the pairs [K'/2].
-        length: Length in training.
+        steps: Indices of the pairs [K'/2].
+        length: Training length in tokens.
 
     Returns:
-        Frequencies [K'/2], and a factor for cos and sin.
+        Frequencies [K'/2] in radians per token, and a factor for cos and sin.
     """
     frequencies, factor = base ** (-2 * steps / width), scaling.factor
     if scaling.rule == "linear":
         return frequencies / factor, 1.0
+    # ntk: the new base divides the slowest frequency by `factor` and keeps the fastest.
     if scaling.rule == "ntk":
         return (base * factor ** (width / max(width - 2, 1))) ** (-2 * steps / width), 1.0
+    # llama3: pairs with over four rotations in training are kept, those with fewer than one are
+    # divided, and the others are interpolated.
     if scaling.rule == "llama3":
         kept = ((length * frequencies / (2 * math.pi) - 1) / 3).clamp(0, 1)
         return (1 - kept) * frequencies / factor + kept * frequencies, 1.0
 
     def find_pair(rotations: float) -> float:
-        """Find the pair that makes so many rotations within the length of training."""
+        """Find the pair that makes so many rotations within the training length."""
         log_base = max(2 * math.log(base), 1e-9)  # with base 1 all frequencies are equal
         return width * math.log(length / (2 * math.pi * rotations)) / log_base
 
+    # yarn: a linear ramp from the pair with 32 rotations, which is kept, to the pair with one,
+    # which is divided (sections 3.2 and 3.4 of the paper, with its temperature of attention).
     low, high = (
         min(max(edge, 0), width - 1)
         for edge in (math.floor(find_pair(32)), math.ceil(find_pair(1)))

@@ -1,6 +1,6 @@
 """Linear layers and convolutions in at least float32, also under autocast.
 
-Gates that are summed along a text, and biases of distance, lose too much in bfloat16.
+bfloat16 is too coarse for gates that are summed along a sequence and for biases of distance.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from zoo.attention import disable_autocast, upcast
 
 
 def convolve(x: Tensor, kernel: Tensor, document: Tensor | None) -> Tensor:
-    """Convolve causally and per channel, within documents: sum_s kernel_s x_{t-s}.
+    """Compute a causal convolution per channel within documents: sum_s kernel_s x_{t-s}.
 
     Args:
-        x: Tokens [1|B, N, D].
-        kernel: Weights [S, D], that of the token itself first.
-        document: Document numbers int [1|B, M] that end where x ends; None for one document.
+        x: Token states [1|B, N, D].
+        kernel: Weights [S, D]; the first row belongs to the token itself.
+        document: Document numbers int [1|B, M], whose last N belong to x; None: one document.
 
     Returns:
-        Tensor [1|B, N, D] in at least float32.
+        The convolved states [1|B, N, D] in at least float32.
     """
     x, count = upcast(x), x.shape[1]
     out = upcast(kernel[0]) * x
     for step in range(1, len(kernel)):
         earlier = upcast(kernel[step]) * _shift(x, step)
+        # A token of another document contributes nothing.
         if document is not None:
             own = document[:, -count:]
             earlier = earlier * (_shift(own, step) == own)[..., None]
@@ -36,7 +37,7 @@ def convolve(x: Tensor, kernel: Tensor, document: Tensor | None) -> Tensor:
 
 
 def _shift(tokens: Tensor, step: int) -> Tensor:
-    """Move tokens [1|B, N, ..] back by `step`; the first become zeros."""
+    """Delay tokens [1|B, N, ..] by `step`; the first `step` become zeros."""
     other_axes = (0, 0) * (tokens.dim() - 2)
     return F.pad(tokens, (*other_axes, step, 0))[:, : tokens.shape[1]]
 
@@ -49,8 +50,8 @@ def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
 def freeze_linear(layer: nn.Module) -> Callable[[Tensor], Tensor]:
     """Return the map of an nn.Linear with its current parameters.
 
-    Gradient checkpointing may recompute attention when other parameters are in place, as under
-    `torch.func.functional_call`.
+    Gradient checkpointing recomputes attention later, when the module may hold other parameters,
+    for example after `torch.func.functional_call`.
     """
     assert isinstance(layer, nn.Linear)
     weight, bias = upcast(layer.weight), None if layer.bias is None else upcast(layer.bias)
@@ -63,7 +64,7 @@ def freeze_linear(layer: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 def init_normal(layer: nn.Linear) -> nn.Linear:
-    """Set weights to N(0, 0.02^2) and biases to 0; return the layer."""
+    """Draw weights from N(0, 0.02^2), set biases to 0, and return the layer."""
     nn.init.normal_(layer.weight, std=0.02)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
@@ -71,6 +72,6 @@ def init_normal(layer: nn.Linear) -> nn.Linear:
 
 
 def init_zero(layer: nn.Linear) -> nn.Linear:
-    """Set the weights to 0; return the layer."""
+    """Set the weights to 0, and return the layer."""
     nn.init.zeros_(layer.weight)
     return layer

@@ -1,4 +1,4 @@
-"""Exponentials of many small skew-symmetric matrices: a scaled and squared Taylor series."""
+"""Exponentials of many small skew-symmetric matrices, by a scaled and squared Taylor series."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from torch import Tensor
 
 from zoo.attention import has_variable_sizes, upcast
 
-# largest block multiplied element by element: at 8 that takes a third of the time, at 16 2.5 times
+# Largest block that is multiplied element by element on a CPU. Compared with torch's batched
+# product, that takes a third of the time for blocks of 8 and 2.5 times as long for blocks of 16.
 SMALL = 8
-# numbers multiplied at once: more leave the cache, with fewer the cost of each operation shows
+# Numbers that are multiplied at once. More do not fit into the cache; with fewer the overhead of
+# each operation dominates.
 CACHED = 2**18
-# squarings where the count cannot be read off: under a compiler, or on a GPU
+# Number of squarings where the required number cannot be read: under a compiler, or on a GPU.
 SQUARINGS = 16
 
 
 def is_small(matrices: Tensor) -> bool:
-    """Return True if matrices [..., b, b] are multiplied element by element."""
+    """Return whether matrices [..., b, b] are multiplied element by element."""
     on_cpu = matrices.device.type == "cpu" and not torch.compiler.is_compiling()
     return matrices.shape[-1] <= SMALL and on_cpu
 
@@ -34,7 +36,7 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
 
 
 def add_product(total: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Return total + a @ b for matrices [..., b, b]; may overwrite `total`."""
+    """Return total + a @ b for matrices [..., b, b]. It may overwrite `total`."""
     if not is_small(a):
         return total + a @ b
     return _accumulate_products(total, a.split(1, dim=-1), b.split(1, dim=-2))
@@ -43,13 +45,14 @@ def add_product(total: Tensor, a: Tensor, b: Tensor) -> Tensor:
 def _accumulate_products(
     total: Tensor, columns: Sequence[Tensor], rows: Sequence[Tensor]
 ) -> Tensor:
+    # a @ b = sum_k a[:, k] b[k, :]
     for column, row in zip(columns, rows, strict=True):
         total.addcmul_(column, row)
     return total
 
 
 def rotate_blocks(x: Tensor, rotations: Tensor) -> Tensor:
-    """Rotate heads [B, H, N, K] by matrices [1|B, H, N, m, b, b]; channels past them stay."""
+    """Rotate heads [B, H, N, K] by blocks [1|B, H, N, m, b, b]; channels past m b stay the same."""
     width = rotations.shape[3] * rotations.shape[-1]
     if width < x.shape[-1]:
         return torch.cat([rotate_blocks(x[..., :width], rotations), x[..., width:]], dim=-1)
@@ -62,7 +65,7 @@ def rotate_blocks(x: Tensor, rotations: Tensor) -> Tensor:
 
 
 class _RotateBlocks(torch.autograd.Function):
-    """Rotation by small matrices, whose gradient is summed over samples at once."""
+    """A rotation by small matrices whose backward pass sums over samples in one operation."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rotations: Tensor) -> Tensor:
@@ -97,6 +100,7 @@ def _to_elements(rotations: Tensor) -> Tensor:
 
 
 def _apply_elements(matrices: Tensor, columns: Tensor) -> Tensor:
+    # R x = sum_j R[:, j] x_j
     out = matrices[:, :, 0] * columns[:, :1]  # [B, b, N, H, m]
     for j in range(1, matrices.shape[2]):
         out.addcmul_(matrices[:, :, j], columns[:, j : j + 1])
@@ -104,7 +108,7 @@ def _apply_elements(matrices: Tensor, columns: Tensor) -> Tensor:
 
 
 def _outer_products(rows: Tensor, columns: Tensor, batch: int) -> Tensor:
-    """Return rows times columns [1|B, H, N, m, b, b], summed over samples if batch is 1."""
+    """Return rows times columns [batch, H, N, m, b, b], summed over samples if batch is 1."""
     rows, columns = rows[:, :, None], columns[:, None]
     out = rows[:batch] * columns[:batch]
     for sample in range(batch, len(rows)):
@@ -113,7 +117,7 @@ def _outer_products(rows: Tensor, columns: Tensor, batch: int) -> Tensor:
 
 
 def split_times(times: Tensor, generators: Tensor) -> tuple[Tensor, ...]:
-    """Split times [T, P] so that the matrices of a part fit into the cache."""
+    """Split times [T, P] so that the matrices of each part fit into the cache."""
     if not is_small(generators):
         return (times,)
     return times.split(max(CACHED // generators[0].numel(), 1))
@@ -131,7 +135,7 @@ def combine_generators(generators: Tensor, times: Tensor) -> Tensor:
 
 
 def generator_gradient(gradient: Tensor, times: Tensor) -> Tensor:
-    """Return the gradient for generators [P, K, b, b], given that for their sums [T K, b, b]."""
+    """Return the gradient of generators [P, K, b, b] from that of their sums [T K, b, b]."""
     each = gradient.unflatten(0, (len(times), -1))
     if not is_small(gradient):
         return torch.einsum("tkij,tp->pkij", each, times)
@@ -139,22 +143,23 @@ def generator_gradient(gradient: Tensor, times: Tensor) -> Tensor:
 
 
 def time_gradient(gradient: Tensor, generators: Tensor) -> Tensor:
-    """Return the gradient for times [T, P], given that for sums [T K, b, b]."""
+    """Return the gradient of times [T, P] from that of the sums [T K, b, b]."""
     each = gradient.unflatten(0, (-1, generators.shape[1]))
     return torch.einsum("tkij,pkij->tp", each, generators)
 
 
 def join_parts(results: Sequence[Tensor], times: Sequence[Tensor]) -> Tensor:
-    """Join the results [T K, b, b] for each part of times as one [T, K, b, b]."""
+    """Join the results [T K, b, b] of all parts of times into one [T, K, b, b]."""
     each = [one.unflatten(0, (part.shape[0], -1)) for one, part in zip(results, times, strict=True)]
     if len(each) == 1:
         return each[0]
-    # elements first, as they are in memory
+    # The matrix elements come first in memory, so joining in that order copies whole runs.
     return torch.cat([one.permute(2, 3, 0, 1) for one in each], 2).permute(2, 3, 0, 1)
 
 
-# Coefficients of cubic polynomials B of A (Bader, Blanes and Casas 2019, doi:10.3390/math7121174).
-# The series is B_0 + (B_1 + C) C, with C = B_2 + B_3^2: four products forward, seven backward.
+# Coefficients of four cubic polynomials B of A (Bader, Blanes and Casas 2019,
+# doi:10.3390/math7121174). The Taylor series of degree 12 is B_0 + (B_1 + C) C with
+# C = B_2 + B_3^2: four products forward, seven backward.
 B0 = (
     -0.01860232051462055322,
     -0.00500702322573317730,
@@ -172,7 +177,7 @@ B3 = (0.0, -0.13181061013830184015, -0.02027855540589259079, -0.0067595184686308
 
 
 def taylor_forward(a: Tensor) -> tuple[Tensor, ...]:
-    """Return 1 + A + ... + A^12 / 12!, then A^2, A^3 and C for the backward pass."""
+    """Return 1 + A + ... + A^12 / 12!, followed by A^2, A^3 and C for the backward pass."""
     a2 = multiply(a, a)
     powers = a, a2, multiply(a2, a)
     b3 = _cubic(B3, powers)
@@ -181,7 +186,8 @@ def taylor_forward(a: Tensor) -> tuple[Tensor, ...]:
 
 
 def taylor_backward(gradient: Tensor, a: Tensor, a2: Tensor, a3: Tensor, c: Tensor) -> Tensor:
-    """Return the gradient for A, which is skew-symmetric as A is, given that for the series."""
+    """Return the gradient of a skew-symmetric A, itself skew-symmetric, from that of the series."""
+    # In reverse: the series is B_0 + (B_1 + C) C, C is B_2 + B_3 B_3, and each B is cubic in A.
     b1, b3 = _cubic(B1, (a, a2, a3)), _cubic(B3, (a, a2, a3))
     grad_b1 = multiply(gradient, c.mT)
     grad_c = add_product(grad_b1.clone(), b1.add_(c).mT, gradient)
@@ -189,10 +195,10 @@ def taylor_backward(gradient: Tensor, a: Tensor, a2: Tensor, a3: Tensor, c: Tens
     grads = gradient, grad_b1, grad_c, grad_b3
     _, *coefficients = zip(B0, B1, B2, B3, strict=True)
     grad_a, grad_a2, grad_a3 = (_weighted_sum(numbers, grads) for numbers in coefficients)
-    # A^3 is A^2 A, and the transpose of A is -A
+    # A^3 = A^2 A, and A^T = -A.
     grad_a2.sub_(multiply(grad_a3, a))
     grad_a = add_product(grad_a, a2, grad_a3)
-    # the symmetric part of the gradient for A^2 is dropped below anyway
+    # One product serves both factors of A^2 = A A, because only the skew part is returned.
     grad_a.sub_(multiply(grad_a2 + grad_a2.mT, a))
     return (grad_a - grad_a.mT) / 2
 
@@ -200,7 +206,8 @@ def taylor_backward(gradient: Tensor, a: Tensor, a2: Tensor, a3: Tensor, c: Tens
 def _cubic(coefficients: Sequence[float], powers: Iterable[Tensor]) -> Tensor:
     constant, *others = coefficients
     out = _weighted_sum(others, powers)
-    if has_variable_sizes():  # ONNX has no views to write to
+    # ONNX cannot write to the view of a diagonal.
+    if has_variable_sizes():
         return out + constant * torch.eye(out.shape[-1], device=out.device, dtype=out.dtype)
     out.diagonal(dim1=-2, dim2=-1).add_(constant)
     return out
@@ -215,15 +222,18 @@ def _weighted_sum(coefficients: Sequence[float], tensors: Iterable[Tensor]) -> T
 
 
 Steps = tuple[list[Tensor], Tensor | None]
-"""Tensors for the backward pass; number of halvings, unless the count of tensors says it."""
+"""Tensors for the backward pass, and the number of halvings; None if the list implies it."""
 
 
 def skew_matrix_exp(skew: Tensor, times: Tensor) -> Tensor:
-    """Return exp(sum_p t_p A_p), [T, K, b, b], to the precision of the wider dtype.
+    """Return exp(sum_p t_p A_p) to the precision of the wider dtype.
 
     Args:
-        skew: Skew-symmetric matrices [P, K, b, b]; their gradient is skew-symmetric too.
-        times: Numbers [T, P].
+        skew: Skew-symmetric matrices A [P, K, b, b]; their gradient is skew-symmetric too.
+        times: Coefficients t [T, P].
+
+    Returns:
+        Rotations [T, K, b, b].
     """
     dtype = torch.promote_types(skew.dtype, times.dtype)
     if not times.shape[0]:
@@ -232,7 +242,10 @@ def skew_matrix_exp(skew: Tensor, times: Tensor) -> Tensor:
 
 
 class _Exponential(torch.autograd.Function):
-    """A, t -> exp. Steps are kept for small matrices, and computed again for others."""
+    """A, t -> exp(sum_p t_p A_p).
+
+    The steps are saved for the backward pass if matrices are small, and recomputed otherwise.
+    """
 
     @staticmethod
     def forward(ctx: Any, skew: Tensor, times: Tensor) -> Tensor:
@@ -249,6 +262,7 @@ class _Exponential(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
         skew, times, *kept = ctx.saved_tensors
         parts = split_times(times, skew)
+        # Recover the steps of each part: saved in one flat list, or computed again.
         steps: list[Steps] = []
         for end, count in zip(accumulate(ctx.counts), ctx.counts, strict=True):
             steps.append((kept[end - count : end], None))
@@ -265,7 +279,11 @@ class _Exponential(torch.autograd.Function):
 
 
 def _exponentiate(skew: Tensor) -> tuple[Tensor, list[Tensor], Tensor | None]:
-    """Return exp(A), and the Steps: A halved in place, its series, and every squared matrix."""
+    """Return exp(A) and the Steps: the scaled A, its series, and every matrix that was squared.
+
+    `skew` is overwritten.
+    """
+    # exp(A) = exp(A / 2^s)^(2^s), where the series is exact for A / 2^s.
     halvings, count = _count_halvings(skew)
     scaled = skew.mul_(0.5**count if halvings is None else _power_of_half(halvings))
     power, *inner = taylor_forward(scaled)
@@ -273,12 +291,14 @@ def _exponentiate(skew: Tensor) -> tuple[Tensor, list[Tensor], Tensor | None]:
     for step in range(count):
         tensors.append(power)
         square = multiply(power, power)
+        # With an unknown count, squarings beyond it are computed and discarded.
         power = square if halvings is None else torch.where(step < halvings, square, power)
     return power, tensors, halvings
 
 
 def _backward(gradient: Tensor, tensors: list[Tensor], halvings: Tensor | None) -> Tensor:
-    """Return the gradient for A, given that for exp(A)."""
+    """Return the gradient of A from that of exp(A)."""
+    # The gradient G of R R gives G R^T + R^T G for R, one square root after the other.
     scaled, a2, a3, c, *roots = tensors
     for step in reversed(range(len(roots))):
         root = roots[step].mT
@@ -289,9 +309,11 @@ def _backward(gradient: Tensor, tensors: list[Tensor], halvings: Tensor | None) 
 
 
 def _count_halvings(skew: Tensor) -> tuple[Tensor | None, int]:
-    """Return the number of halvings as a tensor, if it cannot be read, and that of squarings."""
-    limit = 1.5 if skew.dtype == torch.float32 else 0.3  # degree 12 is exact up to this norm
-    norms = skew.square().sum((-2, -1)).max().div(2).sqrt()  # bounds the spectral norm of a skew A
+    """Return the number of halvings, as a tensor if it cannot be read, and that of squarings."""
+    # Up to this norm the series of degree 12 is exact to rounding.
+    limit = 1.5 if skew.dtype == torch.float32 else 0.3
+    # The singular values of a skew A come in pairs, so |A|_F / sqrt(2) bounds its spectral norm.
+    norms = skew.square().sum((-2, -1)).max().div(2).sqrt()
     halvings = (norms / limit).clamp(min=1).log2().ceil()
     if skew.device.type == "cpu" and not torch.compiler.is_compiling():
         return None, int(halvings)
@@ -299,5 +321,5 @@ def _count_halvings(skew: Tensor) -> tuple[Tensor | None, int]:
 
 
 def _power_of_half(halvings: Tensor) -> Tensor:
-    # NaN is noticed; a wrong result would not be
+    # A norm that needs more squarings gives NaN, which is noticed, in place of a wrong result.
     return torch.where(halvings > SQUARINGS, torch.nan, torch.exp2(-halvings))

@@ -1,6 +1,7 @@
-"""Panels that encodings show of themselves: values per head, frequencies, tables, commutators.
+"""Panels about encodings: values per head, frequencies, tables, commutators.
 
-Every function takes a title, the names of the axes and `caption`, one sentence on how to read it.
+Functions take a title, the names of the axes and a `caption`, one sentence on how to read the
+panel.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ Panels = Iterable[Panel]
 
 AXES = {1: ("text",), 2: ("rows", "columns"), 3: ("time", "rows", "columns")}
 QUANTILES = {"10th percentile": 0.1, "median": 0.5, "90th percentile": 0.9}
-MAX_SHIFT = 32  # patches that a pair is shifted by
+MAX_SHIFT = 32  # largest shift of a pair, in patches
 
 FREQUENCIES_CAPTION = (
-    "Rotation of each pair of channels by one token: fast pairs resolve short distances, slow pairs"
+    "Rotation of each pair of channels per token: fast pairs resolve short distances, slow pairs"
     " long ones; pairs that do not rotate are not drawn."
 )
 WAVES_CAPTION = (
     "Each point is a pair of channels: it rotates fastest along the direction from the origin to"
-    " the point, and faster the farther out; points on an axis encode rows or columns alone."
+    " the point, and faster the farther out; points on an axis encode only rows or only columns."
 )
 SHIFT_CAPTION = (
     "Change of the rotation between two neighbours when both are shifted: a flat line at 0 means"
@@ -51,7 +52,7 @@ def to_cpu(values: Tensor) -> Tensor:
 
 
 def head_panel(title: str, y: str, values: Tensor, caption: str, *, kind: str = "head") -> Bars:
-    """Show a value for each head [H]."""
+    """Make a panel of one value per head [H]."""
     bars = {head: float(value) for head, value in label_heads(to_cpu(values), kind).items()}
     return Bars(title=title, x=kind, y=y, caption=caption, values=bars)
 
@@ -59,7 +60,7 @@ def head_panel(title: str, y: str, values: Tensor, caption: str, *, kind: str = 
 def curve_panel(
     title: str, x: str, y: str, x_values: Tensor, lines: Tensor, caption: str
 ) -> Curves:
-    """Show lines [H, N] over x values [N], or one line if all heads are alike."""
+    """Make a panel of lines [H, N] over x values [N], or of one line if all heads are equal."""
     lines_by_head = label_heads(distinct(to_cpu(lines)))
     return Curves(
         title=title, x=x, y=y, caption=caption, x_values=to_cpu(x_values), lines=lines_by_head
@@ -75,9 +76,9 @@ def pair_panel(
     steep: bool = True,
     x: str = "pair of channels",
 ) -> Points:
-    """Show values [H, pairs] in the order of the pairs.
+    """Make a panel of values [H, pairs] in the order of the pairs.
 
-    On a logarithmic axis (`steep`) magnitudes are shown, and zeros left out.
+    A logarithmic axis (`steep`) shows magnitudes and omits zeros.
     """
     shown = to_cpu(values)
     if steep:
@@ -90,7 +91,10 @@ def pair_panel(
 def spread_panel(
     title: str, y: str, values: Tensor, tokens: Tokens, caption: str, *, kind: str = "head"
 ) -> list[Panel]:
-    """Show mean and quantiles of values [1|B, n, H] of the last n tokens, without padding."""
+    """Make a panel of the mean and quantiles of values [1|B, n, H] over the last n tokens.
+
+    Padding is excluded. Without tokens there is no panel.
+    """
     shown = drop_padding(values, tokens)  # [.., H]
     if not len(shown):
         return []
@@ -102,7 +106,7 @@ def spread_panel(
 
 
 def half_life_panel(logs: Tensor, tokens: Tokens, caption: str) -> list[Panel]:
-    """Show the number of tokens whose log gates [1|B, n, H] halve what passes them."""
+    """Make a panel of the number of tokens after which log gates [1|B, n, H] leave one half."""
     shown = drop_padding(logs, tokens)
     if not len(shown):
         return []
@@ -110,7 +114,7 @@ def half_life_panel(logs: Tensor, tokens: Tokens, caption: str) -> list[Panel]:
 
 
 def drop_padding(values: Tensor, tokens: Tokens) -> Tensor:
-    """Return values [1|B, n, ..] of the last n tokens, without those of padding, [.., ..]."""
+    """Return values [1|B, n, ..] of the last n tokens without padding, [tokens, ..]."""
     values, document = to_cpu(values), tokens.document
     if document is None:
         return values.flatten(0, 1)
@@ -126,13 +130,16 @@ def mean_over_pairs(values: Tensor, visible: Tensor) -> Tensor:
 
 
 def mean_over_rows(values: Tensor, visible: Tensor) -> Tensor:
-    """Return means [H] of values [B, H, N] over queries that see a key, bool [1|B, 1, N, M]."""
+    """Return means [H] of values [B, H, N] over queries with a visible key.
+
+    `visible` is the attention mask, bool [1|B, 1, N, M].
+    """
     rows = visible.any(-1).expand_as(values)
     return (values * rows).sum((0, 2)) / rows.sum((0, 2)).clamp(min=1)
 
 
 def row_norm_panel(title: str, table: Tensor, grid: Sequence[int], caption: str) -> Panel:
-    """Show the norm of each row of a table [tokens, D], along a text or over a grid."""
+    """Make a panel of the norm of each row of a table [tokens, D], along a sequence or a grid."""
     norms, unit = to_cpu(table).norm(dim=-1).view(*grid), "norm of the row"
     if len(grid) == 1:
         lines = {"all heads": norms}
@@ -152,7 +159,7 @@ def row_norm_panel(title: str, table: Tensor, grid: Sequence[int], caption: str)
 
 
 def token_spacing(encoding: Encoding, call: AttentionCall) -> Tensor:
-    """Return the distance of neighbouring tokens along each axis [P], in coordinates.
+    """Return the distance of neighbouring tokens along each axis [P], in units of coordinates.
 
     It is 1 if coordinates were given directly and no size is known.
     """
@@ -162,20 +169,20 @@ def token_spacing(encoding: Encoding, call: AttentionCall) -> Tensor:
     steps = spacing(call.keys, encoding.coordinates, length)  # type: ignore[arg-type]
     if size is None or steps[..., 0].numel() == 1:
         return steps[0, 0]
-    # a class token beside documents is a document of its own: take the longest
+    # A CLS token next to documents counts as a document of its own: take the longest document.
     longest = size.expand_as(steps).prod(-1).argmax()
     return steps.flatten(0, 1)[longest]
 
 
 def frequency_panels(wave_vectors: Tensor, encoding: Encoding, call: AttentionCall) -> Panels:
-    """Show wave vectors [P, H, pairs], given in radians per unit of the coordinates."""
+    """Yield panels of wave vectors [P, H, pairs], given in radians per unit of the coordinates."""
     waves = to_cpu(wave_vectors) * to_cpu(token_spacing(encoding, call))[:, None, None]
     if len(waves) == 1:
         unit = "radians per token"
         yield pair_panel("Rotation frequencies", unit, waves[0], FREQUENCIES_CAPTION)
         return
     if len(waves) == 3:
-        caption = "Rotation of each pair by one frame; pairs that do not rotate are not drawn."
+        caption = "Rotation of each pair per frame; pairs that do not rotate are not drawn."
         yield pair_panel("Rotation along time", "radians per frame", waves[0], caption)
     heads = label_heads(distinct(waves[-2:].transpose(0, 1)))
     yield Points(
@@ -189,20 +196,21 @@ def frequency_panels(wave_vectors: Tensor, encoding: Encoding, call: AttentionCa
 
 
 def angle_panels(skew: Tensor, encoding: Encoding, call: AttentionCall) -> Panels:
-    """Show the angles of exp(A_a) of generators [P, H, m, b, b], along each axis by itself."""
+    """Yield panels of the angles of exp(A_a) for generators [P, H, m, b, b], one for each axis."""
+    # i A is Hermitian with eigenvalues +-w, the angles of exp(A) in its invariant planes.
     pairs = skew.shape[-1] // 2
     angles = torch.linalg.eigvalsh(1j * to_cpu(skew))[..., -pairs:].flatten(2)  # [P, H, m pairs]
     angles = angles.sort(dim=-1, descending=True).values
     angles = angles * to_cpu(token_spacing(encoding, call))[:, None, None]
     for axis, values in zip(AXES[len(angles)], angles, strict=True):
         title, x = f"Rotation along {axis}", "pair of channels, sorted"
-        caption = f"Rotation of each pair by one token along {axis}: fast pairs resolve short"
+        caption = f"Rotation of each pair per token along {axis}: fast pairs resolve short"
         caption = f"{caption} distances, slow pairs long ones."
         yield pair_panel(title, "radians per token", values, caption, x=x)
 
 
 def commutator_norms(generators: Tensor) -> Tensor:
-    """Return ||[A, B]|| / (||A|| ||B||), the mean over pairs of n generators: [H].
+    """Return ||[A, B]|| / (||A|| ||B||), averaged over pairs of n generators, [H].
 
     Args:
         generators: Blocks on the diagonal of each generator, [n, H, m, b, b].
@@ -221,10 +229,10 @@ def commutator_norms(generators: Tensor) -> Tensor:
 
 
 def commutator_panel(generators: Tensor) -> Panel:
-    """Show the commutators of generators [P, H, m, b, b] of several axes."""
+    """Make a panel of the commutators of generators [P, H, m, b, b] of several axes."""
     caption = (
         "Difference between rotating along one axis and then another, and the other order: at 0"
-        " scores depend on offsets alone."
+        " scores depend only on offsets."
     )
     norms = commutator_norms(generators)
     return head_panel("Commutators of axes", "|AB - BA| / (|A| |B|)", norms, caption)
@@ -233,7 +241,7 @@ def commutator_panel(generators: Tensor) -> Panel:
 def shift_changes(
     compute_rotation: Callable[[Tensor], Tensor], shifts: Tensor, steps: Tensor
 ) -> Tensor:
-    """Return how far R(s)^T R(s + e) differs from R(0)^T R(e), the mean over steps e: [H, S].
+    """Return how far R(s)^T R(s + e) differs from R(0)^T R(e), averaged over steps e.
 
     Args:
         compute_rotation: Returns R [1, H, N, m, b, b] at coordinates [1, N, P].
@@ -241,8 +249,9 @@ def shift_changes(
         steps: Steps e [E, P].
 
     Returns:
-        Frobenius norms, relative to the distance of two unrelated rotations.
+        Frobenius norms [H, S], relative to the distance of two unrelated rotations.
     """
+    # Two unrelated rotations R, R' of dimension n have E |R - R'|^2 = 2 n.
     points = torch.cat([torch.zeros_like(steps[:1]), steps])  # [1 + E, P]
     pos = (shifts[:, None] + points).flatten(0, 1)[None]
     found = to_cpu(compute_rotation(pos))[0].unflatten(1, (len(shifts), -1))
@@ -254,7 +263,7 @@ def shift_changes(
 def shift_change_panels(
     compute_rotation: Callable[[Tensor], Tensor], encoding: Encoding, call: AttentionCall
 ) -> Panels:
-    """Show how rotations between neighbours change under shifts within the tokens of the call."""
+    """Yield a panel of how rotations between neighbours change if both are shifted."""
     unit, pos = token_spacing(encoding, call), call.keys.pos.flatten(0, 1)
     extent = int(((pos.amax(0) - pos.amin(0)) / unit).round().amin())  # patches
     shifts = torch.arange(min(extent, MAX_SHIFT), device=unit.device)

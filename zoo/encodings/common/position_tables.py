@@ -1,4 +1,4 @@
-"""Tables read at positions: learned rows, and biases of the offsets between tokens."""
+"""Tables that are read at positions: learned rows, and biases of the offsets between tokens."""
 
 from __future__ import annotations
 
@@ -18,22 +18,29 @@ from zoo.attention.tokens import pick
 from zoo.errors import OptionError
 
 NORMS_CAPTION = (
-    "The norm of the learned vector of each position: positions rarely trained on keep their"
-    " initial norm."
+    "The norm of the learned vector of each position: positions that training rarely visits keep"
+    " their initial norm."
 )
 
 
 def bicubic_neighbours(pos: Tensor, sizes: tuple[int, ...]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the 4^P neighbours of coordinates [.., P] on a grid; edges repeat.
+    """Yield the 4^P neighbours of coordinates on a grid for bicubic interpolation.
+
+    Rows at the edges repeat.
+
+    Args:
+        pos: Coordinates [.., P], in cells.
+        sizes: Size of the grid along each axis.
 
     Yields:
-        Weight [.., 1] and row number [..] of a neighbour.
+        The weight [.., 1] and the row number [..] of a neighbour.
     """
     base = pos.floor()
     weights = _cubic_weights(pos - base)  # four of [.., P]
     for offsets in product(range(4), repeat=len(sizes)):
         weight = torch.ones_like(pos[..., 0])
         row = torch.zeros_like(pos[..., 0], dtype=torch.long)
+        # The weight is a product over axes; the row number is row-major.
         for axis, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
             weight = weight * weights[offset][..., axis]
             row = row * size + (base[..., axis].long() + offset - 1).clamp(0, size - 1)
@@ -41,7 +48,7 @@ def bicubic_neighbours(pos: Tensor, sizes: tuple[int, ...]) -> Iterator[tuple[Te
 
 
 def _cubic_weights(t: Tensor, a: float = -0.75) -> tuple[Tensor, ...]:
-    """Return weights of the points -1, 0, 1, 2 for t in [0, 1): cubic convolution (Keys 1981)."""
+    """Return weights of the points -1, 0, 1, 2 at t in [0, 1): cubic convolution (Keys 1981)."""
 
     def near(d: Tensor) -> Tensor:
         return ((a + 2) * d - (a + 3)) * d * d + 1
@@ -60,8 +67,8 @@ def read_rows(
     Args:
         table: Rows [tokens, D] of a grid, row-major.
         tokens: Tokens with their positions.
-        sizes: Size of the grid. A grid of several axes is resampled to that of the tokens.
-        stretch: On one axis, resample the table to so many times its length.
+        sizes: Size of the grid. A grid of several axes is resampled to the grid of the tokens.
+        stretch: On one axis, factor by which the table is resampled to a greater length.
 
     Raises:
         OptionError: A position on one axis is outside the table.
@@ -82,8 +89,8 @@ def resize_antialiased(
 
     Args:
         table: Rows [tokens, D] of a grid of two axes, row-major.
-        tokens: Tokens; without a grid size they have coordinates on the grid of the table.
-        sizes: Size of the grid.
+        tokens: Tokens. Without a grid size, their coordinates lie on the grid of the table.
+        sizes: Size of the table's grid.
 
     Returns:
         The rows of the new grid, and its size.
@@ -108,19 +115,32 @@ def resize_antialiased(
 def resize_table(
     table: Tensor, source: tuple[int, ...], target: tuple[int, ...], initial: Tensor
 ) -> Tensor | None:
-    """Adapt a table to a grid of another size.
+    """Adapt a learned table to a grid of another size.
 
-    Frames of a clip take the rows of an image, an image the mean over frames. A longer text keeps
-    the `initial` rows past the end. Returns None between a text and a grid.
+    Every frame of a clip gets the rows of an image; an image gets the mean over frames. A longer
+    text keeps the `initial` rows past the end of the learned ones.
+
+    Args:
+        table: Learned rows [tokens, D].
+        source: Size of the grid of the table.
+        target: Size of the new grid.
+        initial: Rows of the new grid before training.
+
+    Returns:
+        The adapted rows, or None between a text and a grid.
     """
     if source == target:
         return table
+
+    # Between texts: cut, or continue with the initial rows.
     if len(source) == len(target) == 1:
         if table.shape[1] != initial.shape[1]:
             return None
         return torch.cat([table, initial[source[0] :]])[: target[0]]
     if 1 in (len(source), len(target)):
         return None
+
+    # Between grids: average frames away, resample rows and columns, then repeat them for frames.
     if len(source) > len(target):
         source, table = source[1:], table.unflatten(0, source).mean(0).flatten(0, 1)
     sizes = target[-len(source) :]
@@ -131,11 +151,13 @@ def resize_table(
 
 
 def _resample(pos: Tensor, ratio: Tensor | float) -> Tensor:
-    """Map positions to a grid with `ratio` times as many cells, centre to centre."""
+    """Map positions to a grid with `ratio` times as many cells, aligning centres of cells."""
+    # Position i is the centre of cell [i, i + 1) shifted by a half.
     return (pos + 0.5) * ratio - 0.5
 
 
 def _check_range(pos: Tensor, length: int, has_position: Tensor | None) -> None:
+    # Values cannot be read on the meta device or under a compiler.
     if pos.is_meta or torch.compiler.is_compiling():
         return
     rows = pos[..., 0].round()
@@ -150,7 +172,11 @@ def _check_range(pos: Tensor, length: int, has_position: Tensor | None) -> None:
 
 
 def check_buckets(num_buckets: int, max_distance: int, keys_ahead: bool) -> None:
-    """Raise OptionError if no distances are left to share a bucket."""
+    """Check that some distances are left to share a bucket.
+
+    Raises:
+        OptionError: `max_distance` is among the distances that have a bucket each.
+    """
     exact = num_buckets // (4 if keys_ahead else 2)
     if max_distance <= exact:
         problem = f"must be more than {exact}, the distances that have a bucket each"
@@ -160,7 +186,7 @@ def check_buckets(num_buckets: int, max_distance: int, keys_ahead: bool) -> None
 def bucket_table(
     num_buckets: int, max_distance: int, keys_ahead: bool, device: torch.device
 ) -> tuple[int, Tensor]:
-    """Return the first offset that has a bucket, and the buckets from there to max_distance."""
+    """Return the first offset with a bucket, and the bucket of each offset up to max_distance."""
     check_buckets(num_buckets, max_distance, keys_ahead)
     first = -max_distance if keys_ahead else 0
     offsets = torch.arange(first, max_distance + 1, device=device)
@@ -168,7 +194,8 @@ def bucket_table(
 
 
 def assign_buckets(offset: Tensor, num_buckets: int, max_distance: int, keys_ahead: bool) -> Tensor:
-    """Return the bucket of each whole offset p_i - p_j, with logarithms in float32."""
+    """Return the bucket of each integer offset p_i - p_j."""
+    # Logarithms in float32, as in the published code: in float64 some edges differ by one bucket.
     half = num_buckets // 2 if keys_ahead else num_buckets
     distance = offset.abs() if keys_ahead else offset.clamp(min=0)
     exact = half // 2
@@ -179,7 +206,7 @@ def assign_buckets(offset: Tensor, num_buckets: int, max_distance: int, keys_ahe
 
 
 def index_offsets(call: AttentionCall) -> Index:
-    """Return offsets of consecutive tokens, and 0 for keys ahead, which a causal mask hides."""
+    """Return the offsets of consecutive tokens; 0 for keys ahead, which a causal mask hides."""
     return lambda b, h, i, j: (call.key_index(i) - j).clamp(min=0)
 
 
@@ -188,9 +215,10 @@ def offset_products(call: AttentionCall, queries: Tensor, columns: Tensor) -> Bl
 
     Args:
         call: Attention call with consecutive tokens.
-        queries: Tensor [1|B, 1|H, N, K].
-        columns: A column for each offset from 0 on, [1|H, K, M].
+        queries: Queries [1|B, 1|H, N, K].
+        columns: A column for each offset 0 to M - 1, [1|H, K, M].
     """
+    # All products of a query with offsets cost as much as its scores; a gather then aligns them.
     offset = index_offsets(call)
 
     def compute_block(span: Span) -> Tensor:
@@ -202,7 +230,7 @@ def offset_products(call: AttentionCall, queries: Tensor, columns: Tensor) -> Bl
 
 
 def position_offsets(call: AttentionCall, axis: int) -> Index:
-    """Return p_i - p_j along one axis."""
+    """Return the offsets p_i - p_j along one axis as a function of pairs."""
     queries = call.queries.pos[..., axis].contiguous()  # [1|B, N]
     keys = call.keys.pos[..., axis].contiguous()  # [1|B, M]
     return lambda b, h, i, j: pick(queries, b, i) - pick(keys, b, j)

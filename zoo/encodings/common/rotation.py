@@ -14,14 +14,13 @@ from zoo.errors import OptionError
 
 
 def compute_angles(pos: Tensor, wave_vectors: Tensor) -> Tensor:
-    """Return angles sum_a p_a w_a, [1|B, G, N, pairs].
-
-    Products are summed elementwise: a matrix product under autocast would round them to bfloat16.
+    """Return angles sum_a p_a w_a in radians, [1|B, G, N, pairs].
 
     Args:
         pos: Coordinates [1|B, N, P].
-        wave_vectors: Wave vectors [P, G, pairs].
+        wave_vectors: Wave vectors w [P, G, pairs].
     """
+    # Elementwise, because a matrix product under autocast would round angles to bfloat16.
     pos = pos.unsqueeze(1)  # [1|B, 1, N, P]
     parts = [
         pos.narrow(-1, axis, 1) * wave_vectors[axis].unsqueeze(1)
@@ -31,15 +30,13 @@ def compute_angles(pos: Tensor, wave_vectors: Tensor) -> Tensor:
 
 
 def cos_sin(angles: Tensor) -> Tensor:
-    """Return (cos, sin) of angles [..., N, pairs] as a table [..., N, pairs, 2]."""
+    """Return cos and sin of angles [..., N, pairs] as a table [..., N, pairs, 2]."""
     return torch.stack([angles.cos(), angles.sin()], dim=-1)
 
 
 def rotation_tables(angles: Tensor) -> tuple[Tensor, ...]:
-    """Return the arguments of `rotate_pairs` for angles [1|B, 1|H, N, pairs].
-
-    For angles that require a gradient, the angles are among them: that gradient is cheaper.
-    """
+    """Return the arguments of `rotate_pairs` for angles [1|B, 1|H, N, pairs]."""
+    # The gradient of angles takes one sum per pair, that of cos and sin takes two.
     if angles.requires_grad:
         return cos_sin(angles.detach()), angles
     return (cos_sin(angles),)
@@ -49,9 +46,9 @@ def rotate_pairs(x: Tensor, table: Tensor, angles: Tensor | None = None) -> Tens
     """Rotate pairs of channels (2i, 2i + 1): (a, b) -> (a cos - b sin, a sin + b cos).
 
     Args:
-        x: Heads [B, H, N, K]; channels past the table stay as they are.
-        table: Table of `cos_sin`, [1|B, 1|H, N, pairs, 2].
-        angles: The angles of the table; they receive the gradient instead of the table.
+        x: Heads [B, H, N, K]; channels past the table stay unchanged.
+        table: Table from `cos_sin`, [1|B, 1|H, N, pairs, 2].
+        angles: The angles of the table. If given, they receive the gradient in place of the table.
     """
     width = 2 * table.shape[-2]
     if width < x.shape[-1]:
@@ -62,7 +59,7 @@ def rotate_pairs(x: Tensor, table: Tensor, angles: Tensor | None = None) -> Tens
 
 
 class _RotatePairs(torch.autograd.Function):
-    """`rotate_pairs`, whose gradient for the table is summed over samples at once."""
+    """`rotate_pairs` with a backward pass that sums the table's gradient in one operation."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, table: Tensor, angles: Tensor | None) -> Tensor:
@@ -84,43 +81,43 @@ class _RotatePairs(torch.autograd.Function):
 
 
 def multiply_pairs(x: Tensor, table: Tensor, sign: int = 1) -> Tensor:
-    """Multiply pairs of x [B, H, N, K], as complex numbers, by a table or its conjugate (sign -1).
-
-    Complex numbers are fastest on a CPU; a compiler fuses real arithmetic and does not know them.
-    """
+    """Multiply pairs of x [B, H, N, K] as complex numbers by a table, or by its conjugate (-1)."""
+    # Complex numbers are fastest on a CPU. A compiler does not support them, but fuses real ones.
     if torch.compiler.is_compiling():
         (a, b), (cos, sin) = _split_pairs(x), (table[..., 0], table[..., 1] * sign)
         return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2).to(x.dtype)
     z, rotations = _to_complex(x), torch.view_as_complex(table)
-    if rotations.shape[-2] == 1:  # a decoding step, in which each operation counts
+    # A decoding step has one token: the number of operations counts, not their memory order.
+    if rotations.shape[-2] == 1:
         product = z * (rotations if sign > 0 else rotations.conj())
         return torch.view_as_real(product).flatten(-2).to(x.dtype)
     batch, heads, tokens, pairs = z.shape
     dtype = torch.promote_types(z.dtype, rotations.dtype)
-    # tokens before heads in memory, as projections have them
+    # In memory tokens come before heads, which is the order of projections: no copy later.
     out = z.new_empty(batch, tokens, heads, pairs, dtype=dtype).transpose(1, 2)
     torch.mul(z, rotations if sign > 0 else rotations.conj(), out=out)
     return torch.view_as_real(out).flatten(-2).to(x.dtype)
 
 
 def angle_gradient(rotated: Tensor, gradient: Tensor, shape: torch.Size) -> Tensor:
-    """Return the gradient for angles of a shape [1|B, 1|H, N, pairs].
+    """Return the gradient of angles with a given shape [1|B, 1|H, N, pairs].
 
     Args:
         rotated: Heads [B, H, N, K] after the rotation.
-        gradient: Gradient for them; both may also be given as before the rotation.
+        gradient: Their gradient. Both may instead be those before the rotation.
         shape: Shape of the angles.
     """
+    # For z' = exp(i a) z, the gradient of a is Im(conj(z') g), which the rotation does not change.
     return _sum_products(rotated, gradient, shape)[..., 1]
 
 
 def _sum_products(x: Tensor, gradient: Tensor, shape: torch.Size) -> Tensor:
-    """Return conj(x) times the gradient, summed to a shape [.., pairs], as [.., pairs, 2]."""
+    """Return conj(x) times the gradient as [.., pairs, 2], summed to a shape [.., pairs]."""
     if torch.compiler.is_compiling():
         (a, b), (c, d) = _split_pairs(x), _split_pairs(gradient)
         return torch.stack([a * c + b * d, a * d - b * c], dim=-1).sum_to_size((*shape, 2))
     batch, heads, tokens, pairs = shape
-    # [B, N, H, pairs], as they are in memory
+    # Summed as [B, N, H, pairs], the order in memory.
     products = (_to_complex(x).conj() * _to_complex(gradient)).transpose(1, 2)
     return torch.view_as_real(products.sum_to_size(batch, tokens, heads, pairs)).transpose(1, 2)
 
@@ -131,6 +128,8 @@ def _split_pairs(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _to_complex(x: Tensor) -> Tensor:
+    """View pairs of x [.., K] as complex numbers [.., K/2], without a copy if memory allows."""
+    # view_as_complex needs pairs that are adjacent in memory and start at even addresses.
     x = upcast(x)
     pairs = x.reshape(*x.shape[:-1], x.shape[-1] // 2, 2)
     if pairs.is_contiguous() and pairs.storage_offset() % 2 == 0:
@@ -141,10 +140,10 @@ def _to_complex(x: Tensor) -> Tensor:
 
 
 class Rotary(Encoding):
-    """Rotates queries and keys by tables that depend on coordinates alone.
+    """Base class of rotations of queries and keys that depend only on coordinates.
 
-    Tables are computed once per pass if the encoding is shared, else once per layer, for queries
-    and keys together. Query heads that share a key head are rotated alike.
+    Tables are computed once per pass if the encoding is shared, otherwise once per layer, for
+    queries and keys together. Query heads that share a key head have the same rotation.
     """
 
     shift_invariant = True
@@ -152,15 +151,15 @@ class Rotary(Encoding):
 
     @property
     def layer_name(self) -> str:
-        """Name of tables that `embed` made for this layer; others have the encoding's name."""
+        """Name of tables that `embed` made for one layer; others have the encoding's name."""
         return f"{self.name}.{self.dims.layer}"
 
     @abstractmethod
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
-        """Return tables for coordinates [1|B, N, P]."""
+        """Return the tables of a rotation at coordinates [1|B, N, P]."""
 
     def wave_vectors(self, like: Tensor) -> Tensor | None:
-        """Return wave vectors [P, 1|G, pairs] in radians per unit, or None if there are none."""
+        """Return wave vectors [P, 1|G, pairs] in radians per unit of coordinates, or None."""
         return None
 
     def panels(self, call: AttentionCall) -> Panels:
@@ -168,7 +167,7 @@ class Rotary(Encoding):
         return () if wave_vectors is None else frequency_panels(wave_vectors, self, call)
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
-        """Rotate heads [B, H, N, K] by tables; by default pairs of channels."""
+        """Rotate heads [B, H, N, K] by tables. By default pairs of channels rotate."""
         return rotate_pairs(x, *tables)
 
     def embed(self, tokens: Tokens) -> Tokens:
@@ -180,15 +179,19 @@ class Rotary(Encoding):
 
     def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         tables = self.get_rotation(tokens)
+        # One table for all heads, or as many key heads as query heads.
         is_same = all(table.dim() > 3 and table.shape[1] == 1 for table in tables)
         if is_same or self.dims.kv_heads in (None, self.dims.heads):
             return self.rotate(q, *tables)
-        if q.shape[2] == 1:  # a decoding step: the members of a group as tokens of one head
+
+        # Tables have a head for each key head [B, G, N, ..]. In a decoding step the H / G query
+        # heads of a group are rotated as tokens of one head.
+        if q.shape[2] == 1:
             groups = self.dims.num_kv_heads
             members = q.reshape(q.shape[0], groups, q.shape[1] // groups, q.shape[-1])
             rotated = self.rotate(members, *tables)
             return rotated.reshape(*q.shape[:3], rotated.shape[-1])
-        # tables have a head for each key head [B, G, N, K]: take one query head of each group
+        # Otherwise one query head of each group is rotated at a time, [B, G, N, K].
         members = q.unflatten(1, (self.dims.num_kv_heads, -1)).unbind(2)
         return torch.stack([self.rotate(one, *tables) for one in members], dim=2).flatten(1, 2)
 
@@ -196,7 +199,8 @@ class Rotary(Encoding):
         return self.rotate(k, *self.get_rotation(tokens))
 
     def get_rotation(self, tokens: Tokens) -> tuple[Tensor, ...]:
-        """Return the tables that `prepare` computed for these tokens, or compute them."""
+        """Return the tables that `prepare` made for these tokens, or compute them."""
+        # Tokens of a cache or of selected queries have lost their tables.
         tables = tokens.shared_tables
         found = tables.get(self.layer_name) or tables.get(self.name)
         return found or self._with_rotation(tokens).shared_tables[self.name]
@@ -204,20 +208,19 @@ class Rotary(Encoding):
     def _with_rotation(self, tokens: Tokens) -> Tokens:
         with disable_autocast(tokens.pos.device):
             tables = self.compute_rotation(tokens.pos)
-        # the next layer replaces what is not shared
+        # A table that is not shared is replaced by the next layer's.
         return tokens.replace(shared_tables={**tokens.shared_tables, self.name: tables})
 
 
 class CumulativeRotary(Encoding):
-    """Rotates pairs (2t, 2t + 1) of q and k by the sum of the angles of the tokens so far.
+    """Base class of rotations of pairs (2t, 2t + 1) by the sum of the angles of all tokens so far.
 
-    Between a key and its query only angles of their own document count: earlier ones cancel.
-    Angles follow the order of tokens, with or without positions. Each later token rotates a key
-    further, so rotation comes after the cache.
+    A score depends only on the angles between its key and its query: earlier ones cancel, so other
+    documents have no effect. Angles follow the order of tokens, with or without positions.
     """
 
     shared, shift_invariant, causal_only, handles_special_tokens = False, True, True, True
-    inclusive = True  # the angle of a token itself is part of its sum
+    inclusive = True  # whether the sum of a token includes its own angle
 
     @abstractmethod
     def token_angles(self, tokens: Tokens) -> Tensor:
@@ -226,7 +229,7 @@ class CumulativeRotary(Encoding):
     def panels(self, call: AttentionCall) -> Panels:
         angles = drop_padding(self.token_angles(call.keys), call.keys)  # [.., 1|G, K/2]
         if len(angles):
-            caption = "Mean absolute rotation of each pair by one token: slow pairs reach far."
+            caption = "Mean absolute rotation of each pair per token: slow pairs reach far."
             mean = angles.abs().mean(0)
             yield pair_panel("Rotation per token", "mean radians per token", mean, caption)
 
@@ -234,12 +237,14 @@ class CumulativeRotary(Encoding):
         if call.q.shape[-1] != self.dims.head_dim:
             problem = "rotates pairs of channels, and an encoding before it has made heads wider"
             raise OptionError("encoding", f"{self.name} {problem}")
+        # Per-token angles are cached and summed here, after the cache, for queries and keys.
         with disable_autocast(call.q.device):
             angles = self.token_angles(call.keys)
             sums = angles.cumsum(1) if self.inclusive else angles.cumsum(1) - angles
-            # relative to the last token: small, and so exact, where it matters
+            # Sums relative to the last token stay small, and so exact, for recent tokens.
             keys = cos_sin((sums - sums[:, -1:]).transpose(1, 2))  # [B, 1|G, M, K/2, 2]
-        if keys.shape[1] > 1:  # query heads that share a key head are rotated alike
+        # Query heads that share a key head have the same rotation.
+        if keys.shape[1] > 1:
             keys = keys.repeat_interleave(call.k.shape[1] // keys.shape[1], dim=1)
         queries, before = call.select_queries(keys), call.transform_query
 

@@ -3,12 +3,13 @@
 S = Q blockdiag(w (0 -1; 1 0)) Q^T. The derivative is exact everywhere.
 
 A score contains Q^T Q = 1 between a query and a key, so the left Q is never applied. For the same
-reason the gradients for queries and for keys, each times what was rotated and summed over tokens,
-are transposes of each other: what a change of Q contributes there is zero. What remains is a
-product per head, q^T times its gradient before rotation, divided by differences of frequencies
-(the derivative of an eigenvector). That is infinite for equal frequencies, where the derivative
-of the exponential is finite (Najfeld and Havel 1995): there it is a series in the difference, so
-that a matrix of zeros or of low rank is as good as any other.
+reason the products of rotated heads with their gradients, summed over tokens, are transposes of
+each other for queries and keys, so that the contribution of a change of Q to the left is zero.
+What remains is one product per head, q^T times its gradient before the rotation, divided by
+differences of frequencies (the derivative of an eigenvector). For equal frequencies this quotient
+is infinite, but the derivative of the exponential is finite (Najfeld and Havel 1995). There it is
+computed as a series in the difference, so that matrices that are zero or of low rank are no
+special case.
 """
 
 from __future__ import annotations
@@ -22,22 +23,25 @@ from torch import Tensor
 from zoo.attention import has_variable_sizes, upcast
 from zoo.encodings.common.rotation import angle_gradient, cos_sin, multiply_pairs
 
-MERGED_WIDTH = 16  # channels of a product: with 8 the overhead is larger, with 64 most are zeros
-NULL = 1e-12  # share of the largest frequency below which a frequency counts as 0
-SINGULAR = 1e-4  # share of it below which eigenvectors are conjugate to fewer digits
-# angle below which frequencies count as equal: there rounding is as large as the series' error
+# Channels of a merged product: 8 have more overhead, and with 64 most factors are zeros.
+MERGED_WIDTH = 16
+# A frequency counts as 0 below this fraction of the largest one.
+NULL = 1e-12
+# Below this fraction, eigenvectors of w and -w are conjugate to fewer digits than float64 has.
+SINGULAR = 1e-4
+# Angle below which two frequencies count as equal: rounding equals the error of the series there.
 NEAR = {torch.float64: 1e-5, torch.float32: 0.02}
 
 
 def spectral_tables(skew: Tensor, times: Tensor) -> tuple[Tensor, ...]:
-    """Return the tables of `rotate_by_spectrum`, computed once for queries and keys.
+    """Return the tables of `rotate_by_spectrum`, which serve both queries and keys.
 
     Args:
-        skew: S [H, m, b, b].
-        times: t [1|B, H, N, m].
+        skew: Skew-symmetric matrices S [H, m, b, b].
+        times: Factors t [1|B, H, N, m].
     """
     frequencies, basis, *moments = _Spectrum.apply(skew, times.detach())  # type: ignore[no-untyped-call]
-    # repeated, because FSDP hooks the gradients of views
+    # A copy, not a view: FSDP hooks the gradients of views.
     angles = times.repeat_interleave(frequencies.shape[-1], -1) * frequencies.flatten(1)[:, None]
     return cos_sin(angles.detach()), angles, basis, times, *moments
 
@@ -45,16 +49,16 @@ def spectral_tables(skew: Tensor, times: Tensor) -> tuple[Tensor, ...]:
 def rotate_by_spectrum(x: Tensor, *tables: Tensor) -> Tensor:
     """Return Q^T exp(t S) x for x [B, H, N, K], block by block.
 
-    Differentiable in x, skew and times, provided that results are only used in products of two.
+    Gradients of x, S and t are correct only if results are used in products of two, as in scores.
     """
     return _RotateBySpectrum.apply(x, *tables)  # type: ignore[no-untyped-call]
 
 
 class _RotateBySpectrum(torch.autograd.Function):
-    """x -> rot(angles) Q^T x, with gradients for x, for the angles, and for moments.
+    """x -> rot(angles) Q^T x, with gradients of x, of the angles and of moments.
 
-    The gradient for moment k = 0, 1, 2 is the sum over tokens of t^k g x^T, block by block, where g
-    is the gradient for Q^T x.
+    The gradient of moment k = 0, 1, 2 is the sum over tokens of t^k g x^T, block by block, where g
+    is the gradient of Q^T x.
     """
 
     @staticmethod
@@ -77,10 +81,10 @@ class _RotateBySpectrum(torch.autograd.Function):
 
 
 class _Spectrum(torch.autograd.Function):
-    """S -> frequencies, basis, and zeros whose gradients are the moments.
+    """S -> frequencies, basis, and zero tensors that collect the moments as their gradients.
 
-    Moments past the first serve equal frequencies. On a CPU they are left out if there are none; a
-    GPU would have to be waited for.
+    Moments beyond the first are needed for equal frequencies. A CPU skips them if no frequencies
+    are equal; on a GPU the test would force a synchronization.
     """
 
     @staticmethod
@@ -99,19 +103,21 @@ class _Spectrum(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, frequencies: Tensor, _: Tensor, *moments: Tensor) -> tuple[Tensor, None]:
+        # In planes, divide by differences of frequencies; where these are near 0, use the series.
         gaps, near, basis = ctx.saved_tensors
         first, *others = (split_blocks(moment, basis.shape) for moment in moments)
         parts = to_planes(first - first.mT) * (-0.5j / gaps)
         if others:
             series = to_planes(others[0]) - 0.5j * gaps * to_planes(others[1])
             parts = torch.where(near, series, parts)
+        # The gradient of a frequency is that of the rotation within its own plane.
         own = torch.diag_embed(frequencies)
         inner = from_planes(parts - 1j * torch.stack([own, torch.zeros_like(own)], dim=-3))
         return basis @ inner @ basis.mT, None
 
 
 def _moment(g: Tensor, x: Tensor, times: Tensor, power: int, basis: Tensor) -> Tensor:
-    """Return sums over samples and tokens of t^power g x^T, in blocks as wide as the basis."""
+    """Return the sum of t^power g x^T over samples and tokens, in blocks as wide as the basis."""
     g, x = g.to(times.dtype), x.to(times.dtype)
     if power:
         x = (x.unflatten(-1, (times.shape[-1], -1)) * times[..., None] ** power).flatten(-2)
@@ -120,7 +126,7 @@ def _moment(g: Tensor, x: Tensor, times: Tensor, power: int, basis: Tensor) -> T
 
 
 def from_upper_triangle(triangles: Tensor, size: int) -> Tensor:
-    """Return U - U^T [..., K, K] of strict upper triangles [..., K (K - 1) / 2], row-major."""
+    """Return U - U^T [..., K, K] from strict upper triangles [..., K (K - 1) / 2], row-major."""
     rows, columns = torch.triu_indices(size, size, offset=1, device=triangles.device)
     upper = triangles.new_zeros(*triangles.shape[:-1], size, size)
     upper[..., rows, columns] = triangles
@@ -142,10 +148,11 @@ def cayley_basis(skew: Tensor) -> Tensor:
 def fourier_basis(size: int, like: Tensor) -> Tensor:
     """Return the discrete Fourier transform as an orthogonal basis [K, K].
 
-    Columns are cos and -sin of k = 1 .. K/2 - 1, then those of k = 0 and K/2.
+    Columns are cos and -sin of k = 1 .. K/2 - 1, then the cosines of k = 0 and k = K/2.
     """
     index = torch.arange(size, device=like.device)
-    rotations = index[:, None] * index[1 : size // 2] % size  # integers: no angle is large
+    # Integers modulo K keep every angle below 2 pi, and so exact.
+    rotations = index[:, None] * index[1 : size // 2] % size
     angles = rotations.to(like.dtype) * (2 * math.pi / size)  # [K, K/2 - 1]
     pairs = torch.stack([angles.cos(), -angles.sin()], dim=-1).flatten(1) * 2**0.5
     constant = torch.stack([torch.ones_like(index), 1 - 2 * (index % 2)], dim=1)
@@ -153,7 +160,7 @@ def fourier_basis(size: int, like: Tensor) -> Tensor:
 
 
 def sine_columns(basis: Tensor) -> Tensor:
-    """Return the columns -sin [K, K/2 - 1] of `fourier_basis`: they span skew circulants."""
+    """Return the columns -sin [K, K/2 - 1] of `fourier_basis`, which span the odd vectors."""
     return basis[:, 1:-2:2]
 
 
@@ -161,11 +168,12 @@ def change_basis(x: Tensor, bases: Tensor) -> Tensor:
     """Multiply x [B, H, N, K] by matrices [H, m, K/m, K/m] of each head, block by block."""
     batch, heads, tokens, _ = x.shape
     rows, bases = x.unflatten(-1, bases.shape[1:3]), bases.to(x.dtype)
-    if has_variable_sizes():  # strides of einsum's result would depend on sizes
+    # The strides of einsum's result would depend on the sizes, which are variable here.
+    if has_variable_sizes():
         return (rows.transpose(2, 3) @ bases).transpose(2, 3).flatten(-2)
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return torch.einsum("bhnmk,hmkl->bnhml", rows, bases).flatten(-2).transpose(1, 2)
-    # tokens before heads in memory, as projections have them
+    # In memory tokens come before heads, which is the order of projections.
     out = x.new_empty(batch * tokens, heads * bases.shape[1], bases.shape[-1])
     left = rows.permute(1, 3, 0, 2, 4).flatten(2, 3).flatten(0, 1)
     bases = bases.expand(heads, -1, -1, -1)  # heads may share one basis
@@ -174,7 +182,7 @@ def change_basis(x: Tensor, bases: Tensor) -> Tensor:
 
 
 def merge_blocks(blocks: Tensor) -> Tensor:
-    """Merge blocks [H, m, b, b] into block-diagonal ones [H, m / r, r b, r b], faster to apply."""
+    """Merge blocks [H, m, b, b] into block-diagonal [H, m / r, r b, r b], which apply faster."""
     count = math.gcd(blocks.shape[1], max(MERGED_WIDTH // blocks.shape[-1], 1))
     one = torch.eye(count, device=blocks.device, dtype=blocks.dtype)
     groups = blocks.unflatten(1, (-1, count))
@@ -182,7 +190,7 @@ def merge_blocks(blocks: Tensor) -> Tensor:
 
 
 def split_blocks(merged: Tensor, shape: torch.Size) -> Tensor:
-    """Return the blocks of a shape [H, m, b, b] on the diagonals of merged ones."""
+    """Return the blocks on the diagonals of merged ones, in the shape [H, m, b, b]."""
     size = shape[-1]
     # [H, m / r, r, b, r, b]
     groups = merged.unflatten(-1, (-1, size)).unflatten(-3, (-1, size))
@@ -192,29 +200,33 @@ def split_blocks(merged: Tensor, shape: torch.Size) -> Tensor:
 def spectrum(skew: Tensor) -> tuple[Tensor, Tensor]:
     """Return frequencies w [..., b/2] and basis Q [..., b, b] of skew matrices [..., b, b].
 
-    Decomposed in float64. The null space of a nearly singular matrix is first split into planes by
-    a fixed generic matrix, and the basis made orthogonal up to rounding.
+    The decomposition is in float64. The null space of a nearly singular matrix is split into planes
+    by a fixed generic matrix, and the basis is then orthogonalized up to rounding.
     """
+    # i S is Hermitian. Its eigenvalues ascend: negative frequencies, then the same ones positive.
     hermitian, half = 1j * skew.double(), skew.shape[-1] // 2
-    # ascending: negative frequencies, then the same ones positive
     values, vectors = torch.linalg.eigh(hermitian)
     frequencies, pairs = values[..., half:], vectors[..., half:]
     small = frequencies[..., 0] <= SINGULAR * frequencies[..., -1]
-    # asking a GPU would mean waiting for it
+    # Reading a value from a GPU would force a synchronization.
     on_cpu = skew.device.type == "cpu" and not torch.compiler.is_compiling()
     singular = not on_cpu or bool(small.any())
     if singular:
         pairs = _split_null_space(hermitian, values, vectors)[..., half:]
         frequencies = (pairs.conj() * (hermitian @ pairs)).sum(-2).real
-    basis = torch.view_as_real(pairs).flatten(-2) * 2**0.5  # columns Re u_1, Im u_1, Re u_2, ...
+    # The columns are Re u_1, Im u_1, Re u_2, ...
+    basis = torch.view_as_real(pairs).flatten(-2) * 2**0.5
     if singular:
-        for _ in range(2):  # Newton-Schulz: from errors of 1e-4 to rounding
+        # Two steps of Newton-Schulz reduce errors of 1e-4 to rounding.
+        for _ in range(2):
             basis = 1.5 * basis - 0.5 * basis @ (basis.mT @ basis)
     return frequencies.to(skew.dtype), basis.to(skew.dtype)
 
 
 def _split_null_space(hermitian: Tensor, values: Tensor, vectors: Tensor) -> Tensor:
-    """Return eigenvectors that are conjugate in pairs also for the eigenvalue 0."""
+    """Return eigenvectors that are conjugate in pairs, including those of the eigenvalue 0."""
+    # A generic skew matrix, projected to the null space, separates its planes. Its entries are
+    # sin(n^2), so that results are reproducible.
     size, block = values[..., -1:], values.shape[-1]
     null = values.abs() <= NULL * size  # [..., b], all of it for S = 0
     projector = ((vectors * null[..., None, :]) @ vectors.mH).real
@@ -227,8 +239,8 @@ def _split_null_space(hermitian: Tensor, values: Tensor, vectors: Tensor) -> Ten
 def to_planes(matrices: Tensor) -> Tensor:
     """Write matrices [..., b, b] as maps z -> a z + c conj(z) between planes.
 
-    Planes are complex numbers. For a sum of g x^T, the result [..., 2, b/2, b/2] has
-    conj(g_r) x_s, the gradient for a, and conj(g_r) conj(x_s), the gradient for c.
+    Planes are complex numbers. For a sum of g x^T, the result [..., 2, b/2, b/2] contains
+    conj(g_r) x_s, the gradient of a, and conj(g_r) conj(x_s), the gradient of c.
     """
     # [..., b/2, 2, b/2]
     rows = torch.view_as_complex(matrices.unflatten(-1, (-1, 2))).unflatten(-2, (-1, 2))
@@ -238,13 +250,14 @@ def to_planes(matrices: Tensor) -> Tensor:
 
 def frequency_gaps(frequencies: Tensor) -> Tensor:
     """Return w_r - w_s and w_r + w_s, [..., 2, b/2, b/2]; infinite for a plane with itself."""
+    # An infinite gap makes the quotient of a plane with itself 0.
     rows, columns = frequencies[..., :, None], frequencies[..., None, :]
     same = torch.eye(frequencies.shape[-1], device=frequencies.device, dtype=torch.bool)
     return torch.stack([rows - columns, rows + columns], dim=-3).masked_fill(same, torch.inf)
 
 
 def from_planes(parts: Tensor) -> Tensor:
-    """Return the gradient for a matrix [..., b, b], given that for its planes."""
+    """Return the gradient of a matrix [..., b, b] from that of its planes."""
     a, c = parts.unbind(-3)
     plus, minus = a + c, a - c
     top = torch.stack([plus.real, minus.imag], dim=-1)
