@@ -29,7 +29,7 @@ notebooks: .venv/pretrained/installed
 	.venv/pretrained/bin/python -m pytest -m notebook tests/test_examples.py
 
 pretrained: .venv/pretrained/models
-	OMP_NUM_THREADS=1 .venv/pretrained/bin/python -m pytest -m pretrained tests/integrations tests/convert
+	OMP_NUM_THREADS=1 .venv/pretrained/bin/python -m pytest -m pretrained tests/integrations tests/weights
 
 clean:
 	rm -rf .venv build dist site .pytest_cache .mypy_cache .ruff_cache

@@ -26,13 +26,13 @@ from PIL import Image
 from quoted_numbers import update_numbers
 
 from zoo import config
-from zoo.compare.figures import save_figures
-from zoo.compare.grid import list_combinations, parse_varied_keys, split_grid_words
-from zoo.compare.hypotheses import format_hypotheses
-from zoo.compare.outputs import RESULTS
-from zoo.compare.ranking import Standing, rank_variants
-from zoo.compare.results import TRAINED, Comparison
-from zoo.compare.text import (
+from zoo.comparison.figures import save_figures
+from zoo.comparison.grid import list_combinations, parse_varied_keys, split_grid_words
+from zoo.comparison.hypotheses import format_hypotheses
+from zoo.comparison.outputs import RESULTS
+from zoo.comparison.ranking import Standing, rank_variants
+from zoo.comparison.results import TRAINED, Comparison
+from zoo.comparison.text import (
     capitalize,
     count_decimals,
     describe_baselines,
@@ -45,7 +45,7 @@ from zoo.compare.text import (
     format_question,
     name_condition,
 )
-from zoo.compare.tuning import describe_tuning, format_tuning
+from zoo.comparison.tuning import describe_tuning, format_tuning
 from zoo.reporting.tables import format_markdown
 from zoo.run.callbacks.manifest import END
 from zoo.run.fit import fit

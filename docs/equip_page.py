@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 import zoo
-from zoo.bench.models import build_shortest_chain
+from zoo.encodings.common.chains import build_shortest_chain
 from zoo.errors import OptionError
-from zoo.integrations.equip import FAMILIES, NAME, REASONS
+from zoo.integrations.equip import NAME
+from zoo.integrations.families import FAMILIES, REASONS
 
 PAGE = Path(__file__).parent / "equip.md"
 BEGIN, END = "<!-- encodings and models -->\n", "<!-- end of encodings and models -->\n"

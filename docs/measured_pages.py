@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from quoted_numbers import update_numbers
 
-from zoo.bench.report import format_result
-from zoo.bench.result import BenchResult
+from zoo.benchmark.report import format_result
+from zoo.benchmark.result import BenchResult
 from zoo.reporting import charts, render
 from zoo.reporting.axes import Style
 from zoo.reporting.panel import Line, LineChart, Scale

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from mkdocs.structure.files import File
 
-from zoo.compare.page.comparison_page import render
-from zoo.compare.results import Comparison
+from zoo.comparison.page.comparison_page import render
+from zoo.comparison.results import Comparison
 
 
 def on_config(config):

@@ -25,7 +25,6 @@ import zoo
 from zoo import registry
 from zoo.attention.chain import Chain
 from zoo.attention.encoding import Dims, Encoding, describe_facts
-from zoo.bench.models import build_shortest_chain
 from zoo.cli.describe import (
     Sizes,
     choose_dims,
@@ -36,6 +35,7 @@ from zoo.cli.describe import (
 )
 from zoo.config import Recipe, load, recipe_files
 from zoo.diagnostics.portrait.portrait import draw_portrait
+from zoo.encodings.common.chains import build_shortest_chain
 
 DOCS = Path(__file__).parent
 DIAGNOSED = ("smollm2.md", "minilm.md")

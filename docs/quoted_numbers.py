@@ -33,11 +33,11 @@ from statistics import fmean
 from typing import Any
 
 from zoo import packages, registry
-from zoo.bench.result import BenchResult
-from zoo.compare.hypotheses import judge_hypotheses
-from zoo.compare.ranking import collect_values, rank_variants
-from zoo.compare.results import TRAINED, Comparison
-from zoo.compare.text import count_decimals, format_estimate
+from zoo.benchmark.result import BenchResult
+from zoo.comparison.hypotheses import judge_hypotheses
+from zoo.comparison.ranking import collect_values, rank_variants
+from zoo.comparison.results import TRAINED, Comparison
+from zoo.comparison.text import count_decimals, format_estimate
 from zoo.reporting.numbers import format_fixed
 
 DOCS = Path(__file__).parent

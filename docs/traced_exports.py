@@ -19,15 +19,15 @@ from torch import Tensor
 
 import zoo
 from zoo import registry
-from zoo.bench.models import build_shortest_chain
+from zoo.encodings.common.chains import build_shortest_chain
 from zoo.errors import RecipeError, ZooError
-from zoo.export.export import export
-from zoo.export.traced import measure_difference
 from zoo.run import atomic_io
 from zoo.run.build import build_task
 from zoo.run.checkpoint import build_metadata
 from zoo.run.load import load_recipe
 from zoo.tasks.base import Task
+from zoo.weights.export import export
+from zoo.weights.traced import measure_difference
 
 PAGE = Path(__file__).parent / "export.md"
 BEGIN, END = "<!-- traced exports -->\n", "<!-- end of traced exports -->\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from zoo.compare.results import TRAINED, Axis, Comparison, ComparisonCell, Flag, Variant
+from zoo.comparison.results import TRAINED, Axis, Comparison, ComparisonCell, Flag, Variant
 
 LEVELS = {
     "none": 0.93,

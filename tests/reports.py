@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from zoo.diagnostics.page import diagnosis_page
-from zoo.diagnostics.report import Attended, Control, DiagnosedRun, Measure, Report, Sample
+from zoo.diagnosis.page import diagnosis_page
+from zoo.diagnosis.report import Attended, Control, DiagnosedRun, Measure, Report, Sample
 from zoo.reporting.panel import Bars, Curves, Heatmap, HeatmapGrid, Points
 
 HOSTILE = (

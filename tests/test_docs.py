@@ -17,7 +17,7 @@ from tables import corpus, text
 from without_torchvision import import_timm
 
 import zoo
-from zoo import api
+from zoo.attention import functional
 from zoo.cli import main
 from zoo.config import Recipe, load
 from zoo.data.corpus.tokenizer import train_bpe
@@ -172,8 +172,10 @@ def test_the_reference_has_every_public_name():
 def test_the_example_of_the_layer_runs():
     import torch
 
-    names = {"Attention": api.Attention, "Dims": zoo.Dims, "torch": torch}
-    (example,) = doctest.DocTestFinder(recurse=False).find(api.Attention, "Attention", globs=names)
+    names = {"Attention": functional.Attention, "Dims": zoo.Dims, "torch": torch}
+    (example,) = doctest.DocTestFinder(recurse=False).find(
+        functional.Attention, "Attention", globs=names
+    )
     assert len(example.examples) == 2
     assert doctest.DocTestRunner().run(example).failed == 0
 

@@ -12,7 +12,8 @@ import pytest
 
 from zoo import registry
 from zoo.errors import RecipeError
-from zoo.registry import COUNTED, KINDS, PLUGINS, Between
+from zoo.options import COUNTED, Between
+from zoo.registry import KINDS, PLUGINS
 
 Write = Callable[[str, str], Path]
 IMPORT = "from zoo.registry import register\n"

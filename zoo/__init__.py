@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from zoo.version import __version__
+
 # type checkers take it for true; importing `typing` would take longer than all the rest
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from zoo.api import (
+    from zoo.api.commands import diagnose, evaluate, fit, generate, predict
+    from zoo.api.comparison import ComparisonFigure, ComparisonResult, compare
+    from zoo.api.results import Diagnosis, Run, load
+    from zoo.attention.backends.fused import block_mask
+    from zoo.attention.chain import Chain
+    from zoo.attention.encoding import Dims, Encoding
+    from zoo.attention.functional import (
         Attention,
         attend,
         embed,
@@ -19,12 +27,7 @@ if TYPE_CHECKING:
         scores,
         weights,
     )
-    from zoo.attention.backends.fused import block_mask
-    from zoo.attention.chain import Chain
-    from zoo.attention.encoding import Dims, Encoding
     from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
-    from zoo.compare import CallableModule
-    from zoo.compare.outcome import ComparisonFigure, ComparisonResult
     from zoo.config import Recipe
     from zoo.data.spec import ImageSpec, TextClassificationSpec, TextSpec, VideoSpec
     from zoo.errors import (
@@ -37,14 +40,8 @@ if TYPE_CHECKING:
         ZooError,
     )
     from zoo.integrations.equip import EquipReport, equip, load_equipped, save, unequip
-    from zoo.python.commands import diagnose, evaluate, fit, generate, predict
-    from zoo.python.outcomes import Diagnosis, Run, load
     from zoo.run.build import build_model
     from zoo.run.load import load_recipe
-
-    compare: CallableModule
-
-__version__ = "0.2.0"
 
 _PLACES = {
     "zoo.attention.backends.fused": ("block_mask",),
@@ -52,7 +49,7 @@ _PLACES = {
     "zoo.attention.kv_cache": ("KeyValueCache", "SegmentMemory"),
     "zoo.attention.encoding": ("Dims", "Encoding"),
     "zoo.run.build": ("build_model",),
-    "zoo.api": (
+    "zoo.attention.functional": (
         "Attention",
         "attend",
         "embed",
@@ -66,9 +63,9 @@ _PLACES = {
     "zoo.integrations.equip": ("EquipReport", "equip", "load_equipped", "save", "unequip"),
     "zoo.run.load": ("load_recipe",),
     "zoo.config": ("Recipe",),
-    "zoo.compare.outcome": ("ComparisonFigure", "ComparisonResult"),
-    "zoo.python.commands": ("diagnose", "evaluate", "fit", "generate", "predict"),
-    "zoo.python.outcomes": ("Diagnosis", "Run", "load"),
+    "zoo.api.comparison": ("ComparisonFigure", "ComparisonResult", "compare"),
+    "zoo.api.commands": ("diagnose", "evaluate", "fit", "generate", "predict"),
+    "zoo.api.results": ("Diagnosis", "Run", "load"),
     "zoo.data.spec": ("ImageSpec", "TextClassificationSpec", "TextSpec", "VideoSpec"),
     "zoo.errors": (
         "CheckpointError",
@@ -104,6 +101,7 @@ __all__ = [
     "TextSpec",
     "VideoSpec",
     "ZooError",
+    "__version__",
     "attend",
     "block_mask",
     "build_model",
@@ -135,9 +133,6 @@ def __getattr__(name: str) -> Any:
 
     from zoo.packages import explain_imports
 
-    if name == "compare":
-        # a package that can be called
-        return importlib.import_module("zoo.compare")
     for module, names in _PLACES.items():
         if name in names:
             with explain_imports():

@@ -1,22 +1,141 @@
-"""What can go wrong, and the exit code that each kind of failure has on the command line."""
+"""What can go wrong, and the exit code that each kind of failure has on the command line.
+
+A message may name an option (`Setting`). It does not know whether a Python program or the command
+line will read it: `spell` writes it for either edge, and `str` writes it for Python.
+"""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, Protocol
+
+ARGUMENT = "argument"
+"""The origin of a value that the caller passed, in contrast to `file:line`."""
+NO_VALUE: Any = object()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """An option that a message names, with the value it should have, if any.
+
+    Attributes:
+        key: The name of the argument in Python, such as `run_dir`, or a key of the recipe, such
+            as `optim.lr`.
+        value: What to set it to; without one, the message names the option only.
+    """
+
+    key: str
+    value: Any = NO_VALUE
+
+
+class Edge(Protocol):
+    """Where messages are read: a Python program or the command line."""
+
+    origin: str
+    """What an origin `ARGUMENT` reads as."""
+
+    def spell(self, setting: Setting) -> str:
+        """Return how a user of this edge writes a setting."""
+
+
+class PythonEdge:
+    """Spell settings as arguments of a function, keys of a recipe as entries of a mapping."""
+
+    origin = ARGUMENT
+
+    def spell(self, setting: Setting) -> str:
+        """Return `resume="auto"`, or `{"optim.lr": 0.1}` for a key of a recipe."""
+        if "." in setting.key:
+            return f'"{setting.key}"' if setting.value is NO_VALUE else repr_entry(setting)
+        if setting.value is NO_VALUE:
+            return setting.key
+        return f"{setting.key}={_quote(setting.value)}"
+
+
+PYTHON = PythonEdge()
+
+
+def repr_entry(setting: Setting) -> str:
+    """Return a setting as a Python mapping of one entry, texts in double quotes."""
+    return f'{{"{setting.key}": {_quote(setting.value)}}}'
+
+
+def _quote(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+class Message:
+    """Text with settings in it, which each edge spells its own way.
+
+    Args:
+        parts: Strings, settings, and other messages, in order.
+    """
+
+    def __init__(self, *parts: str | Setting | Message) -> None:
+        flat: list[str | Setting] = []
+        for part in parts:
+            flat += part.parts if isinstance(part, Message) else [part]
+        self.parts: tuple[str | Setting, ...] = tuple(flat)
+
+    def spell(self, edge: Edge) -> str:
+        """Return the text as a user of an edge reads it."""
+        return "".join(
+            edge.spell(part) if isinstance(part, Setting) else part for part in self.parts
+        )
+
+    def __str__(self) -> str:
+        return self.spell(PYTHON)
+
+    def __bool__(self) -> bool:
+        return any(self.parts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Message) and self.parts == other.parts
+
+    def __hash__(self) -> int:
+        return hash(self.parts)
+
+
+def spell(text: str | Message, edge: Edge) -> str:
+    """Return a text or a message as a user of an edge reads it."""
+    return text.spell(edge) if isinstance(text, Message) else text
 
 
 class ZooError(Exception):
-    """A failure that the user reads as one message, without a traceback."""
+    """A failure that the user reads as one message, without a traceback.
+
+    Args:
+        parts: The message, as of `Message`.
+    """
 
     code = 1
 
+    def __init__(self, *parts: str | Setting | Message) -> None:
+        self.message = Message(*parts)
+        super().__init__(str(self.message))
+
+    def spell(self, edge: Edge) -> str:
+        """Return the message as a user of an edge reads it."""
+        return self.message.spell(edge)
+
+    def __str__(self) -> str:
+        return self.spell(PYTHON)
+
 
 class OptionError(ValueError):
-    """An option has a value that cannot work; `key` names it, relative to whoever raises."""
+    """An option has a value that cannot work; `key` names it, relative to whoever raises.
 
-    def __init__(self, key: str, message: str) -> None:
-        super().__init__(message)
+    Args:
+        key: The option.
+        parts: The message, as of `Message`.
+    """
+
+    def __init__(self, key: str, *parts: str | Setting | Message) -> None:
         self.key = key
+        self.message = Message(*parts)
+        super().__init__(str(self.message))
 
 
 @dataclass(frozen=True)
@@ -24,20 +143,28 @@ class ConfigIssue:
     """One issue of a recipe or an argument.
 
     Attributes:
-        location: Where it was given: `file:line`, "command line" or a file.
+        origin: Where the value was given: `file:line`, a file, or `ARGUMENT`.
         key: Its full key, such as `model.dim`; empty where no key is concerned.
         problem: What is wrong.
         remedy: What would be right, where it is known.
     """
 
-    location: str
+    origin: str
     key: str
-    problem: str
-    remedy: str = ""
+    problem: str | Message
+    remedy: str | Message = ""
+
+    def spell(self, edge: Edge) -> str:
+        """Return the issue on one line, as a user of an edge reads it."""
+        is_argument = self.origin == ARGUMENT
+        origin = edge.origin if is_argument else self.origin
+        # an argument is named as it was written, a key of a recipe by its path
+        key = edge.spell(Setting(self.key)) if is_argument and "." not in self.key else self.key
+        text = ": ".join(part for part in (origin, key, spell(self.problem, edge)) if part)
+        return f"{text}; {spell(self.remedy, edge)}" if self.remedy else text
 
     def __str__(self) -> str:
-        text = ": ".join(part for part in (self.location, self.key, self.problem) if part)
-        return f"{text}; {self.remedy}" if self.remedy else text
+        return self.spell(PYTHON)
 
 
 class RecipeError(ZooError):
@@ -47,10 +174,13 @@ class RecipeError(ZooError):
 
     def __init__(self, *issues: ConfigIssue) -> None:
         self.issues = issues
-        count = "1 config error" if len(issues) == 1 else f"{len(issues)} config errors"
-        super().__init__(
-            "\n".join([f"{count}, nothing was started", *(f"  {issue}" for issue in issues)])
-        )
+        super().__init__()
+
+    def spell(self, edge: Edge) -> str:
+        """Return all issues, one a line, as a user of an edge reads them."""
+        count = "1 config error" if len(self.issues) == 1 else f"{len(self.issues)} config errors"
+        lines = [f"{count}, nothing was started"]
+        return "\n".join([*lines, *(f"  {issue.spell(edge)}" for issue in self.issues)])
 
 
 class NonFiniteError(ZooError):
@@ -88,3 +218,12 @@ class Stopped(ZooError):
     def __init__(self, signal: int, message: str) -> None:
         super().__init__(message)
         self.code = 128 + signal
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return a remedy: the nearest known word, or the known words."""
+    known = tuple(known)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]}?"
+    return f"known are {', '.join(known)}" if known else "there is none"

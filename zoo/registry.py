@@ -10,21 +10,18 @@ files; only `find` imports one.
 from __future__ import annotations
 
 import ast
-import dataclasses
-import difflib
 import functools
 import importlib
 import importlib.metadata
 import importlib.util
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from types import MappingProxyType
+from typing import Any, TypeVar
 
-from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
+from zoo.errors import ConfigIssue, RecipeError, nearest
 
 
 @dataclass(frozen=True)
@@ -60,14 +57,18 @@ KINDS: Mapping[str, MemberKind] = MappingProxyType(
         "metrics": MemberKind(("metrics",), collections=("tasks/metrics",)),
         "callbacks": MemberKind(("callbacks",), collections=("run/callbacks/progress",)),
         "loggers": MemberKind(("loggers",), collections=("run/loggers",)),
-        "launchers": MemberKind(("launch",), frozenset({"launch"}), in_recipes=False),
+        "launchers": MemberKind(
+            ("launch",),
+            frozenset({"executor", "fork_server", "launch", "local", "ray", "slurm_executor"}),
+            in_recipes=False,
+        ),
         "executors": MemberKind(
-            ("compare/executors",), frozenset({"base", "fork_server"}), in_recipes=False
+            ("executors",),
+            collections=("launch/local", "launch/ray", "launch/slurm_executor"),
+            in_recipes=False,
         ),
     }
 )
-REFERENCES = "references.bib"  # beside the encodings of zoo or of a plug-in
-ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 RECIPE_KINDS = tuple(kind for kind, about in KINDS.items() if about.in_recipes)
 PLUGINS = "ZOO_PLUGINS"  # an environment variable, so that the processes of one run agree
 INSTALLED = tuple(
@@ -77,86 +78,6 @@ INSTALLED = tuple(
 RECIPE_SUFFIX = ".yaml"
 
 Class = TypeVar("Class", bound=type)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One `{name, options}` of a recipe: a member of a kind and the options it is made with."""
-
-    name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Choice:
-        """Return the choice itself: it is frozen, and a read-only mapping cannot be copied."""
-        return self
-
-
-@dataclass(frozen=True)
-class Choices:
-    """Marks an option that holds members of a kind: `Annotated[..., Choices(kind)]`.
-
-    Attributes:
-        kind: The kind.
-        may_be_empty: Whether a list may hold none.
-    """
-
-    kind: str
-    may_be_empty: bool = False
-
-
-@dataclass(frozen=True)
-class Between:
-    """Marks the bounds of an option, both included: `Annotated[int, Between(1)]`."""
-
-    low: float
-    high: float = float("inf")
-
-    def __str__(self) -> str:
-        if 0 < self.low < 1e-6 and self.high > COUNTED:
-            return "positive"
-        if self.high > COUNTED:
-            return f"at least {self.low}"
-        return f"from {self.low} to {self.high}"
-
-    def explain(self, value: float) -> str:
-        """Say what a value outside the bounds must be."""
-        if value > self.high >= COUNTED:
-            return f"at most {self.high:.0f}"
-        if self.high == COUNTED or 0 < value < self.low:
-            return f"at least {self.low}"
-        return str(self)
-
-
-COUNTED = 2**31 - 1  # as far as machines count one by one
-Count = Annotated[int, Between(1, COUNTED)]
-
-
-@dataclass(frozen=True)
-class ByAxes:
-    """Marks an option whose default, in place of None, depends on the number of axes.
-
-    Attributes:
-        values: The default on one, two and three axes.
-    """
-
-    values: tuple[float, float, float]
-
-    def __str__(self) -> str:
-        one, two, three = self.values
-        return f"default {one:g} on one axis, {two:g} on two, {three:g} on three"
-
-    def choose(self, value: float | None, axes: int) -> float:
-        """Return the value that was given, or the default for so many axes."""
-        return self.values[axes - 1] if value is None else value
-
-
-@dataclass(frozen=True)
-class Matches:
-    """Marks the patterns of a text, and problem and remedy to report for any other text."""
-
-    patterns: tuple[re.Pattern[str], ...]
-    problem: str
-    remedy: str
 
 
 def register(cls: Class) -> Class:
@@ -376,92 +297,3 @@ def _list_names_given(node: ast.ClassDef) -> Iterator[tuple[int, object]]:
             continue
         if "name" in map(ast.unparse, targets) and isinstance(statement.value, ast.Constant):
             yield statement.lineno, statement.value.value
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a remedy: the nearest known word, or the known words."""
-    known = tuple(known)
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {close[0]}?"
-    return f"known are {', '.join(known)}" if known else "there is none"
-
-
-def find_citations(name: str) -> list[str]:
-    """Return the BibTeX entries of an encoding, in the order of its docstring.
-
-    Raises:
-        RecipeError: There is no such encoding, or it names no paper.
-        DataError: A paper has no entry.
-    """
-    try:
-        member = find_member("encodings", name)
-    except KeyError:
-        hint = nearest(name, names("encodings"))
-        raise RecipeError(
-            ConfigIssue("command line", name, "there is no such encoding", hint)
-        ) from None
-
-    numbers = ARXIV.findall(member.summary)
-    if not numbers:
-        remedy = "write arXiv:NUMBER in the first line of its file's docstring"
-        raise RecipeError(ConfigIssue(str(member.path), "", "it names no paper", remedy))
-
-    file = member.path.with_name(REFERENCES)
-    entries = read_citations(file)
-    for number in numbers:
-        if number not in entries:
-            raise DataError(f"{file}: there is no entry with eprint = {{{number}}}")
-    return [entries[number] for number in numbers]
-
-
-def read_citations(file: Path) -> dict[str, str]:
-    """Return {arXiv number: entry} of a BibTeX file; one that is not there has no entries."""
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    entries = {}
-    for entry in re.split(r"\n(?=@)", text):
-        if found := re.search(r"eprint = \{(.+?)\}", entry):
-            entries[found[1]] = entry.strip()
-    return entries
-
-
-def convert_option(key: str, hint: Any, value: Any) -> Any:
-    """Convert an option's value to its declared type: a mapping to a dataclass, others unchanged.
-
-    Raises:
-        OptionError: The value is an unknown choice, or a number out of bounds.
-    """
-    if value is None:
-        return None
-    for kind in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
-        if get_origin(kind) is Literal and value not in get_args(kind):
-            suggestion = nearest(str(value), map(str, get_args(kind)))
-            raise OptionError(key, f"{key} {value!r} is not known; {suggestion}")
-        for bound in getattr(kind, "__metadata__", ()):
-            if not isinstance(bound, Between):
-                continue
-            if not isinstance(value, int | float):
-                raise OptionError(key, f"{key} must be a number, got {value!r}")
-            if not bound.low <= value <= bound.high:
-                raise OptionError(key, f"{key} must be {bound.explain(value)}, got {value}")
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
-            return _build_dataclass(key, kind, value)
-    return value
-
-
-def _build_dataclass(key: str, kind: Any, values: Mapping[str, Any]) -> Any:
-    """Build a dataclass option from a mapping, with each key known and each value within bounds."""
-    hints = get_type_hints(kind, include_extras=True)
-    for name in values:
-        if name not in hints:
-            raise OptionError(key, f"{key} has no {name!r}; {nearest(str(name), hints)}")
-    for one in dataclasses.fields(kind):
-        is_required = one.default is one.default_factory is dataclasses.MISSING
-        if is_required and one.name not in values:
-            raise OptionError(key, f"{key} needs {one.name}")
-    return kind(
-        **{
-            name: convert_option(f"{key}.{name}", hints[name], value)
-            for name, value in values.items()
-        }
-    )

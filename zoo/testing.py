@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from zoo import registry
-from zoo.api import encoding_class
-from zoo.bench.models import build_shortest_chain
+from zoo.attention.functional import encoding_class
+from zoo.encodings.common.chains import build_shortest_chain
 from zoo.laws import LAWS, Case, Law
 from zoo.packages import explain_imports
 

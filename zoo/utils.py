@@ -74,67 +74,6 @@ def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
     return mallopt is not None and all(mallopt(*option) for option in (TRIM, PAD, MAPPED))
 
 
-def count_cores() -> int:
-    """Return how many cores this process may run on."""
-    return len(_list_cores())
-
-
-def _list_cores() -> set[int]:
-    # systems other than Linux do not say
-    affinity = getattr(os, "sched_getaffinity", None)
-    return set(range(os.cpu_count() or 1)) if affinity is None else affinity(0)
-
-
-def measure_free_cores(seconds: float = 0.25) -> float | None:
-    """Measure how many of this process's cores others leave idle.
-
-    Linux counts the idle time of each core; elsewhere the load of the last minute has to do.
-
-    Args:
-        seconds: How long to watch; this process sleeps meanwhile.
-
-    Returns:
-        The cores' worth of time that was idle; None where the system does not say.
-    """
-    before = _read_idle_seconds()
-    if before is not None:
-        began = time.monotonic()
-        time.sleep(seconds)
-        after = _read_idle_seconds()
-        return None if after is None else (after - before) / (time.monotonic() - began)
-    try:
-        return max(0.0, count_cores() - os.getloadavg()[0])
-    except (AttributeError, OSError):
-        return None
-
-
-def _read_idle_seconds(path: Path = Path("/proc/stat")) -> float | None:
-    """Return the idle seconds of this process's cores since the system started."""
-    cores, ticks = {f"cpu{number}" for number in _list_cores()}, 0
-    try:
-        lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
-        for name, *values in filter(None, lines):
-            if name in cores:
-                # idle, and waiting for a disk
-                ticks += int(values[3]) + int(values[4])
-        return ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def choose_threads(most: int, free: float | None) -> int:
-    """Return how many threads a small model trains with: as many as cores are free, if known.
-
-    Threads of a small model wait for one another every few microseconds. If they have to share a
-    core with busy processes, all wait for the one that does not run, and one thread is faster.
-
-    Args:
-        most: The threads that an idle machine has.
-        free: What `measure_free_cores` returned.
-    """
-    return most if free is None else min(most, max(1, round(free)))
-
-
 def refuse_old_version(found: Any, path: Path) -> None:
     """Refuse a recorded file of zoo 0.1.0, which had other keys.
 

@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from zoo.utils import choose_threads, count_cores, measure_free_cores
+from zoo.run.machine import choose_threads, count_cores, measure_free_cores
 
 ROOT = Path(__file__).parent.parent.parent
 RECIPE, ROUNDS, SECONDS = "vit_comrope", 5, 4.0

@@ -56,7 +56,7 @@ LLAMA = "import transformers as t, torch, zoo; model = t.LlamaForCausalLM(t.Llam
 LLAMA += "vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=1, "
 LLAMA += "num_attention_heads=2)); zoo.equip(model, 'alibi'); print(model(torch.zeros(1, 4, dtype=int)).logits.shape)"
 TUNE = """
-from zoo.compare.tuning import TunedKey, suggest_by_tpe
+from zoo.comparison.tuning import TunedKey, suggest_by_tpe
 key = TunedKey(key="optim.lr", low=1e-4, high=1e-2, scale="log")
 found = [({"optim.lr": "0.001"}, 0.5), ({"optim.lr": "0.005"}, 0.7)]
 print(suggest_by_tpe([key], found, "high", [0]))

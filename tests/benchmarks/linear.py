@@ -14,8 +14,8 @@ import torch
 import zoo
 from zoo.attention.layer import SelfAttention
 from zoo.attention.linear import KINDS
-from zoo.bench.measures import build_layer_trial
-from zoo.bench.protocol import measure_peak_memory, run_rounds
+from zoo.benchmark.measures import build_layer_trial
+from zoo.benchmark.protocol import measure_peak_memory, run_rounds
 
 LENGTHS = (512, 2048, 8192)
 

@@ -4,7 +4,7 @@ import pytest
 from hostile import make_images
 from tiny import TINY
 
-from zoo.evaluation.diagnose import diagnose
+from zoo.diagnosis.diagnose import diagnose
 from zoo.run.fit import fit
 
 pytestmark = pytest.mark.browser

@@ -5,7 +5,7 @@ import re
 import pytest
 import reports
 
-from zoo.diagnostics.page.diagnosis_page import render
+from zoo.diagnosis.page.diagnosis_page import render
 
 pytestmark = pytest.mark.browser
 PIXELS = "canvas => canvas.toDataURL()"

@@ -3,7 +3,7 @@
 import comparisons
 import pytest
 
-from zoo.compare.page.comparison_page import render
+from zoo.comparison.page.comparison_page import render
 
 pytestmark = pytest.mark.browser
 WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 360, "height": 740}

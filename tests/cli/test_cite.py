@@ -5,8 +5,8 @@ import re
 import pytest
 
 from zoo import registry
+from zoo.citations import find_citations, read_citations
 from zoo.cli import main
-from zoo.registry import find_citations, read_citations
 
 
 @pytest.mark.parametrize("name", registry.names("encodings"))

@@ -55,10 +55,10 @@ def copy(run, tmp_path):
 def untested(monkeypatch):
     """Long work is a failure."""
     monkeypatch.setattr(
-        "zoo.evaluation.diagnose.run_controls", lambda *given: pytest.fail("it was tested")
+        "zoo.diagnosis.diagnose.run_controls", lambda *given: pytest.fail("it was tested")
     )
     monkeypatch.setattr(
-        "zoo.evaluation.diagnose.capture_attention", lambda *given: pytest.fail("it was looked at")
+        "zoo.diagnosis.diagnose.capture_attention", lambda *given: pytest.fail("it was looked at")
     )
 
 
@@ -88,7 +88,7 @@ def test_a_diagnosis_takes_the_place_of_one_before_it_in_any_case_of_letters(cop
 
 
 def test_a_folder_that_takes_no_file_is_told_before_long_work(copy, zoo, untested, monkeypatch):
-    monkeypatch.setattr("zoo.evaluation.diagnose.check_writable", refused)
+    monkeypatch.setattr("zoo.diagnosis.diagnose.check_writable", refused)
     code, _, message = zoo("diagnose", copy)
     assert code == 2
     assert "diagnosis.html cannot be written, Permission denied" in message

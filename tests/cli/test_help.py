@@ -41,15 +41,15 @@ def test_every_options_class_belongs_to_a_command():
         source for module in COMMANDS.values() for _, source in getattr(module, "OPTIONS", ())
     }
     for source in (
-        "zoo.bench.runner:BenchOptions",
-        "zoo.compare.request:CompareOptions",
+        "zoo.benchmark.runner:BenchOptions",
+        "zoo.comparison.request:CompareOptions",
         "zoo.config.schema:DiagnosticsOptions",
         "zoo.config.schema:EvaluateOptions",
         "zoo.config.schema:GenerateOptions",
         "zoo.config.schema:PredictOptions",
         "zoo.config.schema:TrainerOptions",
-        "zoo.convert.convert:ConvertOptions",
-        "zoo.evaluation.diagnose:DiagnoseOptions",
+        "zoo.weights.convert:ConvertOptions",
+        "zoo.diagnosis.diagnose:DiagnoseOptions",
         "zoo.launch.launch:LaunchOptions",
         "zoo.laws.run:VerifyOptions",
     ):

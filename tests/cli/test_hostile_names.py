@@ -11,7 +11,7 @@ import pytest
 from hostile import CLASS, NAME, SHOWN, make_images
 from tiny import TINY
 
-from zoo.compare.outputs import write_results
+from zoo.comparison.outputs import write_results
 from zoo.evaluation import generate
 from zoo.utils import EscapingFormatter, escape_text
 
@@ -71,7 +71,7 @@ def test_a_hostile_name_is_shown_and_obeyed_by_none(zoo, tmp_path):
 
 
 def test_a_comparison_shows_hostile_names_and_obeys_none(tmp_path, monkeypatch):
-    monkeypatch.setattr("zoo.compare.figures.save_figures", lambda comparison, folder: [])
+    monkeypatch.setattr("zoo.comparison.figures.save_figures", lambda comparison, folder: [])
     found = comparisons.images()
     first, *others = found.variants
     variants = (replace(first, name=NAME), *others)

@@ -22,7 +22,8 @@ FILES = {
         from typing import Annotated, Literal
 
         from zoo.errors import OptionError
-        from zoo.registry import Choice, Choices, register
+        from zoo.registry import register
+        from zoo.options import Choice, Choices
 
         @dataclass(frozen=True, kw_only=True)
         class Coordinates:

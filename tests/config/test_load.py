@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from zoo.config import Recipe, TrainerOptions, from_plain, load
-from zoo.errors import RecipeError
-from zoo.registry import Choice
+from zoo.errors import ARGUMENT, RecipeError
+from zoo.options import Choice
 
 Made = Callable[..., Recipe]
 ListIssues = Callable[..., list[str]]
@@ -183,7 +183,7 @@ def test_all_faults_are_told_with_their_places(list_issues: ListIssues) -> None:
 
 def test_bad_arguments_are_told_together_with_an_unreadable_file(list_issues: ListIssues) -> None:
     assert [line.partition(":")[0] for line in list_issues("model: [", "+a=1")] == [
-        "command line",
+        "argument",
         "mine.yaml",
     ]
 
@@ -277,27 +277,27 @@ def test_invalid_values_of_a_dataclass_stand_at_their_key(list_issues: ListIssue
 
 def test_later_faults_find_the_closest_place(made: Made) -> None:
     recipe = made(WHOLE, "model.encoding.0.block=4")
-    assert recipe.make_issue("model.encoding.0.block", "bad", "use 2").location == "command line"
-    assert recipe.make_issue("model.encoding.0.shared", "bad").location == "mine.yaml:5"
+    assert recipe.make_issue("model.encoding.0.block", "bad", "use 2").origin == ARGUMENT
+    assert recipe.make_issue("model.encoding.0.shared", "bad").origin == "mine.yaml:5"
     assert (
         str(recipe.make_issue("trainer.devices", "too many", "use 1"))
         == "mine.yaml:9: trainer.devices: too many; use 1"
     )
     assert (
-        made(WHOLE, "~trainer", "trainer.max_steps=1").make_issue("none", "bad").location
+        made(WHOLE, "~trainer", "trainer.max_steps=1").make_issue("none", "bad").origin
         == "mine.yaml:1"
     )
 
 
 def test_without_places_a_fault_names_the_recipe(made: Made) -> None:
     recipe = replace(made(WHOLE), locations={})
-    assert recipe.make_issue("model.dim", "bad").location == "mine"
+    assert recipe.make_issue("model.dim", "bad").origin == "mine"
 
 
 def test_faults_of_a_checkpoint_stand_there() -> None:
     with pytest.raises(RecipeError) as caught:
         from_plain({**load("toy").plain(), "modle": 1}, ["seed=x"], origin="last.ckpt", name="toy")
-    assert [fault.location for fault in caught.value.issues] == ["last.ckpt", "command line"]
+    assert [fault.origin for fault in caught.value.issues] == ["last.ckpt", ARGUMENT]
 
 
 def test_a_new_name_drops_what_a_checkpoint_holds_beside_an_overridden_mapping() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from zoo.config.compose import merge, remove_key, set_key
-from zoo.config.tree import COMMAND_LINE, Tree, parse
-from zoo.errors import RecipeError
+from zoo.config.tree import Tree, parse
+from zoo.errors import ARGUMENT, RecipeError
 
 
 def tree(text: str, place: str = "file:1") -> Tree:
@@ -111,7 +111,7 @@ def test_what_is_not_there_cannot_be_removed(text: str, key: str, message: str) 
     with pytest.raises(RecipeError) as caught:
         left(text, key)
     assert message in str(caught.value)
-    assert caught.value.issues[0].location == COMMAND_LINE
+    assert caught.value.issues[0].origin == ARGUMENT
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_every_value_keeps_the_place_it_came_from() -> None:
     both = merge(tree("{a: 1, b: {c: 1, d: 2}}", "base:1"), tree("{b: {c: 3}}", "top:2"))
     last = set_key(both, ["b", "e"], 4)
     found = {key: last.locate(key) for key in ("a", "b.c", "b.d", "b.e")}
-    assert found == {"a": "base:1", "b.c": "top:2", "b.d": "base:1", "b.e": COMMAND_LINE}
+    assert found == {"a": "base:1", "b.c": "top:2", "b.d": "base:1", "b.e": ARGUMENT}
 
 
 def test_a_bare_name_keeps_its_place_beside_options() -> None:
@@ -153,4 +153,4 @@ def test_entries_after_a_removed_one_keep_their_places() -> None:
 def test_options_of_a_replaced_list_keep_no_place() -> None:
     changed = set_key(tree("{e: [{name: rope, base: 9}]}"), ["e"], ["alibi"])
     assert "e.0.base" not in changed.locations
-    assert changed.locate("e.0.base") == COMMAND_LINE
+    assert changed.locate("e.0.base") == ARGUMENT

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from zoo.config.compose import parse_overrides
-from zoo.config.tree import COMMAND_LINE, Tree
-from zoo.errors import ConfigIssue
+from zoo.config.tree import Tree
+from zoo.errors import ARGUMENT, ConfigIssue
 
 
 def refusal(argument: str) -> str:
     faults: list[ConfigIssue] = []
     assert parse_overrides([argument], faults) == []
     (fault,) = faults
-    assert fault.location == COMMAND_LINE
+    assert fault.origin == ARGUMENT
     assert len(str(fault)) < 200
     return str(fault)
 

@@ -13,7 +13,8 @@ from zoo.config.signature import Option, options, read_options
 from zoo.config.tree import suggest, to_plain
 from zoo.config.validate import Validator, type_default
 from zoo.errors import OptionError
-from zoo.registry import KINDS, Between, Choice, Choices, find, names
+from zoo.options import Between, Choice, Choices
+from zoo.registry import KINDS, find, names
 
 Encodings = Annotated[tuple[Choice, ...], Choices("encodings")]
 

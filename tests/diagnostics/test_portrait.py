@@ -14,7 +14,7 @@ from zoo.diagnostics.portrait.probe import (
     rotation_angles,
     wave_vectors,
 )
-from zoo.registry import Choice
+from zoo.options import Choice
 
 TEXT, IMAGE = Dims(32, 2, length=12, depth=2), Dims(32, 2, axes=2, length=(5, 5), depth=2)
 

@@ -18,7 +18,7 @@ from zoo.errors import Stopped
 from zoo.evaluation.evaluate import RESULT
 from zoo.evaluation.report import _average, plot_by_size
 from zoo.models.decoder import Decoder
-from zoo.registry import Choice
+from zoo.options import Choice
 from zoo.run.build import build_data
 from zoo.run.fit import fit
 

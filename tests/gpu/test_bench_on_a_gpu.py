@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from zoo.bench.measures import MemoryMeasure, TrainMeasure
-from zoo.bench.models import build_contender
-from zoo.bench.protocol import SHAPES, Setting
-from zoo.registry import Choice
+from zoo.benchmark.measures import MemoryMeasure, TrainMeasure
+from zoo.benchmark.models import build_contender
+from zoo.benchmark.protocol import SHAPES, Setting
+from zoo.options import Choice
 
 pytestmark = [
     pytest.mark.gpu,

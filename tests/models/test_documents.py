@@ -2,7 +2,7 @@
 
 import torch
 
-from zoo.models.embedding import document_lengths, document_positions
+from zoo.attention.tokens import document_lengths, document_positions
 
 
 def test_each_run_counts_from_zero():

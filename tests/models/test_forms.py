@@ -11,7 +11,7 @@ import torch
 from language import decoder, encoder, lively, text
 
 import zoo
-from zoo.api import make_factory
+from zoo.attention.functional import make_factory
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
 from zoo.config.signature import options
 from zoo.data.spec import ImageSpec
@@ -20,7 +20,7 @@ from zoo.models.decoder import Decoder
 from zoo.models.generation import sample_tokens
 from zoo.models.transformer import BlockOptions
 from zoo.models.vit import ViT
-from zoo.registry import Choice
+from zoo.options import Choice
 from zoo.run.build import build_data
 from zoo.run.init_from import Source, copy_weights
 from zoo.run.preflight import plan_backends

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from zoo.api import make_factory
 from zoo.attention.encoding import Dims
+from zoo.attention.functional import make_factory
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
 from zoo.models.transformer import Block, BlockOptions, Transformer, enable_activation_checkpointing
-from zoo.registry import Choice
+from zoo.options import Choice
 
 CHAINS = [
     ["rope"],

@@ -14,6 +14,7 @@ import zoo
 from zoo import registry
 from zoo.errors import OptionError, RecipeError
 from zoo.optim.base import PAIRS, TorchOptimizer
+from zoo.options import Choice
 from zoo.run.build import build_task
 
 SMALL = ["model.dim=16", "model.depth=1", "model.heads=2", "model.encoding=rope_mixed"]
@@ -155,7 +156,7 @@ def test_a_schedule_follows_the_warmup(schedule, factors):
 
 
 def test_wsd_falls_in_its_last_steps_alone():
-    schedule = registry.Choice("wsd", {"decay_ratio": 0.5})
+    schedule = Choice("wsd", {"decay_ratio": 0.5})
     optimizer = find("adamw")(lr=1.0, warmup_ratio=0.0, min_lr_ratio=0.0, schedule=schedule)
     found = [optimizer.lr_factor(step, 8) for step in range(9)]
     assert found == pytest.approx([1, 1, 1, 1, 1, 0.75, 0.5, 0.25, 0])

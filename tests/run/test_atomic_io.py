@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from zoo import __version__
 from zoo.errors import CheckpointError, ZooError
 from zoo.run import atomic_io, checkpoint
 from zoo.run.callbacks.checkpointing import SealedCheckpointIO
+from zoo.version import __version__
 
 CONTENT = {
     "zoo": {"recipe": {}, "name": "tiny"},

@@ -8,6 +8,7 @@ import pytest
 from tensorboard.compat.tensorflow_stub.io.gfile import LocalFileSystem
 from tiny import TINY
 
+from zoo import files
 from zoo.errors import CheckpointError, ZooError
 from zoo.run import atomic_io
 
@@ -73,7 +74,7 @@ def test_a_full_disk_is_noticed_before_the_work(zoo, monkeypatch):
 def test_no_checkpoint_is_missed_beside_other_files(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(ZooError) as failed:
-        atomic_io.write_json({}, tmp_path / "end.json")
+        files.write_json({}, tmp_path / "end.json")
     assert str(failed.value).endswith("end.json: cannot be written, No space left on device")
     (tmp_path / "notes.txt").write_text("none of ours")
     with pytest.raises(CheckpointError) as failed:

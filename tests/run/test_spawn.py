@@ -10,7 +10,8 @@ import pytest
 from tiny import TINY
 
 from zoo.errors import AlreadyReported
-from zoo.run import checkpoint, distributed
+from zoo.run import checkpoint
+from zoo.run import processes as distributed
 
 TWO = ["trainer.devices=2", "trainer.max_epochs=300", "--run-dir", "run"]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
-from zoo.registry import Between
+from zoo.options import Between
 
 CONVENTIONS = ("index", "fraction", "growing", "symmetric", "interpolated", "unit")
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from zoo.attention.call import AttentionCall
 from zoo.attention.tokens import Tokens, check_tensor
 from zoo.errors import OptionError
-from zoo.registry import Choices
+from zoo.options import Choices
 from zoo.reporting.panel import Panel
 
 

@@ -21,7 +21,7 @@ from zoo.attention.encoding import Dims
 from zoo.attention.linear import LinearCall, LinearState
 from zoo.attention.tokens import Tokens, disable_autocast
 from zoo.errors import OptionError
-from zoo.registry import Between
+from zoo.options import Between
 
 # Measured bounds of the faster product of `project`: at most so many rows of x, and at least so
 # many numbers in the weight.

@@ -270,3 +270,16 @@ def check_tensor(key: str, value: Any, *shapes: Sequence[int | None], kind: str 
     names = [str(["*" if size is None else size for size in shape]) for shape in shapes]
     wanted = " or ".join(dict.fromkeys(names)).replace("'", "")
     raise OptionError(key, f"{key} has the shape {list(value.shape)}, not {wanted}")
+
+
+def document_positions(documents: Tensor) -> Tensor:
+    """Count positions from 0 within each run of equal document numbers, [B, N] -> [B, N]."""
+    indices = torch.arange(documents.shape[1], device=documents.device)
+    is_first = torch.ones_like(documents, dtype=torch.bool)
+    is_first[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    return indices - torch.where(is_first, indices, 0).cummax(1).values
+
+
+def document_lengths(documents: Tensor) -> Tensor:
+    """Count the tokens of each token's document, [B, N] -> [B, N]."""
+    return (documents[:, None] == documents[..., None]).sum(-1)

@@ -9,7 +9,7 @@ from zoo.reporting.numbers import as_json
 
 SUMMARY = "measure time and memory of encodings on this machine, side by side"
 EXAMPLE = "zoo bench rope alibi kerple+dape shape=lm_small measures=[train,decode] rounds=10"
-OPTIONS = (("", "zoo.bench.runner:BenchOptions"),)
+OPTIONS = (("", "zoo.benchmark.runner:BenchOptions"),)
 JSON = True
 
 
@@ -25,9 +25,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Measure, and print the table or JSON."""
-    from zoo.bench.report import format_result
-    from zoo.bench.result import BenchResult
-    from zoo.bench.runner import run_bench
+    from zoo.benchmark.report import format_result
+    from zoo.benchmark.result import BenchResult
+    from zoo.benchmark.runner import run_bench
 
     def show(result: BenchResult) -> None:
         print(as_json(result.plain()) if known.json else format_result(result), flush=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from zoo.registry import find_citations
+from zoo.citations import find_citations
 
 SUMMARY = "print the papers of encodings as BibTeX"
 EXAMPLE = "zoo cite rope comrope_ld"

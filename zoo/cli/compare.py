@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from zoo.errors import ConfigIssue, RecipeError
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.reporting.numbers import as_json
 from zoo.utils import die_with_parent, end_with_parent
 
@@ -20,8 +20,8 @@ log = logging.getLogger("zoo")
 SUMMARY = "train a recipe with several encodings, or values of other keys, and rank them"
 EXAMPLE = "zoo compare vit_comrope encodings=[none,learned,rope_axial] seeds=3 to=comparison"
 OPTIONS = (
-    ("", "zoo.compare.request:CompareOptions"),
-    ("", "zoo.compare.executors.slurm:SlurmExecutor"),
+    ("", "zoo.comparison.request:CompareOptions"),
+    ("", "zoo.launch.slurm_executor:SlurmExecutor"),
 )
 JSON = True
 RED, RESET = "\033[1;31m", "\033[0m"
@@ -45,8 +45,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def _rank(words: Sequence[str], as_plain: bool) -> None:
     """Rank over the tasks of several comparisons, and print the table or JSON."""
-    from zoo.compare.overall import format_ranking, run_ranking
-    from zoo.compare.request import RankOptions
+    from zoo.comparison.overall import format_ranking, run_ranking
+    from zoo.comparison.request import RankOptions
     from zoo.config.command_line import parse_options
 
     options = RankOptions(**parse_options(words, [RankOptions])[0])
@@ -68,7 +68,7 @@ def run(known: argparse.Namespace) -> None:
         # before the imports, which take long
         if not die_with_parent():
             return
-        from zoo.compare.executors.fork_server import serve
+        from zoo.launch.fork_server import serve
 
         # from here on this is the process of a cell, unless there are no more
         known.cell, known.tied = serve(), True
@@ -77,17 +77,16 @@ def run(known: argparse.Namespace) -> None:
     if known.tied:
         end_with_parent()
 
-    from zoo.compare.outputs import describe_comparison
-    from zoo.compare.runner import compare, rebuild, run_cell
-    from zoo.compare.text import format_comparison
-    from zoo.config.tree import COMMAND_LINE
+    from zoo.comparison.outputs import describe_comparison
+    from zoo.comparison.runner import compare, rebuild, run_cell
+    from zoo.comparison.text import format_comparison
 
     if known.cell is not None:
         run_cell(known.cell)
         return
     if known.recipe is None:
         remedy = "write zoo compare RECIPE encodings=[...], or zoo compare rebuild=FOLDER"
-        raise RecipeError(ConfigIssue(COMMAND_LINE, "", "no recipe", remedy))
+        raise RecipeError(ConfigIssue(ARGUMENT, "", "no recipe", remedy))
 
     problem = None
     words = [known.recipe, *known.overrides]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from zoo import registry
-from zoo.errors import ConfigIssue, RecipeError
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, nearest
 from zoo.packages import explain_imports
 
 SUMMARY = "print a completion script for bash, zsh or fish"
@@ -21,8 +21,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(known: argparse.Namespace) -> None:
     """Print the script."""
     if known.shell not in SHELLS:
-        hint = registry.nearest(known.shell, SHELLS)
-        raise RecipeError(ConfigIssue("command line", known.shell, "no such shell", hint))
+        hint = nearest(known.shell, SHELLS)
+        raise RecipeError(ConfigIssue(ARGUMENT, known.shell, "no such shell", hint))
     print(write_script(known.shell))
 
 

@@ -18,26 +18,26 @@ import torch
 from torch import nn
 
 from zoo import registry
-from zoo.api import Attention, encoding
 from zoo.attention import Dims, Encoding, Tokens
 from zoo.attention.backends.dispatch import choose_backend
 from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import describe_facts
+from zoo.attention.functional import Attention, encoding
 from zoo.attention.layer import Context, SelfAttention
-from zoo.bench.measures import build_layer_trial
-from zoo.bench.models import build_shortest_chain
-from zoo.bench.protocol import run_rounds
+from zoo.benchmark.measures import build_layer_trial
+from zoo.benchmark.protocol import run_rounds
 from zoo.config import load, recipe_files
 from zoo.config.command_line import parse_options
 from zoo.config.signature import EveryEncoding, Option, extras, options
-from zoo.config.tree import COMMAND_LINE, format_value
+from zoo.config.tree import format_value
 from zoo.config.validate import describe_type
 from zoo.data.spec import DataSpec
 from zoo.diagnostics.portrait.portrait import draw_portrait
-from zoo.errors import ConfigIssue, OptionError, RecipeError, ZooError
+from zoo.encodings.common.chains import build_shortest_chain
+from zoo.errors import ARGUMENT, ConfigIssue, OptionError, RecipeError, ZooError
+from zoo.options import Between, ByAxes, Choice
 from zoo.packages import explain_imports, skip_without_package
-from zoo.registry import Between, ByAxes, Choice
 from zoo.reporting.numbers import format_number
 from zoo.reporting.tables import format_table
 from zoo.run.build import build_model
@@ -321,13 +321,13 @@ def _check_path(text: str) -> Path:
     if path.is_dir() or not path.parent.is_dir():
         problem = f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
         remedy = "name a file in one that exists, or null for none"
-        raise RecipeError(ConfigIssue(COMMAND_LINE, "picture", problem, remedy))
+        raise RecipeError(ConfigIssue(ARGUMENT, "picture", problem, remedy))
     try:
         check_writable(path.parent)
     except OSError as error:
         problem = f"{path} cannot be written, {error.strerror or error}"
         remedy = "name a file elsewhere, or null for none"
-        raise RecipeError(ConfigIssue(COMMAND_LINE, "picture", problem, remedy)) from None
+        raise RecipeError(ConfigIssue(ARGUMENT, "picture", problem, remedy)) from None
     return path
 
 
@@ -337,7 +337,7 @@ def _report_option_errors() -> Iterator[None]:
     try:
         yield
     except OptionError as error:
-        raise RecipeError(ConfigIssue(COMMAND_LINE, error.key, str(error))) from None
+        raise RecipeError(ConfigIssue(ARGUMENT, error.key, str(error))) from None
 
 
 def _format_block(title: str, lines: Mapping[str, str]) -> str:

@@ -8,7 +8,7 @@ from zoo.utils import escape_text
 
 SUMMARY = "write a page about the attention of trained models"
 EXAMPLE = "zoo diagnose runs/vit_comrope/latest samples=8"
-OPTIONS = (("", "zoo.evaluation.diagnose:DiagnoseOptions"),)
+OPTIONS = (("", "zoo.diagnosis.diagnose:DiagnoseOptions"),)
 JSON = True
 
 
@@ -24,7 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Write the page, and print its path or its numbers."""
-    from zoo.evaluation.diagnose import diagnose
+    from zoo.diagnosis.diagnose import diagnose
 
     path = diagnose(known.overrides)
     print(

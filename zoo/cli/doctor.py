@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from zoo import __version__
 from zoo.errors import ZooError
 from zoo.packages import DISTRIBUTION, EXTRAS, MODULES, REQUIRED, explain, list_missing
 from zoo.reporting.numbers import as_json
 from zoo.reporting.tables import format_table
+from zoo.version import __version__
 
 SUMMARY = "check the environment: versions, devices, packages, and known faults with remedies"
 EXAMPLE = "zoo doctor"

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from zoo import registry
-from zoo.errors import ConfigIssue, RecipeError
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, nearest
 from zoo.reporting.tables import format_table
 
 SUMMARY = "list encodings, recipes, and everything else that a recipe names"
@@ -22,8 +22,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(known: argparse.Namespace) -> None:
     """Print one line for each member."""
     if known.kind not in (None, *KINDS):
-        hint = registry.nearest(known.kind, KINDS)
-        raise RecipeError(ConfigIssue("command line", known.kind, "no such kind to list", hint))
+        hint = nearest(known.kind, KINDS)
+        raise RecipeError(ConfigIssue(ARGUMENT, known.kind, "no such kind to list", hint))
     print(format_members([known.kind] if known.kind else KINDS))
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import NoReturn
 
-from zoo import __version__, registry, utils
+from zoo import registry, utils
 from zoo.cli import (
     bench,
     cite,
@@ -36,8 +36,10 @@ from zoo.cli import (
 )
 from zoo.cli import eval as evaluate
 from zoo.cli import list as list_command
-from zoo.errors import ConfigIssue, RecipeError, ZooError
+from zoo.cli.edge import COMMAND_LINE
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, ZooError, nearest
 from zoo.packages import explain_imports
+from zoo.version import __version__
 
 COMMANDS: Mapping[str, ModuleType] = MappingProxyType(
     {
@@ -82,7 +84,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise RecipeError in place of exiting."""
-        raise RecipeError(ConfigIssue("command line", "", message, f"see {self.prog} --help"))
+        raise RecipeError(ConfigIssue(ARGUMENT, "", message, f"see {self.prog} --help"))
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -139,8 +141,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with explain_imports():
             known.run(known)
     except ZooError as error:
-        if str(error) and not (isinstance(error, RecipeError) and _is_secondary_process()):
-            print(utils.escape_text(f"zoo: {error}", keep="\n"), file=sys.stderr)
+        text = error.spell(COMMAND_LINE)
+        if text and not (isinstance(error, RecipeError) and _is_secondary_process()):
+            print(utils.escape_text(f"zoo: {text}", keep="\n"), file=sys.stderr)
         return error.code
     except BrokenPipeError:
         # as in: zoo list | head
@@ -177,8 +180,8 @@ def _parse(words: list[str]) -> argparse.Namespace:
     parser = build_parser()
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:
         new = RENAMED_COMMANDS.get(words[0])
-        remedy = f"renamed to {new}" if new else registry.nearest(words[0], COMMANDS)
-        raise RecipeError(ConfigIssue("command line", words[0], "unknown command", remedy))
+        remedy = f"renamed to {new}" if new else nearest(words[0], COMMANDS)
+        raise RecipeError(ConfigIssue(ARGUMENT, words[0], "unknown command", remedy))
 
     known, rest = parser.parse_known_args(words)
     known.words = words
@@ -200,8 +203,8 @@ def _describe_unknown(parser: argparse.ArgumentParser, word: str) -> ConfigIssue
     """Describe an unknown argument, with the nearest flag of the command."""
     flag = word.partition("=")[0]
     flags = list(parser._option_string_actions)
-    hint = registry.nearest(flag, flags) if flag.startswith("-") else f"see {parser.prog} --help"
-    return ConfigIssue("command line", word, "unknown argument", hint)
+    hint = nearest(flag, flags) if flag.startswith("-") else f"see {parser.prog} --help"
+    return ConfigIssue(ARGUMENT, word, "unknown argument", hint)
 
 
 def _is_secondary_process() -> bool:

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from zoo import registry
-from zoo.errors import ConfigIssue, RecipeError
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, nearest
 
 SUMMARY = "write a new recipe or encoding to begin with"
 EXAMPLE = "zoo new encoding window"
@@ -78,7 +78,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(known: argparse.Namespace) -> None:
     """Write the file and print what to do next."""
     if known.kind not in KINDS:
-        hint = registry.nearest(known.kind, KINDS)
+        hint = nearest(known.kind, KINDS)
         raise _refuse(known.kind, "no such kind of file", hint)
     write = write_recipe if known.kind == "recipe" else write_encoding
     print(write(known.name))
@@ -127,4 +127,4 @@ def _write(file: Path, text: str) -> None:
 
 
 def _refuse(word: str, problem: str, remedy: str) -> RecipeError:
-    return RecipeError(ConfigIssue("command line", word, problem, remedy))
+    return RecipeError(ConfigIssue(ARGUMENT, word, problem, remedy))

@@ -13,10 +13,10 @@ from typing import Any, get_args, get_origin
 from zoo.config.compose import parse_overrides
 from zoo.config.schema import Sections
 from zoo.config.signature import Option, fields, options
-from zoo.config.tree import COMMAND_LINE, Tree, collect_issues, parse, suggest
+from zoo.config.tree import Tree, collect_issues, parse, suggest
 from zoo.config.validate import Validator
-from zoo.errors import ConfigIssue, RecipeError
-from zoo.registry import Choice
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
+from zoo.options import Choice
 
 Overrides = Sequence[str] | Mapping[str, Any]
 """Changes of a recipe in Python: words of the command line, or {key: value}."""
@@ -76,7 +76,7 @@ def format_flow(value: Any, key: str) -> str:
         names = {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}
         return repr(float(value)) if math.isfinite(value) else names[str(float(value))]
     problem = f"not plain data but {type(value).__name__}"
-    raise RecipeError(ConfigIssue(COMMAND_LINE, key, problem, "write a number, a text or a list"))
+    raise RecipeError(ConfigIssue(ARGUMENT, key, problem, "write a number, a text or a list"))
 
 
 def split_words(
@@ -101,7 +101,7 @@ def split_words(
     for key in (word.partition("=")[0] for word in own):
         if key not in known:
             remedy = suggest(key, [*known, *sections, *others])
-            issues.append(ConfigIssue(COMMAND_LINE, key, "unknown option", remedy))
+            issues.append(ConfigIssue(ARGUMENT, key, "unknown option", remedy))
     if issues:
         raise RecipeError(*issues)
 
@@ -116,7 +116,7 @@ def parse_options(words: Sequence[str], classes: Sequence[type]) -> list[dict[st
     """
     issues: list[ConfigIssue] = []
     known = _collect_options(classes)
-    tree = Tree({}, {"": COMMAND_LINE})
+    tree = Tree({}, {"": ARGUMENT})
     for override in parse_overrides([_quote_text(word, known) for word in words], issues):
         with collect_issues(issues):
             tree = override.apply(tree)
@@ -173,22 +173,22 @@ def _parse_encoding(word: str, key: str, issues: list[ConfigIssue]) -> tuple[Cho
     """Return the encodings of one word; none if it has issues, which are added."""
     own: list[ConfigIssue] = []
     entries = _parse_entries(word, own)
-    validator = Validator({"": COMMAND_LINE})
+    validator = Validator({"": ARGUMENT})
     choices = [validator.validate_choice("encodings", entry, "") for entry in entries]
     own += validator.issues
     if validator.untyped and not own:
         problem = "an interpolation has no recipe here to refer to"
-        own.append(ConfigIssue(COMMAND_LINE, "", problem, "write the value itself"))
+        own.append(ConfigIssue(ARGUMENT, "", problem, "write the value itself"))
 
     names = [] if own else [choice.name for choice in choices]
     if len(set(names)) < len(names):
         problem = "the list names an encoding twice"
-        own.append(ConfigIssue(COMMAND_LINE, "", problem, "list it once"))
+        own.append(ConfigIssue(ARGUMENT, "", problem, "list it once"))
     if not own and not names:
-        own.append(ConfigIssue(COMMAND_LINE, "", "no encoding", "see zoo list encodings"))
+        own.append(ConfigIssue(ARGUMENT, "", "no encoding", "see zoo list encodings"))
 
     for issue in dict.fromkeys(own):
-        issues.append(ConfigIssue(COMMAND_LINE, key, issue.problem, issue.remedy))
+        issues.append(ConfigIssue(ARGUMENT, key, issue.problem, issue.remedy))
     if own:
         return ()
     return tuple(_keep_given(*pair) for pair in zip(entries, choices, strict=True))
@@ -199,7 +199,7 @@ def _parse_entries(word: str, issues: list[ConfigIssue]) -> list[Any]:
     if not word.lstrip().startswith(("[", "{")):
         return [name.strip() for name in word.split("+")]
     with collect_issues(issues):
-        data = parse(word, lambda line: COMMAND_LINE, issues).data
+        data = parse(word, lambda line: ARGUMENT, issues).data
         return data if isinstance(data, list) else [data]
     return []
 

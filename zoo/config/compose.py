@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from zoo.config.tree import (
-    COMMAND_LINE,
     DEPTH,
     REFERENCE,
     UNREADABLE,
@@ -34,7 +33,7 @@ from zoo.config.tree import (
     suggest,
     walk,
 )
-from zoo.errors import ConfigIssue, RecipeError
+from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError
 from zoo.registry import RECIPE_SUFFIX, list_folders, recipe_files
 
 STEPS = 1_000
@@ -114,9 +113,7 @@ def _inherit(base: Any, top: Any, tree: Tree, key: str) -> Any:
         return base
     if base.get("name") and top.get("name") and base["name"] != top["name"]:
         base = {
-            word: child
-            for word, child in base.items()
-            if tree.locate(join(key, word)) == COMMAND_LINE
+            word: child for word, child in base.items() if tree.locate(join(key, word)) == ARGUMENT
         }
     kept = {}
     for word, child in base.items():
@@ -162,7 +159,7 @@ def set_key(tree: Tree, parts: Sequence[str], value: Any) -> Tree:
         changed = _merge_data(parent[last], value, tree, key)
         OmegaConf.update(config, key, changed, merge=False)
 
-    given = {join(key, part) if part else key: COMMAND_LINE for part, _ in walk(value)}
+    given = {join(key, part) if part else key: ARGUMENT for part, _ in walk(value)}
     return _relocate(OmegaConf.to_container(config), {**tree.locations, **given})
 
 
@@ -207,13 +204,13 @@ def _open_path(tree: Tree, parts: Sequence[str], create: bool) -> tuple[Any, Any
             node.setdefault(part, None)
         elif create:
             problem = f"{key} is {format_value(node)} and has no keys"
-            raise RecipeError(ConfigIssue(COMMAND_LINE, full, problem))
+            raise RecipeError(ConfigIssue(ARGUMENT, full, problem))
         elif isinstance(node, dict) and part in node:
             container, slot = node, part
         else:
             remedy = suggest(part, node if isinstance(node, dict) else (), key)
             problem = "cannot be removed, it is not there"
-            raise RecipeError(ConfigIssue(COMMAND_LINE, full, problem, remedy))
+            raise RecipeError(ConfigIssue(ARGUMENT, full, problem, remedy))
         key = full
     return data, container, slot
 
@@ -236,7 +233,7 @@ def _find_entry(items: list[Any], part: str, key: str) -> int:
     count = {0: "no entry", 1: "1 entry"}.get(len(items), f"{len(items)} entries")
     remedy = f"did you mean {key}.0.{part}?" if items and not part.isdecimal() else ""
     problem = f"{key} has {count}, counted from 0"
-    raise RecipeError(ConfigIssue(COMMAND_LINE, join(key, part), problem, remedy))
+    raise RecipeError(ConfigIssue(ARGUMENT, join(key, part), problem, remedy))
 
 
 def parse_overrides(arguments: Iterable[str], issues: list[ConfigIssue]) -> list[Override]:
@@ -250,9 +247,9 @@ def parse_overrides(arguments: Iterable[str], issues: list[ConfigIssue]) -> list
 
 
 def _parse_override(argument: str) -> Override:
-    def refuse(key: str, problem: str, remedy: str) -> RecipeError:
+    def refuse(key: str, problem: str | Message, remedy: str | Message) -> RecipeError:
         return RecipeError(
-            ConfigIssue(COMMAND_LINE, key, f"{reprlib.repr(argument)}: {problem}", remedy)
+            ConfigIssue(ARGUMENT, key, f"{reprlib.repr(argument)}: {problem}", remedy)
         )
 
     key, equals, text = argument.lstrip("+~").partition("=")
@@ -277,7 +274,7 @@ def _parse_override(argument: str) -> Override:
     issues: list[ConfigIssue] = []
     value = Tree(None, {})
     with collect_issues(issues):
-        value = parse(text, lambda line: COMMAND_LINE, issues)
+        value = parse(text, lambda line: ARGUMENT, issues)
     if issues:
         errors = [refuse(key, issue.problem, issue.remedy) for issue in issues]
         raise RecipeError(*(error.issues[0] for error in errors))

@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from zoo.config.schema import Sections
 from zoo.config.signature import Option, extras, fields, read_options
 from zoo.config.tree import to_plain
-from zoo.registry import COUNTED, RECIPE_KINDS, Between, Choice, Choices, Matches, names, summaries
+from zoo.options import COUNTED, Between, Choice, Choices, Matches
+from zoo.registry import RECIPE_KINDS, names, summaries
 
 Schema = dict[str, Any]
 SCALARS: Mapping[Any, Schema] = {

@@ -21,7 +21,6 @@ from zoo.config.compose import (
 from zoo.config.schema import EvaluateOptions, Sections, TrainerOptions
 from zoo.config.signature import fields
 from zoo.config.tree import (
-    COMMAND_LINE,
     Tree,
     collect_issues,
     dump,
@@ -36,8 +35,8 @@ from zoo.config.tree import (
     walk,
 )
 from zoo.config.validate import Validator, validate_variants
-from zoo.errors import ConfigIssue, RecipeError
-from zoo.registry import Choice
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
+from zoo.options import Choice
 
 SECTIONS = MappingProxyType(fields(Sections))
 OTHERS = ("extends",)  # keys of a file that are no section
@@ -150,7 +149,7 @@ def _build_recipe(
 
 def _list_reported_keys(issues: list[ConfigIssue]) -> frozenset[str]:
     """Return the keys that have an issue; "" if any key may have one, as a file was not read."""
-    keys = {issue.key for issue in issues if issue.key or issue.location != COMMAND_LINE}
+    keys = {issue.key for issue in issues if issue.key or issue.origin != ARGUMENT}
     return frozenset("" if key.partition(".")[0] == "extends" else key for key in keys)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from zoo.config.tree import format_value, join
 from zoo.errors import OptionError
-from zoo.registry import Between, Choice, Choices, Count, Matches
+from zoo.options import Between, Choice, Choices, Count, Matches
 
 MULTIPLE = re.compile(r"\d{1,6}(\.\d{1,6})?x")
 SHAPE = re.compile(r"([1-9]\d{0,5})x([1-9]\d{0,5})")

@@ -20,11 +20,9 @@ from typing import Any
 
 import yaml
 
-from zoo import registry
-from zoo.errors import ConfigIssue, RecipeError
-from zoo.registry import Choice
+from zoo.errors import ConfigIssue, RecipeError, nearest
+from zoo.options import Choice
 
-COMMAND_LINE = "command line"
 DEPTH = 32
 NODES = 10_000
 
@@ -50,7 +48,7 @@ UNREADABLE = "${_}"  # takes the place of an interpolation that is reported alre
 
 @dataclass(frozen=True)
 class Tree:
-    """Plain data, and {full key: "path:line" or "command line"}, with "" for the whole."""
+    """Plain data, and {full key: "path:line" or `ARGUMENT`}, with "" for the whole."""
 
     data: Any
     locations: Mapping[str, str]
@@ -129,7 +127,7 @@ def suggest(word: str, known: Iterable[str], parent: str = "") -> str:
     known = [one for one in known if one != word]
     if not known:
         return "none is known here"
-    hint = registry.nearest(word, known)
+    hint = nearest(word, known)
     if hint.startswith("did you mean ") and parent:
         return hint.replace("did you mean ", f"did you mean {parent}.", 1)
     return textwrap.shorten(hint, 110, placeholder=" ...")

@@ -21,8 +21,9 @@ from zoo.config.tree import (
     suggest,
     to_plain,
 )
-from zoo.errors import ConfigIssue, OptionError
-from zoo.registry import Between, Choice, Choices, Matches, find_member, names
+from zoo.errors import ConfigIssue, Message, OptionError
+from zoo.options import Between, Choice, Choices, Matches
+from zoo.registry import find_member, names
 
 # keys of 0.1.0, without the numbers of lists: new word
 RENAMED_KEYS: Mapping[str, str] = MappingProxyType(
@@ -161,7 +162,9 @@ class Validator:
                 typed[word] = type_default(option)
         return typed
 
-    def refuse(self, key: str, value: Any, problem: str, remedy: str = "") -> Any:
+    def refuse(
+        self, key: str, value: Any, problem: str | Message, remedy: str | Message = ""
+    ) -> Any:
         """Report an issue, and return the value."""
         self.issues.append(ConfigIssue(locate(self.given, key), key, problem, remedy))
         return value
@@ -170,7 +173,7 @@ class Validator:
         if self.reported.isdisjoint(list_ancestors(key)):
             self.refuse(key, None, "missing", remedy)
 
-    def refuse_type(self, annotation: Any, value: Any, key: str, remedy: str = "") -> Any:
+    def refuse_type(self, annotation: Any, value: Any, key: str, remedy: str | Message = "") -> Any:
         self.untyped.add(key)
         problem = f"expected {describe_type(annotation)}, got {format_value(value)}"
         return self.refuse(key, value, problem, remedy)
@@ -322,7 +325,7 @@ def explain_misfit(data: Choice, option: str, value: object) -> str:
     validator = Validator({})
     annotation = read_options("data", data.name)[option].annotation
     validator.validate(annotation, to_plain(value), option)
-    return validator.issues[0].problem if validator.issues else ""
+    return str(validator.issues[0].problem) if validator.issues else ""
 
 
 def type_default(option: Option) -> Any:

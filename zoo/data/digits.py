@@ -19,7 +19,8 @@ from zoo.data.baselines import Baselines, score_labels
 from zoo.data.sampler import Key, ResumableLoader
 from zoo.data.spec import DataSpec, ImageSpec, check_fractions
 from zoo.data.vision import ImageDecoder, Size, check_reads_images, get_sides, read_image_files
-from zoo.registry import Between, Count, register
+from zoo.options import Between, Count
+from zoo.registry import register
 
 COUNT = 1797
 SIDE = 8

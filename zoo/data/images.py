@@ -59,8 +59,9 @@ from zoo.data.vision import (
     read_image_files,
 )
 from zoo.errors import DataError, OptionError
+from zoo.options import Between, Count
 from zoo.packages import explain_imports
-from zoo.registry import Between, Count, register
+from zoo.registry import register
 
 log = logging.getLogger("zoo")
 

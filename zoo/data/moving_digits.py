@@ -17,7 +17,8 @@ from zoo.data.spec import VideoSpec
 from zoo.data.synthetic.base import SyntheticTask, split_keys
 from zoo.data.vision import Size, get_sides
 from zoo.errors import OptionError
-from zoo.registry import Between, Count, register
+from zoo.options import Between, Count
+from zoo.registry import register
 
 FRACTIONS = (0.7, 0.1, 0.2)
 """Digits of train, val and test."""

@@ -8,7 +8,8 @@ from zoo.data.corpus.corpus import CharacterSplit, Corpus, Document
 from zoo.data.corpus.source import CorpusSource
 from zoo.data.corpus.tokenizer import TokenizerOptions
 from zoo.data.corpus.windows import WindowOptions
-from zoo.registry import Between, Count, register
+from zoo.options import Between, Count
+from zoo.registry import register
 
 
 @register

@@ -27,7 +27,8 @@ from zoo.data.tables.open_table import (
 )
 from zoo.data.tables.stream import StreamOptions
 from zoo.errors import OptionError
-from zoo.registry import Between, Count, register
+from zoo.options import Between, Count
+from zoo.registry import register
 
 
 @register

@@ -18,7 +18,8 @@ from zoo.data.spec import DataSpec, TextBatch, TextSpec
 from zoo.data.tables.open_table import SplitOptions, iterate_texts, open_tables, select_text
 from zoo.data.tables.stream import StreamingLoader, StreamOptions, split_batches
 from zoo.errors import DataError, OptionError
-from zoo.registry import Between, Count, register
+from zoo.options import Between, Count
+from zoo.registry import register
 
 
 @register

@@ -18,7 +18,8 @@ from zoo.data.tables.open_table import (
     select_text,
 )
 from zoo.errors import OptionError
-from zoo.registry import Between, Count, register
+from zoo.options import Between, Count
+from zoo.registry import register
 
 
 @register

@@ -16,7 +16,8 @@ from zoo.data.sampler import Key, ResumableLoader
 from zoo.data.spec import DataSpec, ImageSpec, TextBatch, TextClassificationSpec, TextSpec
 from zoo.data.vision import Size, get_sides
 from zoo.errors import DataError, OptionError
-from zoo.registry import Between, Count, register
+from zoo.options import Between, Count
+from zoo.registry import register
 
 SPLITS = ("train", "val", "test")
 ABSENT = (

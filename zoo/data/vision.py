@@ -21,8 +21,8 @@ from zoo.data.base import FileBatch
 from zoo.data.sampler import WorkerStart, keep_batch
 from zoo.data.spec import DataSpec, ImageSpec
 from zoo.errors import OptionError
+from zoo.options import Between, Count
 from zoo.packages import explain_imports
-from zoo.registry import Between, Count
 
 Size = Count | tuple[Count, Count]
 RESIZING = {

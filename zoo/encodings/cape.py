@@ -12,7 +12,8 @@ from zoo.attention import Dims, Encoding, Tokens
 from zoo.attention.coordinates import spacing
 from zoo.encodings.sinusoidal import plane_waves, sinusoid
 from zoo.errors import OptionError
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 
 @register

@@ -14,7 +14,8 @@ from zoo.encodings.common.frequencies import check_head_dim
 from zoo.encodings.common.layers import apply_linear
 from zoo.encodings.common.panels import Panels, spread_panel
 from zoo.encodings.common.rotation import CumulativeRotary
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 
 @register

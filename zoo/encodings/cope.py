@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from zoo.attention import AttentionCall, Dims, Encoding, Span, upcast
 from zoo.attention.backends import reference
 from zoo.encodings.common.panels import Panels, head_panel, mean_over_pairs, mean_over_rows
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 
 @register

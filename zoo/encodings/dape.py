@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from zoo.attention import AttentionCall, Dims, Encoding, Span
 from zoo.encodings.common.layers import freeze_linear
 from zoo.errors import OptionError
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 
 @register

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from zoo.attention import AttentionCall, BlockBias, Dims, Encoding, Span, upcast
 from zoo.encodings.common.layers import freeze_linear
 from zoo.encodings.common.panels import Panels, curve_panel, head_panel
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 
 @register

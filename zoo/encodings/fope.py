@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from zoo.attention import Dims
 from zoo.encodings.common.frequencies import check_head_dim
 from zoo.encodings.common.rotation import Rotary, rotate_pairs
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 
 @register

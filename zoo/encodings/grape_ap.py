@@ -14,7 +14,8 @@ from zoo.encodings.common.layers import apply_linear
 from zoo.encodings.common.panels import Panels, head_panel, mean_over_pairs
 from zoo.encodings.common.rotation import cos_sin, rotate_pairs
 from zoo.errors import OptionError
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 
 @register

@@ -17,7 +17,8 @@ from zoo.encodings.common.spectral_rotation import (
     spectrum,
 )
 from zoo.errors import OptionError
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 LOG_SCALE = 16  # scale of the parameter, as in the published code
 

@@ -15,7 +15,8 @@ from zoo.encodings.common.layers import apply_linear
 from zoo.encodings.common.panels import Panels, spread_panel
 from zoo.encodings.common.rotation import CumulativeRotary
 from zoo.errors import OptionError
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 SCALE = 16  # divisor of the logits of the sigmoid, as in the published code
 

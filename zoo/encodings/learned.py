@@ -17,7 +17,8 @@ from zoo.encodings.common.position_tables import (
     resize_table,
 )
 from zoo.errors import OptionError
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 
 @register

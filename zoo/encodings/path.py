@@ -28,7 +28,8 @@ from zoo.attention import (
 )
 from zoo.encodings.common.layers import apply_linear, convolve, init_normal
 from zoo.encodings.common.panels import Panels, spread_panel
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 BLOCK_SIZE = 64  # largest number of tokens in a block
 

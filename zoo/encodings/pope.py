@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from zoo.attention import AttentionCall, Dims, Tokens, upcast
 from zoo.encodings.common.panels import Panels, pair_panel
 from zoo.encodings.common.rotation import Rotary, cos_sin
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 
 @register

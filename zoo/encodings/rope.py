@@ -12,7 +12,8 @@ from zoo.attention import Dims
 from zoo.encodings.common.frequencies import Scaling, ScalingRule, scale_frequencies
 from zoo.encodings.common.rotation import Rotary, compute_angles, cos_sin
 from zoo.errors import OptionError
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 
 @register

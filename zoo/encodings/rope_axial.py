@@ -13,7 +13,8 @@ from zoo.attention import Dims
 from zoo.encodings.common.frequencies import axis_frequencies, check_head_dim
 from zoo.encodings.common.rotation import Rotary, compute_angles, cos_sin
 from zoo.errors import OptionError
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 
 @register

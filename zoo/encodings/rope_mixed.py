@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from zoo.attention import Dims, Tokens, disable_autocast, upcast
 from zoo.encodings.common.frequencies import adapt_axes, axis_frequencies, check_head_dim
 from zoo.encodings.common.rotation import Rotary, compute_angles, rotation_tables
-from zoo.registry import Between, ByAxes, register
+from zoo.options import Between, ByAxes
+from zoo.registry import register
 
 BASES = ByAxes((10000.0, 10.0, 10.0))
 

@@ -11,7 +11,8 @@ from zoo.attention import AttentionCall, Dims, Encoding, Lookup, Tokens, disable
 from zoo.encodings.common.panels import Panels, head_panel
 from zoo.encodings.common.position_tables import index_offsets
 from zoo.errors import OptionError
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 
 @register

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from zoo.attention import AttentionCall, Dims, Encoding, Lookup, Span, upcast
 from zoo.encodings.common.panels import Panels, curve_panel
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 
 @register

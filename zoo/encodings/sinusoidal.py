@@ -11,7 +11,8 @@ from torch import Tensor
 
 from zoo.attention import Dims, Encoding, Tokens
 from zoo.errors import OptionError
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 Layout = Literal["interleaved", "concat"]
 BASE = 10000.0

@@ -19,7 +19,8 @@ from zoo.encodings.common.spectral_rotation import (
     sine_columns,
 )
 from zoo.errors import OptionError
-from zoo.registry import Between, ByAxes, register
+from zoo.options import Between, ByAxes
+from zoo.registry import register
 
 BASES = ByAxes((10000.0, 100.0, 100.0))
 

@@ -13,7 +13,8 @@ from zoo.encodings.common.frequencies import adapt_axes
 from zoo.encodings.common.panels import AXES, Panels, curve_panel
 from zoo.encodings.common.position_tables import bucket_table, check_buckets, position_offsets
 from zoo.errors import OptionError
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 
 @register

@@ -13,7 +13,8 @@ from zoo.encodings.common.layers import apply_linear, init_normal, init_zero
 from zoo.encodings.common.panels import Panels, spread_panel
 from zoo.encodings.common.rotation import cos_sin, rotate_pairs
 from zoo.errors import OptionError
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 
 @register

@@ -12,7 +12,8 @@ from zoo.encodings.common.layers import init_normal
 from zoo.encodings.common.panels import Panels, head_panel
 from zoo.encodings.common.position_tables import offset_products
 from zoo.errors import OptionError
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 
 @register

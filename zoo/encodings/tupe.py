@@ -13,7 +13,8 @@ from zoo.attention import AttentionCall, Dims, Encoding, Tokens, upcast
 from zoo.encodings.common.layers import apply_linear, init_normal
 from zoo.encodings.common.panels import Panels, head_panel, row_norm_panel
 from zoo.encodings.common.position_tables import NORMS_CAPTION, read_rows, resize_table
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 
 @register

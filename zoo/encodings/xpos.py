@@ -12,7 +12,8 @@ from zoo.attention import Dims, Tokens
 from zoo.encodings.common.frequencies import axis_frequencies, check_head_dim
 from zoo.encodings.common.rotation import Rotary, compute_angles, cos_sin, rotate_pairs
 from zoo.errors import OptionError
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 
 @register

@@ -11,18 +11,19 @@ from typing import Any
 
 import lightning as L
 
-from zoo.bench.protocol import is_out_of_memory
+from zoo import files
 from zoo.config.schema import format_size
 from zoo.data.base import DataModule, Datasets
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec
 from zoo.errors import OptionError, RecipeError, Stopped
 from zoo.packages import skip_without_package
-from zoo.run import atomic_io, checkpoint, conditions, loggers, run_dir
+from zoo.run import checkpoint, conditions, loggers, run_dir
 from zoo.run.build import Experiment
 from zoo.run.callbacks.guards import StopOnSignal
 from zoo.run.callbacks.progress import EvaluationProgress
-from zoo.run.distributed import Processes, join_processes
 from zoo.run.load import restore
+from zoo.run.machine import is_out_of_memory
+from zoo.run.processes import Processes, join_processes
 from zoo.tasks.base import Task
 
 log = logging.getLogger("zoo")
@@ -141,7 +142,7 @@ class Evaluation:
 
     def _write(self, result: Mapping[str, Any]) -> None:
         if self.processes.first:
-            atomic_io.write_json(result, self.file)
+            files.write_json(result, self.file)
 
     def _measure_conditions(self, save: Callable[[], None]) -> None:
         """Measure at other sizes, on data variants and by extrapolation; save after each."""

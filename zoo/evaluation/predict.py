@@ -20,7 +20,7 @@ from torch import Tensor
 from zoo.config import Recipe
 from zoo.data.base import FileBatch
 from zoo.data.spec import ImageSpec, TextClassificationSpec, VideoSpec
-from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
+from zoo.errors import ARGUMENT, ConfigIssue, DataError, OptionError, RecipeError
 from zoo.evaluation.evaluate import DEFAULT_OVERRIDES
 from zoo.evaluation.generate import choose_device
 from zoo.packages import explain_imports
@@ -180,7 +180,7 @@ def predict(name: str, words: Sequence[str], quiet: bool = False) -> dict[str, A
     paths, overrides = split_paths(words)
     if not paths:
         remedy = "name a file or a folder after the run"
-        raise RecipeError(ConfigIssue("command line", "", "nothing to predict", remedy))
+        raise RecipeError(ConfigIssue(ARGUMENT, "", "nothing to predict", remedy))
     path = checkpoint.locate(name)
     experiment, task = restore(path, [*DEFAULT_OVERRIDES, *map(_complete_key, overrides)])
     predictor = _choose_predictor(experiment, task)

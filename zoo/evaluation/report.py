@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from zoo.config import Recipe
-from zoo.diagnostics.training_curves import has_equal_windows
 from zoo.packages import explain_imports
 from zoo.reporting.panel import Bars, Line, LineChart, Panel, Scale
 from zoo.reporting.tables import format_table
@@ -241,3 +240,14 @@ def _order(size: str) -> tuple[int, int]:
     """Order sizes by the number of tokens or pixels, then by height."""
     sides = [int(side) for side in size.split("x")]
     return (sides[0] * sides[1], sides[0]) if len(sides) > 1 else (sides[0] ** 2, sides[0])
+
+
+def has_equal_windows(result: Mapping[str, Any], kind: str) -> bool:
+    """Tell whether the training size was cut into windows as all other sizes were."""
+    other_sizes = [
+        *result[kind].values(),
+        *(one for sizes in result.get("extrapolation", {}).values() for one in sizes.values()),
+    ]
+    return all(
+        one.get("windows") == result.get("windows") for one in other_sizes if "refused" not in one
+    )

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from zoo.attention.encoding import EncodingFactories
 from zoo.attention.layer import Context
+from zoo.attention.tokens import document_positions
 from zoo.data.spec import ImageSpec, TextSpec
 from zoo.errors import OptionError
 from zoo.integrations.equip import NAME, find_adapter, install
-from zoo.models.embedding import document_positions
+from zoo.options import Between, Count
 from zoo.packages import explain_imports
-from zoo.registry import Between, Count, register
+from zoo.registry import register
 
 
 @register

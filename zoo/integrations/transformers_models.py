@@ -24,8 +24,8 @@ from transformers.masking_utils import sdpa_mask
 from zoo.attention.encoding import Dims
 from zoo.attention.tokens import Tokens, select_rows
 from zoo.errors import OptionError
-from zoo.integrations.equip import FAMILIES, REASONS, Family
 from zoo.integrations.equipment import Equipment, ForwardPass, Layer, Surgery
+from zoo.integrations.families import FAMILIES, REASONS, Family
 
 IMPLEMENTATION = "zoo"
 CACHE_NAMES = ("cache", "past_key_values", "layer_past")

@@ -14,9 +14,8 @@ from typing import Protocol, cast
 from zoo import registry
 from zoo.config import Recipe, load
 from zoo.config.command_line import parse_options, split_words
-from zoo.config.tree import COMMAND_LINE
-from zoo.errors import ConfigIssue, OptionError, RecipeError
-from zoo.registry import Count
+from zoo.errors import ARGUMENT, ConfigIssue, OptionError, RecipeError, nearest
+from zoo.options import Count
 from zoo.run.load import load_recipe
 
 SECONDS_TO_SAVE = 180
@@ -112,8 +111,8 @@ def launch(launcher: str, recipe: str, words: Sequence[str], plugins: Sequence[s
         RecipeError: The launcher, an option or the recipe is wrong; nothing was written.
     """
     if launcher not in registry.names("launchers"):
-        remedy = registry.nearest(launcher, registry.names("launchers"))
-        raise RecipeError(ConfigIssue(COMMAND_LINE, launcher, "there is no such launcher", remedy))
+        remedy = nearest(launcher, registry.names("launchers"))
+        raise RecipeError(ConfigIssue(ARGUMENT, launcher, "there is no such launcher", remedy))
     cls = registry.find("launchers", launcher)
     own, overrides = split_words(words, (LaunchOptions, cls))
     common, special = parse_options(own, (LaunchOptions, cls))
@@ -121,7 +120,7 @@ def launch(launcher: str, recipe: str, words: Sequence[str], plugins: Sequence[s
     try:
         chosen = cast(Launcher, cls(**special))
     except OptionError as error:
-        raise RecipeError(ConfigIssue(COMMAND_LINE, error.key, str(error))) from None
+        raise RecipeError(ConfigIssue(ARGUMENT, error.key, str(error))) from None
 
     job = _build_job(_check_recipe(recipe, overrides, options), recipe, overrides, options, plugins)
     script = chosen.write_script(job)
@@ -143,7 +142,7 @@ def _check_recipe(name: str, overrides: Sequence[str], options: LaunchOptions) -
         is_overridden = any(word.startswith(f"{key}=") for word in overrides)
         if is_overridden and getattr(options, option) is not None:
             problem = f"{option} sets it too"
-            raise RecipeError(ConfigIssue(COMMAND_LINE, key, problem, "leave one of them out"))
+            raise RecipeError(ConfigIssue(ARGUMENT, key, problem, "leave one of them out"))
 
     recipe = load(name, overrides)
     if options.devices is None and "," in str(recipe.trainer.devices):

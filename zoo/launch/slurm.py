@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from zoo.errors import OptionError
 from zoo.launch.launch import SECONDS_TO_SAVE, Job
-from zoo.registry import Count, register
+from zoo.options import Count
+from zoo.registry import register
 
 # SLURM may send its signal so many seconds early
 EARLY_SECONDS = 60

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from zoo.launch.launch import SECONDS_TO_SAVE, Job
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 TEMPLATE = """\
 #!/usr/bin/env bash

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import flex_attention
 
-from zoo.api import Attention
 from zoo.attention.backends import chunked
 from zoo.attention.backends.dispatch import attend
 from zoo.attention.backends.reference import apply_weights, attention_mask, weights
 from zoo.attention.coordinates import grid, grid_shape
+from zoo.attention.functional import Attention
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
 from zoo.laws.attention_stack import AttentionStack, perturb

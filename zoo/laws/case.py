@@ -9,12 +9,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from zoo.api import make_factory
 from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Dims, Encoding
+from zoo.attention.functional import make_factory
 from zoo.errors import OptionError
-from zoo.registry import Choice
+from zoo.options import Choice
 
 BATCH, HEADS, TOKENS = 2, 2, 12
 HEAD_DIMS = (48, 64, 96, 128)  # the first that the options of an encoding allow

@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 
-from zoo import api
+from zoo.attention import functional
 from zoo.attention.encoding import Encoding
 from zoo.errors import DataError, OptionError
 from zoo.laws.attention_stack import perturb
@@ -112,9 +112,9 @@ def _score_error(
 
 def _scores(encoding: Encoding, x: Tensor, pos: Tensor, case: Case) -> Tensor:
     """Return scores [B, H, N, N]; queries and keys are the embedded states."""
-    states = api.embed(encoding, x, pos).to(x.dtype)
+    states = functional.embed(encoding, x, pos).to(x.dtype)
     heads = states.unflatten(-1, (HEADS, case.head_dim)).transpose(1, 2)
-    return api.scores(encoding, heads, heads, pos, x=x, causal=case.facts.causal_only)
+    return functional.scores(encoding, heads, heads, pos, x=x, causal=case.facts.causal_only)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from zoo import api
+from zoo.attention import functional
 from zoo.attention.encoding import Encoding
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
 from zoo.attention.tokens import Tokens
@@ -241,8 +241,8 @@ def special_tokens_are_left_alone(case: Case, recorder: Recorder) -> None:
     for causal in case.causal_modes:
         chain, x = AttentionStack(case, causal=causal, layers=1).first, case.states()
         q, k = torch.randn(2, BATCH, HEADS, TOKENS, case.head_dim, dtype=x.dtype).unbind()
-        scores = api.scores(chain, q, k, pos, x=x, has_position=has_position, causal=causal)
-        plain = api.scores(api.encoding([], case.dims), q, k, pos, causal=causal)
+        scores = functional.scores(chain, q, k, pos, x=x, has_position=has_position, causal=causal)
+        plain = functional.scores(functional.encoding([], case.dims), q, k, pos, causal=causal)
         tokens = chain.prepare(chain.embed(Tokens.at(x, pos, has_position)))
         query, key = chain.transform_query(q, tokens), chain.transform_key(k, tokens)
         unbiased = query @ key.mT * case.head_dim**-0.5

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from zoo import api
+from zoo.attention import functional
 from zoo.attention.chain import Chain
 from zoo.errors import OptionError
 from zoo.laws.attention_stack import AttentionStack
@@ -21,16 +21,16 @@ TOLERANCE = 1e-7  # of gradients in float64
 @law("Embedding, scores, weights and output keep their shapes, also for only the last queries.")
 def shapes_are_kept(case: Case, recorder: Recorder) -> None:
     encoding, x, pos = case.build().double(), case.states(), case.positions()
-    _require_shape("the embedding", api.embed(encoding, x, pos), *x.shape)
+    _require_shape("the embedding", functional.embed(encoding, x, pos), *x.shape)
     for causal in case.causal_modes:
         for n in (TOKENS, 5):
             q, k, v = (
                 torch.randn(BATCH, HEADS, count, case.head_dim).double()
                 for count in (n, TOKENS, TOKENS)
             )
-            scores = api.scores(encoding, q, k, pos, x=x, causal=causal)
-            shares = api.weights(encoding, q, k, pos, x=x, causal=causal)
-            out = api.attend(encoding, q, k, v, pos, x=x, causal=causal)
+            scores = functional.scores(encoding, q, k, pos, x=x, causal=causal)
+            shares = functional.weights(encoding, q, k, pos, x=x, causal=causal)
+            out = functional.attend(encoding, q, k, v, pos, x=x, causal=causal)
             _require_shape("scores", scores, BATCH, HEADS, n, TOKENS)
             _require_shape("weights", shares, BATCH, HEADS, n, TOKENS)
             _require_shape("the output", out, *q.shape)

@@ -14,14 +14,22 @@ from typing import Literal
 
 import torch
 
-from zoo import __version__, registry
+from zoo import files, registry
 from zoo.attention.encoding import describe_facts
-from zoo.bench.models import build_shortest_chain, format_chain
-from zoo.bench.result import pluralize
 from zoo.config.command_line import parse_encodings, parse_options
 from zoo.config.signature import EveryEncoding
-from zoo.config.tree import COMMAND_LINE, collect_issues
-from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError, Stopped, ZooError
+from zoo.config.tree import collect_issues
+from zoo.encodings.common.chains import build_shortest_chain, format_chain
+from zoo.errors import (
+    ARGUMENT,
+    ConfigIssue,
+    DataError,
+    OptionError,
+    RecipeError,
+    Stopped,
+    ZooError,
+    nearest,
+)
 from zoo.laws import LAWS, Case, Law
 from zoo.laws.certificate import (
     DTYPES,
@@ -32,10 +40,11 @@ from zoo.laws.certificate import (
     examine,
     measure_roundings,
 )
-from zoo.registry import Choice
+from zoo.options import Choice
+from zoo.reporting.numbers import pluralize
 from zoo.reporting.tables import format_markdown
-from zoo.run import atomic_io
 from zoo.utils import Ticker, check_writable, format_now, stop_on_signal
+from zoo.version import __version__
 
 ALL = "all"
 ROUNDING_TITLE = (
@@ -96,7 +105,7 @@ class Verification:
 
 
 def _refuse(key: str, problem: str, remedy: str = "") -> RecipeError:
-    return RecipeError(ConfigIssue(COMMAND_LINE, key, problem, remedy))
+    return RecipeError(ConfigIssue(ARGUMENT, key, problem, remedy))
 
 
 def select_candidates(words: Sequence[str]) -> tuple[VerifyOptions, list[Law], list[Candidate]]:
@@ -125,9 +134,7 @@ def select_candidates(words: Sequence[str]) -> tuple[VerifyOptions, list[Law], l
                 candidates += _make_candidate(choices, options.axes, names == [ALL])
 
     if not issues and not candidates:
-        issues.append(
-            ConfigIssue(COMMAND_LINE, "axes", "no encoding takes so many", "leave it out")
-        )
+        issues.append(ConfigIssue(ARGUMENT, "axes", "no encoding takes so many", "leave it out"))
     if issues:
         raise RecipeError(*dict.fromkeys(issues))
     return options, laws, candidates
@@ -152,8 +159,8 @@ def _select_laws(names: tuple[str, ...] | None) -> list[Law]:
     issues = []
     for name in names or ():
         if name not in known:
-            remedy = registry.nearest(name, known)
-            issues.append(ConfigIssue(COMMAND_LINE, "laws", f"there is no law {name!r}", remedy))
+            remedy = nearest(name, known)
+            issues.append(ConfigIssue(ARGUMENT, "laws", f"there is no law {name!r}", remedy))
     if issues:
         raise RecipeError(*issues)
     return [law for law in LAWS if names is None or law.name in names]
@@ -238,7 +245,7 @@ def verify(words: Sequence[str], plugins: Sequence[str]) -> Verification:
                 certificates.append(work.certify())
             if paths:
                 text = write_json(certificates[-1].to_dict())
-                atomic_io.write(io.BytesIO(f"{text}\n".encode()), paths[candidate.name])
+                files.write(io.BytesIO(f"{text}\n".encode()), paths[candidate.name])
     ticker("")
     return Verification(
         certificates=tuple(one for one in certificates if one.findings),

@@ -13,12 +13,13 @@ from torch import Tensor
 from zoo.attention.coordinates import PositionAugmentation
 from zoo.attention.encoding import Dims, EncodingFactories
 from zoo.attention.layer import Context
-from zoo.attention.tokens import Tokens
+from zoo.attention.tokens import Tokens, document_positions
 from zoo.data.spec import TextSpec
 from zoo.errors import OptionError
-from zoo.models.embedding import LanguageModel, document_positions, init_weights
+from zoo.models.embedding import LanguageModel, init_weights
 from zoo.models.transformer import BlockOptions
-from zoo.registry import Between, Count, register
+from zoo.options import Between, Count
+from zoo.registry import register
 
 
 @register

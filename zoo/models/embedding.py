@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Self
 
-import torch
 from torch import Tensor, nn
 
 from zoo.attention.layer import Projection, project
@@ -13,19 +12,6 @@ from zoo.data.spec import Vocabulary
 from zoo.models.transformer import Block, Transformer
 
 INIT_STD = 0.02
-
-
-def document_positions(documents: Tensor) -> Tensor:
-    """Count positions from 0 within each run of equal document numbers, [B, N] -> [B, N]."""
-    indices = torch.arange(documents.shape[1], device=documents.device)
-    is_first = torch.ones_like(documents, dtype=torch.bool)
-    is_first[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    return indices - torch.where(is_first, indices, 0).cummax(1).values
-
-
-def document_lengths(documents: Tensor) -> Tensor:
-    """Count the tokens of each token's document, [B, N] -> [B, N]."""
-    return (documents[:, None] == documents[..., None]).sum(-1)
 
 
 class TokenEmbedding(nn.Embedding):

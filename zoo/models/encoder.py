@@ -13,17 +13,12 @@ from torch.nn import functional as F
 
 from zoo.attention.coordinates import PositionAugmentation
 from zoo.attention.encoding import Dims, EncodingFactories
-from zoo.attention.tokens import Tokens
+from zoo.attention.tokens import Tokens, document_lengths, document_positions
 from zoo.data.spec import TextClassificationSpec, TextSpec
-from zoo.models.embedding import (
-    INIT_STD,
-    LanguageModel,
-    document_lengths,
-    document_positions,
-    init_weights,
-)
+from zoo.models.embedding import INIT_STD, LanguageModel, init_weights
 from zoo.models.transformer import BlockOptions
-from zoo.registry import Count, register
+from zoo.options import Count
+from zoo.registry import register
 
 
 @register

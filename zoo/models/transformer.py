@@ -15,7 +15,7 @@ from zoo.attention.encoding import Dims, EncodingFactories
 from zoo.attention.layer import Context, Encoded, LayerOptions, Projection, SelfAttention
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
-from zoo.registry import Between
+from zoo.options import Between
 
 Rate = Annotated[float, Between(0, 0.99)]
 

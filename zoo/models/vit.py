@@ -18,7 +18,8 @@ from zoo.attention.tokens import Tokens
 from zoo.data.spec import ImageSpec, VideoSpec
 from zoo.errors import OptionError
 from zoo.models.transformer import BlockOptions, Transformer
-from zoo.registry import Between, Count, register
+from zoo.options import Between, Count
+from zoo.registry import register
 
 
 @register

@@ -15,8 +15,9 @@ from torch.optim import Optimizer
 
 from zoo import registry
 from zoo.attention.encoding import Encoding
-from zoo.errors import OptionError
-from zoo.registry import Between, Choice, Choices, nearest, register
+from zoo.errors import OptionError, nearest
+from zoo.options import Between, Choice, Choices
+from zoo.registry import register
 
 Share = Annotated[float, Between(0, 0.9999)]
 Positive = Annotated[float, Between(1e-30)]

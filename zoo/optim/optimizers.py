@@ -15,7 +15,8 @@ from torch.optim import Optimizer
 
 from zoo.errors import OptionError
 from zoo.optim.base import NotNegative, Positive, Share, TorchOptimizer, find_encoding_parameters
-from zoo.registry import Between, Count, register
+from zoo.options import Between, Count
+from zoo.registry import register
 
 
 @register

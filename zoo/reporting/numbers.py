@@ -94,3 +94,8 @@ def as_json(result: Mapping[str, Any]) -> str:
     for character in {one for one in set(text) if one != "\n" and escape_text(one) != one}:
         text = text.replace(character, json.dumps(character)[1:-1])
     return text
+
+
+def pluralize(count: int, noun: str) -> str:
+    """Return a count with its noun: 1 core, 2 cores."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -6,7 +6,6 @@ archive's comment: one file, which other programs read as they would without it.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
@@ -19,9 +18,9 @@ import torch
 from torch import Tensor
 
 from zoo.errors import CheckpointError, ZooError
+from zoo.files import WRITING, write
 from zoo.packages import explain_imports
 
-WRITING = ".writing"  # suffix of an unfinished file
 SEAL_NAME = b"zoo sha256 "
 SEAL_LENGTH = len(SEAL_NAME) + 64
 # a zip archive ends with the length of its comment, two bytes, and the comment
@@ -42,7 +41,10 @@ def write_sealed(file: io.BytesIO, path: Path) -> None:
     seal = SEAL_START + hashlib.sha256(file.getbuffer()).hexdigest().encode()
     file.seek(-len(NO_COMMENT), os.SEEK_END)
     file.write(seal)
-    write(file, path)
+    try:
+        write(file, path)
+    except ZooError as error:
+        raise ZooError(f"{error}{_mention_checkpoints(path, path.parent)}") from None
 
 
 def write_safetensors(
@@ -116,41 +118,6 @@ def _compute_checksum(header: Mapping[str, Any], data: memoryview) -> str:
 def copy(path: Path, target: Path) -> None:
     """Copy a sealed file. Raises as `read_sealed` and `write` do."""
     write(read_sealed(path), target)
-
-
-def write_json(content: Mapping[str, Any], path: Path) -> None:
-    """Write plain data as JSON. Raises ZooError as `write` does."""
-    write(io.BytesIO((json.dumps(content, indent=2) + "\n").encode()), path)
-
-
-def write(file: io.BytesIO, path: Path) -> None:
-    """Write a file beside `path` and rename it once it is safe on the disk.
-
-    Raises:
-        ZooError: It cannot be written; the previous content of `path` is still there.
-    """
-    unfinished = path.with_name(f".{path.name}{WRITING}")
-    try:
-        with unfinished.open("wb") as target:
-            target.write(file.getbuffer())
-            target.flush()
-            os.fsync(target.fileno())
-        unfinished.replace(path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
-        problem = f"cannot be written, {error.strerror or error}"
-        raise ZooError(f"{path}: {problem}{_mention_checkpoints(path, path.parent)}") from None
-
-
-def _sync_folder(folder: Path) -> None:
-    """Flush a folder to the disk; a new name is safe only then."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def read_sealed(path: Path) -> io.BytesIO:

@@ -15,7 +15,8 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from torch import nn
 
-from zoo import api, registry
+from zoo import registry
+from zoo.attention import functional
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.config import Recipe
 from zoo.config.schema import ONCE, OURS
@@ -23,8 +24,8 @@ from zoo.data.base import DataModule, Datasets
 from zoo.data.spec import DataSpec, TextClassificationSpec, TextSpec
 from zoo.errors import OptionError, RecipeError
 from zoo.optim.base import freeze
-from zoo.registry import Choice
-from zoo.run import distributed
+from zoo.options import Choice
+from zoo.run import processes as distributed
 from zoo.run.checkpoint import RandomStreams
 from zoo.tasks.base import Optimizer, Task
 
@@ -272,7 +273,7 @@ def _build_encodings(
 
 def _build_factory(choice: Choice, key: str, streams: RandomStreams) -> EncodingFactory:
     """Return a factory of an encoding whose errors name its key in the recipe."""
-    build = api.make_factory(choice)
+    build = functional.make_factory(choice)
 
     def make(dims: Dims) -> Encoding:
         try:

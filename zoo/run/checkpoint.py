@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo import __version__
 from zoo.config import Recipe
 from zoo.data.corpus.tokenizer import vocabulary_from_dict
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec, VideoSpec
@@ -25,6 +24,7 @@ from zoo.errors import CheckpointError
 from zoo.packages import PackageError
 from zoo.run.atomic_io import describe_checkpoints, read_safetensors, read_sealed
 from zoo.run.run_dir import find_run_dir
+from zoo.version import __version__
 
 SAFETENSORS = "model.safetensors"  # the weights in an exported folder
 RENAMED_WEIGHTS = (0, 2)  # the first version whose weights have today's names

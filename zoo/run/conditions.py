@@ -14,8 +14,8 @@ from zoo.config import Recipe
 from zoo.config.schema import format_size, parse_length, parse_sides
 from zoo.config.validate import explain_misfit
 from zoo.data.spec import DataSpec, ImageSpec
-from zoo.errors import OptionError
-from zoo.registry import Choice, nearest
+from zoo.errors import OptionError, nearest
+from zoo.options import Choice
 from zoo.run.build import Experiment, build_sample, build_task
 from zoo.tasks.base import Task
 

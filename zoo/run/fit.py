@@ -18,7 +18,7 @@ from zoo import config
 from zoo.config import Recipe
 from zoo.data.base import Datasets
 from zoo.diagnostics.callback import AttentionDiagnostics
-from zoo.errors import OptionError, RecipeError, ZooError
+from zoo.errors import Message, OptionError, RecipeError, Setting, ZooError
 from zoo.models.transformer import enable_activation_checkpointing
 from zoo.optim.base import find_encoding_parameters
 from zoo.run import atomic_io, checkpoint, init_from, loggers, run_dir
@@ -28,19 +28,14 @@ from zoo.run.callbacks.ema import ExponentialMovingAverage
 from zoo.run.callbacks.guards import FiniteGuard, StopOnSignal
 from zoo.run.callbacks.manifest import CostTracker, StartManifest, measure_step_seconds, write_end
 from zoo.run.callbacks.progress import EvaluationProgress, TrainingProgress
-from zoo.run.distributed import Processes, join_processes
 from zoo.run.init_from import TransferReport
+from zoo.run.machine import choose_threads, count_cores, measure_free_cores
 from zoo.run.preflight import check, plan_backends
+from zoo.run.processes import Processes, join_processes
 from zoo.run.resume import find_resume_point
 from zoo.run.run_dir import RUN_LOCK
 from zoo.tasks.base import Task
-from zoo.utils import (
-    choose_threads,
-    count_cores,
-    format_duration,
-    log_thread_failures,
-    measure_free_cores,
-)
+from zoo.utils import format_duration, log_thread_failures
 
 log = logging.getLogger("zoo")
 
@@ -288,8 +283,9 @@ def _lock(run: Path, locks: contextlib.ExitStack, *, wait: bool) -> bool:
         locks.enter_context(run_dir.lock(run, message, WAIT_SECONDS if wait else 0, RUN_LOCK))
     except run_dir.LockedError as error:
         if not wait:
-            remedy = "wait for it with --wait, or name another directory with --run-dir"
-            raise run_dir.LockedError(f"{error}; {remedy}") from None
+            wait_for_it, other = Setting("wait", True), Setting("run_dir")
+            remedy = Message("wait for it with ", wait_for_it, ", or name another with ", other)
+            raise run_dir.LockedError(f"{error}; ", remedy) from None
         log.info("%s; waiting", error)
         return False
     except OSError as error:

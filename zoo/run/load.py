@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from zoo import __version__, config
+from zoo import config
 from zoo.config import Recipe
 from zoo.config.command_line import Overrides, format_overrides
 from zoo.data.base import Datasets
@@ -17,6 +17,7 @@ from zoo.run import checkpoint as checkpoints
 from zoo.run.build import Experiment, build_model
 from zoo.run.preflight import check
 from zoo.tasks.base import Task
+from zoo.version import __version__
 
 
 def load_recipe(path: str | Path, overrides: Overrides = ()) -> Recipe:

@@ -22,13 +22,13 @@ from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogg
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from zoo import registry
+from zoo import files, registry
 from zoo.config import Recipe
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec
 from zoo.errors import RecipeError
-from zoo.registry import Choice, register
+from zoo.options import Choice
+from zoo.registry import register
 from zoo.reporting.tables import format_markdown
-from zoo.run import atomic_io
 from zoo.utils import EscapingFormatter
 
 log = logging.getLogger("zoo")
@@ -385,7 +385,7 @@ def write_confusion(
         f'{{\n  "rows": "label",\n  "columns": "prediction",\n  "classes": {json.dumps(classes)},\n'
         f'  "counts": [\n{rows}\n  ]\n}}\n'
     )
-    atomic_io.write(io.BytesIO(text.encode()), path)
+    files.write(io.BytesIO(text.encode()), path)
     if len(classes) > LARGEST_TABLE:
         return
 

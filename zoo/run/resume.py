@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from zoo import config
 from zoo.config import Recipe
-from zoo.errors import CheckpointError, RecipeError
+from zoo.errors import CheckpointError, RecipeError, Setting
 from zoo.run import atomic_io, checkpoint, run_dir
 from zoo.run.callbacks.ema import LIVE
 
@@ -81,8 +81,9 @@ def _read_compatible(recipe: Recipe, path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: of another recipe, it differs in {', '.join(different)}")
     epoch, most = content["epoch"] + 1, recipe.trainer.max_epochs
     if most is not None and epoch > most + 1:
-        problem = f"it was saved in epoch {epoch}, after trainer.max_epochs={most}"
-        raise CheckpointError(f"{path}: {problem}; allow {epoch} or more, or write --resume never")
+        problem = f"{path}: it was saved in epoch {epoch}, after trainer.max_epochs={most}"
+        remedy = f"allow {epoch} or more, or set "
+        raise CheckpointError(f"{problem}; {remedy}", Setting("resume", "never"))
     if LIVE in content and recipe.trainer.ema_decay is None:
         problem = "its weights are an average, which this recipe does not keep"
         raise CheckpointError(f"{path}: {problem}; set trainer.ema_decay")

@@ -20,9 +20,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO
 
-from zoo import __version__
 from zoo.config import Recipe
-from zoo.errors import ConfigIssue, RecipeError, ZooError
+from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError, Setting, ZooError
+from zoo.version import __version__
 
 log = logging.getLogger("zoo")
 
@@ -73,8 +73,9 @@ def create(
 def check_free(folder: Path, replace_unsaved: bool) -> None:
     """Raise RecipeError where a folder that the user chose holds something already."""
     if _is_occupied(folder) and not (replace_unsaved and _has_saved_nothing(folder)):
-        problem, remedy = f"{folder} exists already", "name a new directory, or add --resume auto"
-        raise RecipeError(ConfigIssue("command line", "--run-dir", problem, remedy))
+        problem = f"{folder} exists already"
+        remedy = Message("name a new directory, or add ", Setting("resume", "auto"))
+        raise RecipeError(ConfigIssue(ARGUMENT, "run_dir", problem, remedy))
 
 
 def check_name(folder: Path) -> None:
@@ -96,7 +97,8 @@ def make(folder: Path) -> None:
 
 def refuse(folder: Path, error: OSError) -> RecipeError:
     """Return the error of a run directory that cannot be written."""
-    problem, remedy = error.strerror or str(error), "choose another with --run-dir"
+    problem = error.strerror or str(error)
+    remedy = Message("choose another with ", Setting("run_dir"))
     return RecipeError(ConfigIssue("run directory", str(folder), problem, remedy))
 
 

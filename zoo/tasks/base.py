@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from zoo.attention.tokens import Tokens
 from zoo.data.spec import DataSpec
 from zoo.errors import OptionError
-from zoo.registry import Choice, Choices
+from zoo.options import Choice, Choices
 
 # sharding looks for tensors in the arguments and results of blocks
 torch.export.register_dataclass(Tokens)

@@ -10,7 +10,8 @@ from torchmetrics import MeanMetric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
 from zoo.data.spec import ImageSpec, TextClassificationSpec
-from zoo.registry import Between, Choice, register
+from zoo.options import Between, Choice
+from zoo.registry import register
 from zoo.tasks.base import Metrics, Optimizer, Task
 from zoo.tasks.metrics import build_metrics, propagate_infinity
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from zoo.data.spec import IGNORE_INDEX, TextBatch, TextSpec
 from zoo.errors import OptionError
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 from zoo.tasks.base import Metrics, Optimizer, Task
 from zoo.tasks.metrics import MEASURED, ChosenMetrics, TokenMetrics, mean_loss
 

@@ -15,7 +15,8 @@ from torchmetrics.classification import MulticlassCalibrationError, MulticlassF1
 from zoo import registry
 from zoo.data.spec import IGNORE_INDEX, DataSpec, ImageSpec, TextClassificationSpec
 from zoo.errors import OptionError
-from zoo.registry import Choice, Count, register
+from zoo.options import Choice, Count
+from zoo.registry import register
 
 
 def mean_loss(

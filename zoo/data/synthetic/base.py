@@ -15,7 +15,7 @@ from zoo.data.baselines import Baselines, score_answers
 from zoo.data.sampler import Key, ResumableLoader
 from zoo.data.spec import IGNORE_INDEX, DataSpec, TextBatch
 from zoo.errors import OptionError
-from zoo.registry import Between
+from zoo.options import Between
 
 SPLITS = ("train", "val", "test")
 PADDING_DOCUMENT = -1

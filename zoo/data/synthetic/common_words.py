@@ -10,7 +10,8 @@ from zoo.data.corpus.tokenizer import Words
 from zoo.data.spec import TextSpec
 from zoo.data.synthetic.base import Example, SyntheticTask, Workers, append_answer
 from zoo.errors import OptionError
-from zoo.registry import Between, Count, register
+from zoo.options import Between, Count
+from zoo.registry import register
 
 
 @register

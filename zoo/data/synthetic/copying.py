@@ -9,7 +9,8 @@ import numpy as np
 from zoo.data.corpus.tokenizer import Characters
 from zoo.data.spec import TextSpec
 from zoo.data.synthetic.base import Example, SyntheticTask, Workers, append_answer, refuse_least
-from zoo.registry import Count, register
+from zoo.options import Count
+from zoo.registry import register
 
 LETTERS = 26
 CHARACTERS = Characters("abcdefghijklmnopqrstuvwxyz=.")

@@ -9,7 +9,8 @@ import numpy as np
 from zoo.data.corpus.tokenizer import Words
 from zoo.data.spec import TextSpec
 from zoo.data.synthetic.base import Example, SyntheticTask, Workers, append_answer, refuse_least
-from zoo.registry import Between, Count, register
+from zoo.options import Between, Count
+from zoo.registry import register
 
 MAX_VALUE = 10
 NAMES = "xyzvw"

@@ -14,7 +14,8 @@ from zoo.data.sampler import Key
 from zoo.data.spec import IGNORE_INDEX, TextBatch, TextSpec
 from zoo.data.synthetic.base import SyntheticTask, Workers, split_keys
 from zoo.errors import OptionError
-from zoo.registry import Between, Count, register
+from zoo.options import Between, Count
+from zoo.registry import register
 
 SYMBOLS = Characters("wri01")
 # the bit 1 has the number after ZERO

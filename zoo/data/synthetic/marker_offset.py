@@ -16,7 +16,8 @@ from zoo.data.sampler import Key
 from zoo.data.spec import DataSpec, TextClassificationSpec
 from zoo.data.synthetic.base import SyntheticTask, Workers, refuse_least, split_keys
 from zoo.errors import OptionError
-from zoo.registry import Count, register
+from zoo.options import Count
+from zoo.registry import register
 
 LETTERS = "abcdefgh"
 SYMBOLS = Characters(LETTERS + "*")

@@ -17,7 +17,8 @@ from zoo.data.synthetic.base import (
 )
 from zoo.data.synthetic.passkey import FILLER
 from zoo.errors import OptionError
-from zoo.registry import Between, Count, register
+from zoo.options import Between, Count
+from zoo.registry import register
 
 NAMES = tuple(f"n{number}" for number in range(64))
 STATEMENT, QUESTION = "the key of is .", "what is the key of ?"

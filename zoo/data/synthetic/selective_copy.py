@@ -9,7 +9,8 @@ import numpy as np
 from zoo.data.corpus.tokenizer import Characters
 from zoo.data.spec import TextSpec
 from zoo.data.synthetic.base import Example, SyntheticTask, Workers, append_answer
-from zoo.registry import Between, Count, register
+from zoo.options import Between, Count
+from zoo.registry import register
 
 LETTERS = 16
 CHARACTERS = Characters("abcdefghijklmnop_|")

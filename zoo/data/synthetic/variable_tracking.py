@@ -18,7 +18,8 @@ from zoo.data.synthetic.base import (
 )
 from zoo.data.synthetic.passkey import FILLER
 from zoo.errors import OptionError
-from zoo.registry import Between, Count, register
+from zoo.options import Between, Count
+from zoo.registry import register
 
 NAMES = tuple(f"x{number}" for number in range(64))
 WORDS = Words(

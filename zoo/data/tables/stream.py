@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from zoo.data.sampler import ProcessShare, WorkerStart
 from zoo.data.tables.open_table import iterate_rows
 from zoo.errors import DataError
-from zoo.registry import Count
+from zoo.options import Count
 
 NUM_OPEN_SHARDS = 10
 

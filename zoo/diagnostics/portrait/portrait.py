@@ -8,14 +8,14 @@ from pathlib import Path
 
 import torch
 
-from zoo.api import encoding, encoding_class
 from zoo.attention import Dims
 from zoo.attention.chain import Chain
+from zoo.attention.functional import encoding, encoding_class
 from zoo.diagnostics.portrait.image_panels import collect_image_panels
 from zoo.diagnostics.portrait.probe import SEED, EncodingProbe, build_probe
 from zoo.diagnostics.portrait.text_panels import collect_text_panels
+from zoo.options import Choice
 from zoo.packages import explain_imports
-from zoo.registry import Choice
 from zoo.reporting.panel import Panel
 
 # tokens at most by the number of axes: of clips one frame

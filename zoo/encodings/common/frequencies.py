@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims, Encoding
-from zoo.errors import OptionError
-from zoo.registry import Between, nearest
+from zoo.errors import OptionError, nearest
+from zoo.options import Between
 
 
 def check_head_dim(encoding: Encoding) -> None:

@@ -21,7 +21,7 @@ from zoo.run import atomic_io
 from zoo.run import checkpoint as checkpoints
 from zoo.run.callbacks.nan_replay import to_plain
 from zoo.run.checkpoint import get_random_state, seed_rank, set_random_state
-from zoo.run.distributed import Processes
+from zoo.run.processes import Processes
 from zoo.tasks.base import Task
 
 log = logging.getLogger("zoo")

@@ -16,7 +16,7 @@ from zoo.run.atomic_io import describe_checkpoints, serialise, write_sealed
 from zoo.run.callbacks import nan_replay
 from zoo.run.callbacks.checkpointing import Checkpoints
 from zoo.run.callbacks.nan_replay import StepRecord
-from zoo.run.distributed import Processes
+from zoo.run.processes import Processes
 from zoo.tasks.base import Task
 from zoo.utils import SignalHandler
 

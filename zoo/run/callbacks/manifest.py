@@ -20,9 +20,10 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
+from zoo import files
 from zoo.config import Recipe
 from zoo.data.sampler import ResumableSampler
-from zoo.run import atomic_io, loggers
+from zoo.run import loggers
 
 START, END = "start.json", "end.json"
 # epochs whose sample order is digested, and at most so many samples of each
@@ -60,7 +61,7 @@ class StartManifest(L.Callback):
         self.content["planned_steps"] = int(trainer.estimated_stepping_batches)
         self.content["order"] = digest_order(trainer.train_dataloader)
         self.content["batch"] = digest(list_batch_tensors(batch))
-        atomic_io.write_json(self.content, self.path)
+        files.write_json(self.content, self.path)
 
 
 def digest(values: Iterable[Tensor]) -> str:
@@ -151,4 +152,4 @@ def measure_step_seconds(recipe: Recipe, run: Path, processes: int) -> float | N
 
 def write_end(run: Path, content: Mapping[str, Any]) -> None:
     """Write end.json, last of all: where it exists, the run is complete."""
-    atomic_io.write_json(content, run / END)
+    files.write_json(content, run / END)

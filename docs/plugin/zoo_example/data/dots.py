@@ -13,7 +13,8 @@ from torch.utils.data import Dataset
 from zoo.data.base import DataModule
 from zoo.data.sampler import ResumableLoader
 from zoo.data.spec import ImageSpec
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 PARTS = ("train", "val", "test")
 

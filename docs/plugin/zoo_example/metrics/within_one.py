@@ -9,7 +9,8 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from zoo.data.spec import ImageSpec
-from zoo.registry import Between, register
+from zoo.options import Between
+from zoo.registry import register
 
 
 @register

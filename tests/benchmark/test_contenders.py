@@ -1,0 +1,89 @@
+"""zoo's own models for a shape: made alike, planned, weighed and continued."""
+
+from dataclasses import replace
+
+import pytest
+
+from zoo.benchmark.measures import (
+    ContextMeasure,
+    DecodeMeasure,
+    LayerMeasure,
+    MemoryMeasure,
+    TrainingStep,
+    TrainMeasure,
+)
+from zoo.benchmark.models import build_all_contenders, build_contender
+from zoo.benchmark.protocol import SHAPES, Setting, find_refusal
+from zoo.options import Choice
+
+TEXT, IMAGE = Setting(shape=SHAPES["lm_toy"]), Setting(shape=SHAPES["vit_toy"], jitter=0.25)
+
+
+def named(name, **options):
+    return build_contender([Choice(name, options)])
+
+
+def test_every_encoding_runs_on_a_text_or_an_image():
+    text, image = (replace(one, shape=replace(one.shape, depth=1)) for one in (TEXT, IMAGE))
+    for one in build_all_contenders():
+        assert not (find_refusal(one, [text]) and find_refusal(one, [image])), one.name
+
+
+def test_options_are_part_of_the_name():
+    assert (
+        build_contender([Choice("alibi"), Choice("liere", {"block": 4})]).name
+        == "alibi+liere(block=4)"
+    )
+
+
+def test_a_refusal_says_why():
+    assert find_refusal(named("rope"), [IMAGE]).startswith("rope takes 1 axis, not 2")
+    assert (
+        find_refusal(named("none"), [IMAGE.with_length(33)])
+        == "patch_size 8 does not divide images of 33 x 33"
+    )
+
+
+def test_what_torch_cannot_count_is_a_refusal():
+    assert "\n" not in find_refusal(named("rope"), [TEXT.with_length(10**30)])
+    assert find_refusal(named("rope"), [TEXT.with_length(10**30)]).startswith("TypeError: ")
+
+
+@pytest.mark.parametrize("setting", [TEXT, IMAGE], ids=["text", "image"])
+@pytest.mark.parametrize(
+    "measure", [TrainMeasure("tokens"), LayerMeasure()], ids=["train", "layer"]
+)
+def test_a_run_takes_time(measure, setting):
+    ready = measure.prepare(named("none"), setting)
+    assert ready.run() > 0
+    assert ready.facts.parameters > 1000
+
+
+def test_a_step_trains_and_leaves_no_gradient():
+    made = TrainingStep(named("alibi"), TEXT)
+    before = [parameter.clone() for parameter in made.model.parameters()]
+    made.step()
+    assert any(
+        (one != other).any() for one, other in zip(before, made.model.parameters(), strict=True)
+    )
+    assert all(parameter.grad is None for parameter in made.model.parameters())
+    assert made.backend.startswith("sdpa (")
+
+
+def test_memory_is_what_is_held_and_what_a_step_adds():
+    ready = MemoryMeasure().prepare(named("none"), TEXT)
+    weights = 4 * ready.facts.parameters
+    assert ready.run() == ready.run() > 4 * weights  # weights, two moments, gradients
+    assert MemoryMeasure().prepare(named("none"), TEXT.with_length(64)).run() > ready.run()
+
+
+def test_rounded_steps_are_those_of_autocast():
+    rounded = replace(TEXT, shape=replace(TEXT.shape, precision="bf16-mixed"))
+    assert TrainMeasure("tokens").prepare(named("rope"), rounded).run() > 0
+
+
+def test_decoding_goes_on_from_a_prompt():
+    setting = TEXT.with_length(8)
+    assert DecodeMeasure(prompt=8, tokens=3).prepare(named("learned"), setting).run() > 0
+    later = ContextMeasure(contexts=(8, 12), steps=2, runs=3).prepare(named("learned"), setting)
+    assert [later.run() > 0 for _ in range(2)] == [True] * 2

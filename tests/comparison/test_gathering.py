@@ -1,0 +1,163 @@
+"""What the files of finished cells come to, as one comparison."""
+
+import json
+
+import pytest
+
+from zoo.comparison.curves import by_size
+from zoo.comparison.outputs import collect_results
+from zoo.comparison.plan import CELLS, PLAN, ComparisonPlan, PlannedCell
+from zoo.comparison.results import TRAINED, Axis
+from zoo.comparison.text import describe_conditions, name_condition
+from zoo.errors import DataError
+from zoo.launch.executor import STATE, make_run_dir, read_state, write_state
+
+LOSS = "test/loss"
+
+
+def plan(training_size="64 tokens", stride=None, **evaluate):
+    recipe = {
+        "trainer": {"max_epochs": 1, "max_steps": None},
+        "evaluate": {"stride": stride, **evaluate},
+    }
+    return ComparisonPlan(
+        zoo_version="",
+        created="",
+        command="",
+        recipe="r",
+        base={},
+        machine={},
+        seeds=(0,),
+        measure=LOSS,
+        better="low",
+        training_size=training_size,
+        windows="",
+        automatic_threads=True,
+        variants={"none": {}, "rope": {}},
+        axes=(Axis(key="model.encoding", title="encoding", values=("none", "rope")),),
+        cells=tuple(
+            PlannedCell(name=f"{name}-0", variant=name, seed=0, recipe=recipe)
+            for name in ("none", "rope")
+        ),
+    )
+
+
+@pytest.fixture
+def collect(tmp_path):
+    """collect(plan, {cell: evaluation}) -> the comparison, where each cell reached a loss of 1."""
+
+    def made(planned, evaluations, now="done", end=None):
+        for name, evaluation in evaluations.items():
+            run = make_run_dir(tmp_path / CELLS / name)
+            write_state(run, now, "")
+            (run / "end.json").write_text(
+                json.dumps({"metrics": {LOSS: 1.0}} if end is None else end)
+            )
+            (run / "measured.json").write_text(json.dumps(evaluation))
+        return collect_results(planned, tmp_path)
+
+    return made
+
+
+def loss(value):
+    return {LOSS: value}
+
+
+def test_all_kinds_of_places_are_told(collect):
+    evaluation = {
+        "trained": 64,
+        "size": 64,
+        "lengths": {"64": loss(1.0), "256": loss(2.0)},
+        "data_variants": {"sparse": loss(3.0), "256": loss(4.0)},
+        "extrapolation": {"none": {"256": loss(2.0)}, "yarn": {"256": loss(1.5)}},
+    }
+    found = collect(plan(), {"none-0": evaluation, "rope-0": evaluation})
+    assert found.condition_kinds == {
+        "256": "lengths",
+        "sparse": "data_variants",
+        "variant 256": "data_variants",
+        "256 by yarn": "extrapolation",
+    }
+    assert found.conditions == (TRAINED, *found.condition_kinds)
+    cell = found.variants[0].cells[0]
+    assert [cell.metrics[place][LOSS] for place in found.conditions] == [1.0, 2.0, 3.0, 4.0, 1.5]
+    assert name_condition(found, "256 by yarn") == "256 tokens by yarn"
+    assert describe_conditions(found, ["256", "sparse"]) == "at 256 tokens and on sparse"
+    charts = by_size(found)
+    assert [chart.title for chart in charts] == [
+        "Test loss by length of windows",
+        "Test loss by length of windows, by yarn",
+    ]
+    assert charts[0].y_scale == charts[1].y_scale
+    lines = [chart.lines[0] for chart in charts]
+    assert [line.x.tolist() for line in lines] == [[64, 256], [64, 256]]
+    assert [line.y.tolist() for line in lines] == [[1.0, 2.0], [1.0, 1.5]]
+
+
+def test_sizes_of_training_that_vary_are_places_like_others(collect):
+    sizes = {"16": {LOSS: 1.0}, "24": {LOSS: 2.0}}
+    evaluations = {
+        "none-0": {"trained": 16, "resolutions": sizes},
+        "rope-0": {"trained": 24, "resolutions": sizes},
+    }
+    found = collect(plan(training_size=""), evaluations)
+    assert found.conditions == (TRAINED, "16", "24")
+    for variant in found.variants:
+        assert [variant.cells[0].metrics[place][LOSS] for place in ("16", "24")] == [1.0, 2.0]
+
+
+def test_where_windows_slide_one_value_stands_at_each_size(collect):
+    evaluation = {"trained": 64, "lengths": {"64": loss(0.9), "128": loss(0.8)}}
+    found = collect(plan(stride=16), {"none-0": evaluation, "rope-0": evaluation})
+    assert found.conditions == (TRAINED, "64", "128")
+    (chart,) = by_size(found)
+    assert (chart.lines[0].x.tolist(), chart.lines[0].y.tolist()) == ([64, 128], [0.9, 0.8])
+
+
+def test_a_failed_evaluation_leaves_what_training_reached(collect):
+    found = collect(
+        plan(), {"none-0": {"trained": 64, "lengths": {"256": loss(2.0)}}}, now="failed"
+    )
+    assert found.variants[0].cells[0].metrics == {TRAINED: loss(1.0)}
+    assert found.conditions == (TRAINED,)
+    assert found.variants[1].cells[0].metrics == {}
+
+
+ODD = [
+    [],
+    3,
+    "x",
+    {"metrics": 3, "weights": 3, "lengths": 3},
+    {"weights": {"a": 3}, "lengths": {"a": 3}, "minutes": "x"},
+    {"weights": {"a": []}, "extrapolation": {"yarn": 3}, "git": 3, "devices": [], "steps": []},
+    {"weights": {"a": [2, "x"]}},
+]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=str)
+def test_files_of_another_shape_are_as_if_they_were_not_there(odd, collect, tmp_path):
+    run = make_run_dir(tmp_path / CELLS / "none-0")
+    for name in ("start.json", "environment.json"):
+        (run / name).write_text(json.dumps(odd))
+    found = collect(plan(), {"none-0": odd}, end=odd)
+    assert found.conditions == (TRAINED,)
+    assert found.variants[0].cells[0].metrics == {}
+    (run / STATE).write_text(json.dumps(odd))
+    assert read_state(run) == ("stopped", "")
+    (tmp_path / PLAN).write_text(json.dumps(odd))
+    with pytest.raises(DataError, match="holds no plan"):
+        ComparisonPlan.read(tmp_path)
+
+
+def test_a_plan_of_another_shape_is_told(tmp_path):
+    plan().write(tmp_path)
+    assert ComparisonPlan.read(tmp_path) == plan()
+    found = json.loads((tmp_path / PLAN).read_text())
+    for key in ("variants", "cells", "axes", "seeds", "base"):
+        (tmp_path / PLAN).write_text(
+            json.dumps({**found, key: [3]}) if key != "seeds" else json.dumps({**found, key: "a"})
+        )
+        with pytest.raises(DataError, match="holds no plan"):
+            ComparisonPlan.read(tmp_path)
+    (tmp_path / PLAN).write_text(json.dumps({**found, "kind": "lengths"}))  # as it was once written
+    assert ComparisonPlan.read(tmp_path) == plan()

@@ -1,0 +1,57 @@
+"""What launchers say of the processes they started."""
+
+import pytest
+import several
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+
+import zoo
+from zoo.run import processes as distributed
+from zoo.run.build import build_trainer
+
+
+def message(monkeypatch, said):
+    for key, value in said.items():
+        monkeypatch.setenv(key, str(value))
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ({}, None),
+        (several.torchrun(0, 1), None),
+        (several.torchrun(1, 4), (4, 1)),
+        ({**several.torchrun(5, 4), "WORLD_SIZE": 8}, (4, 2)),
+        (several.slurm(1, 3), (1, 3)),
+        ({"SLURM_NTASKS": 8, "SLURM_NNODES": 2, "SLURM_JOB_NAME": "zoo"}, (4, 2)),
+        ({"SLURM_NTASKS": 8, "SLURM_NNODES": 2, "SLURM_JOB_NAME": "bash"}, None),
+        ({"SLURM_NTASKS": 1, "SLURM_JOB_NAME": "zoo"}, None),
+        ({**several.slurm(1, 3), **several.torchrun(1, 4)}, (4, 1)),
+    ],
+    ids=range(9),
+)
+def test_processes_and_nodes_are_those_of_the_launcher(said, found, monkeypatch):
+    message(monkeypatch, said)
+    assert distributed.detect_launcher() == found
+
+
+@pytest.mark.parametrize("launcher", [several.torchrun, several.slurm])
+def test_they_go_before_the_recipe(launcher, monkeypatch):
+    message(
+        monkeypatch, launcher(0, 2)
+    )  # the first: Lightning remembers the rank for the rest of the process
+    trainer = build_trainer(zoo.load_recipe("vit_comrope", ["trainer.accelerator=cpu"]))
+    assert (trainer.world_size, trainer.global_rank) == (2, 0)
+    assert isinstance(trainer.strategy, DDPStrategy)
+
+
+def test_weights_are_dealt_out_to_all_processes(monkeypatch):
+    message(monkeypatch, several.torchrun(0, 2))
+    recipe = zoo.load_recipe("vit_comrope", ["trainer.accelerator=cpu", "trainer.strategy=fsdp"])
+    strategy = build_trainer(recipe).strategy
+    assert isinstance(strategy, ModelParallelStrategy)
+    assert strategy._data_parallel_size == 2
+
+
+def test_what_does_not_go_with_shards_is_told():
+    with pytest.raises(zoo.errors.RecipeError, match=r"trainer.compile: .*choose strategy ddp"):
+        zoo.load_recipe("vit_comrope", ["trainer.strategy=fsdp", "trainer.compile=true"])

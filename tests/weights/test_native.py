@@ -1,0 +1,111 @@
+"""A recipe that is a Llama or a ViT is one in transformers and timm; what is none is refused by its options."""
+
+import pytest
+import torch
+from tiny import TINY, language
+from untrained import made
+from without_torchvision import import_timm
+
+import zoo as package
+from zoo.weights.export import export
+from zoo.weights.native import join_halves, split_halves
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("safetensors")
+
+CLOSE = {"atol": 1e-5, "rtol": 1e-5}
+VIT = [*TINY, "model.encoding=learned", "model.pool=class", "model.depth=2"]
+FORMS = [
+    [],
+    ["model.kv_heads=1", "model.tie_embeddings=false"],
+    ["model.block.proj_bias=false", "model.block.mlp_bias=false"],
+    ["model.block.key_bias=true", "model.block.layer_scale=0.5", "model.block.norm_eps=1e-5"],
+]
+
+
+@pytest.mark.parametrize("options", FORMS, ids=str)
+def test_a_decoder_with_rope_is_a_llama(tmp_path, options):
+    overrides = language(tmp_path / "text.txt", "model.depth=2", *options)
+    made(tmp_path / "run", "lm_rope", overrides)
+    export(tmp_path / "run", ["to=llama", str(tmp_path / "out")])
+    model, found = transformers.LlamaForCausalLM.from_pretrained(
+        tmp_path / "out", output_loading_info=True
+    )
+    assert not any(found.values()), found
+    for length in (16, 32):
+        tokens = torch.randint(10, (2, length))
+        with torch.no_grad():
+            right = package.load(tmp_path / "run").model(tokens)
+            torch.testing.assert_close(model.eval()(tokens).logits, right, **CLOSE)
+
+
+def test_a_llama_has_the_tokens_of_the_model(tmp_path):
+    made(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt"))
+    export(tmp_path / "run", ["to=llama", str(tmp_path / "out")])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    vocabulary = package.load(tmp_path / "run").spec.vocabulary
+    assert tokenizer("abc de\n")["input_ids"] == vocabulary.encode("abc de\n")
+    assert len(tokenizer) == len(vocabulary)
+
+
+def test_every_option_in_the_way_of_a_llama_is_named(tmp_path, zoo):
+    options = ["model.encoding=alibi", "model.window=8", "model.block.norm=layer"]
+    made(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt", *options))
+    code, _, message = zoo("export", "run", "to=llama", "out")
+    assert code == 2
+    assert "3 config errors" in message
+    for part in ("model.encoding: a llama has [rope], this model [alibi]", "window", "block.norm"):
+        assert part in message
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    ["{name: rope, rotary_fraction: 0.5}", "{name: rope, scaling: {rule: ntk, factor: 2}}"],
+)
+def test_other_forms_of_rope_are_refused(tmp_path, zoo, encoding):
+    options = [f"model.encoding=[{encoding}]"]
+    made(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt", *options))
+    code, _, message = zoo("export", "run", "to=llama", "out")
+    assert code == 2
+    assert "model.encoding.0." in message
+
+
+@pytest.mark.parametrize("options", [[], ["model.block.layer_scale=0.5"]], ids=str)
+def test_a_vision_transformer_is_one_in_transformers_and_timm(tmp_path, options):
+    made(tmp_path / "run", "vit_comrope", [*VIT, *options])
+    export(tmp_path / "run", ["to=vit", str(tmp_path / "out")])
+    task, images = package.load(tmp_path / "run"), torch.randn(2, 1, 16, 16)
+    model, found = transformers.ViTForImageClassification.from_pretrained(
+        tmp_path / "out", output_loading_info=True
+    )
+    assert not any(found.values()), found
+    with torch.no_grad():
+        right = task.model(images)
+        torch.testing.assert_close(model.eval()(images).logits, right, **CLOSE)
+        timm = import_timm()
+        model = timm.create_model(f"local-dir:{tmp_path / 'out' / 'timm'}", pretrained=True)
+        torch.testing.assert_close(model.eval()(images), right, **CLOSE)
+
+
+def test_every_option_in_the_way_of_a_vit_is_named(tmp_path, zoo):
+    made(tmp_path / "run", "vit_comrope", [*TINY, "model.registers=2"])
+    code, _, message = zoo("export", "run", "to=vit", "out")
+    assert code == 2
+    for key in ("encoding", "pool", "registers"):
+        assert f"model.{key}: a vit has" in message
+
+
+@pytest.mark.parametrize(("recipe", "target"), [("lm_rope", "vit"), ("vit_comrope", "llama")])
+def test_texts_are_no_images(tmp_path, zoo, recipe, target):
+    overrides = language(tmp_path / "text.txt") if recipe == "lm_rope" else TINY
+    made(tmp_path / "run", recipe, overrides)
+    code, _, message = zoo("export", "run", f"to={target}", "out")
+    assert code == 2
+    assert "model.name" in message
+
+
+def test_halves_are_split_and_joined_to_the_bit():
+    weight = torch.randn(12, 5)
+    assert torch.equal(join_halves(split_halves(weight, 3), 3), weight)
+    assert split_halves(torch.arange(8), 1).tolist() == [0, 2, 4, 6, 1, 3, 5, 7]

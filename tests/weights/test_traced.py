@@ -1,0 +1,166 @@
+"""Graphs for ONNX Runtime and PyTorch compute what the model does, at sizes that were not captured."""
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from tiny import TINY, language
+from untrained import made
+
+import zoo as package
+from zoo.errors import RecipeError, ZooError
+from zoo.run.checkpoint import build_metadata
+from zoo.run.load import load_recipe
+from zoo.weights import traced
+from zoo.weights.export import export
+
+LOAD = """
+import sys, torch
+graph = torch.export.load("out/model.pt2").module()
+for inputs, logits in torch.load("expected.pt"):
+    torch.testing.assert_close(graph(inputs), logits, atol=1e-5, rtol=1e-5)
+assert "zoo" not in sys.modules
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Export a model of random weights; return the task and what the command prints."""
+
+    def write_folder(target, recipe, overrides):
+        made(tmp_path / "run", recipe, overrides)
+        result = export(tmp_path / "run", [f"to={target}", str(tmp_path / "out")])
+        return package.load(tmp_path / "run"), result
+
+    return write_folder
+
+
+def language_words(tmp_path, entry):
+    return language(tmp_path / "text.txt", f"model.encoding={entry}", "model.depth=2")
+
+
+def run_onnx(folder):
+    """Return a function that ONNX Runtime computes."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
+    (given,) = session.get_inputs()
+    return given, lambda inputs: session.run(None, {given.name: inputs.numpy()})[0]
+
+
+def require_equal(compute, task, each):
+    for inputs in each:
+        with torch.no_grad():
+            expected = task.model(inputs)
+        np.testing.assert_allclose(compute(inputs), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("entry", ["string", "{name: comrope_ap, block: 2, coordinates: index}"])
+def test_onnx_runtime_reads_texts_of_any_length(write, tmp_path, entry):
+    pytest.importorskip("onnxscript")
+    task, result = write("onnx", "lm_rope", language_words(tmp_path, entry))
+    assert result["difference"] <= 1e-5
+    given, compute = run_onnx(tmp_path / "out")
+    assert given.shape == ["batch", "length"]
+    sizes = ((1, 1), (1, 4), (2, 19), (3, 50))
+    require_equal(compute, task, [torch.randint(10, size) for size in sizes])
+    text = json.loads((tmp_path / "out" / "model.json").read_text())
+    assert (text["inputs"]["dtype"], text["inputs"]["max_length"]) == ("int64", None)
+    assert {"recipe.yaml", "tokenizer.json", "model.onnx"} <= {*result["files"]}
+
+
+def test_onnx_runtime_reads_images_of_any_resolution(write, tmp_path):
+    pytest.importorskip("onnxscript")
+    words = [*TINY, "model.encoding=[learned, rope_axial]", "model.registers=2", "model.pool=class"]
+    task, _ = write("onnx", "vit_comrope", words)
+    given, compute = run_onnx(tmp_path / "out")
+    assert given.shape == ["batch", 1, "height", "width"]
+    sizes = ((16, 16), (24, 16), (8, 40))
+    require_equal(compute, task, [torch.randn(2, 1, *size) for size in sizes])
+
+    told = json.loads((tmp_path / "out" / "model.json").read_text())
+    assert told["classes"] == [str(number) for number in range(10)]
+    how = told["preprocessing"]
+    metadata = build_metadata(load_recipe("vit_comrope", words), task.spec)
+    (image,) = traced.PixelReader(metadata).read([np.full((8, 8), 100, np.uint8)])
+    expected = (100 / 255 - how["mean"][0]) / how["std"][0]
+    assert abs(image - expected).max() < 1e-6
+
+
+def test_a_graph_needs_no_zoo(write, tmp_path):
+    pytest.importorskip("tokenizers")
+    task, result = write("torch_export", "lm_rope", language_words(tmp_path, "path"))
+    assert "model.pt2" in result["files"]
+    with torch.no_grad():
+        each = [torch.randint(10, size) for size in ((1, 4), (2, 70))]
+        torch.save([(inputs, task.model(inputs)) for inputs in each], tmp_path / "expected.pt")
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_text_longer_than_the_table_is_an_error(write, tmp_path):
+    pytest.importorskip("tokenizers")
+    write("torch_export", "lm_rope", language_words(tmp_path, "learned"))
+    assert json.loads((tmp_path / "out" / "model.json").read_text())["inputs"]["max_length"] == 16
+    graph = torch.export.load(tmp_path / "out" / "model.pt2").module()
+    graph(torch.zeros(1, 16, dtype=torch.long))
+    with pytest.raises((AssertionError, RuntimeError, IndexError)):
+        graph(torch.zeros(1, 17, dtype=torch.long))
+
+
+def test_a_missing_operator_is_named(write, tmp_path):
+    pytest.importorskip("onnxscript")
+    with pytest.raises(RecipeError, match=r"no operator for aten\.linalg_solve_triangular"):
+        write("onnx", "lm_rope", language_words(tmp_path, "path"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_declared_reason_refuses(write, tmp_path, monkeypatch):
+    reason = "it counts the tokens"
+    monkeypatch.setattr(package.encoding_class("rope"), "no_export_reason", reason)
+    with pytest.raises(RecipeError, match=reason):
+        write("torch_export", "lm_rope", language_words(tmp_path, "rope"))
+
+
+def test_a_graph_that_computes_something_else_is_not_kept(write, tmp_path, monkeypatch):
+    monkeypatch.setattr(traced, "TOLERANCE", -1.0)
+    monkeypatch.setattr(traced, "ROUNDING", 0)
+    with pytest.raises(ZooError, match="differs by"):
+        write("torch_export", "lm_rope", language_words(tmp_path, "rope"))
+    assert not (tmp_path / "out").exists()
+
+
+class Angles(torch.nn.Module):
+    """Cosines of angles so large that float32 rounds them to less than four digits."""
+
+    def forward(self, x):
+        return (x * 2e4).cos()
+
+
+def test_a_graph_may_round_as_much_as_the_model():
+    sizes = SimpleNamespace(draw_examples=lambda: [torch.linspace(1, 2, 50)])
+    compare = traced._compare
+    assert 1e-5 < compare(lambda x: (x * 3 * (2e4 / 3)).cos(), Angles(), sizes) < 1e-2
+    with pytest.raises(ZooError, match="differs by"):
+        compare(lambda x: (x * 2e4).cos() + 0.1, Angles(), sizes)
+
+
+def test_results_of_parameters_alone_are_baked():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(3, 3))
+
+        def forward(self, x):
+            return x @ torch.linalg.solve(self.weight, torch.eye(3)) + self.weight[0]
+
+    model, x = Model().requires_grad_(False), torch.randn(2, 3)
+    graph = torch.export.export(model, (x,)).module()
+    assert traced.bake_parameters(graph) == 1
+    assert not any("linalg" in str(node.target) for node in graph.graph.nodes)
+    torch.testing.assert_close(graph(x), model(x))

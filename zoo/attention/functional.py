@@ -1,0 +1,505 @@
+"""Functions and a layer that make an encoding by name and compute attention with it.
+
+Shapes: B batch, H query heads, G key-value heads, N queries, M keys, K head dim, V value dim, D
+model dim, P axes. If N < M, the queries are the last N of the M tokens.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, get_type_hints
+
+import torch
+from torch import Tensor, nn
+
+from zoo import registry
+from zoo.attention.backends import dispatch, fused, reference
+from zoo.attention.backends.fused import ScoreMod
+from zoo.attention.call import AttentionCall, repeat_kv_heads
+from zoo.attention.chain import Chain
+from zoo.attention.coordinates import CONVENTIONS, grid
+from zoo.attention.encoding import (
+    Dims,
+    Encoding,
+    EncodingFactory,
+    check_coordinates,
+    check_heads,
+    check_per_token,
+    explain_types,
+)
+from zoo.attention.layer import Context, SelfAttention
+from zoo.attention.tokens import Tokens, check_tensor, document_lengths, document_positions, upcast
+from zoo.errors import OptionError, nearest
+from zoo.options import Choice, convert_option
+
+EncodingSpec = str | Mapping[str, Any] | Choice
+
+
+def encoding_names() -> tuple[str, ...]:
+    """Return the registered names of all encodings.
+
+    Returns:
+        The names in alphabetical order, including those of plug-ins.
+    """
+    return registry.names("encodings")
+
+
+def encoding_class(name: str) -> type[Encoding]:
+    """Return the class of an encoding, whose attributes are its declared facts.
+
+    Args:
+        name: A registered name, such as "rope".
+
+    Returns:
+        The class. Its arguments are `dims` and the encoding's options.
+
+    Raises:
+        OptionError: No encoding has this name.
+    """
+    try:
+        return registry.find("encodings", name)
+    except KeyError as error:
+        raise OptionError("name", error.args[0]) from None
+    except TypeError:
+        raise OptionError("name", f"the name of an encoding is a string, not {name!r}") from None
+
+
+def encoding(name: EncodingSpec | Sequence[EncodingSpec], dims: Dims, **options: Any) -> Encoding:
+    """Make an encoding for a model of given sizes.
+
+    Args:
+        name: A name, a mapping `{"name": "liere", "block": 4}`, or a list of these, which are
+            applied in order.
+        dims: The sizes of the model.
+        **options: Options of a single encoding. Every encoding also takes `shared` (one module for
+            all layers) and `coordinates` (a convention), which replace the values it declares.
+
+    Returns:
+        The encoding; a `Chain` if `name` is a list.
+
+    Raises:
+        OptionError: A name or option is unknown, or a value does not fit `dims`. It is a
+            ValueError.
+    """
+    if not isinstance(dims, Dims):
+        raise OptionError("dims", f"dims is {type(dims).__name__}, not zoo.Dims")
+    if not isinstance(name, Sequence) or isinstance(name, str):
+        choice = parse_entry(name)
+        return make_factory(Choice(choice.name, {**choice.options, **options}))(dims)
+    if options:
+        problem = "a list of encodings takes options in its entries: [{name: liere, block: 4}]"
+        raise OptionError("name", problem)
+
+    # A chain registers its encodings as modules by name, so a name can occur only once.
+    choices = [parse_entry(entry) for entry in name]
+    counts = Counter(choice.name for choice in choices)
+    repeated = sorted(name for name, count in counts.items() if count > 1)
+    if repeated:
+        problem = f"{', '.join(repeated)} is in the list twice; list it once"
+        raise OptionError("name", problem)
+    return Chain(dims, {choice.name: make_factory(choice)(dims) for choice in choices})
+
+
+def parse_entry(entry: EncodingSpec) -> Choice:
+    """Return the name and the options of one encoding, given in any accepted form.
+
+    Raises:
+        OptionError: The entry has no name, or its options are not a mapping.
+    """
+    if isinstance(entry, Choice):
+        return entry
+    if isinstance(entry, str):
+        return Choice(entry)
+    if not isinstance(entry, Mapping):
+        problem = f"an encoding is a name, a mapping or a list of these, not {entry!r}"
+        raise OptionError("name", problem)
+    # Options stand next to the name, or in a mapping of their own, as in a resolved recipe.
+    options = dict(entry)
+    name, more = options.pop("name", None), options.pop("options", {})
+    if not isinstance(name, str):
+        raise OptionError("name", f"no name in {dict(entry)!r}; write {{name: rope, ...}}")
+    if not isinstance(more, Mapping):
+        raise OptionError("options", f"options are a mapping, not {more!r}")
+    return Choice(name, {**more, **options})
+
+
+def make_factory(entry: EncodingSpec) -> EncodingFactory:
+    """Validate an encoding's name and options, and return a factory that takes the sizes.
+
+    Raises:
+        OptionError: The name or an option is unknown, or a value is out of bounds.
+    """
+    choice = parse_entry(entry)
+    cls, options = encoding_class(choice.name), dict(choice.options)
+
+    # These two replace declared facts of any encoding; they are no arguments of its class.
+    facts = {}
+    for fact in ("shared", "coordinates"):
+        value = options.pop(fact, None)
+        if value is not None:
+            facts[fact] = value
+    convention = facts.get("coordinates", "index")
+    if convention not in CONVENTIONS:
+        hint = nearest(str(convention), CONVENTIONS)
+        raise OptionError("coordinates", f"no convention {convention!r}; {hint}")
+
+    # The options of an encoding are the keyword-only arguments of its class.
+    parameters = inspect.signature(cls).parameters.values()
+    known = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    for key in options:
+        if key not in known:
+            hint = nearest(key, [*known, "shared", "coordinates"])
+            raise OptionError(key, f"{choice.name} has no option {key!r}; {hint}")
+    hints = get_type_hints(cls.__init__, include_extras=True)
+    options = {key: convert_option(key, hints[key], value) for key, value in options.items()}
+
+    def make(dims: Dims) -> Encoding:
+        try:
+            encoding = cls(dims, **options)
+        except OptionError as error:
+            # A recipe may list several encodings: the message names the one at fault.
+            message = str(error)
+            if not message.startswith(choice.name):
+                message = f"{choice.name}: {message}"
+            raise OptionError(error.key, message) from None
+        for fact, value in facts.items():
+            setattr(encoding, fact, value)
+        encoding.check_options()
+        return encoding
+
+    return make
+
+
+@torch.no_grad()
+def embed(encoding: Encoding, x: Tensor, pos: Tensor) -> Tensor:
+    """Apply an encoding to input embeddings, in evaluation mode and without gradients.
+
+    Args:
+        encoding: The encoding, from `zoo.encoding`.
+        x: Input embeddings [B, N, D].
+        pos: Coordinates [N, P] or [B, N, P], used as given, without a convention.
+
+    Returns:
+        The embeddings [B, N, D] that enter the first layer; `x` itself if nothing is added to it.
+
+    Raises:
+        OptionError: `pos` does not have the encoding's number of axes.
+    """
+    training = encoding.training
+    try:
+        check_tensor("x", x, [None, None, encoding.dims.dim], kind="floating")
+        tokens = Tokens.at(x, check_coordinates(encoding.dims, pos, *x.shape[:2]))
+        with explain_types(encoding, x=x, pos=pos):
+            return Chain.of(encoding.eval()).embed(tokens).x
+    finally:
+        encoding.train(training)
+
+
+def scores(
+    encoding: Encoding,
+    q: Tensor,
+    k: Tensor,
+    pos: Tensor,
+    *,
+    x: Tensor | None = None,
+    causal: bool = False,
+    has_position: Tensor | None = None,
+) -> Tensor:
+    """Compute exact attention scores, as they enter the softmax: scaled, biased and transformed.
+
+    Args:
+        encoding: The encoding, from `zoo.encoding`.
+        q: Projected queries [B, H, N, K], before any encoding.
+        k: Projected keys [B, G, M, K], before any encoding; G is `Dims.kv_heads` or H.
+        pos: Coordinates [M, P] or [B, M, P], used as given, without a convention.
+        x: Token states [B, M, D], for encodings that read them; zeros by default.
+        causal: Hide keys after their query.
+        has_position: Booleans [M] or [B, M], false for special tokens; all true by default.
+
+    Returns:
+        Scores [B, H, N, M]; hidden pairs are -inf.
+
+    Raises:
+        OptionError: `pos` does not have the encoding's number of axes, or `k` its number of heads.
+    """
+    with explain_types(encoding, q=q, k=k, x=x, pos=pos):
+        call = _describe_call(encoding, q, k, None, pos, x, causal, has_position)
+        return reference.scores(call)
+
+
+def weights(
+    encoding: Encoding,
+    q: Tensor,
+    k: Tensor,
+    pos: Tensor,
+    *,
+    x: Tensor | None = None,
+    causal: bool = False,
+    has_position: Tensor | None = None,
+) -> Tensor:
+    """Compute exact attention weights.
+
+    Args:
+        encoding: The encoding, from `zoo.encoding`.
+        q: Projected queries [B, H, N, K], before any encoding.
+        k: Projected keys [B, G, M, K], before any encoding; G is `Dims.kv_heads` or H.
+        pos: Coordinates [M, P] or [B, M, P], used as given, without a convention.
+        x: Token states [B, M, D], for encodings that read them; zeros by default.
+        causal: Hide keys after their query.
+        has_position: Booleans [M] or [B, M], false for special tokens; all true by default.
+
+    Returns:
+        Weights [B, H, N, M]; hidden pairs are 0.
+
+    Raises:
+        OptionError: `pos` does not have the encoding's number of axes, or `k` its number of heads.
+    """
+    with explain_types(encoding, q=q, k=k, x=x, pos=pos):
+        call = _describe_call(encoding, q, k, None, pos, x, causal, has_position)
+        return reference.weights(call)
+
+
+def attend(
+    encoding: Encoding,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pos: Tensor,
+    *,
+    x: Tensor | None = None,
+    causal: bool = False,
+    has_position: Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """Compute attention.
+
+    Args:
+        encoding: The encoding, from `zoo.encoding`.
+        q: Projected queries [B, H, N, K], before any encoding.
+        k: Projected keys [B, G, M, K], before any encoding; G is `Dims.kv_heads` or H.
+        v: Projected values [B, G, M, V].
+        pos: Coordinates [M, P] or [B, M, P], used as given, without a convention.
+        x: Token states [B, M, D], for encodings that read them; zeros by default.
+        causal: Hide keys after their query.
+        has_position: Booleans [M] or [B, M], false for special tokens; all true by default.
+        backend: "auto", "reference", "chunked", "sdpa" or "flex".
+
+    Returns:
+        The output [B, H, N, V].
+
+    Raises:
+        OptionError: `pos` does not have the encoding's number of axes, `k` has another number of
+            heads, or the backend cannot compute this call.
+    """
+    with explain_types(encoding, q=q, k=k, x=x, pos=pos):
+        call = _describe_call(encoding, q, k, v, pos, x, causal, has_position)
+        out, _ = dispatch.attend(call, backend)
+    return out
+
+
+def score_mod(
+    encoding: Encoding,
+    q: Tensor,
+    k: Tensor,
+    pos: Tensor,
+    *,
+    x: Tensor | None = None,
+    causal: bool = False,
+    has_position: Tensor | None = None,
+) -> ScoreMod:
+    """Make a score_mod of an encoding that is a bias.
+
+    FlexAttention with this score_mod computes the same as `zoo.attend`.
+
+    Args:
+        encoding: The encoding, from `zoo.encoding`.
+        q: Projected queries [B, H, N, K].
+        k: Projected keys [B, G, M, K].
+        pos: Coordinates [M, P] or [B, M, P].
+        x: Token states [B, M, D], for encodings that read them; zeros by default.
+        causal: Whether a causal mask is used, for example one from `zoo.block_mask`.
+        has_position: Booleans [M] or [B, M], false for special tokens; all true by default.
+
+    Returns:
+        A function (score, b, h, q_idx, kv_idx) -> score. Gradients flow to the encoding, `q`, `k`
+        and `x`.
+
+    Raises:
+        OptionError: The encoding does more than add a bias; the message says what.
+    """
+    if x is None:
+        x = k.new_zeros(k.shape[0], k.shape[2], q.shape[1] * k.shape[3])
+    call = _describe_call(encoding, q, k, None, pos, x, causal, has_position)
+    name = " and ".join(one.name for one in Chain.of(encoding))
+    # A score_mod sees scores only: what an encoding adds to the input would be lost silently.
+    if embed(encoding, x, pos) is not x:
+        raise OptionError("encoding", f"{name} adds to the input; use zoo.embed before attention")
+    return fused.make_score_mod(call, q, name)
+
+
+def _describe_call(
+    encoding: Encoding,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor | None,
+    pos: Tensor,
+    x: Tensor | None,
+    causal: bool,
+    has_position: Tensor | None,
+) -> AttentionCall:
+    """Describe the attention of projected heads, as `SelfAttention.describe` does in a model."""
+    chain = Chain.of(encoding)
+    heads = chain.dims.heads
+    check_heads(chain.dims, q, k, v, x)
+    if x is None:
+        x = k.new_zeros(k.shape[0], k.shape[2], chain.dims.dim)
+    pos = check_coordinates(chain.dims, pos, *k.shape[::2])
+    # Integer and half-precision coordinates would round angles and distances.
+    pos = pos.to(torch.promote_types(torch.promote_types(pos.dtype, q.dtype), torch.float32))
+    check_per_token("has_position", has_position, "boolean", *k.shape[::2])
+
+    tokens = Tokens.at(x, pos, has_position, ordered=_is_ordered(pos))
+    # `embed` runs only for the tables that it makes: `x` are the states of this layer, which
+    # already contain what an encoding adds to the input of the first one.
+    tokens = chain.prepare(chain.embed(tokens).replace(x=x))
+    queries = tokens.last(q.shape[2])
+    call = AttentionCall(
+        chain.transform_query(q, queries),
+        repeat_kv_heads(chain.transform_key(k, tokens), heads),
+        repeat_kv_heads(k if v is None else v, heads),
+        q,
+        queries,
+        tokens,
+        causal,
+        q.shape[-1] ** -0.5,
+        transform_query=lambda x: chain.transform_query(x, queries),
+    )
+    return chain.modify(call)
+
+
+def _is_ordered(pos: Tensor) -> bool:
+    """Return whether coordinates [.., N, P] never decrease.
+
+    A meta tensor has no values and a compiler hides them. The answer is then False, which is
+    always safe: it only disables shortcuts.
+    """
+    if pos.is_meta or torch.compiler.is_compiling():
+        return False
+    return bool((pos.diff(dim=-2) >= 0).all())
+
+
+class Attention(nn.Module):
+    """A self-attention layer with a positional encoding, for use in any model.
+
+    >>> layer = Attention(Dims(64, heads=4, axes=2, length=(14, 14)), "comrope_ld")
+    >>> layer(torch.randn(2, 196, 64)).shape
+    torch.Size([2, 196, 64])
+
+    Without `pos`, tokens are the grid `dims.length` or, with one axis, a sequence of any length
+    that starts at 0 in each document and continues where `context` ended.
+
+    Args:
+        dims: The sizes of the model. A few encodings depend on `dims.layer` and `dims.depth`.
+        encoding: A name, a mapping with options, a list of these, or an existing encoding.
+        causal: Hide keys after their query.
+
+    Raises:
+        OptionError: The encoding is unknown, does not fit `dims`, or does not fit `causal`.
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        encoding: EncodingSpec | Sequence[EncodingSpec] | Encoding,
+        *,
+        causal: bool = False,
+    ) -> None:
+        super().__init__()
+        dims = replace(dims, depth=dims.depth or dims.layer + 1)
+        if not isinstance(encoding, Encoding):
+            encoding = _make_encoding(encoding, dims)
+        if encoding.causal_only and not causal:
+            problem = f"{encoding.name} needs a causal mask: Attention(..., causal=True)"
+            raise OptionError("causal", problem)
+        if encoding.needs_full_sequence and causal:
+            problem = "with these options the encoding reads the whole sequence"
+            raise OptionError("causal", f"{problem}: Attention(..., causal=False)")
+        self.encoding = encoding
+        # In a tuple, torch does not see the chain as a submodule, so that the parameters of
+        # `encoding` are registered only once.
+        self._chain = (Chain.of(encoding),)
+        self.layer = SelfAttention(dims, causal=causal)
+
+    def forward(
+        self,
+        x: Tensor,
+        pos: Tensor | None = None,
+        *,
+        has_position: Tensor | None = None,
+        document: Tensor | None = None,
+        context: Context | None = None,
+    ) -> Tensor:
+        """Compute self-attention.
+
+        Args:
+            x: Token states [B, N, D].
+            pos: Coordinates [N, P] or [B, N, P], used as given; by default, grid indices under the
+                encoding's convention.
+            has_position: Booleans [N] or [B, N], false for special tokens; all true by default.
+            document: Document numbers [N] or [B, N] of packed sequences, -1 for padding.
+            context: A `KeyValueCache` or `SegmentMemory` that holds earlier tokens.
+
+        Returns:
+            The output [B, N, D].
+
+        Raises:
+            OptionError: `pos` does not have the encoding's axes, or tokens and grid do not match.
+        """
+        check_tensor("x", x, [None, None, self.layer.dims.dim], kind="floating")
+        check_per_token("has_position", has_position, "boolean", *x.shape[:2])
+        check_per_token("document", document, "integer", *x.shape[:2])
+        context = context or Context()
+        if pos is None:
+            tokens = self._make_tokens(x, has_position, document, context.seen)
+        else:
+            pos = check_coordinates(self.encoding.dims, pos, *x.shape[:2])
+            # The positions of remembered tokens are unknown here and may be ahead of these.
+            ordered = document is None and not context.seen and _is_ordered(pos)
+            tokens = Tokens.at(x, pos, has_position, document, ordered)
+        (chain,) = self._chain
+        with explain_types(self, x=x, pos=pos):
+            tokens, _ = self.layer(chain.embed(tokens), chain, context)
+        return tokens.x
+
+    def _make_tokens(
+        self, x: Tensor, has_position: Tensor | None, document: Tensor | None, seen: int
+    ) -> Tokens:
+        """Make tokens without given positions: of documents, of a sequence, or of a grid."""
+        dims, count = self.layer.dims, x.shape[1]
+        is_text = dims.axes == 1
+        if document is not None and is_text:
+            if seen:
+                problem = "documents that follow remembered tokens need positions; pass pos"
+                raise OptionError("pos", problem)
+            # Positions restart at 0 in each document, and each has a size of its own: [1|B, N, 1].
+            document = document if document.dim() == 2 else document[None]
+            index = document_positions(document)[..., None].to(upcast(x).dtype)
+            size = document_lengths(document)[..., None].to(index.dtype)
+            return Tokens.at(x, index, has_position, document).replace(grid_size=size)
+
+        # A sequence continues after the remembered tokens; a grid has the training size.
+        sizes = (seen + count,) if is_text else dims.sizes
+        pos = grid(sizes, x)[seen:]
+        if len(pos) != count:
+            problem = f"{count} tokens are not the grid {dims.length}"
+            raise OptionError("pos", f"{problem}; pass their coordinates as pos")
+        tokens = Tokens.at(x, pos, has_position, document, ordered=is_text)
+        size = tokens.pos.new_tensor([[sizes]])
+        return tokens.replace(grid_size=size, consecutive=is_text)
+
+
+# Arguments named `encoding` shadow the function in `Attention`.
+_make_encoding = encoding

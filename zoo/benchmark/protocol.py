@@ -1,0 +1,250 @@
+"""What a benchmark compares and under which conditions: shapes, settings, contenders, measures."""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+from zoo.attention.functional import Attention
+from zoo.errors import OptionError
+
+Trial = Callable[[], float]
+"""Does what is measured once, and returns how much it took."""
+
+Precision = Literal["32-true", "bf16-mixed"]
+
+
+def synchronize(device: str) -> None:
+    """Wait until a device has done all that was queued."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def time_once(act: Callable[[], object], device: str) -> float:
+    """Return the seconds that one call takes."""
+    synchronize(device)
+    start = time.perf_counter()
+    act()
+    synchronize(device)
+    return time.perf_counter() - start
+
+
+def run_rounds(
+    trials: Sequence[Trial], min_rounds: int, min_seconds: float = 0.0, warmup: int = 1
+) -> Iterator[list[float]]:
+    """Run all trials in turn, so that a machine that changes its pace changes it for all.
+
+    Each round begins with the next trial: the one that follows the largest finds the caches cold.
+
+    Args:
+        trials: What takes turns.
+        min_rounds: Rounds at least.
+        min_seconds: Further rounds are run until this much time has passed.
+        warmup: Warmup rounds, which are not counted.
+
+    Yields:
+        What each trial took, round by round.
+    """
+    for _ in range(warmup):
+        for trial in trials:
+            trial()
+    end, count = time.perf_counter() + min_seconds, 0
+    while count < min_rounds or time.perf_counter() < end:
+        order = [(count + step) % len(trials) for step in range(len(trials))]
+        values = {index: trials[index]() for index in order}
+        yield [values[index] for index in range(len(trials))]
+        count += 1
+
+
+def measure_peak_memory(act: Callable[[], object], device: str) -> int:
+    """Return the peak bytes that torch allocates on a device during a call, beyond those before.
+
+    On a CPU each allocation is traced. That gives the same bytes every time, whatever else the
+    machine does; resident memory differs by what the C library keeps.
+    """
+    return _peak_on_cuda(act) if device == "cuda" else _peak_on_cpu(act)
+
+
+def _peak_on_cuda(act: Callable[[], object]) -> int:
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    act()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def _peak_on_cpu(act: Callable[[], object]) -> int:
+    # otherwise the tracer writes to standard error when it starts and stops
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as traced:
+        act()
+    assert traced.profiler is not None
+    assert traced.profiler.kineto_results is not None
+
+    events: list[Any] = list(traced.profiler.kineto_results.events())
+    events = [event for event in events if event.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Sizes of a ViT or of a decoder, and the batch that it is run on."""
+
+    kind: Literal["image", "text"]
+    dim: int
+    depth: int
+    heads: int
+    batch: int
+    length: int
+    """Pixels along each side of an image, or tokens of a text."""
+    outputs: int
+    """Classes, or size of the vocabulary."""
+    patch_size: int = 16
+    precision: Precision = "32-true"
+    compile: bool = False
+
+    @property
+    def default_reference(self) -> str:
+        """The encoding that all others are compared with unless another one is chosen."""
+        return "none" if self.kind == "image" else "rope"
+
+    @property
+    def unit(self) -> str:
+        """What is counted per second."""
+        return "images" if self.kind == "image" else "tokens"
+
+    def make_inputs(self) -> Tensor:
+        """Make zeros as inputs: images [B, 3, L, L] or tokens [B, L]."""
+        if self.kind == "image":
+            return torch.zeros(self.batch, 3, self.length, self.length)
+        return torch.zeros(self.batch, self.length, dtype=torch.int64)
+
+
+_image = partial(Shape, kind="image", batch=8, length=224, outputs=1000)
+_text = partial(Shape, kind="text", batch=2, length=1024, outputs=256)
+
+SHAPES: Mapping[str, Shape] = MappingProxyType(
+    {
+        "vit_toy": _image(dim=32, depth=2, heads=2, batch=2, length=32, patch_size=8, outputs=10),
+        "vit_s": _image(dim=384, depth=12, heads=6),
+        "vit_b": _image(dim=768, depth=12, heads=12),
+        "lm_toy": _text(dim=32, depth=2, heads=2, length=32),
+        "lm_small": _text(dim=512, depth=6, heads=8),
+        "lm_base": _text(dim=768, depth=12, heads=12),
+        "lm_wide": _text(
+            dim=1024, depth=12, heads=16, batch=1, length=8192, precision="bf16-mixed", compile=True
+        ),
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A shape, and how it is run."""
+
+    shape: Shape
+    device: str = "cpu"
+    jitter: float = 0.0
+    """Jitter of positions in training, in patches or tokens."""
+
+    def with_length(self, length: int) -> Setting:
+        """Return the same setting with images or texts of another length."""
+        return replace(self, shape=replace(self.shape, length=length))
+
+
+Make = Callable[[Setting], nn.Module]
+"""Build a model from images [B, 3, L, L] or tokens [B, L] to logits. Raises OptionError."""
+
+Generate = Callable[[nn.Module, Tensor, int], object]
+"""Continue a text [1, N] greedily by a number of tokens, with a KV cache."""
+
+Stream = Callable[[nn.Module, Tensor], Iterator[int]]
+"""Yield the tokens that follow a text [1, N] one by one, with a KV cache."""
+
+DescribeBackend = Callable[[nn.Module, Tensor, str], str]
+"""Name the attention backend of a model for inputs on a type of device."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """A model of zoo or of another library; a field is None for what the model cannot do."""
+
+    name: str
+    make: Make
+    library: str | None = None
+    """The other library; None for models of zoo."""
+    counterpart: str | None = None
+    """For a model of another library: the name of zoo's model that it is compared with."""
+    generate: Generate | None = None
+    stream: Stream | None = None
+    describe_backend: DescribeBackend | None = None
+    layer: Callable[[Setting], Attention] | None = None
+
+
+def find_refusal(contender: Contender, settings: Sequence[Setting]) -> str | None:
+    """Return why a model cannot be built or run, or None. No memory is allocated for it."""
+    try:
+        with torch.device("meta"), torch.no_grad():
+            for setting in settings:
+                contender.make(setting)(setting.shape.make_inputs())
+    except OptionError as error:
+        return str(error)
+    except Exception as error:
+        # a plug-in may raise anything, and torch does for sizes that it cannot count
+        return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """What is known of a prepared run: `amount` is how much it does, in units of `rate`."""
+
+    amount: float = 0.0
+    parameters: int = 0
+    backend: str = ""
+
+
+class PreparedRun(NamedTuple):
+    """A trial that can be repeated, and what is known of it."""
+
+    run: Trial
+    facts: RunFacts
+
+
+class BenchMeasure(ABC):
+    """What is measured of each contender, at each length."""
+
+    name: str
+    unit: str
+    """Unit of what a run returns."""
+    rate: str = ""
+    """What is counted per second; empty if a run returns no time or nothing is counted."""
+    is_repeated: bool = True
+    """Whether the value differs from run to run."""
+
+    def choose_lengths(self, setting: Setting, lengths: Sequence[int]) -> Sequence[int]:
+        """Return the lengths to measure at: the given ones, or those of the measure's own."""
+        return lengths
+
+    def supports(self, contender: Contender) -> bool:
+        """Tell whether a contender can do this at all."""
+        return True
+
+    @abstractmethod
+    def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
+        """Build the model and its inputs. Raises OptionError if the contender does not allow it."""

@@ -1,0 +1,244 @@
+"""A benchmark as text, and the files of its output folder: bench.json, bench.md and bench.png."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+
+from zoo.benchmark.result import (
+    MB,
+    BenchResult,
+    BenchRow,
+    compute_quartiles,
+    list_lengths,
+    merge_references,
+    select_rows,
+)
+from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
+from zoo.packages import skip_without_package
+from zoo.reporting.numbers import pluralize
+from zoo.reporting.tables import format_markdown
+from zoo.run.machine import format_machine
+from zoo.utils import check_writable, escape_strings, name_file
+
+NUMBERS, TABLE, PICTURE = "bench.json", "bench.md", "bench.png"
+
+
+# Files
+
+
+def write_result(result: BenchResult, folder: Path) -> None:
+    """Write numbers, table and picture; those of an earlier result are replaced."""
+    texts = {NUMBERS: json.dumps(result.plain(), indent=1), TABLE: format_result(result)}
+    for name, text in texts.items():
+        with name_file(folder / name):
+            (folder / name).write_text(f"{text}\n", encoding="utf-8")
+    with skip_without_package(f"no {PICTURE}"):
+        # altair takes its time to import
+        from zoo.benchmark.plots import save_figure
+
+        save_figure(result, folder / PICTURE)
+
+
+def prepare_folder(to: str) -> Path:
+    """Make the output folder. Raises RecipeError if it is not writable or holds other files."""
+    folder = Path(to)
+    try:
+        folder.mkdir(exist_ok=True)
+        check_writable(folder)
+        others = list_other_files(folder)
+        if (folder / NUMBERS).exists():
+            BenchResult.read(folder / NUMBERS)
+    except DataError as error:
+        raise RecipeError(ConfigIssue(ARGUMENT, "to", str(error), "name another folder")) from None
+    except OSError as error:
+        problem = f"{folder} cannot be written, {error.strerror or error}"
+        raise RecipeError(ConfigIssue(ARGUMENT, "to", problem, "name another folder")) from None
+    if others:
+        problem = f"{folder} holds other files, {others[0]} among them"
+        raise RecipeError(ConfigIssue(ARGUMENT, "to", problem, "name a folder of its own"))
+    return folder
+
+
+def list_other_files(folder: Path) -> list[str]:
+    """List the files of a folder that are not of a result."""
+    known = (NUMBERS, TABLE, PICTURE)
+    return sorted(path.name for path in folder.iterdir() if path.name not in known)
+
+
+# Tables
+
+
+def format_result(result: BenchResult) -> str:
+    """Format the conditions, a table for each measure and length, and zoo against its peers."""
+    result = escape_strings(result)
+    rows = merge_references(result.rows)
+    parts = [
+        format_heading(result),
+        *_format_training(result, rows),
+        *_format_decoding(result, rows),
+        *_format_layers(result, rows),
+        *_format_peers(rows),
+    ]
+    if result.excluded:
+        names = ", ".join(result.excluded)
+        parts.append(f"Left out, since they do not apply (bench.json says why): {names}")
+    errors = [
+        f"- {one.name}, {one.measure} at {one.length:,}: {one.error}" for one in rows if one.error
+    ]
+    if errors:
+        parts.append("Failed:\n\n" + "\n".join(errors))
+    return "\n\n".join(parts)
+
+
+def format_heading(result: BenchResult) -> str:
+    """Format the conditions of a benchmark in a few lines."""
+    shape, machine, options = result.shape, result.machine, result.options
+    length = "texts"
+    if shape["kind"] == "image":
+        length = f"{shape['length']} pixels, patch_size {shape['patch_size']}"
+    sizes = f"width {shape['dim']}, {shape['heads']} heads, {shape['depth']} layers"
+    compiled = "compiled" if shape["compile"] else "not compiled"
+    jitter = f", positions jittered by {options['jitter']}" if options.get("jitter") else ""
+    peers = "".join(f", {name} {version}" for name, version in machine.get("peers", {}).items())
+    versions = f"torch {machine['torch']}, zoo {result.zoo_version}{peers}"
+    lines = [
+        f"{shape['name']}: {sizes}, batch {shape['batch']}, {length}; "
+        f"{shape['precision']}, {compiled}{jitter}.",
+        f"{format_machine(machine)}; {versions}; {result.created}.",
+        f"Ratios to {result.reference} within each round: medians, and quartiles in brackets; "
+        f"{pluralize(options['rounds'], 'round')} at least.",
+    ]
+    return "\n".join(["PARTIAL: stopped before its end", *lines] if result.partial else lines)
+
+
+def _format_training(result: BenchResult, rows: Sequence[BenchRow]) -> Iterator[str]:
+    unit = "images" if result.shape["kind"] == "image" else "tokens"
+    for length in list_lengths(rows, "train", "memory"):
+        times = {row.name: row for row in select_rows(rows, "train", length)}
+        memories = {row.name: row for row in select_rows(rows, "memory", length)}
+        names = dict.fromkeys([*times, *memories])
+        if not names:
+            continue
+        head = ["model", "parameters", "step ms", "ratio", f"{unit}/s", "peak MB", "ratio"]
+        lines = [_list_training_cells(times.get(name), memories.get(name)) for name in names]
+        # columns that say something
+        kept = [column for column in range(len(head)) if any(line[column] for line in lines)]
+        lines = [[line[column] for column in kept] for line in lines]
+        table = format_markdown([head[column] for column in kept], lines)
+        yield f"## Training, {_format_length(result, length)}\n\n{table}"
+        yield from _format_backends([{**memories, **times}[name] for name in names])
+
+
+def _list_training_cells(time: BenchRow | None, memory: BenchRow | None) -> list[str]:
+    known = time or memory
+    assert known is not None
+    return [
+        known.name,
+        f"{known.parameters:,}",
+        _format_milliseconds(time),
+        _format_ratio(time),
+        f"{time.per_second:,.1f}" if time and time.per_second else "",
+        f"{median(memory.values) / MB:,.1f}" if memory else "",
+        f"{memory.ratio:.2f}" if memory and memory.ratio else "",
+    ]
+
+
+def _format_backends(rows: Sequence[BenchRow]) -> Iterator[str]:
+    """Say what computes attention of which models: in the table it would be too wide."""
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        if row.backend:
+            names.setdefault(row.backend, []).append(row.name)
+    if names:
+        lines = [f"- {backend}: {', '.join(own)}" for backend, own in names.items()]
+        yield "Attention is computed by\n\n" + "\n".join(lines)
+
+
+def _format_decoding(result: BenchResult, rows: Sequence[BenchRow]) -> Iterator[str]:
+    decoded = {row.name: row for row in select_rows(rows, "decode")}
+    contexts = list_lengths(rows, "context")
+    by_context = [
+        {row.name: row for row in select_rows(rows, "context", length)} for length in contexts
+    ]
+    names = dict.fromkeys(decoded)
+    for found in by_context:
+        names |= dict.fromkeys(found)
+    if not names:
+        return
+
+    head = ["model", "tokens/s", "ratio of time"]
+    head += [f"ms per token at {length:,}" for length in contexts]
+    if len(contexts) > 1:
+        head.append(f"{contexts[-1]:,} over {contexts[0]:,}")
+    lines = []
+    for name in names:
+        row, later = decoded.get(name), [found.get(name) for found in by_context]
+        rate = f"{row.per_second:,.1f}" if row and row.per_second else ""
+        line = [name, rate, _format_ratio(row), *map(_format_milliseconds, later)]
+        if len(contexts) > 1:
+            line.append(_divide(later[-1], later[0]))
+        lines.append(line)
+    options = result.options
+    title = f"{options['tokens']} tokens after {options['prompt']}, greedily, one sample"
+    yield f"## Decoding, {title}\n\n{format_markdown(head, lines)}"
+
+
+def _divide(one: BenchRow | None, other: BenchRow | None) -> str:
+    return f"{median(one.values) / median(other.values):.2f}" if one and other else ""
+
+
+def _format_layers(result: BenchResult, rows: Sequence[BenchRow]) -> Iterator[str]:
+    for length in list_lengths(rows, "layer"):
+        lines = [
+            [row.name, f"{row.parameters:,}", _format_milliseconds(row), _format_ratio(row)]
+            for row in select_rows(rows, "layer", length)
+        ]
+        table = format_markdown(["model", "parameters", "ms", "ratio"], lines)
+        title = f"One attention layer, forward and backward, {_format_length(result, length)}"
+        yield f"## {title}\n\n{table}"
+
+
+def _format_peers(rows: Sequence[BenchRow]) -> Iterator[str]:
+    """Format what peers take over what zoo takes: more than 1 if zoo takes less."""
+    known = {(row.measure, row.length, row.name): row for row in rows}
+    lines = []
+    for row in rows:
+        if row.counterpart_ratios and row.counterpart:
+            own = known[row.measure, row.length, row.counterpart]
+            ratio = _format_spread(row.counterpart_ratios)
+            values = [_format_value(own), _format_value(row), ratio]
+            lines.append([row.name, row.measure, f"{row.length:,}", *values])
+    if lines:
+        head = ["model", "measure", "length", "zoo", "peer", "peer / zoo"]
+        yield f"## Against peers\n\n{format_markdown(head, lines)}"
+
+
+def _format_value(row: BenchRow) -> str:
+    if row.unit == "bytes":
+        return f"{median(row.values) / MB:,.1f} MB"
+    return f"{_format_milliseconds(row)} ms"
+
+
+def _format_length(result: BenchResult, length: int) -> str:
+    if result.shape["kind"] == "image":
+        return f"{length} by {length} pixels"
+    return pluralize(length, "token")
+
+
+def _format_milliseconds(row: BenchRow | None) -> str:
+    return f"{median(row.values) * 1e3:,.1f}" if row else ""
+
+
+def _format_ratio(row: BenchRow | None) -> str:
+    return _format_spread(row.ratios) if row else ""
+
+
+def _format_spread(ratios: Sequence[float]) -> str:
+    if not ratios:
+        return ""
+    quartiles = compute_quartiles(ratios)
+    middle = f"{median(ratios):.2f}"
+    return f"{middle} ({quartiles[0]:.2f} to {quartiles[1]:.2f})" if quartiles else middle

@@ -1,0 +1,422 @@
+"""Run `zoo bench`: read its options, let all contenders take turns, write what was measured."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import math
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field, fields, replace
+from signal import Signals
+from typing import Annotated, Literal
+
+import torch
+
+from zoo.benchmark.measures import (
+    ContextMeasure,
+    DecodeMeasure,
+    LayerMeasure,
+    MemoryMeasure,
+    TrainMeasure,
+)
+from zoo.benchmark.models import build_peers, choose_contenders, list_contenders, read_versions
+from zoo.benchmark.protocol import (
+    SHAPES,
+    BenchMeasure,
+    Contender,
+    RunFacts,
+    Setting,
+    Trial,
+    run_rounds,
+)
+from zoo.benchmark.report import prepare_folder, write_result
+from zoo.benchmark.result import BenchResult, BenchRow
+from zoo.config import Recipe, recipe_files
+from zoo.config.command_line import parse_options
+from zoo.config.tree import collect_issues
+from zoo.errors import ARGUMENT, ConfigIssue, OptionError, RecipeError
+from zoo.options import Between
+from zoo.run.machine import describe_machine, is_out_of_memory
+from zoo.utils import Ticker, format_now, stop_on_signal
+from zoo.version import __version__
+
+log = logging.getLogger("zoo")
+
+Tell = Callable[[str], None]
+# 2**24 is more than any machine has, and few enough to multiply
+BenchCount = Annotated[int, Between(1, 16_777_216)]
+MeasureName = Literal["train", "memory", "decode", "layer"]
+# compiled graphs of one function at most, where each model of a group has its own
+MAX_GRAPHS = 256
+CONTEXT_STEPS = 16
+NO_RECIPE = "its models have the sizes of shape=...; name encodings, and time a recipe by zoo fit"
+SECTIONS = {field.name for field in fields(Recipe)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """Options of `zoo bench`."""
+
+    shape: Literal["vit_toy", "vit_s", "vit_b", "lm_toy", "lm_small", "lm_base", "lm_wide"] = (
+        "lm_small"
+    )
+    """Sizes of the models, and the batch that they run on."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the models run; auto takes a GPU if there is one."""
+    lengths: tuple[BenchCount, ...] | BenchCount | None = None
+    """Tokens of texts, or pixels along a side of images; null takes the length of the shape."""
+    measures: tuple[MeasureName, ...] | MeasureName = ("train", "memory")
+    """What is measured: training steps, peak memory, decoding, one attention layer."""
+    against: str | None = None
+    """The reference, an encoding; null takes none for images and rope for texts."""
+    rounds: BenchCount = 5
+    """Minimum number of rounds; in each, all models take turns."""
+    seconds: Annotated[float, Between(0)] = 0.0
+    """Minimum time for the rounds of one group of models."""
+    warmup: Annotated[int, Between(0, 16_777_216)] = 1
+    """Warmup rounds, which are not counted."""
+    together: Annotated[int, Between(2)] = 8
+    """Models that are held in memory at once and take turns, the reference among them."""
+    batch: BenchCount | None = None
+    """Batch size; null takes that of the shape."""
+    precision: Literal["32-true", "bf16-mixed"] | None = None
+    """Precision of matrix products; null takes that of the shape."""
+    compile: bool | None = None
+    """Whether to compile the models; null does as the shape says."""
+    jitter: Annotated[float, Between(0)] = 0.0
+    """Jitter of positions in training, in patches or tokens."""
+    peers: bool = True
+    """Whether to compare with other libraries that are installed, x-transformers and timm."""
+    prompt: BenchCount = 512
+    """Tokens of the prompt of measure decode."""
+    tokens: BenchCount = 256
+    """Tokens that measure decode generates."""
+    contexts: tuple[BenchCount, ...] = (256, 4096)
+    """Lengths of context after which measure decode also times single tokens."""
+    to: str = "bench"
+    """Output folder, for bench.json, bench.md and bench.png."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """Rounds at least, seconds until which more are run, and rounds of warmup."""
+
+    rounds: int
+    seconds: float
+    warmup: int
+
+
+class GroupRun:
+    """Contenders that take turns under one measure at one length.
+
+    What fails stops its own contender, and no other.
+    """
+
+    def __init__(
+        self, measure: BenchMeasure, setting: Setting, contenders: Sequence[Contender], tell: Tell
+    ) -> None:
+        self.measure, self.setting, self.contenders, self.tell = measure, setting, contenders, tell
+        self.runs: dict[str, Trial] = {}
+        self.facts: dict[str, RunFacts] = {}
+        self.errors: dict[str, str] = {}
+        self.values: list[list[float]] = []  # [rounds, contenders], NaN where one failed
+
+    def run(self, pace: Pace) -> None:
+        """Run all rounds, and free the models at the end, also if a signal stops it."""
+        try:
+            with _compile_freely() if self.setting.shape.compile else nullcontext():
+                for one in self.contenders:
+                    with self._catch_errors(one.name):
+                        prepared = self.measure.prepare(one, self.setting)
+                        self.runs[one.name], self.facts[one.name] = prepared
+                self._run_rounds(pace)
+        finally:
+            self.runs.clear()
+            _free_memory(self.setting.device)
+
+    def build_rows(self, group: int, reference: str) -> list[BenchRow]:
+        """Return a row for each contender, with the rounds that are done."""
+        return [self._build_row(one, group, reference) for one in self.contenders]
+
+    def _run_rounds(self, pace: Pace) -> None:
+        if not self.measure.is_repeated:
+            pace = Pace(rounds=1, seconds=0, warmup=0)
+        trials = [self._build_trial(one.name) for one in self.contenders]
+        for values in run_rounds(trials, pace.rounds, pace.seconds, pace.warmup):
+            self.values.append(values)
+
+    def _build_trial(self, name: str) -> Trial:
+        def run() -> float:
+            with self._catch_errors(name, f", round {len(self.values) + 1}"):
+                if name in self.runs:
+                    return self.runs[name]()
+            return math.nan
+
+        return run
+
+    @contextmanager
+    def _catch_errors(self, name: str, step: str = "") -> Iterator[None]:
+        length = self.setting.shape.length
+        self.tell(f"{self.measure.name} {length} {name}{step}")
+        try:
+            yield
+        except Exception as error:
+            # whatever it is: hours of others' rounds are not lost for it
+            self.errors[name] = _describe_error(error)
+            log.warning("%s, %s at %d: %s", name, self.measure.name, length, self.errors[name])
+            self.runs.pop(name, None)
+        else:
+            return
+        _free_memory(self.setting.device)
+
+    def _build_row(self, one: Contender, group: int, reference: str) -> BenchRow:
+        facts = self.facts.get(one.name, RunFacts())
+        return BenchRow(
+            measure=self.measure.name,
+            unit=self.measure.unit,
+            rate=self.measure.rate,
+            length=self.setting.shape.length,
+            name=one.name,
+            library=one.library,
+            counterpart=one.counterpart,
+            group=group,
+            amount=facts.amount,
+            parameters=facts.parameters,
+            backend=facts.backend,
+            error=self.errors.get(one.name),
+            values=tuple(value for value in self._values_of(one.name) if not math.isnan(value)),
+            ratios=self._ratios_of(one.name, reference),
+            counterpart_ratios=self._ratios_of(one.name, one.counterpart),
+        )
+
+    def _values_of(self, name: str) -> list[float]:
+        column = [one.name for one in self.contenders].index(name)
+        return [values[column] for values in self.values]
+
+    def _ratios_of(self, name: str, other: str | None) -> tuple[float, ...]:
+        """Return the ratios within each round that both were in."""
+        if other not in [one.name for one in self.contenders]:
+            return ()
+        pairs = zip(self._values_of(name), self._values_of(str(other)), strict=True)
+        return tuple(ours / theirs for ours, theirs in pairs if not math.isnan(ours + theirs))
+
+
+@dataclass
+class Benchmark:
+    """All measures at all lengths. `rows` grow while it runs, so that a signal loses none."""
+
+    groups: Sequence[Sequence[Contender]]
+    measures: Sequence[BenchMeasure]
+    lengths: Sequence[int]
+    setting: Setting
+    pace: Pace
+    tell: Tell
+    rows: list[BenchRow] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Run each group under each measure at each length."""
+        for measure in self.measures:
+            for length in measure.choose_lengths(self.setting, self.lengths):
+                setting = self.setting.with_length(length)
+                for number, group in enumerate(self.groups):
+                    self._run_group(measure, setting, number, group)
+
+    def _run_group(
+        self, measure: BenchMeasure, setting: Setting, number: int, group: Sequence[Contender]
+    ) -> None:
+        contenders = [one for one in group if measure.supports(one)]
+        group_run = GroupRun(measure, setting, contenders, self.tell)
+        try:
+            group_run.run(self.pace)
+        finally:
+            self.rows += group_run.build_rows(number, reference=group[0].name)
+
+
+def run_bench(
+    words: Sequence[str],
+    plugins: Sequence[str],
+    show: Callable[[BenchResult], None] = lambda result: None,
+) -> tuple[BenchResult, Signals | None]:
+    """Measure, and write the files of the output folder.
+
+    Args:
+        words: Encodings and `key=value` options, from the command line.
+        plugins: Plug-in packages, for the command that repeats it.
+        show: Called with the result before it is written, which a full disk may prevent.
+
+    Returns:
+        The result, and the signal that stopped it, if one did; the result is `partial` then.
+
+    Raises:
+        RecipeError: Something is wrong with the options or the encodings; nothing was measured.
+    """
+    own = [word for word in words if "=" in word and word.partition("=")[0].isidentifier()]
+    names = [word for word in words if word not in own]
+    options = _parse(own, names)
+    setting = _build_setting(options)
+    lengths = _list_lengths(options) or (setting.shape.length,)
+    measures = _build_measures(options, setting)
+
+    contenders, excluded = choose_contenders(names, options.against, setting, lengths)
+    folder = prepare_folder(options.to)
+    if options.peers:
+        contenders += build_peers(setting.shape, [one.name for one in contenders])
+
+    benchmark = Benchmark(
+        form_groups(contenders, contenders[0].name, options.together),
+        measures,
+        lengths,
+        setting,
+        Pace(rounds=options.rounds, seconds=options.seconds, warmup=options.warmup),
+        Ticker(),
+    )
+    with stop_on_signal() as received:
+        benchmark.run()
+    benchmark.tell("")
+
+    flags = [word for plugin in plugins for word in ("--plugin", plugin)]
+    result = BenchResult(
+        zoo_version=__version__,
+        command=shlex.join(["zoo", "bench", *words, *flags]),
+        created=format_now(),
+        machine={**describe_machine(setting.device), "peers": read_versions(contenders)},
+        shape={"name": options.shape, **asdict(setting.shape)},
+        options=asdict(options),
+        reference=contenders[0].name,
+        excluded=excluded,
+        rows=tuple(benchmark.rows),
+        partial=bool(received),
+    )
+    show(result)
+    write_result(result, folder)
+    return result, next(iter(received), None)
+
+
+def form_groups(
+    contenders: Sequence[Contender], reference: str, together: int
+) -> list[list[Contender]]:
+    """Divide contenders into groups, each of which begins with the reference.
+
+    Models of other libraries are in the group of the model that they are compared with. A group
+    has more than `together` only if one model and its counterparts are more.
+    """
+    first = next(one for one in contenders if one.name == reference)
+    others = [one for one in contenders if one.counterpart is None and one is not first]
+    groups = [[first, *_list_peers(contenders, reference)]]
+    for one in others:
+        party = [one, *_list_peers(contenders, one.name)]
+        if len(groups[-1]) > 1 and len(groups[-1]) + len(party) > together:
+            groups.append([first])
+        groups[-1] += party
+    return groups
+
+
+def _list_peers(contenders: Sequence[Contender], name: str) -> list[Contender]:
+    return [one for one in contenders if one.counterpart == name]
+
+
+def _parse(own: Sequence[str], names: Sequence[str]) -> BenchOptions:
+    """Return the options. Raises RecipeError with all that is wrong with any word by itself."""
+    issues: list[ConfigIssue] = []
+    options = BenchOptions()
+    with collect_issues(issues):
+        options = BenchOptions(**parse_options(own, [BenchOptions])[0])
+    if options.device == "cuda" and not torch.cuda.is_available():
+        issues.append(
+            ConfigIssue(ARGUMENT, "device", "torch finds no GPU here", "write device=cpu")
+        )
+    issues += [
+        ConfigIssue(ARGUMENT, word, "zoo bench takes no recipe", NO_RECIPE)
+        for word in names
+        if is_of_recipe(word)
+    ]
+    with collect_issues(issues):
+        list_contenders([word for word in names if not is_of_recipe(word)])
+    if issues:
+        raise RecipeError(*issues)
+    return options
+
+
+def is_of_recipe(word: str) -> bool:
+    """Return whether a word names a recipe, or overrides one: `model.name=timm`, `~model`."""
+    key = word.lstrip("~").partition("=")[0].partition(".")[0]
+    return word in recipe_files() or (("=" in word or "~" in word) and key in SECTIONS)
+
+
+def _build_setting(options: BenchOptions) -> Setting:
+    shape = SHAPES[options.shape]
+    shape = replace(
+        shape,
+        batch=shape.batch if options.batch is None else options.batch,
+        precision=shape.precision if options.precision is None else options.precision,
+        compile=shape.compile if options.compile is None else options.compile,
+    )
+    device = options.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return Setting(shape=shape, device=device, jitter=options.jitter)
+
+
+def _list_lengths(options: BenchOptions) -> tuple[int, ...]:
+    lengths = options.lengths
+    return tuple(sorted({lengths} if isinstance(lengths, int) else {*(lengths or ())}))
+
+
+def _build_measures(options: BenchOptions, setting: Setting) -> list[BenchMeasure]:
+    names = options.measures
+    names = (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
+    if not names:
+        raise RecipeError(
+            ConfigIssue(
+                ARGUMENT,
+                "measures",
+                "the list is empty",
+                "choose from train, memory, decode, layer",
+            )
+        )
+    if "decode" in names and setting.shape.kind != "text":
+        raise RecipeError(
+            ConfigIssue(
+                ARGUMENT,
+                "measures",
+                "images are not decoded",
+                "leave decode out, or write shape=lm_small",
+            )
+        )
+
+    known: dict[str, list[BenchMeasure]] = {
+        "train": [TrainMeasure(setting.shape.unit)],
+        "memory": [MemoryMeasure()],
+        "decode": [DecodeMeasure(prompt=options.prompt, tokens=options.tokens)],
+        "layer": [LayerMeasure()],
+    }
+    if options.contexts:
+        runs = options.rounds + options.warmup + 1
+        known["decode"].append(
+            ContextMeasure(contexts=options.contexts, steps=CONTEXT_STEPS, runs=runs)
+        )
+    return [measure for name in names for measure in known[name]]
+
+
+def _describe_error(error: Exception) -> str:
+    """Describe an error in one line."""
+    if is_out_of_memory(error):
+        return "out of memory"
+    text = str(error).strip().partition("\n")[0]
+    return text if isinstance(error, OptionError) else f"{type(error).__name__}: {text}"
+
+
+@contextmanager
+def _compile_freely() -> Iterator[None]:
+    """Let torch compile every model of a group, however many there were before it."""
+    torch.compiler.reset()
+    with torch._dynamo.config.patch(recompile_limit=MAX_GRAPHS, fail_on_recompile_limit_hit=True):
+        yield
+
+
+def _free_memory(device: str) -> None:
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()

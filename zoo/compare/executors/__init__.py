@@ -1,1 +1,0 @@
-"""Executors: what runs the cells of a comparison, one per file."""

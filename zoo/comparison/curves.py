@@ -1,0 +1,284 @@
+"""Charts of a comparison, for its page and its figures.
+
+By size, by position, in training, by cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import isfinite, nan
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from zoo.comparison.ranking import collect_values, measure_compute, rank_variants
+from zoo.comparison.results import BY, TRAINED, Comparison, ComparisonCell, Variant
+from zoo.comparison.statistics import estimate_mean
+from zoo.comparison.text import capitalize, format_measure, name_condition, read_size
+from zoo.reporting.panel import Line, LineChart, Points, Scale, fit_height
+
+BINS = 48  # of positions, so that each point is a mean of many tokens
+SPARSE = 8  # no curve if fewer than one position in so many has a loss, as if only an answer counts
+FEW_LINES = 8  # lines whose colours have names
+
+
+def order_for_drawing(comparison: Comparison) -> tuple[Variant, ...]:
+    """Return the variants as listed; many of them from last to first under the last condition.
+
+    The colours of many lie on a ramp, whose darkest is that of the last line.
+    """
+    if len(comparison.variants) <= FEW_LINES or len(comparison.axes) > 1:
+        return comparison.variants
+    return tuple(
+        one.variant for one in reversed(rank_variants(comparison, comparison.conditions[-1]))
+    )
+
+
+def group_by_first_axis(
+    comparison: Comparison, variants: Sequence[Variant]
+) -> dict[str, list[Variant]]:
+    """Group variants by their value of the first axis if there are several axes, else under ""."""
+    key = comparison.axes[0].key if len(comparison.axes) > 1 else None
+    groups: dict[str, list[Variant]] = {}
+    for variant in variants:
+        groups.setdefault(variant.values.get(key, "") if key else "", []).append(variant)
+    return groups
+
+
+def by_size(comparison: Comparison) -> tuple[LineChart, ...]:
+    """Return the metric against resolution or length, with its interval.
+
+    There is a chart for the models as they are and one for each extrapolation method, with the
+    models as they are at the sizes that a method leaves alone. Nothing is returned for fewer than
+    two sizes. Of two conditions of one size, as where windows slide, the one that was measured as
+    the others counts.
+    """
+    plain = {
+        found: condition
+        for condition in comparison.conditions
+        if (found := read_size(comparison, condition)) is not None
+    }
+    if len(plain) < 2:
+        return ()
+    charts = [*_charts_by_size(comparison, plain, "")]
+    for method in comparison.extrapolation_methods:
+        changed = {size: f"{condition}{BY}{method}" for size, condition in plain.items()}
+        measured = {
+            size: condition
+            for size, condition in changed.items()
+            if condition in comparison.condition_kinds
+        }
+        charts += _charts_by_size(comparison, plain | measured, f", by {method}")
+    # one scale for all, as they are to be compared
+    shared = fit_height(_list_heights(line for chart in charts for line in chart.lines))
+    return tuple(replace(chart, y_scale=shared) for chart in charts)
+
+
+def by_position(comparison: Comparison) -> tuple[LineChart, ...]:
+    """Return losses by position in the window, means of seeds and of neighbouring tokens.
+
+    There is a chart for each condition that has them.
+    """
+    charts = (_charts_by_position(comparison, condition) for condition in comparison.conditions)
+    return tuple(chart for found in charts for chart in found)
+
+
+def in_training(comparison: Comparison) -> tuple[LineChart, ...]:
+    """Return the monitored metric against steps: the mean of seeds, and the band they lie in."""
+    y = "validation, as monitored"
+    return _fill(
+        comparison, LineChart(title="In training", x="step", y=y, lines=()), _line_of_steps
+    )
+
+
+def in_training_compute(comparison: Comparison, unit: str = "seconds") -> tuple[LineChart, ...]:
+    """Return the monitored metric against compute, for variants whose steps differ in it.
+
+    Compute is steps times the variant's mean of a step, so that its seeds share their x.
+
+    Args:
+        comparison: The comparison.
+        unit: seconds or FLOPs.
+    """
+    costs = {one.name: measure_compute(comparison, one, unit) for one in comparison.variants}
+    if len({one for one in costs.values() if one}) < 2:
+        return ()
+
+    def draw(variant: Variant) -> Line | None:
+        line, step = _line_of_steps(variant), costs[variant.name]
+        return replace(line, x=line.x * step) if line and step else None
+
+    title = "time" if unit == "seconds" else unit
+    chart = LineChart(
+        title=f"In training, by {title}", x=unit, y="validation, as monitored", lines=()
+    )
+    return _fill(comparison, chart, draw)
+
+
+COSTS: Mapping[str, tuple[str, Callable[[ComparisonCell], float | None]]] = {
+    "time of a step": ("ms, median", lambda cell: cell.step_seconds and cell.step_seconds * 1e3),
+    "memory": ("MiB, peak", lambda cell: cell.peak_memory and cell.peak_memory / 2**20),
+    "parameters": ("thousands", lambda cell: cell.parameters and cell.parameters / 1e3),
+    "operations": ("MFLOPs, forward", lambda cell: cell.flops and cell.flops / 1e6),
+}
+
+
+def by_cost(comparison: Comparison, condition: str = TRAINED) -> tuple[Points, ...]:
+    """Return the metric against each cost in which variants differ, a point for each variant."""
+    return tuple(
+        _points_by_cost(comparison, condition, title)
+        for title in COSTS
+        if len(_distinct_costs(comparison, title)) > 1
+    )
+
+
+def mean_of(variant: Variant, pick: Callable[[ComparisonCell], float | None]) -> float | None:
+    """Return the mean of what is known of a variant's cells."""
+    found = [one for cell in variant.cells if (one := pick(cell)) is not None and isfinite(one)]
+    return fmean(found) if found else None
+
+
+def _fill(
+    comparison: Comparison, chart: LineChart, draw: Callable[[Variant], Line | None]
+) -> tuple[LineChart, ...]:
+    """Return a chart for each group, with a line for each variant that has one, on one scale.
+
+    Bands are left out where they could not be told apart.
+    """
+    groups = group_by_first_axis(comparison, order_for_drawing(comparison))
+    lines: dict[str, Line] = {}
+    for group in groups.values():
+        for number, variant in enumerate(group):
+            if line := draw(variant):
+                band = line.band if len(group) <= FEW_LINES else None
+                lines[variant.name] = replace(line, colour=number, shades=len(group), band=band)
+
+    heights = _list_heights(lines.values())
+    found = []
+    for title, group in groups.items():
+        drawn = tuple(lines[one.name] for one in group if one.name in lines)
+        if drawn:
+            shown = chart.title if len(groups) == 1 else title
+            found.append(replace(chart, title=shown, lines=drawn, y_scale=fit_height(heights)))
+    return tuple(found)
+
+
+def _list_heights(lines: Iterable[Line]) -> list[Tensor]:
+    return [part for line in lines for part in (line.y, *(line.band or ()))]
+
+
+def _find_trained(comparison: Comparison) -> tuple[float, str] | None:
+    trained = read_size(comparison, TRAINED)
+    return None if trained is None else (trained, "training")
+
+
+def _distinct_costs(comparison: Comparison, title: str) -> set[float]:
+    found = (mean_of(variant, COSTS[title][1]) for variant in comparison.variants)
+    return {one for one in found if one is not None}
+
+
+def _points_by_cost(comparison: Comparison, condition: str, title: str) -> Points:
+    unit, pick = COSTS[title]
+    groups = {}
+    for variant in order_for_drawing(comparison):
+        found, cost = collect_values(variant, condition, comparison.measure), mean_of(variant, pick)
+        reached = fmean(found.values()) if found else None
+        groups[variant.name] = (_to_tensor([cost]), _to_tensor([reached]))
+    y = f"{format_measure(comparison)}, {name_condition(comparison, condition)}"
+    return Points(title=title.capitalize(), x=f"{title}, {unit}", y=y, groups=groups)
+
+
+def _charts_by_size(
+    comparison: Comparison, conditions: Mapping[float, str], suffix: str
+) -> tuple[LineChart, ...]:
+    sizes = sorted(conditions.items())
+    is_image = "resolutions" in comparison.condition_kinds.values()
+    x = "resolution, pixels" if is_image else "length of windows, tokens"
+    title = f"{capitalize(format_measure(comparison))} by {x.partition(',')[0]}"
+    chart = LineChart(
+        title=f"{title}{suffix}",
+        x=x,
+        y=format_measure(comparison),
+        lines=(),
+        x_scale=Scale(
+            sizes[0][0], sizes[-1][0], log=not is_image, ticks=tuple(size for size, _ in sizes)
+        ),
+        rule=_find_trained(comparison),
+    )
+    found = _fill(comparison, chart, lambda variant: _line_by_size(comparison, variant, sizes))
+    return tuple(
+        one if one.title == chart.title else replace(one, title=f"{one.title}{suffix}")
+        for one in found
+    )
+
+
+def _line_by_size(
+    comparison: Comparison, variant: Variant, sizes: Sequence[tuple[float, str]]
+) -> Line | None:
+    found = [tuple(collect_values(variant, one, comparison.measure).values()) for _, one in sizes]
+    means = [estimate_mean(one, comparison.bounds) if one else None for one in found]
+    if not any(means):
+        return None
+    mean = _to_tensor([one.mean if one else None for one in means])
+    low = _to_tensor([one.low if one else None for one in means])
+    high = _to_tensor([one.high if one else None for one in means])
+    x = torch.tensor([size for size, _ in sizes])
+    return Line(variant.name, x, mean, (low, high) if low.isfinite().any() else None)
+
+
+def _line_of_steps(variant: Variant) -> Line | None:
+    found: dict[int, list[float]] = {}
+    for cell in variant.cells:
+        for step, value in cell.curve:
+            found.setdefault(step, []).append(value if isfinite(value) else nan)
+    if not found:
+        return None
+    steps = sorted(found)
+    mean, low, high = (
+        _to_tensor([pick(found[step]) for step in steps]) for pick in (fmean, min, max)
+    )
+    band = (low, high) if len(variant.cells) > 1 else None
+    return Line(variant.name, torch.tensor(steps), mean, band)
+
+
+def _charts_by_position(comparison: Comparison, condition: str) -> tuple[LineChart, ...]:
+    def line(variant: Variant) -> Line | None:
+        rows = [
+            cell.position_losses[condition]
+            for cell in variant.cells
+            if cell.position_losses.get(condition)
+        ]
+        if all((len(row) - row.count(None)) * SPARSE < len(row) for row in rows):
+            return None
+        x, y = zip(*_bin(rows), strict=True)
+        return Line(variant.name, torch.tensor(x), _to_tensor(y))
+
+    name = name_condition(comparison, condition)
+    chart = LineChart(
+        title=f"Windows of {name}",
+        x="position in the window",
+        y="loss",
+        lines=(),
+        rule=None if condition == TRAINED else _find_trained(comparison),
+    )
+    found = _fill(comparison, chart, line)
+    return tuple(
+        one if one.title == chart.title else replace(one, title=f"{one.title}, {name}")
+        for one in found
+    )
+
+
+def _bin(rows: Sequence[Sequence[float | None]]) -> Iterator[tuple[float, float]]:
+    """Yield position and mean of runs of neighbouring positions, over all seeds."""
+    longest = max(map(len, rows))
+    run = max(1, longest // BINS)
+    for start in range(0, longest, run):
+        parts = [row[start : start + run] for row in rows]
+        found = [one for part in parts for one in part if one is not None and isfinite(one)]
+        yield start + (min(run, longest - start) - 1) / 2, fmean(found) if found else nan
+
+
+def _to_tensor(found: Sequence[float | None]) -> Tensor:
+    return torch.tensor([nan if one is None else one for one in found], dtype=torch.float64)

@@ -1,0 +1,219 @@
+"""How cells differ from the others besides the values that vary, from what their files say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from zoo.comparison.cell_files import CellRecord
+from zoo.comparison.grid import ENCODING, is_below
+from zoo.comparison.results import ComparisonCell, Flag, Variant
+from zoo.comparison.text import join_names
+
+ORDER, BATCH = "order of samples", "first batch"
+MAX_NAMES = 3
+# share of the parameters up to which a difference is minor
+MINOR_SHARE = 0.01
+
+Start = Mapping[str, tuple[Hashable, Hashable]]
+"""{what a cell began with: (what must be equal for two of them to be comparable, digest)}"""
+
+Pick = Callable[[CellRecord], Sequence[Hashable]]
+"""Returns the values of a cell that should be the same in all cells."""
+
+
+def mark_different_starts(
+    records: Sequence[CellRecord], varied: Iterable[str]
+) -> list[ComparisonCell]:
+    """Return the cells, each with what of its start differs from most cells of the same seed.
+
+    Weights are compared if their shapes agree. Those of encodings are left out if encodings vary:
+    with another option they may begin otherwise.
+
+    Args:
+        records: All cells.
+        varied: The keys that vary.
+    """
+    ignores_encodings = any(is_below(key, ENCODING) for key in varied)
+    starts = [_read_start(record, ignores_encodings) for record in records]
+
+    digests: dict[Hashable, Counter[Hashable]] = {}
+    for record, start in zip(records, starts, strict=True):
+        for name, (shape, digest) in start.items():
+            digests.setdefault((record.cell.seed, name, shape), Counter())[digest] += 1
+
+    cells = []
+    for record, start in zip(records, starts, strict=True):
+        different = []
+        for name, (shape, digest) in start.items():
+            if _find_most_common(digests[record.cell.seed, name, shape]) != digest:
+                different.append(name)
+        cells.append(replace(record.cell, different_start=tuple(different)))
+    return cells
+
+
+def count_shared_weights(records: Sequence[CellRecord]) -> int:
+    """Count the weights that all variants have, by name and shape, with equal initial values.
+
+    They are equal if, for each seed, they began equal in all cells that have begun.
+    """
+    begun = [(one.cell.seed, _read_start(one)) for one in records if one.files.start]
+    if not begun:
+        return 0
+    shapes = [{(name, shape) for name, (shape, _) in start.items()} for _, start in begun]
+    seeds = {seed for seed, _ in begun}
+    count = 0
+    for name, _ in set.intersection(*shapes) - {(ORDER, ()), (BATCH, ())}:
+        digests = {(seed, start[name][1]) for seed, start in begun}
+        count += len(digests) == len(seeds)
+    return count
+
+
+def find_flags(
+    variants: Sequence[Variant], records: Sequence[CellRecord]
+) -> dict[str, tuple[Flag, ...]]:
+    """Return {variant: flags}: other differences than its values, different starts, failures."""
+    found: dict[str, list[Flag]] = {variant.name: [] for variant in variants}
+    for name, flag in _flag_parameters(records):
+        found[name].append(flag)
+
+    varied = {key for variant in variants for key in variant.values}
+    for kind, pick in EQUAL.items():
+        causes = EXPECTED_CAUSES.get(kind, ())
+        if any(is_below(key, cause) for key in varied for cause in causes):
+            continue
+        for name, flag in _flag_unequal(records, kind, pick):
+            found[name].append(flag)
+
+    for variant in variants:
+        found[variant.name] += [*_flag_starts(variant.cells), *_flag_failures(variant.cells)]
+    return {name: tuple(dict.fromkeys(flags)) for name, flags in found.items()}
+
+
+def _read_start(record: CellRecord, ignores_encodings: bool = False) -> Start:
+    start = record.files.start
+    found: dict[str, tuple[Hashable, Hashable]] = {}
+    for name, one in start.get("weights", {}).items():
+        if one and not (ignores_encodings and "encoding" in name.split(".")):
+            *shape, digest = one
+            found[name] = tuple(shape), digest
+    if not any(start.get("weights", {}).values()):
+        return {}
+    if start.get("order"):
+        found[ORDER] = (), start["order"]
+    if start.get("batch"):
+        found[BATCH] = (), start["batch"]
+    return found
+
+
+def _flag_failures(cells: Sequence[ComparisonCell]) -> Iterator[Flag]:
+    for cell in cells:
+        if cell.state == "failed":
+            reason = f": {cell.error}" if cell.error else ""
+            yield Flag("failed seeds", f"seed {cell.seed} failed{reason}")
+
+
+def _flag_starts(cells: Sequence[ComparisonCell]) -> Iterator[Flag]:
+    """Flag different starts; seeds with the same differences share a line."""
+    seeds: dict[tuple[str, ...], list[str]] = {}
+    for cell in cells:
+        if cell.different_start:
+            seeds.setdefault(cell.different_start, []).append(str(cell.seed))
+    for names, own in seeds.items():
+        word = "seed" if len(own) == 1 else "seeds"
+        different = join_names(names, MAX_NAMES)
+        text = f"{word} {join_names(own)} did not start as the others: {different}"
+        yield Flag("start", text)
+
+
+def _flag_parameters(records: Sequence[CellRecord]) -> Iterator[tuple[str, Flag]]:
+    counts = {
+        one.variant: one.cell.parameters for one in records if one.cell.parameters is not None
+    }
+    usual, owner = _find_usual_count(counts)
+    for name, count in counts.items():
+        difference = abs(count - usual)
+        if difference:
+            word = "more" if count > usual else "fewer"
+            text = f"{difference:,} {word} parameters than {owner}"
+            is_minor = difference <= MINOR_SHARE * usual
+            bound = f", within {100 * MINOR_SHARE:g} %" if is_minor else ""
+            yield name, Flag("parameters", f"{text}{bound}", is_minor)
+
+
+def _find_usual_count(counts: Mapping[str, int]) -> tuple[int, str]:
+    """Return the most frequent count, the first listed of equally frequent ones, and who has it."""
+    if not counts:
+        return 0, "most"
+    usual, owners = Counter(counts.values()).most_common(1)[0]
+    first = next(name for name, count in counts.items() if count == usual)
+    return usual, "most" if owners > 1 else first
+
+
+def _flag_unequal(
+    records: Sequence[CellRecord], kind: str, pick: Pick
+) -> Iterator[tuple[str, Flag]]:
+    """Flag the variants of which a cell has another value than most cells."""
+    values = []
+    for record in records:
+        for value in dict.fromkeys(pick(record)):
+            if value not in (None, ""):
+                values.append((record.variant, value))
+    usual = _find_most_common(Counter(value for _, value in values)) if values else None
+    for name, value in values:
+        if value != usual:
+            yield name, Flag(kind, f"{kind}: {value}, most have {usual}")
+
+
+def _pick_environment(*keys: str) -> Pick:
+    """Pick a value of the environment, of the first attempt at a cell and of its last."""
+
+    def pick(record: CellRecord) -> list[Hashable]:
+        files = record.files
+        return [_look_up(one, keys) for one in (files.environment, files.end.get("environment"))]
+
+    return pick
+
+
+def _look_up(found: Any, keys: Sequence[str]) -> Hashable:
+    for key in keys:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return ", ".join(map(str, found)) if isinstance(found, list) else found
+
+
+def _pick_commits(record: CellRecord) -> list[Hashable]:
+    commits = _pick_environment("git", "commit")(record)
+    changes = _pick_environment("git", "changed")(record)
+    found: list[Hashable] = []
+    for commit, is_changed in zip(commits, changes, strict=True):
+        suffix = " with changes" if is_changed else ""
+        found.append(f"{str(commit)[:12]}{suffix}" if commit else None)
+    return found
+
+
+def _find_most_common(counts: Counter[Hashable]) -> Hashable:
+    return counts.most_common(1)[0][0]
+
+
+EQUAL: Mapping[str, Pick] = {
+    "attention": lambda one: [", ".join(one.cell.backends)],
+    "steps": lambda one: [one.cell.steps],
+    "device": lambda one: [one.files.start.get("device"), one.files.end.get("device")],
+    "GPUs": _pick_environment("devices", "cuda"),
+    "threads": _pick_environment("devices", "threads"),
+    "processes": _pick_environment("processes"),
+    "torch": _pick_environment("packages", "torch"),
+    "zoo": _pick_environment("zoo"),
+    "commit": _pick_commits,
+}
+"""{kind of a flag: what should be equal in all cells}"""
+
+EXPECTED_CAUSES: Mapping[str, Sequence[str]] = {
+    "steps": ("trainer", "data"),
+    "device": ("trainer.accelerator",),
+    "GPUs": ("trainer.accelerator",),
+    "threads": ("trainer.num_threads",),
+}
+"""{kind of a flag: keys that, if they vary, are expected to change it}"""

@@ -1,0 +1,372 @@
+"""Hypotheses of a comparison: written before anything is trained, judged by corrected intervals.
+
+They are kept in a file of the output folder, beside the time at which each was written and the
+number of runs that had ended by then. A hypothesis that comes later, or is left out later, is
+told as such wherever the verdicts are shown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from zoo import files
+from zoo.comparison.ranking import collect_values
+from zoo.comparison.results import BY, TRAINED, Comparison, find_direction, has_shape
+from zoo.comparison.statistics import Estimate, compare_named, excludes_zero, measure_noise
+from zoo.config import Recipe
+from zoo.errors import ARGUMENT, ConfigIssue, DataError, OptionError, RecipeError, nearest
+from zoo.reporting.numbers import format_fixed
+from zoo.reporting.tables import format_markdown
+from zoo.run.build import build_data
+from zoo.run.conditions import list_sizes
+from zoo.utils import format_now
+
+log = logging.getLogger("zoo")
+
+HYPOTHESES = "hypotheses.json"
+METRICS = ("accuracy", "exact", "loss")
+DECIMALS = 4
+SHAPE = {"hypotheses": [{"text": str, "written": str, "runs_ended": int, "withdrawn": str}]}
+FORM = re.compile(
+    r"(?P<one>.+?)\s+(?P<sign>[<>])\s+(?P<other>.+?)(?:\s+by\s+(?P<margin>\d[\d.]*))?"
+    r"(?:\s+on\s+(?:test/)?(?P<metric>\w+))?(?:\s+at\s+(?P<condition>.+))?"
+)
+EXAMPLE = "write hypotheses=[rope > none, rope > none by 0.01 on accuracy at 256]"
+
+HypothesisVerdict = Literal["held", "not held", "undecided"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hypothesis:
+    """A claim: the metric of one variant is above or below that of another by a margin or more."""
+
+    text: str
+    one: str
+    sign: Literal["<", ">"]
+    other: str
+    margin: float
+    metric: str
+    """Empty for the compared one."""
+    condition: str
+    """Empty for the training size."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedHypothesis:
+    """A hypothesis as the output folder keeps it."""
+
+    text: str
+    written: str
+    """UTC."""
+    runs_ended: int
+    """Number of trials and cells that had ended when the hypothesis was written."""
+    withdrawn: str = ""
+    """When a later command no longer had it, UTC."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """The verdict on a hypothesis, with the difference over seeds that decided it."""
+
+    hypothesis: RecordedHypothesis
+    verdict: HypothesisVerdict
+    difference: Estimate | None
+    """First variant minus second, less the margin, with its simultaneous interval."""
+    p_value: float | None
+    """Corrected for all hypotheses."""
+    reason: str
+    """Why it is undecided."""
+
+    @classmethod
+    def undecided(cls, hypothesis: RecordedHypothesis, reason: str) -> Self:
+        """Return that nothing can be said."""
+        return cls(
+            hypothesis=hypothesis, verdict="undecided", difference=None, p_value=None, reason=reason
+        )
+
+
+def parse_hypothesis(text: str) -> Hypothesis:
+    """Return a hypothesis. Raises RecipeError if the text is none."""
+    found = FORM.fullmatch(text.strip())
+    try:
+        margin = float((found and found["margin"]) or 0)
+    except ValueError:
+        found = None
+    if found is None:
+        raise _refuse(f"{text!r} is no hypothesis", EXAMPLE)
+    return Hypothesis(
+        text=" ".join(text.split()),
+        one=found["one"],
+        sign=">" if found["sign"] == ">" else "<",
+        other=found["other"],
+        margin=margin,
+        metric=found["metric"] or "",
+        condition=found["condition"] or "",
+    )
+
+
+def check_hypotheses(texts: Sequence[str], names: Sequence[str], recipe: Recipe) -> None:
+    """Raise RecipeError for all hypotheses about unknown variants, metrics or conditions."""
+    issues: list[ConfigIssue] = []
+    conditions = list_planned_conditions(recipe)
+    for text in texts:
+        try:
+            found = parse_hypothesis(text)
+        except RecipeError as error:
+            issues += error.issues
+            continue
+        known = {
+            "variant": ((found.one, found.other), names),
+            "metric": ((found.metric,), METRICS),
+            "condition": ((found.condition,), conditions),
+        }
+        for kind, (words, allowed) in known.items():
+            for word in words:
+                if word and word not in allowed:
+                    problem = f"{text!r}: there is no {kind} {word!r} here"
+                    issues.append(
+                        ConfigIssue(ARGUMENT, "hypotheses", problem, nearest(word, allowed))
+                    )
+        if found.one == found.other:
+            problem = f"{text!r}: compares a variant with itself"
+            issues.append(ConfigIssue(ARGUMENT, "hypotheses", problem, EXAMPLE))
+    if len({" ".join(text.split()) for text in texts}) < len(texts):
+        issues.append(ConfigIssue(ARGUMENT, "hypotheses", "one is listed twice", "list it once"))
+    if issues:
+        raise RecipeError(*issues)
+
+
+def list_planned_conditions(recipe: Recipe) -> list[str]:
+    """Return the names of the conditions that a recipe asks for, as results will have them."""
+    evaluate = recipe.evaluate
+    try:
+        sizes = [*list_sizes(recipe, build_data(recipe).spec)]
+    except OptionError:
+        # reported with the other issues of the recipe
+        sizes = []
+    methods = [f"{size}{BY}{one}" for size in sizes for one in evaluate.extrapolation or ()]
+    return [*sizes, *(evaluate.data_variants or {}), *methods]
+
+
+def _refuse(problem: str, remedy: str) -> RecipeError:
+    return RecipeError(ConfigIssue(ARGUMENT, "hypotheses", problem, remedy))
+
+
+def record_hypotheses(texts: Sequence[str], folder: Path, runs_ended: int, measure: str) -> None:
+    """Write the hypotheses into the output folder; log what they mean, and what changed.
+
+    Args:
+        texts: The hypotheses of this command.
+        folder: The output folder.
+        runs_ended: How many trials and cells have ended.
+        measure: The compared metric, such as test/loss.
+    """
+    texts = [" ".join(text.split()) for text in texts]
+    recorded = {one.text: one for one in read_hypotheses(folder)}
+    if not texts and not recorded:
+        return
+    now = format_now()
+    for text in texts:
+        if text not in recorded:
+            recorded[text] = RecordedHypothesis(text=text, written=now, runs_ended=runs_ended)
+            if runs_ended:
+                log.info("hypothesis added after %d runs had ended: %s", runs_ended, text)
+        elif recorded[text].withdrawn:
+            recorded[text] = replace(recorded[text], withdrawn="")
+    for text, one in recorded.items():
+        if text not in texts and not one.withdrawn:
+            recorded[text] = replace(one, withdrawn=now)
+            log.info("hypothesis withdrawn: %s", text)
+
+    files.write_json(
+        {"hypotheses": [asdict(one) for one in recorded.values()]}, folder / HYPOTHESES
+    )
+    for text in texts:
+        log.info("hypothesis %s", explain_claim(parse_hypothesis(text), measure))
+    log.info(
+        "%d hypotheses in %s, SHA-256 of their texts: %s",
+        len(recorded),
+        folder / HYPOTHESES,
+        hash_hypotheses(recorded.values()),
+    )
+
+
+def explain_claim(claim: Hypothesis, measure: str) -> str:
+    """Say which variant a claim calls better: of a loss, the one that is below."""
+    metric = claim.metric or measure.removeprefix("test/")
+    is_above = claim.sign == ">"
+    is_better = is_above == (find_direction(metric) == "high")
+    return (
+        f"{claim.text}: {metric} of {claim.one} is {'above' if is_above else 'below'} that of "
+        f"{claim.other}, so {claim.one} is {'better' if is_better else 'worse'}"
+    )
+
+
+def read_hypotheses(folder: Path) -> tuple[RecordedHypothesis, ...]:
+    """Return the hypotheses of an output folder; none if it has no file of them.
+
+    Raises:
+        DataError: The file holds something else.
+    """
+    path = folder / HYPOTHESES
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: holds no hypotheses: {error}") from None
+    try:
+        if not has_shape(found, SHAPE):
+            raise TypeError
+        return tuple(RecordedHypothesis(**one) for one in found["hypotheses"])
+    except (TypeError, KeyError):
+        raise DataError(f"{path}: holds no hypotheses") from None
+
+
+def hash_hypotheses(hypotheses: Iterable[RecordedHypothesis]) -> str:
+    """Return the SHA-256 of the texts, to be published before a run."""
+    return hashlib.sha256("\n".join(one.text for one in hypotheses).encode()).hexdigest()
+
+
+def judge_hypotheses(comparison: Comparison) -> list[Judgement]:
+    """Judge all hypotheses, corrected for their number (Holm), also of those withdrawn."""
+    recorded = [RecordedHypothesis(**one) for one in comparison.hypotheses]
+    return [_judge(comparison, one, recorded) for one in recorded]
+
+
+def _judge(
+    comparison: Comparison, recorded: RecordedHypothesis, family: Sequence[RecordedHypothesis]
+) -> Judgement:
+    claim = parse_hypothesis(recorded.text)
+    metric, condition = _find_place(comparison, claim)
+    if condition not in comparison.conditions:
+        return Judgement.undecided(recorded, f"not measured at {condition}")
+    values = {one.name: collect_values(one, condition, metric) for one in comparison.variants}
+    for name in (claim.one, claim.other):
+        if not values.get(name):
+            return Judgement.undecided(recorded, f"{name} has no value")
+
+    # claims under other metrics or conditions count as if they were rejected last: the strict side
+    pairs, shifted = [], dict(values)
+    for each in family:
+        other = parse_hypothesis(each.text)
+        if _find_place(comparison, other) == (metric, condition):
+            pairs.append(_shift(shifted, values, other))
+    noise = measure_noise({name: own for name, own in values.items() if own})
+    width = comparison.bounds if metric == comparison.measure else (float("-inf"), float("inf"))
+    found = compare_named(shifted, pairs, noise, width, family=len(family))
+    difference = found.get(_shift(shifted, values, claim))
+    if difference is None or difference.estimate.low is None:
+        return Judgement.undecided(recorded, "fewer than two seeds can be compared")
+    estimate = difference.estimate
+    is_above = estimate.mean > 0
+    verdict: HypothesisVerdict = "undecided"
+    if excludes_zero(estimate):
+        verdict = "held" if is_above == (claim.sign == ">") else "not held"
+    reason = "" if verdict != "undecided" else "the interval of the difference holds 0"
+    return Judgement(
+        hypothesis=recorded,
+        verdict=verdict,
+        difference=estimate,
+        p_value=difference.p_value,
+        reason=reason,
+    )
+
+
+def _find_place(comparison: Comparison, claim: Hypothesis) -> tuple[str, str]:
+    """Return metric and condition; the training size may be named by its number."""
+    metric = f"test/{claim.metric}" if claim.metric else comparison.measure
+    is_trained = claim.condition == comparison.training_size.partition(" ")[0]
+    return metric, TRAINED if is_trained else claim.condition
+
+
+def _shift(
+    shifted: dict[str, dict[int, float]],
+    values: Mapping[str, Mapping[int, float]],
+    claim: Hypothesis,
+) -> tuple[str, str]:
+    """Return the pair of a claim; with a margin its second is a copy with that added."""
+    if not claim.margin:
+        return claim.one, claim.other
+    margin = claim.margin if claim.sign == ">" else -claim.margin
+    name = f"{claim.other} {margin:+}"
+    own = values.get(claim.other, {})
+    shifted[name] = {seed: value + margin for seed, value in own.items()}
+    return claim.one, name
+
+
+def describe_judgements(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return the verdicts as plain data, for results.json."""
+    return [
+        {
+            **asdict(one.hypothesis),
+            "verdict": one.verdict,
+            "difference": one.difference and asdict(one.difference),
+            "p_value": one.p_value,
+            "reason": one.reason,
+        }
+        for one in judge_hypotheses(comparison)
+    ]
+
+
+def list_judgement_rows(comparison: Comparison) -> Iterator[list[str]]:
+    """Yield hypothesis, verdict, difference with its interval, corrected p-value and notes."""
+    for one in judge_hypotheses(comparison):
+        p_value = "" if one.p_value is None else f"{one.p_value:.2g}"
+        yield [
+            one.hypothesis.text,
+            one.verdict,
+            _format_difference(one.difference),
+            "< 0.001" if one.p_value is not None and one.p_value < 0.001 else p_value,
+            "; ".join(filter(None, [one.reason, *_list_changes(one.hypothesis)])),
+        ]
+
+
+def _format_difference(found: Estimate | None) -> str:
+    if found is None:
+        return ""
+    ends = (found.mean, found.low, found.high)
+    mean, low, high = (format_fixed(end, DECIMALS, sign=True) for end in ends)
+    return f"{mean} ({low} to {high})"
+
+
+def _list_changes(one: RecordedHypothesis) -> Iterator[str]:
+    if one.runs_ended:
+        yield f"written after {one.runs_ended} runs had ended: no prediction"
+    if one.withdrawn:
+        yield f"withdrawn {one.withdrawn}"
+
+
+JUDGEMENT_HEADS = ("hypothesis", "verdict", "difference", "p", "notes")
+
+
+def format_hypotheses(comparison: Comparison) -> str:
+    """Format the hypotheses with their verdicts as Markdown; empty if there are none."""
+    if not comparison.hypotheses:
+        return ""
+    table = format_markdown(
+        [*JUDGEMENT_HEADS], [*list_judgement_rows(comparison)], ("hypothesis", "verdict", "notes")
+    )
+    return f"## Hypotheses\n\n{table}\n\n{explain_hypotheses(comparison)}"
+
+
+def explain_hypotheses(comparison: Comparison) -> str:
+    """Say what the verdicts mean."""
+    recorded = [RecordedHypothesis(**one) for one in comparison.hypotheses]
+    where = comparison.training_size or "the training size"
+    metrics = {_find_place(comparison, parse_hypothesis(one.text))[0] for one in recorded}
+    loss = " `>` says that a loss is higher, so worse." if "test/loss" in metrics else ""
+    return (
+        f"Without another condition a hypothesis is about {where}. Differences are to the second "
+        "variant, less the margin if there is one; intervals and p-values are corrected for all "
+        f"{len(recorded)} hypotheses (Holm). Held: the interval lies on the claimed side of 0; not "
+        f"held: on the other; undecided: it holds 0.{loss} SHA-256 of the texts: "
+        f"{hash_hypotheses(recorded)}."
+    )

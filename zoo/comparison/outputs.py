@@ -1,0 +1,105 @@
+"""Collect what the cells of a comparison reached, and write the files of its output folder."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from zoo import files
+from zoo.comparison.cell_files import CellFiles, CellRecord, build_cell, list_conditions
+from zoo.comparison.fairness import count_shared_weights, find_flags, mark_different_starts
+from zoo.comparison.hypotheses import describe_judgements, read_hypotheses
+from zoo.comparison.plan import CELLS, ComparisonPlan
+from zoo.comparison.ranking import (
+    average_baselines,
+    compare_at_equal_compute,
+    describe_analysis,
+    find_winning_baseline,
+)
+from zoo.comparison.results import TRAINED, Comparison, ConditionKind, Variant
+from zoo.comparison.text import format_comparison
+from zoo.launch.executor import PATIENCE
+from zoo.reporting.numbers import as_json, finite
+from zoo.reporting.tables import disarm_tags
+from zoo.run import run_dir
+
+WRITING = ".writing"  # the lock of the process that writes
+RESULTS, TABLE, PAGE = "results.json", "comparison.md", "index.html"
+
+
+def collect_results(plan: ComparisonPlan, folder: Path) -> Comparison:
+    """Return the comparison as far as it has come, from the plan and the files of its cells."""
+    records = []
+    kinds: dict[str, ConditionKind] = {}
+    for planned in plan.cells:
+        files = CellFiles.read(folder / CELLS / planned.name)
+        cell = build_cell(plan, folder, planned, files)
+        records.append(CellRecord(planned.variant, cell, files))
+        if cell.state == "done":
+            found = list_conditions(plan, planned, files)
+            kinds |= {condition: kind for condition, (kind, _) in found.items()}
+
+    cells = mark_different_starts(records, [axis.key for axis in plan.axes])
+    variants = []
+    for name, values in plan.variants.items():
+        own = [cell for record, cell in zip(records, cells, strict=True) if record.variant == name]
+        variants.append(Variant(name=name, values=values, cells=tuple(own)))
+    flags = find_flags(variants, records)
+
+    return Comparison(
+        zoo_version=plan.zoo_version,
+        created=plan.created,
+        command=plan.command,
+        recipe=plan.recipe,
+        base=plan.base,
+        machine=plan.machine,
+        axes=plan.axes,
+        seeds=plan.seeds,
+        measure=plan.measure,
+        better=plan.better,
+        condition_kinds=kinds,
+        conditions=(TRAINED, *kinds),
+        training_size=plan.training_size,
+        windows=plan.windows,
+        tuning=plan.tuning,
+        hypotheses=tuple(asdict(one) for one in read_hypotheses(folder)),
+        shared_weights=count_shared_weights(records),
+        variants=tuple(replace(variant, flags=flags[variant.name]) for variant in variants),
+    )
+
+
+def describe_comparison(comparison: Comparison) -> dict[str, Any]:
+    """Return a comparison and its analysis as JSON can hold them; `Comparison.read` reads it."""
+    found: dict[str, Any] = finite(
+        {
+            "analysis": describe_analysis(comparison),
+            "baselines": average_baselines(comparison),
+            "winning_baseline": find_winning_baseline(comparison),
+            "equal_compute": compare_at_equal_compute(comparison),
+            "judgements": describe_judgements(comparison),
+        }
+    )
+    return {**comparison.plain(), **found}
+
+
+def write_results(comparison: Comparison, folder: Path) -> list[Path]:
+    """Write numbers, table, page and figures; those of before are replaced.
+
+    One process writes at a time: the names of unfinished files are the same for all.
+    """
+    # altair takes its time to import, and cells need none of it
+    from zoo.comparison.figures import save_figures
+    from zoo.comparison.page.comparison_page import render
+
+    message = "another process is writing its files"
+    with run_dir.lock(folder, message, PATIENCE, WRITING):
+        texts = {
+            RESULTS: as_json(describe_comparison(comparison)) + "\n",
+            TABLE: disarm_tags(format_comparison(comparison)) + "\n",
+            PAGE: render(comparison),
+        }
+        for name, text in texts.items():
+            files.write(io.BytesIO(text.encode()), folder / name)
+        return [*(folder / name for name in texts), *save_figures(comparison, folder)]

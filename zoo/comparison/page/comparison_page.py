@@ -1,0 +1,233 @@
+"""The page of `zoo compare`: one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from markupsafe import Markup
+
+from zoo.comparison.curves import by_cost, by_position, by_size, in_training, in_training_compute
+from zoo.comparison.grid import is_below
+from zoo.comparison.hypotheses import explain_hypotheses
+from zoo.comparison.page import number_tables, ranking_table
+from zoo.comparison.ranking import explain_missing
+from zoo.comparison.results import TRAINED, Comparison, Variant
+from zoo.comparison.statistics import LEVEL
+from zoo.comparison.text import (
+    capitalize,
+    describe_baselines,
+    describe_conditions,
+    describe_result,
+    describe_unfinished,
+    describe_winning_baseline,
+    format_measure,
+    format_question,
+    name_condition,
+    summarize,
+)
+from zoo.comparison.tuning import describe_conventions, describe_tuning, list_warnings
+from zoo.config import dump
+from zoo.reporting import numbers
+from zoo.reporting.html import Section, break_words, render_page
+from zoo.reporting.panel import Panel
+from zoo.reporting.render import draw_for_page
+
+FOLDER = "compare/page"
+SECTIONS = {  # title and how to read it
+    "hypotheses": (
+        "Hypotheses",
+        "Claims and their verdicts, corrected for their number; a note says where one was written "
+        "after runs had ended.",
+    ),
+    "numbers": (
+        "All numbers",
+        "Means with their 95 % intervals over seeds; below them the difference to the first "
+        "variant with its corrected interval. A heading sorts.",
+    ),
+    "sizes": ("By size", "The same models at other sizes than those they were trained at."),
+    "positions": ("By position in the window", "Where in a window the loss is made."),
+    "training": ("Training", "The monitored metric at each validation."),
+    "costs": ("What it costs", "What was reached, against what it took."),
+    "cells": ("Cells", "One training run each, with its run directory beside this page."),
+    "made": (
+        "How it was made",
+        "The command repeats the comparison, and continues an unfinished one.",
+    ),
+    "recipe": (
+        "Base recipe",
+        "What all cells share; each run directory has the recipe of its own.",
+    ),
+}
+BEGIN, END = "\x01", "\x02"  # around names in sentences: characters that no name keeps
+
+
+def render(comparison: Comparison) -> str:
+    """Return the page as HTML: it opens from a file, and no request goes out from it."""
+    marked = _mark_names(comparison)
+    return render_page(
+        f"{FOLDER}/comparison.html",
+        styles=(f"{FOLDER}/comparison.css",),
+        scripts=(f"{FOLDER}/comparison.js",),
+        data={},
+        kind="comparison",
+        title=format_question(comparison),
+        comparison=comparison,
+        unfinished=describe_unfinished(comparison),
+        warning=describe_winning_baseline(comparison),
+        summary=_emphasize_names(summarize(marked)),
+        answers=[_emphasize_names(describe_result(marked, one)) for one in comparison.conditions],
+        conditions=[describe_conditions(comparison, [one]) for one in comparison.conditions],
+        reading=explain_ranking(comparison),
+        ranking=ranking_table.build_table(comparison),
+        flags=list_flags(comparison),
+        sections=build_sections(comparison),
+        captions=write_captions(comparison),
+    )
+
+
+def build_sections(comparison: Comparison) -> list[Section]:
+    """Return what stands below the first screen, in its order; empty sections are left out."""
+    contents: dict[str, Any] = {
+        "hypotheses": number_tables.build_hypotheses_table(comparison),
+        "numbers": number_tables.build_variants_table(comparison),
+        "sizes": _draw_charts(by_size(comparison)),
+        "positions": _draw_charts(by_position(comparison)),
+        "training": _draw_charts(
+            [
+                *in_training(comparison),
+                *in_training_compute(comparison, "seconds"),
+                *in_training_compute(comparison, "FLOPs"),
+            ]
+        ),
+        "costs": _draw_charts(by_cost(comparison)),
+        "cells": number_tables.build_cells_table(comparison),
+        "made": [(title, text) for title, text in _list_facts(comparison) if text],
+        "recipe": dump(comparison.base).splitlines(),
+    }
+    return [Section(key, *SECTIONS[key], found) for key, found in contents.items() if found]
+
+
+def write_captions(comparison: Comparison) -> dict[str, str]:
+    """Return the sentence under the charts of each section."""
+    several = len(comparison.seeds) > 1
+    bands = "Bands are 95 % intervals over seeds." if several else "One seed each: no intervals."
+    spread = "Means of the seeds, with bands from the lowest to the highest."
+    cut = f" The texts were cut into {comparison.windows}." if comparison.windows else ""
+    return {
+        "sizes": f"{bands} The dotted line is the training size.",
+        "positions": f"Means over all seeds and over neighbouring tokens.{cut}",
+        "training": f"{spread if several else 'One seed each.'} Against steps, and against "
+        "seconds: steps times the median time of a step, measured beside whatever else ran.",
+        "costs": f"Means {describe_conditions(comparison, [TRAINED])}, against what differs "
+        "between variants; hover a point for its name.",
+    }
+
+
+def explain_ranking(comparison: Comparison) -> str:
+    """Explain how the ranking is read."""
+    direction = "higher" if comparison.better == "high" else "lower"
+    text = f"{capitalize(format_measure(comparison))}, {direction} is better."
+    if len(comparison.seeds) < 2:
+        return (
+            f"{text} A dot is one seed: there is no interval, and one seed cannot tell a "
+            "difference from chance."
+        )
+    flags = " Under a name: how the variant differs from most others."
+    return (
+        f"{text} A small dot is one seed, the large one their mean, the bar its 95 % interval. "
+        "May be best: the difference to the first, paired by seed and corrected for all pairs of "
+        "variants, may be 0; all others are worse. "
+        "An arrow: further off than is drawn."
+        f"{flags if any(one.flag_kinds for one in comparison.variants) else ''}"
+    )
+
+
+def list_flags(comparison: Comparison) -> dict[str, str]:
+    """Return {variant: what is unfair or missing}."""
+    found = {one.name: _describe_flags(comparison, one) for one in comparison.variants}
+    return {name: "; ".join(texts) for name, texts in found.items() if texts}
+
+
+def _describe_flags(comparison: Comparison, variant: Variant) -> list[str]:
+    missing: dict[str, list[str]] = {}
+    for condition in comparison.conditions:
+        for why in explain_missing(variant, condition, comparison.measure):
+            if "failed" not in why:  # the flags say so already
+                missing.setdefault(why, []).append(condition)
+    texts = [flag.text for flag in variant.flags]
+    for why, conditions in missing.items():
+        everywhere = len(conditions) == len(comparison.conditions)
+        texts.append(why if everywhere else f"{describe_conditions(comparison, conditions)} {why}")
+    return texts
+
+
+def _draw_charts(panels: Sequence[Panel]) -> list[dict[str, Any]]:
+    return [{"title": panel.title, "drawing": draw_for_page(panel)} for panel in panels]
+
+
+def _list_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    yield "recipe", comparison.recipe
+    for axis in comparison.axes:
+        yield axis.key, ", ".join(axis.values)
+    yield "seeds", ", ".join(map(str, comparison.seeds))
+    direction = "higher" if comparison.better == "high" else "lower"
+    yield "measure", f"{format_measure(comparison)}, {direction} is better"
+    yield "conditions", ", ".join(name_condition(comparison, one) for one in comparison.conditions)
+    yield "windows", comparison.windows
+    yield "baselines", describe_baselines(comparison)
+    yield from ((key, _join_values(value)) for key, value in comparison.machine.items())
+    yield "made", f"{comparison.created}, zoo {comparison.zoo_version}"
+    yield "held equal", _describe_controls(comparison)
+    yield "conventions", describe_conventions(comparison)
+    yield "hypotheses", explain_hypotheses(comparison) if comparison.hypotheses else ""
+    yield "tuning", " ".join([describe_tuning(comparison), *list_warnings(comparison)])
+    yield (
+        "intervals",
+        f"of means Student's, {LEVEL:.0%}, over seeds; of differences simultaneous for all pairs "
+        "of variants (Tukey, Kramer) over the seeds that both have, with the noise of all variants "
+        "pooled after the effects of seeds; where variances obviously differ, of each pair by "
+        "itself with Holm's correction",
+    )
+
+
+def _describe_controls(comparison: Comparison) -> str:
+    """Say what all cells of a seed have in common."""
+    text = "of each seed, the order of samples"
+    if not any(is_below(axis.key, "data") for axis in comparison.axes):
+        text += ", the test samples"
+    if comparison.shared_weights:
+        shared = f"the {comparison.shared_weights} weights that all variants have"
+        text += f" and the initial values of {shared}"
+    if any(cell.different_start for variant in comparison.variants for cell in variant.cells):
+        text += ", except where a cell says otherwise"
+    return text
+
+
+def _join_values(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_join_values(one)}" for key, one in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_join_values, value))
+    return str(value)
+
+
+def _mark_names(comparison: Comparison) -> Comparison:
+    """Put characters around the names of variants, by which sentences set them off."""
+    variants = tuple(
+        replace(one, name=f"{BEGIN}{numbers.UNPRINTABLE.sub('', one.name)}{END}")
+        for one in comparison.variants
+    )
+    return replace(comparison, variants=variants)
+
+
+def _emphasize_names(sentence: str) -> Markup:
+    parts = re.split(f"{BEGIN}(.*?){END}", sentence, flags=re.DOTALL)
+    bold = Markup("<b>{}</b>")
+    texts = [
+        bold.format(break_words(part)) if number % 2 else break_words(part)
+        for number, part in enumerate(parts)
+    ]
+    return Markup("").join(texts)

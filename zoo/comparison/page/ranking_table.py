@@ -1,0 +1,227 @@
+"""The ranking: a row for each variant, a column for each condition; means, intervals, seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from zoo.comparison.curves import group_by_first_axis
+from zoo.comparison.ranking import Standing, choose_scale, rank_variants
+from zoo.comparison.results import Comparison, Variant
+from zoo.comparison.text import (
+    count_decimals,
+    format_difference,
+    format_estimate,
+    name_condition,
+    name_extreme,
+)
+from zoo.reporting import numbers
+from zoo.reporting.panel import Scale
+
+ABREAST = 4  # conditions side by side; of more, only the chosen one is shown
+MANY = 12  # variants, from which rows are lower
+MARGIN = 0.06  # share of an axis without labels, at each end
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A mean on a line with its interval and its seeds, in percent of the width.
+
+    Args:
+        lines: Where the ticks of the axis are.
+        first: Where the mean of the first variant is.
+        mean: Where the mean is; None if it lies outside.
+        interval: Ends of the interval.
+        seeds: Where the seeds are.
+        outside: "left" or "right" for a mean that lies outside.
+    """
+
+    lines: list[float]
+    first: float | None
+    mean: float | None = None
+    interval: tuple[float, float] | None = None
+    seeds: tuple[float, ...] = ()
+    outside: str = ""
+
+
+@dataclass(frozen=True)
+class RankCell:
+    """One variant under one condition: verdict, text, strip, and the text under the pointer."""
+
+    verdict: str
+    tip: str
+    text: str = ""
+    note: str = ""
+    missing: str = ""
+    strip: Strip | None = None
+
+
+@dataclass(frozen=True)
+class RankRow:
+    """One variant: its rank under each condition (from 0), the first as text, and its cells."""
+
+    name: str
+    flag: str
+    flag_tip: str
+    unfinished: str
+    rank: str
+    orders: list[int]
+    cells: list[RankCell]
+
+
+@dataclass(frozen=True)
+class RankTable:
+    """The ranking; rows in groups by the first axis if there are several axes.
+
+    Args:
+        title: Heading of the names.
+        columns: Names of the conditions.
+        ticks: Position in percent and label of the numbers under each column.
+        better: Which way is better.
+        groups: Rows by the title of their group, "" where there is one group.
+        classes: CSS classes.
+    """
+
+    title: str
+    columns: list[str]
+    ticks: list[list[tuple[float, str]]]
+    better: str
+    groups: dict[str, list[RankRow]]
+    classes: str
+
+
+def build_table(comparison: Comparison) -> RankTable:
+    """Rank the variants under each condition; rows are in the order of the first condition."""
+    columns = [
+        {one.variant.name: one for one in rank_variants(comparison, condition)}
+        for condition in comparison.conditions
+    ]
+    scales = [choose_scale(list(column.values())) for column in columns]
+    first = [standing.variant for standing in columns[0].values()]
+    groups = {
+        title: [_build_row(comparison, variant, columns, scales) for variant in group]
+        for title, group in group_by_first_axis(comparison, first).items()
+    }
+    classes = ["ranks"]
+    classes += ["many"] if len(comparison.variants) > MANY else []
+    classes += ["single"] if len(columns) > ABREAST else []
+    return RankTable(
+        title=" \u00d7 ".join(axis.title for axis in comparison.axes),
+        columns=[name_condition(comparison, condition) for condition in comparison.conditions],
+        ticks=[choose_ticks(scale) for scale in scales],
+        better="better \u2192" if comparison.better == "high" else "\u2190 better",
+        groups=groups,
+        classes=" ".join(classes),
+    )
+
+
+def choose_ticks(scale: Scale) -> list[tuple[float, str]]:
+    """Return position in percent and label of two or three round numbers, none near an end."""
+    for count in (3, 6, 12):
+        ticks = [
+            (_percent(scale, number), label)
+            for number, label in scale.round_numbers(count)
+            if MARGIN < scale(number) < 1 - MARGIN
+        ]
+        if len(ticks) > 1:
+            return ticks if len(ticks) <= 3 else ticks[::2]
+    return []
+
+
+def describe_flags(variant: Variant) -> tuple[str, str]:
+    """Return the flags of a variant, in a word each and in full."""
+    texts = [flag.text for flag in variant.flags if not flag.minor]
+    return ", ".join(variant.flag_kinds), "\n".join(texts)
+
+
+def _build_row(
+    comparison: Comparison,
+    variant: Variant,
+    columns: Sequence[Mapping[str, Standing]],
+    scales: Sequence[Scale],
+) -> RankRow:
+    done, count = sum(cell.state == "done" for cell in variant.cells), len(variant.cells)
+    orders = [list(column).index(variant.name) for column in columns]
+    has_value = columns[0][variant.name].mean is not None
+    flag, flag_tip = describe_flags(variant)
+    cells = [
+        _build_cell(comparison, name_condition(comparison, condition), variant, column, scale)
+        for condition, column, scale in zip(comparison.conditions, columns, scales, strict=True)
+    ]
+    return RankRow(
+        name=variant.name,
+        flag=flag,
+        flag_tip=flag_tip,
+        unfinished=f"{done} of {count} seeds" if done < count else "",
+        rank=str(orders[0] + 1) if has_value else numbers.NOTHING,
+        orders=orders,
+        cells=cells,
+    )
+
+
+def _build_cell(
+    comparison: Comparison,
+    condition: str,
+    variant: Variant,
+    column: Mapping[str, Standing],
+    scale: Scale,
+) -> RankCell:
+    standing = column[variant.name]
+    if standing.mean is None:
+        missing = "; ".join(standing.missing_reasons) or "no seed"
+        tip = f"{variant.name}, {condition}\n{missing}"
+        return RankCell(standing.verdict, tip, missing=missing)
+
+    digits = count_decimals(comparison)
+    notes = {"best": name_extreme(comparison), "possible": "may be best"}
+    behind = standing.difference.mean if standing.difference else None
+    note = notes.get(standing.verdict) or (
+        "" if behind is None else numbers.format_fixed(behind, digits, sign=True)
+    )
+    first = next(iter(column.values())).mean
+    return RankCell(
+        verdict=standing.verdict,
+        tip=_describe(standing, condition, digits),
+        text=numbers.format_fixed(standing.mean.mean, digits),
+        note=note,
+        strip=_build_strip(standing, scale, None if first is None else first.mean),
+    )
+
+
+def _describe(standing: Standing, condition: str, digits: int) -> str:
+    """Return what stands under the pointer: all numbers of a cell."""
+    assert standing.mean
+    seeds = [
+        f"{numbers.format_fixed(value, digits)} (seed {seed})"
+        for seed, value in sorted(standing.values.items())
+    ]
+    behind = standing.difference
+    lines = [
+        f"{standing.variant.name}, {condition}",
+        format_estimate(standing.mean, digits),
+        f"to the first {format_difference(standing, digits)}" if behind else "",
+        ", ".join(seeds),
+        *standing.missing_reasons,
+    ]
+    return "\n".join(filter(None, lines))
+
+
+def _build_strip(standing: Standing, scale: Scale, first: float | None) -> Strip:
+    assert standing.mean
+    lines = [at for at, _ in choose_ticks(scale)]
+    start = None if first is None else _percent(scale, first)
+    mean = standing.mean
+    if not scale.low <= mean.mean <= scale.high:
+        return Strip(lines, start, outside="left" if mean.mean < scale.low else "right")
+
+    interval = None
+    if mean.low is not None and mean.high is not None:
+        low, high = max(mean.low, scale.low), min(mean.high, scale.high)
+        interval = (_percent(scale, low), _percent(scale, high))
+    values = standing.values.values() if mean.count > 1 else ()
+    seeds = [_percent(scale, value) for value in values if scale.low <= value <= scale.high]
+    return Strip(lines, start, _percent(scale, mean.mean), interval, tuple(seeds))
+
+
+def _percent(scale: Scale, number: float) -> float:
+    return round(100 * scale(number), 2)

@@ -1,0 +1,390 @@
+"""What a comparison will do, as plain data, written before anything is trained."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from zoo import config, files
+from zoo.comparison.grid import Combination, build_axes, name_folders
+from zoo.comparison.hypotheses import HYPOTHESES
+from zoo.comparison.request import CompareRequest, list_seeds
+from zoo.comparison.results import ANY_KEY, Axis, find_direction, has_shape, refuse_old_version
+from zoo.comparison.tuning import TuningRequest, count_length, describe_length
+from zoo.config import Recipe, from_plain
+from zoo.data.spec import DataSpec, ImageSpec, TextSpec
+from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
+from zoo.launch.executor import Resources
+from zoo.run import run_dir
+from zoo.run.build import build_data
+from zoo.run.conditions import list_lengths
+from zoo.run.machine import describe_machine
+from zoo.utils import WRITE_TEST, check_writable, format_now
+from zoo.version import __version__
+
+log = logging.getLogger("zoo")
+
+PLAN, CELLS, RECIPES = "plan.json", "cells", "recipes"
+# the folder of trials and, in it, that of their runs
+TUNING, TRIALS = "tuning", "trials"
+MAX_DIFFERENCES = 10
+PLAN_SHAPE: Mapping[str, Any] = {
+    "zoo_version": str,
+    "created": str,
+    "command": str,
+    "recipe": str,
+    "base": {},
+    "machine": {},
+    "axes": [{"key": str, "title": str, "values": [str]}],
+    "seeds": [int],
+    "measure": str,
+    "better": str,
+    "training_size": str,
+    "windows": str,
+    "automatic_threads": bool,
+    "variants": {ANY_KEY: {ANY_KEY: str}},
+    "cells": [{"name": str, "variant": str, "seed": int, "recipe": {}}],
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedCell:
+    """A cell: the names of its folder and of its variant, and its recipe as plain data."""
+
+    name: str
+    variant: str
+    seed: int
+    recipe: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonPlan:
+    """All cells, and what their results are reported with."""
+
+    zoo_version: str
+    created: str
+    command: str
+    recipe: str
+    base: Mapping[str, Any]
+    machine: Mapping[str, Any]
+    axes: tuple[Axis, ...]
+    seeds: tuple[int, ...]
+    measure: str
+    better: Literal["high", "low"]
+    training_size: str
+    """The size that models are trained at, for people: 16 pixels; empty if it varies."""
+    windows: str
+    automatic_threads: bool
+    """Whether zoo chose the number of threads, which is then no part of what is compared."""
+    variants: Mapping[str, Mapping[str, str]]
+    """{name: {key: value}}"""
+    cells: tuple[PlannedCell, ...]
+    runs: str = CELLS
+    """The folder of the run directories: TRIALS for trials, which are not tested."""
+    tuning: Mapping[str, Any] | None = None
+    """What the trials of each variant found, if something was tuned."""
+
+    @property
+    def hash(self) -> str:
+        """Eight hexadecimal digits that differ between plans with different cells."""
+        settings = {cell.name: self.list_settings(cell) for cell in self.cells}
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+
+    def list_settings(self, cell: PlannedCell) -> dict[str, Any]:
+        """Return {full key: value} of a cell's recipe."""
+        found = dict(_walk_leaves(cell.recipe))
+        if self.automatic_threads:
+            found.pop("trainer.num_threads", None)
+        return found
+
+    def contains(self, other: ComparisonPlan) -> bool:
+        """Tell whether all cells of another plan are among these."""
+        own = {cell.name: self.list_settings(cell) for cell in self.cells}
+        return all(own.get(cell.name) == other.list_settings(cell) for cell in other.cells)
+
+    def write(self, folder: Path) -> None:
+        """Write the plan into the output folder."""
+        text = json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
+        files.write(io.BytesIO(text.encode()), folder / PLAN)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Return the plan of an output folder. Raises DataError if it holds none."""
+        path = folder / PLAN
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            refuse_old_version(found, path)
+            if not has_shape(found, PLAN_SHAPE):
+                raise ValueError
+            later = {"runs": CELLS, "tuning": None}
+            values = {one.name: found[one.name] for one in fields(cls) if one.name not in later}
+            values |= {key: found.get(key, value) for key, value in later.items()}
+            values["axes"] = tuple(Axis.from_plain(one) for one in found["axes"])
+            values["cells"] = tuple(PlannedCell(**one) for one in found["cells"])
+            values["seeds"] = tuple(found["seeds"])
+            return cls(**values)
+        except OSError as error:
+            problem = f"{folder}: holds no comparison, {PLAN}: {error.strerror or error}"
+            raise DataError(problem) from None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise DataError(f"{path}: holds no plan of a comparison") from None
+
+
+def build_plan(
+    request: CompareRequest,
+    recipes: Mapping[Combination, Recipe],
+    resources: Resources,
+    *,
+    is_local: bool,
+) -> ComparisonPlan:
+    """Plan all cells: each recipe with each seed, and threads unless the recipe sets them."""
+    first = next(iter(recipes.values()))
+    specs = [build_data(recipe).spec for recipe in recipes.values()]
+    sizes = {_describe_size(one) for one in specs}
+    windows: dict[str, None] = {}
+    for recipe, one in zip(recipes.values(), specs, strict=True):
+        windows |= dict.fromkeys(_describe_windows(recipe, one))
+
+    measure = request.measure or _choose_measure(specs[0])
+    seeds = list_seeds(request.seeds, first)
+    machine = {
+        **describe_machine("cuda" if resources.gpus and is_local else "cpu"),
+        "threads": resources.threads,
+        "jobs": resources.jobs,
+    }
+    cells: list[PlannedCell] = []
+    names = iter(name_cells([one.name for one in recipes], seeds))
+    for combination, recipe in recipes.items():
+        for seed in seeds:
+            plain = _set_seed(recipe, seed, resources).plain()
+            name = next(names)
+            cells.append(PlannedCell(name=name, variant=combination.name, seed=seed, recipe=plain))
+
+    return ComparisonPlan(
+        zoo_version=__version__,
+        created=format_now(),
+        command=request.command,
+        recipe=first.name,
+        base=config.load(request.recipe, request.overrides).plain(),
+        machine=machine,
+        axes=build_axes(request.keys),
+        seeds=seeds,
+        measure=f"test/{measure}",
+        better=find_direction(measure),
+        training_size=sizes.pop() if len(sizes) == 1 else "",
+        windows=" or ".join(windows),
+        automatic_threads=not any(_fixes_threads(one) for one in recipes.values()),
+        variants={one.name: one.values for one in recipes},
+        cells=tuple(cells),
+    )
+
+
+def name_cells(names: Sequence[str], seeds: Sequence[int]) -> list[str]:
+    """Return the names of the cells of combinations, each with all seeds."""
+    return [f"{folder}-{seed}" for folder in name_folders(names) for seed in seeds]
+
+
+def plan_trials(
+    request: CompareRequest,
+    recipes: Mapping[Combination, Recipe],
+    resources: Resources,
+    *,
+    is_local: bool,
+) -> ComparisonPlan:
+    """Plan the trials of all variants, each on the seed of tuning."""
+    assert request.tuning is not None
+    seeded = replace(request, seeds=(request.tuning.seed,))
+    plan = build_plan(seeded, recipes, resources, is_local=is_local)
+    return replace(plan, runs=TRIALS)
+
+
+def combine_hashes(tuning: TuningRequest, *plans: ComparisonPlan) -> str:
+    """Return eight hexadecimal digits that differ if any of the plans or the tuning does."""
+    parts = [plan.hash for plan in plans]
+    if tuning.sampler != "design":
+        # of these the plan has no more than the first trials
+        parts.append(f"{tuning.sampler} {tuning.budget}")
+    return hashlib.sha256("".join(parts).encode()).hexdigest()[:8]
+
+
+def describe_costs(plan: ComparisonPlan, tuning: TuningRequest) -> str:
+    """Say how many trials and cells there are, and how many training steps or epochs they take."""
+    seeds = len(plan.seeds)
+    # cells come variant by variant, and trials are as long as those, or shorter
+    trainers = [cell.recipe["trainer"] for cell in plan.cells[::seeds]]
+    each = f"{tuning.budget} trials each"
+    if tuning.halving is not None:
+        rungs = [f"{count} of 1/{divisor}" for count, divisor in tuning.rungs[:-1]]
+        last = f"{tuning.rungs[-1][0]} of the full length"
+        lengths = dict.fromkeys(map(describe_length, trainers))
+        each = f"{each}, halved: {', '.join([*rungs, last])}, {' or '.join(lengths)}"
+    keys = [count_length(one) for one in trainers]
+    units = {key for key, _ in keys}
+    total = sum(
+        length * seeds + sum(count * (length // divisor) for count, divisor in tuning.rungs)
+        for _, length in keys
+    )
+    if units == {"max_steps"}:
+        sums = f"at most {total:,} training steps"
+    elif units == {"max_epochs"}:
+        sums = f"at most {total:,} epochs of training"
+    else:
+        sums = "some of them by steps and some by epochs"
+    count = len(trainers)
+    return (
+        f"{count} variants with {each}: {count * tuning.count} trials, then {len(plan.cells)} "
+        f"cells; {sums}"
+    )
+
+
+def _choose_measure(spec: DataSpec) -> str:
+    """Return the loss of texts of which every token is a target, else the accuracy."""
+    is_every_token = isinstance(spec, TextSpec) and spec.targets == "every"
+    return "loss" if is_every_token else "accuracy"
+
+
+def _fixes_threads(recipe: Recipe) -> bool:
+    return isinstance(recipe.trainer.num_threads, int)
+
+
+def _set_seed(recipe: Recipe, seed: int, resources: Resources) -> Recipe:
+    threads = recipe.trainer.num_threads if _fixes_threads(recipe) else resources.threads
+    return replace(recipe, seed=seed, trainer=replace(recipe.trainer, num_threads=threads))
+
+
+def _describe_size(spec: DataSpec) -> str:
+    if not isinstance(spec, ImageSpec):
+        return f"{spec.length} tokens"
+    if spec.height == spec.width:
+        return f"{spec.height} pixels"
+    return f"{spec.height} x {spec.width} pixels"
+
+
+def _describe_windows(recipe: Recipe, spec: DataSpec) -> Iterator[str]:
+    """Yield how texts are cut at each length of evaluation."""
+    for sized in list_lengths(recipe, spec).values():
+        if windows := build_data(recipe, **sized.options).windowing:
+            yield f"windows {windows}"
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make the output folder. Raises RecipeError if it is not writable or holds something else."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        check_writable(folder)
+        names = sorted(path.name for path in folder.iterdir())
+    except OSError as error:
+        problem = f"{folder} cannot be written, {error.strerror or error}"
+        raise _refuse_folder(problem, "name another folder") from None
+
+    others = [name for name in names if not name.startswith((run_dir.LOCK, WRITE_TEST))]
+    # a comparison that was stopped before its first cell has no more
+    early = {TUNING, HYPOTHESES, *(f".{one}{files.WRITING}" for one in (PLAN, HYPOTHESES))}
+    is_known = PLAN in others or {*others} <= early
+    if others and not is_known:
+        problem = f"{folder} holds other files, {others[0]} among them"
+        raise _refuse_folder(problem, "name a folder of its own")
+
+
+def write_plan(plan: ComparisonPlan, folder: Path) -> ComparisonPlan:
+    """Write a plan and the recipes of its cells, with the cells that the folder has already.
+
+    Returns:
+        The plan as it was written.
+
+    Raises:
+        RecipeError: The folder has a cell that is not in the plan.
+    """
+    folder.mkdir(exist_ok=True)
+    if (folder / PLAN).exists():
+        plan = _extend_existing(plan, folder)
+    plan.write(folder)
+    (folder / RECIPES).mkdir(exist_ok=True)
+    for cell in plan.cells:
+        path = folder / RECIPES / f"{cell.name}.yaml"
+        text = from_plain(cell.recipe, origin=str(path), name=cell.name).yaml()
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+    return plan
+
+
+def _extend_existing(plan: ComparisonPlan, folder: Path) -> ComparisonPlan:
+    try:
+        old = ComparisonPlan.read(folder)
+    except DataError as error:
+        raise _refuse_folder(str(error), "name another folder") from None
+    if not plan.contains(old):
+        differences = "; ".join(list_differences(old, plan)) or "of other cells"
+        problem = f"{folder} holds another comparison: {differences}"
+        raise _refuse_folder(problem, "name another folder, or ask for those and more")
+
+    plan = extend_plan(old, plan)
+    added = len(plan.cells) - len(old.cells)
+    if added:
+        log.info("%s: %d cells are added to its %d", folder, added, len(old.cells))
+    return plan
+
+
+def extend_plan(old: ComparisonPlan, new: ComparisonPlan) -> ComparisonPlan:
+    """Return the new plan with the cells of the old one; further cells get as many threads."""
+    known = {cell.name: cell for cell in old.cells}
+    threads = {"num_threads": old.machine["threads"]} if new.automatic_threads else {}
+    cells = []
+    for cell in new.cells:
+        recipe = {**cell.recipe, "trainer": {**cell.recipe["trainer"], **threads}}
+        cells.append(known.get(cell.name) or replace(cell, recipe=recipe))
+    return replace(
+        new,
+        zoo_version=old.zoo_version,
+        created=old.created,
+        machine=old.machine,
+        cells=tuple(cells),
+    )
+
+
+def list_differences(old: ComparisonPlan, new: ComparisonPlan) -> Iterator[str]:
+    """Yield in words how a new plan differs from an old one."""
+    for key in dict.fromkeys(axis.key for axis in (*old.axes, *new.axes)):
+        there, here = (",".join(_find_values(plan, key)) for plan in (old, new))
+        if there != here:
+            yield f"{key} varies over [{there}] there, over [{here}] here"
+    if old.seeds != new.seeds:
+        there, here = (", ".join(map(str, plan.seeds)) for plan in (old, new))
+        yield f"seeds are {there} there, {here} here"
+
+    new_cells = {cell.name: cell for cell in new.cells}
+    found: dict[str, None] = {}
+    for cell in old.cells:
+        if cell.name not in new_cells:
+            continue
+        before = old.list_settings(cell)
+        after = new.list_settings(new_cells[cell.name])
+        for key in dict.fromkeys((*before, *after)):
+            if before.get(key) != after.get(key):
+                there, here = json.dumps(before.get(key)), json.dumps(after.get(key))
+                found[f"{key} is {there} there, {here} here"] = None
+    yield from list(found)[:MAX_DIFFERENCES]
+
+
+def _find_values(plan: ComparisonPlan, key: str) -> Sequence[str]:
+    return next((axis.values for axis in plan.axes if axis.key == key), ())
+
+
+def _refuse_folder(problem: str, remedy: str) -> RecipeError:
+    return RecipeError(ConfigIssue(ARGUMENT, "to", problem, remedy))
+
+
+def _walk_leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (full key, value) of everything that is not a list or mapping."""
+    if not isinstance(value, Mapping | list | tuple) or not value:
+        yield key, value
+        return
+    items = value.items() if isinstance(value, Mapping) else enumerate(value)
+    for part, each in items:
+        yield from _walk_leaves(each, f"{key}.{part}" if key else str(part))

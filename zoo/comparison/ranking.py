@@ -1,0 +1,329 @@
+"""Rank variants under a condition, and tell which may be best and which are worse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from math import inf, isfinite
+from statistics import fmean, median
+from typing import Any, Literal
+
+from zoo.comparison.results import TRAINED, Comparison, ComparisonCell, Variant
+from zoo.comparison.statistics import (
+    Difference,
+    Estimate,
+    Noise,
+    compare_all,
+    estimate_mean,
+    excludes_zero,
+    find_smallest_difference,
+    measure_noise,
+)
+from zoo.reporting.panel import Scale
+
+Verdict = Literal["best", "possible", "worse", "unsure", "missing"]
+"""Where a variant stands: see `Standing.verdict`."""
+
+# a variant this many times as far from the first as the median one is not drawn
+FAR = 8.0
+# intervals may extend the scale by this many times the spread of all seeds
+MAX_EXTENSION = 2.0
+MARGIN = 0.04
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """One variant under one condition."""
+
+    variant: Variant
+    values: Mapping[int, float]
+    """{seed: value} of seeds with a finite value."""
+    mean: Estimate | None
+    difference: Estimate | None
+    """Difference to the first variant, over the seeds of both, with its simultaneous interval."""
+    p_value: float | None
+    """Of that difference, corrected for all pairs of variants."""
+    verdict: Verdict
+    """best: the first by its mean, or equal to it in every seed; possible: it may be best, as the
+    interval of its difference holds 0; worse: it is excluded; unsure: fewer than two seeds have
+    both, or those that both have say that it is better; missing: no seed has a value."""
+    missing_reasons: tuple[str, ...]
+    """Why seeds have no value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """What seeds can tell of the variants under one condition."""
+
+    noise: Noise
+    differences: Mapping[str, Difference]
+    """{variant: difference to the first}"""
+    smallest_difference: float | None
+    """What is found with a probability of 80 %, if it is true; None if nothing is known."""
+
+
+def rank_variants(comparison: Comparison, condition: str) -> tuple[Standing, ...]:
+    """Rank all variants under a condition, the best first; those without a value are last."""
+    order, values = _order_variants(comparison, condition)
+    best = values[order[0].name] if order else {}
+    differences = analyze_condition(comparison, condition).differences
+    return tuple(
+        _build_standing(
+            comparison,
+            variant,
+            condition,
+            values[variant.name],
+            differences.get(variant.name),
+            is_best=values[variant.name] == best,
+        )
+        for variant in order
+    )
+
+
+def analyze_condition(comparison: Comparison, condition: str) -> Analysis:
+    """Compare all variants with the first under a condition."""
+    order, values = _order_variants(comparison, condition)
+    found = tuple(
+        (variant.name, tuple(sorted(values[variant.name].items())))
+        for variant in order
+        if values[variant.name]
+    )
+    return _analyze_values(found, comparison.bounds)
+
+
+@lru_cache(maxsize=256)
+def _analyze_values(
+    found: tuple[tuple[str, tuple[tuple[int, float], ...]], ...], bounds: tuple[float, float]
+) -> Analysis:
+    """Analyse values of variants, the first ones first; text and page ask for it many times."""
+    values = {name: dict(own) for name, own in found}
+    noise = measure_noise(values)
+    differences = compare_all(values, found[0][0], noise, bounds) if found else {}
+    return Analysis(
+        noise=noise,
+        differences=differences,
+        smallest_difference=find_smallest_difference(values, noise),
+    )
+
+
+def _order_variants(
+    comparison: Comparison, condition: str
+) -> tuple[list[Variant], dict[str, dict[int, float]]]:
+    """Return the variants from best to worst, and their values."""
+    sign = _sign(comparison)
+    values = {
+        variant.name: collect_values(variant, condition, comparison.measure)
+        for variant in comparison.variants
+    }
+
+    def sort_key(variant: Variant) -> float:
+        own = values[variant.name]
+        return sign * estimate_mean(tuple(own.values())).mean if own else inf
+
+    order = sorted(comparison.variants, key=sort_key)
+    best = values[order[0].name] if order else {}
+    # those that are equal to the best stand beside it
+    order.sort(key=lambda variant: values[variant.name] != best)
+    return order, values
+
+
+def average_baselines(comparison: Comparison) -> dict[str, float]:
+    """Return {baseline: mean over cells} of the measure at the training size."""
+    found: dict[str, list[float]] = {}
+    for cell in comparison.cells:
+        for name, value in cell.baselines.get(comparison.measure, {}).items():
+            found.setdefault(name, []).append(value)
+    return {name: fmean(values) for name, values in found.items()}
+
+
+def find_winning_baseline(comparison: Comparison) -> str | None:
+    """Return the best baseline if no variant beats it at the training size, else None."""
+    baselines = average_baselines(comparison)
+    means = [one.mean.mean for one in rank_variants(comparison, TRAINED) if one.mean]
+    if not baselines or not means:
+        return None
+    sign = _sign(comparison)
+    name = min(baselines, key=lambda one: sign * baselines[one])
+    return name if sign * baselines[name] <= min(sign * mean for mean in means) else None
+
+
+# a backward pass takes about twice the operations of a forward pass
+PASSES = 3
+
+COMPUTE: Mapping[str, Callable[[ComparisonCell], float | None]] = {
+    "steps": lambda cell: 1.0,
+    "seconds": lambda cell: cell.step_seconds,
+    "FLOPs": lambda cell: cell.flops,
+}
+"""{unit of compute: what a step takes of it; of FLOPs, what a forward pass of a sample takes}"""
+
+
+def measure_compute(comparison: Comparison, variant: Variant, unit: str) -> float | None:
+    """Return what a training step of a variant takes, the mean of its cells; None if unknown."""
+    known = (COMPUTE[unit](cell) for cell in variant.cells)
+    found = [one for one in known if one and isfinite(one)]
+    if not found:
+        return None
+    if unit != "FLOPs":
+        return fmean(found)
+    batch = comparison.base.get("data", {}).get("batch_size")
+    every = comparison.base.get("trainer", {}).get("accumulate_grad_batches", 1)
+    varies = any(axis.key.startswith(("data", "trainer")) for axis in comparison.axes)
+    return PASSES * batch * every * fmean(found) if batch and not varies else None
+
+
+def compare_at_equal_compute(comparison: Comparison) -> dict[str, dict[str, float]]:
+    """Return {unit: {variant: validation metric}} at the least compute that any variant had.
+
+    The metric is that of the last validation within the budget, a mean over seeds. A unit in which
+    some variant is not known, or in which all take the same for a step, is left out, except steps.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for unit in COMPUTE:
+        steps = {one.name: measure_compute(comparison, one, unit) for one in comparison.variants}
+        costs = {name: cost for name, cost in steps.items() if cost}
+        if len(costs) < len(steps) or (unit != "steps" and len({*costs.values()}) == 1):
+            continue
+        totals = [
+            costs[one.name] * max(step for step, _ in cell.curve)
+            for one in comparison.variants
+            for cell in one.cells
+            if cell.curve
+        ]
+        if not totals:
+            continue
+        for one in comparison.variants:
+            limit = min(totals) / costs[one.name] * (1 + 1e-9)
+            curves = [[value for step, value in cell.curve if step <= limit] for cell in one.cells]
+            last = [values[-1] for values in curves if values and isfinite(values[-1])]
+            if last:
+                found.setdefault(unit, {})[one.name] = fmean(last)
+    return found if len(found) > 1 else {}
+
+
+def describe_analysis(comparison: Comparison) -> dict[str, Any]:
+    """Return what the seeds tell under each condition as plain data, for results.json."""
+    found = {}
+    for condition in comparison.conditions:
+        analysis = analyze_condition(comparison, condition)
+        noise = analysis.noise
+        variants = {
+            one.variant.name: {
+                "verdict": one.verdict,
+                "mean": one.mean and asdict(one.mean),
+                "difference": one.difference and asdict(one.difference),
+                "p_value": one.p_value,
+            }
+            for one in rank_variants(comparison, condition)
+        }
+        found[condition] = {
+            "variants": variants,
+            "may_be_best": [
+                name
+                for name, one in variants.items()
+                if one["verdict"] in ("best", "possible", "unsure")
+            ],
+            "noise": {**asdict(noise), "pooled": noise.is_pooled},
+            "smallest_difference": analysis.smallest_difference,
+        }
+    return found
+
+
+def collect_values(variant: Variant, condition: str, measure: str) -> dict[int, float]:
+    """Return {seed: value} of the cells that have a finite value."""
+    found = {cell.seed: cell.metrics.get(condition, {}).get(measure) for cell in variant.cells}
+    return {seed: value for seed, value in found.items() if value is not None and isfinite(value)}
+
+
+def explain_missing(variant: Variant, condition: str, measure: str) -> tuple[str, ...]:
+    """Say why seeds of a variant have no finite value, each reason once.
+
+    If all cells are refused only the first reason is given: the others differ by their random
+    draws alone.
+    """
+    if all(condition in cell.refused for cell in variant.cells):
+        return tuple(_explain_cell(cell, condition, measure) for cell in variant.cells[:1])
+    seeds: dict[str, list[str]] = {}
+    for cell in variant.cells:
+        if reason := _explain_cell(cell, condition, measure):
+            seeds.setdefault(reason, []).append(str(cell.seed))
+
+    texts = []
+    for reason, own in seeds.items():
+        word = "seed" if len(own) == 1 else "seeds"
+        is_common = len(own) == len(variant.cells)
+        texts.append(reason if is_common else f"{word} {', '.join(own)}: {reason}")
+    return tuple(texts)
+
+
+def _explain_cell(cell: ComparisonCell, condition: str, measure: str) -> str:
+    value = cell.metrics.get(condition, {}).get(measure)
+    if value is not None:
+        return "" if isfinite(value) else f"no finite number ({value})"
+    if condition in cell.refused:
+        return f"refused: {cell.refused[condition]}"
+    if cell.state == "failed":
+        return f"failed: {cell.error}" if cell.error else "failed"
+    return "not measured here" if cell.state == "done" else cell.state
+
+
+def _build_standing(
+    comparison: Comparison,
+    variant: Variant,
+    condition: str,
+    own: dict[int, float],
+    found: Difference | None,
+    *,
+    is_best: bool,
+) -> Standing:
+    mean = estimate_mean(tuple(own.values()), comparison.bounds) if own else None
+    difference = found.estimate if found else None
+    verdict: Verdict = "missing"
+    if mean is not None:
+        verdict = "best" if is_best else _judge(difference, _sign(comparison))
+    return Standing(
+        variant=variant,
+        values=own,
+        mean=mean,
+        difference=difference,
+        p_value=found.p_value if found else None,
+        verdict=verdict,
+        missing_reasons=explain_missing(variant, condition, comparison.measure),
+    )
+
+
+def _judge(difference: Estimate | None, sign: int) -> Verdict:
+    if difference is None or difference.low is None:
+        return "unsure"
+    if not excludes_zero(difference):
+        return "possible"
+    return "worse" if sign * difference.mean > 0 else "unsure"
+
+
+def _sign(comparison: Comparison) -> int:
+    """Return the factor that makes lower values better."""
+    return -1 if comparison.better == "high" else 1
+
+
+def choose_scale(standings: Sequence[Standing]) -> Scale:
+    """Choose a scale for all variants but outliers, which would squeeze the others."""
+    present = [one for one in standings if one.mean]
+    if not present:
+        return Scale(0.0, 1.0)
+    best = present[0].mean.mean if present[0].mean else 0.0
+    distances = [max(abs(value - best) for value in one.values.values()) for one in present]
+    reach = FAR * median([distance for distance in distances if distance > 0] or [0.0])
+    near = [one for one in present if one.mean and abs(one.mean.mean - best) <= reach]
+
+    dots: list[float] = []
+    ends: list[float | None] = []
+    for one in near or present[:1]:
+        dots += one.values.values()
+        ends += [one.mean.low, one.mean.high] if one.mean else []
+    extension = MAX_EXTENSION * (max(dots) - min(dots))
+    least, most = min(dots) - extension, max(dots) + extension
+    clipped = [min(max(end, least), most) for end in ends if end is not None]
+    low, high = min([*dots, *clipped]), max([*dots, *clipped])
+    margin = MARGIN * (high - low) or 0.05 * abs(high) or 0.5
+    return Scale(low - margin, high + margin)

@@ -1,1 +1,0 @@
-"""Convert published weights: their layouts, and the name of each weight here."""

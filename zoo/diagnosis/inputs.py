@@ -1,0 +1,240 @@
+"""What `zoo diagnose` reads: test samples, run through the model, and the files of the run."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from lightning.fabric.utilities import move_data_to_device
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zoo.config import Recipe
+from zoo.data.base import DataModule
+from zoo.data.spec import DataSpec, ImageSpec, TextBatch, TextSpec
+from zoo.diagnosis import training_curves
+from zoo.diagnosis.report import Sample
+from zoo.diagnostics import metrics
+from zoo.diagnostics.capture import LayerAttention, capture_layers, capture_model, evaluation_mode
+from zoo.diagnostics.position_ablation import CHANGES, Change, change_positions
+from zoo.diagnostics.token_layout import Layout, decode_pieces, to_pictures
+from zoo.errors import DataError, OptionError
+from zoo.evaluation.evaluate import RESULT, adapt_data
+from zoo.reporting.panel import Curves
+from zoo.run import loggers, run_dir
+from zoo.tasks.base import Task
+
+log = logging.getLogger("zoo")
+
+MAX_ROLLOUT_WEIGHTS = 2**27  # attention weights of one layer
+PADDING = -1  # of a text's tokens
+
+Inputs = tuple[Tensor | None, ...]
+
+
+class CapturedAttention(NamedTuple):
+    """The attention of some layers, from the queries that the layout names.
+
+    Attributes:
+        layout: Tokens of the samples, and the queries.
+        layers: One look per layer.
+        zeroed: Likewise with all tokens at one position; None where the model refuses that.
+        shifted: Likewise with all positions moved alike.
+        rollout: Attention rollout over all layers [S, Q, M]; None where it is too large.
+    """
+
+    layout: Layout
+    layers: list[LayerAttention]
+    zeroed: list[LayerAttention] | None
+    shifted: list[LayerAttention] | None
+    rollout: Tensor | None
+
+    @property
+    def weights(self) -> Tensor:
+        """Attention weights [S, L, H, Q, M]."""
+        return torch.stack([one.weights.float().cpu() for one in self.layers], dim=1)
+
+
+def capture_attention(
+    model: nn.Module, inputs: Inputs, layout: Layout, layers: Sequence[int] | None
+) -> CapturedAttention:
+    """Capture the attention of layers (None: all), also with changed positions."""
+    attentions = capture_model(model, inputs, layout.query_index, layers)
+    zeroed = _capture_changed(model, inputs, layout, layers, CHANGES["zeroed"])
+    shifted = _capture_changed(model, inputs, layout, layers, CHANGES["shifted"])
+    rollout = _compute_rollout(model, inputs, layout, attentions[0])
+    return CapturedAttention(layout, attentions, zeroed, shifted, rollout)
+
+
+def _capture_changed(
+    model: nn.Module, inputs: Inputs, layout: Layout, layers: Sequence[int] | None, change: Change
+) -> list[LayerAttention] | None:
+    try:
+        with change_positions(model, change):
+            return capture_model(model, inputs, layout.query_index, layers)
+    except OptionError:
+        return None
+
+
+def _compute_rollout(
+    model: nn.Module, inputs: Inputs, layout: Layout, first: LayerAttention
+) -> Tensor | None:
+    """Compute the rollout layer by layer, holding the weights of one alone; None if too many."""
+    batch, heads = first.weights.shape[:2]
+    if batch * heads * layout.tokens**2 > MAX_ROLLOUT_WEIGHTS:
+        log.info("No attention rollout: %d tokens have too many pairs", layout.tokens)
+        return None
+    means: list[Tensor] = []
+    capture_layers(
+        model, inputs, lambda seen: means.append(seen.weights.float().abs().mean(1, keepdim=True))
+    )
+    return metrics.rollout(means)[:, list(layout.query_index)].cpu()
+
+
+def load_samples(task: Task, data: DataModule, count: int) -> Any:
+    """Load the first test samples as one batch on the model's device.
+
+    Raises:
+        DataError: There is none.
+        OptionError: The data is not what the model was trained on.
+    """
+    adapt_data(task, data)
+    data.setup("test")
+    batch = _take_first(data.build_loader("test"), count)
+    if batch is None:
+        raise DataError(f"{data.title}: the test part has no sample")
+    return data.on_after_batch_transfer(move_data_to_device(batch, task.device), 0)
+
+
+def _take_first(batches: Iterable[Any], count: int) -> Any:
+    """Return the first samples of batches as one batch of the same type, None if there is none."""
+    taken: list[Any] = []
+    for batch in batches:
+        taken.append(batch)
+        if sum(len(one[0]) for one in taken) >= count:
+            break
+    if not taken or not len(taken[0][0]):
+        return None
+    columns = zip(*taken, strict=True)
+    whole: list[Any] = [None if one[0] is None else _concatenate(one)[:count] for one in columns]
+    return TextBatch(*whole) if isinstance(taken[0], TextBatch) else tuple(whole)
+
+
+def _concatenate(column: Sequence[Tensor]) -> Tensor:
+    """Concatenate batches; texts of unequal lengths are padded."""
+    if column[0].dim() == 2:
+        longest = max(one.shape[1] for one in column)
+        column = [F.pad(one, (0, longest - one.shape[1]), value=PADDING) for one in column]
+    return torch.cat([*column])
+
+
+def describe_samples(
+    task: Task, data: DataModule, batch: Any, inputs: Inputs, grid: tuple[int, ...]
+) -> tuple[Sample, ...]:
+    """Return the samples of a batch with titles, as pictures or text; `grid` is of tokens."""
+    titles, shown = _make_titles(task, batch, inputs), inputs[0]
+    assert shown is not None
+    if isinstance(task.spec, ImageSpec):
+        images = data.denormalize(shown.float())
+        return tuple(
+            Sample(title=title, pictures=to_pictures(image, grid[0]))
+            for title, image in zip(titles, images, strict=True)
+        )
+    vocabulary = task.spec.vocabulary
+    return tuple(
+        Sample(title=title, tokens=decode_pieces(vocabulary, row))
+        for title, row in zip(titles, shown, strict=True)
+    )
+
+
+def _make_titles(task: Task, batch: Any, inputs: Inputs) -> list[str]:
+    """Return numbers and, of samples with a class, the class and what the model predicts."""
+    spec = task.spec
+    if isinstance(spec, TextSpec):
+        return [f"test window {number + 1}" for number in range(len(batch[0]))]
+    names = [*spec.names] or [f"class {number}" for number in range(spec.classes)]
+    with evaluation_mode(task.model):
+        predicted: list[int] = task.model(*inputs).argmax(-1).tolist()
+    titles = []
+    for number, (label, guess) in enumerate(zip(batch[1].tolist(), predicted, strict=True)):
+        outcome = "correct" if label == guess else f"predicted {names[guess]}"
+        titles.append(f"test sample {number + 1}: {names[label]}, {outcome}")
+    return titles
+
+
+class Saved(NamedTuple):
+    """The recipe as YAML, and curves; no curves where the run directory has none."""
+
+    recipe: str
+    training: tuple[Curves, ...]
+    extrapolation: tuple[Curves, ...]
+
+
+def read_saved(checkpoint: Path, stored: Recipe, spec: DataSpec) -> Saved:
+    """Read what is beside a checkpoint.
+
+    The recipe is that of the run directory, else the one stored in the checkpoint, which has
+    another trainer. Raises DataError where a file cannot be read.
+    """
+    run = run_dir.find_run_dir(checkpoint)
+    is_image = isinstance(spec, ImageSpec)
+    unit = "patches" if is_image else "tokens"
+    trained = spec.height if isinstance(spec, ImageSpec) else spec.length
+    return Saved(
+        recipe=_read_recipe(run / "recipe.yaml", checkpoint, stored),
+        training=_read_training(run / "metrics.csv", unit),
+        extrapolation=_read_extrapolation(run / RESULT, checkpoint, trained),
+    )
+
+
+def _read_recipe(file: Path, checkpoint: Path, stored: Recipe) -> str:
+    is_of_run = checkpoint.resolve().parent.name == "checkpoints"
+    with _explain_errors(file):
+        return file.read_text(encoding="utf-8") if is_of_run and file.is_file() else stored.yaml()
+
+
+def _read_training(file: Path, unit: str) -> tuple[Curves, ...]:
+    if not file.exists():
+        return ()
+    with _explain_errors(file):
+        return _log_if_empty(
+            file, training_curves.draw_training_curves(loggers.read(file)[1], unit)
+        )
+
+
+def _read_extrapolation(file: Path, checkpoint: Path, trained: int) -> tuple[Curves, ...]:
+    """Read the evaluation of this very checkpoint."""
+    if not file.exists():
+        return ()
+    with _explain_errors(file):
+        result = json.loads(file.read_text(encoding="utf-8"))
+        if Path(result["checkpoint"]).name != checkpoint.name:
+            log.info("%s is of %s, so it is left out", file, result["checkpoint"])
+            return ()
+        return _log_if_empty(file, training_curves.draw_extrapolation(result, trained))
+
+
+def _log_if_empty(file: Path, curves: tuple[Curves, ...]) -> tuple[Curves, ...]:
+    if not curves:
+        log.info("%s: nothing in it can be drawn, so it is left out", file)
+    return curves
+
+
+@contextmanager
+def _explain_errors(file: Path) -> Iterator[None]:
+    """Raise DataError where a file cannot be read, or is not as zoo writes it."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read, {error.strerror or error}") from None
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        problem = str(error)[:80]
+        if isinstance(error, KeyError):
+            problem = f"it has no key {error.args[0]}"
+        remedy = "remove it, or have it written anew"
+        raise DataError(f"{file}: not as zoo writes it, {problem}; {remedy}") from None

@@ -1,0 +1,223 @@
+"""The page of `zoo diagnose`: one HTML file that needs nothing else, and its numbers as JSON."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
+from pathlib import Path
+from typing import Any
+
+from zoo.diagnosis.page import viewer_data
+from zoo.diagnosis.page.head_tables import build_control_tables, build_measure_figures
+from zoo.diagnosis.report import DiagnosedRun, Report
+from zoo.reporting import numbers
+from zoo.reporting.html import Section, render_page
+from zoo.reporting.panel import Curves, Line, LineChart, Panel
+from zoo.reporting.render import Drawing, draw_for_page
+from zoo.utils import name_file
+
+FOLDER = "diagnostics/page"
+SECTIONS = {  # title and how to read it
+    "controls": (
+        "Does the model use position at all?",
+        "The same test, with the positions of the tokens changed and all else as it was. The less "
+        "that changes a number, the less the model relies on positions.",
+    ),
+    "looks": (
+        "Where heads look",
+        "The weights with which one token, the query, gathers from the others.",
+    ),
+    "measures": (
+        "Measures by layer and head",
+        "Rows are layers, the first on top; columns are heads.",
+    ),
+    "profiles": (
+        "Weight against offset",
+        "How much heads attend to what lies how far away, whatever stands there.",
+    ),
+    "encoding": ("The encoding", "What it has learned, and what it does to the scores."),
+    "training": ("Training", "As it was logged."),
+    "extrapolation": ("Beyond the training size", "The same model at other sizes."),
+    "recipe": ("Recipe", "Fitting it again repeats the run."),
+}
+LONG = 60  # characters of a fact that takes a line of its own
+ROW = 200  # characters of a row of a table, of all its cells
+LINES_PER_RUN, MAX_LINES = 2, 8  # of each of several runs, and of all, in one chart
+
+
+def write(report: Report, path: Path) -> None:
+    """Write the page to `path` and its numbers beside it, to the file that ends in .json.
+
+    Files that stood there are replaced only once both are complete.
+    """
+    texts = {path: render(report), path.with_suffix(".json"): viewer_data.to_json(report)}
+    fresh = {one: one.with_name(f".{one.name}-{os.getpid()}") for one in texts}
+    try:
+        for one, text in texts.items():
+            with name_file(one):
+                fresh[one].write_text(text, encoding="utf-8", newline="\n")
+        for one in texts:
+            fresh[one].replace(one)
+    finally:
+        for one in fresh.values():
+            one.unlink(missing_ok=True)
+
+
+def render(report: Report) -> str:
+    """Return the page as HTML."""
+    return render_page(
+        f"{FOLDER}/diagnosis.html",
+        styles=(f"{FOLDER}/diagnosis.css",),
+        scripts=tuple(
+            f"{FOLDER}/{name}.js" for name in ("head_tables", "attention_viewer", "diagnosis")
+        ),
+        data=viewer_data.collect(report),
+        kind="report",
+        title=join_names(report),
+        report=report,
+        sections=build_sections(report),
+        runs_table=build_runs_table(report.runs) if len(report.runs) > 1 else None,
+        long=LONG,
+    )
+
+
+def join_names(report: Report) -> str:
+    """Return the names of all runs as one title."""
+    *first, last = (run.name for run in report.runs)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def build_sections(report: Report) -> list[Section]:
+    """Return the sections in their order; empty ones are left out."""
+
+    def gallery(pick: Callable[[DiagnosedRun], Sequence[Panel]]) -> list[Figure]:
+        return build_figures({run.name: pick(run) for run in report.runs})
+
+    contents: dict[str, Any] = {
+        "controls": build_control_tables(report),
+        "looks": viewer_data.describe(report),
+        "measures": build_measure_figures(report),
+        "profiles": gallery(lambda run: run.profiles),
+        "encoding": gallery(lambda run: run.encodings),
+        "training": gallery(lambda run: run.training),
+        "extrapolation": gallery(lambda run: run.extrapolation),
+        "recipe": find_recipes(report),
+    }
+    return [Section(key, *SECTIONS[key], found) for key, found in contents.items() if found]
+
+
+def find_recipes(report: Report) -> dict[str, Any] | None:
+    """Return the lines of each run's recipe, and those that all runs share."""
+    texts = {run.name: run.recipe.splitlines() for run in report.runs if run.recipe}
+    if not texts:
+        return None
+    return {"texts": texts, "shared": set.intersection(*map(set, texts.values()))}
+
+
+@dataclass(frozen=True)
+class RunsTable:
+    """Facts of several runs, with a column for each.
+
+    Args:
+        metrics: Texts of each metric, one for each run.
+        facts: Texts of each short fact, one for each run.
+        statements: Long facts, which stand below the table: {fact: {run: text}}; one that all
+            runs share stands once, under no run.
+    """
+
+    metrics: dict[str, list[str]]
+    facts: dict[str, list[str]]
+    statements: dict[str, dict[str, str]]
+
+
+def build_runs_table(runs: Sequence[DiagnosedRun]) -> RunsTable:
+    """Collect the metrics and facts of runs, by their names."""
+    metrics = [
+        {name: numbers.format_number(number) for name, number in run.metrics.items()}
+        for run in runs
+    ]
+    keys = dict.fromkeys(key for run in runs for key in run.facts)
+    limit = ROW // len(runs)
+    long = [key for key in keys if any(len(run.facts.get(key, "")) > limit for run in runs)]
+    facts = [{key: text for key, text in run.facts.items() if key not in long} for run in runs]
+    checkpoints = {"checkpoint": [run.checkpoint for run in runs]}
+    statements = {key: _merge_statements(key, runs) for key in long}
+    return RunsTable(_fill_rows(metrics), _fill_rows(facts) | checkpoints, statements)
+
+
+def _fill_rows(columns: Sequence[dict[str, str]]) -> dict[str, list[str]]:
+    keys = dict.fromkeys(key for column in columns for key in column)
+    return {key: [column.get(key, numbers.NOTHING) for column in columns] for key in keys}
+
+
+def _merge_statements(key: str, runs: Sequence[DiagnosedRun]) -> dict[str, str]:
+    texts = {run.name: run.facts[key] for run in runs if key in run.facts}
+    if len(texts) == len(runs) and len(set(texts.values())) == 1:
+        return {"": runs[0].facts[key]}
+    return texts
+
+
+@dataclass(frozen=True)
+class TitledDrawing:
+    """A drawing with the title of its panel."""
+
+    title: str
+    drawing: Drawing
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Charts above the sentence that holds for all of them."""
+
+    caption: str
+    panels: list[TitledDrawing]
+    columns: int | None
+
+
+def build_figures(runs: Mapping[str, Sequence[Panel]]) -> list[Figure]:
+    """Return the figures of {run: panels}; neighbours that share a sentence share a figure."""
+    if len(runs) == 1:
+        (panels,), columns = runs.values(), None
+    else:
+        matched = [_merge(title, found) for title, found in _match(runs)]
+        panels, columns = list(chain.from_iterable(matched)), len(runs)
+    return [
+        Figure(caption, [TitledDrawing(one.title, draw_for_page(one)) for one in group], columns)
+        for caption, group in groupby(panels, lambda panel: panel.full_caption)
+    ]
+
+
+def _match(runs: Mapping[str, Sequence[Panel]]) -> Iterator[tuple[str, dict[str, Panel]]]:
+    """Yield the panels of one title, {run: panel}; of several in one run, first with first."""
+    found: dict[tuple[str, int], dict[str, Panel]] = {}
+    for run, panels in runs.items():
+        seen: list[str] = []
+        for panel in panels:
+            found.setdefault((panel.title, seen.count(panel.title)), {})[run] = panel
+            seen.append(panel.title)
+    yield from ((title, panels) for (title, _), panels in found.items())
+
+
+def _merge(title: str, panels: Mapping[str, Panel]) -> list[Panel]:
+    """Return one chart with the lines of all runs if they are few, else a chart for each run."""
+    first = next(iter(panels.values()))
+    if lines := _merge_lines(panels):
+        x, y = first.x, first.y
+        return [LineChart(title=title, x=x, y=y, caption=first.full_caption, lines=tuple(lines))]
+    return [replace(panel, title=f"{title} \u2014 {run}") for run, panel in panels.items()]
+
+
+def _merge_lines(panels: Mapping[str, Panel]) -> list[Line]:
+    """Return the lines of curves whose axes agree, each named by its run; none if too many."""
+    curves = {run: panel for run, panel in panels.items() if isinstance(panel, Curves)}
+    if len(curves) < len(panels) or len({(panel.x, panel.y) for panel in curves.values()}) > 1:
+        return []
+    lines = [
+        Line(run if len(panel.lines) == 1 else f"{run}, {label}", panel.x_values, line)
+        for run, panel in curves.items()
+        for label, line in panel.lines.items()
+    ]
+    few = all(len(panel.lines) <= LINES_PER_RUN for panel in curves.values())
+    return lines if few and len(lines) <= MAX_LINES else []

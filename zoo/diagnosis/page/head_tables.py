@@ -1,0 +1,227 @@
+"""Tables of numbers: each measure by layer and head, and each metric with changed positions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from zoo.diagnosis.report import SAME, Control, DiagnosedRun, Measure, Report
+from zoo.reporting import numbers
+from zoo.reporting.palette import LETTERS, LEVELS
+from zoo.reporting.panel import Scale
+
+MANY_HEADS, CROWD = 8, 16  # from which numbers fit into wide tables only, or into none
+LEAST_END = 1e-3  # that the strongest colour stands for: smaller numbers are rounding
+ZERO = 1e-5  # smaller numbers are 0 up to rounding
+
+
+@dataclass(frozen=True)
+class HeadCell:
+    """A number as text, in full for the pointer, and the classes of its colour."""
+
+    text: str
+    value: str
+    classes: str
+
+
+@dataclass(frozen=True)
+class HeadTable:
+    """One measure of one run: a row of cells for each layer."""
+
+    run: str
+    size: str
+    rows: list[tuple[int, list[HeadCell]]]
+
+
+@dataclass(frozen=True)
+class MeasureFigure:
+    """One measure of all runs that have it, on one colour scale."""
+
+    title: str
+    caption: str
+    unit: str
+    scale: tuple[str, str, str, str]
+    tables: list[HeadTable]
+
+
+def build_measure_figures(report: Report) -> list[MeasureFigure]:
+    """Return a figure for each measure and unit, with a table for each run that has it."""
+    found: dict[tuple[str, str], dict[str, Measure]] = {}
+    for run in report.runs:
+        for measure in run.measures:
+            found.setdefault((measure.name, measure.unit), {})[run.name] = measure
+    layers = {run.name: _number_layers(run) for run in report.runs}
+    return [build_figure(measures, layers) for measures in found.values()]
+
+
+def build_figure(
+    measures: Mapping[str, Measure], layers: Mapping[str, Sequence[int]]
+) -> MeasureFigure:
+    """Return the figure of one measure of runs; `layers` are the numbers of the rows."""
+    first = next(iter(measures.values()))
+    scale, ramp = choose_scale([measure.values for measure in measures.values()])
+    tables = [
+        _build_table(measure, layers[run], run if len(measures) > 1 else "", scale, ramp)
+        for run, measure in measures.items()
+    ]
+    ends = (numbers.format_number(scale.low, 3), numbers.format_number(scale.high, 3))
+    caption = f"{first.caption or f'{first.title} of each head.'}{_describe_even(measures)}"
+    return MeasureFigure(first.title, caption, first.unit, (*ends, first.unit, ramp), tables)
+
+
+def choose_scale(values: Sequence[Tensor]) -> tuple[Scale, str]:
+    """Choose the range of the colours and their ramp.
+
+    The range lies around 0 if there are both signs, else from the least to the largest number if
+    these are apart.
+    """
+    joined = torch.cat([_round(one).flatten() for one in values])
+    joined = joined[joined.isfinite()]
+    if not joined.numel():
+        return Scale(0.0, 1.0), "weights"
+
+    low, high = float(joined.min()), float(joined.max())
+    if low < 0 < high:
+        largest = max(-low, high, LEAST_END)
+        return Scale(-largest, largest), "signed"
+    if low >= 0 and (low < 0.5 * high or low == high):
+        low, high = 0.0, max(high, LEAST_END)
+    return Scale(low, high).cover(), "weights"
+
+
+def _number_layers(run: DiagnosedRun) -> Sequence[int]:
+    if run.attended is not None:
+        return run.attended.layers
+    return range(max((len(measure.values) for measure in run.measures), default=0))
+
+
+def _build_table(
+    measure: Measure, layers: Sequence[int], run: str, scale: Scale, ramp: str
+) -> HeadTable:
+    heads = measure.values.shape[1]
+    size = "crowd" if heads > CROWD else "many" if heads > MANY_HEADS else ""
+    values = _round(measure.values).tolist()
+    rows = [
+        (layer, [_build_cell(number, scale, ramp, bool(size)) for number in row])
+        for layer, row in zip(layers, values, strict=True)
+    ]
+    return HeadTable(run, size, rows)
+
+
+def _build_cell(number: float, scale: Scale, ramp: str, tight: bool) -> HeadCell:
+    if number != number:
+        return HeadCell(numbers.NOTHING, numbers.NOTHING, "nothing")
+    level = round((LEVELS - 1) * min(max(scale(number), 0.0), 1.0))
+    strong = level > 9 if ramp == "weights" else abs(level - LEVELS // 2) > 4
+    text = numbers.format_short(number)
+    if tight and abs(number) < 1:
+        text = text.replace("0.", ".", 1)
+    classes = f"{LETTERS[ramp]}{level}{' strong' if strong else ''}"
+    return HeadCell(text, numbers.format_number(number, 3), classes)
+
+
+def _round(values: Tensor) -> Tensor:
+    values = values.double()
+    return values.where(~(values.abs() < ZERO), 0.0)
+
+
+def _describe_even(measures: Mapping[str, Measure]) -> str:
+    """Say what evenly spread attention has in each run, once if all runs have the same."""
+    found = {run: f"{one.even:.2f}" for run, one in measures.items() if one.even is not None}
+    if not found:
+        return ""
+    if len(found) == len(measures) and len(set(found.values())) == 1:
+        return f" Evenly spread attention: {found.popitem()[1]}."
+    texts = ", ".join(f"{number} in {run}" for run, number in found.items())
+    return f" Evenly spread attention: {texts}."
+
+
+@dataclass(frozen=True)
+class ControlCell:
+    """A metric under one control: its text, its change, and its share of the largest number."""
+
+    text: str
+    change: str = ""
+    share: float | None = None
+
+
+@dataclass(frozen=True)
+class ControlTable:
+    """One metric: a row for each control, a cell for each run."""
+
+    metric: str
+    caption: str
+    runs: tuple[str, ...]
+    rows: dict[str, list[ControlCell]]
+
+
+def build_control_tables(report: Report) -> list[ControlTable]:
+    """Return a table for each metric that the controls measured."""
+    runs = [run for run in report.runs if run.controls]
+    controls = [control for run in runs for control in run.controls]
+    metrics = dict.fromkeys(name for control in controls for name in control.metrics)
+    return [_build_control_table(metric, runs) for metric in metrics]
+
+
+def _build_control_table(metric: str, runs: Sequence[DiagnosedRun]) -> ControlTable:
+    controls = [control for run in runs for control in run.controls]
+    values = [abs(one.metrics[metric]) for one in controls if metric in one.metrics]
+    largest = max((value for value in values if math.isfinite(value)), default=0.0)
+    names = dict.fromkeys(control.name for control in controls)
+    rows = {
+        name: [_build_control_cell(run, name, metric, largest) for run in runs] for name in names
+    }
+    texts = [_describe(run, metric, len(runs) > 1) for run in runs]
+    caption = " ".join(filter(None, texts)) or "There is no other number to compare with."
+    return ControlTable(metric, caption, tuple(run.name for run in runs), rows)
+
+
+def _build_control_cell(run: DiagnosedRun, name: str, metric: str, largest: float) -> ControlCell:
+    control = next((control for control in run.controls if control.name == name), None)
+    if control is None:
+        return ControlCell(numbers.NOTHING)
+    if metric not in control.metrics:
+        return ControlCell(f"refused: {control.refused}" if control.refused else numbers.NOTHING)
+
+    number, first = control.metrics[metric], run.controls[0]
+    share = number / largest if math.isfinite(number) and largest > 0 else 0.0
+    change = "" if control is first else _format_change(number, first, metric)
+    return ControlCell(numbers.format_number(number), change, min(max(share, 0.0), 1.0))
+
+
+def _format_change(number: float, first: Control, metric: str) -> str:
+    change = number - first.metrics.get(metric, math.nan)
+    if not math.isfinite(change):
+        return ""
+    if abs(change) < SAME:
+        return "\u00b10" if change == 0 else "\u22480"
+    text = numbers.format_number(change, 2)
+    if abs(change) < 1e-3:
+        text = numbers.format_fixed(change, 4)
+    return f"+{text}" if change > 0 else text
+
+
+def _describe(run: DiagnosedRun, metric: str, several: bool) -> str:
+    """Say what happened, with its numbers; how much is much is for the reader to judge."""
+    first, *others = run.controls
+    measured = [control for control in others if metric in control.metrics]
+    if metric not in first.metrics or not measured:
+        return ""
+
+    before = first.metrics[metric]
+    start = f"{run.name}: " if several else ""
+    same = f"{start}{numbers.format_number(before)} whatever the positions"
+    if all(control.metrics[metric] == before for control in measured):
+        return f"{same}."
+    most = max(measured, key=lambda control: abs(control.metrics[metric] - before))
+    if abs(most.metrics[metric] - before) < SAME:
+        return f"{same}, up to differences below {SAME:.5f}."
+    own, other = numbers.format_pair(before, most.metrics[metric])
+    return (
+        f"{start}{own} with positions as they are, {other} with positions {most.name}: the "
+        "largest change."
+    )

@@ -1,0 +1,215 @@
+"""Curves of a report: what training logged, and what evaluation at other sizes found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.diagnostics.head_metrics import HeadMetric, metrics_by_name
+from zoo.evaluation.report import has_equal_windows
+from zoo.reporting.panel import Curves
+
+MOST, BINS = 400, 48  # points of a curve; of one whose points are single tokens' losses
+NONE = float("nan")
+ATTENTION = re.compile(r"attention/\d+/.+")
+Points = Sequence[tuple[float, float]]
+
+
+def draw_training_curves(rows: Sequence[Mapping[str, str]], unit: str) -> tuple[Curves, ...]:
+    """Draw the rows of `metrics.csv` over steps: losses together, each other metric by itself.
+
+    `unit` is that of positions, tokens or patches.
+    """
+    names = dict.fromkeys(name for row in rows for name in row)
+    found = {
+        name: points
+        for name in names
+        if name.startswith(("train/", "val/")) and (points := _read_points(rows, name))
+    }
+    return (
+        *_draw_losses(found),
+        *_draw_attention_metrics(
+            rows, [name for name in names if ATTENTION.fullmatch(name)], metrics_by_name(unit)
+        ),
+    )
+
+
+def _read_points(rows: Sequence[Mapping[str, str]], name: str) -> Points:
+    return [(float(row["step"]), float(row[name])) for row in rows if row.get(name)]
+
+
+def _draw_attention_metrics(
+    rows: Sequence[Mapping[str, str]], names: Sequence[str], known: Mapping[str, HeadMetric]
+) -> Iterator[Curves]:
+    """Draw the logged attention metrics that vary, with a line for each layer."""
+    kinds: dict[str, dict[str, Points]] = {}
+    for name in names:
+        _, layer, kind = name.split("/", 2)
+        if points := _read_points(rows, name):
+            kinds.setdefault(kind, {})[f"layer {layer}"] = points
+    for kind, layers in kinds.items():
+        if len({value for points in layers.values() for _, value in points}) == 1:
+            continue
+        steps = sorted({step for points in layers.values() for step, _ in points})
+        found = {layer: dict(points) for layer, points in layers.items()}
+        lines = {
+            layer: [(step, points.get(step, NONE)) for step in steps]
+            for layer, points in found.items()
+        }
+        message = (
+            "The mean over heads while training: where layers part, they take on different tasks."
+        )
+        title, y = (
+            (known[kind].title, known[kind].unit)
+            if kind in known
+            else (kind.replace("_", " "), "mean over heads")
+        )
+        yield _make_curves(title, y, lines, message)
+
+
+def _draw_losses(found: Mapping[str, Points]) -> Iterator[Curves]:
+    train, val = found.get("train/loss", ()), found.get("val/loss", ())
+    if train:
+        yield _make_curves(
+            "training loss",
+            "loss",
+            {"train": train},
+            "It falls fast, then slowly; a jump up is a step too far.",
+        )
+    if train and len(val) > 1:
+        lines = {"train": _average_between(train, val), "val": val}
+        yield _make_curves(
+            "training and validation loss",
+            "loss",
+            lines,
+            "Where val rises while train falls, the model overfits. Dropout, augmentation and "
+            "label smoothing raise the training loss alone.",
+        )
+    for name, points in found.items():
+        if name not in ("train/loss", "val/loss") or (
+            name == "val/loss" and not (train and len(val) > 1)
+        ):
+            yield _make_curves(
+                name.replace("/", " "),
+                name,
+                {name: points},
+                "One point for each time that it was measured.",
+            )
+
+
+def _average_between(train: Points, val: Points) -> Points:
+    """Average the training loss between one validation and the next."""
+    steps = [-1.0, *(step for step, _ in val)]
+    spans = [[loss for step, loss in train if low < step <= high] for low, high in pairwise(steps)]
+    return [
+        (high, sum(span) / len(span) if span else NONE)
+        for high, span in zip(steps[1:], spans, strict=True)
+    ]
+
+
+def _make_curves(title: str, y: str, lines: Mapping[str, Points], caption: str) -> Curves:
+    """Make curves of lines that share their steps."""
+    first = next(iter(lines.values()))
+    x_values = _thin([step for step, _ in first])
+    drawn = {name: _thin([value for _, value in points]) for name, points in lines.items()}
+    return Curves(title=title, x="step", y=y, caption=caption, x_values=x_values, lines=drawn)
+
+
+def _thin(values: Sequence[float], most: int = MOST) -> Tensor:
+    """Reduce values to at most so many, each the mean of neighbours."""
+    run = -(-len(values) // most)
+    return torch.stack([part.nanmean() for part in torch.tensor(values).split(run)])
+
+
+def draw_extrapolation(result: Mapping[str, Any], trained: int) -> tuple[Curves, ...]:
+    """Draw the results at other resolutions or lengths; `trained` is the training size."""
+    kinds = [kind for kind in ("resolutions", "lengths") if kind in result]
+    return (
+        *(panel for kind in kinds for panel in _draw_sizes(result, kind, trained)),
+        *_draw_positions(result, trained),
+    )
+
+
+def _draw_sizes(result: Mapping[str, Any], kind: str, trained: int) -> Iterator[Curves]:
+    """Draw metrics against size, for the model as it is and with each extrapolation method.
+
+    Images that are not square have no position on such an axis.
+    """
+    own = {str(result["size"]): result["metrics"]} if has_equal_windows(result, kind) else {}
+    found = own | result[kind]
+    sizes = {int(size): metrics for size, metrics in found.items() if "x" not in size}
+    refused = sorted(size for size, metrics in sizes.items() if "refused" in metrics)
+    methods = {
+        method: one for method, one in result.get("extrapolation", {}).items() if method != "none"
+    }
+    x = "resolution in pixels" if kind == "resolutions" else "length in tokens"
+    message = f"Trained at {trained}" + (
+        f"; refused at {', '.join(map(str, refused))}" if refused else ""
+    )
+    for name in result["metrics"]:
+        lines = {
+            name: {size: float(sizes[size][name]) for size in sorted(sizes) if name in sizes[size]}
+        }
+        for method, one in methods.items():
+            lines[method] = {
+                int(size): float(one[size][name])
+                for size in one
+                if "x" not in size and name in one[size]
+            }
+        x_values = sorted({size for points in lines.values() for size in points})
+        if not x_values:
+            continue
+        yield Curves(
+            title=f"{name.replace('/', ' ')} at other {kind}",
+            x=x,
+            y=name,
+            caption=f"{message}: what is level there carries on.",
+            x_values=torch.tensor([float(size) for size in x_values]),
+            lines={
+                line: torch.tensor([points.get(size, NONE) for size in x_values])
+                for line, points in lines.items()
+                if points
+            },
+        )
+
+
+def _draw_positions(result: Mapping[str, Any], trained: int) -> Iterator[Curves]:
+    """Draw loss and accuracy by position in the longest windows that the model could process."""
+    for key, name, caption in (
+        (
+            "position_losses",
+            "test/loss",
+            "where the curve rises past that length, the model does not carry on",
+        ),
+        (
+            "position_accuracies",
+            "test/accuracy",
+            "where the curve falls past that length, the model does not carry on",
+        ),
+    ):
+        sweeps = {
+            int(length): found[key]
+            for length, found in result.get("lengths", {}).items()
+            if key in found
+        }
+        if not sweeps:
+            continue
+        longest = max(sweeps)
+        points = [
+            (float(position), value)
+            for position, value in enumerate(sweeps[longest])
+            if value is not None
+        ]
+        yield Curves(
+            title=f"{name.partition('/')[2]} by position in windows of {longest}",
+            x="position in the window",
+            y=name,
+            caption=f"Trained on windows of {trained}: {caption}.",
+            x_values=_thin([position for position, _ in points], BINS),
+            lines={name: _thin([value for _, value in points], BINS)},
+        )

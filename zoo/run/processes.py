@@ -1,0 +1,262 @@
+"""The processes that train together: how they start, how many they are, how they communicate."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import lightning as L
+import torch
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.pytorch.accelerators import (
+    Accelerator,
+    CPUAccelerator,
+    CUDAAccelerator,
+    MPSAccelerator,
+    XLAAccelerator,
+)
+from lightning.pytorch.strategies import ParallelStrategy
+from torch import distributed
+
+from zoo.config import Recipe, TrainerOptions
+from zoo.errors import AlreadyReported, RecipeError, ZooError
+from zoo.run.machine import count_cores
+
+log = logging.getLogger("zoo")
+
+SHUTDOWN_TIMEOUT = 300  # seconds for a process to save and end after a signal
+
+ACCELERATORS: dict[str, tuple[type[Accelerator], ...]] = {
+    "auto": (XLAAccelerator, MPSAccelerator, CUDAAccelerator, CPUAccelerator),
+    "gpu": (MPSAccelerator, CUDAAccelerator),
+    "cuda": (CUDAAccelerator,),
+    "mps": (MPSAccelerator,),
+    "tpu": (XLAAccelerator,),
+    "cpu": (CPUAccelerator,),
+}
+
+
+def detect_launcher() -> tuple[int, int] | None:
+    """Return (processes per node, nodes) of torchrun or SLURM; None for a lone process."""
+    environment, found = os.environ, (1, 1)
+    if TorchElasticEnvironment.detect():
+        local = int(environment["LOCAL_WORLD_SIZE"])
+        found = local, int(environment["WORLD_SIZE"]) // local
+    elif SLURMEnvironment.detect():
+        nodes = int(environment.get("SLURM_NNODES", 1))
+        per_node = environment.get("SLURM_NTASKS_PER_NODE")
+        found = int(per_node or int(environment["SLURM_NTASKS"]) // nodes), nodes
+    # a lone process may start others itself
+    return None if found == (1, 1) else found
+
+
+def is_slurm() -> bool:
+    """Tell whether SLURM assigns the ranks; a job of SLURM may start torchrun, which then does."""
+    return bool(SLURMEnvironment.detect()) and not TorchElasticEnvironment.detect()
+
+
+def count_processes(options: TrainerOptions) -> int:
+    """Return the world size: that of the launcher's environment, else of the recipe.
+
+    Raises:
+        MisconfigurationException: Lightning refuses the devices.
+    """
+    devices, nodes = detect_launcher() or (options.devices, options.num_nodes)
+    available = [cls for cls in ACCELERATORS[options.accelerator] if cls.is_available()]
+    if not available:
+        # the trainer itself names the missing accelerator
+        return nodes
+    cls = available[0]
+    if devices == "auto":
+        return nodes * cls.auto_device_count()
+    return nodes * len(cls.get_parallel_devices(cls.parse_devices(devices)))
+
+
+Value = TypeVar("Value")
+
+
+class Processes:
+    """All processes of a run, seen from one of them.
+
+    They exchange Python objects over gloo on the CPU, beside the collectives of training. All
+    processes call a method at once; a lone process pays nothing.
+    """
+
+    def __init__(self, rank: int = 0, count: int = 1) -> None:
+        self.rank, self.count = rank, count
+        self._group = distributed.new_group(backend="gloo") if count > 1 else None
+
+    @classmethod
+    def connect(cls, trainer: L.Trainer) -> Processes:
+        """Connect the processes of a trainer, once each of them has called this."""
+        strategy = trainer.strategy
+        if trainer.world_size == 1 or not isinstance(strategy, ParallelStrategy):
+            return cls()
+        if not distributed.is_initialized():
+            _initialise(strategy, trainer.world_size)
+        return cls(trainer.global_rank, trainer.world_size)
+
+    @property
+    def first(self) -> bool:
+        """Is this rank 0, which writes files and talks to the user?"""
+        return self.rank == 0
+
+    def all_gather(self, value: Value) -> list[Value]:
+        """Return the values of all processes, by rank."""
+        values: list[Any] = [value] * self.count
+        if self.count > 1:
+            distributed.all_gather_object(values, value, self._group)
+        return values
+
+    def broadcast(self, value: Value, by: int = 0) -> Value:
+        """Return the value of rank `by` in all processes."""
+        values = [value]
+        if self.count > 1:
+            distributed.broadcast_object_list(values, by, self._group)
+        return values[0]
+
+    def all_reduce_max(self, number: int) -> int:
+        """Return the largest number of all processes."""
+        if self.count == 1:
+            return number
+        largest = torch.tensor(int(number))
+        distributed.all_reduce(largest, distributed.ReduceOp.MAX, self._group)
+        return int(largest)
+
+    def run_on_rank_zero(self, make: Callable[[], Value]) -> Value:
+        """Run a function in the first process and return its result in all of them.
+
+        Raises:
+            ZooError: It failed; the first process raises its error, the others AlreadyReported.
+        """
+        value: Value | None = None
+        failure: ZooError | None = None
+        if self.first:
+            try:
+                value = make()
+            except ZooError as error:
+                failure = error
+        result, code = self.broadcast((value, failure.code if failure else None))
+        if code is not None:
+            raise failure or AlreadyReported(code)
+        return result  # type: ignore[return-value]
+
+    def is_connection_error(self, error: Exception) -> bool:
+        """Tell whether an error means that another process has died."""
+        types = (RuntimeError, distributed.DistBackendError, distributed.DistNetworkError)
+        pattern = "gloo|nccl|connection|socket"
+        matches = re.search(pattern, str(error), re.IGNORECASE) is not None
+        return self.count > 1 and type(error) in types and matches
+
+
+def _initialise(strategy: ParallelStrategy, world_size: int) -> None:
+    """Initialise the process group as Lightning does, but before training is set up.
+
+    The processes have to agree on what is trained, and where, before that.
+    """
+    cluster = strategy.cluster_environment
+    assert cluster is not None
+    os.environ["MASTER_ADDR"] = cluster.main_address
+    os.environ["MASTER_PORT"] = str(cluster.main_port)
+    device = strategy.root_device
+    is_cuda = device.type == "cuda"
+    if is_cuda:
+        torch.cuda.set_device(device)
+    distributed.init_process_group(
+        "nccl" if is_cuda else "gloo",
+        rank=cluster.global_rank(),
+        world_size=world_size,
+        device_id=device if is_cuda else None,
+    )
+    atexit.register(_disconnect)
+
+
+def _disconnect() -> None:
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def join_processes(recipe: Recipe, trainer: L.Trainer, command: Sequence[str]) -> Processes | None:
+    """Return the processes that the recipe or a launcher asks for, this one among them.
+
+    Only the first process keeps logging. Where the recipe asks for several and nobody has started
+    them, run `zoo COMMAND` in each, wait for them and return None.
+
+    Raises:
+        RecipeError: The recipe asks for several nodes, which a launcher has to start.
+        AlreadyReported: The started processes failed and have printed why.
+    """
+    if detect_launcher() is None and trainer.world_size > 1:
+        if recipe.trainer.num_nodes > 1:
+            problem = f"{recipe.trainer.num_nodes} nodes, but no launcher says which node this is"
+            remedy = "start it with torchrun or SLURM: zoo launch"
+            raise RecipeError(recipe.make_issue("trainer.num_nodes", problem, remedy))
+        spawn_processes(trainer.world_size, command)
+        return None
+
+    if isinstance(recipe.trainer.num_threads, int):
+        torch.set_num_threads(recipe.trainer.num_threads)
+    processes = Processes.connect(trainer)
+    if processes.count > 1 and processes.first:
+        log.info("Training in %d processes", processes.count)
+    if not processes.first:
+        for handler in logging.getLogger().handlers:
+            handler.setLevel(logging.WARNING)
+    return processes
+
+
+def spawn_processes(count: int, command: Sequence[str]) -> None:
+    """Run `zoo COMMAND` in several processes on this machine and wait for them.
+
+    All of them receive the signals that this process receives.
+
+    Raises:
+        AlreadyReported: A process failed, which ended the others; has its exit code.
+    """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    _silence_launcher()
+    threads = max(1, count_cores() // count)
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_TIMEOUT))
+    with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=count,
+            max_restarts=0,
+            run_id=str(os.getpid()),
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            local_addr="localhost",
+            logs_specs=DefaultLogsSpecs(log_dir=folder),
+        )
+        try:
+            elastic_launch(config, sys.executable)("-m", "zoo", *command)
+        except ChildFailedError as error:
+            codes = [failure.exitcode for failure in error.failures.values()]
+            raise AlreadyReported(choose_exit_code(codes)) from None
+        except SignalException as error:
+            raise AlreadyReported(128 + error.sigval) from None
+
+
+def choose_exit_code(codes: Iterable[int]) -> int:
+    """Return the most telling exit code: zoo's own before that of a crash or of a kill."""
+    positive = [code for code in codes if code > 0]
+    return next((code for code in positive if code != 1), 1)
+
+
+def _silence_launcher() -> None:
+    """Leave it to the processes to say what happens."""
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith(("torch.distributed.elastic", "torch.distributed.launcher")):
+            logging.getLogger(name).setLevel(logging.CRITICAL)

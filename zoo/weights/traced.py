@@ -1,0 +1,370 @@
+"""Graphs of whole models for any batch size, length and resolution: ONNX and torch.export."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import operator
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import BytesIO, StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+from torch.export import Dim, ExportedProgram
+
+from zoo import files
+from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec
+from zoo.errors import OptionError, RecipeError, ZooError
+from zoo.models.transformer import find_transformers
+from zoo.packages import explain_imports
+from zoo.weights.export import ExportOptions, ExportSource
+from zoo.weights.huggingface import PixelReader, write_tokenizer
+
+TOLERANCE = 1e-5  # of logits computed by another program, relative to 1 + |logit|
+ROUNDING = 4  # times what the model itself rounds, where that is more
+MISSING_OPERATOR = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
+
+
+class BoundedModel(nn.Module):
+    """A model from inputs to logits, as it is captured.
+
+    Args:
+        model: The model.
+        max_length: Length of the longest text that it accepts, or None. A longer one is an index
+            error, in whatever program runs the graph.
+    """
+
+    allowed: Tensor
+
+    def __init__(self, model: nn.Module, max_length: int | None) -> None:
+        super().__init__()
+        self.model, self.max_length = model, max_length
+        zeros = torch.zeros(max_length or 0, dtype=torch.long)
+        self.register_buffer("allowed", zeros, persistent=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Compute logits of token numbers int64 [B, N], or of images [B, C, H, W]."""
+        if self.max_length is not None:
+            inputs = inputs + self.allowed[torch.arange(inputs.shape[1], device=inputs.device)]
+        return self.model(inputs)
+
+
+class InputSizes:
+    """The variable sizes of a model's inputs, and inputs of such sizes.
+
+    Args:
+        source: The trained model.
+        max_length: Length of the longest text that it accepts, or None.
+    """
+
+    def __init__(self, source: ExportSource, max_length: int | None = None) -> None:
+        self.spec: DataSpec = source.task.spec
+        self.max_length = max_length
+        self.patch: tuple[int, ...] = getattr(source.task.model, "patch_shape", ())
+        self.generator = torch.Generator().manual_seed(0)
+
+    @property
+    def names(self) -> tuple[str | int, ...]:
+        """Each axis of the inputs: the name of a variable size, or a fixed size."""
+        if isinstance(self.spec, ImageSpec):
+            return ("batch", self.spec.channels, *("frames", "height", "width")[-len(self.patch) :])
+        return ("batch", "length")
+
+    def build_dynamic_shapes(self) -> dict[int, Any]:
+        """Return the variable axes for torch.export; sides of images are multiples of a patch."""
+        if not isinstance(self.spec, ImageSpec):
+            return {0: Dim("batch"), 1: Dim("length", max=self.max_length)}
+        counts = ("tubelets", "rows", "columns")[-len(self.patch) :]
+        sides = {}
+        for axis, (name, step) in enumerate(zip(counts, self.patch, strict=True), start=2):
+            sides[axis] = step * Dim(name, min=1, max=2**20) if step > 1 else Dim(name)
+        return {0: Dim("batch"), **sides}
+
+    def draw(self, batch: int, *counts: int) -> Tensor:
+        """Draw inputs of so many tokens, or of so many patches along each axis."""
+        if isinstance(self.spec, ImageSpec):
+            sides = [count * step for count, step in zip(counts, self.patch, strict=True)]
+            shape = (batch, self.spec.channels, *sides)
+            return torch.randn(shape, generator=self.generator)
+        length = min(counts[0], self.max_length or counts[0])
+        size = len(self.spec.vocabulary)
+        return torch.randint(size, (batch, length), generator=self.generator)
+
+    def draw_examples(self) -> Iterator[Tensor]:
+        """Yield inputs of several sizes; the first is the one to capture."""
+        if isinstance(self.spec, ImageSpec):
+            shapes = ((2, 3, 4), (1, 4, 4), (3, 6, 3), (2, 8, 10))
+            frames = ((2,), (3,), (2,), (4,)) if len(self.patch) == 3 else ((),) * 4
+            for (batch, *sides), time in zip(shapes, frames, strict=True):
+                yield self.draw(batch, *time, *sides)
+        else:
+            for batch, length in ((2, 11), (1, 5), (3, 37), (2, 2 * self.spec.length)):
+                yield self.draw(batch, length)
+
+
+def find_max_length(model: nn.Module, spec: DataSpec) -> int | None:
+    """Find the longest text that a model accepts; None if it accepts four times the training's."""
+    if isinstance(spec, ImageSpec):
+        return None
+
+    def accepts(length: int) -> bool:
+        try:
+            model(torch.zeros(1, length, dtype=torch.long))
+        except OptionError:
+            return False
+        return True
+
+    refused = 4 * spec.length
+    if accepts(refused):
+        return None
+    accepted = 1
+    while refused - accepted > 1:
+        middle = (accepted + refused) // 2
+        accepted, refused = (middle, refused) if accepts(middle) else (accepted, middle)
+    return accepted
+
+
+@contextmanager
+def _hide_output() -> Iterator[None]:
+    """Hide what torch prints while it captures and converts: graphs, steps and warnings."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # such as: torchvision is not installed
+    try:
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+def capture(source: ExportSource) -> tuple[ExportedProgram, InputSizes, BoundedModel]:
+    """Capture a model once for all sizes.
+
+    Returns:
+        The graph, the sizes of its inputs, and the model that was captured.
+
+    Raises:
+        RecipeError: The model cannot be captured.
+    """
+    model = source.task.model
+    for transformer in find_transformers(model):
+        for chain in transformer.chains:
+            if chain.no_export_reason:
+                raise _refuse(source, chain.no_export_reason, "use to=hf or to=safetensors")
+
+    max_length = find_max_length(model, source.task.spec)
+    sizes, bounded = InputSizes(source, max_length), BoundedModel(model, max_length).eval()
+    example = next(sizes.draw_examples())
+    try:
+        with _hide_output():
+            program = torch.export.export(
+                bounded, (example,), dynamic_shapes=(sizes.build_dynamic_shapes(),)
+            )
+    except Exception as error:  # it has no class of its own
+        reason = " ".join(str(error).split())[:300]
+        raise _refuse(source, f"torch.export: {reason}", "use to=hf or to=safetensors") from error
+    return program, sizes, bounded
+
+
+def _refuse(source: ExportSource, reason: str, remedy: str) -> RecipeError:
+    problem = f"it cannot be exported for any batch size and length: {reason}"
+    return RecipeError(source.recipe.make_issue("model.encoding", problem, remedy))
+
+
+@torch.no_grad()
+def write_torch_export(
+    source: ExportSource, options: ExportOptions, folder: Path
+) -> dict[str, Any]:
+    """Write `model.pt2`, which `torch.export.load` reads without zoo.
+
+    Raises:
+        RecipeError: The model cannot be captured.
+        ZooError: The graph computes something else than the model.
+    """
+    program, sizes, model = capture(source)
+    difference = _compare(program.module(), model, sizes)
+    file = BytesIO()
+    with _hide_output():
+        torch.export.save(program, file)
+    (folder / "model.pt2").write_bytes(file.getbuffer())
+    _write_companions(source, sizes, folder)
+    return {"difference": difference}
+
+
+@torch.no_grad()
+def write_onnx(source: ExportSource, options: ExportOptions, folder: Path) -> dict[str, Any]:
+    """Write `model.onnx`, compared with the model at several sizes in ONNX Runtime.
+
+    Raises:
+        RecipeError: The model cannot be captured, or ONNX lacks an operator.
+        PackageError: onnx, onnxscript or onnxruntime is missing.
+        ZooError: ONNX Runtime computes something else than the model.
+    """
+    with explain_imports():
+        import onnx_ir
+        import onnxruntime
+        import onnxscript  # noqa: F401  torch converts with it
+
+    program, sizes, model = capture(source)
+    example = next(sizes.draw_examples())
+    try:
+        with _hide_output():
+            graph = program.module(check_guards=False)
+            if bake_parameters(graph):
+                shapes = (sizes.build_dynamic_shapes(),)
+                program = torch.export.export(graph, (example,), dynamic_shapes=shapes)
+            converted = torch.onnx.export(
+                program, input_names=["inputs"], output_names=["logits"], verbose=False
+            )
+    except Exception as error:  # of torch.onnx, or of what a converter met
+        found = MISSING_OPERATOR.search(str(error))
+        reason = f"ONNX has no operator for {found[1]}" if found else " ".join(str(error).split())
+        raise _refuse(source, reason[:300], "use to=torch_export") from error
+
+    assert converted is not None
+    inputs = converted.model.graph.inputs[0]
+    inputs.shape = onnx_ir.Shape(sizes.names)
+    with _hide_output():
+        converted.save(folder / "model.onnx")
+    session = onnxruntime.InferenceSession(
+        folder / "model.onnx", providers=["CPUExecutionProvider"]
+    )
+
+    def compute(values: Tensor) -> Tensor:
+        return torch.from_numpy(session.run(None, {"inputs": values.numpy()})[0])
+
+    difference = _compare(compute, model, sizes)
+    _write_companions(source, sizes, folder)
+    return {"difference": difference}
+
+
+def bake_parameters(module: fx.GraphModule) -> int:
+    """Replace what linear algebra makes of parameters alone by its result.
+
+    ONNX has no operator that solves, inverts or decomposes matrices.
+
+    Args:
+        module: A captured graph, changed in place.
+
+    Returns:
+        The number of results that replaced nodes.
+    """
+    values: dict[fx.Node, Any] = {}
+    derived: list[fx.Node] = []  # from a result of linear algebra
+    for node in module.graph.nodes:
+        inputs = node.all_input_nodes
+        if node.op == "get_attr":
+            values[node] = operator.attrgetter(node.target)(module)
+        elif node.op == "call_function" and all(one in values for one in inputs):
+            args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+            values[node] = node.target(*args, **kwargs)
+            if "linalg" in str(node.target) or any(one in derived for one in inputs):
+                derived.append(node)
+
+    count = 0
+    for node in derived:
+        is_read = any(user not in values for user in node.users)
+        if not is_read or not isinstance(values[node], Tensor):
+            continue
+        name, count = f"baked_{count}", count + 1
+        module.register_buffer(name, values[node].detach().clone().contiguous())
+        with module.graph.inserting_before(node):
+            result = module.graph.get_attr(name)
+        node.replace_all_uses_with(result, delete_user_cb=lambda user: user not in values)
+    for node in reversed(values):
+        if node.op == "call_function" and not node.users:
+            module.graph.erase_node(node)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    return count
+
+
+def _compare(graph: Any, model: nn.Module, sizes: InputSizes) -> float:
+    """Return the largest difference of logits, relative to 1 + |logit|, at several sizes.
+
+    Large angles are rounded more than to the tolerance: where the difference is larger, both are
+    compared with the model in float64.
+
+    Raises:
+        ZooError: It is too large.
+    """
+    largest = 0.0
+    for inputs in sizes.draw_examples():
+        expected, actual = model(inputs), graph(inputs)
+        difference, allowed = measure_difference(actual, expected), TOLERANCE
+        if not difference <= TOLERANCE:
+            exact = _compute_in_float64(model, inputs)
+            allowed = max(allowed, ROUNDING * measure_difference(expected, exact))
+            difference = measure_difference(actual, exact)
+        if not difference <= allowed:
+            problem = f"the exported graph differs by {difference:.1e} from the model"
+            raise ZooError(f"{problem} for inputs of shape {tuple(inputs.shape)}; nothing is kept")
+        largest = max(largest, difference)
+    return largest
+
+
+def measure_difference(actual: Tensor, expected: Tensor) -> float:
+    """Return the largest difference of logits, relative to 1 + |logit|."""
+    return float(((actual - expected).abs() / (1 + expected.abs())).max())
+
+
+def _compute_in_float64(model: nn.Module, inputs: Tensor) -> Tensor:
+    exact = copy.deepcopy(model).double()
+    logits: Tensor = exact(inputs.double() if inputs.is_floating_point() else inputs)
+    return logits
+
+
+def _write_companions(source: ExportSource, sizes: InputSizes, folder: Path) -> None:
+    """Write the recipe, what the model reads and predicts, and how inputs are made."""
+    (folder / "recipe.yaml").write_text(source.recipe.yaml(), encoding="utf-8")
+    spec = source.task.spec
+    content: dict[str, Any] = {
+        "recipe": source.recipe.name,
+        "inputs": {"name": "inputs", "shape": list(sizes.names)},
+        "outputs": {"name": "logits"},
+    }
+    if isinstance(spec, ImageSpec):
+        content["inputs"] |= {"dtype": "float32", "multiples": list(sizes.patch)}
+        content["preprocessing"] = describe_preprocessing(source)
+    else:
+        content["inputs"] |= {"dtype": "int64", "max_length": sizes.max_length}
+        content["tokenizer"] = "tokenizer.json"
+        write_tokenizer(spec.vocabulary, folder, getattr(source.task.model, "mask_token", None))
+    if isinstance(spec, ImageSpec | TextClassificationSpec):
+        content["classes"] = list(spec.names) or [str(number) for number in range(spec.classes)]
+    files.write_json(content, folder / "model.json")
+
+
+def describe_preprocessing(source: ExportSource) -> Mapping[str, Any] | None:
+    """Return how a picture becomes model inputs, or None if samples are generated.
+
+    Mean and deviation are read off a black and a white picture: inputs are (x - mean) / std of
+    pixels x from 0 to 1.
+    """
+    spec = source.task.spec
+    assert isinstance(spec, ImageSpec)
+    shape = (spec.height, spec.width) if spec.channels == 1 else (spec.height, spec.width, 3)
+    reader = PixelReader(source.metadata())
+    try:
+        black, white = reader.read([np.full(shape, level, np.uint8) for level in (0, 255)])
+    except OptionError:
+        return None
+    low, high = (_mean_by_channel(picture) for picture in (black, white))
+    std = [1 / (top - bottom) for bottom, top in zip(low, high, strict=True)]
+    return {
+        "size": {"height": spec.height, "width": spec.width},
+        "resize": reader.data.resizing,
+        "layout": "channels, height, width",
+        "mean": [-bottom * one for bottom, one in zip(low, std, strict=True)],
+        "std": std,
+    }
+
+
+def _mean_by_channel(picture: Tensor) -> Sequence[float]:
+    return picture.double().flatten(1).mean(1).tolist()
