@@ -17,6 +17,7 @@ from tiny import TINY, language
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import zoo as package
+from zoo.cli.edge import COMMAND_LINE
 from zoo.config.command_line import format_overrides
 from zoo.data.corpus.tokenizer import Bytes
 
@@ -135,13 +136,13 @@ def test_errors_are_those_of_the_command_line(zoo):
     _, _, told = zoo("fit", "vit_comrope", *(f"{key}={value}" for key, value in wrong.items()))
     with pytest.raises(package.RecipeError) as caught:
         package.fit("vit_comrope", wrong)
-    assert f"zoo: {caught.value}\n" == told
+    assert f"zoo: {caught.value.spell(COMMAND_LINE)}\n" == told
 
     for call, word in ((package.evaluate, "eval"), (package.diagnose, "diagnose")):
         _, _, told = zoo(word, "nowhere")
         with pytest.raises(package.CheckpointError) as caught:
             call("nowhere")
-        assert f"zoo: {caught.value}\n" == told
+        assert f"zoo: {caught.value.spell(COMMAND_LINE)}\n" == told
     with pytest.raises(package.RecipeError, match=r"model.dim: not plain data but object"):
         package.fit("vit_comrope", {"model.dim": object()})
 

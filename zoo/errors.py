@@ -147,12 +147,14 @@ class ConfigIssue:
         key: Its full key, such as `model.dim`; empty where no key is concerned.
         problem: What is wrong.
         remedy: What would be right, where it is known.
+        subject: Which of several things it is about, such as variants of a comparison.
     """
 
     origin: str
     key: str
     problem: str | Message
     remedy: str | Message = ""
+    subject: str = ""
 
     def spell(self, edge: Edge) -> str:
         """Return the issue on one line, as a user of an edge reads it."""
@@ -160,7 +162,8 @@ class ConfigIssue:
         origin = edge.origin if is_argument else self.origin
         # an argument is named as it was written, a key of a recipe by its path
         key = edge.spell(Setting(self.key)) if is_argument and "." not in self.key else self.key
-        text = ": ".join(part for part in (origin, key, spell(self.problem, edge)) if part)
+        parts = (self.subject, origin, key, spell(self.problem, edge))
+        text = ": ".join(part for part in parts if part)
         return f"{text}; {spell(self.remedy, edge)}" if self.remedy else text
 
     def __str__(self) -> str:

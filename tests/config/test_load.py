@@ -170,13 +170,13 @@ def test_all_faults_are_told_with_their_places(list_issues: ListIssues) -> None:
         "seed=0",
         "seed=0",
     ) == [
-        "command line: a: '+a=1': keys take no +; write a=1",
-        "command line: seed.x: seed is -1 and has no keys",
+        "argument: a: '+a=1': keys take no +; write a=1",
+        "argument: seed.x: seed is -1 and has no keys",
         "mine.yaml:3: modle: unknown key; did you mean model?",
         "mine.yaml:2: model.dpth: unknown key; did you mean model.depth?",
         "mine.yaml:1: model.dim: expected a whole number, got 'ten'",
         "mine.yaml:4: data.name: there is no 'toy_digts' among data; did you mean toy_digits?",
-        "command line: optim.momentum: expected a finite number, got 'x'",
+        "argument: optim.momentum: expected a finite number, got 'x'",
         "mine.yaml:6: trainer.acelerator: unknown key; did you mean trainer.accelerator?",
     ]
 
@@ -253,7 +253,7 @@ def test_a_fragment_is_called_one(plugin: Path) -> None:
 )
 def test_trainer_options_are_checked(list_issues: ListIssues, trainer: str, fault: str) -> None:
     (found,) = list_issues(WHOLE, "~trainer", f"trainer={trainer}")
-    assert found.startswith(f"command line: {fault}")
+    assert found.startswith(f"argument: {fault}")
 
 
 def test_trainer_options_that_work_are_accepted(made: Made) -> None:
@@ -271,7 +271,7 @@ def test_trainer_options_that_work_are_accepted(made: Made) -> None:
 
 def test_invalid_values_of_a_dataclass_stand_at_their_key(list_issues: ListIssues) -> None:
     assert list_issues(WHOLE, "model.position_augmentation.jitter=-1") == [
-        "command line: model.position_augmentation.jitter: must not be negative"
+        "argument: model.position_augmentation.jitter: must not be negative"
     ]
 
 

@@ -128,7 +128,7 @@ def test_what_is_not_there_cannot_be_removed(text: str, key: str, message: str) 
 def test_what_has_no_such_key_cannot_be_stepped_into(text: str, key: str, message: str) -> None:
     with pytest.raises(RecipeError) as caught:
         changed(text, key, "1")
-    assert str(caught.value.issues[0]) == f"command line: {message}"
+    assert str(caught.value.issues[0]) == f"argument: {message}"
 
 
 def test_every_value_keeps_the_place_it_came_from() -> None:

@@ -106,7 +106,7 @@ def test_a_rule_that_says_two_things_or_nothing_is_refused(options):
 def test_a_recipe_tells_a_rule_that_matches_nothing_where_it_stands():
     with pytest.raises(
         RecipeError,
-        match=r"command line: optim.param_groups.0.match: no parameter .*; did you mean head.bias\?",
+        match=r"argument: optim.param_groups.0.match: no parameter .*; did you mean head.bias\?",
     ):
         zoo.load_recipe("vit_none", ["optim.param_groups=[{match: haed.bias, freeze: true}]"])
 

@@ -391,8 +391,8 @@ def format_ranking(ranking: OverallRanking) -> str:
 def render_ranking(ranking: OverallRanking, picture: bytes) -> str:
     """Return the page as HTML: it opens from a file, and no request goes out from it."""
     return render_page(
-        "compare/page/overall.html",
-        styles=("compare/page/comparison.css",),
+        "comparison/page/overall.html",
+        styles=("comparison/page/comparison.css",),
         scripts=(),
         data={},
         kind="ranking",

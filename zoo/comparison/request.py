@@ -411,8 +411,8 @@ def resolve_recipes(
         for issue, found in issues.items():
             names = dict.fromkeys(found)
             is_common = len(names) == count > 1
-            location = f"{', '.join(names)}: {issue.origin}"
-            reported.append(issue if is_common else replace(issue, origin=location))
+            subject = "" if is_common else ", ".join(names)
+            reported.append(replace(issue, subject=subject))
         raise RecipeError(*reported)
     if missing:
         raise DataError("\n".join(dict.fromkeys(missing)))

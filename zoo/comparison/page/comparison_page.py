@@ -35,7 +35,7 @@ from zoo.reporting.html import Section, break_words, render_page
 from zoo.reporting.panel import Panel
 from zoo.reporting.render import draw_for_page
 
-FOLDER = "compare/page"
+FOLDER = "comparison/page"
 SECTIONS = {  # title and how to read it
     "hypotheses": (
         "Hypotheses",

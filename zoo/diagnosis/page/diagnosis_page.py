@@ -18,7 +18,7 @@ from zoo.reporting.panel import Curves, Line, LineChart, Panel
 from zoo.reporting.render import Drawing, draw_for_page
 from zoo.utils import name_file
 
-FOLDER = "diagnostics/page"
+FOLDER = "diagnosis/page"
 SECTIONS = {  # title and how to read it
     "controls": (
         "Does the model use position at all?",
