@@ -5,7 +5,7 @@ import several
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 
 import zoo
-from zoo.run import processes as distributed
+from zoo.run import processes
 from zoo.run.build import build_trainer
 
 
@@ -31,7 +31,7 @@ def message(monkeypatch, said):
 )
 def test_processes_and_nodes_are_those_of_the_launcher(said, found, monkeypatch):
     message(monkeypatch, said)
-    assert distributed.detect_launcher() == found
+    assert processes.detect_launcher() == found
 
 
 @pytest.mark.parametrize("launcher", [several.torchrun, several.slurm])

@@ -10,8 +10,7 @@ import pytest
 from tiny import TINY
 
 from zoo.errors import AlreadyReported
-from zoo.run import checkpoint
-from zoo.run import processes as distributed
+from zoo.run import checkpoint, processes
 
 TWO = ["trainer.devices=2", "trainer.max_epochs=300", "--run-dir", "run"]
 
@@ -54,15 +53,15 @@ def test_a_signal_to_zoo_reaches_the_processes_it_started(process, tmp_path):
 
 
 def test_the_code_that_says_most_is_that_of_the_run():
-    assert distributed.choose_exit_code([-15, 1, 4]) == 4
-    assert distributed.choose_exit_code([1, -15]) == distributed.choose_exit_code([-9, -15]) == 1
+    assert processes.choose_exit_code([-15, 1, 4]) == 4
+    assert processes.choose_exit_code([1, -15]) == processes.choose_exit_code([-9, -15]) == 1
 
 
 def test_one_that_fails_ends_the_others(tmp_path, monkeypatch):
     """Here all do, for there is no such verb."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(AlreadyReported) as message:
-        distributed.spawn_processes(2, ["nothing"])
+        processes.spawn_processes(2, ["nothing"])
     assert message.value.code == 2
 
 

@@ -25,7 +25,7 @@ from zoo.data.spec import DataSpec, TextClassificationSpec, TextSpec
 from zoo.errors import OptionError, RecipeError
 from zoo.optim.base import freeze
 from zoo.options import Choice
-from zoo.run import processes as distributed
+from zoo.run import processes
 from zoo.run.checkpoint import RandomStreams
 from zoo.tasks.base import Optimizer, Task
 
@@ -197,14 +197,14 @@ def build_trainer(recipe: Recipe) -> L.Trainer:
         options |= ONCE
 
     # a launcher has decided on devices and nodes already
-    launched = distributed.detect_launcher()
+    launched = processes.detect_launcher()
     if launched:
         options["devices"], options["num_nodes"] = launched
-    if distributed.is_slurm():
+    if processes.is_slurm():
         # the submitted script decides what happens after a signal
         options["plugins"] = [SLURMEnvironment(auto_requeue=False)]
 
-    world_size = distributed.count_processes(recipe.trainer)
+    world_size = processes.count_processes(recipe.trainer)
     options["strategy"] = _build_strategy(recipe.trainer.strategy, world_size)
     return L.Trainer(
         **options,
