@@ -349,7 +349,7 @@ def test_a_loaded_model_predicts_for_pictures_files_and_tensors(predicted):
         model.predict("nowhere.png")
     with pytest.raises(package.RecipeError, match=r"predict.tpo: unknown key"):
         model.predict(pictures, tpo=2)
-    with pytest.raises(package.OptionError, match=r"only a task that zoo.load returned"):
+    with pytest.raises(package.OptionError, match=r"only a task from zoo.load"):
         package.run.build.build_task(run.recipe).predict(pictures)
 
 

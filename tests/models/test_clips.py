@@ -59,7 +59,7 @@ def test_a_size_that_is_not_divided_is_refused(shape, key):
 
 
 def test_images_have_no_tubelets():
-    with pytest.raises(OptionError, match="no frames to join 2 of"):
+    with pytest.raises(OptionError, match="no frames to join into tubelets of 2"):
         vit(samples=ImageSpec(1, 8, 16, 5))
 
 

@@ -126,7 +126,7 @@ def test_options_and_defaults_are_those_of_torch(name):
         ),
         (
             ["optim.schedule=constant", "optim.min_lr_ratio=0.5"],
-            "optim.min_lr_ratio: schedule constant never comes to it",
+            "optim.min_lr_ratio: schedule constant never reaches it",
         ),
     ],
 )
@@ -174,5 +174,5 @@ def test_muon_takes_the_matrices_of_blocks_and_adamw_the_rest():
     }
     assert muon | adamw == set(names.values())
     assert "head.weight" in adamw
-    with pytest.raises(OptionError, match="no blocks with matrices"):
+    with pytest.raises(OptionError, match="muon trains matrices of transformer blocks"):
         find("muon")(lr=1.0).configure(torch.nn.Linear(2, 2), 10)

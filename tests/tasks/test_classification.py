@@ -143,7 +143,7 @@ def test_metrics_are_chosen_by_name_and_options():
         (
             "copying_none",
             "[f1]",
-            "task.metrics.0: f1 measures images or labelled texts, and the data yields text",
+            "task.metrics.0: f1 applies to images or labelled texts, but the data yields text",
         ),
     ],
 )

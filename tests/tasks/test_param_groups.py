@@ -88,7 +88,7 @@ def test_a_schedule_multiplies_each_rate():
             "param_groups.1.match",
             "groups before it match all",
         ),
-        ([ParamGroup(match="[012].*", freeze=True)], "param_groups", "they freeze every parameter"),
+        ([ParamGroup(match="[012].*", freeze=True)], "param_groups", "all parameters are frozen"),
     ],
 )
 def test_rules_that_do_nothing_or_leave_nothing_are_refused(rules, key, message):

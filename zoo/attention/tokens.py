@@ -274,6 +274,7 @@ def check_tensor(key: str, value: Any, *shapes: Sequence[int | None], kind: str 
 
 def document_positions(documents: Tensor) -> Tensor:
     """Count positions from 0 within each run of equal document numbers, [B, N] -> [B, N]."""
+    # Subtract the index of each token's first token, a running maximum over first tokens.
     indices = torch.arange(documents.shape[1], device=documents.device)
     is_first = torch.ones_like(documents, dtype=torch.bool)
     is_first[:, 1:] = documents[:, 1:] != documents[:, :-1]

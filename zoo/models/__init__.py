@@ -1,1 +1,1 @@
-"""Transformers as plain modules: they know nothing of training, and no encoding's name."""
+"""Transformers as plain modules, independent of training and of any particular encoding."""

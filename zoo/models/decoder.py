@@ -1,6 +1,6 @@
-"""Causal language model (Radford et al.
+"""Causal language model in the style of GPT-2 (Radford et al. 2019).
 
-2019, GPT-2), for texts of any length its encoding allows.
+It reads texts of any length that its encoding allows.
 """
 
 from __future__ import annotations
@@ -24,23 +24,25 @@ from zoo.registry import register
 
 @register
 class Decoder(LanguageModel):
-    """Tokens [B, N] -> logits [B, N, V] of the token after each. Weights start as those of GPT-2.
+    """Tokens [B, N] -> logits [B, N, V] of the next token.
+
+    Weights are initialized as in GPT-2.
 
     Args:
         spec: Vocabulary and length of the texts.
         dim: Model dimension D.
         depth: Number of blocks.
         heads: Number of query heads H.
-        kv_heads: Number of key-value heads (arXiv:2305.13245), by default as many as query heads.
+        kv_heads: Number of key-value heads G (arXiv:2305.13245); H by default.
         encoding: Positional encodings by name.
         position_augmentation: Random changes of positions in training.
         block: Options of the blocks.
         tie_embeddings: Predict with the embedding table.
         scale_embeddings: Multiply embeddings by sqrt(dim).
-        memory_length: Number of tokens before those of a batch whose states training and
-            evaluation remember (Transformer-XL, arXiv:1901.02860). Batches must then come in the
-            order of the text, row by row.
-        window: A token attends to the last `window` tokens, itself included. None: to all.
+        memory_length: Number of earlier tokens whose states are remembered from batch to batch, in
+            training and evaluation (Transformer-XL, arXiv:1901.02860). Each row of a batch must
+            then continue the same row of the batch before.
+        window: A token attends to the last `window` tokens, including itself. None: to all.
         attention: "softmax", or "linear" for linear attention with elu features.
         backend: The attention backend.
 
@@ -74,10 +76,11 @@ class Decoder(LanguageModel):
         self.add_blocks(
             dims, encoding, block, causal=True, backend=backend, window=window, attention=attention
         )
+        # All other conventions divide by the length, which decoding does not know in advance.
         for link in self.chains[0]:
             if link.coordinates != "index":
-                problem = f"{link.name} has {link.coordinates} coordinates, which need the length "
-                problem += "of the whole text; a causal model does not know it"
+                problem = f"{link.name} has {link.coordinates} coordinates, which depend on the "
+                problem += "length of the text; a causal model does not know it"
                 raise OptionError("encoding", f"{problem}; add coordinates: index to its entry")
         init_weights(self)
 
@@ -88,12 +91,13 @@ class Decoder(LanguageModel):
         index: Tensor | None = None,
         context: Context | None = None,
     ) -> Tokens:
-        """Make the tokens before the first block; arguments as in `forward`."""
+        """Make the tokens before the first block. The arguments are those of `forward`."""
         seen, count = (0 if context is None else context.seen), inputs.shape[1]
         if index is None and documents is not None and seen:
             problem = "documents that follow remembered tokens need positions; pass index"
             raise OptionError("index", problem)
 
+        # Positions continue those of the context, or start at 0 in each document.
         is_consecutive = index is None and documents is None
         if index is None:
             counted = torch.arange(seen, seen + count, device=inputs.device)
@@ -117,12 +121,12 @@ class Decoder(LanguageModel):
 
         Args:
             inputs: Tokens, int64 [B, N].
-            documents: Document numbers, int64 [B, N]: tokens attend within their document; -1 is
+            documents: Document numbers, int64 [B, N]. Tokens attend within their document; -1 is
                 padding, on either side.
             index: Positions [N] or [B, N] that grow within each document. By default positions
-                go on from the context's, or start at 0 in each document.
+                continue those of the context, or start at 0 in each document.
             context: A `KeyValueCache` or `SegmentMemory` of earlier calls.
-            last: Compute logits of this many last tokens only.
+            last: Compute logits of only the last `last` tokens.
 
         Returns:
             Logits [B, N, V], or [B, last, V].

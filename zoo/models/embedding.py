@@ -1,4 +1,4 @@
-"""Token embeddings, the output head of language models, and how their weights start."""
+"""Token embeddings and the output head of language models, with their initial weights."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ INIT_STD = 0.02
 
 
 class TokenEmbedding(nn.Embedding):
-    """A table with a row per token, then `extra_rows` that are read but never predicted.
+    """A table with a row per token, followed by `extra_rows` that are never predicted.
 
     With `scale` the output is multiplied by sqrt(dim) and the table starts as N(0, 1 / dim), so
-    that tokens are as large as sinusoids added to them (Vaswani et al. 2017); otherwise it
-    starts as N(0, 0.02^2).
+    that tokens are as large as the sinusoids added to them (Vaswani et al. 2017). Otherwise the
+    table starts as N(0, 0.02^2).
     """
 
     def __init__(
@@ -35,14 +35,14 @@ class TokenEmbedding(nn.Embedding):
         return super().forward(inputs) * self.scale
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
-        """Take the rows of tokens that another vocabulary has too."""
+        """Keep the learned rows of all tokens that both vocabularies have."""
         if source.extra_rows == self.extra_rows and _is_same(self.vocabulary, source.vocabulary):
             return value
         return _match_rows(self.weight, self.vocabulary, value, source.vocabulary)
 
 
 class LMHead(Projection):
-    """Logits of the tokens of a vocabulary, where the embedding table is not used for them."""
+    """The projection to logits of a vocabulary, for models without tied embeddings."""
 
     def __init__(self, dim: int, vocabulary: Vocabulary) -> None:
         super().__init__(dim, len(vocabulary), bias=False)
@@ -50,21 +50,22 @@ class LMHead(Projection):
         nn.init.normal_(self.weight, std=INIT_STD)
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
-        """Take the rows of tokens that another vocabulary has too."""
+        """Keep the learned rows of all tokens that both vocabularies have."""
         if _is_same(self.vocabulary, source.vocabulary):
             return value
         return _match_rows(self.weight, self.vocabulary, value, source.vocabulary)
 
 
 class LanguageModel(Transformer):
-    """A transformer that reads tokens and can predict them.
+    """A transformer that reads and predicts tokens.
 
     Args:
         vocabulary: The tokens.
         dim: Model dimension D.
         tie_embeddings: Predict with the embedding table (arXiv:1608.05859).
         scale_embeddings: Multiply embeddings by sqrt(dim).
-        extra_rows: Rows of the table after those of the vocabulary, read but not predicted.
+        extra_rows: Number of rows of the table after those of the vocabulary, which are never
+            predicted.
     """
 
     def __init__(
@@ -91,11 +92,12 @@ class LanguageModel(Transformer):
 
 
 def init_weights(model: Transformer) -> None:
-    """Draw the linear layers of the blocks as GPT-2 does: N(0, 0.02^2), biases 0.
+    """Initialize the linear layers of the blocks as in GPT-2: weights N(0, 0.02^2), biases 0.
 
-    Layers that end a residual branch start smaller by the square root of the number of branches
-    (Radford et al. 2019).
+    In layers that end a residual branch, weights are smaller by the square root of the number of
+    branches (Radford et al. 2019).
     """
+    # Every block adds two branches to the residual stream: attention and the MLP.
     branches = 2 * len(model.blocks)
     for block in model.blocks:
         assert isinstance(block, Block)
@@ -114,7 +116,7 @@ def _is_same(one: Vocabulary, other: Vocabulary) -> bool:
 
 
 def _match_rows(own: Tensor, here: Vocabulary, value: Tensor, there: Vocabulary) -> Tensor | None:
-    """Replace the rows of tokens that both vocabularies have; None if there are none."""
+    """Return `own` with the learned rows of tokens in both vocabularies; None if none are."""
     tokens, sources = _unique_pieces(here), _unique_pieces(there)
     shared = tokens.keys() & sources.keys()
     if not shared or value.shape[1] != own.shape[1]:
@@ -126,7 +128,8 @@ def _match_rows(own: Tensor, here: Vocabulary, value: Tensor, there: Vocabulary)
 
 
 def _unique_pieces(vocabulary: Vocabulary) -> dict[str, int]:
-    """Map each piece of text that exactly one token decodes to, to that token."""
+    """Map each piece of text to its token, for pieces that exactly one token decodes to."""
+    # Parts of a multi-byte character decode to the replacement character and cannot be matched.
     pieces = [vocabulary.decode([token]) for token in range(len(vocabulary))]
     counts = Counter(pieces)
     return {

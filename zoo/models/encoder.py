@@ -1,6 +1,6 @@
-"""Bidirectional language model (Devlin et al. 2019, arXiv:1810.04805, BERT).
+"""Bidirectional language model in the style of BERT (Devlin et al. 2019, arXiv:1810.04805).
 
-It predicts masked tokens, or the class of a text.
+It predicts masked tokens or the class of a document.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from zoo.registry import register
 class Encoder(LanguageModel):
     """Tokens [B, N] -> logits [B, N, V] of each token, or [B, classes] for texts with labels.
 
-    Token V, `mask_token`, stands for a hidden token; a classifier has it too, so that it can start
-    from a masked language model. The class is read off the CLS token, or off the mean of all tokens
-    but padding. Weights start as those of GPT-2.
+    Token V, `mask_token`, replaces hidden tokens. A classifier has it too, so that it can start
+    from a masked language model. The class is predicted from the CLS token, or from the mean of all
+    tokens except padding. Weights are initialized as in GPT-2.
 
     Args:
         spec: Vocabulary and length of the texts, and their classes if they have labels.
-        cls_token: Put a learned token without a position before the text. It belongs to the last
-            document of its row; without classes its output is dropped.
+        cls_token: Prepend a learned token without a position. It belongs to the last document of
+            its row; without classes its output is dropped.
         window: A token attends to tokens less than `window` away and to the CLS token, which
             attends to all. None: to all.
 
@@ -61,7 +61,7 @@ class Encoder(LanguageModel):
         super().__init__(
             spec.vocabulary,
             dim,
-            # a classifier only reads tokens, which takes no head to predict them
+            # A classifier predicts no tokens and needs no head for them.
             tie_embeddings=tie_embeddings or classes is not None,
             scale_embeddings=scale_embeddings,
             extra_rows=1,
@@ -72,12 +72,13 @@ class Encoder(LanguageModel):
         dims = Dims(dim, heads, axes=1, length=spec.length, depth=depth, kv_heads=kv_heads)
         self.add_blocks(dims, encoding, block, backend=backend, window=window, attention=attention)
         init_weights(self)
+        # A head of zeros gives uniform predictions at the first step.
         if self.head is not None:
             nn.init.zeros_(self.head.weight)
             nn.init.zeros_(self.head.bias)
 
     def tokens(self, inputs: Tensor, documents: Tensor | None = None) -> Tokens:
-        """Make the tokens before the first block; their grid size is their document's length."""
+        """Make the tokens before the first block; the grid size is the length of a document."""
         x = self.embed_tokens(inputs)  # [B, N, D]
         dtype = torch.promote_types(x.dtype, torch.float32)
         if documents is None:
@@ -91,6 +92,7 @@ class Encoder(LanguageModel):
         if self.cls_token is None:
             return Tokens.at(x, index, document=documents).replace(grid_size=size)
 
+        # Prepend the CLS token, with placeholders for its position and size.
         x = torch.cat([self.cls_token.to(x.dtype).expand(x.shape[0], -1, -1), x], dim=1)
         index = F.pad(index, (0, 0, 1, 0))
         if documents is not None:
@@ -103,20 +105,23 @@ class Encoder(LanguageModel):
         """Compute logits.
 
         Args:
-            inputs: Tokens, int64 [B, N]; for a classifier -1 is padding and each row a document.
-            documents: Document numbers, int64 [B, N]: tokens attend within their document; -1 is
-                padding. Not used by a classifier.
+            inputs: Tokens, int64 [B, N]. For a classifier each row is a document, with -1 as
+                padding.
+            documents: Document numbers, int64 [B, N]. Tokens attend within their document; -1 is
+                padding. A classifier ignores it.
 
         Returns:
-            Logits [B, N, V], or [B, classes] of a classifier.
+            Logits [B, N, V], or [B, classes] for a classifier.
         """
         if self.head is None:
             x = self.run_blocks(self.tokens(inputs, documents)).x
             return self.logits(x if self.cls_token is None else x[:, 1:])
 
+        # Each row is one document, number 0; padding gets the number -1 and an arbitrary token.
         is_real = inputs >= 0  # [B, N]
         x = self.run_blocks(self.tokens(inputs.clamp(min=0), is_real.long() - 1)).x
         if self.cls_token is not None:
             return self.head(x[:, 0])
+        # The mean over real tokens, as a product with their weights.
         shares = is_real / is_real.sum(1, keepdim=True).clamp(min=1)  # [B, N]
         return self.head((shares.to(x.dtype)[:, None] @ x)[:, 0])

@@ -1,4 +1,4 @@
-"""Sample tokens from a language model, and decode them to text as they come."""
+"""Sample tokens from a language model, and decode them to text one by one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from torch import Tensor, nn
 from zoo.attention.layer import Context
 from zoo.data.spec import Vocabulary
 
-INCOMPLETE = "\ufffd"  # how the first bytes of a character are decoded without the others
-MAX_HELD_TOKENS = 3  # tokens that may wait for their character, which has 4 bytes at most
-CONTEXT_TOKENS = 8  # earlier tokens to decode with, since some vocabularies join words by spaces
+# The replacement character, to which an incomplete UTF-8 sequence decodes.
+INCOMPLETE = "\ufffd"
+# Tokens that may wait for the end of their character, which has at most 4 bytes.
+MAX_HELD_TOKENS = 3
+# Earlier tokens that are decoded together with new ones, because some vocabularies put a space
+# between words only in context.
+CONTEXT_TOKENS = 8
 
 
 @torch.inference_mode()
@@ -26,20 +30,20 @@ def sample_tokens(
     top_k: int | None = None,
     top_p: float = 1.0,
 ) -> Iterator[int]:
-    """Yield tokens that follow a prompt, without end.
+    """Yield tokens that continue a prompt, without end.
 
     Args:
-        model: A language model that takes `context` and `last`, as `Decoder` does.
+        model: A language model that accepts `context` and `last`, such as `Decoder`.
         prompt: The tokens to continue.
-        context: A context to fill, such as a `KeyValueCache`. None: the model reads the whole
-            text again for each token.
+        context: An empty context to fill, such as a `KeyValueCache`. None: the model reads all
+            tokens again for each new one.
         generator: The random generator to draw with.
-        temperature: Divides the logits; 0 takes the likeliest token.
-        top_k: Draw from this many likeliest tokens.
-        top_p: Draw from the fewest likeliest tokens that have this probability together.
+        temperature: Divisor of the logits; 0 takes the most likely token.
+        top_k: Draw from this many most likely tokens.
+        top_p: Draw from the smallest set of most likely tokens with at least this probability.
 
     Raises:
-        OptionError: The model cannot continue.
+        OptionError: The model cannot continue the tokens.
     """
     device = next(model.parameters()).device
     text = torch.tensor([prompt], device=device)
@@ -55,7 +59,8 @@ def sample_tokens(
 def sample_token(
     logits: Tensor, generator: torch.Generator, temperature: float, top_k: int | None, top_p: float
 ) -> int:
-    """Draw a token from logits [V], in float64 on the CPU so that rounding rarely changes it."""
+    """Draw a token from logits [V]."""
+    # In float64 on the CPU, so that the same seed rarely gives another token on another device.
     logits = logits.double().cpu()
     if temperature == 0:
         return int(logits.argmax())
@@ -66,22 +71,23 @@ def sample_token(
 def sampling_probabilities(
     logits: Tensor, temperature: float, top_k: int | None, top_p: float
 ) -> Tensor:
-    """Compute the probabilities [V] to draw from; of equal logits the first are kept."""
+    """Compute the probabilities [V] to draw from. Ties are broken in favour of lower tokens."""
     logits, order = logits.sort(descending=True, stable=True)
-    # the largest is 0, so that no small temperature makes it infinite
+    # The largest becomes 0, so that no small temperature makes it infinite.
     logits = (logits - logits[0]) / temperature
     if top_k is not None:
         logits[top_k:] = float("-inf")
     likely = logits.softmax(-1)
+    # A token is kept if all likelier ones together do not reach top_p.
     before = likely.cumsum(-1) - likely
     kept = likely.masked_fill(before >= top_p, 0)
     return torch.zeros_like(likely).scatter(0, order, kept / kept.sum())
 
 
 class TextStreamer:
-    """Decode tokens one by one, up to the first `stop` text.
+    """A decoder of tokens one by one, up to the first occurrence of `stop`.
 
-    Characters whose bytes are incomplete and text that may begin a `stop` are held back.
+    Incomplete characters and text that may begin a `stop` are held back.
     """
 
     def __init__(
@@ -95,7 +101,7 @@ class TextStreamer:
         self._returned = 0
 
     def put(self, token: int) -> str:
-        """Take a token; return the text that is now certain and was not returned before."""
+        """Add a token, and return the new text that is now certain."""
         self._pending.append(token)
         count = len(self._pending)
         if self._decode(count).endswith(INCOMPLETE):
@@ -104,7 +110,7 @@ class TextStreamer:
         return self._return_up_to(len(self.text) - self._count_held())
 
     def end(self) -> str:
-        """Return the text that was held back, at the end."""
+        """Return the text that was held back, after the last token."""
         self._append(len(self._pending))
         return self._return_up_to(len(self.text))
 
@@ -124,7 +130,7 @@ class TextStreamer:
             self.text, self.stopped = self.text.partition(self.stop)[0], True
 
     def _count_held(self) -> int:
-        """Count the last characters that may begin a stop."""
+        """Count the last characters of the text that may begin a stop."""
         if not self.stop or self.stopped:
             return 0
         lengths = range(len(self.stop) - 1, 0, -1)

@@ -1,4 +1,4 @@
-"""Transformer blocks, and the stack of them that every model of zoo is built on."""
+"""Transformer blocks, and the stack of blocks that is the base class of all models."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ class BlockOptions(LayerOptions):
     """Layer norm or RMS norm."""
 
     norm_eps: Annotated[float, Between(1e-12, 1)] = 1e-6
-    """Epsilon of these norms."""
+    """Epsilon of layer norms and RMS norms."""
 
     embed_norm: bool = False
-    """A norm before the first block, after encodings have added to the embeddings (BERT)."""
+    """Normalize embeddings before the first block, after encodings have added to them (BERT)."""
 
     norm_position: Literal["pre", "post", "parallel"] = "pre"
-    """Norms before the branches, after the residual sums, or one norm for both branches."""
+    """Norms before the branches, norms after the residual sums, or one norm for parallel branches.
+    """
 
     mlp: Literal["gelu", "gelu_tanh", "swiglu"] = "gelu"
-    """Activation of the MLP; gelu_tanh is the approximation of GPT-2, swiglu has a gate
+    """Activation of the MLP. gelu_tanh is the approximation of GPT-2; swiglu has a gate
     (arXiv:2002.05202)."""
 
     mlp_ratio: Annotated[float, Between(0.01)] = 4.0
@@ -53,11 +54,12 @@ class BlockOptions(LayerOptions):
     """Probability of dropping a hidden unit of the MLP or an output of a branch."""
 
     drop_path: Rate = 0.0
-    """Probability of skipping a branch of the last block, growing from 0 (arXiv:1603.09382)."""
+    """Probability of skipping a branch of the last block. It grows linearly with the depth, from 0
+    (stochastic depth, arXiv:1603.09382)."""
 
 
 class Block(nn.Module):
-    """One transformer block: attention and an MLP, each with a norm and a residual connection.
+    """A transformer block: attention and an MLP, each with a norm and a residual connection.
 
     pre:       x = x + attn(norm1(x));  x = x + mlp(norm2(x))
     post:      x = norm1(x + attn(x));  x = norm2(x + mlp(x))      (Vaswani et al. 2017)
@@ -91,6 +93,7 @@ class Block(nn.Module):
         is_post = self.norm_position == "post"
         x = tokens.x  # [B, N, D]
 
+        # The attention branch.
         normed = x if is_post else self.norm1(x)
         tokens, extra = self.attn(tokens.replace(x=normed), chain, context)
         x = x + self.attn_branch(tokens.x)
@@ -98,6 +101,7 @@ class Block(nn.Module):
         if extra is not None:
             tokens = chain.after_attention(tokens, extra)
 
+        # The MLP branch. In a parallel block it reads the same normed input as attention.
         x = tokens.x
         if self.norm2 is None:
             return tokens.replace(x=x + self.mlp_branch(self.mlp(normed)))
@@ -107,7 +111,7 @@ class Block(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear layers with a GELU between them, or the three of SwiGLU (arXiv:2002.05202)."""
+    """Two linear layers with a GELU between them, or the three layers of SwiGLU."""
 
     def __init__(self, dim: int, options: BlockOptions) -> None:
         super().__init__()
@@ -130,17 +134,18 @@ class MLP(nn.Module):
 
 
 class ResidualBranch(nn.Module):
-    """Layer scale, dropout and stochastic depth of a branch before it is added."""
+    """Layer scale, dropout and stochastic depth of a branch before the residual sum."""
 
     def __init__(self, dims: Dims, options: BlockOptions) -> None:
         super().__init__()
         start = options.layer_scale
         self.scale = None if start is None else nn.Parameter(torch.full((dims.dim,), start))
         self.dropout = nn.Dropout(options.dropout)
+        # Linear in the depth: 0 in the first block, the full probability in the last.
         self.drop_path = options.drop_path * dims.layer / max((dims.depth or 1) - 1, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale x [B, N, D] and, in training, drop parts of it."""
+        """Scale x [B, N, D] and, in training, drop units of it or whole samples."""
         x = x if self.scale is None else x * self.scale
         if not self.training:
             return x
@@ -158,14 +163,19 @@ def make_norm(dim: int, options: BlockOptions) -> nn.Module:
 
 
 class Transformer(nn.Module, Encoded):
-    """The encodings, blocks and final norm of a model.
+    """The base class of models: encodings, blocks and a final norm.
 
-    A subclass creates its embeddings, then calls `add_blocks`, then creates its head:
-    parameters are drawn in this order. Its forward pass makes `Tokens` of its inputs and
-    passes them to `run_blocks`.
+    A subclass creates its embeddings, then calls `add_blocks`, then creates its head. This order
+    matters for seeds, because parameters are drawn in it. The forward pass of a subclass makes
+    `Tokens` of its inputs and passes them to `run_blocks`.
 
-    `encoding` holds each encoding once, or once per layer if it is not shared; `chains` are
-    the encodings of each layer, as views without parameters of their own.
+    Attributes:
+        encoding: The encodings by name: a module, or a list with one per layer if not shared.
+        chains: The encodings of each layer, which are the same modules.
+        blocks: The blocks.
+        embed_norm: The norm of embeddings, if there is one.
+        norm: The final norm.
+        activation_checkpointing: Recompute blocks in the backward pass.
     """
 
     encoding: nn.ModuleDict
@@ -195,9 +205,9 @@ class Transformer(nn.Module, Encoded):
             dims: Sizes of a layer; `dims.depth` is the number of blocks.
             factories: The encodings by name, each a function of the sizes of its layer.
             options: Options of the blocks.
-            causal: Use a causal attention mask.
+            causal: Whether attention has a causal mask.
             backend: The attention backend, or "auto".
-            window: Number of tokens in the sliding window of attention, or None.
+            window: Number of tokens in the sliding window of attention. None: no window.
             attention: "softmax" or "linear".
 
         Raises:
@@ -221,6 +231,7 @@ class Transformer(nn.Module, Encoded):
 
     def run_blocks(self, tokens: Tokens, context: Context | None = None) -> Tokens:
         """Apply the encodings, all blocks and the final norm to tokens with states [B, N, D]."""
+        # Hooks come first, so that encodings see the tokens that hooks changed.
         context = context or Context()
         for hook in self.token_hooks:
             tokens = hook(tokens)
@@ -237,17 +248,17 @@ class Transformer(nn.Module, Encoded):
 
 
 def find_transformers(model: nn.Module) -> list[Transformer]:
-    """List the transformers of a model: itself, unless it wraps others or is none."""
+    """List the transformers in a model: the model itself, those that it wraps, or none."""
     return [module for module in model.modules() if isinstance(module, Transformer)]
 
 
 def enable_activation_checkpointing(model: nn.Module) -> None:
     """Store only the inputs of blocks in training, and recompute the rest in the backward pass.
 
-    Chen et al. 2016, arXiv:1604.06174.
+    The method is that of Chen et al. 2016, arXiv:1604.06174.
 
     Raises:
-        OptionError: The model is no Transformer.
+        OptionError: The model contains no Transformer.
     """
     transformers = find_transformers(model)
     if not transformers:
@@ -258,15 +269,16 @@ def enable_activation_checkpointing(model: nn.Module) -> None:
 
 
 def _run_checkpointed(block: nn.Module, tokens: Tokens, chain: Chain, context: Context) -> Tokens:
-    """Run a block under checkpointing; the recomputation sees the context of the first run."""
+    """Run a block under checkpointing."""
+    # The recomputation must see the context of the first run, which the block changes.
     before = context.copy()
 
     def run(x: Tensor) -> tuple[Tokens, Context]:
         after = before.copy()
         return block(tokens.replace(x=x), chain, after), after
 
-    # The states are an argument, since torch looks there for the device whose random numbers
-    # it restores. The result has another name, because `run` reads `tokens` again later.
+    # The states are an argument because torch takes from it the device whose random state it
+    # restores. The result has another name because `run` reads `tokens` again later.
     result, after = checkpoint(run, tokens.x, use_reentrant=False)
     context.restore(after)
     return result

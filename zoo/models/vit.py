@@ -1,6 +1,6 @@
-"""Vision transformer (Dosovitskiy et al. 2020, arXiv:2010.11929), for images of any size.
+"""Vision transformer for images and videos of any size (ViT; Dosovitskiy 2020, arXiv:2010.11929).
 
-Videos are cut into tubelets (Arnab et al. 2021, arXiv:2103.15691).
+Videos are divided into tubelets (Arnab et al. 2021, arXiv:2103.15691).
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from zoo.registry import register
 class ViT(Transformer):
     """Images [B, C, H, W], or videos [B, C, T, H, W], -> logits [B, classes].
 
-    Tokens are the CLS token (if `pool` is class), the register tokens, then the patches row by
-    row, frame by frame. Weights start as published: Xavier uniform in the blocks, LeCun normal in
-    the patch embedding, zeros in the head and the CLS token.
+    Tokens are the CLS token (if `pool` is class), the register tokens, then the patches, row by row
+    and frame by frame. Weights are initialized as published: Xavier uniform in the blocks, LeCun
+    normal in the patch embedding, zeros in the head and the CLS token.
 
     Args:
         spec: Channels, size and classes of the images.
         dim: Model dimension D.
         depth: Number of blocks.
         heads: Number of query heads H.
-        kv_heads: Number of key-value heads (arXiv:2305.13245), by default as many as query heads.
+        kv_heads: Number of key-value heads G (arXiv:2305.13245); H by default.
         patch_size: Height and width of a patch in pixels.
         encoding: Positional encodings by name.
         position_augmentation: Random changes of positions in training.
         block: Options of the blocks.
-        pool: Read the class off the mean of the patches, or off the CLS token.
-        cls_position: The CLS token has no position, or that of the centre.
+        pool: Predict the class from the mean of the patches, or from the CLS token.
+        cls_position: The CLS token has no position, or the centre of the image.
         registers: Number of register tokens (arXiv:2309.16588), which have no position.
-        tubelet: Number of frames of a video that form one token.
+        tubelet: Number of frames of a video in one token.
         attention: "softmax", or "linear" for linear attention with elu features.
         backend: The attention backend.
 
@@ -75,7 +75,7 @@ class ViT(Transformer):
             raise OptionError("cls_position", "there is no CLS token; set pool to class")
         is_video = isinstance(spec, VideoSpec)
         if tubelet > 1 and not is_video:
-            problem = f"images have no frames to join {tubelet} of; leave it out"
+            problem = f"images have no frames to join into tubelets of {tubelet}; leave it out"
             raise OptionError("tubelet", problem)
 
         patch = (patch_size, patch_size)
@@ -83,6 +83,7 @@ class ViT(Transformer):
         self.position_augmentation = position_augmentation
         self.is_cls_centred = cls_position == "centre"
 
+        # The patch embedding is a convolution whose stride is its kernel size.
         grid = self.grid_size(*spec.grid)
         dims = Dims(dim, heads, axes=len(grid), length=grid, depth=depth, kv_heads=kv_heads)
         convolution = nn.Conv3d if is_video else nn.Conv2d
@@ -103,8 +104,11 @@ class ViT(Transformer):
     def grid_size(self, *pixels: int) -> tuple[int, ...]:
         """Count the patches of an image ([H, W]) or a video ([T, H, W]) along each axis.
 
+        Args:
+            *pixels: Numbers of pixels, and of frames first for a video.
+
         Raises:
-            OptionError: The patch or the tubelet does not divide it.
+            OptionError: The patch does not divide the image, or the tubelet the video.
         """
         *frames, height, width = pixels
         *tubelet, patch, _ = self.patch_shape
@@ -129,6 +133,8 @@ class ViT(Transformer):
         if not special:
             return Tokens.at(x, index).replace(grid_size=size)
 
+        # Special tokens are placed at the centre of the grid, though most count as having no
+        # position.
         x = torch.cat(
             [*(token.to(x.dtype).expand(x.shape[0], -1, -1) for token in special), x], dim=1
         )
@@ -141,7 +147,7 @@ class ViT(Transformer):
         return Tokens.at(x, index, has_position).replace(grid_size=size)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Compute logits [B, classes] of images [B, C, H, W] or videos [B, C, T, H, W]."""
+        """Compute logits [B, classes] for images [B, C, H, W] or videos [B, C, T, H, W]."""
         x = self.run_blocks(self.tokens(images)).x
         if self.cls_token is not None:
             return self.head(x[:, 0])
@@ -149,7 +155,7 @@ class ViT(Transformer):
         return self.head(x[:, first:].mean(1))
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
-        """Resample the kernel of patches of another size or number of frames."""
+        """Resample the patch embedding of a model with other patches; return others unchanged."""
         if name == "patch_embed.weight":
             return resample_kernel(value, self.patch_shape)
         return value
@@ -169,9 +175,9 @@ class ViT(Transformer):
 def resample_kernel(kernel: Tensor, patch_shape: tuple[int, ...]) -> Tensor:
     """Resample a kernel [D, C, (T,) p, p] to patches of another shape, ((tubelet,) patch, patch).
 
-    A kernel of frames made from one of images reads the middle frame alone (central frame
-    initialization, arXiv:2103.15691, 3.4); one of images made from one of frames is their sum,
-    so that a still video gives the same features.
+    From images to videos, the kernel reads only the middle frame (central frame initialization,
+    arXiv:2103.15691, section 3.4). From videos to images, it is the sum over frames, so that a
+    still video gives the same features.
     """
     if kernel.shape[2:] == patch_shape:
         return kernel
@@ -190,12 +196,13 @@ def resample_kernel(kernel: Tensor, patch_shape: tuple[int, ...]) -> Tensor:
 def _resize_kernel(kernel: Tensor, patch: int) -> Tensor:
     """Resize a kernel [..., p, p] so that its products with resized patches stay nearly the same.
 
-    This is the pseudo-inverse of bilinear resizing (FlexiViT, Beyer et al. 2022,
-    arXiv:2212.08013); it is exact for larger patches.
+    It is multiplied by the pseudo-inverse of bilinear resizing (FlexiViT, Beyer et al. 2022,
+    arXiv:2212.08013), which is exact for larger patches.
     """
     size = kernel.shape[-1]
     if size == patch:
         return kernel
+    # Resizing is linear: applied to a basis of pixels along one axis, it gives its matrix.
     pixels = torch.eye(size, device=kernel.device)[None, None]
     resize = F.interpolate(pixels, (size, patch), mode="bilinear", antialias=True)[0, 0]
     inverse = torch.linalg.pinv(resize.double()).to(kernel.dtype)  # [patch, p]

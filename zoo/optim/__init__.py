@@ -1,1 +1,1 @@
-"""Optimizers and schedules of the learning rate."""
+"""Optimizers and learning rate schedules."""

@@ -1,4 +1,4 @@
-"""What all optimizers of torch share: parameter groups, learning rate, schedules, weight decay."""
+"""The base class of optimizers: parameter groups, learning rate schedules and weight decay."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NotNegative = Annotated[float, Between(0)]
 
 COSINE = Choice("cosine")
 
-# arguments of torch that are pairs, and the options that they consist of
+# Arguments of torch that are pairs, and the two options that each consists of.
 PAIRS = MappingProxyType(
     {
         "betas": ("beta1", "beta2"),
@@ -37,35 +37,35 @@ PAIRS = MappingProxyType(
 
 @dataclass(kw_only=True)
 class TorchOptimizer:
-    """Creates an optimizer of torch and the schedule of its learning rate.
+    """A factory of a torch optimizer and its learning rate schedule.
 
-    Only the weights of linear and convolutional layers decay; norms, biases, special tokens,
-    tables, frequencies and generators do not. An option beyond those of this class is an argument
-    of the optimizer in torch.
+    Weight decay applies only to the weights of linear and convolutional layers, not to norms,
+    biases, special tokens, tables, frequencies and generators. Options that a subclass adds are
+    arguments of the optimizer in torch.
 
     Raises:
         OptionError: Options do not fit together.
     """
 
     algorithm: ClassVar[Callable[..., Optimizer]]
-    """The class in torch."""
+    """The optimizer class of torch."""
 
     lr: Annotated[float, Between(1e-12, 1e12)]
     """Learning rate after warmup."""
     weight_decay: NotNegative = 0.0
     """Weight decay."""
     schedule: Annotated[Choice, Choices("schedules")] = COSINE
-    """What the learning rate does after warmup."""
+    """Schedule of the learning rate after warmup."""
     warmup_ratio: Share = 0.05
-    """Share of all steps over which the learning rate rises linearly."""
+    """Fraction of all steps over which the learning rate rises linearly."""
     min_lr_ratio: Annotated[float, Between(0, 1)] = 0.01
-    """Learning rate at the end, as a share of `lr`."""
+    """Learning rate at the end, as a fraction of `lr`."""
     encoding_lr: Annotated[float, Between(1e-12, 1e12)] = 1.0
-    """Factor on the learning rate of all parameters that belong to encodings. It has no effect on
-    an encoding without parameters, nor where one of `param_groups` matches."""
+    """Factor of the learning rate of all parameters of encodings, except those that one of
+    `param_groups` matches."""
     param_groups: tuple[ParamGroup, ...] = ()
-    """Learning rate, weight decay or freezing of parameters by name; the first that matches a name
-    applies."""
+    """Learning rate, weight decay or freezing of parameters by name. The first group that matches a
+    name applies."""
 
     def __post_init__(self) -> None:
         cls = registry.find("schedules", self.schedule.name)
@@ -75,13 +75,18 @@ class TorchOptimizer:
             problem = f"warmup and decay take {length:g} times the steps of training"
             remedy = f"set it to at most {1 - self.warmup_ratio:g}, or lower warmup_ratio"
             raise OptionError("schedule.decay_ratio", f"{problem}; {remedy}")
+        # A value that has no effect is an error, but the default is not a choice.
         usual = type(self).__dataclass_fields__["min_lr_ratio"].default
         if not self._shape.reaches_minimum and self.min_lr_ratio != usual:
-            problem = f"schedule {self.schedule.name} never comes to it"
+            problem = f"schedule {self.schedule.name} never reaches it"
             raise OptionError("min_lr_ratio", f"{problem}; leave it out, or choose cosine")
 
     def configure(self, model: nn.Module, steps: int) -> dict[str, Any]:
-        """Create optimizer and schedule in Lightning's form, for so many training steps.
+        """Create optimizer and schedule in Lightning's form.
+
+        Args:
+            model: The model to train.
+            steps: Number of training steps.
 
         Raises:
             OptionError: A parameter group matches nothing, or all parameters are frozen.
@@ -93,11 +98,11 @@ class TorchOptimizer:
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def build(self, model: nn.Module, groups: list[dict[str, Any]]) -> Optimizer:
-        """Create the optimizer of a model for groups of its parameters."""
+        """Create the optimizer for groups of a model's parameters."""
         return self.algorithm(groups, lr=self.lr, **self.own_arguments())
 
     def own_arguments(self) -> dict[str, Any]:
-        """Return the arguments of the optimizer in torch that not all optimizers have."""
+        """Return the arguments of the torch optimizer other than the options of all optimizers."""
         shared = {field.name for field in fields(TorchOptimizer)}
         own = {each.name: getattr(self, each.name) for each in fields(self)}
         own = {name: value for name, value in own.items() if name not in shared}
@@ -107,7 +112,7 @@ class TorchOptimizer:
         return own
 
     def lr_factor(self, step: int, steps: int) -> float:
-        """Compute the learning rate of a step as a share of `lr`."""
+        """Compute the learning rate of a step as a fraction of `lr`."""
         warmup = round(self.warmup_ratio * steps)
         if step < warmup:
             return (step + 1) / warmup
@@ -116,6 +121,8 @@ class TorchOptimizer:
 
     def _group_parameters(self, model: nn.Module) -> list[dict[str, Any]]:
         """Group the parameters by learning rate and weight decay."""
+        # Matrices decay; `encoding_lr` scales encodings. Both groups without a scale always exist,
+        # so that the groups in a checkpoint do not depend on the encoding.
         matrices = set(find_matrices(model.modules()))
         scaled = find_encoding_parameters(model) if self.encoding_lr != 1 else frozenset()
         decays: dict[str, float] = {}
@@ -149,21 +156,21 @@ def find_matrices(modules: Iterable[nn.Module]) -> list[int]:
 
 
 class Schedule:
-    """The base class of schedules. Options of a schedule are keyword-only arguments."""
+    """The base class of schedules. Options are keyword-only arguments."""
 
     decay_ratio: float = 0.0
-    """Share of all steps that the schedule needs for itself, after warmup."""
+    """Fraction of all steps that the schedule needs after warmup."""
 
     reaches_minimum = True
-    """Whether it falls from `lr` to `min_lr_ratio * lr`."""
+    """True if it falls from `lr` to `min_lr_ratio * lr`."""
 
     def height(self, step: int, start: int, steps: int) -> float:
         """Compute the height of a step: 1 stands for `lr`, 0 for `min_lr_ratio * lr`.
 
         Args:
-            step: Steps done, at least `start`.
-            start: Steps of warmup.
-            steps: Steps of training.
+            step: Number of completed steps, at least `start`.
+            start: Number of warmup steps.
+            steps: Number of training steps.
         """
         raise NotImplementedError
 
@@ -181,7 +188,7 @@ class Cosine(Schedule):
 
 @register
 class Linear(Schedule):
-    """A straight line down to the end of training."""
+    """A linear decrease until the end of training."""
 
     name = "linear"
 
@@ -192,7 +199,7 @@ class Linear(Schedule):
 
 @register
 class Constant(Schedule):
-    """The full learning rate until the end."""
+    """The full learning rate until the end of training."""
 
     name = "constant"
     reaches_minimum = False
@@ -205,12 +212,12 @@ class Constant(Schedule):
 @register
 @dataclass(kw_only=True)
 class WarmupStableDecay(Schedule):
-    """Constant, then a straight line down (Hu et al. 2024, arXiv:2404.06395)."""
+    """Constant, then a linear decrease (WSD; Hu et al. 2024, arXiv:2404.06395)."""
 
     name = "wsd"
 
     decay_ratio: Annotated[float, Between(1e-6, 1)] = 0.2
-    """Share of all steps over which the learning rate falls at the end."""
+    """Fraction of all steps over which the learning rate falls at the end."""
 
     def height(self, step: int, start: int, steps: int) -> float:
         """Compute the height of a step."""
@@ -224,13 +231,13 @@ def _measure_progress(step: int, start: int, steps: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class ParamGroup:
-    """Settings of the parameters whose names match; of several groups the first applies, alone."""
+    """Settings of the parameters whose names match; only the first matching group applies."""
 
     match: str
     """Shell pattern of parameter names, such as `encoding.*`."""
 
     lr: Annotated[float, Between(1e-12, 1e12)] | None = None
-    """Factor on the learning rate. None: 1."""
+    """Factor of the learning rate. None: 1."""
 
     weight_decay: Annotated[float, Between(0)] | None = None
     """Weight decay. None: that of the optimizer."""
@@ -244,24 +251,25 @@ class ParamGroup:
             problem = "frozen parameters have neither learning rate nor weight decay"
             raise OptionError("freeze", f"{problem}; leave out freeze, or lr and weight_decay")
         if not self.freeze and not has_settings:
-            problem = "the group changes nothing of what it matches"
+            problem = "the group has no effect on the parameters that it matches"
             raise OptionError("match", f"{problem}; add lr, weight_decay or freeze")
 
 
 def freeze(model: nn.Module, groups: Sequence[ParamGroup]) -> None:
-    """Turn off gradients of the parameters that groups freeze, and turn on all others."""
+    """Disable gradients of the parameters that groups freeze, and enable all others."""
     for name, parameter in model.named_parameters():
         group = find_group(name, groups)
         parameter.requires_grad_(group is None or not group.freeze)
 
 
 def find_group(name: str, groups: Sequence[ParamGroup]) -> ParamGroup | None:
-    """Find the group that applies to a parameter."""
+    """Return the group that applies to a parameter, or None."""
     return next((group for group in groups if fnmatchcase(name, group.match)), None)
 
 
 def find_encoding_parameters(model: nn.Module) -> frozenset[str]:
-    """Return the names of the parameters that belong to encodings, wherever they are in a model."""
+    """Return the names of all parameters of encodings in a model."""
+    # By identity, because an encoding may be registered under several names.
     owned: set[int] = set()
     for module in model.modules():
         if isinstance(module, Encoding):
@@ -278,7 +286,7 @@ def build_param_groups(
         model: The model.
         groups: The settings.
         lr: The optimizer's learning rate.
-        decays: Weight decay of each parameter by name, where a group sets none.
+        decays: Weight decay of each parameter by name, for groups that set none.
 
     Raises:
         OptionError: A group applies to no parameter, or all parameters are frozen.
@@ -290,9 +298,10 @@ def build_param_groups(
             problem = _explain_no_match(group, list(parameters))
             raise OptionError(f"param_groups.{at}.match", problem)
     if all(group is not None and group.freeze for group in found.values()):
-        problem = "they freeze every parameter; leave something to train"
+        problem = "all parameters are frozen; leave some to train"
         raise OptionError("param_groups", problem)
 
+    # A group whose parameters have different weight decays becomes several for the optimizer.
     result: list[dict[str, Any]] = []
     for group in groups:
         if group.freeze:

@@ -1,7 +1,7 @@
-"""The optimizers of torch.optim, by the names of their options there.
+"""The optimizers of torch.optim, with the names of their options in torch.
 
-A pair is two options: `betas` is `beta1` and `beta2`. LBFGS and SparseAdam are refused, with the
-reason, in `zoo.config.validate`.
+A pair becomes two options: `betas` is `beta1` and `beta2`. `zoo.config.validate` explains why LBFGS
+and SparseAdam are not supported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zoo.registry import register
 @register
 @dataclass(kw_only=True)
 class AdamW(TorchOptimizer):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101)."""
+    """Adam with decoupled weight decay (AdamW; Loshchilov and Hutter 2019, arXiv:1711.05101)."""
 
     name = "adamw"
     algorithm = torch.optim.AdamW
@@ -114,13 +114,13 @@ class Adamax(TorchOptimizer):
 @register
 @dataclass(kw_only=True)
 class SGD(TorchOptimizer):
-    """Stochastic gradient descent, with momentum on request."""
+    """Stochastic gradient descent with optional momentum."""
 
     name = "sgd"
     algorithm = torch.optim.SGD
 
     momentum: NotNegative = 0.0
-    """Factor on the update before."""
+    """Factor of the previous update."""
     dampening: NotNegative = 0.0
     """Dampening of the momentum."""
     nesterov: bool = False
@@ -149,7 +149,7 @@ class RMSprop(TorchOptimizer):
     eps: NotNegative = 1e-8
     """Added to the denominator."""
     momentum: NotNegative = 0.0
-    """Factor on the update before."""
+    """Factor of the previous update."""
     centered: bool = False
     """Divide by the standard deviation of gradients instead of their root mean square."""
 
@@ -165,7 +165,7 @@ class Adagrad(TorchOptimizer):
     lr_decay: NotNegative = 0.0
     """Decay of the learning rate by the number of steps."""
     initial_accumulator_value: NotNegative = 0.0
-    """Sum of squared gradients to begin with."""
+    """Initial sum of squared gradients."""
     eps: NotNegative = 1e-10
     """Added to the denominator."""
 
@@ -203,15 +203,15 @@ class ASGD(TorchOptimizer):
 @register
 @dataclass(kw_only=True)
 class Rprop(TorchOptimizer):
-    """Resilient backpropagation (Riedmiller and Braun 1993); for whole data sets in one batch."""
+    """Resilient backpropagation for full-batch training (Riedmiller and Braun 1993)."""
 
     name = "rprop"
     algorithm = torch.optim.Rprop
 
     eta_minus: Annotated[float, Between(1e-9, 0.9999)] = 0.5
-    """Factor on a step size where the gradient changed its sign."""
+    """Factor of a step size if the gradient changed its sign."""
     eta_plus: Annotated[float, Between(1.0001)] = 1.2
-    """Factor on a step size where it did not."""
+    """Factor of a step size if the gradient kept its sign."""
     min_step: Positive = 1e-6
     """Smallest step size."""
     max_step: Positive = 50.0
@@ -223,6 +223,7 @@ class Rprop(TorchOptimizer):
             raise OptionError("weight_decay", "rprop has no weight decay; leave it out")
 
     def _group_parameters(self, model: nn.Module) -> list[dict[str, Any]]:
+        # torch.optim.Rprop does not know the key.
         groups = super()._group_parameters(model)
         return [
             {key: value for key, value in group.items() if key != "weight_decay"}
@@ -233,7 +234,7 @@ class Rprop(TorchOptimizer):
 @register
 @dataclass(kw_only=True)
 class Adafactor(TorchOptimizer):
-    """Adafactor (Shazeer and Stern 2018, arXiv:1804.04235), with less memory."""
+    """Adafactor, which needs less memory (Shazeer and Stern 2018, arXiv:1804.04235)."""
 
     name = "adafactor"
     algorithm = torch.optim.Adafactor
@@ -241,14 +242,14 @@ class Adafactor(TorchOptimizer):
     beta2_decay: Annotated[float, Between(-10, 0)] = -0.8
     """Power of the decay of the mean of squared gradients."""
     eps1: Positive | None = None
-    """Smallest squared gradient; null takes that of the precision."""
+    """Smallest squared gradient; null: the epsilon of the parameter's dtype."""
     eps2: Positive = 1e-3
     """Smallest root mean square of a weight."""
     d: Annotated[float, Between(1)] = 1.0
     """Largest root mean square of an update."""
 
     def own_arguments(self) -> dict[str, Any]:
-        """Return the arguments of Adafactor; its two eps are no pair of equal types."""
+        """Return the arguments of Adafactor, with both epsilons as one pair."""
         own = super().own_arguments()
         own["eps"] = own.pop("eps1"), own.pop("eps2")
         return own
@@ -271,14 +272,15 @@ class Muon(TorchOptimizer):
     ns_steps: Count = 5
     """Newton-Schulz iterations that make an update orthogonal."""
     adjust_lr_fn: Literal["original", "match_rms_adamw"] = "match_rms_adamw"
-    """How `lr` is scaled for a matrix: match_rms_adamw makes updates as large as those of AdamW."""
+    """Scaling of `lr` for a matrix. match_rms_adamw makes updates as large as those of AdamW."""
     beta1: Share = 0.9
     """Decay of the mean of gradients, for AdamW."""
     beta2: Share = 0.999
     """Decay of the mean of squared gradients, for AdamW."""
 
     def build(self, model: nn.Module, groups: list[dict[str, Any]]) -> Optimizer:
-        """Create both optimizers as one."""
+        """Create Muon and AdamW as one optimizer."""
+        # Muon is meant for hidden matrices: not for embeddings, heads and encodings.
         of_encodings = find_encoding_parameters(model)
         names = {id(each): name for name, each in model.named_parameters()}
         linear = {id(each.weight) for each in model.modules() if isinstance(each, nn.Linear)}
@@ -288,8 +290,9 @@ class Muon(TorchOptimizer):
             if names[one].startswith("blocks.") and names[one] not in of_encodings
         }
         if not matrices:
-            problem = "the model has no blocks with matrices, which muon is for"
+            problem = "muon trains matrices of transformer blocks, and the model has none"
             raise OptionError("name", f"{problem}; choose adamw")
+        # Split every group into its matrices (part 0) and all other parameters (part 1).
         parts: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
         for group in groups:
             for is_rest, part in enumerate(parts):
@@ -307,7 +310,7 @@ class Muon(TorchOptimizer):
 
 
 class CombinedOptimizer(Optimizer):
-    """Several optimizers, each with parameters of its own, that step, save and load as one."""
+    """Several optimizers for different parameters that step, save and load as one."""
 
     def __init__(self, parts: list[Optimizer]) -> None:
         self.parts = parts
@@ -320,18 +323,19 @@ class CombinedOptimizer(Optimizer):
         self._share_state()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a state, which the parts then share."""
+        """Restore a state, and share it with the parts."""
         super().__setstate__(state)
         self._share_state()
 
     def _share_state(self) -> None:
+        # Schedules and checkpoints change the combined groups: the parts hold the same objects.
         for number, part in enumerate(self.parts):
             part.param_groups = [one for one in self.param_groups if one["part"] == number]
             part.state = self.state
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Compute the loss, if there is a closure, and take a step of each part."""
+        """Compute the loss if there is a closure, and take a step with each part."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -1,1 +1,1 @@
-"""Tasks: what a model is trained to do, one LightningModule per file."""
+"""Training tasks, one LightningModule per file."""

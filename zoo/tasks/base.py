@@ -1,4 +1,4 @@
-"""The base class of tasks, and how processes share the weights of a model."""
+"""The base class of tasks, and the sharding of a model's weights among processes."""
 
 from __future__ import annotations
 
@@ -18,36 +18,37 @@ from zoo.data.spec import DataSpec
 from zoo.errors import OptionError
 from zoo.options import Choice, Choices
 
-# sharding looks for tensors in the arguments and results of blocks
+# Sharding searches the arguments and results of blocks for tensors, and must know how to look into
+# Tokens.
 torch.export.register_dataclass(Tokens)
 
 
 Metrics = Annotated[tuple[Choice, ...], Choices("metrics", may_be_empty=True)]
-"""Metrics that a recipe names, beside those of its task."""
+"""Metrics that a recipe names, in addition to those of its task."""
 
 
 class Optimizer(Protocol):
-    """A member of `zoo/optim`."""
+    """A factory of optimizers, as in `zoo/optim`."""
 
     def configure(self, model: nn.Module, steps: int) -> dict[str, Any]:
-        """Create optimizer and schedule in Lightning's form, for so many training steps."""
+        """Create optimizer and schedule in Lightning's form, for a number of training steps."""
         ...
 
 
 class Application(Protocol):
-    """What a trained task is used for; `zoo.load` provides it."""
+    """Prediction and generation with a trained task, which `zoo.load` provides."""
 
     def predict(self, task: Task, inputs: Any, options: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Predict for inputs."""
+        """Return predictions for inputs."""
         ...
 
     def generate(self, task: Task, prompt: str, options: Mapping[str, Any]) -> str:
-        """Continue a text."""
+        """Return the continuation of a prompt."""
         ...
 
 
 class Task(L.LightningModule):
-    """A model in training.
+    """The base class of tasks: a model with its loss and metrics.
 
     Args:
         model: The model.
@@ -56,26 +57,27 @@ class Task(L.LightningModule):
     """
 
     monitor: str = ""
-    """Metric that chooses the best checkpoint; empty for a task that has none."""
+    """Metric that selects the best checkpoint; empty if the task has none."""
 
     mode: str = "min"
-    """Its better end, max or min."""
+    """Whether the largest ("max") or the smallest ("min") value of the metric is best."""
 
     longest_test_window = 0
-    """Tokens in a window of the test data, which may be longer than those of training."""
+    """Number of tokens in the longest window of the test data, which may exceed the training
+    length."""
 
     confusion: list[list[int]] | None = None
-    """Samples of the last test by label (rows) and predicted class (columns), if there are any."""
+    """Numbers of samples of the last test by label (rows) and predicted class (columns)."""
 
     application: Application | None = None
-    """What `predict` and `generate` do; None for a task that `zoo.load` did not return."""
+    """Implements `predict` and `generate`. None for a task that `zoo.load` did not return."""
 
     def __init__(self, model: nn.Module, optim: Optimizer, spec: DataSpec) -> None:
         super().__init__()
         self.model, self.optim, self.spec = model, optim, spec
 
     def configure_model(self) -> None:
-        """Shard the weights where a strategy does so; Lightning calls it before each loop."""
+        """Shard the weights if the strategy does. Lightning calls it before each loop."""
         if self.device_mesh is not None:
             shard(self.model, self.device_mesh["data_parallel"])
 
@@ -84,7 +86,7 @@ class Task(L.LightningModule):
         return self.optim.configure(self.model, int(self.trainer.estimated_stepping_batches))
 
     def inputs(self, batch: Any) -> tuple[Tensor | None, ...]:
-        """Return the arguments of the model for a batch of an evaluation.
+        """Return the arguments of the model for an evaluation batch.
 
         Raises:
             OptionError: The task does not define them.
@@ -96,18 +98,20 @@ class Task(L.LightningModule):
         """Predict with a task that `zoo.load` returned.
 
         Args:
-            inputs: Of images: normalised images [B, C, H, W] or [C, H, W], or paths and pictures of
-                Pillow, one or a list, which are prepared as in evaluation. Of texts with labels:
-                token ids [B, N] padded with -1, or texts, or paths. Of language models: paths.
-            **options: Those of `zoo predict`: `top`.
+            inputs: For image classification: normalized images [B, C, H, W] or [C, H, W], or one or
+                several paths or Pillow images, which are preprocessed as in evaluation. For text
+                classification: token ids [B, N] padded with -1, strings, or paths. For language
+                models: paths.
+            **options: The option of `zoo predict`: `top`.
 
         Returns:
-            For each input {label, probability, top: [{label, probability}, ...]}, for a file also
-            its path; of a language model its path, tokens, loss and further measures.
+            For each input {label, probability, top: [{label, probability}, ...]}, and its path if
+            it is a file. For each file of a language model its path, tokens, loss and other
+            measures.
 
         Raises:
             DataError: An input cannot be read.
-            RecipeError: The task predicts nothing by itself, or an option is wrong.
+            RecipeError: The task cannot predict, or an option is wrong.
         """
         return self._find_application().predict(self, inputs, options)
 
@@ -116,31 +120,34 @@ class Task(L.LightningModule):
 
         Args:
             prompt: The text to continue.
-            **options: Those of `zoo generate`: tokens, temperature, top_k, top_p, stop, seed.
+            **options: The options of `zoo generate`: tokens, temperature, top_k, top_p, stop, seed.
 
         Returns:
             The continuation, without the prompt.
 
         Raises:
-            RecipeError: The model writes no text, or an option is wrong.
+            RecipeError: The model does not generate text, or an option is wrong.
         """
         return self._find_application().generate(self, prompt, options)
 
     def _find_application(self) -> Application:
         if self.application is None:
-            raise OptionError("task", "only a task that zoo.load returned predicts and generates")
+            raise OptionError("task", "only a task from zoo.load can predict and generate")
         return self.application
 
     def batch_state(self) -> dict[str, Any]:
-        """Return what this process keeps between training batches beside weights, as plain data."""
+        """Return the state of this process between training batches, except weights, as plain data.
+
+        A checkpoint stores it.
+        """
         return {}
 
     def load_batch_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what `batch_state` returned."""
+        """Restore a state that `batch_state` returned."""
         return
 
     def average_over_processes(self, number: Tensor) -> Tensor:
-        """Average a number of each process's part of a batch over all processes."""
+        """Return the mean of a number over all processes. Every process must call it."""
         if not distributed.is_initialized():
             return number
         total = number.to(torch.get_default_dtype(), copy=True)
@@ -149,16 +156,16 @@ class Task(L.LightningModule):
 
 
 def shard(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Divide a model's weights among the devices of a mesh (FSDP).
+    """Shard the weights of a model among the devices of a mesh (FSDP).
 
-    Sharded weights stay as they are.
-
-    A block is gathered while it is computed; what is outside of blocks, encodings included, during
-    the whole step. The weights are those of rank 0, which holds the whole model in CPU memory; no
-    device ever has more than its parts and a block. Parameter names do not change.
+    Weights that are sharded already are not changed. A block is gathered while it is computed;
+    parameters outside of blocks, including those of encodings, are gathered for the whole step.
+    The weights are those of rank 0, which holds the full model in CPU memory. No device holds more
+    than its shards and one block. Parameter names do not change.
     """
     if any(isinstance(weight, DTensor) for weight in model.parameters()):
         return
+    # Keep the weights of rank 0 in CPU memory, shard an empty model, and broadcast them into it.
     is_first = mesh.get_rank() == 0
     weights: dict[str, Any] = model.state_dict() if is_first else {}
     model.to("meta")

@@ -1,4 +1,4 @@
-"""Causal language modelling: next-token loss, perplexity, bits per character or byte."""
+"""Causal language modelling with next-token loss, perplexity and bits per character or byte."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from zoo.tasks.metrics import MEASURED, ChosenMetrics, TokenCounts, TokenMetrics
 
 @register
 class CausalLM(Task):
-    """Train a causal model of text on windows with targets.
+    """A task that trains a causal language model on windows with targets.
 
-    Logs train/loss, and for val and test: loss in nats per target, perplexity, accuracy, and
-    bits_per_character or bits_per_byte where the vocabulary has such a unit or the data tells the
-    bytes of a token. Where each window has one answer, `exact` is the share of answers in which
-    every token is right, as a model would give them that writes the likeliest token each time. The
-    best checkpoint has the lowest val/loss.
+    It logs train/loss and, for val and test, loss in nats per target, perplexity, accuracy, and
+    bits_per_character or bits_per_byte if the vocabulary has such a unit or the data knows the
+    bytes of its tokens. If each window has one answer, `exact` is the fraction of answers in which
+    every token is right, which is the accuracy of greedy decoding. The best checkpoint has the
+    lowest val/loss.
 
-    A model with memory remembers the batch before; each loop starts with none.
+    A model with memory remembers the previous batch. Each loop starts with an empty memory.
 
-    After a test `position_losses` holds the mean loss by position in the window,
-    `position_accuracies` the accuracy (None where there was no target), and `position_counts` the
-    number of targets.
+    After a test, `position_losses` holds the mean loss by position in the window,
+    `position_accuracies` the accuracy, and `position_counts` the number of targets. Positions
+    without targets are None.
 
     Args:
         model: The model.
         optim: Creates the optimizer.
         spec: The facts of the data.
-        metrics: Further metrics of validation and test.
+        metrics: Additional metrics of validation and test.
     """
 
     monitor, mode = "val/loss", "min"
@@ -68,12 +68,12 @@ class CausalLM(Task):
         return batch.inputs, batch.documents
 
     def logits(self, split: str, batch: TextBatch) -> Tensor:
-        """Compute logits [B, N, V] after what the loop over `split` remembers."""
+        """Compute logits [B, N, V], with the memory of the loop over `split` as context."""
         context = self.memories[split].context(len(batch.inputs), batch.inputs.device)
         return self.model(*self.inputs(batch), context=context)
 
     def on_train_epoch_start(self) -> None:
-        """Start without memory."""
+        """Clear the memory."""
         self.memories["train"].forget()
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
@@ -81,14 +81,14 @@ class CausalLM(Task):
         try:
             logits = self.logits("train", batch)
         except OptionError as error:
-            # a window that the model cannot read, though the recipe is valid
+            # The recipe is valid, but the model cannot read this window.
             raise ZooError(f"model.{error.key}: {error}") from None
         loss = mean_loss(logits, batch.targets, self.average_over_processes)
         self.log("train/loss", loss, batch_size=len(batch.inputs), sync_dist=True)
         return loss
 
     def on_validation_epoch_start(self) -> None:
-        """Start without memory, and without counts of a loop that was interrupted."""
+        """Clear the memory, and the counts of a loop that was interrupted."""
         self.memories["val"].forget()
         self.val_metrics.reset()
         self.chosen_metrics["val"].reset()
@@ -102,7 +102,7 @@ class CausalLM(Task):
         self._log_metrics("val", self.val_metrics)
 
     def on_test_epoch_start(self) -> None:
-        """Start without memory and counts."""
+        """Clear the memory and the counts."""
         self.memories["test"].forget()
         self.test_metrics.reset()
         self.chosen_metrics["test"].reset()
@@ -113,7 +113,7 @@ class CausalLM(Task):
         self._update("test", self.test_metrics, batch)
 
     def on_test_epoch_end(self) -> None:
-        """Log the test metrics, and keep those by position."""
+        """Log the test metrics, and store those by position."""
         counts = self._log_metrics("test", self.test_metrics)
         self.position_losses = counts.position_losses()
         self.position_accuracies = counts.position_accuracies()
@@ -125,7 +125,8 @@ class CausalLM(Task):
         self.chosen_metrics[split].update(logits, batch.targets)
 
     def _log_metrics(self, split: str, metrics: TokenMetrics) -> TokenCounts:
-        counts = metrics.compute()  # the same in every process
+        # torchmetrics sums over processes, so the counts are the same in each.
+        counts = metrics.compute()
         values = counts.measures() | counts.bits(self.unit)
         if self.has_answers:
             values |= counts.exact_match()
@@ -145,26 +146,28 @@ class CausalLM(Task):
 
 
 class LoopMemory:
-    """The states of earlier windows in one loop, each row its own; `length` 0 keeps nothing."""
+    """The memory of earlier windows in one loop, row by row. With `length` 0 it stays empty."""
 
     def __init__(self, length: int) -> None:
         self.length = length
         self.forget()
 
     def forget(self) -> None:
-        """Start with an empty memory."""
+        """Clear the memory."""
         self._rows = 0
         self._context = SegmentMemory(self.length)
         self._loaded: Mapping[str, Any] | None = None
 
     def context(self, rows: int, device: torch.device) -> SegmentMemory | None:
-        """Return the context of a batch; a new one if the last batch had another number of rows."""
+        """Return the context of a batch with so many rows, or None without memory."""
         if not self.length:
             return None
+        # A batch of another size does not continue the rows of the last one.
         if rows != self._rows:
             self.forget()
             self._rows = rows
-        if self._loaded is not None:  # the device is known only now
+        # A loaded state waits until the device is known.
+        if self._loaded is not None:
             self._context.load_state_dict(move_data_to_device(self._loaded, device))
             self._loaded = None
         return self._context
@@ -174,6 +177,6 @@ class LoopMemory:
         return {"rows": self._rows, "context": self._loaded or self._context.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the memory that `state_dict` returned."""
+        """Restore a memory that `state_dict` returned."""
         self.forget()
         self._rows, self._loaded = state["rows"], state["context"]

@@ -1,4 +1,4 @@
-"""Classification: cross-entropy, accuracy, top-5, and metrics by name."""
+"""Classification with cross-entropy, accuracy, top-5 accuracy and optional metrics."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ CHOSEN = (Choice("f1"), Choice("ece"))
 
 @register
 class Classification(Task):
-    """Train a model [B, ...] -> [B, classes] on (inputs, labels).
+    """A task that trains a model [B, ...] -> [B, classes] on (inputs, labels).
 
-    Labels are numbers [B], or in training also probabilities [B, classes] of mixed images. Logs
-    train/loss, and for val and test: loss (of hard labels), accuracy, top5 and the chosen metrics.
-    After a test, `confusion` holds the number of samples by label (rows) and prediction (columns).
+    Labels are class numbers [B]; in training they may also be probabilities [B, classes] of mixed
+    images. It logs train/loss and, for val and test, loss (without label smoothing), accuracy, top5
+    and the chosen metrics. After a test, `confusion` holds the number of samples by label (rows)
+    and prediction (columns).
 
     Args:
         model: The model.
         optim: Creates the optimizer.
         spec: The facts of the data.
         label_smoothing: Label smoothing in training.
-        monitor: Choose the best checkpoint by val/accuracy or val/loss; on a small validation set
+        monitor: Select the best checkpoint by val/accuracy or val/loss. On a small validation set
             the loss is more precise.
-        metrics: Further metrics; f1 is the mean over classes, ece the expected calibration error.
+        metrics: Additional metrics; f1 is the mean over classes, ece the expected calibration
+            error.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Classification(Task):
         """Compute the training loss."""
         inputs, labels = batch
         logits = self(inputs)
+        # Mixed labels come in float32, which may differ from the dtype of the logits.
         targets = labels.to(logits.dtype) if labels.is_floating_point() else labels
         loss = F.cross_entropy(logits, targets, label_smoothing=self.label_smoothing)
         loss = propagate_infinity(loss, logits)
@@ -78,7 +81,7 @@ class Classification(Task):
         self._update("val", self.val_metrics, batch)
 
     def on_test_epoch_start(self) -> None:
-        """Begin to count anew, also after a test that was stopped."""
+        """Clear the counts, which a test that was stopped may have left."""
         self._confusion.reset()
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
@@ -87,7 +90,7 @@ class Classification(Task):
         self._confusion.update(logits, batch[1])
 
     def on_test_epoch_end(self) -> None:
-        """Keep the confusion matrix of all processes."""
+        """Store the confusion matrix over all processes."""
         self.confusion = self._confusion.compute().tolist()
 
     def _update(

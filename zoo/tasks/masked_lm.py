@@ -17,26 +17,26 @@ from zoo.registry import register
 from zoo.tasks.base import Metrics, Optimizer, Task
 from zoo.tasks.metrics import MEASURED, ChosenMetrics, TokenMetrics, mean_loss
 
-# of the chosen tokens; the others are left as they are
+# Fractions of the chosen tokens that become the mask token and a random token; the others stay.
 MASKED, REPLACED = 0.8, 0.1
 
 
 @register
 class MaskedLM(Task):
-    """Train a bidirectional model of text to predict chosen tokens.
+    """A task that trains a bidirectional language model to predict chosen tokens.
 
-    Of these, 80 % are replaced by the mask token and 10 % by a random one. The data's own targets
-    are not used. Logs train/loss, and for val and test: loss in nats per chosen token, perplexity,
-    accuracy. The best checkpoint has the lowest val/loss. The tokens chosen in an evaluation
-    depend on the window alone, so that it repeats exactly, whatever the seed, the batches and the
-    number of processes.
+    80 % of the chosen tokens are replaced by the mask token and 10 % by a random one. The targets
+    of the data are not used. It logs train/loss and, for val and test, loss in nats per chosen
+    token, perplexity and accuracy. The best checkpoint has the lowest val/loss. In evaluation the
+    choice depends only on the window, so that results do not depend on the seed, the batch size
+    and the number of processes.
 
     Args:
         model: The model, with a `mask_token`.
         optim: Creates the optimizer.
         spec: The facts of the data.
         mask_ratio: Probability of choosing a token.
-        metrics: Further metrics of validation and test.
+        metrics: Additional metrics of validation and test.
     """
 
     monitor, mode = "val/loss", "min"
@@ -65,7 +65,7 @@ class MaskedLM(Task):
         return self.model(inputs, documents)
 
     def inputs(self, batch: TextBatch) -> tuple[Tensor | None, ...]:
-        """Return the masked inputs and the documents of a batch of an evaluation."""
+        """Return the masked inputs and the documents of an evaluation batch."""
         return self._mask_by_window(batch)[0], batch.documents
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
@@ -78,12 +78,12 @@ class MaskedLM(Task):
         return loss
 
     def on_validation_epoch_start(self) -> None:
-        """Start without counts."""
+        """Clear the counts."""
         self.val_metrics.reset()
         self.chosen_metrics["val"].reset()
 
     def on_test_epoch_start(self) -> None:
-        """Start without counts."""
+        """Clear the counts."""
         self.test_metrics.reset()
         self.chosen_metrics["test"].reset()
         self.test_metrics.widen(self.longest_test_window)
@@ -109,8 +109,9 @@ class MaskedLM(Task):
 
         Args:
             batch: The batch.
-            draws: Uniform draws [2, B, N]: whether a token is chosen, and what replaces it.
-            others: Tokens [B, N] to replace by.
+            draws: Uniform draws [2, B, N] that decide whether a token is chosen, and what replaces
+                it.
+            others: Random tokens [B, N].
 
         Returns:
             Inputs and targets [B, N].
@@ -124,21 +125,19 @@ class MaskedLM(Task):
         return inputs, torch.where(chosen, batch.inputs, IGNORE_INDEX)
 
     def _mask_by_window(self, batch: TextBatch) -> tuple[Tensor, Tensor]:
-        """Mask tokens of an evaluation: inputs and targets [B, N].
-
-        Where windows overlap, one of them measures a token, as in the data's own targets.
-        """
+        """Mask the tokens of an evaluation batch; return inputs and targets [B, N]."""
         drawn = [self._draw(window) for window in batch.inputs.cpu().numpy()]
         device = batch.inputs.device
         draws = torch.stack([draws for draws, _ in drawn], dim=1).to(device)
         others = torch.stack([others for _, others in drawn]).to(device)
         inputs, targets = self.mask(batch, draws, others)
+        # Windows may overlap: the data has a target for a token in only one of them.
         if batch.documents is None:
             targets = torch.where(batch.targets == IGNORE_INDEX, IGNORE_INDEX, targets)
         return inputs, targets
 
     def _draw(self, window: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Draw [2, N] and tokens [N] from the window alone."""
+        """Draw numbers [2, N] and tokens [N] with a seed that depends only on the window."""
         generator = np.random.default_rng(zlib.crc32(window.tobytes()))
         draws = generator.random((2, len(window)), dtype=np.float32)
         others = generator.integers(self.mask_token, size=len(window))
@@ -151,6 +150,6 @@ class MaskedLM(Task):
         self.chosen_metrics[split].update(logits, targets)
 
     def _log_metrics(self, split: str, metrics: TokenMetrics) -> None:
-        # the same in every process
+        # torchmetrics sums over processes, so the values are the same in each.
         values = metrics.compute().measures() | self.chosen_metrics[split].compute()
         self.log_dict({f"{split}/{name}": value for name, value in values.items()}, sync_dist=True)

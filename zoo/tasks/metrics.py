@@ -1,4 +1,4 @@
-"""Loss and metrics of predicted tokens, by position in the window; metrics that recipes name."""
+"""Loss and metrics of predicted tokens by position, and the metrics that recipes can name."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def mean_loss(
     """Compute the mean cross-entropy in nats over all targets; 0 if there are none.
 
     Args:
-        logits: [B, N, V].
-        targets: int64 [B, N], -100 where there is no target.
+        logits: Logits [B, N, V].
+        targets: Targets int64 [B, N]; -100 means no target.
         average: Averages the number of targets over processes, so that the mean of their losses is
-            the loss of the whole batch.
+            the loss of the full batch.
     """
     total = F.cross_entropy(
         logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum"
@@ -38,11 +38,12 @@ def mean_loss(
 
 
 def propagate_infinity(loss: Tensor, logits: Tensor) -> Tensor:
-    """Make a loss NaN where a logit is infinite or NaN, and leave it as it is elsewhere.
+    """Return a loss unchanged, or NaN if any logit is -inf or NaN.
 
-    Cross-entropy is finite, and so are its gradients, where the logit of a class is -inf that is
-    not the label's. Such a logit is the result of an overflow.
+    The cross-entropy and its gradients are finite if the logit of a wrong class is -inf, which
+    would hide an overflow.
     """
+    # 0 * x is NaN for x = -inf or NaN; +inf already makes the cross-entropy infinite or NaN.
     return loss + 0 * logits.detach().amin()
 
 
@@ -55,7 +56,7 @@ MEASURED = (
     "bits_per_character",
     "bits_per_token",
 )
-"""What tasks of predicted tokens measure anyway."""
+"""Metrics that tasks of predicted tokens always measure."""
 
 
 class TokenCounts(NamedTuple):
@@ -71,7 +72,7 @@ class TokenCounts(NamedTuple):
     """Number of those that were the likeliest token [N]."""
 
     bytes: Tensor
-    """Bytes of all targets, as far as the data tells."""
+    """Number of bytes of all targets; 0 if the data does not know it."""
 
     answers: Tensor
     """Number of windows with targets."""
@@ -86,27 +87,27 @@ class TokenCounts(NamedTuple):
         return {"loss": loss, "perplexity": loss.exp(), "accuracy": self.correct.sum() / count}
 
     def exact_match(self) -> dict[str, Tensor]:
-        """Compute the share of answers in which every token was right."""
+        """Compute the fraction of answers in which every token was right."""
         return {"exact": self.exact / self.answers}
 
     def bits(self, unit: str) -> dict[str, Tensor]:
-        """Compute bits_per_character or bits_per_byte, where tokens have such a unit or bytes."""
+        """Compute bits_per_character or bits_per_byte; nothing if tokens have no such unit."""
         bits = self.loss.sum() / math.log(2)
         if unit != "token":
             return {f"bits_per_{unit}": bits / self.targets.sum()}
         return {"bits_per_byte": bits / self.bytes} if self.bytes else {}
 
     def position_losses(self) -> list[float | None]:
-        """Compute the mean loss by position in the window; None where there was no target."""
+        """Compute the mean loss by position in the window; None for positions without targets."""
         return _divide(self.loss, self.targets)
 
     def position_accuracies(self) -> list[float | None]:
-        """Compute the accuracy by position in the window; None where there was no target."""
+        """Compute the accuracy by position in the window; None for positions without targets."""
         return _divide(self.correct, self.targets)
 
 
 class TokenMetrics(Metric):
-    """Counts over a loop; windows longer than `length` widen them."""
+    """A metric that counts over a loop. Windows longer than `length` widen the counts."""
 
     full_state_update = False
     loss: Tensor
@@ -125,7 +126,7 @@ class TokenMetrics(Metric):
             self.add_state(name, torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
 
     def widen(self, length: int) -> None:
-        """Count at least `length` positions, so that all processes add up equal widths."""
+        """Widen the counts to at least `length` positions, the same in all processes."""
         for name in ("loss", "targets", "correct"):
             counts = getattr(self, name)
             setattr(self, name, F.pad(counts, (0, max(0, length - len(counts)))))
@@ -134,10 +135,11 @@ class TokenMetrics(Metric):
         """Count a batch.
 
         Args:
-            logits: [B, N, V].
-            targets: int64 [B, N], -100 where there is no target.
-            target_bytes: Bytes of each target [B, N], if known.
+            logits: Logits [B, N, V].
+            targets: Targets int64 [B, N]; -100 means no target.
+            target_bytes: Number of bytes of each target [B, N], if known.
         """
+        # Sums over samples, by position in the window.
         is_target = targets != IGNORE_INDEX
         losses = F.cross_entropy(
             logits.float().mT, targets, ignore_index=IGNORE_INDEX, reduction="none"
@@ -147,6 +149,7 @@ class TokenMetrics(Metric):
         self.targets = _add(self.targets, is_target.sum(0))
         self.correct = _add(self.correct, is_correct.sum(0))
 
+        # Answers: windows in which every target is right.
         has_target = is_target.any(1)
         self.answers = self.answers + has_target.sum()
         self.exact = self.exact + (has_target & (is_correct == is_target).all(1)).sum()
@@ -162,11 +165,11 @@ class TokenMetrics(Metric):
 
 @register
 class F1(MulticlassF1Score):
-    """F1 of classes, the mean over them.
+    """Mean F1 score over classes.
 
     Args:
         spec: The facts of the data.
-        average: macro weighs all classes alike, weighted each by its samples.
+        average: macro weighs all classes equally, weighted weighs each by its number of samples.
     """
 
     name = "f1"
@@ -182,11 +185,11 @@ class F1(MulticlassF1Score):
 
 @register
 class CalibrationError(MulticlassCalibrationError):
-    """Expected calibration error: how far confidence is from accuracy.
+    """Expected calibration error: mean difference between confidence and accuracy.
 
     Args:
         spec: The facts of the data.
-        bins: Bins of confidence.
+        bins: Number of bins of confidence.
     """
 
     name = "ece"
@@ -196,7 +199,7 @@ class CalibrationError(MulticlassCalibrationError):
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Count a batch of logits [B, classes] and labels [B]."""
-        # given logits that lie between 0 and 1, it would take them for probabilities
+        # torchmetrics takes logits that all lie between 0 and 1 for probabilities.
         super().update(preds.float().softmax(-1), target)
 
 
@@ -205,19 +208,19 @@ def build_metrics(
 ) -> MetricCollection:
     """Build the metrics that a recipe names.
 
-    A metric is one of torchmetrics. It is made with the facts of the data and its options, counts
-    batches of logits and targets, and computes one number.
+    A metric is a torchmetrics.Metric. Its arguments are the facts of the data and its options; it
+    counts batches of logits and targets, and computes one number.
 
     Args:
         choices: The metrics.
         spec: The facts of the data.
-        measured: Names of what the task measures anyway.
+        measured: Names of the metrics that the task always measures.
 
     Returns:
-        The metrics by their names.
+        The metrics by name.
 
     Raises:
-        OptionError: A name is taken, or a metric does not measure such data.
+        OptionError: A name occurs twice, or a metric does not apply to such data.
     """
     built: dict[str, Metric] = {}
     for number, choice in enumerate(choices):
@@ -225,16 +228,17 @@ def build_metrics(
         if name in built or name in measured:
             raise OptionError(key, f"{name} is measured already; leave it out")
         cls = registry.find("metrics", name)
+        # The annotation of `spec` names the kinds of data that a metric applies to.
         expected = get_type_hints(cls.__init__).get("spec", object)
         if not isinstance(spec, expected):
             kinds = " or ".join(kind.noun for kind in get_args(expected) or (expected,))
-            raise OptionError(key, f"{name} measures {kinds}, and the data yields {spec.noun}")
+            raise OptionError(key, f"{name} applies to {kinds}, but the data yields {spec.noun}")
         built[name] = cls(spec, **choice.options)
     return MetricCollection(dict(built), compute_groups=False)
 
 
 class ChosenMetrics(nn.Module):
-    """The metrics that a recipe names, for validation and for test; see `build_metrics`."""
+    """The metrics that a recipe names, once for validation and once for test."""
 
     def __init__(
         self, choices: Sequence[Choice], spec: DataSpec, measured: Collection[str]
