@@ -13,6 +13,7 @@ from zoo.attention.coordinates import (
     apply_convention,
     grid,
     jitter,
+    spacing,
 )
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
@@ -252,3 +253,12 @@ def test_a_sample_is_still_moved_and_stretched_as_a_whole():
 def test_samples_that_draw_nothing_are_refused():
     with pytest.raises(OptionError, match="set jitter, stretch, aspect or shift"):
         PositionAugmentation(per_sample=True)
+
+
+@pytest.mark.parametrize("convention", ["index", "fraction", "growing", "symmetric"])
+def test_neighbours_are_one_spacing_apart(convention):
+    tokens = Tokens.at(torch.zeros(400, 12, 8).double(), grid((3, 4), LIKE))
+    tokens = tokens.replace(grid_size=torch.tensor([[(3, 4)]]).double())
+    pos = apply_convention(tokens, convention, (6, 6)).pos
+    step = spacing(tokens, convention, (6, 6))
+    torch.testing.assert_close(pos[:, 5] - pos[:, 0], step[:, 0])  # one row and one column on

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-import zoo
 from zoo.encodings.common import matrix_exp
 from zoo.encodings.common.matrix_exp import rotate_blocks, skew_matrix_exp
 
@@ -92,22 +91,6 @@ def test_the_wider_of_two_dtypes_is_computed_in(size, wide):
     expected = torch.autograd.grad(wanted, [*exact.values()], towards)
     for one, other, leaf in zip(gradients, expected, given.values(), strict=True):
         torch.testing.assert_close(one, other.to(leaf.dtype))
-
-
-@pytest.mark.parametrize("block", [4, 12], ids=["elements", "batches"])
-@pytest.mark.parametrize("weights", [torch.float32, torch.float64])
-def test_liere_takes_places_in_another_dtype_than_its_weights(block, weights):
-    encoding = zoo.encoding({"name": "liere", "block": block}, zoo.Dims(24, 2, 2, (2, 3))).to(
-        weights
-    )
-    other = torch.float64 if weights == torch.float32 else torch.float32
-    q, k = torch.randn(2, 1, 2, 6, 12, dtype=other)
-    pos = torch.cartesian_prod(torch.arange(2.0), torch.arange(3.0)).to(other)
-    found = zoo.scores(encoding, q, k, pos)
-    assert found.dtype == other
-    torch.testing.assert_close(
-        found, zoo.scores(encoding.to(other), q, k, pos), atol=1e-5, rtol=1e-5
-    )
 
 
 @pytest.mark.parametrize("size", [3, 12], ids=["elements", "batches"])

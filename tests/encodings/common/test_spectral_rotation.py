@@ -6,6 +6,9 @@ import pytest
 import torch
 
 from zoo.encodings.common.spectral_rotation import (
+    cayley_basis,
+    fourier_basis,
+    from_upper_triangle,
     rotate_by_spectrum,
     skew_part,
     spectral_tables,
@@ -79,3 +82,12 @@ def test_planes_put_together_are_the_matrix_however_still_some_are(least):
     turns = torch.block_diag(*(w * torch.tensor([[0, -1], [1, 0]]) for w in frequencies)).double()
     torch.testing.assert_close(basis @ turns @ basis.mT, matrix, atol=1e-11, rtol=0)
     torch.testing.assert_close(basis.mT @ basis, torch.eye(8).double(), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("size", [4, 6, 16, 64])
+def test_bases_are_orthogonal(size):
+    one = torch.eye(size, dtype=torch.float64)
+    triangle = 3 * torch.randn(2, size * (size - 1) // 2, dtype=torch.float64)
+    fourier, cayley = fourier_basis(size, one), cayley_basis(from_upper_triangle(triangle, size))
+    torch.testing.assert_close(fourier.mT @ fourier, one, atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(cayley.mT @ cayley, one.expand(2, -1, -1), atol=1e-9, rtol=1e-9)

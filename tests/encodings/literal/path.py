@@ -1,4 +1,4 @@
-"""PaTH, transcribed literally and slowly in float64: matrices multiplied one by one, pair by pair (arXiv:2505.16381)."""
+"""PaTH: k_j^T H_{j+1} .. H_i q_i / sqrt(K), H_t = I - beta_t w_t w_t^T, multiplied one by one."""
 
 from __future__ import annotations
 
@@ -7,48 +7,49 @@ import math
 import torch
 from torch import Tensor
 
-from literal import biases as literal
-from literal.biases import Call
+from literal.call import Call, score_pairs
 from zoo.attention.encoding import Encoding
 
 
-def passed(key: Tensor, matrices: list[Tensor], j: int, i: int) -> Tensor:
-    """k_j^T H_{j+1} .. H_i for one key [K]."""
+def pass_key(key: Tensor, matrices: list[Tensor], j: int, i: int) -> Tensor:
+    """Return k_j^T H_{j+1} .. H_i for one key [K]."""
     for t in range(j + 1, i + 1):
         key = key @ matrices[t]
     return key
 
 
-def matrix(w: Tensor, beta: Tensor) -> Tensor:
+def make_matrix(w: Tensor, beta: Tensor) -> Tensor:
     return torch.eye(len(w), dtype=w.dtype) - beta * torch.outer(w, w)
 
 
-def matrices(encoding: Encoding, x: Tensor, head: int, size: int) -> list[Tensor]:
-    """H_t of a key head for each token of states [M, D] of one document."""
-    named = dict(encoding.named_parameters())
-    first, second = named["direction.0.weight"], named["direction.1.weight"]
+def make_matrices(encoding: Encoding, x: Tensor, head: int, size: int) -> list[Tensor]:
+    """Return H_t of a key head for each token of states [M, D] of one document."""
+    parameters = dict(encoding.named_parameters())
+    first, second = parameters["direction.0.weight"], parameters["direction.1.weight"]
     own = slice(head * size, (head + 1) * size)
-    found = []
+    matrices = []
     for t in range(len(x)):
         w = (second @ (first @ x[t]))[own]
-        if "filter" in named:
-            steps = range(min(len(named["filter"]), t + 1))
-            w = sum(named["filter"][s, own] * (second @ (first @ x[t - s]))[own] for s in steps)
-        z = named["strength.weight"][head] @ x[t] + named["strength.bias"][head]
-        found.append(matrix(w / w.square().sum().sqrt(), 2 / (1 + torch.exp(-z))))
-    return found
+        if "filter" in parameters:
+            weights = parameters["filter"]
+            steps = range(min(len(weights), t + 1))
+            w = sum(weights[s, own] * (second @ (first @ x[t - s]))[own] for s in steps)
+        z = parameters["strength.weight"][head] @ x[t] + parameters["strength.bias"][head]
+        matrices.append(make_matrix(w / w.square().sum().sqrt(), 2 / (1 + torch.exp(-z))))
+    return matrices
 
 
 def path(encoding: Encoding, call: Call, sharing: int = 1) -> Tensor:
-    """Scores [B, H, N, M]; `sharing` query heads in a row share what a key head has."""
+    """Compute scores [B, H, N, M]; `sharing` query heads in a row share a key head."""
     batch, heads, size = call.q.shape[0], call.q.shape[1], call.q.shape[-1]
-    turned = {
-        (b, h): matrices(encoding, call.x[b], h // sharing, size)
+    matrices = {
+        (b, h): make_matrices(encoding, call.x[b], h // sharing, size)
         for b in range(batch)
         for h in range(heads)
     }
 
     def score(b: int, h: int, i: int, j: int) -> Tensor:
-        return passed(call.k[b, h, j], turned[b, h], j, i) @ call.query(b, h, i) / math.sqrt(size)
+        key = pass_key(call.k[b, h, j], matrices[b, h], j, i)
+        return key @ call.query(b, h, i) / math.sqrt(size)
 
-    return literal.all_pairs(call, score)
+    return score_pairs(call, score)

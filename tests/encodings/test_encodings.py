@@ -1,0 +1,137 @@
+"""What holds for all encodings: each has a file of tests, and its options and parameters fit together."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+import torch
+from extrapolate import make_extended
+from parameters import compute_limit, make_normal, measure_distance
+
+import zoo
+from zoo.attention.coordinates import apply_convention, grid
+from zoo.attention.encoding import Dims
+from zoo.attention.tokens import Tokens
+from zoo.errors import OptionError
+
+FOLDER = Path(__file__).parent
+BLOCKS = {"comrope_ap": 2, "comrope_ld": 4, "liere": 4}  # that divide a head of 12 channels
+
+
+def make_small(name, dims):
+    return zoo.encoding(name, dims, **({"block": BLOCKS[name]} if name in BLOCKS else {}))
+
+
+# tests of each encoding
+
+
+def list_tests(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [one.name for one in tree.body if isinstance(one, ast.FunctionDef)]
+
+
+@pytest.mark.parametrize("name", zoo.encoding_names())
+def test_each_encoding_has_a_reference_and_a_file_of_tests(name):
+    path = FOLDER / f"test_{name}.py"
+    assert (FOLDER / "literal" / f"{name}.py").exists()
+    assert f"from literal.{name} import" in path.read_text(encoding="utf-8")
+
+    tests, cls = list_tests(path), zoo.encoding_class(name)
+    dims = Dims(96, 2, cls.axes[0], (4,) * cls.axes[0], depth=2)
+    state = zoo.encoding(["alibi", name] if cls.consumes_biases else name, dims).state_dict()
+    kinds = ["formula", "facts", "parameters", "planted_fault", *(["initial"] if state else [])]
+    assert [kind for kind in kinds if not any(t.startswith(f"test_{kind}") for t in tests)] == []
+
+
+def test_no_file_of_tests_is_of_an_encoding_that_is_gone():
+    named = {path.stem.removeprefix("test_") for path in FOLDER.glob("test_*.py")}
+    assert named == {*zoo.encoding_names(), "encodings"}
+
+
+# parameters for other sizes
+
+
+@pytest.mark.parametrize("name", zoo.encoding_names())
+def test_parameters_of_the_same_sizes_are_taken_unchanged(name):
+    for dims in (
+        Dims(24, 2, length=6, depth=2),
+        Dims(24, 2, 2, (3, 4), depth=2),
+        Dims(24, 2, 3, (2, 3, 4), depth=2),
+    ):
+        if dims.axes in zoo.encoding_class(name).axes:
+            there, here = make_small(name, dims), make_small(name, dims)
+            for key, value in there.named_parameters():
+                assert here.adapt_parameter(key, value, there) is value
+
+
+@pytest.mark.parametrize("name", zoo.encoding_names())
+def test_no_extrapolation_changes_the_shape_of_a_parameter(name):
+    cls = zoo.encoding_class(name)
+    for axes in cls.axes:
+        dims = Dims(96, 2, axes, (4,) * axes, depth=2)
+        encoding = zoo.encoding(name, dims)
+        own = {key: value.shape for key, value in encoding.state_dict().items()}
+        for options in encoding.extrapolations((2.0,) * axes).values():
+            other = zoo.encoding({"name": name, **options}, dims)
+            assert {key: value.shape for key, value in other.state_dict().items()} == own
+
+
+LINEAR = ["rope_axial", "rope_mixed", "string", "sinusoidal", "liere", "comrope_ap", "comrope_ld"]
+
+
+@pytest.mark.parametrize("name", [*LINEAR, "learned", "none"])
+def test_linear_keeps_coordinates_of_images_in_the_range_of_training(name):
+    dims = Dims(32, 2, 2, (4, 4))
+    plain, there = zoo.encoding(name, dims), make_extended(name, dims, "linear", (2.0, 2.0))
+
+    def compute_coordinates(encoding, side):
+        index = grid((side, side), torch.zeros(0))
+        tokens = Tokens.at(torch.zeros(1, side * side, 32), index)
+        sized = tokens.replace(grid_size=torch.tensor([[[side, side]]]))
+        return apply_convention(sized, encoding.coordinates, dims.sizes).pos
+
+    pos = compute_coordinates(plain, 4)
+    assert torch.equal(compute_coordinates(there, 4), pos)
+    end = pos.amax() + (pos[0, 1, 1] - pos[0, 0, 1])
+    assert compute_coordinates(there, 8).amax() < end or name in ("learned", "none")
+    if name != "rope_axial":  # a text has no such range: its length is not known
+        text = zoo.encoding(name, Dims(32, 2, length=8))
+        assert text.extrapolations((2.0,)).keys() <= {"resample"}
+
+
+# refused axes
+
+
+def read_refusal(name, axes):
+    with pytest.raises(OptionError) as refusal:
+        zoo.encoding_class(name)(Dims(48, 2, axes, 4))
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in zoo.encoding_names() if zoo.encoding_class(n).axes == (1,)]
+)
+def test_an_encoding_that_refuses_grids_says_why(name):
+    beginning, _, reason = read_refusal(name, 2).partition(": ")
+    assert beginning == f"{name} takes 1 axis, not 2"
+    assert len(reason.split()) > 4
+
+
+def test_a_refusal_names_what_takes_the_place():
+    refusal = "rope takes 1 axis, not 3: rope_axial and rope_mixed are its forms for grids"
+    assert read_refusal("rope", 3) == refusal
+    assert read_refusal("kerple", 2).endswith("distances in sequences; alibi and t5 accept grids")
+    assert read_refusal("fox", 2).endswith("it depends on the order of tokens, and a grid has none")
+    assert read_refusal("rope_axial", 1).endswith("rope is its form for text")
+    assert read_refusal("alibi", 4) == "alibi takes 1 or 2 or 3 axes, not 4"
+
+
+# the helper by which initial values are tested
+
+
+def test_distance_tells_distributions_apart():
+    uniform, wide = torch.rand(4000), torch.randn(4000) * 1.2
+    assert measure_distance(uniform, make_normal(1)) > compute_limit(uniform)
+    assert measure_distance(wide, make_normal(1)) > compute_limit(wide)
