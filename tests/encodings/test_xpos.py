@@ -66,7 +66,7 @@ def test_query_heads_rotate_as_the_key_head_that_they_share():
 def test_positions_where_powers_overflow_are_refused():
     encoding, q = zoo.encoding("xpos", Dims(32, 2)), torch.randn(1, 2, 2, 16)
     assert zoo.scores(encoding, q, q, torch.tensor([[35_000.0], [35_001]])).isfinite().all()
-    message = r"positions 100000 apart.* past 35443, .* larger span than 512"
+    message = r"positions 100000 apart.* exceed 35443, .* larger span than 512"
     with pytest.raises(OptionError, match=message):
         zoo.scores(encoding, q, q, torch.tensor([[99_999.0], [100_000]]))
     far = torch.tensor([[100_000.0]] * 2)
