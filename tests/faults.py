@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from zoo.attention.encoding import Encoding
 from zoo.laws import Case, Law
 from zoo.laws.certificate import try_law
+
+
+def name_parameter(value: Any) -> str:
+    """Return the id of a law, or of a class with a planted fault, among parameters of a test."""
+    return str(value.name if isinstance(value, Law) else value.__name__)
 
 
 def make_case(cls: type[Encoding], axes: int | None = None) -> Case:

@@ -14,7 +14,7 @@ from calls import (
     make_dims,
     make_encoding,
 )
-from faults import check_fault_is_caught
+from faults import check_fault_is_caught, name_parameter
 from heads import check_width, compare_content_bias
 from literal.carope import carope
 from parameters import WIDTH, list_facts, list_shapes, make_initial
@@ -92,7 +92,7 @@ class FirstRows(CARoPE):
         (equivariance.full_memory_equals_one_pass, RotatedBeforeTheCache),
         (equivariance.decoding_equals_one_pass, FirstRows),
     ],
-    ids=lambda value: getattr(value, "name", ""),
+    ids=name_parameter,
 )
 def test_planted_fault(law, fault):
     check_fault_is_caught(law, fault)

@@ -17,7 +17,7 @@ from calls import (
     make_call,
     make_encoding,
 )
-from faults import check_fault_is_caught
+from faults import check_fault_is_caught, name_parameter
 from literal.alibi import alibi
 from literal.call import make_product
 from literal.cope import cope
@@ -193,7 +193,7 @@ class CountsOfOthers(CoPE):
         (equivariance.a_longer_run_begins_the_same, GatesAhead),
         (equivariance.packed_documents_are_apart, CountsOfOthers),
     ],
-    ids=lambda value: getattr(value, "name", ""),
+    ids=name_parameter,
 )
 def test_planted_fault(law, fault):
     check_fault_is_caught(law, fault)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from calls import assert_close
 from extrapolate import check_last_token, make_extended
-from literal.learned import learned
+from literal.learned import read_rows
 from panels import list_panels
 from parameters import (
     LENGTH,
@@ -38,7 +38,7 @@ from zoo.errors import OptionError
 def test_formula(axes):
     encoding, x = make_rotary("learned", axes), torch.randn(2, math.prod(SIZES[axes]), 48).double()
     pos = grid(SIZES[axes], x)
-    assert_close(zoo.embed(encoding, x, pos), x + learned(encoding, pos, SIZES[axes]))
+    assert_close(zoo.embed(encoding, x, pos), x + read_rows(encoding, pos, SIZES[axes]))
 
 
 def test_formula_with_a_table_of_each_layer_that_its_attention_reads():
@@ -177,7 +177,7 @@ def test_planted_fault():
     for cls in (Learned, ColumnMajor):
         encoding, x = cls(IMAGE).double(), torch.zeros(1, 12, 24, dtype=torch.float64)
         pos = grid((3, 4), x)
-        expected = learned(encoding, pos, (3, 4))
+        expected = read_rows(encoding, pos, (3, 4))
         if cls is ColumnMajor:
             with pytest.raises(AssertionError, match="not close"):
                 assert_close(zoo.embed(encoding, x, pos)[0], expected)

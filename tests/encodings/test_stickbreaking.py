@@ -18,7 +18,7 @@ from calls import (
     make_encoding,
     move_parameters,
 )
-from faults import check_fault_is_caught
+from faults import check_fault_is_caught, name_parameter
 from literal.stickbreaking import stickbreaking
 from panels import describe_call
 from parameters import HEAD, HEADS, check_everything_learns, list_facts, list_shapes, make_initial
@@ -147,7 +147,7 @@ class StickTooLong(StickBreaking):
         (equivariance.decoding_equals_one_pass, TopLeftStick),
         (backends.weights_are_shares_of_what_is_visible, StickTooLong),
     ],
-    ids=lambda value: getattr(value, "name", ""),
+    ids=name_parameter,
 )
 def test_planted_fault(law, fault):
     check_fault_is_caught(law, fault)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from faults import check_fault_is_caught, make_case
+from faults import check_fault_is_caught, make_case, name_parameter
 from samples import Carried, Slope
 from torch import Tensor, nn
 
@@ -159,9 +159,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("law", "fault"), [pytest.param(*one, id=f"{one[0].name}-{one[1].__name__}") for one in FAULTS]
-)
+@pytest.mark.parametrize(("law", "fault"), FAULTS, ids=name_parameter)
 def test_a_planted_fault_is_caught(law, fault):
     check_fault_is_caught(law, fault)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from zoo.attention.encoding import Encoding
 
 
-def learned(encoding: Encoding, pos: Tensor, sizes: Sequence[int]) -> Tensor:
+def read_rows(encoding: Encoding, pos: Tensor, sizes: Sequence[int]) -> Tensor:
     """Return [N, D] for whole coordinates [N, P] on a grid of these sizes."""
     rows = []
     for place in pos.long().tolist():
