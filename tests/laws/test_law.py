@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import test_backends_laws
+import test_causality
 import test_equivariance
 import test_gradients
 import yaml
@@ -168,7 +169,8 @@ def test_a_sound_encoding_passes(law, sound):
 
 
 def test_every_law_has_a_fault_that_it_catches():
-    faults = [*test_gradients.FAULTS, *test_backends_laws.FAULTS, *test_equivariance.FAULTS]
+    modules = (test_gradients, test_backends_laws, test_causality, test_equivariance)
+    faults = [fault for module in modules for fault in module.FAULTS]
     by_name = {"a_compiler_captures_it", "reference_and_sdpa_agree"}  # caught by tests of their own
     assert {law.name for law in LAWS} == {law.name for law, _ in faults} | by_name
 

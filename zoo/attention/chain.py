@@ -1,17 +1,22 @@
-"""A chain of encodings applied in order, and the handling of special tokens that all share."""
+"""A chain of encodings that a layer applies in order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-import torch
 from torch import Tensor, nn
 
-from zoo.attention.call import AttentionCall, Index, Span, TransformScores, multiply_bias
+from zoo.attention.call import AttentionCall
 from zoo.attention.coordinates import apply_convention
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
-from zoo.attention.tokens import Tokens, pick
+from zoo.attention.special_tokens import (
+    place_at_origin,
+    restore_heads,
+    restore_states,
+    restrict_to_positions,
+)
+from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
 from zoo.reporting.panel import Panel
 
@@ -82,28 +87,28 @@ class Chain(Encoding):
         """Call each encoding's `embed`; tokens without a position keep their states."""
         for encoding in self:
             new = encoding.embed(_localize(encoding, tokens))
-            tokens = _restore_states(encoding, tokens, new)
+            tokens = restore_states(encoding, tokens, new)
         return tokens
 
     def prepare(self, tokens: Tokens) -> Tokens:
         """Call each encoding's `prepare`; tokens without a position keep their states."""
         for encoding in self:
             new = encoding.prepare(_localize(encoding, tokens))
-            tokens = _restore_states(encoding, tokens, new)
+            tokens = restore_states(encoding, tokens, new)
         return tokens
 
     def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         """Call each encoding's `transform_query` for tokens with a position."""
         for encoding in self:
             new = encoding.transform_query(q, _localize(encoding, tokens))
-            q = _restore_heads(encoding, q, new, tokens)
+            q = restore_heads(encoding, q, new, tokens)
         return q
 
     def transform_key(self, k: Tensor, tokens: Tokens) -> Tensor:
         """Call each encoding's `transform_key` for tokens with a position."""
         for encoding in self:
             new = encoding.transform_key(k, _localize(encoding, tokens))
-            k = _restore_heads(encoding, k, new, tokens)
+            k = restore_heads(encoding, k, new, tokens)
         return k
 
     def update_cached_keys(self, k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
@@ -125,7 +130,7 @@ class Chain(Encoding):
             new = encoding.modify(old)
             _check_fields(encoding, old, new)
             self._check_keys(encoding, old, new)
-            call = new if encoding.handles_special_tokens else _restrict_to_positions(old, new)
+            call = new if encoding.handles_special_tokens else restrict_to_positions(old, new)
         return call
 
     def after_attention(self, tokens: Tokens, extra: Tensor) -> Tokens:
@@ -217,25 +222,7 @@ def _transforms_queries(encoding: Encoding) -> bool:
 def _localize(encoding: Encoding, tokens: Tokens) -> Tokens:
     """Apply the encoding's coordinate convention, and place special tokens at the origin."""
     tokens = apply_convention(tokens, encoding.coordinates, encoding.dims.length)  # type: ignore[arg-type]
-    if tokens.has_position is None:
-        return tokens
-    return tokens.replace(pos=torch.where(tokens.has_position[..., None], tokens.pos, 0.0))
-
-
-def _restore_states(encoding: Encoding, old: Tokens, new: Tokens) -> Tokens:
-    """Restore the old states of tokens without a position."""
-    if new.x is old.x or encoding.handles_special_tokens or old.has_position is None:
-        return new
-    return new.replace(x=torch.where(old.has_position[..., None], new.x, old.x))
-
-
-def _restore_heads(encoding: Encoding, old: Tensor, new: Tensor, tokens: Tokens) -> Tensor:
-    """Restore the old heads [B, H, N, K] of tokens without a position."""
-    # At the origin a rotation changes nothing: `_localize` placed these tokens there.
-    is_right = encoding.handles_special_tokens or encoding.identity_at_zero
-    if new is old or is_right or tokens.has_position is None:
-        return new
-    return torch.where(tokens.has_position[:, None, :, None], new, old)
+    return place_at_origin(tokens)
 
 
 def _check_fields(encoding: Encoding, old: AttentionCall, new: AttentionCall) -> None:
@@ -250,59 +237,3 @@ def _check_fields(encoding: Encoding, old: AttentionCall, new: AttentionCall) ->
     if old.transform_scores is not None and counts != (len(new.biases), len(new.low_rank_biases)):
         problem = f"{encoding.name} adds a bias to scores that an encoding before it transforms"
         raise OptionError("encoding", f"{problem}; list it first")
-
-
-def _restrict_to_positions(old: AttentionCall, new: AttentionCall) -> AttentionCall:
-    """Restrict the changes of an encoding to pairs of tokens that both have a position."""
-    rows, columns = new.queries.has_position, new.keys.has_position
-    if rows is None or columns is None or new is old:
-        return new
-
-    def have_positions(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return pick(rows, b, i) & pick(columns, b, j)
-
-    # Biases that were in the call before belong to other encodings and keep their values.
-    known = _identify_biases(old)
-    biases = [b if id(b) in known else multiply_bias(b, have_positions) for b in new.biases]
-    # Zero rows of the factors give the bias 0, so that it keeps its low rank.
-    low_rank_biases = []
-    for pair in new.low_rank_biases:
-        left, right = pair
-        if id(pair) not in known:
-            pair = left * rows[:, None, :, None], right * columns[:, None, :, None]
-        low_rank_biases.append(pair)
-    changes: dict[str, object] = {
-        "biases": tuple(biases),
-        "low_rank_biases": tuple(low_rank_biases),
-    }
-
-    transform, extra_output = new.transform_scores, new.extra_output
-    if transform is not None and transform is not old.transform_scores:
-        changes["transform_scores"] = _restrict_transform(transform, old, new, have_positions)
-    if extra_output is not None and extra_output is not old.extra_output:
-        changes["extra_output"] = lambda weights, span: extra_output(
-            weights * new.evaluate(have_positions, span), span
-        )
-    return new.replace(**changes)
-
-
-def _restrict_transform(
-    transform: TransformScores, old: AttentionCall, new: AttentionCall, pairs: Index
-) -> TransformScores:
-    """Transform only the scores of `pairs`; others get the biases that the transform consumed."""
-    kept = _identify_biases(new)
-    consumed = old.replace(
-        biases=tuple(bias for bias in old.biases if id(bias) not in kept),
-        low_rank_biases=tuple(pair for pair in old.low_rank_biases if id(pair) not in kept),
-    )
-
-    def transform_some(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
-        bias = consumed.sum_biases(span)
-        others = scores if bias is None else scores + bias
-        return torch.where(new.evaluate(pairs, span), transform(scores, visible, span), others)
-
-    return transform_some
-
-
-def _identify_biases(call: AttentionCall) -> set[int]:
-    return {id(bias) for bias in (*call.biases, *call.low_rank_biases)}

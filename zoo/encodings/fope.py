@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zoo.attention import Dims
-from zoo.encodings.common.frequencies import check_head_dim
+from zoo.encodings.common.frequencies import check_head_dim, rope_frequencies
 from zoo.encodings.common.rotation import Rotary, rotate_pairs
 from zoo.options import Between
 from zoo.registry import register
@@ -42,8 +42,10 @@ class FoPE(Rotary):
         super().__init__(dims)
         check_head_dim(self)
         self.base = base
-        frequencies = [base ** (-2 * t / dims.head_dim) for t in range(dims.head_dim // 2)]
-        self.count = max(sum(w >= 2 * math.pi / dims.tokens for w in frequencies), 1)
+        # The count is needed while a model is built on the meta device, too.
+        like = torch.zeros(0, dtype=torch.float64, device="cpu")
+        frequencies = rope_frequencies(base, dims.head_dim, like)
+        self.count = max(int((frequencies >= 2 * math.pi / dims.tokens).sum()), 1)
 
         # A frozen matrix of Fourier coefficients: one wave per column, plus noise.
         columns = min(self.count, max(dims.head_dim // 4, 1))
@@ -67,8 +69,7 @@ class FoPE(Rotary):
         return (torch.stack([cosine, sine], dim=-1),)  # [1|B, G, N, columns, 2]
 
     def wave_vectors(self, like: Tensor) -> Tensor:
-        steps = torch.arange(self.count, device=like.device, dtype=like.dtype)
-        return (self.base ** (-2 * steps / self.dims.head_dim))[None, None]
+        return rope_frequencies(self.base, self.dims.head_dim, like, self.count)[None, None]
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         # Interleave the halves, so that channels t and t + K/2 form a pair.

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, get_args
 
-import torch
 from torch import Tensor
 
 from zoo.attention import Dims
-from zoo.encodings.common.frequencies import Scaling, ScalingRule, scale_frequencies
+from zoo.encodings.common.frequencies import (
+    Scaling,
+    ScalingRule,
+    rope_frequencies,
+    scale_frequencies,
+)
 from zoo.encodings.common.rotation import Rotary, compute_angles, cos_sin
 from zoo.errors import OptionError
 from zoo.options import Between
@@ -65,7 +69,6 @@ class RoPE(Rotary):
 
     def _scaled_frequencies(self, like: Tensor) -> tuple[Tensor, float]:
         """Return frequencies [K'/2], and a factor for cos and sin."""
-        steps = torch.arange(self.width // 2, device=like.device, dtype=like.dtype)
         if self.scaling is None:
-            return self.base ** (-2 * steps / self.width), 1.0
-        return scale_frequencies(self.scaling, self.base, self.width, steps, self.length)
+            return rope_frequencies(self.base, self.width, like), 1.0
+        return scale_frequencies(self.scaling, self.base, self.width, like, self.length)

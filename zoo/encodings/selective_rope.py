@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import AttentionCall, Dims, Tokens, upcast
-from zoo.encodings.common.frequencies import check_head_dim
+from zoo.encodings.common.frequencies import check_head_dim, rope_frequencies
 from zoo.encodings.common.layers import apply_linear, convolve
 from zoo.encodings.common.panels import Panels, spread_panel
 from zoo.encodings.common.rotation import CumulativeRotary
@@ -71,9 +71,8 @@ class SelectiveRoPE(CumulativeRotary):
         angles = convolve(tokens.per_token["selected"], self.kernel, tokens.document)
         angles = F.silu(angles) if self.silu else angles
         angles = angles.unflatten(-1, (self.dims.num_kv_heads, -1))  # [B, M, G, K/2]
-        pairs = torch.arange(angles.shape[-1], device=angles.device, dtype=angles.dtype)
         # w_t c_l, with the frequencies of RoPE.
-        angles = angles * self.base ** (-pairs / len(pairs))
+        angles = angles * rope_frequencies(self.base, self.dims.head_dim, angles)
         if self.gate is None:
             return angles
         return angles * tokens.per_token["rotation_gate"][..., None]

@@ -1,4 +1,4 @@
-"""What a result depends on: earlier tokens, offsets, and a token's own document and key head."""
+"""A result depends on offsets, and on a token's own document and key head."""
 
 from __future__ import annotations
 
@@ -6,86 +6,10 @@ import torch
 
 from zoo.attention import functional
 from zoo.attention.encoding import Encoding
-from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
 from zoo.attention.tokens import Tokens
 from zoo.laws.attention_stack import AttentionStack
-from zoo.laws.case import BATCH, HEADS, TOKENS, Case, left_padding, packed_documents, position_mask
-from zoo.laws.law import NOTICEABLE, Recorder, exempt_full_sequence, law, relative_error, require
-
-
-@law("Under a causal mask, changing later tokens changes nothing.", exempt_full_sequence)
-def future_tokens_change_nothing(case: Case, recorder: Recorder) -> None:
-    stack, x, pos = AttentionStack(case, causal=True), case.states(), case.positions()
-    whole = stack(x, pos)
-    for count in (1, 6, TOKENS - 1):
-        other = torch.cat([x[:, :count], 3 * torch.randn_like(x[:, count:])], dim=1)
-        what = f"the output of the first {count} tokens when those after them change"
-        recorder.require_close(stack(other, pos)[:, :count], whole[:, :count], what)
-
-
-@law(
-    "Decoding one by one or in parts, with a cache, gives what one pass gives.",
-    exempt_full_sequence,
-)
-def decoding_equals_one_pass(case: Case, recorder: Recorder) -> None:
-    stack, x, pos = AttentionStack(case, causal=True), case.states(), case.positions()
-    whole = stack(x, pos)
-    with torch.no_grad():  # the cache appends in place
-        single = stack.in_parts(KeyValueCache(), x, pos, *[1] * TOKENS)
-        what = "the output of tokens decoded one by one, against one pass"
-        recorder.require_close(single, whole, what)
-    parts = stack.in_parts(KeyValueCache(), x, pos, 5, 1, 4, 2)
-    recorder.require_close(parts, whole, "the output of tokens decoded in parts, against one pass")
-
-
-@law(
-    "Packed documents, or one padded on the left, decode in parts as in one pass.",
-    exempt_full_sequence,
-)
-def documents_decode_as_in_one_pass(case: Case, recorder: Recorder) -> None:
-    stack, x, pos = AttentionStack(case, causal=True), case.states(), case.positions()
-    batches = {"of packed documents": packed_documents(), "padded on the left": left_padding()}
-    for which, document in batches.items():
-        real = document[0] >= 0
-        parts = stack.in_parts(KeyValueCache(), x, pos, 5, 1, 4, 2, document=document)
-        whole = stack(x, pos, document=document)
-        what = f"the output of tokens {which}, decoded in parts, against one pass"
-        recorder.require_close(parts[:, real], whole[:, real], what)
-
-
-@law("Appending tokens does not change the output of those before.", exempt_full_sequence)
-def a_longer_run_begins_the_same(case: Case, recorder: Recorder) -> None:
-    stack, x, pos = AttentionStack(case, causal=True), case.states(), case.positions()
-    whole = stack(x, pos)
-    for count in (1, 5, TOKENS - 1):
-        what = f"the output of {count} tokens alone, against that of {TOKENS}"
-        recorder.require_close(stack(x[:, :count], pos[:count]), whole[:, :count], what)
-
-
-@law(
-    "Segments, with a memory of all segments before, give what one pass gives.",
-    exempt_full_sequence,
-)
-def full_memory_equals_one_pass(case: Case, recorder: Recorder) -> None:
-    stack, x, pos = AttentionStack(case, causal=True), case.states(), case.positions()
-    parts = stack.in_parts(SegmentMemory(TOKENS), x, pos, 5, 4, 3)
-    recorder.require_close(parts, stack(x, pos), "the output of three segments, against one pass")
-
-
-@law(
-    "A cache that drops keys outside the window gives what one windowed pass gives.",
-    exempt_full_sequence,
-)
-def what_left_the_window_is_not_needed(case: Case, recorder: Recorder) -> None:
-    stack = AttentionStack(case, causal=True, window=4)
-    x, pos = case.states(), case.positions()
-    whole = stack(x, pos)
-    with torch.no_grad():
-        single = stack.in_parts(KeyValueCache(), x, pos, 7, *[1] * (TOKENS - 7))
-        what = "the output under a window of tokens decoded one by one"
-        recorder.require_close(single, whole, what)
-    parts = stack.in_parts(KeyValueCache(), x, pos, 2, 6, 4)
-    recorder.require_close(parts, whole, "the output under a window of tokens decoded in parts")
+from zoo.laws.case import BATCH, HEADS, TOKENS, Case, packed_documents, position_mask
+from zoo.laws.law import NOTICEABLE, Recorder, law, relative_error, require
 
 
 def _exempt_variant(case: Case) -> str:

@@ -66,6 +66,22 @@ def axis_frequencies(
     return [base**exponent for exponent in exponents]
 
 
+def rope_frequencies(base: float, width: int, like: Tensor, pairs: int | None = None) -> Tensor:
+    """Return the frequencies of RoPE, w_t = base^(-2t/K') (section 3.2.2 of its paper).
+
+    Args:
+        base: Base of the frequencies.
+        width: Number of rotated channels K'.
+        like: Tensor whose dtype and device are used.
+        pairs: Number of frequencies, the fastest first; K'/2 by default.
+
+    Returns:
+        Frequencies [pairs] in radians per token.
+    """
+    steps = torch.arange(pairs or width // 2, device=like.device, dtype=like.dtype)
+    return base ** (-2 * steps / width)
+
+
 ScalingRule = Literal["linear", "ntk", "yarn", "llama3"]
 RULES: tuple[str, ...] = get_args(ScalingRule)
 
@@ -100,7 +116,7 @@ class Scaling:
 
 
 def scale_frequencies(
-    scaling: Scaling, base: float, width: int, steps: Tensor, length: int
+    scaling: Scaling, base: float, width: int, like: Tensor, length: int
 ) -> tuple[Tensor, float]:
     """Scale the frequencies of RoPE.
 
@@ -108,18 +124,19 @@ def scale_frequencies(
         scaling: The rule and its factor.
         base: Base of the frequencies.
         width: Number of rotated channels K'.
-        steps: Indices of the pairs [K'/2].
+        like: Tensor whose dtype and device are used.
         length: Training length in tokens.
 
     Returns:
         Frequencies [K'/2] in radians per token, and a factor for cos and sin.
     """
-    frequencies, factor = base ** (-2 * steps / width), scaling.factor
+    frequencies, factor = rope_frequencies(base, width, like), scaling.factor
     if scaling.rule == "linear":
         return frequencies / factor, 1.0
     # ntk: the new base divides the slowest frequency by `factor` and keeps the fastest.
     if scaling.rule == "ntk":
-        return (base * factor ** (width / max(width - 2, 1))) ** (-2 * steps / width), 1.0
+        new_base = base * factor ** (width / max(width - 2, 1))
+        return rope_frequencies(new_base, width, like), 1.0
     # llama3: pairs with over four rotations in training are kept, those with fewer than one are
     # divided, and the others are interpolated.
     if scaling.rule == "llama3":
@@ -137,5 +154,6 @@ def scale_frequencies(
         min(max(edge, 0), width - 1)
         for edge in (math.floor(find_pair(32)), math.ceil(find_pair(1)))
     )
+    steps = torch.arange(width // 2, device=like.device, dtype=like.dtype)
     ramp = ((steps - low) / max(high - low, 0.001)).clamp(0, 1)
     return frequencies * (1 - ramp) + ramp * frequencies / factor, 0.1 * math.log(factor) + 1
