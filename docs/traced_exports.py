@@ -19,6 +19,7 @@ from torch import Tensor
 
 import zoo
 from zoo import registry
+from zoo.config.command_line import parse_overrides
 from zoo.encodings.common.chains import build_shortest_chain
 from zoo.errors import RecipeError, ZooError
 from zoo.run import atomic_io
@@ -67,7 +68,7 @@ def choose_overrides(name: str, kind: str, text: Path) -> list[str]:
 
 def make_run(folder: Path, recipe_name: str, overrides: Sequence[str]) -> Task:
     """Write a checkpoint of random weights, so large that attention is not close to uniform."""
-    recipe = load_recipe(recipe_name, overrides)
+    recipe = load_recipe(recipe_name, parse_overrides(overrides))
     torch.manual_seed(0)
     task = build_task(recipe).eval()
     for parameter in task.parameters():

@@ -3,6 +3,7 @@
 import pytest
 
 import zoo
+from zoo.config.command_line import parse_overrides
 from zoo.errors import DataError, RecipeError
 
 LANGUAGE = "extends: [model/{model}, data/{data}, optim/adamw, trainer/default]\n"
@@ -19,7 +20,7 @@ def faults(tmp_path):
         encoding = "rope_axial" if model == "vit_tiny" else "rope"
         always = [f"task.name={task}", f"model.encoding={encoding}", "trainer.max_epochs=1"]
         try:
-            zoo.load_recipe(path, [*always, *overrides])
+            zoo.load_recipe(path, parse_overrides([*always, *overrides]))
         except RecipeError as error:
             return {fault.key: fault.problem for fault in error.issues}
         return {}

@@ -20,6 +20,7 @@ import zoo
 from zoo.attention import functional
 from zoo.cli import main
 from zoo.config import Recipe, load
+from zoo.config.command_line import parse_overrides
 from zoo.data.corpus.tokenizer import train_bpe
 from zoo.laws import LAWS
 from zoo.laws.certificate import Certificate
@@ -229,7 +230,7 @@ def test_the_recipe_keys_of_commands_resolve(page):
         overrides = [word for word in words if "=" in word or word.startswith("~")]
         keys = [word for word in overrides if re.split(r"[.=]", word.lstrip("~"))[0] in SECTIONS]
         if recipe and not MISSPELT & {word.partition("=")[0] for word in keys}:
-            load(recipe, keys)
+            load(recipe, parse_overrides(keys))
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

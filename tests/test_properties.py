@@ -19,6 +19,7 @@ from tiny import TINY
 
 import zoo
 from zoo import config
+from zoo.config.command_line import parse_overrides
 from zoo.errors import OptionError, ZooError
 from zoo.run.preflight import check
 
@@ -60,7 +61,7 @@ values = st.recursive(
     ),
     max_leaves=4,
 )
-RECIPE = config.load("vit_comrope", TINY).plain() | {"evaluate": {}}
+RECIPE = config.load("vit_comrope", parse_overrides(TINY)).plain() | {"evaluate": {}}
 
 
 def list_places(tree, path=()):
@@ -100,7 +101,7 @@ def test_a_recipe_works_or_is_refused(tmp_path_factory, recipe):
     path = tmp_path_factory.getbasetemp() / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe, allow_unicode=True), encoding="utf-8")
     with contextlib.suppress(ZooError):
-        check(config.load(str(path), []))
+        check(config.load(str(path)))
 
 
 keys = st.sampled_from([".".join(place) for place in PLACES]) | st.text(max_size=8)
@@ -115,7 +116,7 @@ overrides = (
 @given(changes=st.lists(overrides, min_size=1, max_size=3))
 def test_overrides_work_or_are_refused(changes):
     with contextlib.suppress(ZooError):
-        config.load("vit_comrope", changes)
+        config.load("vit_comrope", parse_overrides(changes))
 
 
 @st.composite

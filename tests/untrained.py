@@ -1,5 +1,6 @@
 """Checkpoints of tiny models that nobody has trained."""
 
+from zoo.config.command_line import parse_overrides
 from zoo.run import atomic_io
 from zoo.run.build import build_task
 from zoo.run.checkpoint import build_metadata
@@ -8,7 +9,7 @@ from zoo.run.load import load_recipe
 
 def made(run, name, overrides):
     """A checkpoint of random weights, so large that attention is not close to uniform."""
-    recipe = load_recipe(name, overrides)
+    recipe = load_recipe(name, parse_overrides(overrides))
     task = build_task(recipe)
     for parameter in task.parameters():
         parameter.data.normal_(std=0.3)

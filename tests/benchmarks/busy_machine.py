@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from zoo.config.command_line import parse_overrides
 from zoo.run.machine import choose_threads, count_cores, measure_free_cores
 
 ROOT = Path(__file__).parent.parent.parent
@@ -45,7 +46,7 @@ def train(recipe: str, threads: int, is_limited: bool, words: list[str]) -> None
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    experiment = load_recipe(recipe, words)
+    experiment = load_recipe(recipe, parse_overrides(words))
     data = build_data(experiment)
     data.setup("fit")
     task = build_task(experiment, data.spec)

@@ -21,6 +21,7 @@ from kill import ended, same
 from tiny import TINY
 
 from zoo import load_recipe
+from zoo.config.command_line import parse_overrides
 from zoo.errors import RecipeError
 from zoo.run import checkpoint
 from zoo.run.callbacks.guards import StopOnSignal
@@ -57,7 +58,7 @@ def resume_killed(words: list[str], killed_at: int) -> tuple[Path, int]:
     run = Path(tempfile.mkdtemp(dir=".")) / "run"
     _, status = os.waitpid(start(run, words, killed_at), 0)
     assert os.WIFSIGNALED(status), Path(f"{run}.log").read_text()
-    step = find_resume_point(load_recipe("vit_none", words), run, "auto").step
+    step = find_resume_point(load_recipe("vit_none", parse_overrides(words)), run, "auto").step
     ended(start(run, words), run)
     return run, step
 
@@ -69,7 +70,7 @@ def try_optimizer(name: str) -> str:
     words.append("trainer.save_every_n_steps=5")
     whole = Path(tempfile.mkdtemp(dir=".")) / "run"
     try:
-        load_recipe("vit_none", words)
+        load_recipe("vit_none", parse_overrides(words))
     except RecipeError as error:
         return f"refused: {error.issues[0].problem}"
     ended(start(whole, words), whole)

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import torch
 
+from zoo.config.command_line import parse_overrides
 from zoo.models.transformer import enable_activation_checkpointing
 from zoo.run.build import build_data, build_task
 from zoo.run.load import load_recipe
@@ -58,7 +59,7 @@ def row(pipe: Connection, words: list[str], again: bool, precision: str, compile
     """Take a step whenever asked, and tell its seconds and the peak so far in MB."""
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    recipe = load_recipe(words[0], words[1:])
+    recipe = load_recipe(words[0], parse_overrides(words[1:]))
     data = build_data(recipe)
     data.setup("fit")
     task = build_task(recipe, data.spec).to(device).train()

@@ -17,6 +17,7 @@ from tiny import TINY
 
 import zoo as package
 from zoo.cli import main
+from zoo.config.command_line import parse_overrides
 from zoo.tasks.classification import Classification
 
 
@@ -59,7 +60,7 @@ def test_the_resolved_recipe_is_the_same_recipe(trained):
     overrides = [*TINY, "trainer.max_epochs=2"]
     assert (
         package.load_recipe(run / "recipe.yaml").plain()
-        == package.load_recipe("vit_comrope", overrides).plain()
+        == package.load_recipe("vit_comrope", parse_overrides(overrides)).plain()
     )
 
 

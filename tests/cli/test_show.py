@@ -9,6 +9,7 @@ from torch import nn
 
 from zoo import encoding_names
 from zoo.cli import describe
+from zoo.config.command_line import parse_overrides
 from zoo.run.load import load_experiment
 
 QUIET = ("picture=null", "seconds=0")
@@ -125,7 +126,7 @@ def test_options_within_options_are_set(zoo):
 
 def test_operations_of_a_forward_pass_are_those_of_its_matrices(zoo):
     small = ["model.depth=1", "model.dim=8", "model.heads=1", "model.encoding=none"]
-    experiment = load_experiment("vit_none", small)
+    experiment = load_experiment("vit_none", parse_overrides(small))
     found = 0
     for module in experiment.meta_model.modules():
         if isinstance(module, nn.Linear):

@@ -10,6 +10,7 @@ from zoo.comparison.grid import (
     parse_varied_keys,
     split_grid_words,
 )
+from zoo.config.command_line import parse_overrides
 from zoo.errors import RecipeError
 
 
@@ -88,7 +89,7 @@ def test_conventions_are_axes_beside_encodings():
     found = [*list_combinations(parse_varied_keys([*words, "vary.encoding_lr=[1,10]"], []))]
     assert len(found) == 8
     assert found[3].name == "rope_axial coordinates=interpolated encoding_lr=10"
-    recipe = config.load("vit_comrope", found[7].overrides)
+    recipe = config.load("vit_comrope", parse_overrides(found[7].overrides))
     (entry,) = recipe.model.options["encoding"]
     assert (entry.name, entry.options["coordinates"]) == ("learned", "interpolated")
     assert recipe.optim.options["encoding_lr"] == 10

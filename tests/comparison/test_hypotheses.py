@@ -50,7 +50,7 @@ def test_a_claim_names_variants_margin_metric_and_condition():
 
 
 def test_unknown_variants_metrics_and_conditions_are_refused_together():
-    recipe = config.load("vit_comrope", ["evaluate.resolutions=[24,2x]"])
+    recipe = config.load("vit_comrope", {"evaluate.resolutions": [24, "2x"]})
     check_hypotheses(["none < rope on loss at 32"], ["none", "rope"], recipe)
     texts = ["none > ropee", "none > rope on speed", "none > rope at 99", "rope > rope"]
     with pytest.raises(RecipeError) as caught:

@@ -18,6 +18,7 @@ from zoo.comparison.grid import parse_tuned_keys
 from zoo.comparison.request import parse_request
 from zoo.comparison.results import Comparison
 from zoo.comparison.tuning import TunedKey, TuningRequest, find_best, summarize_tuning
+from zoo.config.command_line import parse_overrides
 from zoo.data.base import DataModule
 from zoo.errors import RecipeError, ZooError
 from zoo.launch.executor import Resources, make_run_dir, write_state
@@ -43,7 +44,7 @@ CHOICE = TunedKey(key="optim.encoding_lr", scale="choices", choices=("1", "3", "
 def base(tmp_path_factory):
     """A tiny recipe as a file, which is read faster than a dozen overrides are set."""
     path = tmp_path_factory.mktemp("recipes") / "base.yaml"
-    path.write_text(config.load(BASE[0], BASE[1:]).yaml())
+    path.write_text(config.load(BASE[0], parse_overrides(BASE[1:])).yaml())
     return str(path)
 
 
@@ -310,7 +311,7 @@ def test_a_trial_reads_no_test_sample(monkeypatch, tmp_path):
         raise AssertionError("test samples are read")
 
     monkeypatch.setattr(DataModule, "test_dataloader", leak)
-    recipe = config.load(BASE[0], BASE[1:])
+    recipe = config.load(BASE[0], parse_overrides(BASE[1:]))
     found = fit_recipe(recipe, tmp_path / "trial", "never", [], is_tested=False)
     assert found["best"] is not None
     with pytest.raises(AssertionError, match="test samples are read"):

@@ -9,6 +9,7 @@ from textwrap import dedent
 import pytest
 
 from zoo import config
+from zoo.config.command_line import parse_overrides
 from zoo.errors import RecipeError
 
 FILES = {
@@ -146,7 +147,7 @@ def made(tmp_path: Path) -> Callable[..., config.Recipe]:
 
     def load(text: str, *overrides: str) -> config.Recipe:
         (tmp_path / "mine.yaml").write_text(dedent(text))
-        return config.load("mine.yaml", overrides)
+        return config.load("mine.yaml", parse_overrides(overrides))
 
     return load
 

@@ -141,4 +141,4 @@ def test_a_long_chain_or_a_bomb_is_refused_at_once(width: int) -> None:
 
 def test_a_value_that_refers_to_what_contains_it_is_refused():
     with pytest.raises(RecipeError, match=r"seed\.0: refers to a value that contains it"):
-        config.load("vit_comrope", ["seed=['${seed}']", "model.dim=16"])
+        config.load("vit_comrope", {"seed": ["${seed}"], "model.dim": 16})

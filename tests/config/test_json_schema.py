@@ -65,7 +65,7 @@ def test_what_zoo_refuses_is_refused(change, validator, tmp_path):
     path = tmp_path / "wrong.yaml"
     path.write_text(f"extends: vit_comrope\n{change}\n")
     with pytest.raises(RecipeError):
-        load(path, [])
+        load(path)
     assert find_errors(validator, path)
 
 
@@ -75,7 +75,7 @@ def test_what_zoo_refuses_is_refused(change, validator, tmp_path):
 def test_lists_of_none_and_single_members_are_valid(change, validator, tmp_path):
     path = tmp_path / "right.yaml"
     path.write_text(f"extends: vit_comrope\n{change}\n")
-    load(path, [])
+    load(path)
     assert not find_errors(validator, path)
 
 

@@ -1,85 +1,101 @@
-"""Arguments that change a recipe: which are understood, and what is told of the others."""
+"""Overrides as data: what a Python program may pass as changes of a recipe."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
+import torch
 
-from zoo.config.compose import parse_overrides
-from zoo.config.tree import Tree
-from zoo.errors import ARGUMENT, ConfigIssue
-
-
-def refusal(argument: str) -> str:
-    faults: list[ConfigIssue] = []
-    assert parse_overrides([argument], faults) == []
-    (fault,) = faults
-    assert fault.origin == ARGUMENT
-    assert len(str(fault)) < 200
-    return str(fault)
+from zoo import config
+from zoo.config import Change, Removal, join_overrides
+from zoo.config.overrides import list_edits
+from zoo.errors import ARGUMENT, RecipeError
+from zoo.options import Choice
 
 
 @pytest.mark.parametrize(
-    ("argument", "parts", "value"),
+    ("value", "plain"),
     [
-        ("a.b=1", ("a", "b"), 1),
-        ("a=[x, 1e-3]", ("a",), ["x", 1e-3]),
-        ("a={b: yes}", ("a",), {"b": "yes"}),
-        ("a='1'", ("a",), "1"),
-        ("a=''", ("a",), ""),
-        ("a=null", ("a",), None),
-        ("a=x=y", ("a",), "x=y"),
-        ("a.0.b=[{name: c, d: 4}]", ("a", "0", "b"), [{"name": "c", "d": 4}]),
-        ("a=${b.c}", ("a",), "${b.c}"),
+        ("1e-3", "1e-3"),
+        (1e-7, 1e-7),
+        (float("inf"), float("inf")),
+        (np.int64(3), 3),
+        (np.float32(0.5), 0.5),
+        (np.bool_(True), True),
+        (torch.tensor(2.5), 2.5),
+        (None, None),
+        (True, True),
+        (Path("data/images"), "data/images"),
+        ((1, "a b"), [1, "a b"]),
+        ({"name": "liere", "block": (4,)}, {"name": "liere", "block": [4]}),
+        (Choice("liere", {"block": 4}), {"name": "liere", "block": 4}),
+        ("${model.dim}", "${model.dim}"),
     ],
 )
-def test_a_value_is_read_as_yaml(argument: str, parts: tuple[str, ...], value: object) -> None:
-    (override,) = parse_overrides([argument], [])
-    assert override.value is not None
-    assert (override.parts, override.value.data) == (parts, value)
-
-
-def test_a_removal_has_no_value() -> None:
-    (override,) = parse_overrides(["~a.b"], [])
-    assert (override.parts, override.value) == (("a", "b"), None)
-    assert override.apply(Tree({"a": {"b": 1}}, {})).data == {"a": {}}
+def test_a_value_becomes_plain_data_of_its_type(value: object, plain: object) -> None:
+    (edit,) = list_edits({"a.b": value})
+    assert edit == Change("a.b", plain)
+    assert isinstance(edit, Change)
+    assert type(edit.value) is type(plain)
 
 
 @pytest.mark.parametrize(
-    ("argument", "problem", "remedy"),
+    ("value", "issue"),
     [
-        ("+a=1", "'+a=1': keys take no +", "write a=1"),
-        ("++a=1", "a: '++a=1': keys take no +", "write a=1"),
-        ("a", "'a': not an override", "write key=value, or ~key to remove a key"),
-        ("=1", "'=1': not a key", "write section.key=value"),
-        ("a[0]=1", "'a[0]=1': not a key", "write section.key=value"),
-        ("a..b=1", "'a..b=1': not a key", "write section.key=value"),
-        ("~", "'~': not a key", "write section.key=value"),
-        (".".join("a" * 999) + "=1", "not a key", "write section.key=value"),
-        ("~a=1", "'~a=1': a removal takes no value", "write ~a or a=value"),
-        ("a=", "'a=': no value", "write null for nothing, '' for an empty text"),
-        ("a=[1", "'a=[1': bad YAML: while parsing a flow sequence", ""),
-        ("a=!!int 1", "the tag '!!int' is refused", ""),
-        ("a={b: 1, b: 2}", "'a={b: 1, b: 2}': given twice", "keep one of them"),
-        ("a=\udc80", "not text", ""),
-        ("extends=[b]", "extends is read from files only", "override the keys themselves"),
+        (object(), "a: not plain data but object"),
+        ({"b": [1, {2}]}, "a.b.1: not plain data but set"),
+        (torch.zeros(2), "a: not plain data but Tensor"),
+        ({1: 2}, "a: 1 cannot be a key"),
+        ({"b.c": 2}, "a: 'b.c' cannot be a key; nest mappings instead of writing dots"),
+        ("\ud800", "a: not text that can be written down"),
+        ("${oc.env:HOME}", "a: resolvers are refused"),
     ],
 )
-def test_anything_else_is_a_fault_that_shows_the_right_form(
-    argument: str, problem: str, remedy: str
-) -> None:
-    message = refusal(argument)
-    assert problem in message
-    assert message.endswith(remedy)
+def test_a_value_that_is_not_plain_is_refused_by_key(value: object, issue: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        list_edits({"a": value})
+    assert issue in str(caught.value)
 
 
-def test_all_bad_arguments_are_told_and_the_good_ones_kept() -> None:
-    faults: list[ConfigIssue] = []
-    assert [override.parts for override in parse_overrides(["+a=1", "b=1", "c"], faults)] == [
-        ("b",)
-    ]
-    assert len(faults) == 2
+def test_a_list_without_an_end_is_refused_once() -> None:
+    endless: list[object] = []
+    endless += [endless, endless]
+    with pytest.raises(RecipeError, match="deeper than 32 levels") as caught:
+        list_edits({"a": endless})
+    assert len(caught.value.issues) == 1
 
 
-def test_one_string_is_not_taken_for_a_list_of_them() -> None:
-    with pytest.raises(AssertionError):
-        parse_overrides("a=1", [])
+@pytest.mark.parametrize(
+    ("overrides", "remedy"),
+    [
+        ("optim.lr=0.1", 'write {"optim.lr": 0.1}'),
+        (["optim.lr=0.1"], 'write {"optim.lr": 0.1}'),
+        (["~optim"], "write [Removal('optim')]"),
+        ([("optim.lr", 0.1)], "got ('optim.lr', 0.1)"),
+    ],
+)
+def test_words_are_refused_with_the_edit_they_mean(overrides: object, remedy: str) -> None:
+    with pytest.raises(RecipeError, match="overrides: expected a mapping") as caught:
+        config.load("vit_comrope", overrides)  # type: ignore[arg-type]
+    assert str(caught.value).endswith(remedy)
+
+
+@pytest.mark.parametrize("key", ["", "a..b", "a[0]", "extends", "extends.0", ".".join("a" * 99), 1])
+def test_a_key_that_no_recipe_has_is_refused(key: str) -> None:
+    with pytest.raises(RecipeError):
+        list_edits({key: 1})
+
+
+def test_all_issues_are_reported_together() -> None:
+    with pytest.raises(RecipeError) as caught:
+        list_edits({"a": object(), "b": [{1}, {2}], "": 1, "c": 3})
+    assert len(caught.value.issues) == 4
+    assert {issue.origin for issue in caught.value.issues} == {ARGUMENT}
+
+
+def test_later_overrides_come_after_earlier_ones() -> None:
+    edits = join_overrides({"seed": 1}, [Removal("evaluate"), Change("seed", 2)])
+    assert edits == [Change("seed", 1), Removal("evaluate"), Change("seed", 2)]
+    assert config.load("vit_comrope", edits).seed == 2

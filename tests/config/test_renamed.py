@@ -7,6 +7,7 @@ import re
 import pytest
 
 from zoo.config import load
+from zoo.config.command_line import parse_overrides
 from zoo.config.schema import Sections
 from zoo.config.signature import fields, read_options
 from zoo.config.validate import RENAMED_KEYS, RENAMED_MEMBERS
@@ -48,7 +49,7 @@ def test_old_words_are_answered_with_new_ones() -> None:
     overrides = ["task=fill", "model.patch=2", "optim.warmup=0", "trainer.save=async"]
     overrides += ["model.block.order=post", "model.encoding=[{name: rope, fraction: 0.5}]"]
     with pytest.raises(RecipeError) as caught:
-        load("vit_comrope", overrides)
+        load("vit_comrope", parse_overrides(overrides))
     assert {issue.remedy for issue in caught.value.issues} == {
         "renamed to masked_lm",
         "renamed to model.patch_size",

@@ -8,6 +8,7 @@ import zoo
 from zoo.attention.backends.reference import apply_weights
 from zoo.attention.encoding import Dims
 from zoo.attention.layer import SelfAttention
+from zoo.config.command_line import parse_overrides
 from zoo.diagnostics.capture import (
     LayerAttention,
     capture_model,
@@ -39,7 +40,7 @@ ENCODINGS = ["rope", "[rope,fox]", "cope", "path", "stickbreaking", "shaw", "tap
 
 
 def model(name, *overrides):
-    return build_model(zoo.load_recipe(name, overrides)).train()
+    return build_model(zoo.load_recipe(name, parse_overrides(overrides))).train()
 
 
 def outputs(model, *inputs):

@@ -7,6 +7,7 @@ import torch
 
 import zoo
 from zoo.attention.encoding import Dims
+from zoo.config.command_line import parse_overrides
 from zoo.diagnostics import metrics
 from zoo.diagnostics.callback import GAP, MARK, STOPS, draw_attention, summarize_layer
 from zoo.diagnostics.capture import capture_model
@@ -118,7 +119,7 @@ def vit(*overrides, size=8, patch_size=2):
         f"model.patch_size={patch_size}",
         "model.encoding=rope_axial",
     ]
-    made = build_model(zoo.load_recipe("vit_comrope", [*words, *overrides]))
+    made = build_model(zoo.load_recipe("vit_comrope", parse_overrides([*words, *overrides])))
     (seen,) = capture_model(made, (torch.randn(2, 1, size, size),))
     return seen
 

@@ -117,7 +117,7 @@ def test_files_of_digits_are_what_the_model_was_tested_on(runs, predicted, tmp_p
 
 
 def test_images_are_read_as_the_data_of_training_is(runs, photos, predicted):
-    task = load(runs / "photos", ["evaluate.resolutions=null"])
+    task = load(runs / "photos", {"evaluate.resolutions": None})
     found = predicted(runs / "photos", photos / "b.png", "top=4")["predictions"][0]
     pixels = ImageDecoder((8, 8), 3, "crop").decode((photos / "b.png").read_bytes()) / 255
     scaled = (pixels - np.array([0.4, 0.5, 0.6])[:, None, None]) / np.array([0.2, 0.3, 0.4])[

@@ -9,6 +9,7 @@ from without_torchvision import import_timm
 
 import zoo
 from zoo.cli import main
+from zoo.config.command_line import parse_overrides
 
 VIT = ["~model", "model.name=timm", "model.arch=vit_tiny_patch16_224", "model.patch_size=8"]
 LM = ["~model", "model.name=transformers", "model.encoding=fox", "data.length=16"]
@@ -40,7 +41,7 @@ def compare(capsys, recipe, encodings, *words):
 
 
 def build(recipe, *words):
-    return zoo.build_model(zoo.load_recipe(recipe, [*words, "~evaluate"]))
+    return zoo.build_model(zoo.load_recipe(recipe, parse_overrides([*words, "~evaluate"])))
 
 
 def test_a_vision_transformer_of_timm_is_trained_tested_compared_and_diagnosed(

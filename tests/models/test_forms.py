@@ -13,6 +13,7 @@ from language import decoder, encoder, lively, text
 import zoo
 from zoo.attention.functional import make_factory
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
+from zoo.config.command_line import parse_overrides
 from zoo.config.signature import options
 from zoo.data.spec import ImageSpec
 from zoo.errors import OptionError
@@ -174,7 +175,7 @@ def test_weights_of_another_number_of_key_heads_are_left():
 
 
 def planned(*overrides):
-    recipe = zoo.load_recipe("flipflop_fox", ["model.depth=2", *overrides])
+    recipe = zoo.load_recipe("flipflop_fox", parse_overrides(["model.depth=2", *overrides]))
     return [
         plan_backends(zoo.build_model(recipe), build_data(recipe).spec, device)
         for device in ("cpu", "cuda")
@@ -200,6 +201,7 @@ def test_a_window_may_be_the_memory(tmp_path):
         "data.streams=true",
     ]
     recipe = zoo.load_recipe(
-        "lm_xl", [*data, "model.memory_length=8", "model.window=${model.memory_length}"]
+        "lm_xl",
+        parse_overrides([*data, "model.memory_length=8", "model.window=${model.memory_length}"]),
     )
     assert recipe.model.options["window"] == 8

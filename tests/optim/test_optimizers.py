@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import zoo
 from zoo import registry
+from zoo.config.command_line import parse_overrides
 from zoo.errors import OptionError, RecipeError
 from zoo.optim.base import PAIRS, TorchOptimizer
 from zoo.options import Choice
@@ -31,7 +32,7 @@ class Loop:
     """Steps of training on random images, without Lightning."""
 
     def __init__(self, name, **options):
-        recipe = zoo.load_recipe("vit_none", SMALL)
+        recipe = zoo.load_recipe("vit_none", parse_overrides(SMALL))
         torch.manual_seed(0)
         self.model = build_task(recipe).model
         configured = find(name)(lr=0.01, **options).configure(self.model, 20)
@@ -132,7 +133,7 @@ def test_options_and_defaults_are_those_of_torch(name):
 )
 def test_what_cannot_work_is_refused_with_its_key(overrides, problem):
     with pytest.raises(RecipeError) as caught:
-        zoo.load_recipe("vit_none", [*TINY, *overrides])
+        zoo.load_recipe("vit_none", parse_overrides([*TINY, *overrides]))
     assert problem in str(caught.value)
 
 
@@ -146,7 +147,9 @@ def test_what_cannot_work_is_refused_with_its_key(overrides, problem):
     ],
 )
 def test_a_schedule_follows_the_warmup(schedule, factors):
-    recipe = zoo.load_recipe("vit_none", ["optim.warmup_ratio=0.2", f"optim.schedule={schedule}"])
+    recipe = zoo.load_recipe(
+        "vit_none", parse_overrides(["optim.warmup_ratio=0.2", f"optim.schedule={schedule}"])
+    )
     options = dict(recipe.optim.options)
     if schedule != "constant":
         options["min_lr_ratio"] = 0.1

@@ -19,7 +19,7 @@ def test_factors_are_those_of_the_axes_of_the_model():
 
 def test_a_task_by_a_rule_has_the_same_weights_and_other_logits():
     recipe = zoo.load_recipe(
-        "flipflop_rope", ["model.dim=16", "model.depth=1", "model.heads=2", "data.length=8"]
+        "flipflop_rope", {"model.dim": 16, "model.depth": 1, "model.heads": 2, "data.length": 8}
     )
     task = build_task(recipe).eval()
     for parameter in task.parameters():

@@ -8,6 +8,7 @@ import torch
 from tiny import TINY
 
 import zoo
+from zoo.config.command_line import parse_overrides
 from zoo.errors import CheckpointError, RecipeError, Stopped
 from zoo.evaluation.evaluate import evaluate
 from zoo.run import checkpoint
@@ -134,7 +135,7 @@ def test_an_average_may_begin_late_but_not_be_dropped(averaged, short):
 @pytest.mark.parametrize("more", ["trainer.strategy=fsdp", "trainer.precision=bf16-true"])
 def test_what_cannot_be_averaged_is_refused(more, averaged):
     with pytest.raises(RecipeError, match=r"trainer\.ema_decay: an average"):
-        zoo.load_recipe("vit_comrope", [*averaged, more])
+        zoo.load_recipe("vit_comrope", parse_overrides([*averaged, more]))
 
 
 def test_constants_and_equals_are_not_rounded_away():

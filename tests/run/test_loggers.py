@@ -12,6 +12,7 @@ from lightning.pytorch.loggers import wandb as of_wandb
 
 import zoo
 from zoo.cli import main
+from zoo.config.command_line import parse_overrides
 from zoo.errors import RecipeError
 from zoo.run import loggers
 from zoo.run.fit import fit
@@ -22,7 +23,9 @@ def made(tiny):
     """made(name) -> the loggers of a run, each of which has taken one metric."""
 
     def make(*names):
-        recipe = zoo.load_recipe("vit_none", [*tiny[:3], f"trainer.logger=[{','.join(names)}]"])
+        recipe = zoo.load_recipe(
+            "vit_none", parse_overrides([*tiny[:3], f"trainer.logger=[{','.join(names)}]"])
+        )
         found = loggers.build_loggers(recipe, Path("runs", "one"), 0)
         for logger in found[1:]:
             logger.log_metrics({"train/loss": 2.0}, 3)
@@ -232,4 +235,4 @@ def test_callbacks_by_name_log_more_of_training(tiny):
 def test_a_member_is_listed_once(section, tiny):
     name = "csv" if section == "logger" else "learning_rate"
     with pytest.raises(RecipeError, match=rf"trainer.{section}.1: {name} appears twice; list it"):
-        zoo.load_recipe("vit_none", [f"trainer.{section}=[{name},{name}]"])
+        zoo.load_recipe("vit_none", parse_overrides([f"trainer.{section}=[{name},{name}]"]))

@@ -11,6 +11,7 @@ from tiny import MORE, TINY
 
 import zoo
 from zoo.config import load
+from zoo.config.command_line import parse_overrides
 from zoo.errors import OptionError
 from zoo.run import run_dir
 from zoo.run.callbacks.manifest import START, StartManifest, digest, list_batch_tensors
@@ -25,7 +26,9 @@ BLOCKS = ["model.block.mlp=swiglu", "model.block.norm=rms", "model.block.layer_s
 def weights(name, overrides, *encodings, seed=0):
     """{name: initial value} of a model with these encodings; those of encodings apart."""
     torch.manual_seed(seed)
-    model = zoo.build_model(load(name, [*overrides, f"model.encoding=[{','.join(encodings)}]"]))
+    model = zoo.build_model(
+        load(name, parse_overrides([*overrides, f"model.encoding=[{','.join(encodings)}]"]))
+    )
     found = [{}, {}]
     for key, value in model.named_parameters():
         found[".encoding." in f".{key}"][key] = value.detach()
@@ -70,7 +73,9 @@ def test_an_encoding_begins_equal_in_whatever_list_it_stands():
 
 
 def test_encodings_of_two_models_differ_and_so_do_those_of_two_layers():
-    recipe = load(IMAGES[0], [*IMAGES[1], "model.encoding={name: liere, shared: false}"])
+    recipe = load(
+        IMAGES[0], parse_overrides([*IMAGES[1], "model.encoding={name: liere, shared: false}"])
+    )
     torch.manual_seed(0)
     one, two = zoo.build_model(recipe), zoo.build_model(recipe)
     keys = [key for key, _ in one.named_parameters() if "encoding" in key]

@@ -11,6 +11,7 @@ from torch import nn
 
 import zoo
 from zoo.config import load
+from zoo.config.command_line import parse_overrides
 from zoo.errors import CheckpointError, RecipeError
 from zoo.run import checkpoint
 from zoo.run import fit as fit_module
@@ -59,7 +60,9 @@ def test_batches_that_are_accumulated_are_one_batch(tiny):
     def trained(*more):
         recipe = zoo.load_recipe(
             "vit_none",
-            [*tiny, "model.block={dropout: 0, drop_path: 0}", "trainer.max_steps=1", *more],
+            parse_overrides(
+                [*tiny, "model.block={dropout: 0, drop_path: 0}", "trainer.max_steps=1", *more]
+            ),
         )
         torch.manual_seed(0)
         data = build_data(recipe)
@@ -170,7 +173,7 @@ def test_what_cannot_be_computed_again_is_a_fault(monkeypatch):
     with pytest.raises(
         RecipeError, match=r"trainer.activation_checkpointing: the model has no transformer blocks"
     ):
-        zoo.load_recipe("vit_none", ["trainer.activation_checkpointing=true"])
+        zoo.load_recipe("vit_none", {"trainer.activation_checkpointing": True})
 
 
 @pytest.fixture
@@ -190,7 +193,7 @@ def test_threads_are_chosen_by_what_others_leave_unless_the_user_says(tiny, monk
 
     def choose(free, word="seed=0", kept=None):
         if word not in experiments:
-            experiments[word] = check(load("vit_comrope", [*tiny, word]))
+            experiments[word] = check(load("vit_comrope", parse_overrides([*tiny, word])))
         torch.set_num_threads(2)
         monkeypatch.setattr(fit_module, "measure_free_cores", lambda: measured.append(1) or free)
         told = fit_module._set_threads(experiments[word], kept)

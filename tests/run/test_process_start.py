@@ -39,14 +39,16 @@ def test_they_go_before_the_recipe(launcher, monkeypatch):
     message(
         monkeypatch, launcher(0, 2)
     )  # the first: Lightning remembers the rank for the rest of the process
-    trainer = build_trainer(zoo.load_recipe("vit_comrope", ["trainer.accelerator=cpu"]))
+    trainer = build_trainer(zoo.load_recipe("vit_comrope", {"trainer.accelerator": "cpu"}))
     assert (trainer.world_size, trainer.global_rank) == (2, 0)
     assert isinstance(trainer.strategy, DDPStrategy)
 
 
 def test_weights_are_dealt_out_to_all_processes(monkeypatch):
     message(monkeypatch, several.torchrun(0, 2))
-    recipe = zoo.load_recipe("vit_comrope", ["trainer.accelerator=cpu", "trainer.strategy=fsdp"])
+    recipe = zoo.load_recipe(
+        "vit_comrope", {"trainer.accelerator": "cpu", "trainer.strategy": "fsdp"}
+    )
     strategy = build_trainer(recipe).strategy
     assert isinstance(strategy, ModelParallelStrategy)
     assert strategy._data_parallel_size == 2
@@ -54,4 +56,4 @@ def test_weights_are_dealt_out_to_all_processes(monkeypatch):
 
 def test_what_does_not_go_with_shards_is_told():
     with pytest.raises(zoo.errors.RecipeError, match=r"trainer.compile: .*choose strategy ddp"):
-        zoo.load_recipe("vit_comrope", ["trainer.strategy=fsdp", "trainer.compile=true"])
+        zoo.load_recipe("vit_comrope", {"trainer.strategy": "fsdp", "trainer.compile": True})

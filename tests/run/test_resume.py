@@ -11,6 +11,7 @@ import torch
 from tiny import MORE, TINY
 
 import zoo
+from zoo.config.command_line import parse_overrides
 from zoo.errors import CheckpointError, RecipeError, Stopped, ZooError
 from zoo.run import atomic_io, checkpoint
 from zoo.run.callbacks.guards import StopOnSignal
@@ -367,13 +368,18 @@ def test_what_cannot_take_effect_is_refused(option, problem, tiny, monkeypatch):
     monkeypatch.setattr(Classification, "__init__", without_monitor)
     key = option.partition("=")[0]
     with pytest.raises(RecipeError) as caught:
-        zoo.load_recipe("vit_comrope", [*tiny, "trainer.max_steps=8", f"trainer.{option}"])
+        zoo.load_recipe(
+            "vit_comrope", parse_overrides([*tiny, "trainer.max_steps=8", f"trainer.{option}"])
+        )
     assert f"trainer.{key}: {problem}" in str(caught.value)
     assert caught.value.code == 2
 
 
 def test_options_of_saving_are_part_of_the_hash_of_a_recipe(tiny):
-    recipes = [zoo.load_recipe("vit_comrope", [*tiny, *more]) for more in ((), OFTEN[:1], OFTEN)]
+    recipes = [
+        zoo.load_recipe("vit_comrope", parse_overrides([*tiny, *more]))
+        for more in ((), OFTEN[:1], OFTEN)
+    ]
     assert len({recipe.hash for recipe in recipes}) == 3
 
 

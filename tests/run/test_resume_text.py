@@ -44,7 +44,7 @@ def test_a_checkpoint_needs_no_corpus(song):
 
 def test_a_length_to_evaluate_at_leaves_the_model_as_it_was_trained(song):
     fit(song, ["model.encoding=learned"], Path("run"), "never")
-    task = zoo.load("run", ["data.length=64"])
+    task = zoo.load("run", {"data.length": 64})
     assert task.model.encoding["learned"].table.shape == (16, 16)
 
 

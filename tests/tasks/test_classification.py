@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import zoo
+from zoo.config.command_line import parse_overrides
 from zoo.errors import RecipeError
 from zoo.optim.optimizers import AdamW
 from zoo.run.build import build_task
@@ -20,7 +21,7 @@ def task():
         "model.registers=1",
         "model.block.layer_scale=0.1",
     ]
-    return build_task(zoo.load_recipe("vit_comrope", overrides))
+    return build_task(zoo.load_recipe("vit_comrope", parse_overrides(overrides)))
 
 
 def test_only_matrices_decay(task):
@@ -123,10 +124,10 @@ def test_a_confusion_matrix_counts_labels_by_predictions(task, monkeypatch):
 
 def test_metrics_are_chosen_by_name_and_options():
     chosen = ["task.metrics=[{name: f1, average: weighted}]", "model.depth=1"]
-    task = build_task(zoo.load_recipe("vit_none", chosen))
+    task = build_task(zoo.load_recipe("vit_none", parse_overrides(chosen)))
     assert {*task.test_metrics} == {"accuracy", "loss", "top5", "f1"}
     assert task.test_metrics["f1"].average == "weighted"
-    plain = build_task(zoo.load_recipe("vit_none", ["task.metrics=[]"]))
+    plain = build_task(zoo.load_recipe("vit_none", {"task.metrics": []}))
     assert {*plain.val_metrics} == {"accuracy", "loss", "top5"}
 
 
@@ -149,5 +150,5 @@ def test_metrics_are_chosen_by_name_and_options():
 )
 def test_a_metric_that_cannot_be_measured_is_refused(recipe, metrics, problem):
     with pytest.raises(RecipeError) as caught:
-        zoo.load_recipe(recipe, [f"task.metrics={metrics}"])
+        zoo.load_recipe(recipe, parse_overrides([f"task.metrics={metrics}"]))
     assert problem in str(caught.value)

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import zoo
+from zoo.config.command_line import parse_overrides
 from zoo.errors import OptionError, RecipeError
 from zoo.optim.base import ParamGroup, freeze
 from zoo.optim.optimizers import AdamW
@@ -108,12 +109,14 @@ def test_a_recipe_tells_a_rule_that_matches_nothing_where_it_stands():
         RecipeError,
         match=r"argument: optim.param_groups.0.match: no parameter .*; did you mean head.bias\?",
     ):
-        zoo.load_recipe("vit_none", ["optim.param_groups=[{match: haed.bias, freeze: true}]"])
+        zoo.load_recipe(
+            "vit_none", {"optim.param_groups": [{"match": "haed.bias", "freeze": True}]}
+        )
 
 
 def test_a_task_is_made_with_its_rules():
     rules = "optim.param_groups=[{match: head.*, lr: 2.0}, {match: '*', freeze: true}]"
-    task = build_task(zoo.load_recipe("vit_none", ["model.depth=1", rules]))
+    task = build_task(zoo.load_recipe("vit_none", parse_overrides(["model.depth=1", rules])))
     assert [name for name, p in task.model.named_parameters() if p.requires_grad] == [
         "head.weight",
         "head.bias",
@@ -132,7 +135,7 @@ def test_a_task_is_made_with_its_rules():
 def rates(encoding, **options):
     """The learning rate of each parameter of a tiny transformer, by name."""
     overrides = [f"model.encoding={encoding}", "model.dim=16", "model.depth=2", "model.heads=2"]
-    built = build_task(zoo.load_recipe("vit_none", overrides)).model
+    built = build_task(zoo.load_recipe("vit_none", parse_overrides(overrides))).model
     names = {id(parameter): name for name, parameter in built.named_parameters()}
     optimiser = AdamW(lr=0.1, warmup_ratio=0.0, **options).configure(built, 10)["optimizer"]
     return {

@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 import zoo
+from zoo.config.command_line import parse_overrides
 from zoo.tasks.base import shard
 
 STEPS = 10
@@ -26,7 +27,9 @@ def losses(encoding, rank=0, mesh=None):
         "model.position_augmentation.jitter=0",
         "model.block.drop_path=0",
     ]
-    model = zoo.build_model(zoo.load_recipe("vit_comrope", [*small, f"model.encoding={encoding}"]))
+    model = zoo.build_model(
+        zoo.load_recipe("vit_comrope", parse_overrides([*small, f"model.encoding={encoding}"]))
+    )
     if mesh is not None:
         shard(model, mesh)
         assert all(isinstance(weight, DTensor) for weight in model.parameters())

@@ -19,6 +19,7 @@ from tiny import TINY, language
 from untrained import made
 
 import zoo as package
+from zoo.config.command_line import parse_overrides
 from zoo.data.corpus.tokenizer import Bytes, Characters, Words, train_bpe, vocabulary_from_dict
 from zoo.run import atomic_io
 from zoo.run.checkpoint import read as read_checkpoint
@@ -128,7 +129,7 @@ def test_pixels_are_those_of_an_evaluation(tmp_path):
     picture = image.fromarray(torch.randint(256, (40, 30, 3), dtype=torch.uint8).numpy())
     picture.save(tmp_path / "picture.png")
 
-    experiment = load_experiment("vit_comrope", TINY)
+    experiment = load_experiment("vit_comrope", parse_overrides(TINY))
     (batch,) = experiment.data.read_files([tmp_path / "picture.png"], experiment.spec)
     processor = transformers.AutoImageProcessor.from_pretrained(
         tmp_path / "out", trust_remote_code=True

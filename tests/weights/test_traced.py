@@ -12,6 +12,7 @@ from tiny import TINY, language
 from untrained import made
 
 import zoo as package
+from zoo.config.command_line import parse_overrides
 from zoo.errors import RecipeError, ZooError
 from zoo.run.checkpoint import build_metadata
 from zoo.run.load import load_recipe
@@ -84,7 +85,7 @@ def test_onnx_runtime_reads_images_of_any_resolution(write, tmp_path):
     told = json.loads((tmp_path / "out" / "model.json").read_text())
     assert told["classes"] == [str(number) for number in range(10)]
     how = told["preprocessing"]
-    metadata = build_metadata(load_recipe("vit_comrope", words), task.spec)
+    metadata = build_metadata(load_recipe("vit_comrope", parse_overrides(words)), task.spec)
     (image,) = traced.PixelReader(metadata).read([np.full((8, 8), 100, np.uint8)])
     expected = (100 / 255 - how["mean"][0]) / how["std"][0]
     assert abs(image - expected).max() < 1e-6

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from zoo import config
 from zoo.api.results import Diagnosis, Run
-from zoo.config import Recipe
-from zoo.config.command_line import Overrides, format_flow, format_options, format_overrides
+from zoo.config import Overrides, Recipe
+from zoo.config.command_line import format_flow, format_options, format_overrides, parse_overrides
 from zoo.errors import ConfigIssue, OptionError, RecipeError, Stopped
 from zoo.run.process_state import isolate_process
 
@@ -97,8 +97,9 @@ def fit(
 def _resolve(recipe: str | Path | Recipe, words: Sequence[str]) -> Recipe:
     if isinstance(recipe, Recipe):
         origin = f"recipe {recipe.name}"
-        return config.from_plain(recipe.plain(), words, origin=origin, name=recipe.name)
-    return config.load(recipe, words)
+        edits = parse_overrides(words)
+        return config.from_plain(recipe.plain(), edits, origin=origin, name=recipe.name)
+    return config.load(recipe, parse_overrides(words))
 
 
 @contextlib.contextmanager

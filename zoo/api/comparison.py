@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from zoo.comparison.results import Comparison
-from zoo.config.command_line import Overrides, format_flow, format_options, format_overrides
+from zoo.config import Overrides
+from zoo.config.command_line import format_flow, format_options, format_overrides
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError, Stopped
 from zoo.reporting.tables import build_frame
 from zoo.run.process_state import isolate_process

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo import config
-from zoo.config import Recipe
-from zoo.config.command_line import Overrides, format_overrides
+from zoo.config import Overrides, Recipe
 from zoo.errors import DataError
 from zoo.reporting.tables import build_frame, format_html_table
 from zoo.run.process_state import isolate_process
@@ -130,8 +129,8 @@ class StoredRecipe:
 
     def change(self, section: str, options: Mapping[str, Any]) -> Recipe:
         """Return the recipe with options of a section changed."""
-        words = format_overrides({f"{section}.{key}": value for key, value in options.items()})
-        return config.from_plain(self.plain, words, origin=f"recipe {self.name}", name=self.name)
+        edits = {f"{section}.{key}": value for key, value in options.items()}
+        return config.from_plain(self.plain, edits, origin=f"recipe {self.name}", name=self.name)
 
     def predict(self, task: Task, inputs: Any, options: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Predict for inputs, as `Task.predict` says."""
@@ -174,7 +173,7 @@ def load(checkpoint: str | Path | Run, overrides: Overrides = ()) -> Task:
         from zoo.run.load import restore
 
         path = checkpoints.locate(os.fspath(checkpoint))
-        experiment, task = restore(path, format_overrides(overrides))
+        experiment, task = restore(path, overrides)
         recipe = experiment.recipe
         task.application = StoredRecipe(recipe.name, recipe.plain())
         return task

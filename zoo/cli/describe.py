@@ -27,7 +27,7 @@ from zoo.attention.functional import Attention, encoding
 from zoo.attention.layer import Context, SelfAttention
 from zoo.benchmark.measures import build_layer_trial
 from zoo.benchmark.protocol import run_rounds
-from zoo.config import load, recipe_files
+from zoo.config import Overrides, load, recipe_files
 from zoo.config.command_line import parse_options
 from zoo.config.signature import EveryEncoding, Option, extras, options
 from zoo.config.tree import format_value
@@ -55,7 +55,7 @@ MIN_ROUNDS = 3
 Size = Annotated[int, Between(1, 2**16)]
 
 
-def describe_recipe(name: str, overrides: Sequence[str]) -> str:
+def describe_recipe(name: str, overrides: Overrides) -> str:
     """Return the resolved recipe as YAML, with parameters, tokens and backends as comments."""
     experiment = load_experiment(name, overrides)
     recipe, spec = experiment.recipe, experiment.spec

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +13,7 @@ from zoo.reporting.tables import format_table
 from zoo.utils import escape_text
 
 if TYPE_CHECKING:
-    from zoo.config import Recipe
+    from zoo.config import Overrides, Recipe
     from zoo.data.spec import DataSpec
 
 CHECKPOINT_NAMES = ("last", "best")
@@ -32,7 +32,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Print the differences as a table or as JSON."""
-    result = compare_recipes(known.one, known.other, known.overrides)
+    from zoo.config.command_line import parse_overrides
+
+    result = compare_recipes(known.one, known.other, parse_overrides(known.overrides))
     print(as_json(result) if known.json else format_differences(result))
 
 
@@ -43,7 +45,7 @@ class LoadedRecipe(NamedTuple):
     spec: DataSpec | None
 
 
-def compare_recipes(one: str, other: str, overrides: Sequence[str]) -> dict[str, Any]:
+def compare_recipes(one: str, other: str, overrides: Overrides) -> dict[str, Any]:
     """Return the differing keys with values and locations, parameters and tokens of both.
 
     Args:
@@ -101,7 +103,7 @@ def _format_row(difference: Mapping[str, Any]) -> tuple[str, ...]:
     return f"{difference['key']}:", before, "->", after, f"({' -> '.join(locations)})"
 
 
-def _load_recipe(name: str, overrides: Sequence[str]) -> LoadedRecipe:
+def _load_recipe(name: str, overrides: Overrides) -> LoadedRecipe:
     """Load the recipe of a run directory, checkpoint, file or registered name."""
     from zoo import config
     from zoo.run import checkpoint

@@ -47,9 +47,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(known: argparse.Namespace) -> None:
     """Train, and print the result as JSON if asked."""
     from zoo import config
+    from zoo.config.command_line import parse_overrides
 
     # a wrong recipe is reported before lightning and the data libraries are imported
-    recipe = config.load(known.recipe, known.overrides)
+    recipe = config.load(known.recipe, parse_overrides(known.overrides))
     from zoo.run.fit import fit_recipe
 
     result = fit_recipe(recipe, known.run_dir, known.resume, known.words, wait=known.wait)

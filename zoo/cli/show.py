@@ -34,5 +34,6 @@ def run(known: argparse.Namespace) -> None:
             raise
     else:
         from zoo.cli.describe import describe_recipe
+        from zoo.config.command_line import parse_overrides
 
-        print(describe_recipe(known.what, known.overrides))
+        print(describe_recipe(known.what, parse_overrides(known.overrides)))

@@ -12,7 +12,8 @@ from typing import Any
 
 from zoo.comparison.results import Axis
 from zoo.comparison.tuning import Trial, TunedKey, TuningRequest, count_length, is_finite_number
-from zoo.config.compose import parse_overrides
+from zoo.config import Change
+from zoo.config.command_line import parse_overrides
 from zoo.config.tree import collect_issues
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 
@@ -66,12 +67,12 @@ def parse_varied_keys(words: Sequence[str], overrides: Sequence[str]) -> list[Va
     """
     issues: list[ConfigIssue] = []
     found: dict[str, VariedKey] = {}
-    for override in parse_overrides(words, issues):
-        key = ENCODING if override.parts == (ENCODINGS,) else ".".join(override.parts[1:])
+    for edit in parse_overrides(words):
+        key = ENCODING if edit.key == ENCODINGS else edit.key.partition(".")[2]
         key = SHORT_KEYS.get(key, key)
         with collect_issues(issues):
-            values: Any = None if override.value is None else override.value.data
-            _check(".".join(override.parts), key, values, found, overrides)
+            values: Any = edit.value if isinstance(edit, Change) else None
+            _check(edit.key, key, values, found, overrides)
             found[key] = VariedKey(key, _name_values(key, values))
     if not issues and not found:
         remedy = "write encodings=[rope,alibi] or vary.model.depth=[4,8]"
@@ -209,10 +210,10 @@ def parse_tuned_keys(words: Sequence[str], varied: Sequence[VariedKey]) -> tuple
     """
     issues: list[ConfigIssue] = []
     found: dict[str, TunedKey] = {}
-    for override in parse_overrides(words, issues):
-        word = ".".join(override.parts)
+    for edit in parse_overrides(words):
+        word = edit.key
         key = SHORT_KEYS.get(word.removeprefix(TUNE), word.removeprefix(TUNE))
-        values: Any = None if override.value is None else override.value.data
+        values: Any = edit.value if isinstance(edit, Change) else None
         with collect_issues(issues):
             problem = _find_problem(key, found, varied)
             if problem is not None:

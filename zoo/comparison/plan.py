@@ -18,6 +18,7 @@ from zoo.comparison.request import CompareRequest, list_seeds
 from zoo.comparison.results import ANY_KEY, Axis, find_direction, has_shape, refuse_old_version
 from zoo.comparison.tuning import TuningRequest, count_length, describe_length
 from zoo.config import Recipe, from_plain
+from zoo.config.command_line import parse_overrides
 from zoo.data.spec import DataSpec, ImageSpec, TextSpec
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
 from zoo.launch.executor import Resources
@@ -171,7 +172,7 @@ def build_plan(
         created=format_now(),
         command=request.command,
         recipe=first.name,
-        base=config.load(request.recipe, request.overrides).plain(),
+        base=config.load(request.recipe, parse_overrides(request.overrides)).plain(),
         machine=machine,
         axes=build_axes(request.keys),
         seeds=seeds,

@@ -27,7 +27,7 @@ from zoo.comparison.grid import (
 from zoo.comparison.hypotheses import check_hypotheses
 from zoo.comparison.tuning import SMALLEST_BUDGET, Trial, TunedKey, TuningRequest, shorten_training
 from zoo.config import Recipe
-from zoo.config.command_line import parse_options, split_words
+from zoo.config.command_line import parse_options, parse_overrides, split_words
 from zoo.config.schema import SEEDS, Seed
 from zoo.config.tree import collect_issues
 from zoo.data.spec import TextSpec
@@ -162,7 +162,7 @@ def parse_request(recipe: str, words: Sequence[str], plugins: Sequence[str]) -> 
         if keys:
             recipes = resolve_recipes(request, is_local=is_local)
         else:
-            config.load(recipe, overrides)
+            config.load(recipe, parse_overrides(overrides))
     with collect_issues(issues):
         if recipes and options.hypotheses:
             names = [one.name for one in recipes]
@@ -421,7 +421,8 @@ def resolve_recipes(
 
 def load_variant(request: CompareRequest, combination: Combination) -> Recipe:
     """Return the recipe of a combination, resolved but not checked."""
-    return config.load(request.recipe, [*request.overrides, *combination.overrides])
+    words = [*request.overrides, *combination.overrides]
+    return config.load(request.recipe, parse_overrides(words))
 
 
 def _load_recipe(request: CompareRequest, combination: Combination, is_local: bool) -> Recipe:
@@ -431,7 +432,7 @@ def _load_recipe(request: CompareRequest, combination: Combination, is_local: bo
     if is_local:
         check(recipe)
     else:
-        load_recipe(request.recipe, [*words, *LOCAL_TRAINER])
+        load_recipe(request.recipe, parse_overrides([*words, *LOCAL_TRAINER]))
 
     data = build_data(recipe)
     try:

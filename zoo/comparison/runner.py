@@ -111,7 +111,7 @@ def _run_trial(path: Path, run: Path) -> None:
     """Train a trial without testing it, and write what it came to on validation data."""
     if not (run / TRIAL).exists():
         try:
-            found = fit_recipe(config.load(str(path), []), run, "auto", [], is_tested=False)
+            found = fit_recipe(config.load(str(path)), run, "auto", [], is_tested=False)
         except NonFiniteError as error:
             # a setting that cannot be trained with is a finding too
             log.info("non-finite: %s", error)

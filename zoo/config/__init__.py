@@ -1,6 +1,7 @@
 """Recipes: YAML and command-line overrides, composed and validated to typed, frozen data."""
 
 from zoo.config.compose import find_recipe
+from zoo.config.overrides import Change, Edit, Overrides, Removal, join_overrides
 from zoo.config.recipe import Recipe, from_plain, load
 from zoo.config.schema import (
     DiagnosticsOptions,
@@ -13,15 +14,20 @@ from zoo.config.tree import dump
 from zoo.registry import recipe_files
 
 __all__ = [
+    "Change",
     "DiagnosticsOptions",
+    "Edit",
     "EvaluateOptions",
     "GenerateOptions",
+    "Overrides",
     "PredictOptions",
     "Recipe",
+    "Removal",
     "TrainerOptions",
     "dump",
     "find_recipe",
     "from_plain",
+    "join_overrides",
     "load",
     "recipe_files",
 ]

@@ -5,24 +5,72 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from types import MappingProxyType, NoneType
 from typing import Any, get_args, get_origin
 
-from zoo.config.compose import parse_overrides
+from zoo.config.compose import apply_edit
+from zoo.config.overrides import Change, Edit, Removal, check_key
 from zoo.config.schema import Sections
 from zoo.config.signature import Option, fields, options
 from zoo.config.tree import Tree, collect_issues, parse, suggest
 from zoo.config.validate import Validator
-from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
+from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError
 from zoo.options import Choice
 
-Overrides = Sequence[str] | Mapping[str, Any]
-"""Changes of a recipe in Python: words of the command line, or {key: value}."""
+
+def parse_overrides(words: Iterable[str]) -> list[Edit]:
+    """Parse `a.b=1`, which sets a key, and `~a.b`, which removes one.
+
+    Raises:
+        RecipeError: Some words are no overrides; all issues are reported together.
+    """
+    assert not isinstance(words, str), "overrides are a sequence of words"
+    edits = []
+    issues: list[ConfigIssue] = []
+    for word in words:
+        with collect_issues(issues):
+            edits.append(_parse_override(word))
+    if issues:
+        raise RecipeError(*issues)
+    return edits
 
 
-def format_overrides(overrides: Overrides) -> list[str]:
+def _parse_override(word: str) -> Edit:
+    def refuse(key: str, problem: str | Message, remedy: str | Message) -> RecipeError:
+        return RecipeError(ConfigIssue(ARGUMENT, key, f"{reprlib.repr(word)}: {problem}", remedy))
+
+    key, equals, text = word.lstrip("+~").partition("=")
+    removes = word.startswith("~")
+    if key.partition(".")[0] == "extends":
+        raise refuse("", "extends is read from files only", "override the keys themselves")
+    if check_key(key):
+        raise refuse("", "not a key", "write section.key=value")
+    if word.startswith("+"):
+        right = reprlib.repr(word.lstrip("+"))[1:-1]
+        raise refuse(key, "keys take no +", f"write {right}")
+    if removes and equals:
+        raise refuse(key, "a removal takes no value", f"write ~{key} or {key}=value")
+    if not removes and not equals:
+        raise refuse("", "not an override", "write key=value, or ~key to remove a key")
+    if removes:
+        return Removal(key)
+    if not text.strip():
+        raise refuse(key, "no value", "write null for nothing, '' for an empty text")
+
+    issues: list[ConfigIssue] = []
+    value = None
+    with collect_issues(issues):
+        value = parse(text, lambda line: ARGUMENT, issues).data
+    if issues:
+        errors = [refuse(key, issue.problem, issue.remedy) for issue in issues]
+        raise RecipeError(*(error.issues[0] for error in errors))
+    return Change(key, value)
+
+
+def format_overrides(overrides: Any) -> list[str]:
     """Write the changes of a recipe as words of the command line, which keep the types of values.
 
     Args:
@@ -117,9 +165,9 @@ def parse_options(words: Sequence[str], classes: Sequence[type]) -> list[dict[st
     issues: list[ConfigIssue] = []
     known = _collect_options(classes)
     tree = Tree({}, {"": ARGUMENT})
-    for override in parse_overrides([_quote_text(word, known) for word in words], issues):
+    for edit in parse_overrides(_quote_text(word, known) for word in words):
         with collect_issues(issues):
-            tree = override.apply(tree)
+            tree = apply_edit(tree, edit)
 
     validator = Validator(tree.locations)
     values = validator.validate_fields(known, tree.data, "")

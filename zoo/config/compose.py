@@ -11,11 +11,12 @@ from __future__ import annotations
 import copy
 import os
 import reprlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from zoo.config.overrides import Edit, Removal
 from zoo.config.tree import (
     DEPTH,
     REFERENCE,
@@ -24,16 +25,14 @@ from zoo.config.tree import (
     collect_issues,
     format_value,
     is_interpolation,
-    is_key,
     join,
     list_children,
-    parse,
     read_file,
     show_path,
     suggest,
     walk,
 )
-from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.registry import RECIPE_SUFFIX, list_folders, recipe_files
 
 STEPS = 1_000
@@ -105,7 +104,7 @@ def _merge_data(base: Any, top: Any, tree: Tree, key: str) -> Any:
 def _inherit(base: Any, top: Any, tree: Tree, key: str) -> Any:
     """Return what `top` inherits of `base`: neither options of another name nor another structure.
 
-    Options of the same command line stay, so that the order of overrides does not matter.
+    Options that the same caller passed stay, so that the order of overrides does not matter.
     """
     if isinstance(top, dict) and isinstance(base, str):
         base = {"name": base}
@@ -131,22 +130,16 @@ def _relocate(data: Any, locations: dict[str, str]) -> Tree:
     return Tree(data, {key: where for key, where in locations.items() if key in present})
 
 
-@dataclass(frozen=True)
-class Override:
-    """A key and its new value, None to remove it."""
-
-    parts: tuple[str, ...]
-    value: Tree | None
-
-    def apply(self, tree: Tree) -> Tree:
-        """Return the changed tree. Raises RecipeError if there can be no such key, or is none."""
-        if self.value is None:
-            return remove_key(tree, self.parts)
-        return set_key(tree, self.parts, self.value.data)
+def apply_edit(tree: Tree, edit: Edit) -> Tree:
+    """Return the changed tree. Raises RecipeError if there can be no such key, or is none."""
+    parts = edit.key.split(".")
+    if isinstance(edit, Removal):
+        return remove_key(tree, parts)
+    return set_key(tree, parts, edit.value)
 
 
 def set_key(tree: Tree, parts: Sequence[str], value: Any) -> Tree:
-    """Set a key to a value of the command line, merged with what the key holds."""
+    """Set a key to a value that the caller passed, merged with what the key holds."""
     from omegaconf import OmegaConf
 
     data, parent, last = _open_path(tree, parts, create=True)
@@ -234,51 +227,6 @@ def _find_entry(items: list[Any], part: str, key: str) -> int:
     remedy = f"did you mean {key}.0.{part}?" if items and not part.isdecimal() else ""
     problem = f"{key} has {count}, counted from 0"
     raise RecipeError(ConfigIssue(ARGUMENT, join(key, part), problem, remedy))
-
-
-def parse_overrides(arguments: Iterable[str], issues: list[ConfigIssue]) -> list[Override]:
-    """Parse `a.b=1`, which sets a key, and `~a.b`, which removes one; add others to `issues`."""
-    assert not isinstance(arguments, str), "overrides are a sequence of strings"
-    found = []
-    for argument in arguments:
-        with collect_issues(issues):
-            found.append(_parse_override(argument))
-    return found
-
-
-def _parse_override(argument: str) -> Override:
-    def refuse(key: str, problem: str | Message, remedy: str | Message) -> RecipeError:
-        return RecipeError(
-            ConfigIssue(ARGUMENT, key, f"{reprlib.repr(argument)}: {problem}", remedy)
-        )
-
-    key, equals, text = argument.lstrip("+~").partition("=")
-    parts = tuple(key.split("."))
-    removes = argument.startswith("~")
-    if len(parts) > DEPTH or "[" in key or not all(map(is_key, parts)):
-        raise refuse("", "not a key", "write section.key=value")
-    if argument.startswith("+"):
-        right = reprlib.repr(argument.lstrip("+"))[1:-1]
-        raise refuse(key, "keys take no +", f"write {right}")
-    if removes and equals:
-        raise refuse(key, "a removal takes no value", f"write ~{key} or {key}=value")
-    if not removes and not equals:
-        raise refuse("", "not an override", "write key=value, or ~key to remove a key")
-    if parts[0] == "extends":
-        raise refuse("", "extends is read from files only", "override the keys themselves")
-    if removes:
-        return Override(parts, None)
-    if not text.strip():
-        raise refuse(key, "no value", "write null for nothing, '' for an empty text")
-
-    issues: list[ConfigIssue] = []
-    value = Tree(None, {})
-    with collect_issues(issues):
-        value = parse(text, lambda line: ARGUMENT, issues)
-    if issues:
-        errors = [refuse(key, issue.problem, issue.remedy) for issue in issues]
-        raise RecipeError(*(error.issues[0] for error in errors))
-    return Override(parts, value)
 
 
 def resolve_interpolations(

@@ -12,12 +12,12 @@ from typing import Any
 
 from zoo.config.compose import (
     Composer,
-    Override,
+    apply_edit,
     find_recipe,
     is_fragment,
-    parse_overrides,
     resolve_interpolations,
 )
+from zoo.config.overrides import Edit, Overrides, list_edits
 from zoo.config.schema import EvaluateOptions, Sections, TrainerOptions
 from zoo.config.signature import fields
 from zoo.config.tree import (
@@ -70,59 +70,55 @@ class Recipe(Sections):
         return ConfigIssue(locate(self.locations, key) or self.name, key, problem, remedy)
 
 
-def load(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def load(path_or_name: str | Path, overrides: Overrides = ()) -> Recipe:
     """Load the recipe of a file or a registered name, changed by overrides.
 
     Args:
         path_or_name: A YAML file, with or without its suffix, or the name of a registered recipe.
-        overrides: `key=value` to set a key, `~key` to remove one.
+        overrides: {key: value}, or a list of `Change` and `Removal`.
 
     Raises:
         RecipeError: With every issue of the files and of the overrides.
     """
+    edits = list_edits(overrides)
     issues: list[ConfigIssue] = []
-    changes = parse_overrides(overrides, issues)
     try:
         path = find_recipe(path_or_name)
         tree = Composer(issues).compose(path)
     except RecipeError as error:
         raise RecipeError(*issues, *error.issues) from None
-    return _build_recipe(tree, changes, issues, path.stem, is_fragment(path))
+    return _build_recipe(tree, edits, issues, path.stem, is_fragment(path))
 
 
 def from_plain(
-    data: Mapping[str, Any], overrides: Sequence[str] = (), *, origin: str, name: str
+    data: Mapping[str, Any], overrides: Overrides = (), *, origin: str, name: str
 ) -> Recipe:
     """Return the recipe of plain data, such as a checkpoint holds.
 
     Args:
         data: The sections, as `Recipe.plain` gives them.
-        overrides: `key=value` to set a key, `~key` to remove one.
+        overrides: {key: value}, or a list of `Change` and `Removal`.
         origin: The location of every key, for messages.
         name: The name of the recipe.
 
     Raises:
         RecipeError: With every issue of the data and of the overrides.
     """
+    edits = list_edits(overrides)
     issues: list[ConfigIssue] = []
-    changes = parse_overrides(overrides, issues)
     try:
         tree = read_plain(dict(data), origin, issues)
     except RecipeError as error:
         raise RecipeError(*issues, *error.issues) from None
-    return _build_recipe(tree, changes, issues, name)
+    return _build_recipe(tree, edits, issues, name)
 
 
 def _build_recipe(
-    tree: Tree,
-    changes: list[Override],
-    issues: list[ConfigIssue],
-    name: str,
-    fragment: bool = False,
+    tree: Tree, edits: Sequence[Edit], issues: list[ConfigIssue], name: str, fragment: bool = False
 ) -> Recipe:
-    for change in changes:
+    for edit in edits:
         with collect_issues(issues):
-            tree = change.apply(tree)
+            tree = apply_edit(tree, edit)
     if fragment:
         issues.extend(_find_absent_sections(tree))
     reported = _list_reported_keys(issues)

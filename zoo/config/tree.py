@@ -300,7 +300,7 @@ class _Reader:
             raise _mark(f"nested deeper than {DEPTH} levels", node)
         if self.count > NODES:
             raise _mark(f"more than {NODES:,} values once its aliases are expanded", node)
-        if isinstance(node, yaml.ScalarNode) and not _is_text(node.value):
+        if isinstance(node, yaml.ScalarNode) and not is_text(node.value):
             raise _mark("an escape that names half a character", node)
 
     def locate(self, node: yaml.Node) -> str:
@@ -325,7 +325,7 @@ def read_plain(data: object, location: str, issues: list[ConfigIssue]) -> Tree:
             return {word: check(child, join(key, word), depth + 1) for word, child in value.items()}
         if isinstance(value, list | tuple):
             return [check(child, join(key, i), depth + 1) for i, child in list_children(value)]
-        if isinstance(value, str) and not _is_text(value):
+        if isinstance(value, str) and not is_text(value):
             raise tree.make_error(key, f"not text that can be written down: {reprlib.repr(value)}")
         if value is not None and type(value) not in (str, int, float, bool):
             raise tree.make_error(key, f"not plain data but {type(value).__name__}")
@@ -370,7 +370,7 @@ def _convert_scalar(node: yaml.Node) -> Scalar:
     return scalar[2](node.value) if scalar else str(node.value)
 
 
-def _is_text(text: str) -> bool:
+def is_text(text: str) -> bool:
     """Return whether a text can be written down: Python's strings may hold halves of characters."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 

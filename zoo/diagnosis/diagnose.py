@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from zoo.config import Recipe
-from zoo.config.command_line import parse_options, split_words
+from zoo.config.command_line import parse_options, parse_overrides, split_words
 from zoo.data.base import Datasets
 from zoo.data.spec import ImageSpec
 from zoo.diagnosis.inputs import (
@@ -204,7 +204,8 @@ def _load_subjects(
         if count > 1:
             issue = ConfigIssue(ARGUMENT, str(path), "named twice", "name each once")
             raise RecipeError(issue)
-    loaded = [(path, *restore(path, [*DEFAULT_OVERRIDES, *overrides], datasets)) for path in paths]
+    edits = parse_overrides([*DEFAULT_OVERRIDES, *overrides])
+    loaded = [(path, *restore(path, edits, datasets)) for path in paths]
     for path, experiment, task in loaded:
         _check_weights(path, task)
         if experiment.trainer.world_size > 1:

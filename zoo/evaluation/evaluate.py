@@ -12,6 +12,7 @@ from typing import Any
 import lightning as L
 
 from zoo import files
+from zoo.config.command_line import parse_overrides
 from zoo.config.schema import format_size
 from zoo.data.base import DataModule, Datasets
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec
@@ -63,7 +64,7 @@ def evaluate(
         ZooError: With the exit code of the failure.
     """
     path = checkpoint.locate(name)
-    experiment, task = restore(path, [*DEFAULT_OVERRIDES, *overrides], datasets)
+    experiment, task = restore(path, parse_overrides([*DEFAULT_OVERRIDES, *overrides]), datasets)
     if datasets is not None:
         experiment.check_single_process()
     processes = join_processes(

@@ -17,6 +17,7 @@ from torch import nn
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
 from zoo.attention.layer import Context
 from zoo.config import GenerateOptions, Recipe
+from zoo.config.command_line import parse_overrides
 from zoo.data.spec import TextSpec, Vocabulary
 from zoo.errors import OptionError, RecipeError
 from zoo.evaluation.evaluate import DEFAULT_OVERRIDES
@@ -52,7 +53,9 @@ def generate(name: str, words: Sequence[str], quiet: bool = False) -> dict[str, 
         CheckpointError: As `zoo.load` raises it.
     """
     path = checkpoint.locate(name)
-    experiment, task = restore(path, [*DEFAULT_OVERRIDES, *map(_complete_key, words)])
+    experiment, task = restore(
+        path, parse_overrides([*DEFAULT_OVERRIDES, *map(_complete_key, words)])
+    )
     recipe = experiment.recipe
     task.to(choose_device(recipe))
     samples = generate_samples(recipe, task, quiet)

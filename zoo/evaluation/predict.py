@@ -18,6 +18,7 @@ from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor
 
 from zoo.config import Recipe
+from zoo.config.command_line import parse_overrides
 from zoo.data.base import FileBatch
 from zoo.data.spec import ImageSpec, TextClassificationSpec, VideoSpec
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, OptionError, RecipeError
@@ -182,7 +183,8 @@ def predict(name: str, words: Sequence[str], quiet: bool = False) -> dict[str, A
         remedy = "name a file or a folder after the run"
         raise RecipeError(ConfigIssue(ARGUMENT, "", "nothing to predict", remedy))
     path = checkpoint.locate(name)
-    experiment, task = restore(path, [*DEFAULT_OVERRIDES, *map(_complete_key, overrides)])
+    words = [*DEFAULT_OVERRIDES, *map(_complete_key, overrides)]
+    experiment, task = restore(path, parse_overrides(words))
     predictor = _choose_predictor(experiment, task)
     is_image = isinstance(task.spec, ImageSpec)
     files = find_files(paths, list_image_suffixes() if is_image else TEXT_SUFFIXES)

@@ -13,7 +13,7 @@ from typing import Protocol, cast
 
 from zoo import registry
 from zoo.config import Recipe, load
-from zoo.config.command_line import parse_options, split_words
+from zoo.config.command_line import parse_options, parse_overrides, split_words
 from zoo.errors import ARGUMENT, ConfigIssue, OptionError, RecipeError, nearest
 from zoo.options import Count
 from zoo.run.load import load_recipe
@@ -144,11 +144,11 @@ def _check_recipe(name: str, overrides: Sequence[str], options: LaunchOptions) -
             problem = f"{option} sets it too"
             raise RecipeError(ConfigIssue(ARGUMENT, key, problem, "leave one of them out"))
 
-    recipe = load(name, overrides)
+    recipe = load(name, parse_overrides(overrides))
     if options.devices is None and "," in str(recipe.trainer.devices):
         problem = "the cluster chooses the devices, so they cannot be named"
         raise RecipeError(recipe.make_issue("trainer.devices", problem, "write devices=COUNT"))
-    load_recipe(name, [*overrides, *LOCAL_TRAINER])
+    load_recipe(name, parse_overrides([*overrides, *LOCAL_TRAINER]))
     return recipe
 
 

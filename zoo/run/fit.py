@@ -16,6 +16,7 @@ import torch
 
 from zoo import config
 from zoo.config import Recipe
+from zoo.config.command_line import parse_overrides
 from zoo.data.base import Datasets
 from zoo.diagnostics.callback import AttentionDiagnostics
 from zoo.errors import Message, OptionError, RecipeError, Setting, ZooError
@@ -93,7 +94,7 @@ def fit(
     """
     chosen = [] if path is None else ["--run-dir", str(path)]
     words = command or ["fit", name, *overrides, *chosen, "--resume", resume]
-    return fit_recipe(config.load(name, overrides), path, resume, words, wait=wait)
+    return fit_recipe(config.load(name, parse_overrides(overrides)), path, resume, words, wait=wait)
 
 
 def fit_recipe(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from zoo import config
-from zoo.config import Recipe
-from zoo.config.command_line import Overrides, format_overrides
+from zoo.config import Overrides, Recipe
 from zoo.data.base import Datasets
 from zoo.errors import CheckpointError, OptionError, RecipeError
 from zoo.run import checkpoint as checkpoints
@@ -25,8 +24,7 @@ def load_recipe(path: str | Path, overrides: Overrides = ()) -> Recipe:
 
     Args:
         path: A YAML file, or the name of a registered recipe.
-        overrides: A list of `key=value`, which sets a key, and `~key`, which removes one; or a
-            mapping of keys to values.
+        overrides: {key: value}, or a list of `Change` and `Removal` of `zoo.config`.
 
     Returns:
         The resolved recipe.
@@ -35,16 +33,16 @@ def load_recipe(path: str | Path, overrides: Overrides = ()) -> Recipe:
         RecipeError: With every issue, each located in its file.
         DataError: The data that the recipe reads is missing.
     """
-    return load_experiment(path, format_overrides(overrides)).recipe
+    return load_experiment(path, overrides).recipe
 
 
-def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+def load_experiment(path: str | Path, overrides: Overrides = ()) -> Experiment:
     """Load a recipe as `load_recipe` does, with what the check has built."""
     return check(config.load(path, overrides))
 
 
 def restore(
-    path: Path, overrides: Sequence[str] = (), datasets: Datasets | None = None
+    path: Path, overrides: Overrides = (), datasets: Datasets | None = None
 ) -> tuple[Experiment, Task]:
     """Restore the experiment and the task of a checkpoint file.
 
@@ -67,7 +65,7 @@ def restore(
 def restore_content(
     content: Mapping[str, Any],
     path: Path,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     datasets: Datasets | None = None,
 ) -> tuple[Experiment, Task]:
     """Restore experiment and task as `restore` does, of a checkpoint's content.
@@ -109,7 +107,7 @@ def build_stored_model(metadata: Mapping[str, Any], origin: Path) -> nn.Module:
         raise CheckpointError(f"{origin}: {problem}") from None
 
 
-def _read_recipe(metadata: Mapping[str, Any], overrides: Sequence[str], path: Path) -> Recipe:
+def _read_recipe(metadata: Mapping[str, Any], overrides: Overrides, path: Path) -> Recipe:
     """Return the recipe that a checkpoint carries, changed by overrides."""
     stored, origin, name = metadata["recipe"], str(path), metadata["name"]
     try:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from zoo import config
 from zoo.config import Recipe
-from zoo.config.command_line import parse_options, split_words
+from zoo.config.command_line import parse_options, parse_overrides, split_words
 from zoo.data.corpus.tokenizer import CorpusVocabulary, Subwords, TokenCount
 from zoo.data.spec import DataSpec
 from zoo.errors import CheckpointError
@@ -157,7 +157,7 @@ def restore_exported(
     assert isinstance(metadata, dict)
     if published.tokenizer is not None:
         content["zoo"] = restore_vocabulary(metadata, published.tokenizer)
-    experiment, task = restore_content(content, source, overrides)
+    experiment, task = restore_content(content, source, parse_overrides(overrides))
     return experiment.recipe, task
 
 
@@ -254,7 +254,7 @@ def build_recipe(
         file = Path(folder) / f"{name}.yaml"
         # JSON is YAML too
         file.write_text(json.dumps(plain), encoding="utf-8")
-        return check(config.load(file, overrides), spec).recipe
+        return check(config.load(file, parse_overrides(overrides)), spec).recipe
 
 
 def _load(source: Path, task: Task, weights: Mapping[str, Tensor]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from zoo import files
 from zoo.config import Recipe
-from zoo.config.command_line import parse_options, split_words
+from zoo.config.command_line import parse_options, parse_overrides, split_words
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, Stopped, ZooError
 from zoo.packages import explain_imports
 from zoo.run import atomic_io, checkpoint, run_dir
@@ -93,7 +93,7 @@ def export(name: str | Path, words: Sequence[str]) -> dict[str, Any]:
     if options.push is not None:
         check_token(options.push)
     path = checkpoint.locate(name)
-    experiment, task = restore(path, [*CPU, *overrides])
+    experiment, task = restore(path, parse_overrides([*CPU, *overrides]))
     source = ExportSource(path, experiment.recipe, task)
 
     module, _, function = WRITERS[options.to].partition(":")
