@@ -83,8 +83,9 @@ def record_head(name: str) -> None:
         _run_zoo("fit", name, "trainer.num_threads=1", "--run-dir", run)
         end = json.loads((Path(run) / "end.json").read_text(encoding="utf-8"))
         found = _run_zoo("eval", run, f"evaluate.lengths=[{','.join(sizes)}]") if sizes else {}
+    lengths = {one["name"]: one["metrics"] for one in found.get("conditions", ())}
 
-    path.write_text(replace_numbers(text, end, found.get("lengths", {})), encoding="utf-8")
+    path.write_text(replace_numbers(text, end, lengths), encoding="utf-8")
     metrics = ", ".join(f"{key} {value:.4f}" for key, value in end["metrics"].items())
     print(f"{name}: {metrics}", flush=True)
 

@@ -99,8 +99,8 @@ def test_fit_and_evaluate_give_the_numbers_of_the_command_line_and_change_nothin
 
     found = package.evaluate(expected["run"], resolutions=[8, 24])
     assert describe_process() == before
-    assert found == json.loads(out)
-    assert package.evaluate(runs[1], resolutions=[8, 24])["resolutions"] == found["resolutions"]
+    assert found.to_dict() == json.loads(out)
+    assert package.evaluate(runs[1], resolutions=[8, 24]).conditions == found.conditions
 
 
 def test_a_run_knows_its_recipe_history_and_model():
@@ -226,9 +226,9 @@ def test_own_datasets_train_test_and_predict(data, zoo):
     assert run.recipe.data.name == "torch_dataset"
     assert "train TensorDataset 40" in run.recipe.yaml()
     found = package.evaluate(run, data={"test": data["test"]}, verbose=False)
-    assert found["metrics"] == run.metrics
-    assert found["count"] == 16
-    assert "test/loss" in found["resolutions"]["16"]
+    assert found.metrics == run.metrics
+    assert found.count == 16
+    assert "test/loss" in found.find("16").metrics
 
     for words in (["eval", run.path], ["fit", run.path / "recipe.yaml"]):
         code, _, told = zoo(*words)
@@ -370,6 +370,6 @@ def test_a_diagnosis_shows_its_page(data):
     found = package.diagnose(run, samples=1, data={"test": data["test"]}, verbose=False)
     assert found.path == run.path / "diagnosis.html"
     assert "srcdoc=" in found._repr_html_()
-    assert found.report.runs[0].metrics == package.evaluate(run, data=data)["metrics"]
+    assert found.report.runs[0].metrics == package.evaluate(run, data=data).metrics
     with pytest.raises(package.RecipeError, match="smaples: unknown option"):
         package.diagnose(run, smaples=1)

@@ -1,5 +1,6 @@
 """What a diagnosis and its kin say of runs that are damaged, stopped, or cannot be read or written."""
 
+import json
 import math
 import shutil
 import signal
@@ -102,17 +103,37 @@ def refused(*given, **more):
 
 
 def test_what_lies_beside_any_run_is_read_before_long_work(run, copy, zoo, untested):
-    (copy / "evaluation.json").write_text('{"checkpoint": "best.ckpt", "lengths": {"8": {}}}')
+    (copy / "evaluation.json").write_text('{"checkpoint": "best.ckpt", "conditions": [{}]}')
     code, _, message = zoo("diagnose", run, copy, CPU)
     assert code == 4
-    assert "evaluation.json: not as zoo writes it, it has no key size" in message
+    assert "evaluation.json: not as zoo writes it, it has no key metrics" in message
+
+
+WITHOUT_SIZES = {
+    "recipe": "lm_rope",
+    "checkpoint": "best.ckpt",
+    "data": "text",
+    "count": 1,
+    "metrics": {"test/loss": 1.0},
+    "trained_size": [16],
+    "conditions": [
+        {
+            "name": "trained",
+            "kind": "trained",
+            "size": [16],
+            "extrapolation": None,
+            "data_variant": None,
+            "metrics": {"test/loss": 1.0},
+        }
+    ],
+}
 
 
 @pytest.mark.parametrize("content", ["", "nonsense\n"])
 def test_metrics_of_which_nothing_can_be_drawn_are_told_of(content, copy, zoo, caplog, monkeypatch):
     caplog.set_level("INFO", "zoo")
     (copy / "metrics.csv").write_text(content)
-    (copy / "evaluation.json").write_text('{"checkpoint": "best.ckpt"}')
+    (copy / "evaluation.json").write_text(json.dumps(WITHOUT_SIZES))
     assert zoo("diagnose", copy, "limit=1", "controls=false", CPU)[0] == 0
     left = [
         line.split(":")[0].split("/")[-1]

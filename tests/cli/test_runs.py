@@ -89,8 +89,9 @@ def test_eval_at_other_resolutions_draws_a_figure(trained, zoo):
     code, out, _ = zoo("eval", run, "evaluate.resolutions=[16,24,32]", "--json")
     found = json.loads(out)
     assert code == 0
-    assert list(found["resolutions"]) == ["16", "24", "32"]
-    assert found["resolutions"]["16"] == result["metrics"]
+    metrics = {one["name"]: one["metrics"] for one in found["conditions"]}
+    assert list(metrics) == ["trained", "16", "24", "32"]
+    assert metrics["16"] == result["metrics"]
     assert (run / "resolutions.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -98,7 +99,7 @@ def test_eval_prints_a_table(trained, zoo):
     run, result = trained
     _, out, _ = zoo("eval", run, "evaluate.resolutions=[24]")
     assert f"{result['metrics']['test/accuracy']:.4f}" in out
-    assert "24 x 24" in out
+    assert "24 pixels" in out
 
 
 @pytest.mark.parametrize("place", ["", "last", "best", "checkpoints/last.ckpt"])

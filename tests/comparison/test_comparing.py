@@ -72,10 +72,10 @@ def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
     assert learned.flags == (Flag("parameters", "256 more parameters than none"),)
     cell = learned.cells[1]
     assert cell.metrics[""] == json.loads(Path("c/cells/learned-1/end.json").read_text())["metrics"]
-    assert (
-        cell.metrics["24"]
-        == json.loads(Path("c/cells/learned-1/measured.json").read_text())["resolutions"]["24"]
-    )
+    measured = json.loads(Path("c/cells/learned-1/measured.json").read_text())["conditions"]
+    assert {"trained": cell.metrics[""], "24": cell.metrics["24"]} == {
+        one["name"]: one["metrics"] for one in measured
+    }
     assert cell.steps == 6
     assert cell.backends == ("sdpa",)
     assert cell.flops

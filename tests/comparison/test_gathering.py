@@ -11,6 +11,7 @@ from zoo.comparison.results import TRAINED, Axis
 from zoo.comparison.text import describe_conditions, name_condition
 from zoo.errors import DataError
 from zoo.launch.executor import STATE, make_run_dir, read_state, write_state
+from zoo.run.conditions import Condition
 
 LOSS = "test/loss"
 
@@ -59,18 +60,25 @@ def collect(tmp_path):
     return made
 
 
-def loss(value):
-    return {LOSS: value}
+def make_evaluation(trained_size, *conditions):
+    measured = [(Condition("trained", "trained", tuple(trained_size)), 1.0), *conditions]
+    return {
+        "trained_size": trained_size,
+        "conditions": [
+            {**condition.to_dict(), "metrics": {LOSS: value}} for condition, value in measured
+        ],
+    }
 
 
 def test_all_kinds_of_places_are_told(collect):
-    evaluation = {
-        "trained": 64,
-        "size": 64,
-        "lengths": {"64": loss(1.0), "256": loss(2.0)},
-        "data_variants": {"sparse": loss(3.0), "256": loss(4.0)},
-        "extrapolation": {"none": {"256": loss(2.0)}, "yarn": {"256": loss(1.5)}},
-    }
+    evaluation = make_evaluation(
+        [64],
+        (Condition("64", "size", (64,)), 1.0),
+        (Condition("256", "size", (256,)), 2.0),
+        (Condition("sparse", "data_variant", data_variant="sparse"), 3.0),
+        (Condition("variant 256", "data_variant", data_variant="256"), 4.0),
+        (Condition("256 by yarn", "extrapolation", (256,), "yarn"), 1.5),
+    )
     found = collect(plan(), {"none-0": evaluation, "rope-0": evaluation})
     assert found.condition_kinds == {
         "256": "lengths",
@@ -95,10 +103,10 @@ def test_all_kinds_of_places_are_told(collect):
 
 
 def test_sizes_of_training_that_vary_are_places_like_others(collect):
-    sizes = {"16": {LOSS: 1.0}, "24": {LOSS: 2.0}}
+    sizes = ((Condition("16", "size", (16, 16)), 1.0), (Condition("24", "size", (24, 24)), 2.0))
     evaluations = {
-        "none-0": {"trained": 16, "resolutions": sizes},
-        "rope-0": {"trained": 24, "resolutions": sizes},
+        "none-0": make_evaluation([16, 16], *sizes),
+        "rope-0": make_evaluation([24, 24], *sizes),
     }
     found = collect(plan(training_size=""), evaluations)
     assert found.conditions == (TRAINED, "16", "24")
@@ -107,7 +115,9 @@ def test_sizes_of_training_that_vary_are_places_like_others(collect):
 
 
 def test_where_windows_slide_one_value_stands_at_each_size(collect):
-    evaluation = {"trained": 64, "lengths": {"64": loss(0.9), "128": loss(0.8)}}
+    evaluation = make_evaluation(
+        [64], (Condition("64", "size", (64,)), 0.9), (Condition("128", "size", (128,)), 0.8)
+    )
     found = collect(plan(stride=16), {"none-0": evaluation, "rope-0": evaluation})
     assert found.conditions == (TRAINED, "64", "128")
     (chart,) = by_size(found)
@@ -116,9 +126,11 @@ def test_where_windows_slide_one_value_stands_at_each_size(collect):
 
 def test_a_failed_evaluation_leaves_what_training_reached(collect):
     found = collect(
-        plan(), {"none-0": {"trained": 64, "lengths": {"256": loss(2.0)}}}, now="failed"
+        plan(),
+        {"none-0": make_evaluation([64], (Condition("256", "size", (256,)), 2.0))},
+        now="failed",
     )
-    assert found.variants[0].cells[0].metrics == {TRAINED: loss(1.0)}
+    assert found.variants[0].cells[0].metrics == {TRAINED: {LOSS: 1.0}}
     assert found.conditions == (TRAINED,)
     assert found.variants[1].cells[0].metrics == {}
 

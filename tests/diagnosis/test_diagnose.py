@@ -174,7 +174,7 @@ def test_a_report_tells_what_it_is_of(runs, reports):
 
 def test_metrics_are_those_of_an_evaluation(runs):
     (run,) = build_report([str(runs / "digits"), "controls=false"])[0].runs
-    assert run.metrics == evaluate(str(runs / "digits"), [])["metrics"]
+    assert run.metrics == evaluate(str(runs / "digits"), []).metrics
     assert [control.name for control in run.controls] == ["as they are"]
 
 

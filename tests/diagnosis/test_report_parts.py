@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from zoo.diagnostics.capture import capture_model
 from zoo.diagnostics.encoding_panels import draw_encodings, list_reported_panels
 from zoo.diagnostics.position_ablation import CHANGES, change_positions
 from zoo.diagnostics.token_layout import choose_cells, decode_pieces, find_layout, to_pictures
+from zoo.evaluation.results import Evaluation, Measurement
+from zoo.run.conditions import Condition
 
 # what is shown
 
@@ -254,17 +257,32 @@ def test_what_was_measured_of_attention_has_a_line_for_each_layer():
 
 
 def test_an_evaluation_at_other_lengths_is_drawn_with_its_own():
-    swept = {
-        "64": {"test/loss": 3.0, "position_losses": [9.0, None, 2.0]},
-        "16": {"test/loss": 2.0},
-        "128": {"refused": "no"},
-    }
-    result = {"metrics": {"test/loss": 1.0}, "size": 32, "lengths": swept}
-    loss, place = draw_extrapolation(result, 32)
+    def measure(length, loss, windows="", **more):
+        condition = Condition(str(length), "size", (length,))
+        metrics = {} if loss is None else {"test/loss": loss}
+        return Measurement(condition=condition, metrics=metrics, windows=windows, **more)
+
+    def draw(own, windows):
+        sizes = (
+            measure(64, 3.0, windows, position_losses=(9.0, None, 2.0)),
+            measure(16, 2.0, windows),
+            measure(128, None, refused="no"),
+        )
+        first = measure(32, 1.0, own)
+        evaluation = Evaluation(
+            recipe="",
+            checkpoint=Path("best.ckpt"),
+            data="",
+            count=1,
+            trained_size=(32,),
+            conditions=(first, *sizes),
+        )
+        return draw_extrapolation(evaluation)
+
+    loss, position = draw("", "")
     assert loss.x_values.tolist() == [16, 32, 64]
     assert loss.lines["test/loss"].tolist() == [2, 1, 3]
     assert "refused at 128" in loss.caption
-    assert place.x_values.tolist() == [0, 2]
-    slid = {size: {"windows": "sliding", **found} for size, found in swept.items()}
-    loss, _ = draw_extrapolation({**result, "windows": "side by side", "lengths": slid}, 32)
+    assert position.x_values.tolist() == [0, 2]
+    loss, _ = draw("side by side", "sliding")
     assert loss.x_values.tolist() == [16, 64]

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from signal import SIGTERM
 
@@ -17,9 +18,11 @@ from zoo.data.vision import Augmentation
 from zoo.errors import Stopped
 from zoo.evaluation.evaluate import RESULT
 from zoo.evaluation.report import _average, plot_by_size
+from zoo.evaluation.results import Evaluation, Measurement
 from zoo.models.decoder import Decoder
 from zoo.options import Choice
 from zoo.run.build import build_data
+from zoo.run.conditions import Condition
 from zoo.run.fit import fit
 
 FLIPFLOP = [*LANGUAGE, "data.train=64", "data.val=16", "data.test=32"]
@@ -42,28 +45,32 @@ def evaluated(zoo):
     def run(*arguments):
         code, out, message = zoo("eval", *arguments, "--json")
         assert code == 0, message
-        return json.loads(out)
+        return Evaluation.from_dict(json.loads(out))
 
     return run
+
+
+def list_names(result):
+    return [one.condition.name for one in result.conditions]
+
+
+def read_result(run):
+    return Evaluation.from_dict(json.loads((run / RESULT).read_text()))
 
 
 def test_rules_are_tried_at_each_length_past_training(runs, evaluated, zoo):
     overrides = ["evaluate.lengths=[0.5x,1x,2x,48]", "evaluate.extrapolation=[none,linear,yarn]"]
     found = evaluated(runs / "rope", *overrides)
-    assert [*found["lengths"]] == ["8", "16", "32", "48"]
-    assert [*found["extrapolation"]] == ["none", "linear", "yarn"]
-    assert all([*sizes] == ["32", "48"] for sizes in found["extrapolation"].values())
-    assert found["extrapolation"]["none"]["32"] == found["lengths"]["32"]
-    assert (
-        len({found["extrapolation"][rule]["32"]["test/loss"] for rule in found["extrapolation"]})
-        == 3
-    )
+    by_method = ["32 by linear", "48 by linear", "32 by yarn", "48 by yarn"]
+    assert list_names(found) == ["trained", "8", "16", "32", "48", *by_method]
+    at_32 = ("32", "32 by linear", "32 by yarn")
+    assert len({found.find(name).metrics["test/loss"] for name in at_32}) == 3
     scaling = "model.encoding.0.scaling={rule: yarn, factor: 2}"
-    alone = evaluated(runs / "rope", "evaluate.lengths=[32]", scaling)["lengths"]["32"]
-    assert found["extrapolation"]["yarn"]["32"] == alone
-    assert (found["size"], found["trained"]) == (16, 16)
+    alone = evaluated(runs / "rope", "evaluate.lengths=[32]", scaling).find("32")
+    assert replace(found.find("32 by yarn"), condition=alone.condition) == alone
+    assert found.conditions[0].condition.size == found.trained_size == (16,)
     _, out, _ = zoo("eval", runs / "rope", *overrides)
-    assert "\n  32 tokens, yarn  " in out
+    assert "\n  32 tokens by yarn  " in out
     assert "none" not in out
     assert "\nwindows: side by side\n" in out
 
@@ -72,7 +79,8 @@ def test_a_learned_table_is_read_past_its_end_by_resampling(runs, evaluated):
     found = evaluated(
         runs / "learned", "evaluate.lengths=[2x]", "evaluate.extrapolation=[resample]"
     )
-    assert [*found["lengths"]["32"]] == ["refused"]
+    assert found.find("32").refused
+    assert not found.find("32").metrics
     task = load(runs / "learned")
     table = task.model.encoding["learned"].table.detach()
     long = F.interpolate(
@@ -95,7 +103,7 @@ def test_a_learned_table_is_read_past_its_end_by_resampling(runs, evaluated):
     expected = torch.cat(losses).sum() / sum(
         (batch.targets >= 0).sum() for batch in data.test_dataloader()
     )
-    assert found["extrapolation"]["resample"]["32"]["test/loss"] == pytest.approx(
+    assert found.find("32 by resample").metrics["test/loss"] == pytest.approx(
         expected.item(), rel=1e-5
     )
 
@@ -108,8 +116,8 @@ def zoo_context():
 
 def test_sliding_windows_are_each_window_by_itself(runs, evaluated):
     """One window after another, each token asked by the last window that a literal loop has it at the end of."""
-    found = evaluated(runs / "rope", "evaluate.lengths=[2x]", "evaluate.stride=5")["lengths"]["32"]
-    assert found["windows"] == "sliding by 5, the last 5 tokens of each are targets"
+    found = evaluated(runs / "rope", "evaluate.lengths=[2x]", "evaluate.stride=5").find("32")
+    assert found.windows == "sliding by 5, the last 5 tokens of each are targets"
     task = load(runs / "rope")
     data = build_data(recipe(runs / "rope" / "recipe.yaml"))
     data.adopt_spec(task.spec)
@@ -128,25 +136,27 @@ def test_sliding_windows_are_each_window_by_itself(runs, evaluated):
                 count[place] += 1
         covered, start = start + 32, start + 5
     assert count.sum() == len(text) - 1
-    assert found["test/loss"] == pytest.approx((nats.sum() / count.sum()).item(), rel=1e-5)
-    assert found["test/accuracy"] == pytest.approx((right.sum() / count.sum()).item())
-    assert found["position_losses"] == pytest.approx((nats / count).tolist(), rel=1e-4)
-    assert found["position_accuracies"] == pytest.approx((right / count).tolist())
-    assert found["position_counts"] == count.tolist()
+    assert found.metrics["test/loss"] == pytest.approx((nats.sum() / count.sum()).item(), rel=1e-5)
+    assert found.metrics["test/accuracy"] == pytest.approx((right.sum() / count.sum()).item())
+    assert found.position_losses == pytest.approx((nats / count).tolist(), rel=1e-4)
+    assert found.position_accuracies == pytest.approx((right / count).tolist())
+    assert found.position_counts == tuple(count.tolist())
 
 
 def test_variants_change_options_of_the_data(runs, evaluated):
     found = evaluated(runs / "flipflop", SPARSE, "evaluate.lengths=[2x]")
-    assert [*found["data_variants"]] == ["sparse", "dense", "long"]  # dense is the recipe's own
-    alone = evaluated(runs / "flipflop", "data.ignore=0.98")["metrics"]
-    assert {name: found["data_variants"]["sparse"][name] for name in alone} == alone
-    assert found["data_variants"]["sparse"]["test/loss"] != found["metrics"]["test/loss"]
-    long, doubled = found["data_variants"]["long"], found["lengths"]["32"]  # in other batches
+    # dense is the recipe's own
+    assert list_names(found) == ["trained", "32", "sparse", "dense", "long"]
+    alone = evaluated(runs / "flipflop", "data.ignore=0.98").metrics
+    assert found.find("sparse").metrics == alone
+    assert alone["test/loss"] != found.metrics["test/loss"]
+    # the same samples in other batches
+    long, doubled = found.find("long").metrics, found.find("32").metrics
     assert long["test/loss"] == pytest.approx(doubled["test/loss"], rel=1e-5)
-    assert "windows" not in found
+    assert not any(one.windows for one in found.conditions)
     only = evaluated(runs / "flipflop", SPARSE, "evaluate.lengths=null")
-    assert only["data_variants"] == found["data_variants"]
-    assert Path(only["figure"]).name == "data_variants.png"
+    assert only.conditions[1:] == found.conditions[2:]
+    assert only.figure.name == "data_variants.png"
 
 
 def test_a_variant_may_change_an_option_of_several_words():
@@ -158,21 +168,19 @@ def test_a_variant_may_change_an_option_of_several_words():
 def test_images_of_other_shapes_are_measured(runs, evaluated, zoo):
     overrides = ["evaluate.resolutions=[16,8x32,1.5x]", "evaluate.extrapolation=[linear]"]
     found = evaluated(runs / "axial", *overrides)
-    assert [*found["resolutions"]] == ["16", "8x32", "24"]
-    assert [*found["extrapolation"]["linear"]] == ["8x32", "24"]
-    assert found["resolutions"]["16"] == found["metrics"]
-    assert found["shown"] == "each side resized to its own length, bilinearly"
+    names = ["trained", "16", "8x32", "24", "8x32 by linear", "24 by linear"]
+    assert list_names(found) == names
+    assert found.find("16").metrics == found.metrics
+    assert found.resizing == "each side resized to its own length, bilinearly"
     alone = evaluated(
         runs / "axial", "evaluate.resolutions=[8x32]", "model.encoding.0.coordinates=interpolated"
     )
-    assert (
-        alone["resolutions"]["8x32"]
-        == found["extrapolation"]["linear"]["8x32"]
-        != found["resolutions"]["8x32"]
-    )
+    interpolated = alone.find("8x32").metrics
+    assert interpolated == found.find("8x32 by linear").metrics
+    assert interpolated != found.find("8x32").metrics
     _, out, _ = zoo("eval", runs / "axial", *overrides)
-    assert re.search(r"^ *8 x 32  +0", out, re.MULTILINE)
-    assert re.search(r"^ *8 x 32, linear  +0", out, re.MULTILINE)
+    assert re.search(r"^ *8x32 pixels  +0", out, re.MULTILINE)
+    assert re.search(r"^ *8x32 pixels by linear  +0", out, re.MULTILINE)
 
 
 def test_what_is_trained_stays_so_where_the_data_are_resized(runs, evaluated):
@@ -182,13 +190,15 @@ def test_what_is_trained_stays_so_where_the_data_are_resized(runs, evaluated):
         "evaluate.resolutions=[2x]",
         "evaluate.extrapolation=[linear]",
     )
-    assert (found["size"], found["trained"]) == (24, 16)
+    assert found.trained_size == (16, 16)
+    assert found.conditions[0].condition.size == (24, 24)
     alone = evaluated(
         runs / "axial", "evaluate.resolutions=[24,32]", "evaluate.extrapolation=[linear]"
     )
-    assert found["metrics"] == alone["resolutions"]["24"]
-    assert found["resolutions"] == {"32": alone["resolutions"]["32"]}
-    assert found["extrapolation"] == {"linear": {"32": alone["extrapolation"]["linear"]["32"]}}
+    assert list_names(found) == ["trained", "32", "32 by linear"]
+    assert found.metrics == alone.find("24").metrics
+    for name in ("32", "32 by linear"):
+        assert found.find(name) == alone.find(name)
 
 
 @pytest.fixture
@@ -220,18 +230,13 @@ def beyond(monkeypatch):
 def test_too_little_memory_at_one_length_is_told_and_stops_no_other(error, runs, evaluated, beyond):
     beyond(error)
     found = evaluated(runs / "rope", "evaluate.lengths=[2x,48,64]", "evaluate.extrapolation=[yarn]")
-    assert (
-        found["lengths"]["48"]
-        == found["extrapolation"]["yarn"]["48"]
-        == {"refused": "out of memory"}
-    )
-    assert all(
-        "test/loss" in sizes[size]
-        for sizes in (found["lengths"], found["extrapolation"]["yarn"])
-        for size in ("32", "64")
-    )
-    assert json.loads((runs / "rope" / RESULT).read_text()) == found
-    assert "partial" not in found
+    for name in ("48", "48 by yarn"):
+        assert found.find(name).refused == "out of memory"
+        assert not found.find(name).metrics
+    for name in ("32", "64", "32 by yarn", "64 by yarn"):
+        assert "test/loss" in found.find(name).metrics
+    assert read_result(runs / "rope") == found
+    assert not found.partial
 
 
 def test_what_was_measured_before_a_signal_is_kept(runs, zoo, beyond):
@@ -243,49 +248,57 @@ def test_what_was_measured_before_a_signal_is_kept(runs, zoo, beyond):
         f"stopped by SIGTERM while testing; {runs / 'rope' / RESULT} has the results so far"
         in message
     )
-    kept = json.loads((runs / "rope" / RESULT).read_text())
-    assert kept["partial"] is True
-    assert [*kept["lengths"]] == ["32"]
-    assert (kept["size"], kept["trained"]) == (16, 16)
+    kept = read_result(runs / "rope")
+    assert kept.partial
+    assert list_names(kept) == ["trained", "32"]
 
 
 def test_a_figure_that_fails_loses_no_number(runs, zoo, monkeypatch):
     monkeypatch.setattr("zoo.evaluation.report.save_figure", lambda *arguments: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         zoo("eval", runs / "rope", "evaluate.lengths=[3x]")
-    kept = json.loads((runs / "rope" / RESULT).read_text())
-    assert [*kept["lengths"]] == ["48"]
-    assert "partial" not in kept
+    kept = read_result(runs / "rope")
+    assert list_names(kept) == ["trained", "48"]
+    assert not kept.partial
 
 
-def points(result, kind, trained):
-    """{label: [(size, value)]} that a figure of sizes has."""
-    chart = plot_by_size("", result, kind, "test/accuracy", trained)
+def collect_points(result, unit):
+    """Return {label: [(size, value)]} of a figure of sizes."""
+    chart = plot_by_size(result, unit, "test/accuracy")
     return {
         line.label: [*zip(line.x.tolist(), line.y.tolist(), strict=True)] for line in chart.lines
     }
 
 
-def test_sliding_windows_and_others_are_no_curve():
-    def found(value, windows):
-        return {"test/accuracy": value, "windows": windows}
+def make_evaluation(trained_size, *measured):
+    return Evaluation(
+        recipe="",
+        checkpoint=Path("best.ckpt"),
+        data="",
+        count=1,
+        trained_size=trained_size,
+        conditions=measured,
+    )
 
-    plain = {"size": 16, "metrics": {"test/accuracy": 0.9}, "windows": "side by side"}
-    alike = plain | {"lengths": {"32": found(0.5, "side by side")}}
-    slid = plain | {
-        "lengths": {"32": found(0.5, "sliding by 4, the last 4 asked"), "64": {"refused": "no"}}
-    }
-    assert points(alike, "lengths", 16)["as it is"] == [(16.0, 0.9), (32.0, 0.5)]
-    assert points(slid, "lengths", 16)["as it is"] == [(32.0, 0.5)]
+
+def make_measurement(size, accuracy, windows="", kind="size"):
+    condition = Condition(str(size[0]), kind, size)
+    return Measurement(condition=condition, metrics={"test/accuracy": accuracy}, windows=windows)
+
+
+def test_sliding_windows_and_others_are_no_curve():
+    trained = make_measurement((16,), 0.9, "side by side", "trained")
+    refused = Measurement(condition=Condition("64", "size", (64,)), refused="no")
+    aligned = make_evaluation((16,), trained, make_measurement((32,), 0.5, "side by side"))
+    slid = make_evaluation((16,), trained, make_measurement((32,), 0.5, "sliding by 4"), refused)
+    assert collect_points(aligned, "tokens")["as it is"] == [(16.0, 0.9), (32.0, 0.5)]
+    assert collect_points(slid, "tokens")["as it is"] == [(32.0, 0.5)]
 
 
 def test_training_on_images_that_are_no_squares_is_no_place_among_squares():
-    result = {
-        "size": 16,
-        "metrics": {"test/accuracy": 0.9},
-        "resolutions": {"32": {"test/accuracy": 0.5}},
-    }
-    assert [*points(result, "resolutions", "16x32").values()] == [[(16.0, 0.9), (32.0, 0.5)]]
+    trained = make_measurement((16, 16), 0.9, kind="trained")
+    result = make_evaluation((16, 32), trained, make_measurement((32, 32), 0.5))
+    assert [*collect_points(result, "pixels").values()] == [[(16.0, 0.9), (32.0, 0.5)]]
 
 
 WRONG = {

@@ -9,6 +9,7 @@ import torch
 from tiny import LANGUAGE, LETTERS, language
 
 from zoo.evaluation import report
+from zoo.evaluation.results import Evaluation
 from zoo.run.fit import fit
 
 FLIPFLOP = [*LANGUAGE, "data.train=64", "data.val=16", "data.test=16"]
@@ -43,7 +44,7 @@ def evaluated(zoo):
     def run(*arguments):
         code, out, message = zoo("eval", *arguments, "--json")
         assert code == 0, message
-        return json.loads(out)
+        return Evaluation.from_dict(json.loads(out))
 
     return run
 
@@ -131,8 +132,8 @@ def test_the_digest_tells_one_text_from_another(train, zoo, tmp_path):
 def test_eval_gives_what_training_ended_with(recipe, overrides, train, evaluated):
     run, result = train(recipe, *overrides)
     found = evaluated(run)
-    assert found["metrics"] == result["metrics"]
-    assert found["count"] == result["count"]
+    assert found.metrics == result["metrics"]
+    assert found.count == result["count"]
 
 
 # lengths
@@ -142,10 +143,10 @@ def test_eval_at_lengths_tells_each_place_and_draws_a_figure(train, evaluated):
     run, result = train("lm_rope")
     found = evaluated(run, "evaluate.lengths=[8,16,32]")
     for length in (8, 16, 32):
-        assert result["metrics"].keys() < found["lengths"][str(length)].keys()
-        assert len(found["lengths"][str(length)]["position_losses"]) == length
-    assert {name: found["lengths"]["16"][name] for name in result["metrics"]} == result["metrics"]
-    assert Path(found["figure"]) == run / "lengths.png"
+        assert result["metrics"].keys() == found.find(str(length)).metrics.keys()
+        assert len(found.find(str(length)).position_losses) == length
+    assert found.find("16").metrics == result["metrics"]
+    assert found.figure == run / "lengths.png"
     assert (run / "lengths.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -154,31 +155,31 @@ def test_eval_at_lengths_tells_each_place_and_draws_a_figure(train, evaluated):
 )
 def test_other_models_are_measured_at_lengths_too(recipe, overrides, train, evaluated):
     found = evaluated(train(recipe, *overrides)[0], "evaluate.lengths=[8,32]")
-    assert [found["lengths"][length]["test/loss"] > 0 for length in ("8", "32")] == [True, True]
-    assert Path(found["figure"]).is_file()
+    assert all(found.find(length).metrics["test/loss"] > 0 for length in ("8", "32"))
+    assert found.figure.is_file()
 
 
 def test_a_table_of_positions_refuses_what_is_past_it(train, evaluated, zoo):
     run, result = train("lm_learned")
-    found = evaluated(run, "evaluate.lengths=[32,8,16]")["lengths"]
-    assert list(found["32"]) == ["refused"]
-    assert "past the table of 16 positions" in found["32"]["refused"]
-    assert found["16"]["test/loss"] == result["metrics"]["test/loss"]
+    found = evaluated(run, "evaluate.lengths=[32,8,16]")
+    assert not found.find("32").metrics
+    assert "past the table of 16 positions" in found.find("32").refused
+    assert found.find("16").metrics["test/loss"] == result["metrics"]["test/loss"]
     _, out, _ = zoo("eval", run, "evaluate.lengths=[32,8]")
     assert "32 tokens: refused: position 31" in out
     assert "\n8 tokens" in out
 
 
 def test_a_length_that_the_text_does_not_have_is_refused(train, evaluated):
-    found = evaluated(train("lm_rope")[0], "evaluate.lengths=[8,500]")["lengths"]
-    assert "needs 501" in found["500"]["refused"]
-    assert found["8"]["test/loss"] > 0
+    found = evaluated(train("lm_rope")[0], "evaluate.lengths=[8,500]")
+    assert "needs 501" in found.find("500").refused
+    assert found.find("8").metrics["test/loss"] > 0
 
 
 def test_with_a_stride_only_the_last_places_are_asked(train, evaluated):
     run, _ = train("lm_rope")
-    found = evaluated(run, "evaluate.lengths=[16]", "evaluate.stride=4")["lengths"]["16"]
-    whole = evaluated(run)["metrics"]
+    found = evaluated(run, "evaluate.lengths=[16]", "evaluate.stride=4").find("16").metrics
+    whole = evaluated(run).metrics
     assert found["test/loss"] != whole["test/loss"]
     assert found["test/loss"] == pytest.approx(whole["test/loss"], rel=0.05)
 
@@ -186,11 +187,13 @@ def test_with_a_stride_only_the_last_places_are_asked(train, evaluated):
 def test_a_figure_marks_the_length_of_training_whatever_the_data(train, evaluated, monkeypatch):
     run, _ = train("lm_rope")
     sizes = []
-    monkeypatch.setattr(
-        report, "save_figure", lambda recipe, result, run, trained: sizes.append(trained)
-    )
+
+    def note_size(result, run):
+        sizes.append(result.trained_size)
+
+    monkeypatch.setattr(report, "save_figure", note_size)
     evaluated(run, "data.length=32", "evaluate.lengths=[8]")
-    assert sizes == [16]
+    assert sizes == [(16,)]
 
 
 # other texts
@@ -201,9 +204,9 @@ def test_another_text_is_read_with_the_vocabulary_of_training(train, evaluated, 
     found = evaluated(
         train("lm_rope")[0], "data.name=text", f"data.files=[{tmp_path / 'song.txt'}]"
     )
-    assert found["count"] == 5
-    assert found["metrics"]["test/loss"] > 0
-    assert found["data"].startswith("text ")
+    assert found.count == 5
+    assert found.metrics["test/loss"] > 0
+    assert found.data.startswith("text ")
 
 
 def test_characters_that_training_did_not_have_are_named(train, zoo, tmp_path):

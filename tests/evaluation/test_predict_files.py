@@ -323,7 +323,7 @@ def test_a_run_is_measured_on_other_images_of_as_many_classes(runs, zoo, tmp_pat
         "eval", runs / "photos", "data.path=more", "evaluate.resolutions=[8,16]", "--json"
     )
     assert code == 0, message
-    assert json.loads(out)["resolutions"].keys() == {"8", "16"}
+    assert [one["name"] for one in json.loads(out)["conditions"]] == ["trained", "8", "16"]
     code, _, message = zoo("eval", runs / "photos", "data.path=three")
     assert code == 2
     assert "data.classes: 3 classes, but the model was trained with 4" in message

@@ -46,9 +46,10 @@ def test_texts_with_labels_are_measured_at_other_lengths(calm, zoo):
     code, out, message = zoo("eval", calm / "run", *overrides)
     assert code == 0, message
     found = json.loads(out)
-    assert found["lengths"].keys() == {"4", "8"}
-    assert found["lengths"]["8"] == found["metrics"]
-    assert found["lengths"]["4"]["test/loss"] != found["metrics"]["test/loss"]
+    metrics = {one["name"]: one["metrics"] for one in found["conditions"]}
+    assert metrics.keys() == {"trained", "4", "8"}
+    assert metrics["8"] == metrics["trained"] == found["metrics"]
+    assert metrics["4"]["test/loss"] != found["metrics"]["test/loss"]
 
 
 def test_a_run_on_labelled_texts_reads_as_many_classes(calm, zoo):

@@ -24,7 +24,7 @@ def train() -> float:
     run = zoo.fit("vit_comrope", {"model.dim": 96, "trainer.max_epochs": 1})
     accuracy: float = run.metrics["test/accuracy"]
     losses = [row["train/loss"] for row in run.history() if "train/loss" in row]
-    measured = zoo.evaluate(run, resolutions=[16, 24])
+    measured = zoo.evaluate(run, resolutions=[16, 24]).metrics
     print(run.path, len(losses), measured)
     model = zoo.load(run)
     print(model.predict(torch.zeros(1, 1, 16, 16), top=3)[0]["label"])

@@ -55,6 +55,5 @@ def test_eval_builds_one_data_module_for_each_evaluated_variant(built, tiny):
     given += ["evaluate.data_variants={turned: {rotation: 90}}"]
     built.clear()
     found = evaluate("run", given)
-    variants = [name for kind in ("resolutions", "data_variants") for name in found[kind]]
-    assert len(variants) == 3
-    assert built == {L.Trainer: 1, DataModule: 1 + len(variants)}
+    assert len(found.conditions) == 4
+    assert built == {L.Trainer: 1, DataModule: 4}

@@ -12,6 +12,7 @@ from several import run, slurm, torchrun
 
 from zoo.data.vision import ImageDecoder
 from zoo.evaluation.evaluate import evaluate
+from zoo.evaluation.results import Evaluation
 from zoo.run import checkpoint
 from zoo.run.callbacks.guards import FiniteGuard, StopOnSignal
 from zoo.run.fit import fit
@@ -168,13 +169,16 @@ def test_evaluation_counts_each_sample_once(still):
     one = evaluate("one", given)
 
     def work(rank):
-        Path(f"result-{rank}.json").write_text(json.dumps(evaluate("one", given)))
+        result = evaluate("one", given)
+        plain = None if result is None else result.to_dict()
+        Path(f"result-{rank}.json").write_text(json.dumps(plain))
 
     assert run(2, work) == [0, 0], logs()
-    two, none = results()
-    assert none is None
-    assert two["metrics"] == pytest.approx(one["metrics"], abs=1e-6)
-    assert two["resolutions"]["8"] == pytest.approx(one["resolutions"]["8"], abs=1e-6)
+    first, second = results()
+    assert second is None
+    two = Evaluation.from_dict(first)
+    for name in ("trained", "8"):
+        assert two.find(name).metrics == pytest.approx(one.find(name).metrics, abs=1e-6)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])

@@ -6,7 +6,6 @@ They do what the command line does, with the same numbers and errors.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import tempfile
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from zoo.data.base import Datasets
     from zoo.data.spec import DataSpec
+    from zoo.evaluation.results import Evaluation
 
 log = logging.getLogger("zoo")
 
@@ -158,7 +158,7 @@ def evaluate(
     data_variants: Mapping[str, Mapping[str, Any]] | None = None,
     data: Any = None,
     verbose: bool = True,
-) -> dict[str, Any]:
+) -> Evaluation:
     """Test a checkpoint, also past the length or resolution of training, as `zoo eval` does.
 
     Args:
@@ -174,8 +174,7 @@ def evaluate(
         verbose: Print progress to standard error.
 
     Returns:
-        What `zoo eval --json` prints: recipe, checkpoint, count, metrics, and the metrics by
-        resolution, length, extrapolation method and data variant.
+        The evaluation: `metrics` on the test data, and what was measured under each condition.
 
     Raises:
         RecipeError: An argument is wrong, or the data does not fit the model.
@@ -184,7 +183,6 @@ def evaluate(
     """
     with isolate_process(verbose):
         from zoo.evaluation.evaluate import evaluate as run_evaluation
-        from zoo.reporting.numbers import as_json
 
         datasets = _collect_datasets("zoo.evaluate", data, None)
         chosen = {
@@ -201,7 +199,7 @@ def evaluate(
             problem = "an evaluation in several processes returns nothing to Python"
             remedy = "leave trainer.devices out, or run zoo eval"
             raise RecipeError(ConfigIssue("zoo.evaluate", "trainer.devices", problem, remedy))
-        return dict(json.loads(as_json(result)))
+        return result
 
 
 def predict(

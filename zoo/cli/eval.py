@@ -34,4 +34,4 @@ def run(known: argparse.Namespace) -> None:
 
     result = evaluate(known.checkpoint, known.overrides, known.words)
     if result:
-        print(as_json(result) if known.json else table(result))
+        print(as_json(result.to_dict()) if known.json else table(result))

@@ -12,20 +12,12 @@ from typing import Any
 from zoo.comparison.grid import Combination, find_setting, list_combinations
 from zoo.comparison.plan import CELLS, TRIALS, ComparisonPlan, PlannedCell, name_cells, plan_trials
 from zoo.comparison.request import CompareRequest, ParsedRequest, list_trials, load_variant
-from zoo.comparison.results import (
-    ANY_KEY,
-    BY,
-    SIZES,
-    TRAINED,
-    ComparisonCell,
-    ConditionKind,
-    has_shape,
-)
+from zoo.comparison.results import ANY_KEY, TRAINED, ComparisonCell, ConditionKind, has_shape
 from zoo.comparison.tuning import Trial, describe_length, summarize_tuning
 from zoo.config import Recipe
 from zoo.errors import ZooError
 from zoo.launch.executor import Resources, read_state
-from zoo.run import conditions, loggers
+from zoo.run import loggers
 from zoo.run.callbacks.manifest import END, START
 
 # what `zoo eval` measured for the comparison; its own file is overwritten by the next `zoo eval`
@@ -35,7 +27,16 @@ TRIAL = "trial.json"
 
 NUMBER = (int, float)
 NOTHING = type(None)
-CONDITION_SHAPE = {"position_losses": [(*NUMBER, NOTHING)]}
+CONDITION_SHAPE = {
+    "name": str,
+    "kind": str,
+    "size": ([int], NOTHING),
+    "extrapolation": (str, NOTHING),
+    "data_variant": (str, NOTHING),
+    "metrics": {},
+    "refused": str,
+    "position_losses": [(*NUMBER, NOTHING)],
+}
 ENVIRONMENT_SHAPE = {
     "zoo": str,
     "packages": {ANY_KEY: str},
@@ -65,13 +66,7 @@ END_SHAPE = {
     "environment": ENVIRONMENT_SHAPE,
 }
 TRIAL_SHAPE = {"monitor": str, "mode": str, "best": (*NUMBER, NOTHING)}
-MEASURED_SHAPE = {
-    "resolutions": {ANY_KEY: CONDITION_SHAPE},
-    "lengths": {ANY_KEY: CONDITION_SHAPE},
-    "data_variants": {ANY_KEY: CONDITION_SHAPE},
-    "extrapolation": {ANY_KEY: {ANY_KEY: CONDITION_SHAPE}},
-    **CONDITION_SHAPE,
-}
+MEASURED_SHAPE = {"conditions": [CONDITION_SHAPE], "trained_size": [int]}
 
 
 @dataclass(frozen=True)
@@ -113,7 +108,7 @@ def build_cell(
     is_done = state == "done"
     conditions: dict[str, Mapping[str, Any]] = {}
     if is_done:
-        conditions[TRAINED] = files.measured
+        conditions[TRAINED] = next(iter(files.measured.get("conditions", ())), {})
         found = list_conditions(plan, planned, files)
         conditions |= {name: measured for name, (_, measured) in found.items()}
 
@@ -126,7 +121,7 @@ def build_cell(
         if "refused" in measured:
             refused[name] = str(measured["refused"])
         elif name != TRAINED:
-            metrics[name] = _keep_numbers(measured)
+            metrics[name] = _keep_numbers(measured["metrics"])
         if measured.get("position_losses"):
             losses[name] = tuple(measured["position_losses"])
 
@@ -168,29 +163,28 @@ def list_conditions(
     """
     training_size = _find_training_size(plan, planned, files)
     found: dict[str, tuple[ConditionKind, Mapping[str, Any]]] = {}
-    for kind in SIZES:
-        for size, measured in files.measured.get(kind, {}).items():
-            if size != training_size:
-                found[size] = kind, measured
-    for name, measured in files.measured.get("data_variants", {}).items():
-        is_free = name and name not in found
-        found[name if is_free else f"variant {name}"] = "data_variants", measured
-    for method, sizes in files.measured.get("extrapolation", {}).items():
-        if method == conditions.NONE:
-            continue
-        for size, measured in sizes.items():
-            found[f"{size}{BY}{method}"] = "extrapolation", measured
+    for measured in files.measured.get("conditions", ()):
+        name, kind, size = measured["name"], measured["kind"], measured["size"]
+        if kind == "size" and size != training_size:
+            found[name] = "lengths" if len(size) == 1 else "resolutions", measured
+        elif kind == "data_variant":
+            found[name] = "data_variants", measured
+        elif kind == "extrapolation":
+            found[name] = "extrapolation", measured
     return found
 
 
-def _find_training_size(plan: ComparisonPlan, planned: PlannedCell, files: CellFiles) -> str | None:
+def _find_training_size(
+    plan: ComparisonPlan, planned: PlannedCell, files: CellFiles
+) -> list[int] | None:
     """Return the size that was measured in the same way as TRAINED, if there is one.
 
     There is none if windows slide, or if variants were trained at different sizes.
     """
     if not plan.training_size or planned.recipe.get("evaluate", {}).get("stride") is not None:
         return None
-    return str(files.measured.get("trained", files.measured.get("size")))
+    size: list[int] | None = files.measured.get("trained_size")
+    return size
 
 
 def _keep_numbers(found: Mapping[str, Any]) -> dict[str, float]:

@@ -18,14 +18,14 @@ from typing import Any, Literal, Self
 
 from zoo import files
 from zoo.comparison.ranking import collect_values
-from zoo.comparison.results import BY, TRAINED, Comparison, find_direction, has_shape
+from zoo.comparison.results import TRAINED, Comparison, find_direction, has_shape
 from zoo.comparison.statistics import Estimate, compare_named, excludes_zero, measure_noise
 from zoo.config import Recipe
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, OptionError, RecipeError, nearest
 from zoo.reporting.numbers import format_fixed
 from zoo.reporting.tables import format_markdown
 from zoo.run.build import build_data
-from zoo.run.conditions import list_sizes
+from zoo.run.conditions import list_conditions
 from zoo.utils import format_now
 
 log = logging.getLogger("zoo")
@@ -145,14 +145,12 @@ def check_hypotheses(texts: Sequence[str], names: Sequence[str], recipe: Recipe)
 
 def list_planned_conditions(recipe: Recipe) -> list[str]:
     """Return the names of the conditions that a recipe asks for, as results will have them."""
-    evaluate = recipe.evaluate
     try:
-        sizes = [*list_sizes(recipe, build_data(recipe).spec)]
+        found = list_conditions(recipe, build_data(recipe).spec)
     except OptionError:
         # reported with the other issues of the recipe
-        sizes = []
-    methods = [f"{size}{BY}{one}" for size in sizes for one in evaluate.extrapolation or ()]
-    return [*sizes, *(evaluate.data_variants or {}), *methods]
+        return [*(recipe.evaluate.data_variants or {})]
+    return [one.name for one in found if one.kind != "trained"]
 
 
 def _refuse(problem: str, remedy: str) -> RecipeError:

@@ -24,7 +24,7 @@ from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
 from zoo.launch.executor import Resources
 from zoo.run import run_dir
 from zoo.run.build import build_data
-from zoo.run.conditions import list_lengths
+from zoo.run.conditions import choose_data_options, list_conditions
 from zoo.run.machine import describe_machine
 from zoo.utils import WRITE_TEST, check_writable, format_now
 from zoo.version import __version__
@@ -269,8 +269,9 @@ def _describe_size(spec: DataSpec) -> str:
 
 def _describe_windows(recipe: Recipe, spec: DataSpec) -> Iterator[str]:
     """Yield how texts are cut at each length of evaluation."""
-    for sized in list_lengths(recipe, spec).values():
-        if windows := build_data(recipe, **sized.options).windowing:
+    for condition in list_conditions(recipe, spec):
+        options = choose_data_options(recipe, condition)
+        if condition.kind == "size" and (windows := build_data(recipe, **options).windowing):
             yield f"windows {windows}"
 
 

@@ -103,7 +103,7 @@ def run_cell(run: Path) -> None:
         conditions = recipe.evaluate
         if conditions.resolutions or conditions.lengths or conditions.data_variants:
             measured = evaluate(str(run), [f"trainer.accelerator={recipe.trainer.accelerator}"])
-            files.write_json(measured or {}, run / MEASURED)
+            files.write_json(measured.to_dict() if measured else {}, run / MEASURED)
         write_state(run, "done")
 
 

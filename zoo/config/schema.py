@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Literal
@@ -253,11 +253,9 @@ def parse_sides(word: int | str, trained: Sides, key: str) -> Sides:
     return _multiply(word, trained[0], key), _multiply(word, trained[1], key)
 
 
-def format_size(size: int | Sides) -> str:
-    """Write a size as the key of a result: 24, or 16x32 where the sides differ."""
-    if isinstance(size, int) or size[0] == size[1]:
-        return str(size if isinstance(size, int) else size[0])
-    return "x".join(map(str, size))
+def format_size(size: Sequence[int]) -> str:
+    """Write a size as in the names of results: 256, 24, or 16x32 where the sides differ."""
+    return str(size[0]) if len(set(size)) == 1 else "x".join(map(str, size))
 
 
 def _multiply(word: str, trained: int, key: str) -> int:

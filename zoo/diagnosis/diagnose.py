@@ -42,7 +42,7 @@ from zoo.diagnostics.encoding_panels import draw_encodings
 from zoo.diagnostics.position_ablation import CHANGES, Change, change_positions
 from zoo.diagnostics.token_layout import find_layout
 from zoo.errors import ARGUMENT, ConfigIssue, NonFiniteError, OptionError, RecipeError, ZooError
-from zoo.evaluation.evaluate import DEFAULT_OVERRIDES, measure
+from zoo.evaluation.evaluate import DEFAULT_OVERRIDES, measure_metrics
 from zoo.evaluation.generate import choose_device
 from zoo.evaluation.predict import split_paths
 from zoo.options import Count
@@ -333,12 +333,12 @@ def run_controls(
     with StopOnSignal(Processes()) as stop:
         trainer.callbacks += [EvaluationProgress(), stop]  # type: ignore[attr-defined]
         log.info("%s: testing with positions %s", subject.name, AS_THEY_ARE)
-        yield Control(name=AS_THEY_ARE, metrics=measure(trainer, task, data)["metrics"])
+        yield Control(name=AS_THEY_ARE, metrics=measure_metrics(trainer, task, data))
         for name, change in changes.items():
             log.info("%s: testing with positions %s", subject.name, name)
             try:
                 with change_positions(task.model, change):
-                    yield Control(name=name, metrics=measure(trainer, task, data)["metrics"])
+                    yield Control(name=name, metrics=measure_metrics(trainer, task, data))
             except OptionError as error:
                 yield Control(name=name, metrics={}, refused=str(error))
 

@@ -25,6 +25,7 @@ from zoo.diagnostics.position_ablation import CHANGES, Change, change_positions
 from zoo.diagnostics.token_layout import Layout, decode_pieces, to_pictures
 from zoo.errors import DataError, OptionError
 from zoo.evaluation.evaluate import RESULT, adapt_data
+from zoo.evaluation.results import Evaluation
 from zoo.reporting.panel import Curves
 from zoo.run import loggers, run_dir
 from zoo.tasks.base import Task
@@ -184,11 +185,10 @@ def read_saved(checkpoint: Path, stored: Recipe, spec: DataSpec) -> Saved:
     run = run_dir.find_run_dir(checkpoint)
     is_image = isinstance(spec, ImageSpec)
     unit = "patches" if is_image else "tokens"
-    trained = spec.height if isinstance(spec, ImageSpec) else spec.length
     return Saved(
         recipe=_read_recipe(run / "recipe.yaml", checkpoint, stored),
         training=_read_training(run / "metrics.csv", unit),
-        extrapolation=_read_extrapolation(run / RESULT, checkpoint, trained),
+        extrapolation=_read_extrapolation(run / RESULT, checkpoint),
     )
 
 
@@ -207,16 +207,16 @@ def _read_training(file: Path, unit: str) -> tuple[Curves, ...]:
         )
 
 
-def _read_extrapolation(file: Path, checkpoint: Path, trained: int) -> tuple[Curves, ...]:
+def _read_extrapolation(file: Path, checkpoint: Path) -> tuple[Curves, ...]:
     """Read the evaluation of this very checkpoint."""
     if not file.exists():
         return ()
     with _explain_errors(file):
-        result = json.loads(file.read_text(encoding="utf-8"))
-        if Path(result["checkpoint"]).name != checkpoint.name:
-            log.info("%s is of %s, so it is left out", file, result["checkpoint"])
+        result = Evaluation.from_dict(json.loads(file.read_text(encoding="utf-8")))
+        if result.checkpoint.name != checkpoint.name:
+            log.info("%s is of %s, so it is left out", file, result.checkpoint)
             return ()
-        return _log_if_empty(file, training_curves.draw_extrapolation(result, trained))
+        return _log_if_empty(file, training_curves.draw_extrapolation(result))
 
 
 def _log_if_empty(file: Path, curves: tuple[Curves, ...]) -> tuple[Curves, ...]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from zoo.config.schema import format_size
 from zoo.diagnostics.head_metrics import HeadMetric, metrics_by_name
-from zoo.evaluation.report import has_equal_windows
+from zoo.evaluation.report import FILES, find_unit, get_positions
+from zoo.evaluation.results import Evaluation
 from zoo.reporting.panel import Curves
 
 MOST, BINS = 400, 48  # points of a curve; of one whose points are single tokens' losses
@@ -126,90 +127,75 @@ def _thin(values: Sequence[float], most: int = MOST) -> Tensor:
     return torch.stack([part.nanmean() for part in torch.tensor(values).split(run)])
 
 
-def draw_extrapolation(result: Mapping[str, Any], trained: int) -> tuple[Curves, ...]:
-    """Draw the results at other resolutions or lengths; `trained` is the training size."""
-    kinds = [kind for kind in ("resolutions", "lengths") if kind in result]
-    return (
-        *(panel for kind in kinds for panel in _draw_sizes(result, kind, trained)),
-        *_draw_positions(result, trained),
-    )
+def draw_extrapolation(result: Evaluation) -> tuple[Curves, ...]:
+    """Draw the results of an evaluation at other resolutions or lengths."""
+    return *_draw_sizes(result), *_draw_positions(result)
 
 
-def _draw_sizes(result: Mapping[str, Any], kind: str, trained: int) -> Iterator[Curves]:
-    """Draw metrics against size, for the model as it is and with each extrapolation method.
+def _draw_sizes(result: Evaluation) -> Iterator[Curves]:
+    """Draw metrics by size, for the model as it was trained and each extrapolation method.
 
     Images that are not square have no position on such an axis.
     """
-    own = {str(result["size"]): result["metrics"]} if has_equal_windows(result, kind) else {}
-    found = own | result[kind]
-    sizes = {int(size): metrics for size, metrics in found.items() if "x" not in size}
-    refused = sorted(size for size, metrics in sizes.items() if "refused" in metrics)
-    methods = {
-        method: one for method, one in result.get("extrapolation", {}).items() if method != "none"
+    unit = find_unit(result)
+    if not unit:
+        return
+    lines = {
+        method: {int(size): one for size, one in line.items() if "x" not in size}
+        for method, line in result.list_lines().items()
     }
-    x = "resolution in pixels" if kind == "resolutions" else "length in tokens"
-    message = f"Trained at {trained}" + (
+    refused = [size for size, one in lines[""].items() if one.refused]
+    message = f"Trained at {format_size(result.trained_size)}" + (
         f"; refused at {', '.join(map(str, refused))}" if refused else ""
     )
-    for name in result["metrics"]:
-        lines = {
-            name: {size: float(sizes[size][name]) for size in sorted(sizes) if name in sizes[size]}
-        }
-        for method, one in methods.items():
-            lines[method] = {
-                int(size): float(one[size][name])
-                for size in one
-                if "x" not in size and name in one[size]
+    for name in result.metrics:
+        points = {
+            method or name: {
+                size: one.metrics[name] for size, one in line.items() if name in one.metrics
             }
-        x_values = sorted({size for points in lines.values() for size in points})
+            for method, line in lines.items()
+        }
+        x_values = sorted({size for line in points.values() for size in line})
         if not x_values:
             continue
         yield Curves(
-            title=f"{name.replace('/', ' ')} at other {kind}",
-            x=x,
+            title=f"{name.replace('/', ' ')} at other {FILES[unit]}",
+            x="resolution in pixels" if unit == "pixels" else "length in tokens",
             y=name,
             caption=f"{message}: what is level there carries on.",
             x_values=torch.tensor([float(size) for size in x_values]),
             lines={
-                line: torch.tensor([points.get(size, NONE) for size in x_values])
-                for line, points in lines.items()
-                if points
+                label: torch.tensor([line.get(size, NONE) for size in x_values])
+                for label, line in points.items()
+                if line
             },
         )
 
 
-def _draw_positions(result: Mapping[str, Any], trained: int) -> Iterator[Curves]:
+def _draw_positions(result: Evaluation) -> Iterator[Curves]:
     """Draw loss and accuracy by position in the longest windows that the model could process."""
-    for key, name, caption in (
-        (
-            "position_losses",
-            "test/loss",
-            "where the curve rises past that length, the model does not carry on",
-        ),
-        (
-            "position_accuracies",
-            "test/accuracy",
-            "where the curve falls past that length, the model does not carry on",
-        ),
+    for metric, caption in (
+        ("test/loss", "where the curve rises past that length, the model does not carry on"),
+        ("test/accuracy", "where the curve falls past that length, the model does not carry on"),
     ):
         sweeps = {
-            int(length): found[key]
-            for length, found in result.get("lengths", {}).items()
-            if key in found
+            one.condition.size: found
+            for one in result.conditions
+            if one.condition.kind == "size"
+            and one.condition.size
+            and (found := get_positions(one, metric))
         }
         if not sweeps:
             continue
-        longest = max(sweeps)
+        longest, found = max(sweeps.items())
         points = [
-            (float(position), value)
-            for position, value in enumerate(sweeps[longest])
-            if value is not None
+            (float(position), value) for position, value in enumerate(found) if value is not None
         ]
         yield Curves(
-            title=f"{name.partition('/')[2]} by position in windows of {longest}",
+            title=f"{metric.partition('/')[2]} by position in windows of {format_size(longest)}",
             x="position in the window",
-            y=name,
-            caption=f"Trained on windows of {trained}: {caption}.",
+            y=metric,
+            caption=f"Trained on windows of {format_size(result.trained_size)}: {caption}.",
             x_values=_thin([position for position, _ in points], BINS),
-            lines={name: _thin([value for _, value in points], BINS)},
+            lines={metric: _thin([value for _, value in points], BINS)},
         )

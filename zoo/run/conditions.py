@@ -1,10 +1,10 @@
-"""Evaluation conditions (sizes, strides, data variants, extrapolation methods), validated."""
+"""Evaluation conditions (sizes, data variants, extrapolation methods): listed, and validated."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, Self, get_args
 
 from torch import Tensor, nn
 
@@ -19,69 +19,152 @@ from zoo.options import Choice
 from zoo.run.build import Experiment, build_sample, build_task
 from zoo.tasks.base import Task
 
+ConditionKind = Literal["trained", "size", "data_variant", "extrapolation"]
+
 SIZE_OPTIONS = {"resolutions": "size", "lengths": "length"}  # the option of the data that varies
-NONE = "none"  # the encodings unchanged
+TRAINED = "trained"
+"""The name of the first condition: the test data as the recipe describes it."""
+NONE = "none"
+"""The extrapolation method that leaves the encodings unchanged."""
 
 Changes = Mapping[str, Mapping[str, Any]]
 """Changed options of encodings, by the name of the encoding."""
 
 
-class Sized(NamedTuple):
-    """A size to evaluate at.
+@dataclass(frozen=True)
+class Condition:
+    """A condition under which a model is evaluated.
 
     Attributes:
-        size: Tokens, or height and width in pixels.
-        options: Options of the data that give samples of this size.
-        factors: How many times the size of training it is, along each axis of the model.
+        name: Unique within an evaluation, and stable: "trained", "256", "16x32", "256 by yarn", or
+            the name of a data variant.
+        kind: What differs from the test data of the recipe.
+        size: Tokens `(length,)`, or pixels `(height, width)`; None for a data variant, which may
+            change it, and where it is unknown.
+        extrapolation: The method by which the encodings are changed, if any.
+        data_variant: The name of the data variant in the recipe, if it is one.
     """
 
-    size: tuple[int, ...]
-    options: dict[str, Any]
-    factors: tuple[float, ...]
+    name: str
+    kind: ConditionKind
+    size: tuple[int, ...] | None = None
+    extrapolation: str | None = None
+    data_variant: str | None = None
 
     @property
-    def is_beyond_training(self) -> bool:
-        """Is it larger than the size of training?"""
-        return max(self.factors) > 1
+    def unit(self) -> str:
+        """The unit of the size: tokens or pixels; empty without a size."""
+        return {0: "", 1: "tokens", 2: "pixels"}[len(self.size or ())]
+
+    def describe(self) -> str:
+        """Return the label for people: 24 pixels, 256 tokens by yarn, rotated."""
+        if self.data_variant is not None:
+            return self.data_variant
+        if self.size is None:
+            return "the training size"
+        label = f"{format_size(self.size)} {self.unit}"
+        return f"{label} by {self.extrapolation}" if self.extrapolation else label
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON; `from_dict` reads it."""
+        size = None if self.size is None else [*self.size]
+        return {**asdict(self), "size": size}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` returned, from a mapping that may have other keys too.
+
+        Raises:
+            KeyError: A key is missing.
+            ValueError: The kind is unknown.
+            TypeError: A value has another type.
+        """
+        kind, size = plain["kind"], plain["size"]
+        texts = [plain["name"], plain["extrapolation"] or "", plain["data_variant"] or ""]
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("name, extrapolation and data_variant of a condition are strings")
+        if kind not in get_args(ConditionKind):
+            raise ValueError(f"unknown kind of condition {kind!r}")
+        if size is not None and not (1 <= len(size) <= 2 and all(type(n) is int for n in size)):
+            raise TypeError("the size of a condition is a list of one or two integers")
+        return cls(
+            name=plain["name"],
+            kind=kind,
+            size=None if size is None else tuple(size),
+            extrapolation=plain["extrapolation"],
+            data_variant=plain["data_variant"],
+        )
 
 
-def list_resolutions(recipe: Recipe, trained: DataSpec) -> dict[str, Sized]:
-    """Return the resolutions to evaluate at, by their names in results.
+def list_conditions(recipe: Recipe, spec: DataSpec) -> tuple[Condition, ...]:
+    """List the conditions of a recipe's evaluation: trained, sizes, data variants, extrapolations.
+
+    Args:
+        recipe: The recipe.
+        spec: The samples of training, of which sizes such as "2x" are multiples.
 
     Raises:
-        OptionError: A resolution is no whole number of pixels.
+        OptionError: A size is not an integer number of pixels or tokens.
     """
-    found = {}
-    for index, word in enumerate(recipe.evaluate.resolutions or ()):
-        assert isinstance(trained, ImageSpec)
-        size = parse_sides(word, (trained.height, trained.width), f"resolutions.{index}")
-        options = {"size": size[0] if size[0] == size[1] else size}
-        factors = compute_factors(trained, size)
-        found[format_size(size)] = Sized(size, options, factors)
-    return found
+    trained = get_size(spec)
+    sizes = dict.fromkeys(list_sizes(recipe, spec))
+    methods = dict.fromkeys(recipe.evaluate.extrapolation or ())
+    names = {format_size(size) for size in sizes} | {TRAINED}
+
+    conditions = [Condition(TRAINED, "trained", trained)]
+    conditions += [Condition(format_size(size), "size", size) for size in sizes]
+    for variant in recipe.evaluate.data_variants or {}:
+        name = f"variant {variant}" if variant in names else variant
+        conditions.append(Condition(name, "data_variant", data_variant=variant))
+    for method in methods:
+        conditions += [
+            Condition(f"{format_size(size)} by {method}", "extrapolation", size, method)
+            for size in sizes
+            if method != NONE and max(compute_factors(spec, size)) > 1
+        ]
+    return tuple(conditions)
 
 
-def list_lengths(recipe: Recipe, trained: DataSpec) -> dict[str, Sized]:
-    """Return the lengths in tokens to evaluate at; a batch has about as many tokens as in training.
+def get_size(spec: DataSpec) -> tuple[int, ...]:
+    """Return the size of samples: tokens `(length,)`, or pixels `(height, width)`."""
+    return (spec.height, spec.width) if isinstance(spec, ImageSpec) else (spec.length,)
+
+
+def list_sizes(recipe: Recipe, spec: DataSpec) -> list[tuple[int, ...]]:
+    """Return the sizes to evaluate at; data has resolutions or lengths, never both.
 
     Raises:
-        OptionError: A length is no whole number of tokens.
+        OptionError: A size is not an integer number of pixels or tokens.
     """
-    options, found = recipe.data.options, {}
+    evaluate = recipe.evaluate
+    if isinstance(spec, ImageSpec):
+        sides = (spec.height, spec.width)
+        return [
+            parse_sides(word, sides, f"resolutions.{index}")
+            for index, word in enumerate(evaluate.resolutions or ())
+        ]
+    return [
+        (parse_length(word, spec.length, f"lengths.{index}"),)
+        for index, word in enumerate(evaluate.lengths or ())
+    ]
+
+
+def choose_data_options(recipe: Recipe, condition: Condition) -> dict[str, Any]:
+    """Return the options of the data that give the samples of a condition."""
+    if condition.data_variant is not None:
+        return dict((recipe.evaluate.data_variants or {})[condition.data_variant])
+    if condition.kind == "trained" or condition.size is None:
+        return {}
+    if len(condition.size) == 2:
+        height, width = condition.size
+        return {"size": height if height == width else condition.size}
+
+    # a batch has about as many tokens as in training
+    (length,) = condition.size
+    options = recipe.data.options
+    batch_size = max(1, options["length"] * options["batch_size"] // length)
     stride = {"stride": recipe.evaluate.stride} if recipe.evaluate.stride else {}
-    for index, word in enumerate(recipe.evaluate.lengths or ()):
-        assert not isinstance(trained, ImageSpec)
-        size = parse_length(word, trained.length, f"lengths.{index}")
-        batch_size = max(1, options["length"] * options["batch_size"] // size)
-        changes = {"length": size, "batch_size": batch_size, **stride}
-        factors = compute_factors(trained, (size,))
-        found[format_size(size)] = Sized((size,), changes, factors)
-    return found
-
-
-def list_sizes(recipe: Recipe, trained: DataSpec) -> dict[str, Sized]:
-    """Return the sizes of either kind; data has resolutions or lengths, never both."""
-    return list_resolutions(recipe, trained) | list_lengths(recipe, trained)
+    return {"length": length, "batch_size": batch_size, **stride}
 
 
 def check_data(experiment: Experiment) -> Iterator[OptionError]:
@@ -101,28 +184,29 @@ def check_data(experiment: Experiment) -> Iterator[OptionError]:
             yield OptionError(f"data_variants.{name}", str(refusal))
 
 
-def _check_sizes(experiment: Experiment, kind: str) -> Iterator[OptionError]:
-    recipe, trained, option = experiment.recipe, experiment.spec, SIZE_OPTIONS[kind]
+def _check_sizes(experiment: Experiment, key: str) -> Iterator[OptionError]:
+    recipe, spec, option = experiment.recipe, experiment.spec, SIZE_OPTIONS[key]
     if option not in recipe.data.options:
         problem = f"data {recipe.data.name} has no option {option}, so it cannot vary"
-        yield OptionError(kind, problem)
+        yield OptionError(key, problem)
         return
-    if isinstance(trained, ImageSpec) != (kind == "resolutions"):
-        problem = f"data {recipe.data.name} yields {trained.noun}, which have none"
-        yield OptionError(kind, problem)
+    if isinstance(spec, ImageSpec) != (key == "resolutions"):
+        problem = f"data {recipe.data.name} yields {spec.noun}, which have none"
+        yield OptionError(key, problem)
         return
 
-    list_own = list_resolutions if kind == "resolutions" else list_lengths
     try:
-        sizes = list_own(recipe, trained)
+        conditions = list_conditions(recipe, spec)
     except OptionError as error:
         yield error
         return
-    for sized in sizes.values():
-        chosen = {key: sized.options[key] for key in (option, "stride") if key in sized.options}
-        refusal = _find_refusal(experiment, chosen, sized.options)
-        if refusal:
-            yield OptionError("stride" if refusal.key == "stride" else kind, str(refusal))
+    for condition in conditions:
+        if condition.kind == "size":
+            options = choose_data_options(recipe, condition)
+            chosen = {name: options[name] for name in (option, "stride") if name in options}
+            refusal = _find_refusal(experiment, chosen, options)
+            if refusal:
+                yield OptionError("stride" if refusal.key == "stride" else key, str(refusal))
 
 
 def _find_refusal(
@@ -145,41 +229,41 @@ def _find_refusal(
 
 def check_model(experiment: Experiment) -> Iterator[OptionError]:
     """Yield why the model cannot follow some condition; called within torch's meta device."""
-    recipe, model, trained = experiment.recipe, experiment.meta_model, experiment.spec
-    for sized in list_resolutions(recipe, trained).values():
-        assert isinstance(trained, ImageSpec)
-        height, width = sized.size
-        try:
-            model(build_sample(replace(trained, height=height, width=width)))
-        except OptionError as error:
-            yield OptionError("resolutions", str(error))
+    recipe, model, spec = experiment.recipe, experiment.meta_model, experiment.spec
+    sizes = list_sizes(recipe, spec)
+    if isinstance(spec, ImageSpec):
+        for height, width in sizes:
+            try:
+                model(build_sample(replace(spec, height=height, width=width)))
+            except OptionError as error:
+                yield OptionError("resolutions", str(error))
 
-    sizes = list_sizes(recipe, trained).values()
-    beyond = [sized.factors for sized in sizes if sized.is_beyond_training]
+    factors = [compute_factors(spec, size) for size in sizes]
+    larger = next((one for one in factors if max(one) > 1), None)
     methods = recipe.evaluate.extrapolation or ()
-    if methods and not beyond:
-        problem = "no size exceeds that of training; add evaluate.lengths=[2x]"
+    if methods and larger is None:
+        problem = "no size exceeds the training size; add evaluate.lengths=[2x]"
         yield OptionError("extrapolation", problem)
-        return
-    for index, method in enumerate(methods):
-        if problem := explain_unknown(model, method, beyond[0]):
-            yield OptionError(f"extrapolation.{index}", problem)
+    elif larger is not None:
+        for index, method in enumerate(methods):
+            if problem := explain_unknown(model, method, larger):
+                yield OptionError(f"extrapolation.{index}", problem)
 
 
-def compute_factors(trained: DataSpec, size: Sequence[int]) -> tuple[float, ...]:
-    """Return how many times the size of training a size is, per axis.
+def compute_factors(spec: DataSpec, size: Sequence[int]) -> tuple[float, ...]:
+    """Divide a size by the training size, along each axis of the model.
 
     Args:
-        trained: The samples of training.
+        spec: The samples of training.
         size: A length, or height and width; the frames of videos stay.
     """
-    before = trained.grid if isinstance(trained, ImageSpec) else (trained.length,)
+    before = spec.grid if isinstance(spec, ImageSpec) else (spec.length,)
     after = (*before[: len(before) - len(size)], *size)
     return tuple(now / then for now, then in zip(after, before, strict=True))
 
 
 def find_methods(model: nn.Module, factors: tuple[float, ...]) -> dict[str, Changes]:
-    """Return the methods that encodings of a model know, each with the options it changes."""
+    """Return the extrapolation methods of a model's encodings, with the options they change."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     for link in _list_encodings(model):
         if _has_other_coordinates(link):
@@ -190,7 +274,7 @@ def find_methods(model: nn.Module, factors: tuple[float, ...]) -> dict[str, Chan
 
 
 def changes_encodings(model: nn.Module, method: str, factors: tuple[float, ...]) -> bool:
-    """Return if a method changes an option of some encoding of the model."""
+    """Return whether a method changes an option of some encoding of the model."""
     return any(find_methods(model, factors).get(method, {}).values())
 
 
@@ -199,15 +283,15 @@ def _list_encodings(model: nn.Module) -> list[Encoding]:
 
 
 def _has_other_coordinates(link: Encoding) -> bool:
-    """Tell whether the recipe chose other coordinates than the encoding declares.
+    """Return whether the recipe chose other coordinates than the encoding declares.
 
-    Methods are made for the declared ones, and would stretch other ones twice.
+    Extrapolation methods assume the declared ones, and would stretch other ones twice.
     """
     return link.coordinates != type(link).coordinates
 
 
 def explain_unknown(model: nn.Module, method: str, factors: tuple[float, ...]) -> str:
-    """Return why a method cannot be tried; empty where an encoding of the model knows it."""
+    """Return why a method cannot be tried; empty if an encoding of the model has it."""
     methods = find_methods(model, factors)
     if method == NONE or method in methods:
         return ""
@@ -231,7 +315,7 @@ def build_extended_task(
     method: str,
     factors: tuple[float, ...],
 ) -> Task:
-    """Build a task with the same weights whose encodings follow a method that they know."""
+    """Build a task with the same weights whose encodings follow an extrapolation method."""
     changes = find_methods(task.model, factors)[method]
     options = {
         key: _change_encodings(value, changes) for key, value in recipe.model.options.items()
