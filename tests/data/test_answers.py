@@ -213,7 +213,7 @@ def test_common_words_stand_most_often():
         (VariableTracking, {"length": 40}, "1 chains of 4 hops and the question take 41"),
         (VariableTracking, {"chains": 13}, "13 chains of 4 hops take more than 64 variables"),
         (CommonWords, {"length": 309}, "10 words 30 times, with the answer, take 310"),
-        (CommonWords, {"other_repeats": 30}, "other words would stand as often, 30 times"),
+        (CommonWords, {"other_repeats": 30}, "other words would occur as often, 30 times"),
         (CommonWords, {"words": 50}, "has 78 different words, not 50"),
     ],
 )

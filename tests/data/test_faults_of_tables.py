@@ -234,7 +234,7 @@ def test_a_folder_of_two_kinds_is_refused(tmp_path, other):
     rows(path, "row", "boat") if other.startswith("notes") else classed(path, ("calm", "wild"))
     (path / other).parent.mkdir(exist_ok=True)
     (path / other).write_text("read me")
-    with pytest.raises(DataError, match=rf"set: holds both .*{other}.*keep one kind"):
+    with pytest.raises(DataError, match=rf"set: contains both .*{other}.*keep one kind"):
         passages(path).spec  # noqa: B018
 
 

@@ -171,7 +171,7 @@ def test_corrupt_samples_are_skipped_up_to_a_share(tmp_path, keep, workers, capl
 def test_more_corrupt_samples_than_tolerated_are_told(tmp_path):
     path = parquet(tmp_path / "train.parquet", 20, broken=(3, 4, 5))
     data = images(path, val=0.05, test=0.05, skip=0.07)
-    message = r"train.parquet, train, row \d, \d.png: no image of a known format; corrupt: 2 of 18 samples, more than data.skip"
+    message = r"train.parquet, train, row \d, \d.png: not an image of a known format; corrupt: 2 of 18 samples, more than data.skip"
     with pytest.raises(DataError, match=message):
         list(data.train_dataloader())
 
@@ -358,13 +358,13 @@ def read_named(path, **options):
 @pytest.mark.parametrize(
     ("path", "problem"),
     [
-        ("/etc/passwd", "not beneath .*set"),
-        ("../secret.png", "not beneath .*set"),
-        ("link.png", "not beneath .*set"),
-        ("file:///etc/passwd", "an address; expected a file beneath"),
+        ("/etc/passwd", "not below .*set"),
+        ("../secret.png", "not below .*set"),
+        ("link.png", "not below .*set"),
+        ("file:///etc/passwd", "an address; expected a file below"),
         ("http://127.0.0.1:9/a.png", "data.allow_remote=true if you trust"),
-        ("simplecache::file:///etc/passwd", "no file beneath"),
-        ("zip://a.png::/etc/passwd", "not beneath .*set"),
+        ("simplecache::file:///etc/passwd", "no file below"),
+        ("zip://a.png::/etc/passwd", "not below .*set"),
     ],
 )
 def test_a_table_may_not_name_other_files(tmp_path, monkeypatch, path, problem, keep):

@@ -137,9 +137,11 @@ def test_a_row_that_is_no_sample_is_told_or_skipped(tmp_path, words, label, mess
 
 def test_labels_that_do_not_tell_are_asked_for(tmp_path, folder):
     path = jsonl(tmp_path / "a.jsonl", [{"text": text(n), "label": n % 2} for n in range(9)])
-    with pytest.raises(OptionError, match="say how many classes there are"):
+    with pytest.raises(OptionError, match="set the number of classes"):
         TextClassification(0, path=str(path)).spec  # noqa: B018
-    with pytest.raises(OptionError, match="a stream does not tell the names of classes; list them"):
+    with pytest.raises(
+        OptionError, match="a stream does not determine the names of classes; list them"
+    ):
         TextClassification(0, path=folder, val="validation", stream=StreamOptions(samples=8)).spec  # noqa: B018
 
 

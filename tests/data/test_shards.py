@@ -78,7 +78,10 @@ def test_a_folder_of_shards_is_read_by_the_names_of_its_splits(shards):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ({"broken": ["0009.png"]}, r"row 9, .*train-1.tar, 0009.png: no image of a known format"),
+        (
+            {"broken": ["0009.png"]},
+            r"row 9, .*train-1.tar, 0009.png: not an image of a known format",
+        ),
         (
             {"lacking": ["0009.cls"]},
             r"row 9, .*train-1.tar, 0009.png: label None is none of 2 classes",
@@ -97,7 +100,7 @@ def test_a_corrupt_member_is_told_by_shard_and_key(shards, damage, message, keep
 def test_a_corrupt_member_of_a_stream_is_told_by_shard_and_key(shards):
     path = shards(broken=["0009.png"]).parent
     (path / "train-2.tar").rename(path / "test-0.tar")
-    with pytest.raises(DataError, match=r"train-1.tar, 0009.png: no image"):
+    with pytest.raises(DataError, match=r"train-1.tar, 0009.png: not an image"):
         read(path, val="test", test="test", stream=StreamOptions(samples=2 * EACH, buffer=4))
 
 

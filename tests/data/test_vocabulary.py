@@ -92,5 +92,5 @@ def test_a_tokenizer_of_words_names_what_it_lacks():
 
 
 def test_an_unknown_kind_is_refused():
-    with pytest.raises(OptionError, match="of kind 'runes'"):
+    with pytest.raises(OptionError, match="called 'runes'"):
         vocabulary_from_dict({"kind": "runes"})

@@ -232,7 +232,7 @@ def test_texts_are_told_apart_and_short_ones_are_read(runs, zoo, predicted, tmp_
     ]
     assert [one["path"] for one in found["skipped"]] == ["c.txt", "d.txt"]
     assert "'x' at position 0" in found["skipped"][0]["problem"]
-    assert "one token" in found["skipped"][1]["problem"]
+    assert "fewer than two tokens" in found["skipped"][1]["problem"]
     both = predicted(runs / "text", "b.txt", "a.txt")["predictions"]
     assert both[::-1] == found["predictions"]
     head, first, _ = zoo("predict", runs / "text", ".")[1].splitlines()
@@ -263,7 +263,12 @@ WRONG = {
         ["nowhere", "no such file"],
     ),
     "an empty folder": ("digits", ["empty"], 4, ["empty", "no file to read"]),
-    "a file that is no image": ("digits", ["notes.txt"], 4, ["notes.txt", "no image", "none of 1"]),
+    "a file that is no image": (
+        "digits",
+        ["notes.txt"],
+        4,
+        ["notes.txt", "not an image", "none of 1"],
+    ),
     "half an image": ("digits", ["half.png"], 4, ["half.png", "none of 1"]),
     "no run": ("nowhere", ["photos"], 5, ["nowhere", "no such checkpoint"]),
     "a misspelt option": ("digits", ["photos", "tops=3"], 2, ["predict.tops", "predict.top?"]),

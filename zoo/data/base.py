@@ -1,4 +1,4 @@
-"""The base class of data sources: what zoo needs of a source beside Lightning's data module."""
+"""The base class of data sources, which extends Lightning's data module."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from zoo.errors import OptionError
 
 
 class FileBatch(NamedTuple):
-    """A batch read from files, for `zoo predict`."""
+    """A batch that is read from files, for `zoo predict`."""
 
     paths: tuple[Path, ...]
-    """The files of the batch: one for each image, or one for all windows of a text."""
+    """The files of the batch: one for each image, or one for all windows of its tokens."""
     batch: Any
     """Model inputs: images [B, C, H, W] or token windows."""
     errors: dict[Path, str]
-    """Why files could not be read."""
+    """The files that could not be read, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -34,29 +34,29 @@ class Datasets:
     """The samples of a Python program, which no recipe can name."""
 
     splits: Mapping[str, Dataset[Any]]
-    """train, val and test, or those of them that are needed."""
+    """The data sets train, val and test, or those that are needed."""
     spec: DataSpec | None = None
-    """The facts of the samples. None: those that the model was trained with."""
+    """The facts of the samples. None: those of the model's training data."""
     collate: Callable[[list[Any]], Any] | None = None
-    """Makes a batch of samples. None: the way of the spec."""
+    """Collates samples into a batch. None: the default for the spec."""
 
 
 class DataModule(L.LightningDataModule):
-    """A source of samples, cheap to construct: files are read in `setup`.
+    """The base class of data sources. Construction is cheap; files are read in `setup`.
 
-    `spec` is known without `setup`, so that a recipe can be validated; a source of text may read
-    its text for it.
+    `spec` is known without `setup`, so that a recipe can be validated. A text source may have to
+    read its text for it.
     """
 
     name: str
-    """The name it is registered under, set by `@register`."""
+    """The registered name, set by `@register`."""
     spec: DataSpec
     digest: str | None = None
-    """Names the contents of data that its options do not determine."""
+    """Digest of the contents, for data that the options do not determine."""
     windowing: str | None = None
-    """How evaluation cuts a text into windows, in words; None for other data."""
+    """Description of how evaluation divides text into windows. None for other data."""
     resizing: str | None = None
-    """How images are brought to the size of `spec`, in words; None for other data."""
+    """Description of how images are resized to the size of `spec`. None for other data."""
 
     @property
     def title(self) -> str:
@@ -65,14 +65,15 @@ class DataModule(L.LightningDataModule):
 
     @property
     def share(self) -> ProcessShare:
-        """This process' share of each batch."""
+        """The part of each batch that this process loads."""
+        # Lightning attaches the trainer. Without one there is a single process.
         if self.trainer is None:
             return ProcessShare()
         return ProcessShare(self.trainer.global_rank, self.trainer.world_size)
 
     @abstractmethod
     def build_loader(self, split: str) -> Iterable[Any]:
-        """Return this process' share of the batches of a split, after `setup`.
+        """Return a loader of this process' share of the batches of a split, after `setup`.
 
         The loader of train shuffles and has an `epoch_sampler`.
 
@@ -81,6 +82,7 @@ class DataModule(L.LightningDataModule):
         """
 
     def train_dataloader(self) -> Iterable[Any]:
+        # With overfit_batches, every epoch must repeat the same samples.
         loader: Any = self.build_loader("train")
         trainer: Any = self.trainer
         loader.epoch_sampler.fixed_epoch = bool(trainer is not None and trainer.overfit_batches)
@@ -97,54 +99,54 @@ class DataModule(L.LightningDataModule):
         """Return the number of samples of a split, after `setup`."""
 
     def denormalize(self, images: Tensor) -> Tensor:
-        """Return model inputs [B, C, ...] as pictures from 0, black, to 1, white.
+        """Return model inputs [B, C, ...] as images from 0 (black) to 1 (white).
 
-        By default each image is stretched from its minimum to its maximum.
+        By default each image is scaled from its minimum to its maximum.
         """
         shape = (-1, *[1] * (images.dim() - 1))
         low, high = (bound.view(shape) for bound in images.flatten(1).aminmax(dim=1))
         return (images - low) / (high - low).clamp(min=1e-6)
 
     def compute_baselines(self) -> Baselines:
-        """Return what models must beat, {metric: {baseline: value}}; only after `fit` and `test`.
+        """Return simple baselines, {metric: {baseline: value}}, after `setup` for fit and test.
 
-        By default there is nothing.
+        By default there are none.
         """
         return {}
 
     def check_source(self) -> None:
-        """Check that what `setup` will read exists, reading at most the first row of each split.
+        """Check that the data of `setup` exist, reading at most the first row of each split.
 
         Raises:
             DataError: Files, splits or columns are missing.
-            OptionError: The data differ from what the options say.
+            OptionError: The data contradict the options.
         """
         return
 
     def adopt_spec(self, spec: DataSpec) -> None:
-        """Take over the vocabulary and the classes that a model was trained with.
+        """Use the vocabulary and the classes of a trained model.
 
         Raises:
             DataError: The data cannot be encoded with that vocabulary.
-            OptionError: The model was trained on samples of another kind.
+            OptionError: The model was trained on another kind of samples.
         """
         return
 
     def adopt_datasets(self, datasets: Datasets) -> None:
-        """Take the samples from a Python program.
+        """Use the data sets of a Python program.
 
         Raises:
-            OptionError: The source has samples of its own.
+            OptionError: The source has its own samples.
         """
-        problem = f"{self.name} has samples of its own, and datasets were passed too"
+        problem = f"{self.name} has its own samples, and datasets were passed too"
         raise OptionError("name", f"{problem}; leave data.name or the datasets out")
 
     def read_files(self, paths: Sequence[Path], spec: DataSpec) -> Iterator[FileBatch]:
-        """Read files into batches, preprocessed as in evaluation; needs no `setup`.
+        """Read files into batches that are preprocessed as in evaluation. It needs no `setup`.
 
         Args:
             paths: The files, in the order of the result.
-            spec: What the model was trained on.
+            spec: The facts of the model's training data.
 
         Raises:
             OptionError: The source generates its samples, or the model reads another kind.

@@ -1,4 +1,4 @@
-"""Baselines that a model must beat: n-grams, the commonest answer, softmax regression on pixels."""
+"""Simple baselines: n-grams, the most common answer, and softmax regression on pixels."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from torch.nn import functional as F
 from zoo.data.cache import CacheEntry, load_or_make
 from zoo.data.spec import IGNORE_INDEX, DataSpec, ImageSpec, TextBatch
 
-# tokens of train and of test that are counted, so that it takes seconds
+# Largest numbers of tokens of train and test to count, so that it takes seconds.
 MAX_TRAIN, MAX_TEST = 1_000_000, 200_000
 
 
 def load_ngram_loss(
     train: NDArray[Any], test: NDArray[Any], vocabulary_size: int, order: int
 ) -> float:
-    """Return what `estimate_ngram_loss` does, kept on disk for the next run on the same tokens."""
+    """Return the result of `estimate_ngram_loss`, cached on disk by the tokens that it counts."""
     train, test = train[-MAX_TRAIN:].astype(np.int64), test[:MAX_TEST].astype(np.int64)
     content = hashlib.sha256(f"{vocabulary_size} {order} {len(train)} ".encode())
     content.update(train.data)
@@ -39,23 +39,25 @@ def load_ngram_loss(
 def estimate_ngram_loss(
     train: NDArray[Any], test: NDArray[Any], vocabulary_size: int, order: int
 ) -> float:
-    """Return the mean loss in nats per token of test, its first token aside.
+    """Return the mean loss of an n-gram model in nats per token of test, except its first token.
 
-    Each order is interpolated with the one below, down to the uniform distribution, with one
-    discount per order.
+    The model is interpolated Kneser-Ney with one discount per order: each order is interpolated
+    with the one below, down to the uniform distribution.
 
     Args:
-        train: Tokens [T]; of more than 1 million the last are counted.
-        test: Tokens [T]; of more than 200,000 the first are scored.
-        vocabulary_size: Number of tokens, seen or not.
+        train: Tokens [T], of which the last 1,000,000 are counted.
+        test: Tokens [T], of which the first 200,000 are scored.
+        vocabulary_size: Number of tokens in the vocabulary.
         order: Length of the longest n-grams.
     """
     train, test = train[-MAX_TRAIN:].astype(np.int64), test[:MAX_TEST].astype(np.int64)
     split = len(train)
     tokens = np.concatenate([train, test])
-    # the numbers of the n-gram that ends at each token, of each length; 0 stands for the empty one
+    # For each length, the number of the n-gram that ends at each token; 0 is the empty n-gram.
     grams = [np.zeros(len(tokens), np.int64)]
     for length in range(1, order + 1):
+        # An n-gram is the pair of the shorter one that ends before the token, and the token. At the
+        # start of train and of test there is none: a unique number matches no other n-gram.
         earlier = np.concatenate([[-1], grams[-1][:-1]])
         earlier[split] = -1
         if length > 1:
@@ -78,17 +80,26 @@ def _interpolate(
     is_longest: bool,
     lower: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Return the probability of each token of test by n-grams of one length, given the lower's."""
+    """Return the probability of each test token by n-grams of one length.
+
+    Args:
+        grams: Numbers of the n-grams that end at each token, by length.
+        split: Index of the first test token.
+        length: Length of the n-grams.
+        is_longest: Count occurrences. Otherwise count different tokens before each n-gram.
+        lower: Probabilities by shorter n-grams.
+    """
     own, shorter = grams[length], grams[length - 1]
     size = int(own.max()) + 1
     places = np.arange(length - 1, split)
     if is_longest:
         counts = np.bincount(own[places], minlength=size)
     else:
-        # how many different tokens come before each n-gram
+        # Kneser-Ney counts in how many contexts a shorter n-gram occurs.
         first = np.unique(grams[length + 1][length:split], return_index=True)[1] + length
         counts = np.bincount(own[first], minlength=size)
 
+    # Absolute discounting; the discount is the estimate of Ney et al. 1994.
     once, twice = int((counts == 1).sum()), int((counts == 2).sum())
     discount = once / (once + 2 * twice) if once else 0.5
     contexts = np.concatenate([[0], shorter[:-1]])
@@ -99,7 +110,7 @@ def _interpolate(
     kinds = np.bincount(owners, counts[seen] > 0, contexts_size)
 
     context = contexts[split:]
-    # the first tokens of test have no whole context, but for the empty one
+    # The first tokens of test have no full context: they use shorter n-grams.
     total = np.where(np.arange(len(context)) >= length - 1, totals[context], 0)
     kept = np.maximum(counts[own[split:]] - discount, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -111,12 +122,12 @@ Baselines = dict[str, dict[str, float]]
 """{metric: {baseline: value}}, such as {"test/accuracy": {"majority class": 0.1}}."""
 
 MAX_SAMPLES = 10_000
-"""Of a larger split so many samples are drawn."""
+"""Number of samples that are drawn from a larger split."""
 CHUNK = 500
-# beyond these, softmax regression takes longer than seconds
+# Beyond these, softmax regression takes more than seconds.
 MAX_SIDE, MAX_CLASSES = 64, 100
 POOLED_SIDE = 16
-"""Larger images are averaged down to so many pixels a side."""
+"""Side in pixels to which larger images are averaged."""
 WEIGHT_DECAYS = (1e-1, 1e-2, 1e-3)
 ITERATIONS = 30
 
@@ -125,10 +136,10 @@ def score_labels(splits: Mapping[str, Any], spec: DataSpec) -> Baselines:
     """Score the majority class of train on test and, for small images, softmax regression.
 
     Args:
-        splits: {split: samples} of train, val and test, fetched by lists of numbers as inputs and
-            labels. Of each at most 10,000 are read.
-        spec: What the samples are. Softmax regression needs images of at most 64 x 64 pixels and
-            100 classes.
+        splits: {split: samples} of train, val and test, which are fetched by lists of numbers as
+            inputs and labels. At most 10,000 of each are read.
+        spec: The facts of the samples. Softmax regression requires images of at most 64 x 64
+            pixels and 100 classes.
     """
     is_small = type(spec) is ImageSpec and max(spec.grid) <= MAX_SIDE
     if not is_small or spec.classes > MAX_CLASSES:  # type: ignore[union-attr]
@@ -145,15 +156,15 @@ def score_labels(splits: Mapping[str, Any], spec: DataSpec) -> Baselines:
 
 
 def score_answers(test: Any) -> Baselines:
-    """Score the guesses that know how often each answer is right in test.
+    """Score guesses that ignore the input but know the frequencies of answers in test.
 
     Args:
-        test: Samples fetched by lists of numbers, of which at most 10,000 are read: windows with
-            targets, or inputs and labels.
+        test: Samples that are fetched by lists of numbers as windows with targets, or as inputs and
+            labels. At most 10,000 are read.
 
     Returns:
-        Accuracy of the commonest token or class among all targets, loss of their frequencies and,
-        for windows, how often the commonest whole answer is right.
+        The accuracy of the most common token or class among all targets, the loss of predicting
+        their frequencies and, for windows, how often the most common full answer is right.
     """
     batches = [test.__getitems__(chunk) for chunk in _split_numbers(len(test))]
     answers: list[tuple[int, ...]] = []
@@ -175,22 +186,22 @@ def score_answers(test: Any) -> Baselines:
 
 
 def _split_numbers(count: int) -> list[list[int]]:
-    """Return the numbers of all samples, or of as many as are read, in chunks."""
+    """Return the numbers of the samples to read, in chunks."""
     numbers = np.arange(count)
     if count > MAX_SAMPLES:
-        # tables may be sorted by class
+        # A random choice, because tables may be sorted by class.
         numbers = np.sort(np.random.default_rng(0).choice(count, MAX_SAMPLES, replace=False))
     return [numbers[at : at + CHUNK].tolist() for at in range(0, len(numbers), CHUNK)]
 
 
 def _read_labels(samples: Any) -> Tensor:
-    """Return labels [S]; samples that cannot be read are left out."""
+    """Return labels [S], without samples that cannot be read."""
     chunks = _split_numbers(len(samples))
     return torch.cat([samples.__getitems__(chunk)[1] for chunk in chunks])
 
 
 def _read_images(samples: Any) -> tuple[Tensor, Tensor]:
-    """Return pixels [S, P] and labels [S]; samples that cannot be read are left out."""
+    """Return pixels [S, P] and labels [S], without samples that cannot be read."""
     pixels, labels = [], []
     for chunk in _split_numbers(len(samples)):
         batch = samples.__getitems__(chunk)
@@ -211,7 +222,7 @@ def _score_majority(train: Tensor, test: Tensor) -> float:
 
 
 def _score_softmax_regression(samples: Mapping[str, tuple[Tensor, Tensor]]) -> tuple[float, float]:
-    """Return accuracy and loss on test, with the weight decay that is best on val."""
+    """Return accuracy and loss on test with the weight decay that is best on val."""
     pixels, labels = samples["train"]
     mean, std = pixels.mean(), pixels.std().clamp(min=1e-6)
     classes = 1 + max(int(own.max()) for _, own in samples.values())
@@ -219,7 +230,7 @@ def _score_softmax_regression(samples: Mapping[str, tuple[Tensor, Tensor]]) -> t
     bias = torch.zeros(classes)
 
     best, scores = float("inf"), (0.0, float("inf"))
-    # from strong to weak: each begins with the weights of the one before
+    # From strong to weak decay: each fit starts at the weights of the previous one.
     for decay in WEIGHT_DECAYS:
         _fit_softmax((pixels - mean) / std, labels, weight, bias, decay)
         found = {}
@@ -236,14 +247,14 @@ def _score_softmax_regression(samples: Mapping[str, tuple[Tensor, Tensor]]) -> t
 def _fit_softmax(
     pixels: Tensor, labels: Tensor, weight: Tensor, bias: Tensor, decay: float
 ) -> None:
-    """Minimise the mean loss + decay / 2 |weight|^2 in place by L-BFGS on all samples.
+    """Minimize the mean loss + decay / 2 |weight|^2 in place by L-BFGS on all samples.
 
     Args:
-        pixels: [S, P].
-        labels: [S].
-        weight: [P, classes].
-        bias: [classes].
-        decay: Weight decay, which leaves the bias alone.
+        pixels: Inputs [S, P].
+        labels: Labels [S].
+        weight: Weight [P, classes], which is changed.
+        bias: Bias [classes], which is changed.
+        decay: Weight decay, which does not apply to the bias.
     """
     own = [weight.clone().requires_grad_(), bias.clone().requires_grad_()]
     optimizer = torch.optim.LBFGS(own, max_iter=ITERATIONS, line_search_fn="strong_wolfe")

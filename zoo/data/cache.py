@@ -1,8 +1,8 @@
-"""Arrays cached on disk, such as encoded texts, and mapped into memory.
+"""Arrays that are cached on disk, such as encoded text, and mapped into memory.
 
-A file is the SHA-256 of all that follows, a line of JSON, and the array. It is written under
-another name and renamed, so that no file is ever half written; a damaged one does not match its
-checksum and is made again.
+A file contains the SHA-256 of all that follows, a line of JSON, and the array. It is written under
+another name and renamed, so that no file is ever incomplete. A damaged file does not match its
+checksum and is computed again.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 DIGEST_SIZE = 64
-"""Hexadecimal digits of the checksum."""
+"""Number of hexadecimal digits of the checksum."""
 ALIGNMENT = 64
-"""The array begins at a multiple of so many bytes."""
+"""The array begins at a multiple of this number of bytes."""
 
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """An array and what is known about it."""
+    """An array and its metadata."""
 
     metadata: dict[str, Any]
     """Plain data."""
@@ -39,16 +39,20 @@ class CacheEntry:
 
 
 def cache_folder() -> Path:
-    """Return the folder of cached arrays. Raises RuntimeError if the user has no home."""
+    """Return the folder of cached arrays.
+
+    Raises:
+        RuntimeError: The user has no home directory.
+    """
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "zoo"
 
 
 def load_or_make(key: str, make: Callable[[], CacheEntry]) -> CacheEntry:
-    """Return the entry of a key, mapped from its file; make and write it if there is none.
+    """Return the entry of a key, mapped from its file; without a file, make and write it.
 
-    An entry that cannot be written stays in memory and says so in `problem`.
+    An entry that cannot be written stays in memory, with the reason in `problem`.
     """
-    # none yet, damaged, or written by an earlier version
+    # The file is missing, damaged, or from an earlier version.
     with suppress(OSError, RuntimeError, ValueError, KeyError):
         return _load(cache_folder() / f"{key}.tokens")
     entry = make()
@@ -61,7 +65,12 @@ def load_or_make(key: str, make: Callable[[], CacheEntry]) -> CacheEntry:
 
 
 def _load(path: Path) -> CacheEntry:
-    """Map a file. Raises OSError if there is none, ValueError if it is damaged."""
+    """Map a file into memory.
+
+    Raises:
+        OSError: There is no such file.
+        ValueError: The file is damaged.
+    """
     with path.open("rb") as file:
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     digest = hashlib.sha256(memoryview(content)[DIGEST_SIZE:]).hexdigest().encode()
@@ -74,6 +83,7 @@ def _load(path: Path) -> CacheEntry:
 
 
 def _save(path: Path, entry: CacheEntry) -> None:
+    # Spaces in the header align the array.
     header = json.dumps({"metadata": entry.metadata, "type": entry.array.dtype.str}).encode()
     header += b" " * (-(DIGEST_SIZE + len(header) + 1) % ALIGNMENT) + b"\n"
     array = np.ascontiguousarray(entry.array)

@@ -1,4 +1,4 @@
-"""Handwritten digits: 1,797 images of 8 x 8 pixels (Alpaydin and Kaynak 1998), included in zoo."""
+"""Handwritten digits: 1,797 images of 8 x 8 pixels, included in zoo (Alpaydin and Kaynak 1998)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ from zoo.registry import register
 
 COUNT = 1797
 SIDE = 8
-"""Pixels."""
+"""Height and width in pixels."""
 
 
 @cache
 def load_digits() -> tuple[Tensor, Tensor]:
-    """Load images [1797, 1, 8, 8], black 0 and white 1, and labels [1797]; do not change them."""
+    """Load images [1797, 1, 8, 8] from 0 (black) to 1 (white), and labels [1797].
+
+    The tensors are cached; do not change them.
+    """
     table = np.loadtxt(Path(__file__).with_suffix(".csv.gz"), delimiter=",")
     images = torch.from_numpy(table[:, :-1]).float().view(COUNT, 1, SIDE, SIDE) / 16
     return images, torch.from_numpy(table[:, -1]).long()
@@ -37,12 +40,12 @@ def load_digits() -> tuple[Tensor, Tensor]:
 
 @register
 class Digits(DataModule):
-    """Images [B, 1, height, width], resized bilinearly and normalised, with labels 0 to 9.
+    """Images [B, 1, height, width], resized bilinearly and normalized, with labels 0 to 9.
 
-    `size` is that of a square, or [height, width]: digits are then stretched. The split into train,
-    val and test is drawn from the seed. Training images are shifted by up to `shift` of their
-    width, rotated by up to `rotation` degrees and scaled by up to 1 +- `scale`, all drawn from
-    (seed, epoch, index).
+    `size` is the side of a square, or [height, width], to which digits are stretched. The split
+    into train, val and test is drawn from the seed. Training images are shifted by up to `shift` of
+    their width, rotated by up to `rotation` degrees and scaled by up to 1 +- `scale`; all draws
+    depend on (seed, epoch, index).
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Digits(DataModule):
         raw, labels = load_digits()
         images = self._resize(raw)
         images = (images - images.mean()) / images.std()
+        # The splits are drawn from the seed; only train is augmented.
         order = torch.from_numpy(np.random.default_rng(self.seed).permutation(COUNT))
         val, test = round(self.val * COUNT), round(self.test * COUNT)
         rows = dict(
@@ -86,7 +90,8 @@ class Digits(DataModule):
             )
 
     def read_files(self, paths: Sequence[Path], spec: DataSpec) -> Iterator[FileBatch]:
-        """Read files as grey images of 8 x 8 first, as the digits are; ink is white."""
+        """Read files as grayscale images of 8 x 8 pixels, as the digits are, with white ink."""
+        # The same resizing and statistics as in training, so that predictions are comparable.
         check_reads_images(spec, 1)
         digits = self._resize(load_digits()[0])
         mean, std = digits.mean(), digits.std()
@@ -118,12 +123,15 @@ class Digits(DataModule):
 
 
 class AugmentedImages(Dataset[tuple[Tensor, Tensor]]):
-    """Images in memory, fetched by batches of keys; those of training are augmented.
+    """Images in memory, fetched by batches of keys. Training images are augmented.
 
     Args:
-        shift: The largest shift, as a fraction of the width.
-        rotation: The largest rotation, in degrees.
-        scale: The largest change of scale.
+        images: Images [S, C, height, width].
+        labels: Labels [S].
+        seed: Seed of the augmentation.
+        shift: Largest shift, as a fraction of the width.
+        rotation: Largest rotation in degrees.
+        scale: Largest change of scale.
     """
 
     def __init__(
@@ -148,6 +156,7 @@ class AugmentedImages(Dataset[tuple[Tensor, Tensor]]):
         return images, self.labels[indices]
 
     def _augment(self, images: Tensor, keys: list[tuple[int, int]]) -> Tensor:
+        # One generator per sample, so that its draws do not depend on the batch.
         rngs = [np.random.default_rng([self.seed, *key]) for key in keys]
         draws = np.stack([rng.uniform(-1, 1, 4) for rng in rngs]) * self.amounts
         angle, growth, x, y = torch.from_numpy(draws).float().unbind(1)

@@ -1,4 +1,4 @@
-"""Your own images: class folders, parquet files, webdataset shards, or a dataset of the Hub."""
+"""Your own images: class folders, Parquet files, WebDataset shards, or a dataset of the Hub."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ log = logging.getLogger("zoo")
 
 GIGABYTE = 1e9
 LOCATION_COLUMNS = ("__url__", "__key__")
-"""The columns in which webdataset names a shard, and a sample in it."""
+"""The columns in which WebDataset names a shard, and a sample in it."""
 CHUNK = 1000
-"""Rows that are decoded together."""
+"""Number of rows that are decoded together."""
 
 
 @register
@@ -77,21 +77,21 @@ class Images(LabelledTable):
     """Images [B, channels, height, width] of `path`: a folder, a file or a glob of files.
 
     `hub:owner/name` or `hub:owner/name:configuration` is a dataset of the Hub. `train` names a
-    split; `val` and `test` name one each, or are fractions of `train`. `image` and `label` name
-    columns. Images are decoded, resized bicubically to `size`, that of a square or [height, width]
-    (`crop`: until it is covered, then the centre; `exact`: each side to its own length), and
-    normalised by `mean` and `std`, in units of white. Loaders yield uint8; the rest is done in
-    batches on the device, where training augments them (`augment`). `classes` is only needed if
-    labels are plain numbers; with it, nothing is read before `setup`. A split whose decoded images
-    take up to `keep` gigabytes is decoded once and cached on disk; if `test` is a fraction, only
-    that fraction is decoded for a test. Up to a fraction of `skip` corrupt samples is skipped; an
-    image of more than `max_megapixels` million pixels is one. A table may name files beneath its
-    folder, and with `allow_remote` also addresses.
+    split; `val` and `test` each name a split or are fractions of `train`. `image` and `label` name
+    columns. Images are decoded, resized bicubically to `size`, which is the side of a square or
+    [height, width] (`crop`: resized to cover it, then cropped at the centre; `exact`: each side
+    resized to its own length), and normalized by `mean` and `std`, in units of white. Loaders yield
+    uint8; normalization and augmentation (`augment`) run in batches on the device. `classes` is
+    required only if labels are plain integers; with it, nothing is read before `setup`. A split
+    whose decoded images take up to `keep` gigabytes is decoded once and cached on disk; if `test`
+    is a fraction, a test decodes only that fraction. Up to a fraction `skip` of samples may be
+    corrupt and are skipped; an image of more than `max_megapixels` million pixels counts as
+    corrupt. A table may name files below its folder and, with `allow_remote`, also addresses.
 
-    The order is a function of (seed, epoch, index) alone, for any number of workers. With `stream`
-    nothing is held whole: the order is then a function of (seed, epoch, buffer); each process reads
-    everything, with at most one worker, and decodes its share. A resumed run reads again, without
-    decoding, what it has seen of its epoch.
+    The order depends only on (seed, epoch, index), for any number of workers. With `stream` no
+    table is held in memory, and the order depends on (seed, epoch, buffer). Each process then reads
+    everything, with at most one worker, and decodes its share. A resumed run reads the seen part of
+    its epoch again, without decoding it.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Images(LabelledTable):
         workers: Annotated[int, Between(0)] = 0,
     ) -> None:
         if path is None:
-            raise OptionError("path", "missing: say where your images are")
+            raise OptionError("path", "missing: set it to the location of your images")
         if classes is not None:
             check_classes(classes)
         splits = SplitOptions(train, val, test)
@@ -133,12 +133,13 @@ class Images(LabelledTable):
 
     @cached_property
     def spec(self) -> ImageSpec:  # type: ignore[override]
+        # With `classes` no table is opened. Otherwise its features declare the names.
         shape = self.decoder.shape
         if self.classes is not None:
             return ImageSpec(*shape, self.classes)
         names = list_declared_classes(self.select_table(self.open_tables(True), "train"))
         if not names:
-            problem = "the labels are plain numbers; say how many classes there are"
+            problem = "the labels are plain numbers; set the number of classes"
             raise OptionError("classes", problem)
         check_classes(names)
         return ImageSpec(*shape, len(names), names=names)
@@ -161,11 +162,9 @@ class Images(LabelledTable):
         return ImageRowReader(self.decoder, self.spec.classes, title, access)
 
     def hold_rows(self, table: Any, split: str, numbers: NDArray[np.int64]) -> FetchesRows:
-        """Return what fetches the rows of a split.
-
-        The fractions of another seed are other rows of the same table, so training decodes all of
-        it, once for all seeds. A test at many sizes decodes its own rows alone.
-        """
+        """Return a reader of the rows of a split."""
+        # Another seed draws other rows of the same table, so training decodes all of it, once for
+        # all seeds. A test at many sizes decodes only its own rows.
         name = self.splits.find_table(split)
         if split == "test":
             return self._decode_table(table, name, numbers)
@@ -174,6 +173,7 @@ class Images(LabelledTable):
         return self.held_tables[name]
 
     def _decode_table(self, table: Any, name: str, numbers: NDArray[np.int64]) -> FetchesRows:
+        # Decoded images that would take too much space on disk are decoded whenever they are read.
         reader = self.build_reader(table, name, f"{self.path}, {name}")
         if len(numbers) * math.prod(self.decoder.shape) > self.keep * GIGABYTE:
             return TableRows(table, reader)
@@ -189,7 +189,7 @@ class Images(LabelledTable):
         return loader
 
     def prepare_data(self) -> None:
-        """Decode in one process of each node; the others find the cached images."""
+        """Decode images in one process of each node; all others read them from the cache."""
         stage = None if self.trainer is None else self.trainer.state.fn
         if stage is not None and self.share.world_size > 1:
             self.setup(stage.value)
@@ -197,10 +197,11 @@ class Images(LabelledTable):
     def on_after_batch_transfer(
         self, batch: tuple[Tensor, Tensor], dataloader_idx: int
     ) -> tuple[Tensor, Tensor]:
-        """Normalise a batch, and augment it in training; see `ImageTransform`."""
+        """Normalize a batch and, in training, augment it. See `ImageTransform`."""
         trainer, classes = self.trainer, self.spec.classes
         if trainer is None:
             return self.transform(*batch, training=False, classes=classes)
+        # Draws depend on (seed, rank, epoch, batch), so that a resumed run repeats them.
         number = trainer.fit_loop.epoch_loop.batch_progress.current.ready
         training = bool(trainer.training)
         with isolate_rng(self.seed, self.share.rank, trainer.current_epoch, number):
@@ -221,7 +222,7 @@ class Images(LabelledTable):
         return self.transform.denormalize(images)
 
     def compute_baselines(self) -> Baselines:
-        # to decode thousands of images again would take minutes
+        # Decoding thousands of images again would take minutes.
         is_held = all(isinstance(one.rows, DecodedRows) for one in self.subsets.values())
         return super().compute_baselines() if is_held else {}
 
@@ -233,17 +234,18 @@ def select_images(tables: Mapping[str, Any], name: str, image: str, label: str, 
 
     table = select_split(tables, name, (image, label), path)
     check_columns(table, image, label, f"{path}, {name}")
-    # first: a later step would decode the images of a stream
+    # This must come first: any other step would decode the images of a stream.
     table = table.cast_column(image, datasets.Image(decode=False))
     return rename_columns(table, {image: "image", label: "label"}, LOCATION_COLUMNS)
 
 
 def choose_access(path: str, allow_remote: bool) -> ImageAccess:
-    """Return which files the tables of a path may name: those beneath its folder."""
+    """Return which files the tables of a path may name: those below its folder."""
     with explain_imports():
         import datasets
         from huggingface_hub.constants import HF_HUB_CACHE
 
+    # `datasets` names images in its own cache, below which it downloads and extracts files.
     extracted = Path(datasets.config.EXTRACTED_DATASETS_PATH)
     if path.startswith(HUB):
         name = path.removeprefix(HUB).partition(":")[0]
@@ -257,10 +259,15 @@ def choose_access(path: str, allow_remote: bool) -> ImageAccess:
 
 
 def check_columns(table: Any, image: str, label: str, title: str) -> None:
-    """Raise DataError if a column is known to hold something other than images, or labels."""
+    """Check that columns hold images and labels, as far as their types are known.
+
+    Raises:
+        DataError: A column holds something else.
+    """
     with explain_imports():
         import datasets
 
+    # Images are bytes, paths or dictionaries of both; types of a stream may be unknown.
     features = table.features or {}
     remedy = "are data.image and data.label swapped?"
     kind = features.get(image)
@@ -276,7 +283,7 @@ def check_columns(table: Any, image: str, label: str, title: str) -> None:
 
 
 class ImageRowReader:
-    """Reads images and labels from rows, which are called `title` in messages."""
+    """A reader of images and labels from rows; messages name the rows by `title`."""
 
     def __init__(
         self, decoder: ImageDecoder, classes: int, title: str, access: ImageAccess
@@ -284,7 +291,7 @@ class ImageRowReader:
         self.decoder, self.classes, self.title, self.access = decoder, classes, title, access
 
     def read_rows(self, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> RowBatch:
-        """Read numbered rows."""
+        """Read numbered rows, and collect the errors of corrupt ones."""
         images, labels, errors = [], [], {}
         for number, row in rows:
             try:
@@ -303,12 +310,12 @@ class ImageRowReader:
 
 
 class DecodedRows:
-    """Rows of a table of images, decoded once and mapped from the cache.
+    """Rows of an image table that are decoded once and mapped from the cache.
 
     Args:
         table: The table, not decoded.
         reader: Decodes its rows.
-        numbers: The rows to decode, ascending.
+        numbers: Numbers of the rows to decode, ascending.
     """
 
     def __init__(self, table: Any, reader: ImageRowReader, numbers: NDArray[np.int64]) -> None:
@@ -325,6 +332,7 @@ class DecodedRows:
 
     def fetch(self, numbers: Sequence[int]) -> RowBatch:
         """Return rows by their numbers in the table."""
+        # Corrupt rows have errors in place of images.
         sound = [number for number in numbers if number not in self.errors]
         errors = {number: self.errors[number] for number in numbers if number in self.errors}
         at = np.searchsorted(self.numbers, sound)
@@ -333,14 +341,14 @@ class DecodedRows:
 
 
 def _digest_rows(table: Any, reader: ImageRowReader, numbers: NDArray[np.int64]) -> str:
-    """Return the SHA-256 of all that decoded rows depend on."""
+    """Return a SHA-256 of everything that decoded rows depend on."""
     options = [asdict(reader.decoder), reader.classes, reader.title]
     digest = hashlib.sha256(json.dumps(options).encode())
     digest.update(numbers.tobytes())
     for columns in table.select(numbers).iter(CHUNK):
         for image, label in zip(columns["image"], columns["label"], strict=True):
             content = b""
-            # reported when it is decoded
+            # An error is reported when the image is decoded.
             with suppress(OSError, ValueError):
                 content = reader.access.read(image)
             digest.update(hashlib.sha256(content).digest() + repr(label).encode())

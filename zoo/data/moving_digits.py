@@ -1,4 +1,4 @@
-"""Clips of handwritten digits that move about a larger frame and bounce off its edges."""
+"""Clips of handwritten digits that move in a larger frame and bounce off its edges."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from zoo.options import Between, Count
 from zoo.registry import register
 
 FRACTIONS = (0.7, 0.1, 0.2)
-"""Digits of train, val and test."""
+"""Fractions of the digits for train, val and test."""
 HEADINGS = 8
 
 
 @register
 class MovingDigits(SyntheticTask):
-    """Clips [B, 1, frames, height, width], black 0 and white 1, of digits `side` pixels wide.
+    """Clips [B, 1, frames, height, width] from 0 (black) to 1 (white) of digits `side` pixels wide.
 
-    Digits move `speed` pixels a frame. `size` is that of square frames, or [height, width]. The
-    label is the digit, or its direction: the number of its first heading, in eighths of a turn from
-    rightward over downward; telling it takes both space and time. Several digits of a clip move in
-    one direction. `train`, `val` and `test` are numbers of clips; each split has digits of its own,
-    drawn from the seed. Those of training are drawn from (seed, epoch, index).
+    Digits move by `speed` pixels per frame. `size` is the side of square frames, or
+    [height, width]. The label is the digit or its direction: the number of its first heading in
+    eighths of a turn, from rightward over downward. The direction can be told only from space and
+    time together. All digits of a clip move in one direction. `train`, `val` and `test` are numbers
+    of clips; each split has its own digits, drawn from the seed. Training clips depend on
+    (seed, epoch, index).
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class MovingDigits(SyntheticTask):
     ) -> None:
         height, width = get_sides(size)
         if (shorter := min(height, width)) - side < 2 * speed:
-            problem = f"{shorter} leaves a digit of {side} pixels no room to move"
+            problem = f"{shorter} pixels leave a digit of {side} pixels no room to move"
             raise OptionError("size", f"{problem}; make it {side + round(2 * speed)}")
         if digits > 1 and label == "digit":
             problem = f"{digits} digits have no single label; set label to direction"
@@ -67,9 +68,10 @@ class MovingDigits(SyntheticTask):
 
     @property
     def resizing(self) -> str:  # type: ignore[override]
-        return "frames of that size, digits of the same size in them"
+        return "frames of that size, with digits of unchanged size"
 
     def draw_batch(self, seed: tuple[int, int], keys: Sequence[Key]) -> tuple[Tensor, Tensor]:
+        # Draws of a clip: its heading, and for each digit its number and position.
         images, labels = self.select_digits(seed[1])
         rngs = [np.random.default_rng([*seed, *pair]) for pair in split_keys(keys)]
         draws = np.stack([rng.random(1 + 3 * self.digits) for rng in rngs])
@@ -92,7 +94,7 @@ class MovingDigits(SyntheticTask):
 
 
 class Motion:
-    """The motion of digits of `side` pixels in frames of `size`, a width and a height."""
+    """The motion of digits of `side` pixels in frames of `size` (width, height)."""
 
     def __init__(self, frames: int, size: tuple[int, int], side: int, speed: float) -> None:
         self.frames, self.size, self.side, self.speed = frames, np.array(size), side, speed
@@ -100,25 +102,26 @@ class Motion:
     def compute_paths(
         self, draws: NDArray[np.float64], heading: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Return upper left corners [B, frames, 2] as (x, y).
+        """Return the upper left corners of digits [B, frames, 2] as (x, y) in pixels.
 
         Args:
-            draws: Uniform numbers [B, 2] for the first corner; no first step bounces.
-            heading: [B], in eighths of a turn.
+            draws: Uniform numbers [B, 2] that place the first corner. No first step bounces.
+            heading: Headings [B] in eighths of a turn.
         """
         angle = heading * 2 * np.pi / HEADINGS
         step = self.speed * np.stack([np.cos(angle), np.sin(angle)], axis=1)  # [B, 2]
         room = self.size - self.side
         start = np.maximum(-step, 0) + draws * (room - np.abs(step))
+        # Unfold the bounces: the position is a triangle wave of the distance travelled.
         distance = start[:, None] + step[:, None] * np.arange(self.frames)[:, None]
         return room - np.abs(distance % (2 * room) - room)
 
     def render(self, images: Tensor, corners: Tensor) -> Tensor:
         """Return clips [B, 1, frames, H, W] of images [B, 1, 8, 8] at corners [B, frames, 2]."""
+        # An affine map from coordinates of the frame to those of the digit, both from -1 to 1.
         size = corners.new_tensor(self.size.tolist())
         scale = size / self.side
-        # [B, frames, 2], the frame spans -1 to 1
-        centres = (corners + self.side / 2) * 2 / size - 1
+        centres = (corners + self.side / 2) * 2 / size - 1  # [B, frames, 2]
         matrices = torch.zeros(*centres.shape, 3)
         matrices[..., 0, 0], matrices[..., 1, 1] = scale
         matrices[..., 2] = -scale * centres

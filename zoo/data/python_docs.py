@@ -1,4 +1,4 @@
-"""English of the Python manual: the help topics that come with every Python (pydoc_data)."""
+"""English text of the Python manual: the help topics that come with Python (pydoc_data)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from zoo.registry import register
 
 @register
 class PythonDocs(CorpusSource):
-    """Windows of `length` tokens of the help topics, sorted by name, a blank line between them.
+    """Windows of `length` tokens of the help topics, sorted by name and separated by blank lines.
 
-    The text is that of the running Python, 465,049 characters in Python 3.11; its `digest` tells
-    whether two runs read the same. Each topic is a document. The options are
-    those of the source `text`.
+    The text is that of the running Python, 465,049 characters in Python 3.11. Its `digest` shows
+    whether two runs read the same text. Each topic is a document. The options are those of the
+    source `text`.
     """
 
     def __init__(

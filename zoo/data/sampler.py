@@ -1,4 +1,4 @@
-"""Resumable sampling: the order of samples is a function of (seed, epoch, index) alone."""
+"""Resumable sampling, in which the order of samples depends only on (seed, epoch, index)."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ from zoo.errors import DataError
 from zoo.utils import end_after
 
 Key = int | tuple[int, int]
-"""What a dataset is indexed by: a sample index, or (epoch, index) in training."""
+"""The key of a sample: its index, or (epoch, index) in training."""
 
 
 @dataclass(frozen=True)
 class ProcessShare:
-    """The share of each batch that one of several processes takes."""
+    """The part of each batch that one of several processes loads."""
 
     rank: int = 0
     world_size: int = 1
 
     def take(self, batch: Any) -> Any:
-        """Return this process' slice of a sequence; the first slices are longer by at most one."""
+        """Return this process' slice of a sequence. Slices differ in length by at most one."""
         size, rest = divmod(len(batch), self.world_size)
         start = self.rank * size + min(self.rank, rest)
         return batch[start : start + size + (self.rank < rest)]
 
 
 class ResumableSampler(Sampler[list[Key]]):
-    """One process' share of every global batch, resumable within an epoch.
+    """A sampler of one process' share of every global batch, resumable within an epoch.
 
-    In training (with a `seed`) samples are (epoch, index), so that augmentation can be seeded by
-    both. All shares are of one length, so that the mean of the processes' gradients is that of the
-    global batch: less than one sample for each process is left out at the end of an epoch. In
-    evaluation samples are indices, each exactly once, in batches of nearly one length.
+    In training (with a `seed`) keys are (epoch, index), so that augmentation can be seeded by both.
+    All processes have shares of equal size, so that the mean of their gradients is that of the
+    global batch; for this, fewer samples than there are processes are left out at the end of an
+    epoch. In evaluation keys are indices, each exactly once, in batches of nearly equal size.
 
-    Lightning sets the epoch. `skip` samples are left out once, those that a resumed run has seen.
+    Lightning sets the epoch. The next iteration leaves out the first `skip` samples, which a
+    resumed run has already seen.
     """
 
     def __init__(
@@ -63,15 +64,15 @@ class ResumableSampler(Sampler[list[Key]]):
         self.seed, self.shuffled = seed, shuffled
         left_out = 0 if seed is None else count % global_batch_size % share.world_size
         self.count = count - left_out
-        """Samples of an epoch, of all processes."""
+        """Number of samples of an epoch over all processes."""
         self.epoch = self.skip = 0
         self.fixed_epoch = False
         """Repeat epoch 0, for `overfit_batches`."""
-        # Lightning sets the epoch of `loader.batch_sampler.sampler`
+        # Lightning sets the epoch of `loader.batch_sampler.sampler`.
         self.sampler = self
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of an epoch."""
+        """Select the order of an epoch."""
         self.epoch = 0 if self.fixed_epoch else epoch
 
     def __len__(self) -> int:
@@ -82,6 +83,7 @@ class ResumableSampler(Sampler[list[Key]]):
         indices = np.arange(self.total)
         if self.seed is not None and self.shuffled:
             indices = np.random.default_rng([self.seed, self.epoch]).permutation(self.total)
+        # A resumed epoch may start in the middle of a batch, if the batch size has changed.
         for end in self._batch_ends():
             if end > first:
                 own = [int(index) for index in self.share.take(indices[first:end])]
@@ -89,7 +91,7 @@ class ResumableSampler(Sampler[list[Key]]):
                 first = end
 
     def _batch_ends(self) -> list[int]:
-        """Return where batches end; in evaluation every process has a part of every batch."""
+        """Return the end of each batch. In evaluation every process has a part of every batch."""
         if self.seed is not None:
             return [*range(self.global_batch_size, self.count, self.global_batch_size), self.count]
         divisible = self.count - self.count % self.share.world_size
@@ -98,12 +100,12 @@ class ResumableSampler(Sampler[list[Key]]):
 
 
 class WorkerStart:
-    """Starts a worker of a loader, which ends soon after the process that has created this.
+    """Initializes a loader worker so that it ends soon after its parent process.
 
-    torch alone looks for it every five seconds, and between two batches.
+    Without it, torch checks the parent only every five seconds and between two batches.
 
     Args:
-        start: What else is done with the number of the worker, as Lightning seeds it.
+        start: Another function to call with the number of the worker. Lightning seeds it so.
     """
 
     def __init__(self, start: Callable[[int], object] | None = None) -> None:
@@ -118,14 +120,19 @@ class WorkerStart:
 class ResumableLoader(DataLoader[Any]):
     """A loader that a checkpoint can resume in the middle of an epoch.
 
-    Batches are fetched whole, by `dataset.__getitems__`.
+    A dataset returns full batches by `__getitems__`.
 
     Args:
-        batch_size: Samples of a batch of one process.
+        dataset: The dataset.
+        batch_size: Number of samples in a batch of one process.
+        seed: Seed of the order.
+        workers: Number of worker processes.
+        share: The part of each batch that this process loads.
         training: Shuffle by (seed, epoch).
-        shuffled: False in training keeps the samples in order, as windows that continue each other.
-            (Not `shuffle`: Lightning would take the name for a setting of its own.)
-        global_batch_size: Samples of a batch of all processes; by default `batch_size` for each.
+        shuffled: In training, False keeps the order of samples, for windows that continue each
+            other. (It is not called `shuffle`, which Lightning would take for its own setting.)
+        global_batch_size: Number of samples in a batch over all processes; `batch_size` times their
+            number by default.
     """
 
     def __init__(
@@ -146,7 +153,7 @@ class ResumableLoader(DataLoader[Any]):
         self.epoch_sampler = ResumableSampler(
             count, global_batch_size, share, sampler_seed, shuffled
         )
-        # its own generator: the global random state is left to the model
+        # The loader's own generator leaves the global random state to the model.
         super().__init__(
             dataset,
             batch_sampler=self.epoch_sampler,
@@ -156,11 +163,11 @@ class ResumableLoader(DataLoader[Any]):
             generator=torch.Generator().manual_seed(seed),
         )
         self.consumed = 0
-        """Samples of this epoch that were yielded, in all processes together."""
+        """Number of samples of this epoch that were yielded, over all processes."""
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if not isinstance(self.worker_init_fn, WorkerStart):
-            # only now, since Lightning gives its own to loaders that have none
+            # Not earlier, because Lightning sets its own function only if a loader has none.
             self.worker_init_fn = WorkerStart(self.worker_init_fn)
         sampler = self.epoch_sampler
         self.consumed = sampler.skip
@@ -178,5 +185,5 @@ class ResumableLoader(DataLoader[Any]):
 
 
 def keep_batch(batch: Any) -> Any:
-    """Return a batch that a dataset has collated already."""
+    """Return a batch unchanged, because the dataset has collated it."""
     return batch

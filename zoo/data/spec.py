@@ -1,4 +1,4 @@
-"""Data specs: the shapes and the vocabulary that a model and a task are built for."""
+"""Data specs: the shapes, classes and vocabulary for which a model and a task are built."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
 
 from zoo.errors import OptionError
 
+# Only annotations need torch.
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 IGNORE_INDEX = -100
-"""The target of tokens that are not predicted, as in PyTorch's `ignore_index`."""
+"""The target of tokens that are not predicted, the default `ignore_index` of PyTorch."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,11 @@ class ImageSpec:
     width: int
     classes: int
     names: tuple[str, ...] = field(default=(), kw_only=True)
-    """Names of the classes, empty if they have none."""
+    """Names of the classes; empty if they have none."""
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """Pixels along each axis."""
+        """Number of pixels along each axis."""
         return self.height, self.width
 
 
@@ -51,11 +52,11 @@ class VideoSpec(ImageSpec):
 
 
 class Vocabulary(Protocol):
-    """Token ids for pieces of text."""
+    """A mapping between text and token ids."""
 
     @property
     def unit(self) -> Literal["character", "byte", "token"]:
-        """What one token is."""
+        """The unit of one token; "token" if it has no fixed length."""
         ...
 
     def __len__(self) -> int: ...
@@ -64,7 +65,7 @@ class Vocabulary(Protocol):
         """Return token ids.
 
         Raises:
-            OptionError: The vocabulary lacks characters of the text, which are named.
+            OptionError: The vocabulary lacks characters of the text; the message names them.
         """
         ...
 
@@ -85,12 +86,12 @@ class TextSpec:
     length: int
     vocabulary: Vocabulary
     targets: Literal["every", "some", "answers"] = "every"
-    """Every next token, some of them, or one answer of several tokens in each window."""
+    """Targets of a window: every next token, some of them, or one answer of several tokens."""
 
 
 @dataclass(frozen=True)
 class TextClassificationSpec:
-    """Texts of at most `length` tokens, int64 [B, N] padded with -1, with one label each."""
+    """Documents of at most `length` tokens, int64 [B, N] padded with -1, with one label each."""
 
     noun: ClassVar[str] = "labelled texts"
     """The name of this kind of samples in messages."""
@@ -99,28 +100,32 @@ class TextClassificationSpec:
     vocabulary: Vocabulary
     classes: int
     names: tuple[str, ...] = ()
-    """Names of the classes, empty if they have none."""
+    """Names of the classes; empty if they have none."""
 
 
 class TextBatch(NamedTuple):
     """A batch of token windows."""
 
     inputs: Tensor
-    """int64 [B, N]."""
+    """Tokens, int64 [B, N]."""
     targets: Tensor
-    """int64 [B, N], -100 at tokens without a target."""
+    """Next tokens, int64 [B, N]; -100 for tokens without a target."""
     documents: Tensor | None = None
-    """int64 [B, N], the document of each token, -1 for padding; None for one document, unpadded."""
+    """Document numbers, int64 [B, N], -1 for padding. None: one document without padding."""
     target_bytes: Tensor | None = None
-    """int64 [B, N], UTF-8 length of each target; None if all tokens are of one unit."""
+    """Length of each target in bytes of UTF-8, int64 [B, N]. None: all tokens have one unit."""
 
 
 DataSpec = ImageSpec | TextSpec | TextClassificationSpec
 
 
 def check_fractions(val: float, test: float) -> None:
-    """Raise OptionError unless val and test are positive and leave something to train on."""
+    """Check that fractions of val and test are positive and leave samples for training.
+
+    Raises:
+        OptionError: A fraction is not positive, or both together reach 1.
+    """
     for key, fraction in (("val", val), ("test", test)):
         if not 0 < fraction < 1 or val + test >= 1:
-            rule = "must be positive and leave something to train on"
+            rule = "must be positive and leave samples for training"
             raise OptionError(key, f"fractions val {val} and test {test} {rule}")

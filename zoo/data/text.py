@@ -1,4 +1,4 @@
-"""Your own text: files of UTF-8, as characters, bytes or subwords."""
+"""Your own text: UTF-8 files, as characters, bytes or subwords."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from zoo.registry import register
 class Text(CorpusSource):
     """Windows of `length` tokens of `files`: paths, or globs like `texts/*.txt`, in this order.
 
-    The text is split into train, then `val`, then `test`, by fractions of its characters. Subwords
-    are those of `tokenizer`, a file of the library tokenizers, or a byte-level BPE of `vocabulary`
-    tokens trained on the training split. Training windows lie side by side and are shuffled, or
-    begin at random. Those of val and test begin every `stride` tokens, and every target counts
-    once, with the context that its window has. `documents` keeps files apart: no token is predicted
-    from another file. `streams` are for models with memory: each row of a batch continues where it
-    ended in the last one, and a remainder that does not fill a step is left out.
+    The text is divided into train, `val` and `test`, in this order, by fractions of its characters.
+    Subwords are those of `tokenizer`, a file of the library tokenizers, or of a byte-level BPE with
+    `vocabulary` tokens that is trained on the training split. Training windows are contiguous and
+    shuffled, or start at random. Windows of val and test start every `stride` tokens; every target
+    counts once, with the context of its window. `documents` separates files: no token is predicted
+    from another file. `streams` is for models with memory: each row of a batch continues the same
+    row of the batch before, and a remainder that does not fill a step is dropped.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Your own labelled texts: parquet, JSON lines, CSV, class folders, or a dataset of the Hub."""
+"""Your own labelled texts: Parquet, JSON Lines, CSV, class folders, or a dataset of the Hub."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from zoo.registry import register
 class TextClassification(LabelledTable):
     """Texts of `path`: class folders of .txt files, or a folder, a file or a glob of tables.
 
-    `hub:owner/name` or `hub:owner/name:configuration` is a dataset of the Hub. Texts longer than
-    `length` tokens are cut. `train` names a split; `val` and `test` name one each, or are fractions
-    of `train`. `text` and `label` name columns. Tokens are bytes, or those of `tokenizer`: a file
-    of the library tokenizers, or `hub:owner/name`. `classes` says how many there are, or their
-    names in the model's order, which are those of the table if it has any; it is only needed if
-    labels are plain numbers, or texts in a stream. Up to a fraction of `skip` rows without text or
-    with another label is skipped. `stream` and the order are as in the source `images`.
+    `hub:owner/name` or `hub:owner/name:configuration` is a dataset of the Hub. Texts are cut after
+    `length` tokens. `train` names a split; `val` and `test` each name a split or are fractions of
+    `train`. `text` and `label` name columns. Tokens are bytes, or those of `tokenizer`: a file of
+    the library tokenizers, or `hub:owner/name`. `classes` is the number of classes, or their names
+    in the model's order; by default the names of the table. It is required only if labels are plain
+    integers, or strings in a stream. Up to a fraction `skip` of rows may lack text or have another
+    label and are skipped. `stream` and the order are as in the source `images`.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class TextClassification(LabelledTable):
         workers: Annotated[int, Between(0)] = 0,
     ) -> None:
         if path is None:
-            raise OptionError("path", "missing: say where your texts are")
+            raise OptionError("path", "missing: set it to the location of your texts")
         if classes is not None:
             check_classes(classes)
         splits = SplitOptions(train, val, test)
@@ -88,6 +88,7 @@ class TextClassification(LabelledTable):
         return list_classes(self.select_table(self.open_tables(streaming), "train"), streaming)
 
     def check_source(self) -> None:
+        # Streaming opens a table without reading it.
         tables = self.open_tables(streaming=True)
         for split in ("train", "val", "test"):
             table = self.select_table(tables, split)
@@ -102,9 +103,10 @@ class TextClassification(LabelledTable):
         if count != spec.classes:
             problem = f"{count} classes, but the model was trained with {spec.classes}"
             raise OptionError("classes", problem)
+        # The names must be those of the model; their order may differ.
         map_classes(own, spec.names, spec.classes, "data.classes")
         self.vocabulary = vocabulary_from_dict(spec.vocabulary.to_dict())
-        # readers of the classes before
+        # Readers were made for the classes before.
         self.subsets.clear()
         self.spec = TextClassificationSpec(
             self.length, self.vocabulary, spec.classes, spec.names or own
@@ -128,7 +130,7 @@ class TextClassification(LabelledTable):
         return TextRowReader(self.vocabulary, self.length, order, self.spec.names, title)
 
     def _map_labels(self, table: Any, split: str) -> tuple[int, ...]:
-        """Return the class of each number among the labels of a table."""
+        """Return the model's class for each integer label of a table."""
         listed = self.classes if isinstance(self.classes, tuple) else ()
         own = list_declared_classes(table) or listed
         title = f"{self.path}, {self.splits.find_table(split)},"

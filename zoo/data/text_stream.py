@@ -1,4 +1,4 @@
-"""Text in a column of a table that is streamed and never held whole, of the Hub or your own."""
+"""Text in a column of a table that is streamed, from the Hub or your own files."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class TextStream(DataModule):
     """Windows of `length` tokens packed from rows of `path`: a folder, a file or a glob of files.
 
     `hub:owner/name` or `hub:owner/name:configuration` is a dataset of the Hub. `train`, `val` and
-    `test` name splits, `text` the column. `between` comes after each row, and may be a special
+    `test` name splits, `text` names the column. `between` follows each row and may be a special
     token of the tokenizer; rows without text are left out. Tokens are bytes, or those of
     `tokenizer`: a file of the library tokenizers, or `hub:owner/name`. With `documents` no token
-    sees another row, or is predicted from it.
+    attends to another row or is predicted from it.
 
-    An epoch of training is `samples` windows, of rows drawn out of a `buffer` of so many, in an
-    order that is a function of (seed, epoch, buffer) alone; val and test are read whole. Each
+    A training epoch has `samples` windows, from rows that are shuffled in a buffer of `buffer`
+    rows. The order depends only on (seed, epoch, buffer). val and test are read completely. Each
     process reads and encodes everything, with at most one worker, and keeps its share of batches.
     """
 
@@ -57,7 +57,7 @@ class TextStream(DataModule):
     ) -> None:
         super().__init__()
         if path is None:
-            remedy = "say where your table is, or name a dataset as hub:owner/name"
+            remedy = "set it to the location of your table, or to a dataset as hub:owner/name"
             raise OptionError("path", f"missing: {remedy}")
         self.splits = SplitOptions(train, val, test)
         self.seed, self.path, self.tokenizer, self.column = seed, path, tokenizer, text
@@ -90,6 +90,7 @@ class TextStream(DataModule):
         self.spec = TextSpec(self.length, self.vocabulary)
 
     def setup(self, stage: str) -> None:
+        # Only train is shuffled and has a fixed number of samples.
         tables = open_tables(self.path, streaming=True)
         for split in ("train", "val") if stage == "fit" else ("test",):
             self.loaders[split] = StreamedTextLoader(
@@ -117,10 +118,10 @@ class TextStream(DataModule):
 
 
 class StreamedTextLoader(StreamingLoader):
-    """Batches of windows of a streamed table with the column `text`.
+    """A loader of windows from the column `text` of a streamed table.
 
-    A checkpoint knows the row and the token where the next window begins: a resumed run reads rows
-    before it again, without encoding them.
+    A checkpoint stores the row and the token at which the next window starts. A resumed run reads
+    earlier rows again, without encoding them.
     """
 
     def __init__(
@@ -140,6 +141,7 @@ class StreamedTextLoader(StreamingLoader):
     ) -> None:
         super().__init__(table, title, batch_size, workers, share, seed=seed, stream=stream)
         self.vocabulary, self.separator, self.documents = vocabulary, separator, documents
+        # In evaluation every token is a target, including those of a remainder.
         self.packing = Packing(self._encode, length, keep_rest=stream is None)
         self.cursor = self.first_cursor = Cursor()
 
@@ -155,6 +157,7 @@ class StreamedTextLoader(StreamingLoader):
 
     def __iter__(self) -> Iterator[TextBatch]:
         for cursor, batch in super().__iter__():
+            # After the last batch of an epoch the next one starts at the first row.
             self.cursor = Cursor(*cursor) if self.consumed else Cursor()
             yield batch
         if not self.delivered:
@@ -164,6 +167,7 @@ class StreamedTextLoader(StreamingLoader):
         self.cursor = Cursor()
 
     def read_batches(self) -> Iterator[tuple[int, tuple[Cursor, TextBatch]]]:
+        # Windows start at the cursor of a checkpoint, and end with the samples of the epoch.
         left = None if self.samples is None else self.samples - self.consumed
         rows = iterate_texts(self.iterate_rows(), self.separator, self.title)
         windows = self.packing.pack((text for _, text in rows), self.cursor)

@@ -1,4 +1,4 @@
-"""Text in a column of a table: parquet, JSON lines, CSV, or a dataset of the Hugging Face Hub."""
+"""Text in a column of a table: Parquet, JSON Lines, CSV, or a dataset of the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class TextTable(CorpusSource):
     """Windows of `length` tokens of the rows of `path`: a folder, a file or a glob of files.
 
     `hub:owner/name` or `hub:owner/name:configuration` is a dataset of the Hub. `train` names a
-    split; `val` and `test` name one each, or are fractions of the rows of `train`, drawn from the
-    seed. `text` names the column. Rows are joined in their order, `between` after each, which may
-    be a special token of the tokenizer; rows without text are left out. Each row is a document. The
-    other options are those of the source `text`. Everything is encoded once and cached; what does
-    not fit into memory is streamed by `text_stream`.
+    split; `val` and `test` each name a split or are fractions of the rows of `train`, drawn from
+    the seed. `text` names the column. Rows are joined in their order, each followed by `between`,
+    which may be a special token of the tokenizer; rows without text are left out. Each row is a
+    document. The other options are those of the source `text`. The text is encoded once and cached;
+    `text_stream` is for text that does not fit into memory.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class TextTable(CorpusSource):
         workers: Annotated[int, Between(0)] = 0,
     ) -> None:
         if path is None:
-            remedy = "say where your table is, or name a dataset as hub:owner/name"
+            remedy = "set it to the location of your table, or to a dataset as hub:owner/name"
             raise OptionError("path", f"missing: {remedy}")
         rows = TableDocuments(path, text, between, SplitOptions(train, val, test), seed)
         options = TokenizerOptions(tokens, tokenizer, vocabulary)
@@ -70,21 +70,22 @@ class TextTable(CorpusSource):
 
 @dataclass
 class TableDocuments:
-    """The rows of a table as documents, and their splits."""
+    """The documents of a corpus that are rows of a table, and their splits."""
 
     path: str
     column: str
     separator: str
-    """Comes after each row."""
+    """Text after each row."""
     splits: SplitOptions
     seed: int
-    """Draws the rows of a split that is a fraction of another."""
+    """Seed of the rows of a split that is a fraction of another."""
     counts: dict[str, int] = field(default_factory=dict)
-    """Documents of each split of the table, once they were read."""
+    """Number of documents in each split of the table, after they were read."""
 
     def read(self) -> list[Document]:
-        """Read the rows of all splits; those without text are left out."""
+        """Read the rows of all splits, without those that have no text."""
         tables = open_tables(self.path)
+        # Splits that are fractions come from one table, which is read once.
         documents: list[Document] = []
         for name in dict.fromkeys(map(self.splits.find_table, SPLITS)):
             table = select_text(tables, name, self.column, self.path)
@@ -95,7 +96,8 @@ class TableDocuments:
         return documents
 
     def split(self, documents: Sequence[Document]) -> dict[str, list[Document]]:
-        """Distribute the documents; see `Splitter`."""
+        """Distribute the documents. See `Splitter`."""
+        # Documents are in the order of `read`: those of one table after those of another.
         parts, first = {}, 0
         for name, count in self.counts.items():
             for split in SPLITS:
@@ -106,6 +108,6 @@ class TableDocuments:
         return parts
 
     def cache_key(self) -> list[Any]:
-        """Return all that the split depends on; see `Splitter`."""
+        """Return everything that the split depends on. See `Splitter`."""
         names = [self.splits.train, self.splits.val, self.splits.test]
         return [*names, self.counts, self.seed if self.splits.is_drawn else None]

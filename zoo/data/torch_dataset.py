@@ -1,4 +1,4 @@
-"""Datasets of your own Python program, passed to `zoo.fit` and `zoo.evaluate` as `data`."""
+"""Datasets of a Python program, which `zoo.fit` and `zoo.evaluate` take as `data`."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ ABSENT = (
 
 @register
 class TorchDataset(DataModule):
-    """Samples of datasets that a Python program passes; such a recipe alone cannot repeat a run.
+    """Samples of datasets that a Python program passes; the recipe cannot repeat such a run alone.
 
-    Images are float tensors [channels, height, width], clips have frames before height, with a
-    label each; `size`, that of a square or [height, width], resizes images bilinearly. Texts are
-    int64 [N + 1], of which each token is predicted from those before it, or pairs of inputs and
-    targets [N]; texts to classify are int64 [N] with a label each. `description` is for people.
-    Without workers, samples may be random: they are drawn from torch's generator, whose state
-    checkpoints hold.
+    Images are float tensors [channels, height, width] with a label each; clips have frames before
+    height. `size`, the side of a square or [height, width], resizes images bilinearly. Text samples
+    are int64 [N + 1], where each token is predicted from earlier ones, or pairs of inputs and
+    targets [N]; samples for text classification are int64 [N] with a label each. `description` has
+    no effect. Without workers, samples may be random: they may draw from torch's generator, whose
+    state is part of checkpoints.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class TorchDataset(DataModule):
         if spec is None:
             problem = "the datasets come without a spec"
             raise DataError(f"data: {problem}; pass spec=zoo.ImageSpec(...) or another one")
+        # Resizing changes the size of the samples, and therefore the spec.
         if self.sides is None:
             return spec
         if type(spec) is not ImageSpec:
@@ -112,7 +113,7 @@ class TorchDataset(DataModule):
 
 
 class SampleBatches(Dataset[Any]):
-    """The samples of one dataset, fetched by batches of keys as tasks read them."""
+    """The samples of one dataset, fetched by batches of keys in the form that tasks read."""
 
     def __init__(
         self, split: str, datasets: Datasets, spec: DataSpec, sides: tuple[int, int] | None
@@ -128,6 +129,7 @@ class SampleBatches(Dataset[Any]):
             raise DataError(f"data, {self.split}: {problem}") from None
 
     def __getitems__(self, keys: Sequence[Key]) -> Any:
+        # Only the index of a key matters: such a dataset has no seed of its own.
         numbers = [key[1] if isinstance(key, tuple) else key for key in keys]
         samples = [self.samples[number] for number in numbers]
         if self.collate is not None:
@@ -146,9 +148,14 @@ class SampleBatches(Dataset[Any]):
         return images, torch.as_tensor(labels)
 
     def check_first(self) -> None:
-        """Raise DataError unless the first sample is as the spec says."""
+        """Check the first sample against the spec.
+
+        Raises:
+            DataError: It cannot be read, or differs from the spec.
+        """
         if not len(self):
             raise DataError(f"data, {self.split}: the dataset is empty")
+        # Anything may go wrong in a user's dataset; these errors mean samples of another form.
         try:
             inputs, targets, *_ = self.__getitems__([0])
         except (TypeError, ValueError, AttributeError) as error:
@@ -159,7 +166,7 @@ class SampleBatches(Dataset[Any]):
             raise DataError(f"data, {self.split}: {problem}; {_describe_samples(self.spec)}")
 
     def _find_problem(self, inputs: Tensor, targets: Tensor) -> str:
-        """Return how a batch of one sample differs from the spec; empty if it does not."""
+        """Return how a batch of one sample differs from the spec, or an empty string."""
         spec, shape = self.spec, tuple(inputs.shape[1:])
         if isinstance(spec, ImageSpec):
             expected = (spec.channels, *spec.grid)
@@ -168,7 +175,7 @@ class SampleBatches(Dataset[Any]):
             if not inputs.is_floating_point():
                 return f"a sample is {inputs.dtype}, not floating point"
         elif inputs.is_floating_point() or len(shape) != 1 or shape[0] > spec.length:
-            return f"a sample is {inputs.dtype} {shape}, not at most {spec.length} whole numbers"
+            return f"a sample is {inputs.dtype} {shape}, not at most {spec.length} integers"
         elif inputs.max() >= len(spec.vocabulary):
             return f"token {int(inputs.max())} of a vocabulary of {len(spec.vocabulary)}"
         if not isinstance(spec, TextSpec) and not 0 <= int(targets[0]) < spec.classes:
@@ -192,7 +199,7 @@ def _pad_texts(samples: Sequence[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
 
 
 def _build_text_batch(batch: Any) -> TextBatch:
-    """Return a batch of windows: [B, N + 1] is cut to inputs and their next tokens."""
+    """Return a batch of windows; [B, N + 1] becomes inputs and their next tokens, [B, N] each."""
     if isinstance(batch, TextBatch):
         return batch
     if isinstance(batch, Tensor):
@@ -201,19 +208,19 @@ def _build_text_batch(batch: Any) -> TextBatch:
 
 
 def collect_datasets(data: Any, spec: DataSpec | None = None) -> Datasets:
-    """Return the datasets of what a caller passes.
+    """Return the datasets in the argument `data` of a user.
 
     Args:
-        data: {"train": dataset, "val": ..., "test": ...}; a pair (train, val), whose second is the
-            test too, or three datasets; or a Lightning data module, whose loaders hold datasets.
+        data: {"train": dataset, "val": ..., "test": ...}; a pair (train, val), whose second is also
+            the test set; three datasets; or a Lightning data module with loaders of datasets.
         spec: The facts of the samples. None: the attribute `spec` of `data`, if it has one.
 
     Raises:
-        OptionError: It is none of these.
+        OptionError: `data` is none of these.
     """
     spec = spec or getattr(data, "spec", None)
     if isinstance(data, DataModule):
-        problem = "a source of zoo itself; name it in the recipe instead: data.name"
+        problem = "it is a data source of zoo; name it in the recipe instead: data.name"
         raise OptionError("data", problem)
     if isinstance(data, Mapping):
         if unknown := [str(name) for name in data if name not in SPLITS]:
@@ -221,6 +228,7 @@ def collect_datasets(data: Any, spec: DataSpec | None = None) -> Datasets:
         return Datasets(dict(data), spec)
     if isinstance(data, tuple | list) and len(data) in (2, 3):
         return Datasets(dict(zip(SPLITS, (*data, data[-1]), strict=False)), spec)
+    # A Lightning data module is recognized by its methods.
     if callable(getattr(data, "test_dataloader", None)):
         return _read_data_module(data, spec)
     problem = f"expected datasets by split or a data module, got {type(data).__name__}"
@@ -228,7 +236,8 @@ def collect_datasets(data: Any, spec: DataSpec | None = None) -> Datasets:
 
 
 def _read_data_module(data: Any, spec: DataSpec | None) -> Datasets:
-    """Take the datasets of a module's loaders, and how they make batches; not their order."""
+    """Return the datasets and the collate function of a data module's loaders."""
+    # Lightning calls these hooks in the same order.
     data.prepare_data()
     for stage in ("fit", "test"):
         data.setup(stage)
@@ -241,7 +250,7 @@ def _read_data_module(data: Any, spec: DataSpec | None) -> Datasets:
 
 
 def describe_datasets(datasets: Datasets) -> str:
-    """Name the datasets by their types and lengths, for the recipe of a run."""
+    """Return the types and lengths of datasets as text, for the recipe of a run."""
     parts = []
     for split, dataset in datasets.splits.items():
         count = len(dataset) if hasattr(dataset, "__len__") else "stream"

@@ -1,4 +1,4 @@
-"""Images: decode files to arrays of one size; normalise and augment batches on the device."""
+"""Decode image files to arrays of one size, and normalize and augment batches on the device."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ from zoo.packages import explain_imports
 
 Size = Count | tuple[Count, Count]
 RESIZING = {
-    "crop": "resized to cover the size, bicubically, and the centre kept",
+    "crop": "resized bicubically to cover the size, then cropped at the centre",
     "exact": "each side resized to its own length, bicubically",
 }
 MAX_MEGAPIXELS = 64.0
 MAX_ASPECT_RATIO = 256
-"""Beyond it a file of some kilobytes becomes gigabytes when a short side is enlarged."""
+"""Largest ratio of the sides of an image. Beyond it, a file of some kilobytes could become
+gigabytes when its short side is enlarged."""
 ARCHIVES = ("zip://", "tar://", "gzip://", "xz://", "zstd://", "bz2://")
 REMOTE = ("https://", "http://", "hf://", "s3://", "gs://")
 Probability = Annotated[float, Between(0, 1)]
@@ -39,16 +40,16 @@ Transform = Callable[[Tensor], Tensor]
 
 
 def get_sides(size: int | tuple[int, int]) -> tuple[int, int]:
-    """Return height and width of a size, which is that of a square if it is one number."""
+    """Return height and width of a size; one integer is the side of a square."""
     return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
 @dataclass(frozen=True)
 class ImageDecoder:
-    """Decodes images to uint8 [channels, height, width], resized bicubically.
+    """A decoder of images to uint8 [channels, height, width], resized bicubically.
 
-    `crop` resizes an image until it just covers the size, and keeps the centre; `exact` resizes
-    each side to its own length.
+    `crop` resizes an image so that it just covers the size, and crops it at the centre; `exact`
+    resizes each side to its own length.
     """
 
     sides: tuple[int, int]
@@ -56,7 +57,7 @@ class ImageDecoder:
     channels: int
     resize: Literal["crop", "exact"]
     max_megapixels: float = MAX_MEGAPIXELS
-    """Millions of pixels of the largest image that is decoded."""
+    """Size of the largest image that is decoded, in millions of pixels."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -66,7 +67,7 @@ class ImageDecoder:
         """Decode the bytes of a file.
 
         Raises:
-            ValueError: They are no image, a damaged one, or one that is too large or too narrow.
+            ValueError: They are no image, or one that is damaged, too large or too narrow.
         """
         with explain_imports():
             from PIL import Image, UnidentifiedImageError
@@ -79,17 +80,17 @@ class ImageDecoder:
             pixels = np.asarray(self._resize(image)).reshape(*self.sides, -1)
             return pixels.transpose(2, 0, 1)
         except UnidentifiedImageError:
-            raise ValueError("no image of a known format") from None
+            raise ValueError("not an image of a known format") from None
         except (Image.DecompressionBombError, Image.DecompressionBombWarning):
             limit = f"more than {self.max_megapixels:g} megapixels"
             raise ValueError(f"{limit}; make it smaller, or raise data.max_megapixels") from None
         except Exception as error:
-            # each format raises its own
+            # Every format of Pillow raises its own errors.
             raise ValueError(str(error) or type(error).__name__) from None
 
     @contextmanager
     def _limit_pixels(self) -> Iterator[None]:
-        """Let Pillow refuse larger images, as it does from the header, before it decodes them."""
+        """Set the number of pixels above which Pillow refuses an image before decoding it."""
         from PIL import Image
 
         before = Image.MAX_IMAGE_PIXELS
@@ -102,7 +103,7 @@ class ImageDecoder:
                 Image.MAX_IMAGE_PIXELS = before
 
     def stack(self, images: Sequence[NDArray[np.uint8]]) -> torch.Tensor:
-        """Stack decoded images, of which there may be none, to [B, C, H, W]."""
+        """Stack zero or more decoded images to [B, C, H, W]."""
         return torch.from_numpy(np.stack(images) if images else np.empty((0, *self.shape), "u1"))
 
     def _resize(self, image: Any) -> Any:
@@ -114,9 +115,10 @@ class ImageDecoder:
         if self.resize == "crop":
             factor = max(width / image.width, height / image.height)
             resized = (round(image.width * factor), round(image.height * factor))
+        # The crop at the centre; with `exact` it is the full image.
         left, top = (resized[0] - width) // 2, (resized[1] - height) // 2
         if resized[0] * resized[1] > self.max_megapixels * 1e6:
-            # too large to be enlarged whole: only the part that is kept is
+            # The enlarged image would be too large, so only the part inside the crop is enlarged.
             across, down = image.width / resized[0], image.height / resized[1]
             right = min((left + width) * across, image.width)
             bottom = min((top + height) * down, image.height)
@@ -128,7 +130,11 @@ class ImageDecoder:
 
 
 def _check_aspect_ratio(width: int, height: int) -> None:
-    """Raise ValueError if one side of an image is far longer than the other."""
+    """Check the ratio of an image's sides.
+
+    Raises:
+        ValueError: One side is far longer than the other.
+    """
     if max(width, height) > MAX_ASPECT_RATIO * min(width, height):
         expected = f"expected sides of at most {MAX_ASPECT_RATIO} to 1"
         raise ValueError(f"{width} x {height} pixels is too narrow, {expected}")
@@ -136,23 +142,23 @@ def _check_aspect_ratio(width: int, height: int) -> None:
 
 @dataclass(frozen=True)
 class ImageAccess:
-    """Which files the rows of a table may name: a table is not trusted to name any file.
+    """The files that rows of a table may name, because a table is not trusted to name any file.
 
-    Relative paths are taken from the first of the folders. Links and `..` are resolved first.
+    Relative paths start at the first folder. Links and `..` are resolved before the check.
     """
 
     folders: tuple[Path, ...]
-    """Files beneath them are read."""
+    """Folders below which files may be read."""
     prefix: str = ""
-    """Addresses that begin with it are read, such as those of files of a dataset of the Hub."""
+    """Prefix of addresses that may be read, such as those of a dataset of the Hub."""
     allow_remote: bool = False
-    """Read other addresses as well."""
+    """Whether other addresses may be read."""
 
     def read(self, image: Mapping[str, Any] | None) -> bytes:
-        """Return the bytes of an image in a table, which holds them or names their file.
+        """Return the bytes of an image in a table, which contains them or names their file.
 
         Raises:
-            ValueError: The table has no image, or names a file that must not be read.
+            ValueError: The table has no image, or names a file that may not be read.
             OSError: The file cannot be read.
         """
         with explain_imports():
@@ -166,15 +172,16 @@ class ImageAccess:
             return bytes(file.read())
 
     def _locate(self, path: str) -> str:
-        """Return what to open, of which the last part is checked: zip://a.png::photos.zip."""
+        """Check a path or an address, and return it with links resolved."""
+        # Of a chain such as zip://a.png::photos.zip the last part is what is opened.
         *inner, outer = path.split("::")
         if not all(part.startswith(ARCHIVES) for part in inner):
-            raise ValueError(f"is no file beneath {self.folders[0]}, where images of tables are")
+            raise ValueError(f"is no file below {self.folders[0]}, where images of tables are")
         if "://" not in outer:
             outer = self._resolve(outer)
         elif not (self.prefix and outer.startswith(self.prefix)):
             if not outer.startswith(REMOTE):
-                raise ValueError(f"is an address; expected a file beneath {self.folders[0]}")
+                raise ValueError(f"is an address; expected a file below {self.folders[0]}")
             if not self.allow_remote:
                 remedy = "set data.allow_remote=true if you trust the table, or download the images"
                 raise ValueError(f"is an address, which is not fetched; {remedy}")
@@ -183,12 +190,12 @@ class ImageAccess:
     def _resolve(self, path: str) -> str:
         resolved = Path(self.folders[0], path).resolve()
         if not any(resolved.is_relative_to(folder.resolve()) for folder in self.folders):
-            raise ValueError(f"is not beneath {self.folders[0]}, where images of tables must be")
+            raise ValueError(f"is not below {self.folders[0]}, where images of tables must be")
         return str(resolved)
 
 
 class ImageFiles(Dataset[FileBatch]):
-    """Image files, fetched by batches of their numbers as uint8 [B, C, H, W]."""
+    """A dataset of image files, fetched by batches of numbers as uint8 [B, C, H, W]."""
 
     def __init__(self, paths: Sequence[Path], decoder: ImageDecoder) -> None:
         self.paths, self.decoder = paths, decoder
@@ -210,8 +217,8 @@ class ImageFiles(Dataset[FileBatch]):
 def read_image_files(
     paths: Sequence[Path], decoder: ImageDecoder, batch_size: int, workers: int
 ) -> Iterator[FileBatch]:
-    """Yield batches of image files in their order."""
-    # one worker for each batch that there is to wait for
+    """Yield batches of image files in the order of the paths."""
+    # The first batch must be waited for in any case: workers are for the batches after it.
     workers = min(workers, -(-len(paths) // batch_size) - 1)
     yield from DataLoader(
         ImageFiles(paths, decoder),
@@ -223,51 +230,57 @@ def read_image_files(
 
 
 def check_reads_images(spec: DataSpec, channels: int) -> None:
-    """Raise OptionError if a model reads something other than images with so many channels."""
+    """Check that a model reads images with a number of channels.
+
+    Raises:
+        OptionError: It reads other samples, or another number of channels.
+    """
     if type(spec) is not ImageSpec:
-        raise OptionError("name", f"a source of images, but the model was trained on {spec.noun}")
+        problem = f"it reads images, but the model was trained on {spec.noun}"
+        raise OptionError("name", problem)
     if spec.channels != channels:
         problem = f"{channels} channels, but the model was trained on images of {spec.channels}"
         raise OptionError("channels", problem)
 
 
 def _describe(error: Exception) -> str:
-    """Say what is wrong, in one line."""
+    """Return the message of an error as one line of at most 200 characters."""
     cause = error.strerror if isinstance(error, OSError) else str(error)
     return ((cause or "").splitlines() or [type(error).__name__])[0][:200]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """What training does to images, in this order; by default nothing.
+    """Augmentations of training images, in the order of application. By default none is enabled.
 
-    Each image has draws of its own unless a field says otherwise. If both mixup and cutmix are on,
-    each batch has one of them, with equal probability.
+    Draws differ between images unless a field states otherwise. If both mixup and cutmix are
+    enabled, each batch uses one of them, with equal probability.
     """
 
     area: Annotated[float, Between(0.01, 1)] = 1.0
-    """Smallest fraction of the area to cut out and enlarge; 1 is off."""
+    """Random resized crop: smallest fraction of the area to crop and enlarge; 1 disables it."""
     crop: Annotated[int, Between(0)] = 0
-    """Pixels of black around an image, out of which one of its size is cut."""
+    """Random crop: pixels of black padding around an image before a crop of its original size."""
     flip: Probability = 0.0
-    """Probability of mirroring left and right."""
+    """Probability of a horizontal flip."""
     randaugment: Annotated[int, Between(0)] = 0
-    """Operations of RandAugment (arXiv:1909.13719), the same for a batch."""
+    """Number of operations of RandAugment (arXiv:1909.13719), the same for a batch."""
     magnitude: Annotated[int, Between(0, 30)] = 9
-    """Magnitude of those operations."""
+    """Magnitude of the operations of RandAugment."""
     erasing: Probability = 0.0
-    """Probability of blanking a rectangle to the mean (arXiv:1708.04896)."""
+    """Probability of random erasing: a rectangle is set to the mean (arXiv:1708.04896)."""
     mixup: Annotated[float, Between(0)] = 0.0
-    """Alpha of Beta(alpha, alpha), one draw for a batch (arXiv:1710.09412)."""
+    """Alpha of Beta(alpha, alpha) for mixup, one draw per batch (arXiv:1710.09412)."""
     cutmix: Annotated[float, Between(0)] = 0.0
-    """Alpha likewise, one draw for each image (arXiv:1905.04899)."""
+    """Alpha of Beta(alpha, alpha) for cutmix, one draw per image (arXiv:1905.04899)."""
 
     def build_transforms(self, sides: tuple[int, int]) -> tuple[list[Transform], list[Transform]]:
-        """Return transforms of images in [0, 1] of these sides, and of normalised ones."""
+        """Return the transforms of images in [0, 1] of these sides, and of normalized images."""
         with explain_imports():
             import kornia.augmentation as kornia
             from kornia.augmentation.auto import RandAugment
 
+        # Geometric and colour transforms come before normalization, erasing to the mean after it.
         before: list[Any] = []
         if self.area < 1:
             before.append(kornia.RandomResizedCrop(sides, scale=(self.area, 1.0)))
@@ -281,7 +294,7 @@ class Augmentation:
         return before, after
 
     def mix(self, images: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-        """Mix images; the labels of mixed ones are [B, classes] in place of [B]."""
+        """Mix images. Labels become probabilities [B, classes] if mixing is enabled."""
         use_cutmix = self.cutmix > 0 and (not self.mixup or bool(torch.rand(()) < 0.5))
         if use_cutmix:
             return _apply_cutmix(images, labels, self.cutmix, classes)
@@ -291,7 +304,8 @@ class Augmentation:
 def _apply_mixup(
     images: Tensor, labels: Tensor, alpha: float, classes: int
 ) -> tuple[Tensor, Tensor]:
-    """Mix each image with another one (kornia's mixup draws uniformly, whatever alpha is)."""
+    """Mix each image with another image of the batch."""
+    # kornia's mixup is not used: it draws uniform weights and ignores alpha.
     weight = torch.distributions.Beta(alpha, alpha).sample().item()
     order = torch.randperm(len(labels)).to(labels.device)
     targets = F.one_hot(labels, classes).to(torch.float32)
@@ -307,15 +321,15 @@ def _apply_cutmix(
 
     cutmix = RandomCutMixV2(beta=alpha, data_keys=["input", "class"], use_correct_lambda=True)
     images, (found,) = cutmix(images, labels)
-    # [B, 3]: the image's label, the label of the pasted patch, the weight of the latter
+    # found [B, 3]: the label of the image, the label of the pasted patch, and the patch's weight.
     own, patch = (F.one_hot(found[:, at].long(), classes).to(found.dtype) for at in (0, 1))
     return images, torch.lerp(patch, own, found[:, 2:])
 
 
 class ImageTransform:
-    """Normalises images to (image - mean) / std, in units of white, and augments those of training.
+    """A transform that normalizes images to (image - mean) / std and augments training images.
 
-    `mean` and `std` are one number for all channels, or one for each.
+    `mean` and `std` are in units of white, one number for all channels or one for each.
     """
 
     def __init__(
@@ -341,19 +355,20 @@ class ImageTransform:
         """Transform a batch.
 
         Args:
-            images: uint8 [B, C, height, width].
-            labels: [B].
-            training: Augment.
-            classes: How many classes there are.
+            images: Images, uint8 [B, C, height, width].
+            labels: Labels [B].
+            training: Whether to augment.
+            classes: Number of classes.
 
         Returns:
-            Images float32 [B, C, height, width], and labels [B] or, of mixed images, [B, classes].
+            Images, float32 [B, C, height, width], and labels [B], or [B, classes] after mixing.
         """
+        # uint8 travels to the device, where it becomes float32 from 0 (black) to 1 (white).
         images = images.to(torch.float32) / 255
         if not training or self.augment == Augmentation():
             return self._normalize(images), labels
         if self._transforms is None:
-            # not before: kornia takes seconds to import
+            # Not earlier, because kornia takes seconds to import.
             self._transforms = self.augment.build_transforms(self.sides)
         before, after = self._transforms
         for transform in before:
@@ -364,7 +379,7 @@ class ImageTransform:
         return self.augment.mix(images, labels, classes)
 
     def denormalize(self, images: Tensor) -> Tensor:
-        """Return images [B, C, height, width] in units of white again."""
+        """Convert normalized images [B, C, height, width] back to units of white."""
         mean, std = self._get_statistics(images)
         return images * std + mean
 
@@ -381,7 +396,8 @@ class ImageTransform:
 def isolate_rng(*numbers: int) -> Iterator[None]:
     """Seed the CPU's random state from these numbers, and restore it afterwards.
 
-    Augmentation is then the same whatever a model draws, such as one encoding and not another.
+    Augmentation is then independent of the random numbers that a model draws. Otherwise two models
+    with different encodings would be trained on different images.
     """
     seed = np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]
     with torch.random.fork_rng(devices=[]):

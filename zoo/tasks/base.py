@@ -116,7 +116,7 @@ class Task(L.LightningModule):
         return self._find_application().predict(self, inputs, options)
 
     def generate(self, prompt: str, **options: Any) -> str:
-        """Continue a text with a language model that `zoo.load` returned.
+        """Continue a prompt with a language model that `zoo.load` returned.
 
         Args:
             prompt: The text to continue.

@@ -1,1 +1,1 @@
-"""Text: documents, vocabularies, and windows of tokens."""
+"""Text data: documents, vocabularies and windows of tokens."""

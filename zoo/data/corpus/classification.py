@@ -1,4 +1,4 @@
-"""Labelled texts: class folders of .txt files, rows of tables, and their token ids."""
+"""Labelled texts in class folders of .txt files or rows of tables, and their token ids."""
 
 from __future__ import annotations
 
@@ -25,12 +25,17 @@ PADDING = -1
 
 
 def open_class_folders(path: str, streaming: bool = False) -> Mapping[str, Any] | None:
-    """Return tables of `SPLIT/CLASS/NAME.txt`, or of `CLASS/NAME.txt`; None for another folder."""
+    """Return tables of `SPLIT/CLASS/NAME.txt` or `CLASS/NAME.txt`; None for other folders.
+
+    Raises:
+        DataError: The folder mixes both layouts, or contains tables too.
+    """
     folder = Path(path).expanduser()
     deep, flat = sorted(folder.glob("*/*/*.txt")), sorted(folder.glob("*/*.txt"))
     files = deep or flat
     if not files:
         return None
+    # Two layouts, or tables next to class folders, would make the choice ambiguous.
     others = [*sorted(folder.glob("*")), *sorted(folder.glob("*/*"))]
     _refuse_both(path, "texts at SPLIT/CLASS", deep, "at CLASS", flat)
     _refuse_both(path, "texts in class folders", files, "tables", list(filter(is_table, others)))
@@ -47,7 +52,7 @@ def _refuse_both(
     path: str, one: str, ones: Sequence[Path], other: str, others: Sequence[Path]
 ) -> None:
     if ones and others:
-        problem = f"holds both {one}, as {ones[0]}, and {other}, as {others[0]}"
+        problem = f"contains both {one}, as {ones[0]}, and {other}, as {others[0]}"
         raise DataError(f"{path}: {problem}; keep one kind and move the others away")
 
 
@@ -58,7 +63,7 @@ def _build_table(files: list[Path], names: list[str], streaming: bool) -> Any:
     features = Features(text=Value("string"), label=ClassLabel(names=names))
     if not streaming:
         return Dataset.from_list([*_read_rows(files, names)], features=features)
-    # tuples, as each item of a list would be a shard
+    # Tuples, because `datasets` takes each item of a list for a shard.
     arguments = {"files": tuple(files), "names": tuple(names)}
     return IterableDataset.from_generator(_read_rows, features=features, gen_kwargs=arguments)
 
@@ -69,7 +74,7 @@ def _read_rows(files: Sequence[Path], names: Sequence[str]) -> Iterator[dict[str
 
 
 def pad_tokens(rows: Sequence[NDArray[Any]]) -> Tensor:
-    """Return int64 [B, N] of rows of tokens, N the length of the longest."""
+    """Stack rows of tokens to int64 [B, N], padded to the longest."""
     inputs = np.full((len(rows), max(map(len, rows), default=0)), PADDING)
     for number, row in enumerate(rows):
         inputs[number, : len(row)] = row
@@ -78,20 +83,20 @@ def pad_tokens(rows: Sequence[NDArray[Any]]) -> Tensor:
 
 @dataclass(frozen=True)
 class TextRowReader:
-    """Reads samples from rows with the columns `text` and `label`."""
+    """A reader of samples from rows with the columns `text` and `label`."""
 
     vocabulary: CorpusVocabulary
     length: int
-    """Longer texts are cut."""
+    """Number of tokens after which a text is cut."""
     order: tuple[int, ...]
-    """The class of each label that is a number."""
+    """The class of each integer label."""
     names: tuple[str, ...]
-    """The class names of labels that are text."""
+    """The class names, for labels that are strings."""
     title: str
     """The name of the rows in messages."""
 
     def read_rows(self, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> RowBatch:
-        """Read numbered rows."""
+        """Read numbered rows, and collect the errors of corrupt ones."""
         inputs, labels, errors = [], [], {}
         for number, row in rows:
             try:
@@ -103,13 +108,18 @@ class TextRowReader:
         return RowBatch(pad_tokens(inputs), torch.tensor(labels, dtype=torch.long), errors)
 
     def _read_label(self, label: Any) -> int:
+        # A string is a class name of the model; a number counts the classes of the table.
         if label in self.names:
             return self.names.index(label)
         return self.order[check_label(label, len(self.order))]
 
 
 def encode_text(value: Any, vocabulary: CorpusVocabulary, length: int) -> NDArray[Any]:
-    """Return the first `length` tokens of a text. Raises ValueError if there are none."""
+    """Return the first `length` tokens of the text in a row.
+
+    Raises:
+        ValueError: The row has no text.
+    """
     text = check_text(value)
     tokens = vocabulary.encode_array(text)[:length] if text else ()
     if not len(tokens):
@@ -120,7 +130,11 @@ def encode_text(value: Any, vocabulary: CorpusVocabulary, length: int) -> NDArra
 def read_text_files(
     paths: Sequence[Path], spec: DataSpec, length: int, batch_size: int
 ) -> Iterator[FileBatch]:
-    """Read files of text in batches. Raises OptionError if the model reads no labelled texts."""
+    """Read text files in batches.
+
+    Raises:
+        OptionError: The model does not classify text.
+    """
     if not isinstance(spec, TextClassificationSpec):
         raise OptionError("name", "the model was not trained on texts with labels")
     vocabulary = vocabulary_from_dict(spec.vocabulary.to_dict())

@@ -1,4 +1,4 @@
-"""A corpus: documents, their vocabulary, and the tokens of train, val and test."""
+"""A corpus of documents, its vocabulary, and the tokens of train, val and test."""
 
 from __future__ import annotations
 
@@ -25,21 +25,23 @@ SPLITS = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class Document:
-    """A text and its name in messages."""
+    """The text of a document, and its name in messages."""
 
     name: str
     text: str
 
 
 def read_documents(patterns: Sequence[str]) -> list[Document]:
-    """Read the files of paths or globs, each once, in the order of the patterns, then by name."""
+    """Read the files of paths or globs in the order of the patterns, then by name, each once."""
     paths: dict[str, None] = {}
+    # A dictionary keeps the order and drops files that several patterns match.
     for pattern in patterns:
         paths |= dict.fromkeys(_list_files(os.path.expanduser(pattern)))
     return [read_document(Path(path)) for path in paths]
 
 
 def _list_files(pattern: str) -> list[str]:
+    # A file may have brackets in its name, so an existing path is never taken for a glob.
     if os.path.lexists(pattern) or not glob.has_magic(pattern):
         return [pattern]
     files = sorted(path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path))
@@ -49,10 +51,14 @@ def _list_files(pattern: str) -> list[str]:
 
 
 def read_document(path: Path) -> Document:
-    """Read a file of UTF-8. Raises DataError, naming the file, if it is missing or no text."""
+    """Read a UTF-8 file.
+
+    Raises:
+        DataError: The file is missing, empty or not UTF-8. The message names it.
+    """
     try:
         content = path.read_bytes()
-        # a byte order mark is no character of the text
+        # A byte order mark is not part of the text.
         text = content.decode().removeprefix("\ufeff")
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
@@ -65,7 +71,7 @@ def read_document(path: Path) -> Document:
         byte = f"{content[error.start]:#04x}"
         raise DataError(f"{path}: not UTF-8 at byte {error.start}: {byte}") from None
     except ValueError as error:
-        # a name that no file can have
+        # No file can have such a name, for example one with a null character.
         raise DataError(f"{str(path)!r}: cannot be read: {error}") from None
     if not text:
         raise DataError(f"{path}: empty")
@@ -74,15 +80,15 @@ def read_document(path: Path) -> Document:
 
 @dataclass(frozen=True)
 class TokenStream:
-    """The tokens of a split, one after the other."""
+    """The concatenated tokens of a split."""
 
     tokens: NDArray[Any]
-    """[T]."""
+    """Tokens [T]."""
     starts: NDArray[Any]
-    """Indices of the first tokens of documents, ascending, the first 0."""
+    """Index of the first token of each document, ascending from 0."""
 
     def mark_starts(self) -> NDArray[Any]:
-        """Return booleans [T], true at the first token of each document."""
+        """Return booleans [T] that are true at the first token of each document."""
         marks = np.zeros(len(self.tokens), bool)
         marks[self.starts] = True
         return marks
@@ -94,27 +100,27 @@ class TokenStream:
 
 @dataclass(frozen=True)
 class EncodedCorpus:
-    """A corpus as tokens."""
+    """The tokens of a corpus, and their vocabulary."""
 
     vocabulary: CorpusVocabulary
     splits: dict[str, TokenStream]
     problem: str | None
-    """Why the tokens could not be cached on disk."""
+    """Reason why the tokens could not be cached on disk, if so."""
 
 
 class Splitter(Protocol):
-    """Distributes documents, or parts of them, among train, val and test."""
+    """A rule that distributes documents, or parts of them, among train, val and test."""
 
     def split(self, documents: Sequence[Document]) -> dict[str, list[Document]]: ...
 
     def cache_key(self) -> list[Any]:
-        """Return all that the split depends on beside the documents, once they were read."""
+        """Return everything but the documents that the split depends on, after they were read."""
         ...
 
 
 @dataclass(frozen=True)
 class CharacterSplit:
-    """Splits a text into train, val and test, in this order, by fractions of its characters."""
+    """A split into train, val and test, in this order, by fractions of characters."""
 
     val: float
     test: float
@@ -123,7 +129,7 @@ class CharacterSplit:
         check_fractions(self.val, self.test)
 
     def split(self, documents: Sequence[Document]) -> dict[str, list[Document]]:
-        """Cut documents where a split ends."""
+        """Divide documents at the ends of splits."""
         total = sum(len(document.text) for document in documents)
         val, test = round(self.val * total), round(self.test * total)
         bounds = (0, total - val - test, total - test, total)
@@ -137,7 +143,7 @@ class CharacterSplit:
 
 
 def _slice_documents(documents: Sequence[Document], first: int, last: int) -> list[Document]:
-    """Return what documents have between two characters of the whole text; none is empty."""
+    """Return the non-empty parts of documents between two characters of the joined text."""
     parts, start = [], 0
     for document in documents:
         text = document.text[max(first - start, 0) : max(last - start, 0)]
@@ -151,8 +157,8 @@ class Corpus:
     """Documents that are read, split and encoded when they are first needed.
 
     Args:
-        read: Returns the documents; raises DataError.
-        tokenizer: What a token is.
+        read: Returns the documents, or raises DataError.
+        tokenizer: Options of the vocabulary.
         splitter: Distributes the documents among train, val and test.
     """
 
@@ -167,7 +173,7 @@ class Corpus:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the text, as hexadecimal digits."""
+        """SHA-256 of the text in hexadecimal digits."""
         digest = hashlib.sha256()
         for document in self.documents:
             digest.update(document.text.encode())
@@ -175,25 +181,36 @@ class Corpus:
 
     @cached_property
     def tokens(self) -> EncodedCorpus:
-        """Token ids; raises DataError for an unreadable document, OptionError for a vocabulary."""
+        """The tokens of the corpus.
+
+        Raises:
+            DataError: A document cannot be read or encoded.
+            OptionError: The vocabulary does not have the required size.
+        """
         return self._load_tokens(self.tokenizer.cache_key(), None)
 
     def adopt_vocabulary(self, vocabulary: CorpusVocabulary) -> None:
-        """Encode with a given vocabulary. Raises DataError if it lacks characters of the text."""
+        """Encode with a given vocabulary.
+
+        Raises:
+            DataError: The vocabulary lacks characters of the text.
+        """
         self.tokens = self._load_tokens(vocabulary.to_dict(), vocabulary)
 
     def _load_tokens(self, key: object, vocabulary: CorpusVocabulary | None) -> EncodedCorpus:
-        """Load cached tokens, under all they depend on: text, documents, splits, vocabulary."""
+        """Load tokens from the cache; encode them if they are not there."""
 
         def encode() -> CacheEntry:
             splits = self.splitter.split(self.documents)
             return _encode(splits, vocabulary or self._build_vocabulary(splits))
 
+        # The name of the cached file depends on everything that tokens depend on.
         lengths = [len(document.text) for document in self.documents]
         depends = [self.digest, lengths, self.splitter.cache_key(), key]
         name = hashlib.sha256(json.dumps(depends).encode()).hexdigest()
         entry = load_or_make(name, encode)
 
+        # The cached array is the concatenation of all splits: divide it again, without a copy.
         sizes = [entry.metadata["sizes"][split] for split in SPLITS]
         streams = {}
         for split, tokens in zip(SPLITS, np.split(entry.array, np.cumsum(sizes)[:-1]), strict=True):
@@ -203,11 +220,13 @@ class Corpus:
         )
 
     def _build_vocabulary(self, splits: dict[str, list[Document]]) -> CorpusVocabulary:
+        # Characters are those of all splits, but subwords are trained on train only.
         training = [document.text for document in splits["train"]]
         return self.tokenizer.build_vocabulary([one.text for one in self.documents], training)
 
 
 def _encode(splits: dict[str, list[Document]], vocabulary: CorpusVocabulary) -> CacheEntry:
+    # The smallest integer type that fits; the tokens of all splits become one array.
     dtype = np.min_scalar_type(max(len(vocabulary) - 1, 0))
     pieces = [np.array([], dtype)]
     sizes, starts = {}, {}

@@ -1,4 +1,4 @@
-"""The base class of text sources that are read whole: a corpus, cut into windows and loaded."""
+"""The base class of text sources in memory: a corpus that is divided into windows and loaded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONGEST_GRAM = 5
 
 
 class CorpusSource(DataModule):
-    """Windows of a corpus that is held in memory, or mapped from the cache."""
+    """Windows of a corpus that is in memory, or mapped from the cache."""
 
     def __init__(self, seed: int, corpus: Corpus, window: WindowOptions, workers: int) -> None:
         super().__init__()
@@ -40,7 +40,12 @@ class CorpusSource(DataModule):
         return self._build_spec()
 
     def _build_spec(self) -> TextSpec:
-        """Return the spec. Raises OptionError if a split is shorter than a window."""
+        """Return the spec.
+
+        Raises:
+            OptionError: A split is shorter than a window.
+        """
+        # Counting the windows of each split raises the error.
         for split in SPLITS:
             self.count_samples(split)
         return TextSpec(self.window.length, self.corpus.tokens.vocabulary)
@@ -80,6 +85,7 @@ class CorpusSource(DataModule):
             lengths=self.corpus.tokens.vocabulary.lengths,
             seed=self.seed if is_training and window.windows == "random" else None,
         )
+        # Streams need one window of each row per batch, in the order of the layout.
         rows = window.count_rows(split, share.world_size) if window.streams else None
         return ResumableLoader(
             dataset,
@@ -100,13 +106,14 @@ class CorpusSource(DataModule):
         return {"test/loss": losses}
 
     def compute_bigram_loss(self) -> float:
-        """Return the mean loss in nats per token of test of a bigram model with add-one smoothing.
+        """Return the mean loss of a bigram model with add-one smoothing, in nats per test token.
 
         p(b | a) = (count(a, b) + 1) / (count(a) + V), counted on train.
         """
         size = len(self.corpus.tokens.vocabulary)
         left, right = self.list_bigrams("train")
-        # one number for each pair: a table of all pairs would not fit for large vocabularies
+        # One number for each pair that occurs: a table of all pairs would not fit into memory for
+        # large vocabularies.
         pairs, counts = np.unique(left.astype(np.int64) * size + right, return_counts=True)
         firsts = np.bincount(left, minlength=size)
 
@@ -117,7 +124,7 @@ class CorpusSource(DataModule):
         return float(-np.log((seen + 1) / (firsts[left] + size)).mean())
 
     def list_bigrams(self, split: str) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return pairs of neighbouring tokens, [P] and [P]; within documents if kept apart."""
+        """Return pairs of neighbouring tokens, [P] and [P], within documents if kept apart."""
         stream = self.corpus.tokens.splits[split]
         left, right = stream.tokens[:-1], stream.tokens[1:]
         if not self.window.documents:
@@ -136,7 +143,7 @@ def _read_windows(
     paths: Sequence[Path], vocabulary: CorpusVocabulary, window: WindowOptions
 ) -> Iterator[FileBatch]:
     """Yield batches of windows, one file after the other."""
-    # a stream is remembered from window to window
+    # A model with memory reads one window after the other.
     size = 1 if window.streams else window.batch_size
     for path in paths:
         try:
@@ -150,10 +157,10 @@ def _read_windows(
 
 
 def _cut_file(path: Path, vocabulary: CorpusVocabulary, window: WindowOptions) -> WindowDataset:
-    """Cut a file into windows; one shorter than a window is a window of its own length."""
+    """Divide a file into windows. A file shorter than a window is one window of its own length."""
     tokens = vocabulary.encode_array(read_document(path).text)
     if len(tokens) < 2:
-        raise DataError("it has only one token, and no next one to predict")
+        raise DataError("it has fewer than two tokens, so there is nothing to predict")
     length = min(window.length, len(tokens) - 1)
     stride = None if window.stride is None else min(window.stride, length)
     window = replace(window, length=length, stride=stride, batch_size=1)

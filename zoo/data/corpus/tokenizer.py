@@ -21,27 +21,30 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 MAX_NAMED = 3
-"""Unknown characters or words that a message names."""
+"""Largest number of unknown characters or words that a message names."""
 MAX_WORD = 40
-"""Characters of such a word."""
+"""Number of characters after which such a word is cut."""
+
+
+NO_TOKENIZER = "this checkpoint stores no tokenizer, only its vocabulary size"
 
 
 class CorpusVocabulary(Vocabulary, Protocol):
-    """A vocabulary that long texts are encoded with."""
+    """A vocabulary that encodes long texts to arrays."""
 
     @property
     def lengths(self) -> NDArray[Any] | None:
-        """UTF-8 length of each token of the vocabulary; None if all tokens are of one unit."""
+        """Length of each token in bytes of UTF-8; None if all tokens have one unit."""
         ...
 
     def encode_array(self, text: str) -> NDArray[Any]:
-        """Return token ids as an array; raise as `encode` does."""
+        """Return token ids as an array. Raises the errors of `encode`."""
         ...
 
 
 @dataclass(frozen=True)
 class Characters:
-    """One token for each of `symbols`, in their order."""
+    """A vocabulary with one token for each of `symbols`, in their order."""
 
     symbols: str
     unit: ClassVar[Literal["character"]] = "character"
@@ -52,7 +55,7 @@ class Characters:
 
     @cached_property
     def _token_of(self) -> NDArray[Any]:
-        """The token of each code point, -1 for none."""
+        """The token of each code point; -1 for unknown ones."""
         table = np.full(0x110000, -1, np.int32)
         table[_code_points(self.symbols)] = np.arange(len(self.symbols))
         return table
@@ -74,7 +77,7 @@ class Characters:
 
 @dataclass(frozen=True)
 class Bytes:
-    """The 256 bytes of UTF-8; invalid sequences decode to the replacement character."""
+    """The vocabulary of 256 bytes. Invalid UTF-8 decodes to the replacement character."""
 
     unit: ClassVar[Literal["byte"]] = "byte"
     lengths: ClassVar[None] = None
@@ -97,7 +100,7 @@ class Bytes:
 
 @dataclass(frozen=True)
 class Words:
-    """One token for each of `words`, in their order; text is split at white space."""
+    """A vocabulary with one token for each of `words`, in their order, separated by white space."""
 
     words: tuple[str, ...]
     unit: ClassVar[Literal["token"]] = "token"
@@ -128,10 +131,10 @@ class Words:
 
 @dataclass(frozen=True)
 class Subwords:
-    """The tokens of a tokenizer, given as the JSON that the library `tokenizers` writes.
+    """The vocabulary of a tokenizer, given as JSON of the library `tokenizers`.
 
-    Special tokens are neither added nor dropped, and nothing is truncated or padded, whatever the
-    JSON says.
+    Special tokens are neither added nor dropped, and nothing is truncated or padded, regardless of
+    the JSON.
     """
 
     json: str
@@ -156,7 +159,8 @@ class Subwords:
 
     @cached_property
     def lengths(self) -> NDArray[Any]:
-        """UTF-8 length of each token: exact for byte-level tokenizers, else of its decoding."""
+        """Length of each token in bytes: exact for byte-level tokenizers, else of its decoding."""
+        # In byte-level pieces each character stands for one byte.
         lengths = np.zeros(len(self), np.int64)
         added = set(self.tokenizer.get_added_tokens_decoder())
         decoder = json.loads(self.json).get("decoder") or {}
@@ -171,12 +175,13 @@ class Subwords:
 
     @cached_property
     def _unknown_token(self) -> int | None:
+        # Unigram models store the id of the unknown token, other models its text.
         model = json.loads(self.json)["model"]
         token = model.get("unk_id", self.tokenizer.token_to_id(model.get("unk_token") or ""))
         return None if token is None else int(token)
 
     def encode_array(self, text: str) -> NDArray[Any]:
-        # the library would crash on what is not UTF-8
+        # The library crashes on strings that cannot be encoded as UTF-8.
         _encode_utf8(text)
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         tokens = np.array(encoding.ids, np.int64)
@@ -187,7 +192,8 @@ class Subwords:
     def _find_unknown(
         self, text: str, tokens: NDArray[Any], offsets: list[tuple[int, int]]
     ) -> NDArray[Any]:
-        """Return positions of characters, other than white space, that no known token covers."""
+        """Return positions of characters, except white space, that no known token covers."""
+        # Count the spans over each character by a cumulative sum of starts and ends.
         spans = np.array(offsets, np.int64).reshape(-1, 2)
         if self._unknown_token is not None:
             spans = spans[tokens != self._unknown_token]
@@ -209,7 +215,7 @@ class Subwords:
 
 @dataclass(frozen=True)
 class TokenCount:
-    """The size of a vocabulary that is stored elsewhere: a model is built with it, no text read."""
+    """The size of a vocabulary that is not available: it builds a model but encodes no text."""
 
     size: int
     unit: ClassVar[Literal["token"]] = "token"
@@ -219,20 +225,25 @@ class TokenCount:
         return self.size
 
     def encode_array(self, text: str) -> NDArray[Any]:
-        raise OptionError("vocabulary", "only its size is stored here; the tokenizer is elsewhere")
+        raise OptionError("vocabulary", NO_TOKENIZER)
 
     def encode(self, text: str) -> list[int]:
         return self.encode_array(text).tolist()
 
     def decode(self, tokens: Sequence[int]) -> str:
-        raise OptionError("vocabulary", "only its size is stored here; the tokenizer is elsewhere")
+        raise OptionError("vocabulary", NO_TOKENIZER)
 
     def to_dict(self) -> dict[str, str]:
         return {"kind": "count", "size": str(self.size)}
 
 
 def vocabulary_from_dict(data: Mapping[str, str]) -> CorpusVocabulary:
-    """Return the vocabulary whose `to_dict` is `data`. Raises OptionError for an unknown kind."""
+    """Return the vocabulary whose `to_dict` returned `data`.
+
+    Raises:
+        OptionError: The kind is unknown.
+    """
+    # Checkpoints contain these dictionaries, so their keys must not change.
     match dict(data):
         case {"kind": "character", "symbols": symbols}:
             return Characters(symbols)
@@ -244,7 +255,7 @@ def vocabulary_from_dict(data: Mapping[str, str]) -> CorpusVocabulary:
             return Subwords(text)
         case {"kind": "count", "size": size}:
             return TokenCount(int(size))
-    raise OptionError("vocabulary", f"no vocabulary is of kind {data.get('kind')!r}")
+    raise OptionError("vocabulary", f"no kind of vocabulary is called {data.get('kind')!r}")
 
 
 def _code_points(text: str) -> NDArray[Any]:
@@ -255,7 +266,7 @@ def _encode_utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        # half of a surrogate pair, from a broken command line
+        # Half of a surrogate pair, from a command line that is not UTF-8.
         _refuse_characters(text, [error.start], "UTF-8")
         raise
 
@@ -276,13 +287,13 @@ def _refuse(unknown: Sequence[str], vocabulary: str) -> None:
 
 @dataclass(frozen=True)
 class TokenizerOptions:
-    """What a token is; the options of a source of text, validated together."""
+    """The options of a vocabulary."""
 
     kind: Literal["character", "byte", "subword"] = "character"
     tokenizer: str | None = None
-    """The subword tokenizer to load, a file or `hub:owner/name`."""
+    """The subword tokenizer to load: a file or `hub:owner/name`."""
     vocabulary: int | None = None
-    """The size of the vocabulary: of the one to train, or expected of the one loaded."""
+    """Size of the vocabulary to train, or expected size of the vocabulary to load."""
 
     def __post_init__(self) -> None:
         for key, value in (("tokenizer", self.tokenizer), ("vocabulary", self.vocabulary)):
@@ -290,14 +301,14 @@ class TokenizerOptions:
                 problem = f"tokens are {self.kind}s, which need no {key}"
                 raise OptionError(key, f"{problem}; set tokens to subword or leave it out")
         if self.kind == "subword" and self.tokenizer is None and self.vocabulary is None:
-            problem = "the number of subwords to train is missing; it is at least 256"
+            problem = "missing; set the number of subwords to train, at least 256"
             raise OptionError("vocabulary", problem)
 
     def build_vocabulary(self, texts: Sequence[str], training: Sequence[str]) -> CorpusVocabulary:
-        """Return the vocabulary for texts, trained on `training` if none is loaded.
+        """Return the vocabulary for texts; train it on `training` if none is loaded.
 
         Raises:
-            OptionError: Its size is not the one that the options say.
+            OptionError: Its size differs from the option `vocabulary`.
         """
         if self.kind == "byte":
             return Bytes()
@@ -314,13 +325,17 @@ class TokenizerOptions:
         return subwords
 
     def cache_key(self) -> list[str | int | None]:
-        """Return what a cached encoding depends on, the contents of the tokenizer included."""
+        """Return what a cached encoding depends on, including the contents of the tokenizer."""
         content = None if self.tokenizer is None else load_tokenizer(self.tokenizer).json
         return [self.kind, content, self.vocabulary]
 
 
 def load_tokenizer(name: str) -> Subwords:
-    """Load the tokenizer of a JSON file or of `hub:owner/name`. Raises DataError on failure."""
+    """Load the tokenizer of a JSON file or of `hub:owner/name`.
+
+    Raises:
+        DataError: It cannot be downloaded or read.
+    """
     with explain_imports():
         from tokenizers import Tokenizer
 
@@ -328,7 +343,7 @@ def load_tokenizer(name: str) -> Subwords:
         try:
             return Subwords(Tokenizer.from_pretrained(name.removeprefix(HUB)).to_str())
         except Exception as error:
-            # of the library, or of what it downloads with
+            # The library raises errors of many kinds, and so does its downloader.
             cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
             remedy = "is its name right, and is there a network? Else name a file tokenizer.json"
             problem = f"the tokenizer could not be downloaded: {cause}"
@@ -339,7 +354,7 @@ def load_tokenizer(name: str) -> Subwords:
     except OSError as error:
         raise DataError(f"{name}: cannot be read: {error.strerror}") from None
     except Exception as error:
-        # the library raises nothing more precise
+        # The library raises no more specific error.
         raise DataError(f"{name}: not the JSON of a tokenizer: {error}") from None
 
 

@@ -1,4 +1,4 @@
-"""Windows of a fixed length, cut out of a stream of tokens."""
+"""Windows of a fixed length from a stream of tokens."""
 
 from __future__ import annotations
 
@@ -20,44 +20,45 @@ ROW, OFFSET, TOKEN = range(3)
 
 
 class Cursor(NamedTuple):
-    """Where a window begins: the number of a row, and how many of its tokens come before."""
+    """The start of a window: the number of a row, and an offset in its tokens."""
 
     row: int = 0
     offset: int = 0
 
 
 class Window(NamedTuple):
-    """A window packed from rows."""
+    """A window that is packed from rows."""
 
     tokens: NDArray[Any]
-    """[N + 1]."""
+    """Tokens [N + 1]."""
     rows: NDArray[Any]
-    """The row of each token."""
+    """The row of each token [N + 1]."""
     num_targets: int
-    """The last so many tokens are targets."""
+    """Number of targets, which are the last tokens."""
     end: Cursor
-    """Where the next window begins."""
+    """Start of the next window."""
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Packs rows that are read one by one into windows side by side.
+    """A packer of rows, which are read one by one, into contiguous windows.
 
     The last token of a window is the first one of the next. A remainder shorter than a window is
-    dropped, or with `keep_rest` moved back to fill a window; every target then counts once.
+    dropped or, with `keep_rest`, extended backwards to a full window; every target then counts
+    once.
     """
 
     encode: Callable[[int, str], NDArray[Any]]
-    """Encodes a row, given its number and text."""
+    """Encodes a row from its number and text."""
     length: int
     keep_rest: bool
 
     def pack(self, texts: Iterable[str], first: Cursor) -> Iterator[Window]:
-        """Yield windows from a cursor on; rows before it are not encoded.
+        """Yield windows from a cursor on, without encoding earlier rows.
 
         At most one row and one window are in memory.
         """
-        # row, offset and token of each token that no window has yet
+        # The row, the offset and the token of each token that is not in a window yet.
         held = np.empty((3, 0), np.int64)
         last = held
         for number, text in enumerate(texts):
@@ -67,6 +68,7 @@ class Packing:
             for end in range(self.length, held.shape[1], self.length):
                 last = held[:, end - self.length : end + 1]
                 yield self._build_window(last, self.length)
+            # The last token of the last window is the first input of the next one.
             if held.size:
                 held = held[:, (held.shape[1] - 1) // self.length * self.length :]
 
@@ -85,22 +87,24 @@ class Packing:
 
 
 class WindowLayout(NamedTuple):
-    """Windows in a stream of tokens."""
+    """The positions of windows in a stream of tokens."""
 
     starts: NDArray[Any]
-    """The first token of each window."""
+    """Index of the first token of each window."""
     num_targets: NDArray[Any]
-    """How many of the last targets of each window count."""
+    """Number of last targets of each window that count."""
 
 
 def tile_windows(length: int, size: int) -> WindowLayout:
-    """Lay windows side by side; a remainder shorter than a window is dropped."""
+    """Lay out contiguous windows, and drop a remainder shorter than a window."""
     numbers = np.arange((size - 1) // length)
     return WindowLayout(numbers * length, np.full(len(numbers), length))
 
 
 def slide_windows(length: int, size: int, stride: int) -> WindowLayout:
-    """Begin a window every `stride` tokens, the last moved back; every target counts once."""
+    """Lay out windows that start every `stride` tokens; every target counts once."""
+    # The last window is moved back to end with the last token. Except in the first window, only
+    # targets after the end of the window before count.
     numbers = np.arange(1 - (length + 1 - size) // stride)
     starts = np.minimum(numbers * stride, size - 1 - length)
     num_targets = starts - (numbers - 1) * stride
@@ -109,7 +113,7 @@ def slide_windows(length: int, size: int, stride: int) -> WindowLayout:
 
 
 def continue_windows(length: int, size: int, rows: int) -> WindowLayout:
-    """Lay windows out in rows of a batch that continue from batch to batch."""
+    """Lay out windows so that each row of a batch continues in the next batch."""
     steps = (size - 1) // (rows * length)
     step, row = np.divmod(np.arange(steps * rows), rows)
     return WindowLayout((row * steps + step) * length, np.full(steps * rows, length))
@@ -117,7 +121,7 @@ def continue_windows(length: int, size: int, rows: int) -> WindowLayout:
 
 @dataclass(frozen=True)
 class WindowOptions:
-    """How windows are cut; the options of a source of text, validated together."""
+    """The options of windows of a text source."""
 
     length: int
     batch_size: int
@@ -129,7 +133,7 @@ class WindowOptions:
     def __post_init__(self) -> None:
         if self.stride is not None and self.stride > self.length:
             problem = f"{self.stride} is more than the length {self.length}"
-            raise OptionError("stride", f"{problem}: targets would be left out")
+            raise OptionError("stride", f"{problem}: some targets would be skipped")
         if not self.streams:
             return
         if self.stride is not None:
@@ -143,7 +147,7 @@ class WindowOptions:
             raise OptionError("documents", problem)
 
     def describe(self) -> str:
-        """Say how windows of an evaluation are laid out."""
+        """Return a description of the windows of an evaluation."""
         if self.streams:
             rest = "a remainder that does not fill a step is left out"
             return f"each continues the one before, for models with memory; {rest}"
@@ -152,11 +156,16 @@ class WindowOptions:
         return f"sliding by {self.stride}, the last {self.stride} tokens of each are targets"
 
     def count_rows(self, split: str, world_size: int = 1) -> int:
-        """Return how many streams run in parallel; in evaluation as many as one batch has."""
+        """Return the number of parallel streams; in evaluation it is the batch size."""
         return self.batch_size * world_size if split == "train" else self.batch_size
 
     def build_layout(self, split: str, size: int, world_size: int = 1) -> WindowLayout:
-        """Lay out windows in the `size` tokens of a split. Raises OptionError if none fits."""
+        """Lay out the windows in the `size` tokens of a split.
+
+        Raises:
+            OptionError: The split is shorter than a window.
+        """
+        # One token more than the windows, because the last target follows them.
         rows = self.count_rows(split, world_size) if self.streams else 1
         needed = rows * self.length + 1
         if size < needed:
@@ -174,8 +183,12 @@ class WindowDataset(Dataset[TextBatch]):
     """The windows of one split, fetched by batches of keys.
 
     Args:
-        lengths: UTF-8 lengths of the vocabulary's tokens, or None.
-        seed: Draw the starts of windows from (seed, epoch, index).
+        stream: The tokens.
+        layout: The windows.
+        length: Number of tokens in a window.
+        documents: Whether documents are separate.
+        lengths: Lengths of the vocabulary's tokens in bytes, or None.
+        seed: Seed of random starts, which depend on (seed, epoch, index). None: use the layout.
     """
 
     def __init__(
@@ -206,6 +219,7 @@ class WindowDataset(Dataset[TextBatch]):
         return build_batch(tokens, num_targets, documents, self.lengths)
 
     def _draw_starts(self, seed: int, keys: Sequence[Key]) -> NDArray[Any]:
+        # A window of N + 1 tokens fits at so many starts.
         count = len(self.stream.tokens) - self.length
         pairs = [key for key in keys if isinstance(key, tuple)]
         return np.array([np.random.default_rng([seed, *pair]).integers(count) for pair in pairs])
@@ -220,10 +234,10 @@ def build_batch(
     """Build a batch of windows.
 
     Args:
-        tokens: [B, N + 1].
-        num_targets: [B], how many of the last tokens of each window are targets.
-        documents: [B, N + 1]; no token is predicted from another document.
-        lengths: UTF-8 length of each token of the vocabulary.
+        tokens: Tokens [B, N + 1].
+        num_targets: Number of last tokens of each window that are targets [B].
+        documents: Document numbers [B, N + 1]; no token is predicted from another document.
+        lengths: Length of each token of the vocabulary in bytes.
     """
     length = tokens.shape[1] - 1
     is_target = np.arange(length, 0, -1) <= num_targets[:, None]  # [B, N]
@@ -231,6 +245,7 @@ def build_batch(
         is_target &= documents[:, 1:] == documents[:, :-1]
     targets = np.where(is_target, tokens[:, 1:], IGNORE_INDEX)
     batch = TextBatch(torch.from_numpy(tokens[:, :-1]), torch.from_numpy(targets))
+    # Document numbers count from 0 in each window.
     if documents is not None:
         own = documents[:, :-1] - documents[:, :1]
         batch = batch._replace(documents=torch.from_numpy(own))

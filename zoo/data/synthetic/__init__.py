@@ -1,1 +1,1 @@
-"""Synthetic tasks: samples are generated from the seed, nothing is downloaded."""
+"""Synthetic tasks, whose samples are generated from the seed."""

@@ -12,19 +12,19 @@ from zoo.data.synthetic.base import Example, SyntheticTask, Workers, append_answ
 from zoo.options import Between, Count
 from zoo.registry import register
 
-# Python parses no longer numbers
+# Python does not parse longer integers by default.
 Digits = Annotated[int, Between(1, 4_299)]
 CHARACTERS = Characters("0123456789+=.")
 
 
 @register
 class Addition(SyntheticTask):
-    """Sums `a+b=c.` of numbers of `least` to `digits` digits, all three written least digit first.
+    """Sums `a+b=c.` of numbers with `least` to `digits` digits, all written least digit first.
 
     The targets are the digits of c and the full stop after them. The numbers of digits of a and b
-    are drawn uniformly and independently. Guessing gets a tenth of the digits right and hardly ever
-    a whole sum. `train`, `val` and `test` are numbers of sums; those of training are drawn anew in
-    every epoch.
+    are drawn uniformly and independently. Guessing gets a tenth of the digits right and almost
+    never a full sum. `train`, `val` and `test` are numbers of sums; training sums are drawn anew in
+    each epoch.
     """
 
     pads = True
@@ -53,7 +53,7 @@ class Addition(SyntheticTask):
         return append_answer(question, CHARACTERS.encode_array(f"{total}."))
 
     def _draw_number(self, rng: np.random.Generator) -> str:
-        """Draw a number, reversed; its last digit is 0 in the number 0 alone."""
+        """Draw a number in reversed digits, without leading zeros."""
         digits = rng.integers(10, size=rng.integers(self.least, self.digits + 1))
         if len(digits) > 1:
             digits[-1] = rng.integers(1, 10)

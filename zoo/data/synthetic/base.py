@@ -1,4 +1,4 @@
-"""The base class of synthetic tasks: samples are drawn from (seed, split, epoch, index) alone."""
+"""The base class of synthetic tasks, whose samples depend only on (seed, split, epoch, index)."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ Workers = Annotated[int, Between(0)]
 
 
 class Example(NamedTuple):
-    """One sequence and its targets, -100 at tokens without one."""
+    """One sequence and its targets."""
 
     inputs: NDArray[Any]
-    """int64 [N]."""
+    """Tokens, int64 [N]."""
     targets: NDArray[Any]
-    """int64 [N]."""
+    """Next tokens, int64 [N]; -100 for tokens without a target."""
 
 
 class SyntheticTask(DataModule):
-    """A source that draws its samples.
+    """The base class of sources that draw their samples.
 
     A task draws one example at a time (`draw_example`), or overrides `draw_batch`.
     """
 
     pads: ClassVar[bool] = False
-    """Sequences differ in length and are padded."""
+    """True if sequences differ in length and are padded."""
     fresh_epochs: ClassVar[bool] = True
-    """Training samples differ from epoch to epoch."""
+    """True if training samples differ from epoch to epoch."""
 
     def __init__(
         self, seed: int, spec: DataSpec, batch_size: int, sizes: tuple[int, int, int], workers: int
@@ -52,15 +52,16 @@ class SyntheticTask(DataModule):
 
     def draw_example(self, rng: np.random.Generator) -> Example:
         """Draw one sequence."""
-        raise NotImplementedError(f"{type(self).__name__} draws whole batches")
+        raise NotImplementedError(f"{type(self).__name__} draws batches, not single examples")
 
     def draw_batch(self, seed: tuple[int, int], keys: Sequence[Key]) -> Any:
         """Draw the samples of keys, which are indices or (epoch, index).
 
         Args:
             seed: The seed of the recipe and the number of the split.
-            keys: The samples of the batch.
+            keys: The keys of the batch.
         """
+        # One generator per sample, so that a sample does not depend on its batch.
         examples = []
         for epoch, index in split_keys(keys):
             epoch = epoch if self.fresh_epochs else 0
@@ -86,7 +87,7 @@ class SyntheticTask(DataModule):
         return score_answers(self._build_samples("test"))
 
     def __getstate__(self) -> dict[str, Any]:
-        # loader workers that are not forked need the task without its trainer
+        # Loader workers that are not forked receive a pickled task, which must omit the trainer.
         return {**self.__dict__, "trainer": None}
 
 
@@ -104,7 +105,7 @@ class DrawnSamples(Dataset[Any]):
 
 
 def split_keys(keys: Sequence[Key]) -> list[tuple[int, int]]:
-    """Return keys as (epoch, index); indices of an evaluation are of epoch 0."""
+    """Return keys as (epoch, index); an index in evaluation has epoch 0."""
     return [(0, key) if isinstance(key, int) else key for key in keys]
 
 
@@ -114,13 +115,13 @@ def scatter_statements(
     sentences: NDArray[Any],
     filler: int,
 ) -> list[int]:
-    """Return statements in their order, each between any two sentences of filler.
+    """Return filler text with statements at random places between its sentences, in their order.
 
     Args:
         rng: Draws sentences and places.
         statements: The tokens of each statement.
         sentences: Sentences of filler, int64 [S, W].
-        filler: Number of tokens of filler; the first sentence is cut to fit.
+        filler: Number of filler tokens; the first sentence is cut to fit.
     """
     size = sentences.shape[1]
     count = -(-filler // size)
@@ -139,7 +140,8 @@ def scatter_statements(
 
 
 def append_answer(question: NDArray[Any], answer: NDArray[Any]) -> Example:
-    """Return a question followed by its answer; every token of the answer is a target."""
+    """Return a question followed by its answer, whose tokens are the targets."""
+    # The last token of the answer is only a target.
     inputs = np.concatenate([question, answer[:-1]], dtype=np.int64)
     targets = np.full(len(inputs), IGNORE_INDEX)
     targets[-len(answer) :] = answer
@@ -147,7 +149,7 @@ def append_answer(question: NDArray[Any], answer: NDArray[Any]) -> Example:
 
 
 def pad_examples(examples: Sequence[Example]) -> TextBatch:
-    """Stack sequences of different lengths; padding is a document of its own, which none sees."""
+    """Stack sequences of different lengths, with padding that no token attends to."""
     shape = len(examples), max(len(example.inputs) for example in examples)
     inputs = np.zeros(shape, np.int64)
     targets = np.full(shape, IGNORE_INDEX)
@@ -160,7 +162,11 @@ def pad_examples(examples: Sequence[Example]) -> TextBatch:
 
 
 def refuse_least(least: int, most: int, key: str) -> None:
-    """Raise OptionError if the lower bound of a size exceeds the upper one, the option `key`."""
+    """Check that the lower bound of a size does not exceed the upper one, the option `key`.
+
+    Raises:
+        OptionError: It does.
+    """
     if least > most:
         message = f"{least} {key} are more than the maximum of {most}; write {most} or less"
         raise OptionError("least", message)

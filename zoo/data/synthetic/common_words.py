@@ -16,14 +16,14 @@ from zoo.registry import register
 
 @register
 class CommonWords(SyntheticTask):
-    """Lists of words in any order, `length` with question and answer: which are the common ones?
+    """Lists of words in random order, with the question which of them are common.
 
-    Each of `common` words stands `common_repeats` times, every other one `other_repeats` times (one
-    of them less often, so that the list has its length). The targets are the common words, sorted
-    by their number. All are any of `words`: a longer list has more words that are not common, as in
-    RULER. Always answering the same word is right for about 1 in `words`, more if answers are
-    sorted. `train`, `val` and `test` are numbers of lists; those of training are drawn anew in
-    every epoch.
+    Each of `common` words occurs `common_repeats` times, every other word `other_repeats` times
+    (one of them less often, so that list, question and answer have `length` words). The targets are
+    the common words, sorted by number. All words are drawn from `words`; a longer list has more
+    words that are not common, as in RULER. A constant answer is right for about 1 in `words`, more
+    because answers are sorted. `train`, `val` and `test` are numbers of lists; training lists are
+    drawn anew in each epoch.
     """
 
     def __init__(
@@ -42,9 +42,10 @@ class CommonWords(SyntheticTask):
         workers: Workers = 0,
     ) -> None:
         if other_repeats >= common_repeats:
-            problem = f"other words would stand as often, {other_repeats} times"
+            problem = f"other words would occur as often, {other_repeats} times"
             raise OptionError("common_repeats", f"{problem}; write {other_repeats + 1} or more")
-        taken = common * common_repeats + common  # with the question, without the last answer
+        # The list, the question mark and the answer, whose last word is only a target.
+        taken = common * common_repeats + common
         if length < taken:
             problem = f"{common} words {common_repeats} times, with the answer, take {taken}"
             raise OptionError("length", f"{problem}; write that or more")
@@ -61,6 +62,7 @@ class CommonWords(SyntheticTask):
         self.common_repeats, self.other_repeats = common_repeats, other_repeats
 
     def draw_example(self, rng: np.random.Generator) -> Example:
+        # The first of the drawn words are common; the filler is cut in its last word.
         drawn = rng.choice(self.words, self.common + self.others, replace=False)
         common, others = drawn[: self.common], drawn[self.common :]
         filler = np.repeat(others, self.other_repeats)[: self.filler]

@@ -23,10 +23,10 @@ Order = Literal["same", "reversed", "sorted"]
 class Copying(SyntheticTask):
     """Letters, an equals sign, and the same letters in the same order, `reversed` or `sorted`.
 
-    There are `least` to `symbols` letters, a uniformly drawn number of them. The targets are the
-    copy and the full stop after it. Guessing gets 1 in 26 letters right if they are not sorted, and
-    hardly ever a whole answer. `train`, `val` and `test` are numbers of sequences; those of
-    training are drawn anew in every epoch.
+    The number of letters is uniform from `least` to `symbols`. The targets are the copy and the
+    full stop after it. Guessing gets 1 in 26 letters right if they are not sorted, and almost never
+    a full answer. `train`, `val` and `test` are numbers of sequences; training sequences are drawn
+    anew in each epoch.
     """
 
     pads = True

@@ -15,10 +15,10 @@ from zoo.registry import register
 MAX_VALUE = 10
 NAMES = "xyzvw"
 WORDS = Words(("pass", ";", "=", "++", "print", *NAMES, *map(str, range(MAX_VALUE + 1))))
-# how often each statement is drawn: the first two for each variable
+# Weights of the statements in the draw; the first two apply to each variable.
 SET_WEIGHT, INCREMENT_WEIGHT, PASS_WEIGHT = 1, 7, 50
 MAX_STATEMENT = 4
-"""Words of the longest statement."""
+"""Number of words of the longest statement."""
 PASS = WORDS.encode("pass ;")
 SET = [WORDS.encode(f"{name} = 0 ;") for name in NAMES]
 INCREMENT = [WORDS.encode(f"{name} ++ ;") for name in NAMES]
@@ -28,11 +28,11 @@ INCREMENT = [WORDS.encode(f"{name} ++ ;") for name in NAMES]
 class Counting(SyntheticTask):
     """Programs of `least` to `steps` statements, `x = 0 ;`, `x ++ ;` or `pass ;`, then `print x`.
 
-    The target is the printed value. Variables start at 0. For each of them a statement sets it with
-    weight 1 and increments it with weight 7, and any statement is `pass` with weight 50, as is an
-    increment past 10. The printed variable is any of them. Always answering the most frequent value
-    is right in 20 to 22 % of programs of up to 512 statements. `train`, `val` and `test` are
-    numbers of programs, the same in every epoch.
+    The target is the printed value. Variables start at 0. A statement sets each variable with
+    weight 1, increments it with weight 7, and is `pass` with weight 50; an increment beyond 10 also
+    becomes `pass`. The printed variable is drawn uniformly. The most frequent value is right in 20
+    to 22 % of programs of up to 512 statements. `train`, `val` and `test` are numbers of programs,
+    which are the same in each epoch.
     """
 
     pads = True
@@ -64,7 +64,7 @@ class Counting(SyntheticTask):
 
         values, words = [0] * count, []
         for statement in statements.tolist():
-            # kind is -1: pass, 0: set, 1: increment
+            # The kind is -1 for pass, 0 for set and 1 for increment.
             kind, variable = divmod(statement - 1, count)
             if kind < 0 or (kind == 1 and values[variable] == MAX_VALUE):
                 words += PASS

@@ -1,4 +1,4 @@
-"""Flip-flop: remember one bit past distractors (Liu et al. 2023, arXiv:2306.00946)."""
+"""Flip-flop: remember one bit despite distractors (Liu et al. 2023, arXiv:2306.00946)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zoo.options import Between, Count
 from zoo.registry import register
 
 SYMBOLS = Characters("wri01")
-# the bit 1 has the number after ZERO
+# Numbers of the symbols; ZERO + 1 is the bit 1.
 WRITE, READ, IGNORE, ZERO = range(4)
 
 
@@ -26,10 +26,10 @@ WRITE, READ, IGNORE, ZERO = range(4)
 class Flipflop(SyntheticTask):
     """Sequences of `length` tokens: pairs of an operation and a bit.
 
-    The targets are the bits after reads. The first operation is w (write), the last r (read); in
-    between i (ignore) with probability `ignore`, w and r with half of the rest each. Bits after w
-    and i are random, that after r is the last one written. `train`, `val` and `test` are numbers of
-    sequences; those of training are drawn anew in every epoch.
+    The targets are the bits after reads. The first operation is w (write) and the last is r (read).
+    The others are i (ignore) with probability `ignore`, and w or r with equal probability
+    otherwise. Bits after w and i are random; the bit after r is the last one written. `train`,
+    `val` and `test` are numbers of sequences; training sequences are drawn anew in each epoch.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class Flipflop(SyntheticTask):
         operations[draws[:, 0] < self.ignore] = IGNORE
         operations[:, 0], operations[:, -1] = WRITE, READ
 
+        # A read repeats the bit of the last write before it.
         bits = ZERO + (draws[:, 1] < 0.5)
         write_index = np.where(operations == WRITE, np.arange(self.pairs), 0)
         last_write = np.maximum.accumulate(write_index, axis=1)
@@ -72,10 +73,9 @@ class Flipflop(SyntheticTask):
         )
 
     def _draw_uniform(self, seed: tuple[int, int], keys: Sequence[tuple[int, int]]) -> NDArray[Any]:
-        """Draw uniform numbers [B, 2, pairs]; each sequence has its part of its epoch's stream.
-
-        Advancing a stream costs far less than seeding a generator for each sequence.
-        """
+        """Draw uniform numbers [B, 2, pairs] that depend only on (seed, epoch, index)."""
+        # Each sequence has a part of the stream of its epoch. Advancing a stream costs far less
+        # than seeding a generator for each sequence.
         draws = np.empty((len(keys), 2, self.pairs))
         size = 2 * self.pairs
         for epoch in {epoch for epoch, _ in keys}:
@@ -83,7 +83,7 @@ class Flipflop(SyntheticTask):
             generator = np.random.Generator(stream)
             for row, (own_epoch, index) in enumerate(keys):
                 if own_epoch == epoch:
-                    # a negative distance goes back
+                    # A negative distance moves back.
                     stream.advance(index * size - offset)
                     generator.random(out=draws[row])
                     offset = (index + 1) * size

@@ -1,4 +1,4 @@
-"""Random letters with a marker among them: which letter stands so many positions after it?"""
+"""Random letters with a marker; the class is the letter at a fixed offset after it."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ MARKER = len(LETTERS)
 class MarkerOffset(SyntheticTask):
     """Texts of `least` to `length` random letters, one of them replaced by a *.
 
-    The class is the letter `offset` positions after the *. It is no function of how often each
-    letter occurs: it takes content and distance together. `train`, `val` and `test` are numbers of
-    texts; those of training are drawn anew in every epoch.
+    The class is the letter `offset` positions after the *. It does not follow from the frequencies
+    of letters: it needs content and distance together. `train`, `val` and `test` are numbers of
+    texts; training texts are drawn anew in each epoch.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class MarkerOffset(SyntheticTask):
     ) -> None:
         refuse_least(least, length, "letters")
         if offset >= least:
-            message = f"{offset} reaches past the end of {least} letters; write {least - 1} or less"
+            message = f"{offset} exceeds the end of {least} letters; write {least - 1} or less"
             raise OptionError("offset", message)
         spec = TextClassificationSpec(length, SYMBOLS, len(LETTERS), tuple(LETTERS))
         super().__init__(seed, spec, batch_size, (train, val, test), workers)
@@ -60,6 +60,7 @@ class MarkerOffset(SyntheticTask):
             rng = np.random.default_rng([*seed, epoch, index])
             size = int(rng.integers(self.least, self.length + 1))
             text = rng.integers(len(LETTERS), size=size)
+            # The marker must be at least `offset` letters before the end.
             position = int(rng.integers(size - self.offset))
             text[position] = MARKER
             texts.append(text)

@@ -32,10 +32,10 @@ SENTENCES = np.array([WORDS.encode(sentence) for sentence in FILLER])  # [8, 6]
 class MultikeyPasskey(SyntheticTask):
     """Texts of `length` words: filler that states a key for each of `keys` names, then a question.
 
-    The question names one of them, and the targets are the `digits` of its key; the other keys
-    distract, as in RULER's multi-key needles. Guessing gets a tenth of the digits right. Keys stand
-    between any two sentences of the filler. `train`, `val` and `test` are numbers of texts; those
-    of training are drawn anew in every epoch.
+    The question names one of them, and the targets are the `digits` of its key. The other keys are
+    distractors, as in RULER's multi-key needles. Guessing gets a tenth of the digits right. Keys
+    are placed at random between sentences of the filler. `train`, `val` and `test` are numbers of
+    texts; training texts are drawn anew in each epoch.
     """
 
     def __init__(
@@ -52,7 +52,8 @@ class MultikeyPasskey(SyntheticTask):
         workers: Workers = 0,
     ) -> None:
         statements = keys * (len(STATEMENT.split()) + 1 + digits)
-        least = statements + len(QUESTION.split()) + digits  # with a name, without the last digit
+        # The question has a name in addition, and the last digit of the answer is only a target.
+        least = statements + len(QUESTION.split()) + digits
         if length < least:
             message = f"{keys} keys of {digits} digits and the question take {least}"
             raise OptionError("length", f"{message}; write that or more")
@@ -69,6 +70,6 @@ class MultikeyPasskey(SyntheticTask):
             statements.append(WORDS.encode(f"the key of {NAMES[name]} is {digits} ."))
 
         text = scatter_statements(rng, statements, SENTENCES, self.filler)
-        # names are drawn in any order, so the first of them is any
+        # Names are drawn in random order, so the first one is a random choice.
         text += WORDS.encode(f"what is the key of {NAMES[names[0]]} ?")
         return append_answer(np.array(text), keys[0])

@@ -16,11 +16,11 @@ MARKER = 2
 
 @register
 class Parity(SyntheticTask):
-    """`least` to `bits` bits, a uniformly drawn number of them, and an equals sign.
+    """Sequences of `least` to `bits` bits and an equals sign.
 
-    The target is the token after it: 1 if an odd number of the bits is 1, else 0. Guessing is right
-    in half of all sequences. `train`, `val` and `test` are numbers of sequences; those of training
-    are drawn anew in every epoch.
+    The number of bits is drawn uniformly. The target is the token after the sign: 1 if an odd
+    number of bits is 1, otherwise 0. Guessing is right in half of all sequences. `train`, `val` and
+    `test` are numbers of sequences; training sequences are drawn anew in each epoch.
     """
 
     pads = True

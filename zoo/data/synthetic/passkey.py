@@ -34,12 +34,12 @@ Depth = Literal["random"] | Annotated[float, Between(0, 1)]
 
 @register
 class Passkey(SyntheticTask):
-    """Texts of `length` words: filler that states the key once, and at the end the question for it.
+    """Texts of `length` words: filler that states a key once, then the question for the key.
 
-    The targets are its `digits`. Guessing gets a tenth of them right. The key stands between two
-    sentences of the filler: any two, or at a `depth` from 0, before all of them, to 1, right before
-    the question. `train`, `val` and `test` are numbers of texts; those of training are drawn anew
-    in every epoch.
+    The targets are the `digits` of the key. Guessing gets a tenth of them right. The key is placed
+    between sentences of the filler: at random, or at a `depth` from 0 (before all sentences) to 1
+    (right before the question). `train`, `val` and `test` are numbers of texts; training texts are
+    drawn anew in each epoch.
     """
 
     def __init__(
@@ -69,9 +69,10 @@ class Passkey(SyntheticTask):
         size = SENTENCES.shape[1]
         count = -(-self.filler // size)
         sentences = SENTENCES[rng.integers(len(SENTENCES), size=count)]
-        # the first sentence is cut to fit
+        # The first sentence is cut to fit.
         filler = sentences.ravel()[size * count - self.filler :]
 
+        # The key comes after `before` sentences, which are counted from the end of the filler.
         is_random = self.depth == "random"
         before = int(rng.integers(count + 1)) if is_random else round(float(self.depth) * count)
         index = max(0, self.filler - size * (count - before))

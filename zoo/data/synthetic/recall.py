@@ -16,12 +16,12 @@ from zoo.registry import register
 
 @register
 class Recall(SyntheticTask):
-    """Sequences of `length` tokens: a key, a value, a key, a value.
+    """Sequences of `length` tokens: a key, a value, a key, a value, and so on.
 
-    At a key that was bound before, the target is the value it was bound to last; the value that
-    follows binds it again. Each sequence uses `pairs` of the `keys`, drawn uniformly at each step;
-    values are any of `values`. Guessing gets 1 in `values` right. `train`, `val` and `test` are
-    numbers of sequences; those of training are drawn anew in every epoch.
+    At a key that occurred before, the target is its last value; the value that follows binds it
+    again. Each sequence uses `pairs` of the `keys`, drawn uniformly at each step; values are drawn
+    from `values`. Guessing gets 1 in `values` right. `train`, `val` and `test` are numbers of
+    sequences; training sequences are drawn anew in each epoch.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Recall(SyntheticTask):
             message = f"{length} is odd, but tokens are pairs of key and value"
             raise OptionError("length", f"{message}; write {length + 1}")
         if pairs > keys:
-            raise OptionError("pairs", f"{pairs} keys of a sequence are more than all {keys} keys")
+            raise OptionError("pairs", f"{pairs} keys per sequence are more than all {keys} keys")
         if steps <= pairs:
             message = f"in {steps} steps none of {pairs} keys need repeat; write less than {steps}"
             raise OptionError("pairs", message)
@@ -58,6 +58,7 @@ class Recall(SyntheticTask):
         own = rng.choice(self.keys, self.pairs, replace=False)
         keys = rng.choice(own, self.steps)
         values = self.keys + rng.integers(self.values, size=self.steps)
+        # Values are numbered after the keys. Only repeated keys have targets.
         bound: dict[int, int] = {}
         targets = np.full((self.steps, 2), IGNORE_INDEX)
         for step, (key, value) in enumerate(zip(keys.tolist(), values.tolist(), strict=True)):

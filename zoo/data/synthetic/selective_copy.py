@@ -19,11 +19,12 @@ BLANK, MARKER = LETTERS, LETTERS + 1
 
 @register
 class SelectiveCopy(SyntheticTask):
-    """`symbols` letters, each any of 16, scattered among `blanks`, then a marker and the letters.
+    """Random letters among blanks, then a marker and the letters without the blanks.
 
-    The targets are the letters in order. Guessing gets 1 in 16 right, and hardly ever a whole
-    answer. `train`, `val` and `test` are numbers of sequences; those of training are drawn anew in
-    every epoch. Fewer or more blanks than in training make sequences denser or sparser.
+    There are `symbols` letters, drawn from 16, at random places among `blanks` blanks. The targets
+    are the letters in order. Guessing gets 1 in 16 right, and almost never a full answer. `train`,
+    `val` and `test` are numbers of sequences; training sequences are drawn anew in each epoch. In a
+    test, fewer or more blanks than in training make sequences denser or sparser.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class SelectiveCopy(SyntheticTask):
     def draw_example(self, rng: np.random.Generator) -> Example:
         size = self.symbols + self.blanks
         symbols = rng.integers(LETTERS, size=self.symbols)
+        # Sorted places keep the order of the letters.
         indices = np.sort(rng.choice(size, self.symbols, replace=False))
         question = np.full(size + 1, BLANK)
         question[indices] = symbols

@@ -31,13 +31,13 @@ DIGITS = 5
 
 @register
 class VariableTracking(SyntheticTask):
-    """Texts of `length` words: filler with `chains` of assignments, and at the end a value.
+    """Texts of `length` words: filler with `chains` of assignments, then a value.
 
-    `var x3 = 4 7 1 9 2 .`, later `var x8 = x3 .`, and so on for `hops`. The targets are all
-    variables that have the value, in the order in which they got it. The other chains have other
-    values. Assignments of a chain come in order, between any two sentences of the filler. Always
-    answering the same variable is right for 1 in 64. `train`, `val` and `test` are numbers of
-    texts; those of training are drawn anew in every epoch.
+    A chain is `var x3 = 4 7 1 9 2 .`, later `var x8 = x3 .`, and so on for `hops`. The targets are
+    all variables with the value at the end, in the order of their assignments. The other chains
+    have other values. The assignments of a chain are in order, at random places between sentences
+    of the filler. A constant answer is right for 1 in 64. `train`, `val` and `test` are numbers of
+    texts; training texts are drawn anew in each epoch.
     """
 
     def __init__(
@@ -58,7 +58,8 @@ class VariableTracking(SyntheticTask):
             raise OptionError("hops", f"{problem}; write less of either")
         # `var x = 4 7 1 9 2 .`, `var y = x .` for each hop, and `var = 4 7 1 9 2 ?`
         statements = chains * (4 + DIGITS + 5 * hops)
-        least = statements + 3 + DIGITS + hops  # with all of the answer but its last name
+        # The last name of the answer is only a target.
+        least = statements + 3 + DIGITS + hops
         if length < least:
             message = f"{chains} chains of {hops} hops and the question take {least}"
             raise OptionError("length", f"{message}; write that or more")
@@ -75,7 +76,7 @@ class VariableTracking(SyntheticTask):
             hops = [f"var {new} = {old} ." for old, new in pairwise(names)]
             chains.append([f"var {names[0]} = {digits} .", *hops])
 
-        # a shuffle of which chain goes on keeps the order within each
+        # Shuffling the numbers of chains keeps the order of assignments within each.
         order = rng.permutation(np.repeat(np.arange(self.chains), self.hops + 1))
         each = [iter(chain) for chain in chains]
         statements = [WORDS.encode(next(each[chain])) for chain in order.tolist()]

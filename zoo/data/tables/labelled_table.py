@@ -1,4 +1,4 @@
-"""Tables of labelled samples: their classes, their splits, held or streamed, and corrupt rows."""
+"""Tables of labelled samples, in memory or streamed: classes, splits and corrupt rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ MIN_CLASSES = 2
 
 
 def check_classes(classes: int | Sequence[str]) -> None:
-    """Raise OptionError if there are fewer than two classes, or two of one name."""
+    """Check the number or the names of classes.
+
+    Raises:
+        OptionError: There are fewer than two classes, or two have the same name.
+    """
     names = () if isinstance(classes, int) else tuple(classes)
     count = classes if isinstance(classes, int) else len(classes)
     if count < MIN_CLASSES:
@@ -37,25 +41,26 @@ def check_classes(classes: int | Sequence[str]) -> None:
 
 
 def list_declared_classes(table: Any) -> tuple[str, ...]:
-    """Return the class names that the column `label` of a table declares, if it does."""
+    """Return the class names that the column `label` of a table declares, or ()."""
     return tuple(getattr((table.features or {}).get("label"), "names", None) or ())
 
 
 def list_classes(table: Any, streaming: bool) -> tuple[str, ...]:
-    """Return the class names of a table: those it declares, or the texts that label its rows.
+    """Return the class names of a table: those that it declares, or the strings among its labels.
 
     Raises:
-        OptionError: The table does not tell.
+        OptionError: The table does not determine them.
     """
     kind = getattr((table.features or {}).get("label"), "dtype", None)
     if declared := list_declared_classes(table):
         return declared
+    # Strings are collected from all rows, which a stream cannot do before training.
     if streaming and kind in (None, *TEXT_TYPES):
-        problem = "a stream does not tell the names of classes; list them as data.classes"
+        problem = "a stream does not determine the names of classes; list them as data.classes"
     elif kind == "null":
         problem = "no row has a label; list the names of classes as data.classes"
     elif kind not in TEXT_TYPES:
-        problem = "the labels are plain numbers; say how many classes there are"
+        problem = "the labels are plain numbers; set the number of classes"
     else:
         return tuple(sorted({label for label in table["label"] if label is not None}))
     raise OptionError("classes", problem)
@@ -64,16 +69,16 @@ def list_classes(table: Any, streaming: bool) -> tuple[str, ...]:
 def map_classes(
     own: Sequence[str], known: Sequence[str], count: int, title: str
 ) -> tuple[int, ...]:
-    """Return the model's class for each number of a table.
+    """Return the model's class for each class number of a table.
 
     Args:
-        own: The table's class names, empty if it has none.
-        known: The model's class names, empty if it has none.
-        count: How many classes the model has.
-        title: The table in messages.
+        own: The table's class names; empty if it has none.
+        known: The model's class names; empty if it has none.
+        count: Number of classes of the model.
+        title: Name of the table in messages.
 
     Raises:
-        OptionError: The classes are not the same.
+        OptionError: The table and the model have different classes.
     """
     if own and (len(own) != count or (known and set(own) != set(known))):
         expected = ", ".join(known) if known else f"{count} classes"
@@ -82,7 +87,11 @@ def map_classes(
 
 
 def check_label(label: Any, classes: int) -> int:
-    """Return a label that numbers one of `classes`. Raises ValueError if it does not."""
+    """Check that a label is a class number below `classes`, and return it.
+
+    Raises:
+        ValueError: It is not.
+    """
     if not isinstance(label, int) or not 0 <= label < classes:
         raise ValueError(f"label {label!r} is none of {classes} classes")
     return label
@@ -94,13 +103,13 @@ class RowBatch(NamedTuple):
     inputs: Tensor
     """Images uint8 [B, C, H, W], or tokens int64 [B, N]."""
     labels: Tensor
-    """int64 [B]."""
+    """Labels, int64 [B]."""
     errors: dict[int, str]
-    """Corrupt rows by number: where they are and what is wrong."""
+    """Place and problem of each corrupt row, by number."""
 
 
 class RowReader(Protocol):
-    """Reads samples from numbered rows, which are called `title` in messages."""
+    """A reader of samples from numbered rows; messages name the rows by `title`."""
 
     @property
     def title(self) -> str: ...
@@ -109,13 +118,14 @@ class RowReader(Protocol):
 
 
 class TableRows:
-    """The rows of a table, read whenever they are fetched."""
+    """The rows of a table, which are read whenever they are fetched."""
 
     def __init__(self, table: Any, reader: RowReader) -> None:
         self.table, self.reader = table, reader
 
     def fetch(self, numbers: Sequence[int]) -> RowBatch:
-        """Read the rows of these numbers."""
+        """Read rows by their numbers."""
+        # `datasets` returns columns: {name: values}.
         columns = self.table[list(numbers)]
         values = zip(*columns.values(), strict=True)
         rows = [dict(zip(columns, row, strict=True)) for row in values]
@@ -123,7 +133,7 @@ class TableRows:
 
 
 class FetchesRows(Protocol):
-    """Samples by their row numbers: `TableRows`, or images decoded before."""
+    """A source of samples by row number: `TableRows`, or images that are decoded already."""
 
     def fetch(self, numbers: Sequence[int]) -> RowBatch: ...
 
@@ -143,18 +153,23 @@ class RowSubset(Dataset[RowBatch]):
 
 
 class SkipBudget:
-    """The corrupt ones among `total` samples, of which a fraction is skipped.
+    """A limit on the fraction of corrupt samples that are skipped.
 
-    Of several processes each counts its own.
+    Each process counts its own samples.
     """
 
     def __init__(self, fraction: float, total: int, world_size: int = 1) -> None:
+        # A sample is counted once, however often it is read.
         self.fraction, self.total = fraction, total // world_size
         self.is_alone = world_size == 1
         self.corrupt: set[int] = set()
 
     def note(self, errors: Mapping[int, str]) -> None:
-        """Log corrupt samples. Raises DataError, naming one, if there are more than tolerated."""
+        """Log new corrupt samples.
+
+        Raises:
+            DataError: There are more than the limit. The message names one.
+        """
         new = {number: error for number, error in errors.items() if number not in self.corrupt}
         self.corrupt |= new.keys()
         for error in new.values():
@@ -165,13 +180,14 @@ class SkipBudget:
             log.warning("skipped a corrupt sample: %s (%s)", error, count)
 
     def skip_corrupt(self, batches: Iterator[RowBatch]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield inputs and labels of batches, nothing for a batch that is corrupt as a whole.
+        """Yield the inputs and labels of batches that have sound samples.
 
         Raises:
-            DataError: There is such a batch, and other processes would wait for it.
+            DataError: A batch has none, and other processes would wait for it.
         """
         for batch in batches:
             self.note(batch.errors)
+            # A batch without samples is skipped, unless other processes take a step with theirs.
             if len(batch.labels):
                 yield batch.inputs, batch.labels
             elif not self.is_alone:
@@ -189,7 +205,7 @@ class SkippingLoader(ResumableLoader):
 
 
 class StreamedRowLoader(StreamingLoader):
-    """Batches of a streamed table, without its corrupt rows."""
+    """A loader of batches from a streamed table, without its corrupt rows."""
 
     def __init__(
         self,
@@ -208,7 +224,7 @@ class StreamedRowLoader(StreamingLoader):
 
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)
-        # row numbers are those of one epoch
+        # Row numbers of a stream are valid only in one epoch.
         self.budget.corrupt.clear()
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -221,7 +237,7 @@ class StreamedRowLoader(StreamingLoader):
 
 
 class LabelledTable(DataModule):
-    """A source that reads labelled samples from a table, held or streamed.
+    """The base class of sources that read labelled samples from a table, in memory or streamed.
 
     A subclass opens the table of a split and makes the reader of its rows.
     """
@@ -257,7 +273,7 @@ class LabelledTable(DataModule):
         """Return the reader of a split's rows."""
 
     def hold_rows(self, table: Any, split: str, numbers: NDArray[Any]) -> FetchesRows:
-        """Return what fetches the rows of a split that is not streamed."""
+        """Return a source of the rows of a split that is not streamed."""
         title = f"{self.path}, {self.splits.find_table(split)}"
         return TableRows(table, self.build_reader(table, split, title))
 
@@ -267,6 +283,7 @@ class LabelledTable(DataModule):
             table = self.select_table(tables, split)
             if self.stream is not None:
                 self.streams[split] = self._build_stream(table, split, self.stream)
+            # Tables stay in memory between fit and test, so that nothing is decoded twice.
             elif split not in self.subsets:
                 numbers = self.splits.draw_rows(split, len(table), self.seed)
                 self.subsets[split] = RowSubset(self.hold_rows(table, split, numbers), numbers)
@@ -300,5 +317,5 @@ class LabelledTable(DataModule):
         return len(self.subsets[split])
 
     def compute_baselines(self) -> Baselines:
-        # a stream would be read again for it
+        # A stream would have to be read once more.
         return {} if self.streams else score_labels(self.subsets, self.spec)

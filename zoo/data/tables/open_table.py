@@ -1,4 +1,4 @@
-"""Open tables with Hugging Face's `datasets`, which is imported only then."""
+"""Open tables with Hugging Face's `datasets`, which is imported when it is needed."""
 
 from __future__ import annotations
 
@@ -27,26 +27,29 @@ BUILDERS = {
     ".json": "json",
     ".csv": "csv",
 }
-"""What `datasets` calls the formats of files."""
+"""Names of file formats in `datasets`, by suffix."""
 COMPRESSIONS = (".gz", ".zst")
 TEXT_TYPES = ("string", "large_string")
 MIXED_TYPE = "json"
-"""The type of a column whose rows are of several types."""
+"""The type of a column with rows of several types."""
 END_OF_TAR = bytes(1024)
-"""Two empty blocks."""
-# parts of error messages of `datasets`
+"""Two empty blocks, with which a tar archive ends."""
+# Parts of error messages of `datasets`.
 NO_CONFIGURATION = "Config name is missing"
 NO_ROWS = ("StopIteration", "corresponds to no data", "the first 0 values")
 
 
 def open_tables(path: str, streaming: bool = False) -> Mapping[str, Any]:
-    """Open the tables of a path, by split.
+    """Open the tables of a path.
 
     Args:
         path: A folder, a file or a glob of files, `hub:owner/name` or
-            `hub:owner/name:configuration`. A folder holds class folders of images, or files of one
-            of the formats of BUILDERS.
-        streaming: Read rows when they are needed, and hold no table whole.
+            `hub:owner/name:configuration`. A folder contains class folders of images, or files in
+            one of the formats of BUILDERS.
+        streaming: Read rows only when they are needed.
+
+    Returns:
+        The tables by split.
 
     Raises:
         DataError: There is no such path, or `datasets` cannot read it.
@@ -60,6 +63,7 @@ def open_tables(path: str, streaming: bool = False) -> Mapping[str, Any]:
     configuration = None
     if path.startswith(HUB):
         name, _, configuration = name.partition(":")
+    # `datasets` silently ignores the rest of a damaged archive.
     for shard in _list_tar_files(name, files):
         _check_complete(shard)
         if not streaming:
@@ -70,22 +74,26 @@ def open_tables(path: str, streaming: bool = False) -> Mapping[str, Any]:
             name, configuration or None, data_files=files, streaming=streaming, **options
         )
         for table in () if streaming else tables.values():
-            # JSON is taken as it is; text that is not UTF-8 would fail at any later use
+            # JSON is not checked when it is read; text that is not UTF-8 would fail at a later use.
             table.data.validate(full=True)
         return tables
     except Exception as error:
-        # the library raises errors of many kinds
+        # The library raises errors of many kinds.
         raise DataError(f"{path}: {_describe(path, error)}") from None
 
 
 def iterate_rows(table: Iterable[Any], title: str) -> Iterator[Any]:
-    """Yield the rows of a table. Raises DataError, which begins with `title`, if reading fails."""
+    """Yield the rows of a table.
+
+    Raises:
+        DataError: Reading fails. The message begins with `title`.
+    """
     try:
         yield from table
     except ZooError:
         raise
     except Exception as error:
-        # the library raises errors of many kinds
+        # The library raises errors of many kinds.
         raise DataError(f"{title}: {_describe(title, error)}") from None
 
 
@@ -100,8 +108,9 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def _describe(path: str, error: Exception) -> str:
-    """Say what is wrong with a path that the library could not read, and what would be right."""
+    """Return the problem with a path that the library could not read, and a remedy."""
     origin = error.__cause__ or error
+    # The first line of the underlying error usually names the cause.
     if isinstance(origin, UnicodeEncodeError):
         return f"the name of {origin.object} is not UTF-8; rename the file"
     cause = str(origin).strip() or type(error).__name__
@@ -115,11 +124,15 @@ def _describe(path: str, error: Exception) -> str:
 
 
 def select_split(tables: Mapping[str, Any], name: str, columns: Iterable[str], path: str) -> Any:
-    """Return the table of a split. Raises DataError if it lacks one of the columns."""
+    """Return the table of a split.
+
+    Raises:
+        DataError: There is no such split, or it lacks one of the columns.
+    """
     if name not in tables:
         raise DataError(f"{path}: no split {name}; there are {', '.join(tables)}")
     table = tables[name]
-    # a stream may tell its columns in its first row alone
+    # The columns of a stream may be known only from its first row.
     known: Mapping[str, Any] = table.features or next(iterate_rows(table, path), {})
     if not known:
         raise DataError(f"{path}: {name} is empty")
@@ -130,14 +143,18 @@ def select_split(tables: Mapping[str, Any], name: str, columns: Iterable[str], p
 
 
 def rename_columns(table: Any, columns: Mapping[str, str], keep: Iterable[str] = ()) -> Any:
-    """Return a table with some columns, {old name: new name}, and those to keep if it has them."""
+    """Return a table with renamed columns, {old name: new name}, and those of `keep` it has."""
     kept = [column for column in keep if column in table.features]
     table = table.select_columns([*columns, *kept])
     return table.rename_columns({old: new for old, new in columns.items() if old != new})
 
 
 def select_text(tables: Mapping[str, Any], split: str, column: str, path: str) -> Any:
-    """Return a table of one column, `text`. Raises DataError if there is no such column of text."""
+    """Return a table with one column, `text`.
+
+    Raises:
+        DataError: There is no such split or column, or the column does not hold text.
+    """
     table = select_split(tables, split, [column], path)
     check_text_column(table, column, f"{path}: column {column} of {split}")
     table = table.select_columns([column])
@@ -145,7 +162,11 @@ def select_text(tables: Mapping[str, Any], split: str, column: str, path: str) -
 
 
 def check_text_column(table: Any, column: str, title: str) -> None:
-    """Raise DataError if a column is known to hold something other than text."""
+    """Check that a column holds text, as far as its type is known.
+
+    Raises:
+        DataError: It holds something else.
+    """
     feature = (table.features or {}).get(column)
     kind = getattr(feature, "dtype", None) or type(feature).__name__.lower()
     if feature is not None and kind not in (*TEXT_TYPES, MIXED_TYPE):
@@ -153,14 +174,18 @@ def check_text_column(table: Any, column: str, title: str) -> None:
 
 
 def check_text(value: Any) -> str:
-    """Return the text of a row, empty if it has none. Raises ValueError if it is something else."""
+    """Check that the value of a row is text, and return it; an empty string if there is none.
+
+    Raises:
+        ValueError: The value is something else.
+    """
     if value is not None and not isinstance(value, str):
         raise ValueError(f"{value!r:.40} is not text")
     return value or ""
 
 
 def iterate_texts(table: Iterable[Any], separator: str, title: str) -> Iterator[tuple[str, str]]:
-    """Yield name and text, with `separator` after it, of each row that has text.
+    """Yield the name and the text of each row that has text, with `separator` after the text.
 
     Raises:
         DataError: A row holds something other than text, or cannot be read.
@@ -176,10 +201,12 @@ def iterate_texts(table: Iterable[Any], separator: str, title: str) -> Iterator[
 
 
 def find_files(path: str) -> tuple[str, dict[str, list[str]] | None]:
-    """Return what `datasets` calls a path, and its files if they are named one by one.
+    """Return the arguments of `datasets` for a path: a name or format, and the list of files.
+
+    The list is None for a folder or a dataset of the Hub.
 
     Raises:
-        DataError: Nothing is there, or files of an unknown format.
+        DataError: No file exists there, or files have an unknown format.
     """
     if path.startswith(HUB):
         return path.removeprefix(HUB), None
@@ -199,7 +226,7 @@ def find_files(path: str) -> tuple[str, dict[str, list[str]] | None]:
 
 
 def is_table(path: Path) -> bool:
-    """Tell whether a path is a file of one of the formats of BUILDERS."""
+    """Return whether a path is a file in one of the formats of BUILDERS."""
     return _find_format(str(path)) in BUILDERS and path.is_file()
 
 
@@ -209,28 +236,32 @@ def _find_format(file: str) -> str:
 
 
 def _list_tar_files(name: str, files: Mapping[str, list[str]] | None) -> list[Path]:
-    """Return the tar archives among files, or in a folder of that name."""
+    """List the tar archives among files, or in a folder of that name."""
     if files is None:
         return sorted(Path(name).rglob("*.tar")) if os.path.isdir(name) else []
     return [Path(file) for file in files["train"] if file.endswith(".tar")]
 
 
 def _is_parquet(name: str, files: Mapping[str, list[str]] | None) -> bool:
-    """Return if a table, or a folder of that name, consists of Parquet files."""
+    """Return whether a table consists of Parquet files, or a folder contains one."""
     if files is not None:
         return name == BUILDERS[".parquet"]
     return os.path.isdir(name) and next(Path(name).rglob("*.parquet"), None) is not None
 
 
 def _verify_checksums() -> dict[str, Any]:
-    """Return the option of `datasets` that verifies checksums of pages, where a file has them."""
+    """Return the option of `datasets` that verifies the checksums of Parquet pages, if present."""
     from pyarrow.dataset import ParquetFragmentScanOptions  # type: ignore[import-untyped]
 
     return {"fragment_scan_options": ParquetFragmentScanOptions(page_checksum_verification=True)}
 
 
 def _check_complete(shard: Path) -> None:
-    """Raise DataError if an archive is truncated: its last samples would silently be missing."""
+    """Check that an archive is not truncated: its last samples would be missing silently.
+
+    Raises:
+        DataError: It is truncated.
+    """
     with shard.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - len(END_OF_TAR)))
@@ -240,19 +271,22 @@ def _check_complete(shard: Path) -> None:
 
 
 def _check_headers(shard: Path) -> None:
-    """Raise DataError if the header of a member is damaged, which tarfile takes for the end.
+    """Check the headers of all members of an archive. tarfile takes a damaged one for the end.
 
-    All headers are read, without the content between them: too many where a stream is to begin.
+    Reading all headers takes too long before a stream, so a stream is not checked.
+
+    Raises:
+        DataError: A header is damaged.
     """
     with shard.open("rb") as file:
         try:
             with tarfile.open(fileobj=file, mode="r:") as tar:
                 while tar.next() is not None:
-                    # it would keep all of them
+                    # tarfile would keep all members in memory.
                     tar.members = []  # type: ignore[attr-defined]
                 end = tar.offset
         except tarfile.TarError:
-            # of the first one alone there is an error
+            # Only a damaged first header raises an error.
             end = 0
         file.seek(end)
         if any(file.read(tarfile.BLOCKSIZE)):
@@ -262,7 +296,7 @@ def _check_headers(shard: Path) -> None:
 
 @dataclass(frozen=True)
 class SplitOptions:
-    """The table of each split; a number is a fraction of the training table, drawn by the seed."""
+    """The table of each split. A number is a fraction of the training table, drawn by the seed."""
 
     train: str
     val: float | str
@@ -273,18 +307,22 @@ class SplitOptions:
         for key in ("val", "test"):
             value = getattr(self, key)
             if not isinstance(value, str) and (value <= 0 or total >= 1):
-                rule = "must be positive and leave something to train on"
+                rule = "must be positive and leave samples for training"
                 raise OptionError(key, f"fractions of {self.train} {rule}")
         if self.train in (self.val, self.test):
-            raise OptionError("train", f"{self.train} would be both trained on and evaluated on")
+            raise OptionError("train", f"{self.train} would be used for training and evaluation")
 
     @property
     def is_drawn(self) -> bool:
-        """Some split depends on the seed."""
+        """True if some split depends on the seed."""
         return bool(self._fractions())
 
     def check_streaming(self, workers: int) -> None:
-        """Raise OptionError if a stream cannot have such splits, or so many workers."""
+        """Check that a stream can have these splits and this number of workers.
+
+        Raises:
+            OptionError: A split is a fraction, or there are several workers.
+        """
         if self.is_drawn:
             problem = "a stream cannot be split by fractions; name a split for each of val and test"
             raise OptionError("stream", problem)
@@ -293,12 +331,14 @@ class SplitOptions:
             raise OptionError("workers", problem)
 
     def find_table(self, split: str) -> str:
-        """Return the name of the table that a split is taken from."""
+        """Return the name of the table that contains a split."""
         value = getattr(self, split)
         return value if isinstance(value, str) else self.train
 
     def draw_rows(self, split: str, count: int, seed: int) -> NDArray[np.int64]:
-        """Return the rows of a split among the `count` of its table, ascending."""
+        """Return the numbers of a split's rows among the `count` of its table, ascending."""
+        # Named splits are complete. Fractions are disjoint parts of one permutation, and train is
+        # what they leave.
         fractions = self._fractions()
         if isinstance(getattr(self, split), str) and (split != "train" or not fractions):
             return np.arange(count)

@@ -1,4 +1,4 @@
-"""Stream tables: shuffled through a buffer, dealt out to processes, resumable, never held whole."""
+"""Streamed tables: shuffled in a buffer, divided among processes, and resumable."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ NUM_OPEN_SHARDS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOptions:
-    """How training samples are streamed."""
+    """Options of streams of training samples."""
 
     samples: Count
-    """Samples of an epoch."""
+    """Number of samples in an epoch."""
     buffer: Count = 10_000
-    """Rows of the buffer that samples are drawn from."""
+    """Number of rows in the buffer that samples are drawn from."""
 
 
 def interleave(shards: Iterable[Iterable[Any]], count: int) -> Iterator[Any]:
-    """Yield a row of each of `count` shards in turn; when one ends, the next takes its position."""
+    """Yield a row of each of `count` shards in turn; the next shard replaces one that ends."""
     waiting = iter(shards)
     open_shards = deque(map(iter, islice(waiting, count)))
     while open_shards:
@@ -43,7 +43,7 @@ def interleave(shards: Iterable[Iterable[Any]], count: int) -> Iterator[Any]:
 
 
 def shuffle(rows: Iterable[Any], buffer: int, seed: Sequence[int]) -> Iterator[Any]:
-    """Yield rows at random out of a buffer that is kept full."""
+    """Yield rows at random from a buffer that is kept full."""
     rng, held = np.random.default_rng(seed), list[Any]()
     for row in rows:
         held.append(row)
@@ -54,18 +54,16 @@ def shuffle(rows: Iterable[Any], buffer: int, seed: Sequence[int]) -> Iterator[A
 
 
 def _pop_random(held: list[Any], rng: np.random.Generator) -> Any:
+    # Swapping with the last element makes a removal constant in time.
     at = int(rng.integers(len(held)))
     held[at], held[-1] = held[-1], held[at]
     return held.pop()
 
 
 def shuffle_table(table: Any, title: str, seed: int, epoch: int, buffer: int) -> Iterator[Any]:
-    """Yield the rows of a training epoch: shards and rows in an order drawn from (seed, epoch).
-
-    `datasets` does not shuffle here: it would shuffle samples differently in a worker, and shards
-    it reads in threads, after which it sleeps for five seconds, as Arrow may abort if Python ends
-    before they do.
-    """
+    """Yield the rows of a training epoch, with shards and rows in an order from (seed, epoch)."""
+    # The shuffling of `datasets` is not used: its order in a worker differs, and it reads shards in
+    # threads, after which it sleeps for five seconds because Arrow may abort if Python ends first.
     count = table.num_shards
     order = np.random.default_rng([seed, epoch, 1]).permutation(count)
     shards = (iterate_rows(table.shard(count, int(number)), title) for number in order)
@@ -73,7 +71,7 @@ def shuffle_table(table: Any, title: str, seed: int, epoch: int, buffer: int) ->
 
 
 def split_batches(rows: Iterable[Any], size: int, least: int) -> Iterator[list[Any]]:
-    """Yield lists of `size` rows; a last one of less than `least` joins the one before."""
+    """Yield lists of `size` rows; a last one with less than `least` rows joins the one before."""
     rows, held = iter(rows), list[Any]()
     while batch := list(islice(rows, size)):
         if held and len(batch) >= least:
@@ -94,20 +92,23 @@ class StreamedBatches(IterableDataset[Any]):
         try:
             yield from self.loader.read_batches()
         except DataError as error:
-            # raised in a worker it would come with a traceback in its message
+            # Raised in a worker, its message would contain a traceback.
             yield error
 
 
 class StreamingLoader:
-    """A loader of a streamed table, which a checkpoint can resume in the middle of an epoch.
+    """A loader of a streamed table that a checkpoint can resume in the middle of an epoch.
 
-    A resumed run reads the rows before again, without decoding them. Lightning sets the epoch.
+    A resumed run reads earlier rows again, without decoding them. Lightning sets the epoch.
 
     Args:
-        table: A table of `datasets`, streamed.
+        table: A streamed table of `datasets`.
         title: Its name in messages.
-        batch_size: Samples of a batch of one process.
-        stream: How a training epoch is streamed; None yields all rows once, in order.
+        batch_size: Number of samples in a batch of one process.
+        workers: Number of worker processes, 0 or 1.
+        share: The part of each batch that this process loads.
+        seed: Seed of the order.
+        stream: Options of a training epoch. None: yield all rows once, in order.
     """
 
     def __init__(
@@ -125,20 +126,20 @@ class StreamingLoader:
         self.seed, self.stream = seed, stream
         self.global_batch_size = batch_size * share.world_size
         self.samples: int | None = None
-        """Samples of an epoch, of all processes; None is as many as there are."""
+        """Number of samples in an epoch over all processes. None: all rows."""
         if stream is not None:
             self.samples = stream.samples - stream.samples % share.world_size
         self.epoch = 0
         self.fixed_epoch = False
         self.delivered = 0
-        """Samples that were yielded since an epoch was begun or resumed."""
+        """Number of samples that were yielded since an epoch was begun or resumed."""
         self.consumed = self.first = 0
-        """Samples of this epoch that were yielded; the one that the next iteration begins with."""
-        # Lightning looks for both samplers, and sets the epoch of one
+        """Number of samples of this epoch that were yielded, and that the next iteration skips."""
+        # Lightning looks for both samplers, and sets the epoch of one.
         self.epoch_sampler, self.sampler, self.batch_sampler = self, self, None
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of an epoch."""
+        """Select the order of an epoch."""
         self.epoch = 0 if self.fixed_epoch else epoch
 
     def __len__(self) -> int:
@@ -148,7 +149,7 @@ class StreamingLoader:
 
     def __iter__(self) -> Iterator[Any]:
         self.begin_epoch()
-        # a generator of its own: the global random state is left to the model
+        # The loader's own generator leaves the global random state to the model.
         loader = DataLoader(
             StreamedBatches(self),
             batch_size=None,
@@ -165,16 +166,16 @@ class StreamingLoader:
                 end = min(self.consumed + self.global_batch_size, self.samples)
                 self.consumed = end % self.samples
             yield batch
-        # also where there was less than an epoch
+        # An epoch also ends if the table has fewer rows.
         self.consumed = 0
 
     def begin_epoch(self) -> None:
-        """Begin an epoch, or resume one once."""
+        """Begin an epoch, or resume one after a checkpoint was loaded."""
         self.consumed = self.first
         self.first = self.delivered = 0
 
     def iterate_rows(self) -> Iterable[Any]:
-        """Return the rows of an epoch."""
+        """Yield the rows of an epoch."""
         if self.stream is None:
             return iterate_rows(self.table, self.title)
         buffer = self.stream.buffer
@@ -182,7 +183,7 @@ class StreamingLoader:
 
     @abstractmethod
     def read_batches(self) -> Iterator[tuple[int, Any]]:
-        """Yield the size of each global batch from `consumed` on, and this process' share of it."""
+        """Yield the size of each global batch after `consumed` samples, and this process' share."""
 
     def state_dict(self) -> dict[str, int]:
         return {"consumed": self.consumed}

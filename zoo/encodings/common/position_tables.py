@@ -127,7 +127,7 @@ def resize_table(
         initial: Rows of the new grid before training.
 
     Returns:
-        The adapted rows, or None between a text and a grid.
+        The adapted rows, or None between text and a grid.
     """
     if source == target:
         return table
