@@ -29,5 +29,5 @@ class Reader(HTMLParser):
         for element in self.open:
             element["text"] += data
 
-    def named(self, name):
+    def find_named(self, name):
         return [element for element in self.elements if element["name"] == name]

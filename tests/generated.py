@@ -30,7 +30,7 @@ SMALL = {
 PADDED = (Addition, Copying, Counting, Parity)  # whose sequences differ in length
 
 
-def fetched(data, part="test", epoch=0):
+def fetch(data, part="test", epoch=0):
     """Rows (inputs, targets, documents or None) of a part, without what batches add to them."""
     loader = data.build_loader(part)
     if part == "train":

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 
-def coded(number: int, size: tuple[int, int] = (8, 8), kind: str = "PNG") -> bytes:
+def encode(number: int, size: tuple[int, int] = (8, 8), kind: str = "PNG") -> bytes:
     """A file of an image that is noise, drawn from a number."""
     from PIL import Image
 

@@ -44,7 +44,7 @@ def looking(sides, extra, layers, heads, causal=False):
     return scores.softmax(-1).float()
 
 
-def attended(sides, extra, samples, layers=3, heads=4, causal=False):
+def make_attended(sides, extra, samples, layers=3, heads=4, causal=False):
     weights = torch.stack([looking(sides, len(extra), layers, heads, causal)] * len(samples))
     keys = weights.shape[-1]
     rollout = weights.mean((1, 2))
@@ -59,7 +59,7 @@ def attended(sides, extra, samples, layers=3, heads=4, causal=False):
     )
 
 
-def drawn(height, width, turn=0.0):
+def draw(height, width, turn=0.0):
     """A picture [height, width, 3] of a ring."""
     y, x = torch.meshgrid(
         torch.linspace(-1, 1, height), torch.linspace(-1, 1, width), indexing="ij"
@@ -288,7 +288,7 @@ def run(
         training=training(shift),
         measures=measures(layers, heads, unit),
         profiles=profiles(layers, len(seen.grid) if seen else 1, unit),
-        attended=seen,
+        make_attended=seen,
         encodings=encodings(),
         controls=controls(0.97222 - shift, 0.1143 + shift),
         extrapolation=(
@@ -309,17 +309,17 @@ def report(*runs):
 
 
 def image_run(name="vit_rope", **options):
-    samples = tuple(Sample(title=f"a ring, {n}", pictures=(drawn(8, 8, n / 4),)) for n in range(3))
-    return run(name, attended((8, 8), ("class",), samples), "patches", **options)
+    samples = tuple(Sample(title=f"a ring, {n}", pictures=(draw(8, 8, n / 4),)) for n in range(3))
+    return run(name, make_attended((8, 8), ("class",), samples), "patches", **options)
 
 
 def text_run(name="lm", **options):
     tokens = (*(TEXT * 2)[:126], "    ", HOSTILE)
     samples = (Sample(title="python", tokens=tokens), Sample(title=HOSTILE, tokens=tokens[::-1]))
-    return run(name, attended((128,), (), samples, causal=True), "tokens", **options)
+    return run(name, make_attended((128,), (), samples, causal=True), "tokens", **options)
 
 
-def written(tokens=1200):
+def make_long_sample(tokens=1200):
     """A long text from right to left, with letters that have no width."""
     words = (*"שלום", "\u0301", "\u200b", " ")
     sample = Sample(title="hello", tokens=(words * tokens)[:tokens])
@@ -339,9 +339,9 @@ def written(tokens=1200):
 
 def clip_run(name="clips"):
     sample = Sample(
-        title="a moving ring", pictures=tuple(drawn(24, 24, n / 6 - 0.3) for n in range(4))
+        title="a moving ring", pictures=tuple(draw(24, 24, n / 6 - 0.3) for n in range(4))
     )
-    return run(name, attended((4, 6, 6), ("class", "register"), (sample,)), "patches")
+    return run(name, make_attended((4, 6, 6), ("class", "register"), (sample,)), "patches")
 
 
 def hostile():
@@ -375,7 +375,7 @@ def large(layers=12, heads=12, side=14, samples=4):
     keys = side * side + 1
     weights = torch.rand(samples, layers, heads, keys, keys).softmax(-1)
     pictures = tuple(
-        Sample(title=str(n), pictures=(drawn(224, 224, n / 4),)) for n in range(samples)
+        Sample(title=str(n), pictures=(draw(224, 224, n / 4),)) for n in range(samples)
     )
     seen = Attended(
         samples=pictures,
@@ -392,13 +392,13 @@ def large(layers=12, heads=12, side=14, samples=4):
 @contextmanager
 def draw_panels_once():
     """Draw equal panels once: pages of tests have most of theirs in common."""
-    draw, drawn = diagnosis_page.draw_for_page, {}
+    draw, draw = diagnosis_page.draw_for_page, {}
 
     def draw_once(panel):
         key = pickle.dumps(panel)
-        if key not in drawn:
-            drawn[key] = draw(panel)
-        return drawn[key]
+        if key not in draw:
+            draw[key] = draw(panel)
+        return draw[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(diagnosis_page, "draw_for_page", draw_once)

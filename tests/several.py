@@ -57,10 +57,10 @@ def alone(rank, count):
 def start(count, work, launcher=torchrun):
     """Processes that each do `work(rank)` and end with its exit code; what they tell goes to rank-N.log."""
     meeting = {"MASTER_ADDR": "localhost", "MASTER_PORT": _port()}
-    return [_forked(rank, work, {**launcher(rank, count), **meeting}) for rank in range(count)]
+    return [_fork(rank, work, {**launcher(rank, count), **meeting}) for rank in range(count)]
 
 
-def _forked(rank, work, around):
+def _fork(rank, work, around):
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", DeprecationWarning

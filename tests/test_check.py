@@ -14,7 +14,7 @@ FITTING = {"lm_tiny": "causal_lm", "mlm_tiny": "masked_lm", "vit_tiny": "classif
 def faults(tmp_path):
     """faults(model, data, task, *overrides) -> {key: problem} of a recipe of these."""
 
-    def found(model, data, task, *overrides):
+    def find_issues(model, data, task, *overrides):
         path = tmp_path / "recipe.yaml"
         path.write_text(LANGUAGE.format(model=model, data=data))
         encoding = "rope_axial" if model == "vit_tiny" else "rope"
@@ -25,7 +25,7 @@ def faults(tmp_path):
             return {fault.key: fault.problem for fault in error.issues}
         return {}
 
-    return found
+    return find_issues
 
 
 @pytest.mark.parametrize("model", FITTING)
@@ -66,8 +66,8 @@ def test_a_task_that_wants_another_model_is_told(faults):
 
 
 def test_places_by_a_length_that_is_not_known_are_told(faults):
-    found = faults("lm_tiny", "flipflop", "causal_lm", "model.encoding=comrope_ld")
-    assert "add coordinates: index to its entry" in found["model.encoding"]
+    find_issues = faults("lm_tiny", "flipflop", "causal_lm", "model.encoding=comrope_ld")
+    assert "add coordinates: index to its entry" in find_issues["model.encoding"]
     assert not faults(
         "lm_tiny", "flipflop", "causal_lm", "model.encoding={name: comrope_ld, coordinates: index}"
     )
@@ -94,15 +94,17 @@ def test_memory_wants_windows_that_follow_one_another(faults, tmp_path):
 def test_missing_data_is_told_where_nothing_else_is_wrong(faults):
     with pytest.raises(DataError, match="nowhere"):
         faults("lm_tiny", "text", "causal_lm", "data.files=[nowhere.txt]")
-    found = faults(
+    find_issues = faults(
         "lm_tiny", "text", "causal_lm", "data.files=[nowhere.txt]", "trainer.accelerator=tpu"
     )
-    assert set(found) == {"trainer"}
+    assert set(find_issues) == {"trainer"}
 
 
 def test_what_the_data_cannot_vary_is_told(faults):
-    found = faults("vit_tiny", "digits", "classification", "evaluate.lengths=[8]")
-    assert found == {"evaluate.lengths": "data digits has no option length, so it cannot vary"}
+    find_issues = faults("vit_tiny", "digits", "classification", "evaluate.lengths=[8]")
+    assert find_issues == {
+        "evaluate.lengths": "data digits has no option length, so it cannot vary"
+    }
     assert (
         "no option stride"
         in faults("lm_tiny", "flipflop", "causal_lm", "evaluate={lengths: [8], stride: 4}")[
@@ -125,5 +127,5 @@ def test_a_stride_without_lengths_is_told(faults):
 
 def test_an_option_of_an_encoding_that_does_not_fit_is_blamed_on_the_encoding(faults):
     word = "model.encoding=[{name: comrope_ld, block: 7}]"
-    found = faults("vit_tiny", "digits", "classification", word)
-    assert found["model.encoding.0.block"].startswith("comrope_ld: block 7 must be even")
+    find_issues = faults("vit_tiny", "digits", "classification", word)
+    assert find_issues["model.encoding.0.block"].startswith("comrope_ld: block 7 must be even")

@@ -7,7 +7,7 @@ from zoo.run.checkpoint import build_metadata
 from zoo.run.load import load_recipe
 
 
-def made(run, name, overrides):
+def write_checkpoint(run, name, overrides):
     """A checkpoint of random weights, so large that attention is not close to uniform."""
     recipe = load_recipe(name, parse_overrides(overrides))
     task = build_task(recipe)

@@ -59,7 +59,7 @@ def wide_factor(call, rank=2 * K + 1):
     )
 
 
-def looked_up(call):
+def add_lookup(call):
     """A table per query, read by clipped distance."""
     table = torch.randn(B, 1, call.q.shape[2], 5).double()
     return call.add_bias(
@@ -75,7 +75,7 @@ def plain(call):
     return call
 
 
-ANY = (plain, slope, slope_as_one_factor, slope_as_two_factors, wide_factor, looked_up, ridden)
+ANY = (plain, slope, slope_as_one_factor, slope_as_two_factors, wide_factor, add_lookup, ridden)
 DOCUMENT = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 2, -1, -1], [-1, -1, 0, 0, 0, 0, 0, 0, 0, 0]])
 
 
@@ -382,11 +382,11 @@ def test_a_slim_factor_needs_no_mask(monkeypatch):
     masks = []
     kernel = torch.nn.functional.scaled_dot_product_attention
 
-    def watched(q, k, v, blocked, **options):
+    def watch(q, k, v, blocked, **options):
         masks.append((blocked, options["is_causal"]))
         return kernel(q, k, v, blocked, **options)
 
-    monkeypatch.setattr(fused.F, "scaled_dot_product_attention", watched)
+    monkeypatch.setattr(fused.F, "scaled_dot_product_attention", watch)
     attend(slope_as_two_factors(make_call(causal=True)))
     attend(slope(make_call(causal=True)), "sdpa")
     attend(make_call(4, causal=True))

@@ -288,24 +288,24 @@ def test_heads_of_unplaced_tokens_stay(hook, factor):
     )
 
 
-def biased(call):
+def add_bias(call):
     return call.add_bias(lambda b, h, i, j: 1.0 + i + 10.0 * j)
 
 
-def factored(call):
+def add_factors(call):
     rows = torch.arange(1.0, N + 1).double()[None, None, :, None]
     return call.add_low_rank_bias(rows, rows.new_ones(1, 1, 1, 1)).add_low_rank_bias(
         rows.new_ones(1, 1, 1, 1), 10 * rows
     )
 
 
-def rescored(call):
+def rescore(call):
     return call.replace(
         transform_scores=lambda scores, visible, span: scores + scores.sum(-1, keepdim=True)
     )
 
 
-@pytest.mark.parametrize("rewrite", [biased, factored, rescored])
+@pytest.mark.parametrize("rewrite", [add_bias, add_factors, rescore])
 def test_scores_of_unplaced_pairs_stay(rewrite):
     described = make_call(PLACED)
     plain, everywhere = scores(described), scores(rewrite(described))
@@ -330,7 +330,7 @@ def test_nothing_is_read_out_of_unplaced_pairs():
     assert torch.equal(seen[0], shares * BOTH)
 
 
-@pytest.mark.parametrize(("before", "after"), [(biased, factored), (factored, biased)])
+@pytest.mark.parametrize(("before", "after"), [(add_bias, add_factors), (add_factors, add_bias)])
 def test_a_link_confines_only_what_it_added(before, after):
     described = make_call(PLACED)
     both = chain(
@@ -343,9 +343,9 @@ def test_a_link_confines_only_what_it_added(before, after):
 
 
 def test_without_a_mask_all_tokens_have_a_place():
-    described = chain(Changing(modify=biased)).modify(make_call())
+    described = chain(Changing(modify=add_bias)).modify(make_call())
     assert len(described.biases) == 1
-    torch.testing.assert_close(scores(described), scores(biased(described.replace(biases=()))))
+    torch.testing.assert_close(scores(described), scores(add_bias(described.replace(biases=()))))
 
 
 class Owning(Encoding):

@@ -22,7 +22,7 @@ LIKE = torch.zeros(0, dtype=torch.float64)
 MANY = 40_000
 
 
-def placed(sizes, convention, length=None):
+def place(sizes, convention, length=None):
     index = grid(sizes, LIKE)
     tokens = Tokens.at(torch.zeros(1, len(index), 2).double(), index).replace(
         grid_size=torch.tensor([[sizes]]).double()
@@ -53,38 +53,36 @@ def test_grids_have_at_least_single_precision():
     ],
 )
 def test_conventions_are_exact(convention, expected):
-    torch.testing.assert_close(
-        placed((4,), convention, (2,))[:, 0], torch.tensor(expected).double()
-    )
+    torch.testing.assert_close(place((4,), convention, (2,))[:, 0], torch.tensor(expected).double())
 
 
 def test_growing_is_linspace_per_axis():
-    pos = placed((3, 5), "growing", (6, 5)).unflatten(0, (3, 5))
+    pos = place((3, 5), "growing", (6, 5)).unflatten(0, (3, 5))
     torch.testing.assert_close(pos[:, 0, 0], torch.linspace(0, 0.5, 3).double())
     torch.testing.assert_close(pos[0, :, 1], torch.linspace(0, 1, 5).double())
 
 
 def test_axes_are_divided_by_their_own_extent():
-    pos = placed((2, 5), "fraction")
+    pos = place((2, 5), "fraction")
     assert pos[:, 0].unique().tolist() == [0.25, 0.75]
     torch.testing.assert_close(pos[:5, 1], torch.tensor([0.1, 0.3, 0.5, 0.7, 0.9]).double())
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
 def test_one_token_has_a_finite_place(convention):
-    pos = placed((1,), convention, (1,))
+    pos = place((1,), convention, (1,))
     assert pos.tolist() == [[0.5 if convention == "fraction" else 0.0]]
 
 
 def test_interpolation_leaves_axes_that_are_no_longer_than_in_training():
-    pos = placed((6, 3), "interpolated", (2, 4)).unflatten(0, (6, 3))
+    pos = place((6, 3), "interpolated", (2, 4)).unflatten(0, (6, 3))
     torch.testing.assert_close(pos[:, 0, 0], torch.arange(6).double() / 3)
     assert pos[0, :, 1].tolist() == [0, 1, 2]
 
 
 def test_growing_needs_the_size_of_training():
     with pytest.raises(OptionError, match="training size"):
-        placed((4,), "growing")
+        place((4,), "growing")
 
 
 def test_samples_may_have_extents_of_their_own():
@@ -117,18 +115,18 @@ def test_conventions_do_not_pile_up():
 # jitter
 
 
-def moved(*sigma):
+def draw_jitter(*sigma):
     return jitter(torch.zeros(MANY, len(sigma), dtype=torch.float64), sigma)
 
 
 @pytest.mark.parametrize("sigma", [0.1, 0.3, 1.0, 5.0])
 def test_jitter_stays_within_its_patch(sigma):
-    assert moved(sigma).abs().max() <= 0.5
+    assert draw_jitter(sigma).abs().max() <= 0.5
 
 
 @pytest.mark.parametrize("sigma", [0.1, 0.3, 1.0, 5.0])
 def test_jitter_is_a_truncated_normal(sigma):
-    draws = moved(sigma)[:, 0].sort().values
+    draws = draw_jitter(sigma)[:, 0].sort().values
     reach = math.erf(0.5 / sigma / math.sqrt(2))
     expected = (torch.erf(draws / sigma / math.sqrt(2)) / reach + 1) / 2
     steps = torch.arange(1, MANY + 1) / MANY
@@ -136,18 +134,20 @@ def test_jitter_is_a_truncated_normal(sigma):
 
 
 def test_jitter_has_the_deviation_of_a_truncated_normal():
-    assert moved(0.1).std() == pytest.approx(0.1, rel=0.02)  # hardly truncated
-    assert moved(1.0).std() == pytest.approx(0.2841, rel=0.02)  # of N(0, 1) within half a patch
-    assert moved(0.3).mean().abs() < 0.01
+    assert draw_jitter(0.1).std() == pytest.approx(0.1, rel=0.02)  # hardly truncated
+    assert draw_jitter(1.0).std() == pytest.approx(
+        0.2841, rel=0.02
+    )  # of N(0, 1) within half a patch
+    assert draw_jitter(0.3).mean().abs() < 0.01
 
 
 @pytest.mark.parametrize("sigma", [0.3, 1.0])
 def test_no_mass_sits_on_the_edge(sigma):
-    assert (moved(sigma).abs() > 0.4999).double().mean() < 1e-3
+    assert (draw_jitter(sigma).abs() > 0.4999).double().mean() < 1e-3
 
 
 def test_an_axis_without_sigma_stays():
-    draws = moved(0.0, 1.0, 0.5)
+    draws = draw_jitter(0.0, 1.0, 0.5)
     assert (draws[:, 0] == 0).all()
     assert (draws[:, 1:] != 0).all()
 
@@ -180,8 +180,8 @@ def places(count, **options):
 
 
 def test_a_shift_moves_a_whole_grid_uniformly_along_each_axis():
-    index, moved = places(2000, shift=1.5)
-    moves = moved - index
+    index, draw_jitter = places(2000, shift=1.5)
+    moves = draw_jitter - index
     torch.testing.assert_close(moves, moves[:, :1].expand_as(moves))
     assert moves.abs().max() <= 1.5
     assert moves[:, 0].std(0).tolist() == pytest.approx([1.5 / 3**0.5] * 2, rel=0.05)
@@ -189,10 +189,10 @@ def test_a_shift_moves_a_whole_grid_uniformly_along_each_axis():
 
 
 def test_a_stretch_has_one_factor_about_the_centre():
-    index, moved = places(2000, stretch=4.0)
+    index, draw_jitter = places(2000, stretch=4.0)
     centre = torch.tensor([1.0, 1.5])
-    factors = (moved - centre)[:, 0, 0] / (index - centre)[0, 0]
-    torch.testing.assert_close(moved, centre + factors[:, None, None] * (index - centre))
+    factors = (draw_jitter - centre)[:, 0, 0] / (index - centre)[0, 0]
+    torch.testing.assert_close(draw_jitter, centre + factors[:, None, None] * (index - centre))
     logs = factors.log() / math.log(4)
     assert logs.abs().max() <= 1
     assert logs.mean().abs() < 0.05
@@ -200,10 +200,10 @@ def test_a_stretch_has_one_factor_about_the_centre():
 
 
 def test_an_aspect_has_a_factor_for_each_axis():
-    index, moved = places(2000, aspect=4.0)
+    index, draw_jitter = places(2000, aspect=4.0)
     centre = torch.tensor([1.0, 1.5])
-    factors = (moved - centre)[:, 0] / (index - centre)[0]  # [2000, 2]
-    torch.testing.assert_close(moved, centre + factors[:, None] * (index - centre))
+    factors = (draw_jitter - centre)[:, 0] / (index - centre)[0]  # [2000, 2]
+    torch.testing.assert_close(draw_jitter, centre + factors[:, None] * (index - centre))
     logs = factors.log() / math.log(4)
     assert logs.abs().max() <= 1
     assert logs.std(0).tolist() == pytest.approx([1 / 3**0.5] * 2, rel=0.05)
@@ -212,8 +212,8 @@ def test_an_aspect_has_a_factor_for_each_axis():
 
 def test_each_row_is_stretched_about_its_own_centre():
     index = torch.stack([torch.arange(4.0), torch.arange(4.0) + 10])[..., None]  # [B, N, 1]
-    moved = PositionAugmentation(stretch=2.0)(index)
-    assert moved.mean(1).flatten().tolist() == pytest.approx([1.5, 11.5])
+    draw_jitter = PositionAugmentation(stretch=2.0)(index)
+    assert draw_jitter.mean(1).flatten().tolist() == pytest.approx([1.5, 11.5])
 
 
 def test_all_perturbations_spare_frames_and_keep_the_order_of_text():
@@ -236,18 +236,18 @@ def test_all_perturbations_spare_frames_and_keep_the_order_of_text():
 def test_samples_draw_alike_unless_each_draws_for_itself(options):
     index = grid((3, 4), LIKE)
     assert PositionAugmentation(**options)(index, 4).shape == index.shape
-    moved = PositionAugmentation(**options, per_sample=True)(index, 4)
-    assert moved.shape == (4, *index.shape)
+    draw_jitter = PositionAugmentation(**options, per_sample=True)(index, 4)
+    assert draw_jitter.shape == (4, *index.shape)
     for sample in range(1, 4):
-        assert (moved[sample] != moved[0]).any()
+        assert (draw_jitter[sample] != draw_jitter[0]).any()
 
 
 def test_a_sample_is_still_moved_and_stretched_as_a_whole():
     index = grid((3, 4), LIKE)
     moves = PositionAugmentation(shift=1.0, per_sample=True)(index, 3) - index
     torch.testing.assert_close(moves, moves[:, :1].expand_as(moves))
-    moved = PositionAugmentation(stretch=2.0, per_sample=True)(index, 3)
-    torch.testing.assert_close(moved.mean(1), index.mean(0).expand(3, -1))
+    draw_jitter = PositionAugmentation(stretch=2.0, per_sample=True)(index, 3)
+    torch.testing.assert_close(draw_jitter.mean(1), index.mean(0).expand(3, -1))
 
 
 def test_samples_that_draw_nothing_are_refused():

@@ -18,7 +18,7 @@ DIMS = Dims(16, 2)
 POS = torch.arange(1.0, 6.0)[:, None].double()
 
 
-def described(encoding="rope", backend="auto", **options):
+def describe(encoding="rope", backend="auto", **options):
     layer = SelfAttention(DIMS, LayerOptions(**options), backend=backend).double()
     at = Tokens.at(torch.randn(2, 5, 16).double(), POS)
     made = encoding if isinstance(encoding, Encoding) else zoo.encoding(encoding, DIMS)
@@ -30,7 +30,7 @@ def heads(x):
 
 
 def test_content_is_the_query_before_it_is_turned():
-    layer, at, call = described()
+    layer, at, call = describe()
     assert torch.equal(call.raw_query, heads(layer.q_proj(at.x)))
     assert not torch.allclose(call.q, call.raw_query)
     assert call.scale == 8**-0.5
@@ -53,13 +53,13 @@ def test_functions_hand_on_the_content_too():
 
 
 def test_keys_have_no_bias():
-    layer, _, _ = described()
+    layer, _, _ = describe()
     assert layer.k_proj.bias is None
     assert layer.q_proj.bias is not None
 
 
 def test_normed_heads_have_unit_size_before_they_turn():
-    layer, _, call = described(qk_norm=True)
+    layer, _, call = describe(qk_norm=True)
     size = call.raw_query.square().mean(-1)
     torch.testing.assert_close(size, torch.ones_like(size), atol=1e-4, rtol=0)
     torch.testing.assert_close(call.k.square().mean(-1), torch.ones_like(size), atol=1e-4, rtol=0)
@@ -67,7 +67,7 @@ def test_normed_heads_have_unit_size_before_they_turn():
 
 
 def test_the_output_is_projected_attention():
-    layer, at, call = described()
+    layer, at, call = describe()
     out = layer(at, Chain.of(zoo.encoding("rope", DIMS)), Context())[0].x
     torch.testing.assert_close(out, layer.o_proj(attend(call)[0].transpose(1, 2).flatten(2)))
 
@@ -77,7 +77,7 @@ def test_the_interpreter_can_be_chosen():
         def modify(self, call):
             return call.replace(transform_scores=lambda scores, visible, span: 2 * scores)
 
-    layer, at, _ = described(backend="sdpa")
+    layer, at, _ = describe(backend="sdpa")
     with pytest.raises(OptionError, match="use reference"):
         layer(at, Chain.of(Doubled(DIMS)), Context())
 
@@ -117,7 +117,7 @@ def test_nothing_is_shifted_across_documents():
 
 
 def test_shifted_keys_are_mixed_with_those_before_them_before_their_norm():
-    layer, at, call = described("none", token_shift=True, qk_norm=True)
+    layer, at, call = describe("none", token_shift=True, qk_norm=True)
     rates = layer.token_shift(at.x).sigmoid()[..., :2]  # [B, N, H]
     raw = layer.k_proj(at.x).unflatten(-1, (2, 8))
     before = torch.cat([torch.zeros_like(raw[:, :1]), raw[:, :-1]], 1)
@@ -126,27 +126,27 @@ def test_shifted_keys_are_mixed_with_those_before_them_before_their_norm():
 
 
 def test_outputs_are_normed_and_then_gated():
-    layer, at, call = described(output_norm=True, output_gate=True)
-    normed = layer.output_norm(attend(call)[0]).transpose(1, 2).flatten(2)
+    layer, at, call = describe(output_norm=True, output_gate=True)
+    normalize = layer.output_norm(attend(call)[0]).transpose(1, 2).flatten(2)
     out = layer(at, Chain.of(zoo.encoding("rope", DIMS)), Context())[0].x
     torch.testing.assert_close(
-        normed.unflatten(-1, (2, 8)).square().mean(-1),
+        normalize.unflatten(-1, (2, 8)).square().mean(-1),
         torch.ones(2, 5, 2).double(),
         atol=1e-3,
         rtol=0,
     )
-    torch.testing.assert_close(out, layer.o_proj(normed * layer.output_gate(at.x).sigmoid()))
+    torch.testing.assert_close(out, layer.o_proj(normalize * layer.output_gate(at.x).sigmoid()))
 
 
 def test_per_head_norms_are_root_mean_squares_with_a_weight_for_each_head_and_channel():
-    layer, at, call = described(
+    layer, at, call = describe(
         "none", qk_norm=True, qk_norm_eps=1e-5, output_norm=True, per_head_norms=True
     )
     norms = (layer.q_norm, layer.k_norm, layer.output_norm)
     for norm in norms:
         norm.weight.data = torch.randn(16).double()
 
-    def normed(x, weight, eps):  # [B, N, H K], literally
+    def normalize(x, weight, eps):  # [B, N, H K], literally
         out = torch.empty_like(x)
         for h in range(2):
             part = x[..., 8 * h : 8 * h + 8]
@@ -159,9 +159,9 @@ def test_per_head_norms_are_root_mean_squares_with_a_weight_for_each_head_and_ch
     for proj, norm, heads in zip(
         (layer.q_proj, layer.k_proj), norms, (call.q, call.k), strict=False
     ):
-        expected = normed(proj(at.x), norm.weight, 1e-5)
+        expected = normalize(proj(at.x), norm.weight, 1e-5)
         torch.testing.assert_close(heads.transpose(1, 2).flatten(2), expected, rtol=1e-10, atol=0)
-    out = normed(attend(call)[0].transpose(1, 2).flatten(2), layer.output_norm.weight, 1e-6)
+    out = normalize(attend(call)[0].transpose(1, 2).flatten(2), layer.output_norm.weight, 1e-6)
     actual = layer(at, chain, Context())[0].x
     torch.testing.assert_close(actual, layer.o_proj(out), rtol=1e-9, atol=1e-12)
 
@@ -177,12 +177,12 @@ def test_options_of_a_norm_that_is_not_there_are_refused(options, key):
 
 
 def test_projections_can_go_without_biases():
-    layer, _, _ = described(proj_bias=False)
+    layer, _, _ = describe(proj_bias=False)
     assert not [name for name, _ in layer.named_parameters() if name.endswith("bias")]
 
 
 def test_vectors_can_be_turned_as_the_queries_were():
-    _, _, call = described()
+    _, _, call = describe()
     torch.testing.assert_close(call.transform_query(call.raw_query), call.q)
 
 

@@ -58,11 +58,11 @@ def states(batch=2, count=N):
     return torch.randn(batch, count, 32, dtype=torch.float64)
 
 
-def described(parts, at, context=None):
+def describe(parts, at, context=None):
     return parts[0].describe_linear(parts[1].embed(at), parts[1], context or Context())[1]
 
 
-def ran(parts, at, context=None):
+def run(parts, at, context=None):
     return parts[0](parts[1].embed(at), parts[1], context or Context())[0].x
 
 
@@ -73,7 +73,7 @@ def near(actual, expected, tolerance=1e-9):
 def literal(q, k, v, pos, seen):
     """The formula for one head, pair by pair: q, k, v [N, K]."""
 
-    def turned(x, at):
+    def turn(x, at):
         waves = 10000.0 ** (-torch.arange(0, len(x), 2) / len(x))
         z = torch.view_as_complex(x.view(-1, 2)) * torch.polar(
             torch.ones(len(waves)).double(), at * waves.double()
@@ -85,7 +85,7 @@ def literal(q, k, v, pos, seen):
         phi, sums, norm = F.elu(q[i]) + 1, torch.zeros_like(v[0]), torch.zeros(()).double()
         for n in filter(lambda n: seen[i, n], range(len(k))):
             key = F.elu(k[n]) + 1
-            sums = sums + (turned(phi, pos[i]) @ turned(key, pos[n])) * v[n]
+            sums = sums + (turn(phi, pos[i]) @ turn(key, pos[n])) * v[n]
             norm = norm + phi @ key
         out[i] = sums / norm if seen[i].any() else sums
     return out
@@ -100,7 +100,7 @@ def test_the_definition_is_the_formula(causal):
         layer(causal=causal),
         tokens(states(1, 9), document=torch.tensor([0, 0, 0, 1, 1, 1, 1, -1, -1])),
     )
-    call, (attention, _) = described(parts, at), parts
+    call, (attention, _) = describe(parts, at), parts
     number = at.document[0]
     seen = (
         (number[:, None] == number)
@@ -129,10 +129,10 @@ def test_features_are_positive_where_their_formula_rounds_to_nothing():
 
 
 def test_turned_weights_may_be_negative_and_plain_ones_are_shares():
-    turned, plain = (
-        linear.weights(described(layer(name), tokens(states() * 3))) for name in ("rope", "none")
+    turn, plain = (
+        linear.weights(describe(layer(name), tokens(states() * 3))) for name in ("rope", "none")
     )
-    assert turned.min() < 0
+    assert turn.min() < 0
     assert plain.min() >= 0
     near(plain.sum(-1), torch.ones(2, 4, N).double())
 
@@ -154,7 +154,7 @@ def results(call, leaves, compute):
 @pytest.mark.parametrize("causal", [True, False])
 def test_sums_are_the_definition(document, dims, causal):
     parts, x = layer(dims=dims, causal=causal), states().requires_grad_()
-    call = described(parts, tokens(x, document=document))
+    call = describe(parts, tokens(x, document=document))
     leaves = [x, *(getattr(parts[0], name).weight for name in ("q_proj", "k_proj", "v_proj"))]
     right = results(call, leaves, attend_quadratic)
     for size in (1, 4, 7, N, 64):
@@ -168,14 +168,14 @@ def test_sums_are_the_definition(document, dims, causal):
 
 
 def test_without_a_mask_a_document_may_stand_apart():
-    call = described(layer(causal=False), tokens(states(), document=APART))
+    call = describe(layer(causal=False), tokens(states(), document=APART))
     near(linear.attend_bidirectional(call, 4), attend_quadratic(call))
 
 
 @pytest.mark.parametrize("causal", [True, False])
 @documents
 def test_queries_may_be_the_last_of_the_keys(causal, document):
-    linear_call = described(layer(causal=causal), tokens(states(), document=document))
+    linear_call = describe(layer(causal=causal), tokens(states(), document=document))
     call = linear_call.call
     few = call.replace(
         q=call.q[:, :, -5:], raw_query=call.raw_query[:, :, -5:], queries=call.queries.last(5)
@@ -190,7 +190,7 @@ def test_queries_may_be_the_last_of_the_keys(causal, document):
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_row_that_sees_nothing_is_zero(causal):
     parts, x = layer(causal=causal), states().requires_grad_()
-    call = described(parts, tokens(x, document=DOCUMENTS["padded"]))
+    call = describe(parts, tokens(x, document=DOCUMENTS["padded"]))
     for out in (
         attend_quadratic(call),
         linear.attend_causal(call)[0] if causal else linear.attend_bidirectional(call),
@@ -208,12 +208,12 @@ def test_a_row_that_sees_nothing_is_zero(causal):
 @pytest.mark.parametrize("dims", [DIMS, SHARED], ids=["alone", "shared"])
 def test_decoding_is_one_pass(document, dims):
     parts, x = layer("rope_mixed", dims, options=FULL), states()
-    whole = ran(parts, tokens(x, document=document))
+    whole = run(parts, tokens(x, document=document))
     for counts in ([1] * N, [5, 1, 10, 7]):
         cache, begin, out = KeyValueCache(), 0, []
         for count in counts:
             own = None if document is None else document[..., begin : begin + count]
-            out.append(ran(parts, tokens(x[:, begin : begin + count], begin, own), cache))
+            out.append(run(parts, tokens(x[:, begin : begin + count], begin, own), cache))
             begin += count
         near(torch.cat(out, 1), whole)
         assert cache.seen == N
@@ -221,8 +221,8 @@ def test_decoding_is_one_pass(document, dims):
 
 def test_a_state_does_not_grow():
     parts, cache = layer("rope", SHARED), KeyValueCache()
-    ran(parts, tokens(states()), cache)
-    ran(parts, tokens(states(), N), cache)
+    run(parts, tokens(states()), cache)
+    run(parts, tokens(states(), N), cache)
     state = cache.linear_state(0)
     assert not cache._layers
     assert (state.products.numel(), state.sums.numel()) == (2 * 2 * 8 * 8, 2 * 2 * 8)
@@ -230,10 +230,10 @@ def test_a_state_does_not_grow():
 
 def test_a_copied_context_leaves_the_first_as_it_is():
     parts, cache, x = layer(), KeyValueCache(), states()
-    ran(parts, tokens(x[:, :9]), cache)
+    run(parts, tokens(x[:, :9]), cache)
     copied, later = cache.copy(), tokens(x[:, 9:], 9)
-    once = ran(parts, later, copied)
-    near(ran(parts, later, cache), once)
+    once = run(parts, later, copied)
+    near(run(parts, later, cache), once)
     cache.restore(copied)
     assert cache.seen == N
 
@@ -241,10 +241,10 @@ def test_a_copied_context_leaves_the_first_as_it_is():
 def test_segments_with_memory_are_one_pass():
     parts, x, memory = layer(), states(), SegmentMemory(N)
     out = [
-        ran(parts, tokens(part, start), memory)
+        run(parts, tokens(part, start), memory)
         for part, start in zip(x.split(8, 1), (0, 8, 16), strict=True)
     ]
-    near(torch.cat(out, 1), ran(parts, tokens(x)))
+    near(torch.cat(out, 1), run(parts, tokens(x)))
 
 
 # positions
@@ -252,9 +252,9 @@ def test_segments_with_memory_are_one_pass():
 
 def test_only_differences_of_places_count():
     parts, x = layer(), states()
-    near(ran(parts, tokens(x, shift=7.5)), ran(parts, tokens(x)))
+    near(run(parts, tokens(x, shift=7.5)), run(parts, tokens(x)))
     spread = tokens(x).replace(index=2 * tokens(x).index, pos=2 * tokens(x).pos)
-    assert (ran(parts, spread) - ran(parts, tokens(x))).abs().max() > 1e-6
+    assert (run(parts, spread) - run(parts, tokens(x))).abs().max() > 1e-6
 
 
 def test_turned_before_their_features_places_themselves_count():
@@ -290,15 +290,15 @@ def test_an_encoding_applies_or_is_refused_by_name(name):
     ):  # whose heads are wider
         changed = torch.cat([x[:, :9], torch.randn_like(x[:, 9:])], 1)
         near(
-            ran((attention, chain), tokens(x))[:, :9],
-            ran((attention, chain), tokens(changed))[:, :9],
+            run((attention, chain), tokens(x))[:, :9],
+            run((attention, chain), tokens(changed))[:, :9],
         )
     else:
         with pytest.raises(
             OptionError,
             match=rf"{name} changes .* use encodings that add to the input or rotate heads",
         ):
-            ran((attention, chain), tokens(x))
+            run((attention, chain), tokens(x))
 
 
 class Wider(Encoding):
@@ -316,7 +316,7 @@ class Wider(Encoding):
 def test_an_encoding_that_widens_heads_is_refused():
     chain = Chain(DIMS, {"sinusoidal": zoo.encoding("sinusoidal", DIMS), "wider": Wider(DIMS)})
     with pytest.raises(OptionError, match="wider changes the width of heads"):
-        ran((layer()[0], chain), tokens(states()))
+        run((layer()[0], chain), tokens(states()))
 
 
 # options, precision, compilers
@@ -341,9 +341,9 @@ def test_bfloat16_stays_close(causal):
     attention, chain = layer(causal=causal)
     parts, x = (attention.float(), chain.float()), states().float().requires_grad_()
     at = tokens(x, shift=5000, document=DOCUMENTS["padded"])
-    exact = ran(parts, at)
+    exact = run(parts, at)
     with torch.autocast("cpu", torch.bfloat16):
-        rounded, call = ran(parts, at), described(parts, at)
+        rounded, call = run(parts, at), describe(parts, at)
     assert call.call.q.dtype == torch.float32
     near(rounded.float(), exact, 0.03)
     rounded.float().square().sum().backward()
@@ -359,6 +359,6 @@ def test_a_compiler_captures_it(name, causal):
     )
     at = tokens(x, document=document)
     captured = torch.compile(
-        lambda x: ran(parts, at.replace(x=x)), fullgraph=True, backend="aot_eager"
+        lambda x: run(parts, at.replace(x=x)), fullgraph=True, backend="aot_eager"
     )
-    near(captured(x), ran(parts, at))
+    near(captured(x), run(parts, at))

@@ -14,7 +14,7 @@ PIXELS = "canvas => canvas.toDataURL()"
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
-    made = reports.every() | {"large": reports.large(), "written": reports.written()}
+    made = reports.every() | {"large": reports.large(), "written": reports.make_long_sample()}
     with reports.draw_panels_once():
         for name, report in made.items():
             (folder / f"{name}.html").write_text(render(report))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from tiny import language
-from untrained import made
+from untrained import write_checkpoint
 
 from zoo.run import atomic_io
 from zoo.tasks.causal_lm import CausalLM
@@ -21,7 +21,7 @@ CPU = "trainer.accelerator=cpu"
 def run(tmp_path_factory):
     """A decoder of text that nobody trained."""
     folder = tmp_path_factory.mktemp("damaged")
-    made(
+    write_checkpoint(
         folder / "decoder", "lm_rope", [*language(folder / "letters.txt"), "evaluate.lengths=null"]
     )
     return folder / "decoder"
@@ -246,7 +246,7 @@ def test_a_length_that_a_table_has_not_is_told_before_anything_is_looked_at(
     run, copy, zoo, untested, tmp_path, caplog
 ):
     caplog.set_level("INFO", "zoo")
-    made(
+    write_checkpoint(
         tmp_path / "table",
         "lm_rope",
         [*language(tmp_path / "words.txt"), "evaluate.lengths=null", "model.encoding=learned"],

@@ -54,7 +54,7 @@ def test_nothing_is_asked_for_and_nothing_that_is_shown_is_run(pages, name):
         if key in ("href", "src", "srcset")
     ]
     assert all(address.startswith("#") for address in addresses)
-    assert len(read.named("script")) == 2
+    assert len(read.find_named("script")) == 2
     assert not {e["name"] for e in read.elements} & {
         "link",
         "iframe",
@@ -89,7 +89,7 @@ def test_the_table_has_the_numbers_of_the_cells(pages):
 
 
 def test_every_cell_has_its_state_its_run_and_its_fault(pages):
-    text = Reader(pages["images"]).named("section")
+    text = Reader(pages["images"]).find_named("section")
     (cells,) = [one["text"] for one in text if one["attributes"]["id"] == "cells"]
     for variant in comparisons.images().variants:
         assert all(f"{variant.name}-{seed}" in cells for seed in range(3))
@@ -98,9 +98,9 @@ def test_every_cell_has_its_state_its_run_and_its_fault(pages):
 
 def test_what_is_flagged_is_told_in_words_and_under_the_pointer(pages):
     read = Reader(pages["images"])
-    (flags,) = [e["text"] for e in read.named("div") if e["attributes"].get("id") == "flags"]
+    (flags,) = [e["text"] for e in read.find_named("div") if e["attributes"].get("id") == "flags"]
     assert "liere: 512 more parameters than the others; seed 2 failed: exit code 3" in flags
-    ranked, listed = [e for e in read.named("a") if "flag" in e["attributes"].get("class", "")]
+    ranked, listed = [e for e in read.find_named("a") if "flag" in e["attributes"].get("class", "")]
     assert ranked == listed
     assert ranked["text"] == "parameters, failed seeds"
     assert "512 more parameters" in ranked["attributes"]["data-tip"]
@@ -111,7 +111,7 @@ def test_who_may_be_best_is_told_in_words(pages):
     read = Reader(pages["images"])
     looks = [
         (e["attributes"]["class"].split()[0], e["text"])
-        for e in read.named("td")
+        for e in read.find_named("td")
         if "data-tip" in e["attributes"]
     ]
     assert len(looks) == 18
@@ -123,7 +123,9 @@ def test_rows_know_their_order_at_each_place():
     made = comparisons.texts()
     read = Reader(render(made))
     found = {
-        e["attributes"]["data-order"] for e in read.named("tr") if "data-order" in e["attributes"]
+        e["attributes"]["data-order"]
+        for e in read.find_named("tr")
+        if "data-order" in e["attributes"]
     }
     order = [[one.variant.name for one in rank_variants(made, place)] for place in made.conditions]
     assert found == {" ".join(str(one.index(v.name)) for one in order) for v in made.variants}
@@ -139,13 +141,13 @@ def test_what_is_not_finished_says_so_at_the_top(pages):
 def test_one_seed_has_no_interval_and_says_that_it_cannot_tell(pages):
     assert 'class="interval"' not in pages["one"]
     assert "one seed cannot tell a difference from chance" in pages["one"]
-    assert "may be best" not in Reader(pages["one"]).named("main")[0]["text"].lower()
+    assert "may be best" not in Reader(pages["one"]).find_named("main")[0]["text"].lower()
 
 
 def test_variants_of_two_axes_are_grouped_by_the_first(pages):
     heads = [
         e["text"]
-        for e in Reader(pages["grid"]).named("th")
+        for e in Reader(pages["grid"]).find_named("th")
         if e["attributes"].get("scope") == "rowgroup"
     ]
     assert heads == ["rope", "alibi", "none"]
@@ -153,13 +155,16 @@ def test_variants_of_two_axes_are_grouped_by_the_first(pages):
 
 def test_a_comparison_at_one_place_has_nothing_to_switch(pages):
     read = Reader(pages["alone"])
-    assert not read.named("fieldset")
-    assert "At the training size comrope_ld has the highest mean" in read.named("header")[0]["text"]
+    assert not read.find_named("fieldset")
+    assert (
+        "At the training size comrope_ld has the highest mean"
+        in read.find_named("header")[0]["text"]
+    )
 
 
 def test_sections_without_anything_to_show_are_left_out(pages):
     def keys(name):
-        return [e["attributes"]["id"] for e in Reader(pages[name]).named("section")]
+        return [e["attributes"]["id"] for e in Reader(pages[name]).find_named("section")]
 
     assert keys("texts") == ["numbers", "sizes", "positions", "training", "cells", "made", "recipe"]
     assert keys("images") == ["numbers", "sizes", "training", "costs", "cells", "made", "recipe"]
@@ -169,7 +174,7 @@ def test_sections_without_anything_to_show_are_left_out(pages):
 def test_how_it_was_made_is_told(pages):
     (made,) = [
         e["text"]
-        for e in Reader(pages["images"]).named("section")
+        for e in Reader(pages["images"]).find_named("section")
         if e["attributes"]["id"] == "made"
     ]
     assert "zoo compare vit_comrope 'encodings=[none,...]' seeds=3" in made
@@ -178,10 +183,12 @@ def test_how_it_was_made_is_told(pages):
 
 
 def test_hostile_words_are_shown_as_they_are(pages):
-    text = Reader(pages["hostile"]).named("main")[0]["text"]
+    text = Reader(pages["hostile"]).find_named("main")[0]["text"]
     assert "</script><script>alert(1)</script><img src=x onerror=alert(2)>" in text
     (data,) = [
-        e["text"] for e in Reader(pages["hostile"]).named("script") if "type" in e["attributes"]
+        e["text"]
+        for e in Reader(pages["hostile"]).find_named("script")
+        if "type" in e["attributes"]
     ]
     assert json.loads(data) == {}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pictures import coded, parquet
+from pictures import encode, parquet
 
 from zoo.data.images import Images
 from zoo.data.tables.stream import StreamOptions
@@ -55,7 +55,7 @@ def test_a_folder_of_classes_is_read(tmp_path):
     for number in range(8):
         path = tmp_path / "set" / ("cat", "dog")[number % 2] / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(coded(number))
+        path.write_bytes(encode(number))
     data = images(tmp_path / "set", val=0.25, test=0.25)
     assert data.spec.classes == 2
     assert (
@@ -74,7 +74,7 @@ def test_pixels_are_those_of_the_files(folder, keep):
 
     data = images(folder, keep=keep)
     loaded, numbers = data.subsets["test"].__getitems__([3, 1])[:2]
-    expected = np.asarray(Image.open(io.BytesIO(coded(3)))).transpose(2, 0, 1)
+    expected = np.asarray(Image.open(io.BytesIO(encode(3)))).transpose(2, 0, 1)
     assert np.array_equal(loaded[0].numpy(), expected)
     assert numbers.tolist() == [3, 1]
 
@@ -224,12 +224,12 @@ def test_options_that_cannot_work_are_refused(options, key):
     assert error.value.key == key
 
 
-def streamed(folder, **options):
+def stream(folder, **options):
     return images(folder, val="test", stream=StreamOptions(samples=24, buffer=16), **options)
 
 
 def test_a_stream_is_a_function_of_seed_and_epoch(folder):
-    one, two = streamed(folder).train_dataloader(), streamed(folder, workers=1).train_dataloader()
+    one, two = stream(folder).train_dataloader(), stream(folder, workers=1).train_dataloader()
     epochs = []
     for epoch in (0, 1):
         one.set_epoch(epoch)
@@ -241,8 +241,8 @@ def test_a_stream_is_a_function_of_seed_and_epoch(folder):
 
 
 def test_a_stream_goes_on_in_the_middle_of_an_epoch(folder):
-    whole = [batch[0] for batch in streamed(folder).train_dataloader()]
-    loader = streamed(folder).train_dataloader()
+    whole = [batch[0] for batch in stream(folder).train_dataloader()]
+    loader = stream(folder).train_dataloader()
     loader.load_state_dict({"consumed": 2 * 8})
     rest = [batch[0] for batch in loader]
     assert len(rest) == 1
@@ -251,7 +251,7 @@ def test_a_stream_goes_on_in_the_middle_of_an_epoch(folder):
 
 
 def test_a_stream_is_measured_whole(folder):
-    data = streamed(folder)
+    data = stream(folder)
     assert len(labels(data.test_dataloader())) == data.count_samples("test") == 10
 
 
@@ -268,7 +268,7 @@ def test_a_missing_file_of_a_folder_is_corrupt(tmp_path):
     for number in range(8):
         path = tmp_path / "set" / ("cat", "dog")[number % 2] / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(coded(number))
+        path.write_bytes(encode(number))
     data = images(tmp_path / "set", val=0.25, test=0.25, keep=0.0)
     for path in Path(tmp_path / "set").rglob("*.png"):
         path.unlink()
@@ -326,7 +326,7 @@ def test_a_file_of_too_many_pixels_is_named(tmp_path):
     for number in range(8):
         path = tmp_path / "set" / ("cat", "dog")[number % 2] / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(coded(number, (40, 40)))
+        path.write_bytes(encode(number, (40, 40)))
     options = {"val": 0.25, "test": 0.25, "max_megapixels": 0.001}
     with pytest.raises(DataError, match=r"\d\.png: more than 0.001 megapixels"):
         list(images(tmp_path / "set", **options).train_dataloader())
@@ -338,8 +338,8 @@ def test_a_file_of_too_many_pixels_is_named(tmp_path):
 def name_images(folder, *paths):
     """A table in a folder `set`, of images that are named by paths."""
     (folder / "set").mkdir()
-    (folder / "set" / "own.png").write_bytes(coded(0))
-    (folder / "secret.png").write_bytes(coded(1))
+    (folder / "set" / "own.png").write_bytes(encode(0))
+    (folder / "secret.png").write_bytes(encode(1))
     (folder / "set" / "link.png").symlink_to(folder / "secret.png")
     rows = [f"{path},{number % 2}" for number, path in enumerate(paths)]
     (folder / "set" / "train.csv").write_text("\n".join(["image,label", *rows]))
@@ -386,7 +386,7 @@ def test_addresses_are_read_where_that_is_allowed(tmp_path, monkeypatch):
 
     def fetch(path, mode):
         opened.append(path)
-        return io.BytesIO(coded(0))
+        return io.BytesIO(encode(0))
 
     monkeypatch.setattr("fsspec.open", fetch)
     table = name_images(tmp_path, *["https://example.org/a.png"] * 8)

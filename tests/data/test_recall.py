@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from generated import fetched
+from generated import fetch
 
 from zoo.data.synthetic.recall import Recall
 from zoo.errors import OptionError
@@ -12,7 +12,7 @@ from zoo.errors import OptionError
 def streams(**options):
     data = Recall(0, **options)
     decode = data.spec.vocabulary.decode
-    for inputs, targets in fetched(data):
+    for inputs, targets in fetch(data):
         yield (
             decode(inputs).split(),
             [decode([target]) if target >= 0 else None for target in targets],

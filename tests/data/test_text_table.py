@@ -19,11 +19,11 @@ def folder(tmp_path_factory):
     return str(corpus(tmp_path_factory.mktemp("corpus") / "set"))
 
 
-def held(path, **options):
+def hold(path, **options):
     return TextTable(0, path=str(path), **{"length": 16, "batch_size": 4, **options})
 
 
-def streamed(path, **options):
+def stream(path, **options):
     data = TextStream(
         0, path=str(path), **{"length": 16, "batch_size": 4, "samples": 30, "buffer": 8, **options}
     )
@@ -40,7 +40,7 @@ def same(one, two):
 
 
 def test_parts_are_splits_and_rows_are_joined(folder):
-    data = held(folder, between="|")
+    data = hold(folder, between="|")
     stream = data.corpus.tokens.splits["test"]
     assert data.spec.vocabulary.decode(stream.tokens) == "".join(
         text(n) + "|" for n in range(48, 58)
@@ -49,7 +49,7 @@ def test_parts_are_splits_and_rows_are_joined(folder):
 
 
 def test_shares_are_rows_drawn_from_the_seed(folder):
-    data = held(folder, val=0.1, test=0.2)
+    data = hold(folder, val=0.1, test=0.2)
     parts = data.corpus.splitter.split(data.corpus.documents)
     assert {part: len(found) for part, found in parts.items()} == {
         "train": 42,
@@ -62,21 +62,21 @@ def test_shares_are_rows_drawn_from_the_seed(folder):
 
 def test_rows_without_text_are_left_out(tmp_path):
     rows = [{"text": text(n)} if n % 3 else {"text": (None, "")[n % 2]} for n in range(30)]
-    data = held(jsonl(tmp_path / "a.jsonl", rows), val=0.2, test=0.2)
+    data = hold(jsonl(tmp_path / "a.jsonl", rows), val=0.2, test=0.2)
     assert len(data.corpus.documents) == 20
 
 
 def test_a_table_is_kept_for_the_next_time(folder, cache):
-    held(folder).corpus.tokens  # noqa: B018
+    hold(folder).corpus.tokens  # noqa: B018
     (file,) = cache.glob("*.tokens")
     before = file.stat().st_mtime_ns
-    assert held(folder).corpus.tokens.problem is None
+    assert hold(folder).corpus.tokens.problem is None
     assert file.stat().st_mtime_ns == before
-    held(folder, val="test").corpus.tokens  # noqa: B018
+    hold(folder, val="test").corpus.tokens  # noqa: B018
     assert len(list(cache.glob("*.tokens"))) == 2
 
 
-@pytest.mark.parametrize("make", [held, streamed])
+@pytest.mark.parametrize("make", [hold, stream])
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -95,7 +95,7 @@ def test_what_is_not_there_is_told(make, folder, options, message):
 def test_a_column_that_holds_no_text_is_told(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", [{"text": n} for n in range(9)])
     with pytest.raises(DataError, match="column text of train holds int64, not text"):
-        held(path, val=0.2, test=0.2).spec  # noqa: B018
+        hold(path, val=0.2, test=0.2).spec  # noqa: B018
 
 
 def test_a_tokenizer_that_is_not_there_is_told(folder, monkeypatch):
@@ -150,7 +150,7 @@ def test_options_that_cannot_work_are_refused(source, options, key):
 START = Cursor()
 
 
-def packed(texts, length=4, keep_rest=False, first=START):
+def pack_texts(texts, length=4, keep_rest=False, first=START):
     packing = Packing(
         lambda number, text: np.array([ord(letter) for letter in text]), length, keep_rest
     )
@@ -162,7 +162,7 @@ def letters(window):
 
 
 def test_windows_are_side_by_side_across_rows():
-    found = packed(["abc", "defghijkl", "m"])
+    found = pack_texts(["abc", "defghijkl", "m"])
     assert [letters(window) for window in found] == ["abcde", "efghi", "ijklm"]
     assert found[0].rows.tolist() == [0, 0, 0, 1, 1]
     assert [window.end for window in found] == [(1, 1), (1, 5), (2, 0)]
@@ -170,9 +170,9 @@ def test_windows_are_side_by_side_across_rows():
 
 def test_packing_goes_on_from_the_place_after_any_window():
     texts = [text(n) for n in range(6)]
-    found = packed(texts)
+    found = pack_texts(texts)
     for at, window in enumerate(found):
-        assert [letters(w) for w in packed(texts, first=window.end)] == [
+        assert [letters(w) for w in pack_texts(texts, first=window.end)] == [
             letters(w) for w in found[at + 1 :]
         ]
 
@@ -180,7 +180,7 @@ def test_packing_goes_on_from_the_place_after_any_window():
 @pytest.mark.parametrize("size", [5, 6, 8, 9, 10])
 def test_each_target_of_a_whole_text_is_asked_once(size):
     rows = ["abcdefghijkl"[:2], "abcdefghijkl"[2:size]]
-    found = packed(rows, keep_rest=True)
+    found = pack_texts(rows, keep_rest=True)
     asked = "".join(letters(window)[-window.num_targets :] for window in found)
     assert asked == "abcdefghijkl"[1:size]
     assert all(len(window.tokens) == 5 for window in found)
@@ -194,7 +194,7 @@ def test_a_row_is_made_tokens_only_when_it_is_needed():
 
 
 def test_an_evaluation_of_a_stream_is_that_of_the_table(folder):
-    data = streamed(folder)
+    data = stream(folder)
     windows = list(data.test_dataloader())
     whole = "".join(text(n) + "\n\n" for n in range(48, 58))
     asked = torch.cat([batch.targets[batch.targets >= 0] for batch in windows])
@@ -205,8 +205,8 @@ def test_an_evaluation_of_a_stream_is_that_of_the_table(folder):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_stream_is_a_function_of_seed_and_epoch(folder, workers):
     one, two = (
-        streamed(folder).train_dataloader(),
-        streamed(folder, workers=workers).train_dataloader(),
+        stream(folder).train_dataloader(),
+        stream(folder, workers=workers).train_dataloader(),
     )
     firsts = []
     for epoch in (0, 1):
@@ -221,29 +221,29 @@ def test_a_stream_is_a_function_of_seed_and_epoch(folder, workers):
 
 
 def test_a_stream_goes_on_in_the_middle_of_an_epoch(folder):
-    loader = streamed(folder).train_dataloader()
+    loader = stream(folder).train_dataloader()
     states, whole = [], []
     for batch in loader:
         states.append(loader.state_dict())
         whole.append(batch)
     for at in (0, 3, 6):
-        again = streamed(folder).train_dataloader()
+        again = stream(folder).train_dataloader()
         again.load_state_dict(states[at])
         assert all(same(a, b) for a, b in zip(again, whole[at + 1 :], strict=True))
         assert again.state_dict() == {"consumed": 0, "row": 0, "offset": 0}
 
 
 def test_an_epoch_that_was_broken_off_begins_anew(folder):
-    loader = streamed(folder).train_dataloader()
+    loader = stream(folder).train_dataloader()
     first = next(iter(loader))
     assert same(next(iter(loader)), first)
 
 
 def test_processes_share_each_batch(folder):
-    whole = list(streamed(folder, batch_size=6).train_dataloader())
+    whole = list(stream(folder, batch_size=6).train_dataloader())
     parts = []
     for rank in range(2):
-        data = streamed(folder, batch_size=3)
+        data = stream(folder, batch_size=3)
         type(data).share = property(lambda self, rank=rank: ProcessShare(rank, 2))
         try:
             data.setup("fit")
@@ -255,16 +255,16 @@ def test_processes_share_each_batch(folder):
 
 
 def test_documents_of_a_stream_are_kept_apart(folder):
-    batch = next(iter(streamed(folder, documents=True, length=200).train_dataloader()))
+    batch = next(iter(stream(folder, documents=True, length=200).train_dataloader()))
     ends = batch.documents[:, 1:] != batch.documents[:, :-1]
     assert ends.any()
     assert (batch.targets[:, :-1][ends] == -100).all()
-    assert next(iter(streamed(folder, length=200).train_dataloader())).documents is None
+    assert next(iter(stream(folder, length=200).train_dataloader())).documents is None
 
 
 def test_tokens_of_a_stream_are_those_of_a_tokenizer(folder, tmp_path):
     (tmp_path / "words.json").write_text(train_bpe([text(n) for n in range(9)], 300).json)
-    data = streamed(folder, tokenizer=str(tmp_path / "words.json"))
+    data = stream(folder, tokenizer=str(tmp_path / "words.json"))
     batch = next(iter(data.test_dataloader()))
     assert data.spec.vocabulary.decode(batch.inputs[0].tolist()).startswith(text(48)[:20])
     assert batch.target_bytes.sum() > batch.inputs.numel()
@@ -275,4 +275,4 @@ def test_a_stream_of_less_than_a_window_is_told(folder):
         DataError,
         match=r"stream of test: lacks the 9001 tokens of a window .*choose a smaller data.length",
     ):
-        list(streamed(folder, length=9000).test_dataloader())
+        list(stream(folder, length=9000).test_dataloader())

@@ -17,7 +17,7 @@ def batches(data, part, epoch=0):
     return list(loader)
 
 
-def joined(data, part, epoch=0):
+def join(data, part, epoch=0):
     return [
         torch.cat(column)
         for column in zip(*((b.inputs, b.targets) for b in batches(data, part, epoch)), strict=True)
@@ -25,7 +25,7 @@ def joined(data, part, epoch=0):
 
 
 def test_targets_are_inputs_one_further(text):
-    inputs, targets = joined(text(), "train")
+    inputs, targets = join(text(), "train")
     assert inputs.shape == targets.shape == (99, 8)  # 800 tokens
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
     assert inputs.dtype == targets.dtype == torch.int64
@@ -34,36 +34,36 @@ def test_targets_are_inputs_one_further(text):
 def test_contiguous_windows_are_shuffled_by_epoch(text):
     data = text()
     whole = tokens(data, "train")[:792].view(99, 8)
-    first, second = joined(data, "train", 0)[0], joined(data, "train", 1)[0]
+    first, second = join(data, "train", 0)[0], join(data, "train", 1)[0]
     assert torch.equal(first.unique(dim=0), whole.unique(dim=0))
     assert torch.equal(second.unique(dim=0), whole.unique(dim=0))
     assert not torch.equal(first, second)
-    assert torch.equal(first, joined(data, "train", 0)[0])
+    assert torch.equal(first, join(data, "train", 0)[0])
 
 
 def test_random_windows_begin_anywhere(text):
     data = text(windows="random")
-    inputs, targets = joined(data, "train", 2)
+    inputs, targets = join(data, "train", 2)
     assert inputs.shape == (99, 8)
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
     present = {tuple(window.tolist()) for window in tokens(data, "train").unfold(0, 8, 1)}
     assert all(tuple(window.tolist()) in present for window in inputs)
-    assert not torch.equal(inputs.sort(0)[0], joined(data, "train", 3)[0].sort(0)[0])
-    assert torch.equal(inputs, joined(text(windows="random", workers=1), "train", 2)[0])
+    assert not torch.equal(inputs.sort(0)[0], join(data, "train", 3)[0].sort(0)[0])
+    assert torch.equal(inputs, join(text(windows="random", workers=1), "train", 2)[0])
 
 
 @pytest.mark.parametrize("stride", [None, 1, 3, 7, 8])
 @pytest.mark.parametrize("length", [8, 13, 98, 99])
 def test_each_target_is_asked_once(text, length, stride):
     data = text(length=length, stride=stride)
-    inputs, targets = joined(data, "val")
+    inputs, targets = join(data, "val")
     assert data.count_samples("val") == len(inputs)
     assert torch.equal(targets[targets >= 0], tokens(data, "val")[1:])
     assert torch.equal(inputs[targets >= 0], tokens(data, "val")[:-1])
 
 
 def test_a_stride_leaves_the_last_targets_of_a_window(text):
-    targets = joined(text(stride=3), "test")[1]
+    targets = join(text(stride=3), "test")[1]
     assert (targets[0] >= 0).all()
     assert all((row >= 0).tolist() == [False] * 5 + [True] * 3 for row in targets[1:-1])
 

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from tiny import TINY, language
-from untrained import made
+from untrained import write_checkpoint
 
 from zoo import load
 from zoo.diagnosis.diagnose import build_report, capture_attention
@@ -44,10 +44,12 @@ def runs(tmp_path_factory):
     logged = ["trainer.log_every_n_steps=5", "diagnostics.every_n_steps=null"]
     fit("vit_none", [*TINY, *TOKENS, *logged], folder / "digits", "never")
     letters = [*language(folder / "letters.txt"), "evaluate.lengths=null"]
-    made(folder / "clips", "clip_comrope", MOVING)
-    made(folder / "decoder", "lm_rope", [*letters, "model.encoding=learned"])
-    made(folder / "deep", "lm_rope", [*letters, "model.depth=3"])
-    made(folder / "encoder", "mlm_t5", [*letters, "model.cls_token=true", "model.encoding=rope"])
+    write_checkpoint(folder / "clips", "clip_comrope", MOVING)
+    write_checkpoint(folder / "decoder", "lm_rope", [*letters, "model.encoding=learned"])
+    write_checkpoint(folder / "deep", "lm_rope", [*letters, "model.depth=3"])
+    write_checkpoint(
+        folder / "encoder", "mlm_t5", [*letters, "model.cls_token=true", "model.encoding=rope"]
+    )
     return folder
 
 

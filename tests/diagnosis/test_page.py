@@ -35,13 +35,13 @@ def _panels_drawn_once():
 
 
 @pytest.fixture(scope="module")
-def made():
+def write_checkpoint():
     return reports.every()
 
 
 @pytest.fixture(scope="module")
-def pages(made):
-    return {name: diagnosis_page.render(report) for name, report in made.items()}
+def pages(write_checkpoint):
+    return {name: diagnosis_page.render(report) for name, report in write_checkpoint.items()}
 
 
 @pytest.mark.parametrize("name", ["image", "text", "clip", "pair", "hostile"])
@@ -80,9 +80,11 @@ def test_nothing_in_a_page_asks_for_anything_else(pages, name):
 def test_the_policy_lets_one_script_run_and_nothing_be_fetched(pages):
     read = Reader(pages["image"])
     (policy,) = [
-        e["attributes"]["content"] for e in read.named("meta") if "http-equiv" in e["attributes"]
+        e["attributes"]["content"]
+        for e in read.find_named("meta")
+        if "http-equiv" in e["attributes"]
     ]
-    (script,) = [e["text"] for e in read.named("script") if "type" not in e["attributes"]]
+    (script,) = [e["text"] for e in read.find_named("script") if "type" not in e["attributes"]]
     assert "default-src 'none'" in policy
     known = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"script-src 'sha256-{known}';" in policy
@@ -90,10 +92,10 @@ def test_the_policy_lets_one_script_run_and_nothing_be_fetched(pages):
 
 def test_hostile_words_stay_words(pages):
     read = Reader(pages["hostile"])
-    assert len(read.named("script")) == 2
-    assert not read.named("img")
+    assert len(read.find_named("script")) == 2
+    assert not read.find_named("img")
     assert not [key for e in read.elements for key in e["attributes"] if key.startswith("on")]
-    (code,) = read.named("code")
+    (code,) = read.find_named("code")
     assert "</script><script>alert(1)</script><!-- <img" in code["text"]
     assert "# </pre></details>" in code["text"]
 
@@ -105,8 +107,8 @@ def test_data_for_the_script_are_json_that_ends_no_element():
     assert not set(text) & set("<>&")
 
 
-def test_weights_reach_the_script_within_half_a_level(made):
-    report = made["image"]
+def test_weights_reach_the_script_within_half_a_level(write_checkpoint):
+    report = write_checkpoint["image"]
     (message,) = json.loads(to_script_json(viewer_data.collect(report)))["runs"]
     exact = report.runs[0].attended.weights
     largest = exact.amax(-1).max()
@@ -126,8 +128,11 @@ def decoded(message, shape):
     return (levels.view(-1, shape[-1]) / 255 * (low + 256 * high)[:, None] / 65535).view(*shape)
 
 
-def test_json_has_the_weights_as_bytes(made):
-    seen, message = made["text"].runs[0].attended, to_dict(made["text"])["runs"][0]["attended"]
+def test_json_has_the_weights_as_bytes(write_checkpoint):
+    seen, message = (
+        write_checkpoint["text"].runs[0].attended,
+        to_dict(write_checkpoint["text"])["runs"][0]["attended"],
+    )
     for name in ("weights", "rollout"):
         exact, found = getattr(seen, name), message[name]
         assert found["shape"] == list(exact.shape)
@@ -138,7 +143,7 @@ def test_json_has_the_weights_as_bytes(made):
 
 def test_of_many_samples_the_first_are_shown_and_the_page_says_so():
     samples = tuple(reports.Sample(title=str(n), tokens=("a",) * 30) for n in range(2_000))
-    few = reports.attended((30,), (), samples[:1])
+    few = reports.make_attended((30,), (), samples[:1])
     many = replace(
         few, samples=samples, weights=few.weights.expand(2_000, -1, -1, -1, -1), rollout=None
     )
@@ -153,8 +158,8 @@ def test_of_many_samples_the_first_are_shown_and_the_page_says_so():
     )
 
 
-def test_json_has_the_numbers(tmp_path, made):
-    report = made["pair"]
+def test_json_has_the_numbers(tmp_path, write_checkpoint):
+    report = write_checkpoint["pair"]
     diagnosis_page.write(report, tmp_path / "report.html")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.json"]
     message = json.loads((tmp_path / "report.json").read_text())
@@ -212,13 +217,13 @@ def test_every_figure_has_its_sentence(pages, name):
     assert all(re.search(r"<figcaption>[^<]{5,}</figcaption></figure>$", body) for body in bodies)
 
 
-def test_sections_come_in_their_order_and_empty_ones_not_at_all(pages, made):
+def test_sections_come_in_their_order_and_empty_ones_not_at_all(pages, write_checkpoint):
     def keys(text):
-        return [e["attributes"]["id"] for e in Reader(text).named("section")]
+        return [e["attributes"]["id"] for e in Reader(text).find_named("section")]
 
     assert keys(pages["image"]) == [*diagnosis_page.SECTIONS]
-    (run,) = made["image"].runs
-    bare = replace(run, attended=None, extrapolation=(), controls=(), measures=())
+    (run,) = write_checkpoint["image"].runs
+    bare = replace(run, make_attended=None, extrapolation=(), controls=(), measures=())
     text = diagnosis_page.render(reports.report(bare))
     assert keys(text) == ["profiles", "encoding", "training", "recipe"]
     assert 'href="#looks"' not in text
@@ -235,7 +240,9 @@ def test_a_large_model_makes_a_page_under_three_megabytes():
 
 
 def test_queries_that_are_left_lie_evenly():
-    seen = reports.attended((6, 6), ("class",), (reports.Sample(title="one"),), layers=1, heads=1)
+    seen = reports.make_attended(
+        (6, 6), ("class",), (reports.Sample(title="one"),), layers=1, heads=1
+    )
     assert choose_queries(seen, 37 * 10) == [
         0,
         *(1 + 6 * row + column for row in (1, 3, 5) for column in (1, 3, 5)),
@@ -251,8 +258,8 @@ def test_queries_that_are_left_lie_evenly():
     assert choose_queries(line, 37 * 3) == [0, 14, 28]
 
 
-def test_controls_that_change_nothing_are_said_to(made):
-    (run,) = made["image"].runs
+def test_controls_that_change_nothing_are_said_to(write_checkpoint):
+    (run,) = write_checkpoint["image"].runs
     same = tuple(
         replace(control, metrics={"test/loss": 0.5}, refused="") for control in run.controls
     )
@@ -273,13 +280,13 @@ def test_controls_that_change_nothing_are_said_to(made):
     ],
     ids=["rounding", "little", "much"],
 )
-def test_numbers_that_are_compared_differ(made, after, message):
+def test_numbers_that_are_compared_differ(write_checkpoint, after, message):
     pair = [
         Control(name=name, metrics={"test/loss": loss})
         for name, loss in (("as they are", 3.4), ("reversed", after))
     ]
     text = diagnosis_page.render(
-        reports.report(replace(made["image"].runs[0], controls=tuple(pair)))
+        reports.report(replace(write_checkpoint["image"].runs[0], controls=tuple(pair)))
     )
     assert f"<figcaption>{message}</figcaption>" in text
 
@@ -295,11 +302,11 @@ def opening(report):
     return diagnosis_page.render(report).split("<main>")[1].split("</header>")[0]
 
 
-def test_what_is_long_stands_under_the_table_of_runs(made):
+def test_what_is_long_stands_under_the_table_of_runs(write_checkpoint):
     message = [f"{letter} long verdict, {'on and ' * 15}on" for letter in "ab"]
     runs = [
         replace(run, facts={"verdict": words})
-        for run, words in zip(made["pair"].runs, message, strict=True)
+        for run, words in zip(write_checkpoint["pair"].runs, message, strict=True)
     ]
     table, under = opening(reports.report(*runs)).split("</table>")
     assert "verdict" not in table
@@ -308,10 +315,10 @@ def test_what_is_long_stands_under_the_table_of_runs(made):
     assert opening(reports.report(*alike)).count(message[0]) == 1
 
 
-def test_a_heading_says_what_the_title_says(made):
+def test_a_heading_says_what_the_title_says(write_checkpoint):
     three = reports.report(*[reports.run(name, None, "tokens") for name in "abc"])
-    for report in (made["image"], made["pair"], three):
-        (heading,) = Reader(opening(report)).named("h1")
+    for report in (write_checkpoint["image"], write_checkpoint["pair"], three):
+        (heading,) = Reader(opening(report)).find_named("h1")
         assert heading["text"] == diagnosis_page.join_names(report)
 
 
@@ -408,12 +415,12 @@ def test_numbers_are_short_but_say_something(number, value, short):
     assert (numbers.format_number(number), numbers.format_short(number)) == (value, short)
 
 
-def test_a_page_that_cannot_be_written_spoils_none(made, tmp_path, monkeypatch):
+def test_a_page_that_cannot_be_written_spoils_none(write_checkpoint, tmp_path, monkeypatch):
     page = tmp_path / "page.html"
     page.write_text("as it was")
     monkeypatch.setattr(diagnosis_page.viewer_data, "to_json", lambda report: "\ud800")  # no UTF-8
     with pytest.raises(UnicodeEncodeError):
-        diagnosis_page.write(made["image"], page)
+        diagnosis_page.write(write_checkpoint["image"], page)
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [
         ("page.html", "as it was")
     ]

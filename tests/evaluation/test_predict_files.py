@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from pictures import coded, parquet
+from pictures import encode, parquet
 from PIL import Image
 from tiny import LETTERS, TINY, language
 
@@ -78,11 +78,11 @@ def photos(tmp_path):
     for at, name in enumerate(("b.png", "a.PNG", "c/d.bmp", "c/e/f.webp", "z.png")):
         (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
         kind = {"bmp": "BMP", "webp": "WEBP"}.get(name.rpartition(".")[2], "PNG")
-        (tmp_path / "photos" / name).write_bytes(coded(at, (20, 12), kind))
+        (tmp_path / "photos" / name).write_bytes(encode(at, (20, 12), kind))
     for name, content in (
         ("notes.md", b"mine"),
         (".hidden.png", b"junk"),
-        ("broken.jpg", coded(1, kind="JPEG")[:200]),
+        ("broken.jpg", encode(1, kind="JPEG")[:200]),
     ):
         (tmp_path / "photos" / name).write_bytes(content)
     return tmp_path / "photos"
@@ -311,7 +311,7 @@ WRONG = {
 def test_a_wrong_question(case, runs, photos, zoo, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("Zebras")
-    (tmp_path / "half.png").write_bytes(coded(0, (64, 64))[:600])
+    (tmp_path / "half.png").write_bytes(encode(0, (64, 64))[:600])
     run, arguments, expected, words = WRONG[case]
     code, out, message = zoo("predict", runs / run if run != "nowhere" else run, *arguments)
     assert (code, out) == (expected, ""), message

@@ -19,7 +19,7 @@ def task(**options):
     return MaskedLM(encoder("rope"), OPTIM, SAMPLES, **options)
 
 
-def masked(one, batch):
+def mask(one, batch):
     return one.mask(
         batch, torch.rand(2, *batch.inputs.shape), torch.randint(11, batch.inputs.shape)
     )
@@ -27,7 +27,7 @@ def masked(one, batch):
 
 def test_shares_are_those_of_the_paper():
     inputs = text(400, 100)
-    hidden, targets = masked(task(), TextBatch(inputs, inputs))
+    hidden, targets = mask(task(), TextBatch(inputs, inputs))
     chosen = targets != IGNORE_INDEX
     assert torch.equal(targets[chosen], inputs[chosen])
     assert torch.equal(hidden[~chosen], inputs[~chosen])
@@ -39,7 +39,7 @@ def test_shares_are_those_of_the_paper():
 
 def test_padding_is_never_chosen():
     batch = TextBatch(text(), text(), torch.tensor([[0] * 6 + [-1] * 6, [0] * 12]))
-    _, targets = masked(task(mask_ratio=1.0), batch)
+    _, targets = mask(task(mask_ratio=1.0), batch)
     assert (targets != IGNORE_INDEX).sum(1).tolist() == [6, 12]
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from tiny import TINY, language
-from untrained import made
+from untrained import write_checkpoint
 
 import zoo as package
 from zoo.data.corpus.tokenizer import train_bpe
@@ -121,7 +121,9 @@ def test_dinov3_has_the_same_states_at_any_size(tmp_path, registers):
     [[], ["model.kv_heads=1", "model.tie_embeddings=false"], ["model.block.key_bias=true"]],
 )
 def test_an_exported_llama_comes_back_to_the_bit(tmp_path, options):
-    made(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt", "model.depth=2", *options))
+    write_checkpoint(
+        tmp_path / "run", "lm_rope", language(tmp_path / "text.txt", "model.depth=2", *options)
+    )
     export(tmp_path / "run", ["to=llama", str(tmp_path / "out")])
     convert(tmp_path / "out", [f"to={tmp_path / 'back'}"])
     first, second = (package.load(tmp_path / name).state_dict() for name in ("run", "back"))
@@ -131,7 +133,7 @@ def test_an_exported_llama_comes_back_to_the_bit(tmp_path, options):
 
 def test_an_exported_vit_comes_back_to_the_bit(tmp_path):
     options = ["model.encoding=learned", "model.pool=class"]
-    made(tmp_path / "run", "vit_comrope", [*TINY, *options])
+    write_checkpoint(tmp_path / "run", "vit_comrope", [*TINY, *options])
     export(tmp_path / "run", ["to=vit", str(tmp_path / "out")])
     convert(tmp_path / "out", [f"to={tmp_path / 'back'}"])
     first, second = (package.load(tmp_path / name).state_dict() for name in ("run", "back"))

@@ -9,7 +9,7 @@ import signal
 import pytest
 import torch
 from tiny import language
-from untrained import made
+from untrained import write_checkpoint
 
 import zoo as package
 from zoo.errors import CheckpointError, RecipeError, Stopped, ZooError
@@ -24,7 +24,7 @@ NEEDED |= {"onnx": "onnxscript", "torch_export": "onnxscript"}
 @pytest.fixture
 def run(tmp_path):
     """A run of an untrained language model."""
-    made(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt"))
+    write_checkpoint(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt"))
     return tmp_path / "run"
 
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from hostile import NAME
 from tiny import TINY, language
-from untrained import made
+from untrained import write_checkpoint
 
 import zoo as package
 from zoo.config.command_line import parse_overrides
@@ -57,7 +57,7 @@ def compute_logits(task, input_ids=None, attention_mask=None, pixel_values=None)
 
 def write_folder(folder, auto, recipe, overrides, inputs):
     """Export a model of random weights, and beside it what it computes for inputs."""
-    made(folder / "run", recipe, overrides)
+    write_checkpoint(folder / "run", recipe, overrides)
     export(folder / "run", ["to=hf", str(folder / "out")])
     task = package.load(folder / "run")
     with torch.no_grad():
@@ -124,7 +124,7 @@ def test_a_classifier_of_texts_predicts_the_same(tmp_path):
 
 def test_pixels_are_those_of_an_evaluation(tmp_path):
     image = pytest.importorskip("PIL.Image")
-    made(tmp_path / "run", "vit_comrope", TINY)
+    write_checkpoint(tmp_path / "run", "vit_comrope", TINY)
     export(tmp_path / "run", ["to=hf", str(tmp_path / "out")])
     picture = image.fromarray(torch.randint(256, (40, 30, 3), dtype=torch.uint8).numpy())
     picture.save(tmp_path / "picture.png")
@@ -142,7 +142,9 @@ def test_pixels_are_those_of_an_evaluation(tmp_path):
 @pytest.fixture
 def decoder(tmp_path):
     """A folder of a language model with alibi, and its task."""
-    made(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt", "model.encoding=alibi"))
+    write_checkpoint(
+        tmp_path / "run", "lm_rope", language(tmp_path / "text.txt", "model.encoding=alibi")
+    )
     export(tmp_path / "run", ["to=hf", str(tmp_path / "out")])
     return tmp_path / "out", package.load(tmp_path / "run")
 
@@ -334,7 +336,7 @@ def test_the_evaluation_harness_measures_a_folder(decoder, tmp_path):
 def test_a_server_completes_texts(tmp_path, target):
     for name in ("openai", "fastapi", "uvicorn", "accelerate"):
         pytest.importorskip(name)
-    made(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt"))
+    write_checkpoint(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt"))
     target, _, is_saved = target.partition(" ")
     export(tmp_path / "run", [f"to={target}", str(tmp_path / "out")])
     for saved in load_decoder(tmp_path / "out") if is_saved else ():
@@ -402,7 +404,7 @@ def test_a_card_is_one_of_the_hub(tmp_path):
     hub = pytest.importorskip("huggingface_hub")
     prompt = 'a "quote" \u00e9'
     options = language(tmp_path / "text.txt", f"generate.prompt='{prompt}'")
-    made(tmp_path / "run", "lm_rope", options)
+    write_checkpoint(tmp_path / "run", "lm_rope", options)
     (tmp_path / "run" / "end.json").write_text('{"metrics": {"test/loss": 2.5}}')
     export(tmp_path / "run", ["to=hf", str(tmp_path / "out")])
     card = hub.ModelCard.load(tmp_path / "out" / "README.md")
@@ -416,7 +418,7 @@ def test_a_card_is_one_of_the_hub(tmp_path):
 
 @pytest.mark.parametrize("name", ["end.json", "environment.json"])
 def test_a_damaged_record_of_a_run_is_named(tmp_path, zoo, name):
-    made(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt"))
+    write_checkpoint(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt"))
     (tmp_path / "run" / name).write_text("[1]")
     code, _, message = zoo("export", "run", "to=hf", "out")
     assert code == 5
@@ -430,7 +432,9 @@ def test_hostile_names_are_kept_as_data_and_obeyed_by_none(tmp_path, zoo, target
     pytest.importorskip("onnxscript" if target == "onnx" else "huggingface_hub")
     names = [NAME, "</script>", "key: [a, *b] # x", "\udcff\x9b31m", "![x](y) `c`", "\u2028```"]
     names += ["'\"\\", "---\n- !!a:b", "|", "a"]
-    made(tmp_path / "run", "vit_comrope", [*TINY, "model.encoding=learned", "model.pool=class"])
+    write_checkpoint(
+        tmp_path / "run", "vit_comrope", [*TINY, "model.encoding=learned", "model.pool=class"]
+    )
     path = tmp_path / "run" / "checkpoints" / "best.ckpt"
     content = read_checkpoint(path)
     content["zoo"]["samples"]["names"], content["zoo"]["name"] = names, f"{NAME}`y`[z](w)"
@@ -460,14 +464,14 @@ def test_hostile_names_are_kept_as_data_and_obeyed_by_none(tmp_path, zoo, target
 
 
 def test_zoo_reads_the_folder_too(tmp_path):
-    made(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt"))
+    write_checkpoint(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt"))
     export(tmp_path / "run", ["to=hf", str(tmp_path / "out")])
     first, second = (package.load(tmp_path / name).state_dict() for name in ("run", "out"))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_models_of_videos_are_refused(tmp_path, zoo):
-    made(tmp_path / "run", "clip_comrope", ["model.depth=1"])
+    write_checkpoint(tmp_path / "run", "clip_comrope", ["model.depth=1"])
     code, _, message = zoo("export", tmp_path / "run", "to=hf", "out")
     assert code == 2
     assert "videos" in message
@@ -504,7 +508,7 @@ def hub(monkeypatch):
 
 
 def test_a_folder_is_uploaded_to_a_new_repository(tmp_path, zoo, hub):
-    made(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt"))
+    write_checkpoint(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt"))
     code, out, _ = zoo("export", "run", "to=safetensors", "out", "push=me/model", "--json")
     assert code == 0
     assert '"pushed": "https://huggingface.co/me/model"' in out

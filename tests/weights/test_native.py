@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tiny import TINY, language
-from untrained import made
+from untrained import write_checkpoint
 from without_torchvision import import_timm
 
 import zoo as package
@@ -26,7 +26,7 @@ FORMS = [
 @pytest.mark.parametrize("options", FORMS, ids=str)
 def test_a_decoder_with_rope_is_a_llama(tmp_path, options):
     overrides = language(tmp_path / "text.txt", "model.depth=2", *options)
-    made(tmp_path / "run", "lm_rope", overrides)
+    write_checkpoint(tmp_path / "run", "lm_rope", overrides)
     export(tmp_path / "run", ["to=llama", str(tmp_path / "out")])
     model, found = transformers.LlamaForCausalLM.from_pretrained(
         tmp_path / "out", output_loading_info=True
@@ -40,7 +40,7 @@ def test_a_decoder_with_rope_is_a_llama(tmp_path, options):
 
 
 def test_a_llama_has_the_tokens_of_the_model(tmp_path):
-    made(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt"))
+    write_checkpoint(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt"))
     export(tmp_path / "run", ["to=llama", str(tmp_path / "out")])
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     vocabulary = package.load(tmp_path / "run").spec.vocabulary
@@ -50,7 +50,7 @@ def test_a_llama_has_the_tokens_of_the_model(tmp_path):
 
 def test_every_option_in_the_way_of_a_llama_is_named(tmp_path, zoo):
     options = ["model.encoding=alibi", "model.window=8", "model.block.norm=layer"]
-    made(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt", *options))
+    write_checkpoint(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt", *options))
     code, _, message = zoo("export", "run", "to=llama", "out")
     assert code == 2
     assert "3 config errors" in message
@@ -65,7 +65,7 @@ def test_every_option_in_the_way_of_a_llama_is_named(tmp_path, zoo):
 )
 def test_other_forms_of_rope_are_refused(tmp_path, zoo, encoding):
     options = [f"model.encoding=[{encoding}]"]
-    made(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt", *options))
+    write_checkpoint(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt", *options))
     code, _, message = zoo("export", "run", "to=llama", "out")
     assert code == 2
     assert "model.encoding.0." in message
@@ -73,7 +73,7 @@ def test_other_forms_of_rope_are_refused(tmp_path, zoo, encoding):
 
 @pytest.mark.parametrize("options", [[], ["model.block.layer_scale=0.5"]], ids=str)
 def test_a_vision_transformer_is_one_in_transformers_and_timm(tmp_path, options):
-    made(tmp_path / "run", "vit_comrope", [*VIT, *options])
+    write_checkpoint(tmp_path / "run", "vit_comrope", [*VIT, *options])
     export(tmp_path / "run", ["to=vit", str(tmp_path / "out")])
     task, images = package.load(tmp_path / "run"), torch.randn(2, 1, 16, 16)
     model, found = transformers.ViTForImageClassification.from_pretrained(
@@ -89,7 +89,7 @@ def test_a_vision_transformer_is_one_in_transformers_and_timm(tmp_path, options)
 
 
 def test_every_option_in_the_way_of_a_vit_is_named(tmp_path, zoo):
-    made(tmp_path / "run", "vit_comrope", [*TINY, "model.registers=2"])
+    write_checkpoint(tmp_path / "run", "vit_comrope", [*TINY, "model.registers=2"])
     code, _, message = zoo("export", "run", "to=vit", "out")
     assert code == 2
     for key in ("encoding", "pool", "registers"):
@@ -99,7 +99,7 @@ def test_every_option_in_the_way_of_a_vit_is_named(tmp_path, zoo):
 @pytest.mark.parametrize(("recipe", "target"), [("lm_rope", "vit"), ("vit_comrope", "llama")])
 def test_texts_are_no_images(tmp_path, zoo, recipe, target):
     overrides = language(tmp_path / "text.txt") if recipe == "lm_rope" else TINY
-    made(tmp_path / "run", recipe, overrides)
+    write_checkpoint(tmp_path / "run", recipe, overrides)
     code, _, message = zoo("export", "run", f"to={target}", "out")
     assert code == 2
     assert "model.name" in message

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tiny import TINY, language
-from untrained import made
+from untrained import write_checkpoint
 
 import zoo as package
 from zoo.config.command_line import parse_overrides
@@ -33,7 +33,7 @@ def write(tmp_path):
     """Export a model of random weights; return the task and what the command prints."""
 
     def write_folder(target, recipe, overrides):
-        made(tmp_path / "run", recipe, overrides)
+        write_checkpoint(tmp_path / "run", recipe, overrides)
         result = export(tmp_path / "run", [f"to={target}", str(tmp_path / "out")])
         return package.load(tmp_path / "run"), result
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from generated import PADDED, SMALL, fetched
+from generated import PADDED, SMALL, fetch
 
 from zoo import registry
 from zoo.data.moving_digits import MovingDigits
@@ -29,7 +29,7 @@ def test_every_synthetic_task_is_here():
 
 @ALL
 def test_a_sequence_is_the_same_whatever_it_is_fetched_with(source):
-    alone, together = (list(fetched(small(source, batch_size=size))) for size in (1, 40))
+    alone, together = (list(fetch(small(source, batch_size=size))) for size in (1, 40))
     assert alone == together
     assert len(alone) == 40
     assert len({str(one) for one in alone}) > 20
@@ -49,18 +49,16 @@ def test_workers_change_nothing(source):
 @ALL
 def test_parts_and_seeds_differ(source):
     draws = [
-        [*fetched(small(source, seed, test=32), part)]
-        for seed in (0, 1)
-        for part in ("val", "test")
+        [*fetch(small(source, seed, test=32), part)] for seed in (0, 1) for part in ("val", "test")
     ]
-    draws.append([*fetched(small(source, train=32), "train")])
+    draws.append([*fetch(small(source, train=32), "train")])
     assert len({str(sorted(draw)) for draw in draws}) == 5
-    assert draws[0] == [*fetched(small(source), "val")]
+    assert draws[0] == [*fetch(small(source), "val")]
 
 
 @ALL
 def test_training_comes_in_another_order_each_epoch_and_the_same_again(source):
-    one, two, again = (list(fetched(small(source), "train", epoch)) for epoch in (0, 1, 0))
+    one, two, again = (list(fetch(small(source), "train", epoch)) for epoch in (0, 1, 0))
     assert one == again
     assert one != two
     redrawn = sorted(one) != sorted(two)
@@ -84,7 +82,7 @@ def test_padding_is_told(source):
 @ALL
 def test_no_window_is_longer_than_said_and_each_asks_something(source):
     data = small(source)
-    for inputs, targets in fetched(data):
+    for inputs, targets in fetch(data):
         assert len(inputs) <= data.spec.length
         assert max(inputs) < len(data.spec.vocabulary)
         assert max(targets) >= 0

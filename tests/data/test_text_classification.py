@@ -28,7 +28,7 @@ def passages(path, **options):
     return data
 
 
-def written(loader):
+def read_texts(loader):
     """Texts of bytes and labels of all batches."""
     return [
         (bytes(row[row >= 0].tolist()).decode(), int(label))
@@ -41,7 +41,7 @@ def test_texts_are_read_with_their_labels_and_cut(folder):
     data = passages(folder)
     assert data.spec.names == ("calm", "wild")
     assert [data.count_samples(part) for part in ("train", "val", "test")] == [60, 8, 10]
-    assert written(data.test_dataloader()) == [(text(n)[:40], n % 2) for n in range(48, 58)]
+    assert read_texts(data.test_dataloader()) == [(text(n)[:40], n % 2) for n in range(48, 58)]
 
 
 def test_rows_are_padded_to_the_longest(tmp_path):
@@ -66,7 +66,7 @@ def test_tables_of_other_kinds_are_read(tmp_path, kind):
         tmp_path / f"a.{kind}", text="words", label="kind", classes=("a", "b"), val=0.25, test=0.25
     )
     assert data.spec.names == ("a", "b")
-    assert len(written(data.train_dataloader())) == 4
+    assert len(read_texts(data.train_dataloader())) == 4
     if kind == "parquet":
         assert TextClassification(
             0, path=str(tmp_path / "a.parquet"), text="words", label="kind"
@@ -87,7 +87,7 @@ def test_folders_of_classes_are_read(tmp_path):
     data = passages(tmp_path / "set", val=0.25, length=100)
     assert data.spec.names == ("calm", "wild")
     assert [data.count_samples(part) for part in ("train", "val", "test")] == [6, 2, 4]
-    assert dict(written(data.test_dataloader())) == {text(n): n % 2 for n in range(8, 12)}
+    assert dict(read_texts(data.test_dataloader())) == {text(n): n % 2 for n in range(8, 12)}
 
 
 def test_tokens_are_those_of_a_tokenizer(folder, tmp_path):
@@ -104,10 +104,10 @@ def test_a_stream_of_texts_goes_on(folder, workers):
         "classes": ("calm", "wild"),
         "workers": workers,
     }
-    whole = written(passages(folder, **options).train_dataloader())
+    whole = read_texts(passages(folder, **options).train_dataloader())
     loader = passages(folder, **options).train_dataloader()
     loader.load_state_dict({"consumed": 16})
-    assert written(loader) == whole[16:]
+    assert read_texts(loader) == whole[16:]
     assert len({words for words, _ in whole}) > 5
 
 
@@ -126,9 +126,12 @@ def test_a_row_that_is_no_sample_is_told_or_skipped(tmp_path, words, label, mess
     path = jsonl(tmp_path / "a.jsonl", [*rows[:5], {"text": words, "label": label}, *rows[5:]])
     options = {"classes": ("calm", "wild"), "val": 0.05, "test": 0.05}
     with pytest.raises(DataError, match=rf"a.jsonl, train, row 5: {message}; corrupt: 1 of"):
-        [written(passages(path, **options).build_loader(part)) for part in ("train", "val", "test")]
+        [
+            read_texts(passages(path, **options).build_loader(part))
+            for part in ("train", "val", "test")
+        ]
     found = [
-        written(passages(path, skip=1.0, **options).build_loader(part))
+        read_texts(passages(path, skip=1.0, **options).build_loader(part))
         for part in ("train", "val", "test")
     ]
     assert sum(map(len, found)) == 19
@@ -171,13 +174,13 @@ def test_what_a_model_knows_is_adopted(folder):
 # marked
 
 
-def marked(part="train", **options):
+def list_samples(part="train", **options):
     data = MarkerOffset(0, train=200, val=50, test=50, **options)
     return [pair for batch in data.build_loader(part) for pair in zip(*batch, strict=True)]
 
 
 def test_the_class_is_the_letter_after_the_mark():
-    pairs = marked(offset=3)
+    pairs = list_samples(offset=3)
     for row, label in pairs:
         (place,) = torch.nonzero(row == MARKER)[:, 0]
         assert row[place + 3] == label
@@ -194,8 +197,8 @@ def test_marked_texts_are_new_in_each_epoch_and_part():
         firsts.append(next(iter(loader))[0])
     assert torch.equal(firsts[0], firsts[2])
     assert not torch.equal(firsts[0][:, :12], firsts[1][:, :12])
-    assert SYMBOLS.decode(marked("val")[0][0][:8].tolist()) != SYMBOLS.decode(
-        marked("test")[0][0][:8].tolist()
+    assert SYMBOLS.decode(list_samples("val")[0][0][:8].tolist()) != SYMBOLS.decode(
+        list_samples("test")[0][0][:8].tolist()
     )
 
 

@@ -5,7 +5,7 @@ import tarfile
 
 import numpy as np
 import pytest
-from pictures import coded
+from pictures import encode
 
 from zoo.data.images import Images
 from zoo.data.tables import open_table
@@ -23,7 +23,7 @@ def shards(tmp_path):
     def write(*, lacking=(), broken=()):
         for number in range(3 * EACH):
             members = {
-                f"{number:04}.png": coded(number),
+                f"{number:04}.png": encode(number),
                 f"{number:04}.cls": str(number % 2).encode(),
             }
             with tarfile.open(tmp_path / f"train-{number // EACH}.tar", "a") as tar:
@@ -51,7 +51,7 @@ def read(path, **options):
 def as_written(number):
     from PIL import Image
 
-    return np.asarray(Image.open(io.BytesIO(coded(number)))).transpose(2, 0, 1)
+    return np.asarray(Image.open(io.BytesIO(encode(number)))).transpose(2, 0, 1)
 
 
 def test_each_sample_of_all_shards_is_read_with_its_class(shards):
@@ -121,7 +121,7 @@ def test_a_set_of_the_hub_is_asked_for_by_its_name(monkeypatch):
     from datasets import ClassLabel, Dataset, Features, Image
 
     rows = {
-        "picture": [{"bytes": coded(n), "path": None} for n in range(8)],
+        "picture": [{"bytes": encode(n), "path": None} for n in range(8)],
         "kind": [n % 2 for n in range(8)],
     }
     table = Dataset.from_dict(

@@ -174,7 +174,7 @@ def test_weights_of_another_number_of_key_heads_are_left():
     assert report.left["blocks.0.attn.k_proj.weight"] == "[16, 16] there, [8, 16] here"
 
 
-def planned(*overrides):
+def plan(*overrides):
     recipe = zoo.load_recipe("flipflop_fox", parse_overrides(["model.depth=2", *overrides]))
     return [
         plan_backends(zoo.build_model(recipe), build_data(recipe).spec, device)
@@ -184,10 +184,10 @@ def planned(*overrides):
 
 def test_what_will_compute_it_is_told():
     assert (
-        planned("model.encoding=rope", "model.attention=linear")
+        plan("model.encoding=rope", "model.attention=linear")
         == [[("sums", "over keys, in chunks of 64")] * 2] * 2
     )
-    cpu, cuda = planned("model.encoding=rope", "model.window=8")
+    cpu, cuda = plan("model.encoding=rope", "model.window=8")
     assert cpu == [("sdpa", "a window, as a mask")] * 2
     assert cuda == [("flex", "a window, as blocks")] * 2
 

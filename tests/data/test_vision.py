@@ -20,14 +20,14 @@ OPTIONS = [
 ]
 
 
-def finished(options, seed=0, images=IMAGES):
+def augment(options, seed=0, images=IMAGES):
     torch.manual_seed(seed)
     finish = ImageTransform(3, (8, 8), (0.5,), (0.5,), Augmentation(**options))
     return finish(images, LABELS, training=True, classes=4)
 
 
 def test_by_default_training_images_are_as_they_are():
-    images, labels = finished({})
+    images, labels = augment({})
     assert torch.equal(images, (IMAGES.float() / 255 - 0.5) / 0.5)
     assert labels is LABELS
 
@@ -35,9 +35,9 @@ def test_by_default_training_images_are_as_they_are():
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_torch_s_random_state_alone_decides(options):
     random.seed(0)
-    first = finished(options)
+    first = augment(options)
     random.seed(1)
-    again, other = finished(options), finished(options, seed=1)
+    again, other = augment(options), augment(options, seed=1)
     assert torch.equal(first[0], again[0])
     assert torch.equal(first[1], again[1])
     assert not torch.equal(first[0], other[0])
@@ -49,7 +49,7 @@ def test_mixed_labels_are_the_shares_that_images_have(options):
     plain = (
         (LABELS * 80).to(torch.uint8)[:, None, None, None].expand_as(IMAGES)
     )  # one grey for each class
-    images, shares = finished(options, images=plain)
+    images, shares = augment(options, images=plain)
     greys = (images * 0.5 + 0.5) * 255 / 80
     assert shares.shape == (16, 4)
     torch.testing.assert_close(shares.sum(1), torch.ones(16))

@@ -25,7 +25,7 @@ def make_call(window, n=N, m=N, causal=True, **facts):
     return AttentionCall(q, k, v, q, keys.last(n), keys, causal, 8**-0.5, window=window)
 
 
-def seen(call):
+def list_seen(call):
     """{query: keys} of the first sample."""
     return {i: row.nonzero()[:, 0].tolist() for i, row in enumerate(attention_mask(call)[0, 0])}
 
@@ -52,25 +52,25 @@ def run(parts, x, context, *counts, has_position=None, document=None):
 
 
 def test_a_token_sees_itself_and_those_just_before_it():
-    assert seen(make_call(3, 4, 4)) == {0: [0], 1: [0, 1], 2: [0, 1, 2], 3: [1, 2, 3]}
-    assert seen(make_call(3, 2, 6)) == {0: [2, 3, 4], 1: [3, 4, 5]}
-    assert seen(make_call(3, 1, 6)) == {0: [3, 4, 5]}
-    assert seen(make_call(1, 3, 3)) == {0: [0], 1: [1], 2: [2]}
+    assert list_seen(make_call(3, 4, 4)) == {0: [0], 1: [0, 1], 2: [0, 1, 2], 3: [1, 2, 3]}
+    assert list_seen(make_call(3, 2, 6)) == {0: [2, 3, 4], 1: [3, 4, 5]}
+    assert list_seen(make_call(3, 1, 6)) == {0: [3, 4, 5]}
+    assert list_seen(make_call(1, 3, 3)) == {0: [0], 1: [1], 2: [2]}
 
 
 def test_without_a_causal_mask_it_sees_as_far_ahead():
-    assert seen(make_call(2, 4, 4, causal=False)) == {
+    assert list_seen(make_call(2, 4, 4, causal=False)) == {
         0: [0, 1],
         1: [0, 1, 2],
         2: [1, 2, 3],
         3: [2, 3],
     }
-    assert seen(make_call(2, 1, 4, causal=False)) == {0: [2, 3]}
+    assert list_seen(make_call(2, 1, 4, causal=False)) == {0: [2, 3]}
 
 
 def test_what_has_no_place_sees_and_is_seen():
     placed = torch.tensor([False, True, True, True, False])
-    both = seen(make_call(1, 5, 5, causal=False, has_position=placed))
+    both = list_seen(make_call(1, 5, 5, causal=False, has_position=placed))
     assert both == {
         0: [0, 1, 2, 3, 4],
         1: [0, 1, 4],
@@ -78,7 +78,7 @@ def test_what_has_no_place_sees_and_is_seen():
         3: [0, 3, 4],
         4: [0, 1, 2, 3, 4],
     }
-    assert seen(make_call(1, 5, 5, has_position=placed)) == {
+    assert list_seen(make_call(1, 5, 5, has_position=placed)) == {
         0: [0],
         1: [0, 1],
         2: [0, 2],
@@ -88,7 +88,7 @@ def test_what_has_no_place_sees_and_is_seen():
 
 
 def test_a_window_ends_with_its_document():
-    assert seen(make_call(3, 4, 4, document=torch.tensor([0, 0, 1, -1]))) == {
+    assert list_seen(make_call(3, 4, 4, document=torch.tensor([0, 0, 1, -1]))) == {
         0: [0],
         1: [0, 1],
         2: [2],
@@ -170,7 +170,7 @@ def test_a_cache_keeps_all_where_a_token_without_a_place_may_see_it():
         run(parts, x[:, :1], rolled, 1, has_position=torch.tensor([False]))
 
 
-def published(queries, memory, length):
+def write_published_mask(queries, memory, length):
     """bool [N, M]: the mask of Transformer-XL's `same_length`, in its own terms (True: seen)."""
     keys = memory + queries
     ones, beyond = torch.ones(queries, keys), keys - length
@@ -183,7 +183,8 @@ def test_a_window_of_the_memory_is_the_same_length_for_all(queries, memory):
     length = max(memory, 5)
     call = make_call(length, queries, memory + queries)
     assert torch.equal(
-        attention_mask(call)[0, 0].expand(queries, -1), published(queries, memory, length)
+        attention_mask(call)[0, 0].expand(queries, -1),
+        write_published_mask(queries, memory, length),
     )
     if memory == length:
         assert (attention_mask(call).sum(-1) == memory).all()

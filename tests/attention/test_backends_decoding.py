@@ -19,21 +19,21 @@ def make_call(n=1, m=9, value=8, dtype=torch.float32):
     return AttentionCall(q, k, v, q, keys.last(n), keys, True, 8**-0.5)
 
 
-def sloped(call):
+def add_slope(call):
     return call.add_low_rank_bias(call.q.new_ones(1, 1, 1, 1), call.k[..., :1])
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_keys_are_made_wider_for_many_queries_alone(device):
-    assert choose_backend(sloped(make_call(n=9)), device)[0] == "sdpa"
+    assert choose_backend(add_slope(make_call(n=9)), device)[0] == "sdpa"
     assert (
-        choose_backend(sloped(make_call()), device)[0]
+        choose_backend(add_slope(make_call()), device)[0]
         == choose_backend(make_call(value=16), device)[0]
         == "chunked"
     )
     assert choose_backend(make_call(), device)[0] == "sdpa"
     assert (
-        choose_backend(sloped(make_call(dtype=torch.bfloat16)), device)[0] == "sdpa"
+        choose_backend(add_slope(make_call(dtype=torch.bfloat16)), device)[0] == "sdpa"
     )  # they would be copied all the same
 
 

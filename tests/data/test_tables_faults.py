@@ -20,7 +20,7 @@ STREAM = StreamOptions(samples=8, buffer=4)
 SPLITS = ("train", "validation", "test")
 
 
-def streamed(path, **options):
+def stream(path, **options):
     return TextStream(
         0, path=str(path), **{"length": 8, "batch_size": 4, "samples": 400, "buffer": 4, **options}
     )
@@ -32,7 +32,7 @@ def passages(path, **options):
     )
 
 
-def trained(data):
+def list_batches(data):
     data.setup("fit")
     return list(data.train_dataloader())
 
@@ -56,7 +56,7 @@ def rows(folder, *texts):
     return folder
 
 
-def classed(folder, names, splits=SPLITS, count=4):
+def write_classes(folder, names, splits=SPLITS, count=4):
     for number in range(count * len(splits)):
         file = folder / splits[number // count] / names[number % len(names)] / f"{number}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -68,12 +68,12 @@ def classed(folder, names, splits=SPLITS, count=4):
 
 
 @pytest.mark.parametrize(
-    "make", [streamed, lambda path: passages(path, stream=STREAM, classes=("calm", "wild"))]
+    "make", [stream, lambda path: passages(path, stream=STREAM, classes=("calm", "wild"))]
 )
 def test_a_stream_draws_nothing_from_the_random_state_of_the_model(tmp_path, make):
     data = make(rows(tmp_path / "set", *map(text, range(12))))
     before = torch.get_rng_state()
-    trained(data)
+    list_batches(data)
     list(data.val_dataloader())
     assert torch.equal(before, torch.get_rng_state())
 
@@ -95,7 +95,7 @@ BROKEN = {
 def test_a_file_that_breaks_off_a_stream_is_told(tmp_path, kind, workers, caplog):
     content, message = BROKEN[kind]
     with pytest.raises(DataError, match=message) as error:
-        trained(streamed(files(tmp_path / "set", content), workers=workers))
+        list_batches(stream(files(tmp_path / "set", content), workers=workers))
     assert str(error.value).startswith(f"{tmp_path}/set")
     assert "Traceback" not in str(error.value)
     assert "Failed to" not in caplog.text
@@ -103,14 +103,14 @@ def test_a_file_that_breaks_off_a_stream_is_told(tmp_path, kind, workers, caplog
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_fault_in_the_middle_of_a_stream_is_told(tmp_path, monkeypatch, workers):
-    def broken(self):
+    def break_off(self):
         yield from [{"text": text(n)} for n in range(3)]
         raise ConnectionError("the network went away\nand more")
 
-    monkeypatch.setattr("datasets.IterableDataset.__iter__", broken)
-    data = streamed(rows(tmp_path / "set", *map(text, range(12))), workers=workers)
+    monkeypatch.setattr("datasets.IterableDataset.__iter__", break_off)
+    data = stream(rows(tmp_path / "set", *map(text, range(12))), workers=workers)
     with pytest.raises(DataError) as error:
-        trained(data)
+        list_batches(data)
     assert (
         str(error.value)
         == f"{tmp_path}/set, stream of train: cannot be read: the network went away"
@@ -122,7 +122,7 @@ def test_a_faulty_row_of_labelled_texts_breaks_off_a_stream(tmp_path):
         files(tmp_path / "set", BROKEN["rows"][0]), stream=STREAM, classes=("calm", "wild")
     )
     with pytest.raises(DataError, match="Expected 2 fields"):
-        trained(data)
+        list_batches(data)
 
 
 def test_a_row_that_holds_no_text_is_told(tmp_path, monkeypatch):
@@ -131,10 +131,10 @@ def test_a_row_that_holds_no_text_is_told(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="set, train, row 3: 7 is not text"):
         TextTable(0, path=str(path)).spec  # noqa: B018
     with pytest.raises(DataError, match="set, stream of train, row 3: 7 is not text"):
-        trained(streamed(path))
+        list_batches(stream(path))
 
 
-@pytest.mark.parametrize("make", [streamed, lambda path: TextTable(0, path=str(path)), passages])
+@pytest.mark.parametrize("make", [stream, lambda path: TextTable(0, path=str(path)), passages])
 def test_a_column_of_lists_is_told(tmp_path, make):
     data = make(rows(tmp_path / "set", ["row", "boat"], ["life"]))
     with pytest.raises(DataError, match="column text of train holds list, not text"):
@@ -142,10 +142,10 @@ def test_a_column_of_lists_is_told(tmp_path, make):
 
 
 @pytest.mark.parametrize(("content", "kind"), [(b"", "jsonl"), (b"text,label\n", "csv")])
-@pytest.mark.parametrize("make", [streamed, passages])
+@pytest.mark.parametrize("make", [stream, passages])
 def test_a_file_without_rows_is_told(tmp_path, make, content, kind):
     with pytest.raises(DataError, match="is empty"):
-        trained(make(files(tmp_path / "set", content, kind)))
+        list_batches(make(files(tmp_path / "set", content, kind)))
 
 
 @pytest.mark.parametrize(
@@ -154,19 +154,19 @@ def test_a_file_without_rows_is_told(tmp_path, make, content, kind):
 def test_what_a_stream_lacks_is_told_before_it_is_read(tmp_path, options):
     path = rows(tmp_path / "set", "row", "boat")
     with pytest.raises(DataError, match=r"no (column words|split dev|such file)"):
-        streamed(**{"path": path, **options}).check_source()
+        stream(**{"path": path, **options}).check_source()
 
 
 # classes
 
 
 def test_class_folders_are_streamed(tmp_path):
-    path = classed(tmp_path / "set", ("calm", "wild"), count=6)
+    path = write_classes(tmp_path / "set", ("calm", "wild"), count=6)
     data = passages(path, stream=STREAM, workers=1)
     assert data.spec.names == ("calm", "wild")
     found = [
         (bytes(row.tolist()[:4]).decode(), int(label))
-        for inputs, labels in trained(data)
+        for inputs, labels in list_batches(data)
         for row, label in zip(inputs, labels, strict=True)
     ]
     assert sorted(set(found)) == [("calm", 0), ("wild", 1)]
@@ -176,12 +176,12 @@ def test_class_folders_are_streamed(tmp_path):
 @pytest.mark.parametrize("stream", [None, STREAM])
 def test_classes_keep_their_names_in_another_order(tmp_path, stream):
     data = passages(
-        classed(tmp_path / "set", ("calm", "wild")), classes=("wild", "calm"), stream=stream
+        write_classes(tmp_path / "set", ("calm", "wild")), classes=("wild", "calm"), stream=stream
     )
     data.check_source()
     pairs = {
         (chr(row[0]), int(label))
-        for inputs, labels in trained(data)
+        for inputs, labels in list_batches(data)
         for row, label in zip(inputs, labels, strict=True)
     }
     assert pairs == {("w", 0), ("c", 1)}
@@ -196,7 +196,7 @@ def test_classes_keep_their_names_in_another_order(tmp_path, stream):
     ],
 )
 def test_other_classes_than_those_of_a_table_are_refused(tmp_path, classes, message):
-    data = passages(classed(tmp_path / "set", ("calm", "wild")), classes=classes)
+    data = passages(write_classes(tmp_path / "set", ("calm", "wild")), classes=classes)
     with pytest.raises(OptionError, match=f"train, has the classes calm, wild, {message}") as error:
         data.check_source()
     assert error.value.key == "classes"
@@ -219,7 +219,7 @@ def test_classes_that_cannot_be_told_apart_are_refused(classes, message):
 
 def test_labels_all_alike_are_refused(tmp_path):
     with pytest.raises(OptionError, match=r"1 \(calm\), expected at least 2"):
-        passages(classed(tmp_path / "set", ("calm",))).spec  # noqa: B018
+        passages(write_classes(tmp_path / "set", ("calm",))).spec  # noqa: B018
 
 
 def test_labels_that_are_all_missing_are_told(tmp_path):
@@ -231,7 +231,9 @@ def test_labels_that_are_all_missing_are_told(tmp_path):
 @pytest.mark.parametrize("other", ["notes/readme.txt", "train/odd.txt"])
 def test_a_folder_of_two_kinds_is_refused(tmp_path, other):
     path = tmp_path / "set"
-    rows(path, "row", "boat") if other.startswith("notes") else classed(path, ("calm", "wild"))
+    rows(path, "row", "boat") if other.startswith("notes") else write_classes(
+        path, ("calm", "wild")
+    )
     (path / other).parent.mkdir(exist_ok=True)
     (path / other).write_text("read me")
     with pytest.raises(DataError, match=rf"set: contains both .*{other}.*keep one kind"):
@@ -240,7 +242,7 @@ def test_a_folder_of_two_kinds_is_refused(tmp_path, other):
 
 @pytest.mark.parametrize("options", [{}, {"classes": ("calm", "wild")}, {"classes": 2}])
 def test_a_model_keeps_the_order_of_its_classes(tmp_path, options):
-    data = passages(classed(tmp_path / "set", ("calm", "wild"), splits=("test",)), **options)
+    data = passages(write_classes(tmp_path / "set", ("calm", "wild"), splits=("test",)), **options)
     data.adopt_spec(Facts(12, Bytes(), 2, ("wild", "calm")))
     data.setup("test")
     pairs = {

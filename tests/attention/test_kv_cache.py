@@ -9,7 +9,7 @@ def rows(first, count, batch=1):
     return torch.arange(first, first + count).float().expand(batch, -1)[..., None].clone()
 
 
-def grown(count=6):
+def grow(count=6):
     run = GrowingTensor.of(rows(0, 1), 1)
     with torch.no_grad():
         for at in range(1, count):
@@ -18,8 +18,8 @@ def grown(count=6):
 
 
 def test_rows_stand_in_the_order_they_came():
-    assert grown().rows.flatten().tolist() == [0, 1, 2, 3, 4, 5]
-    assert len(grown()) == 6
+    assert grow().rows.flatten().tolist() == [0, 1, 2, 3, 4, 5]
+    assert len(grow()) == 6
 
 
 @torch.no_grad()
@@ -44,7 +44,7 @@ def test_there_is_no_more_room_than_for_twice_what_a_window_keeps():
 
 @torch.no_grad()
 def test_forks_do_not_see_each_other():
-    run = grown()
+    run = grow()
     one, other = run.append(rows(70, 1)), run.append(rows(80, 2))
     assert one.buffer is run.buffer
     assert one.append(rows(71, 1)).rows.flatten().tolist() == [0, 1, 2, 3, 4, 5, 70, 71]
@@ -63,7 +63,7 @@ def test_what_was_given_is_not_written_to():
 
 @torch.no_grad()
 def test_a_batch_and_a_dtype_widen():
-    run = grown().append(rows(6, 1, batch=2) + torch.tensor([0.0, 10])[:, None, None])
+    run = grow().append(rows(6, 1, batch=2) + torch.tensor([0.0, 10])[:, None, None])
     assert run.rows[..., 0].tolist() == [[0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 5, 16]]
     assert run.append(rows(7, 1)).rows[:, -1, 0].tolist() == [7, 7]
     assert run.append(rows(7, 1).double()).rows.dtype == torch.float64
