@@ -47,7 +47,7 @@ def fetch(data, part="test", epoch=0):
 def read_answers(data, part="test"):
     """(what stands before the answer, the answer) as text, given that what is asked is what ends each sequence."""
     decode = data.spec.vocabulary.decode
-    for inputs, targets in fetched(data, part):
+    for inputs, targets in fetch(data, part):
         answer = [token for token in targets if token >= 0]
         assert targets[-len(answer) :] == answer
         assert inputs[len(inputs) - len(answer) + 1 :] == answer[:-1]

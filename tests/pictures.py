@@ -30,7 +30,7 @@ def parquet(
     from datasets import ClassLabel, Dataset, Features, Image
 
     datasets.disable_progress_bars()
-    images = [b"no image" if n in broken else coded(first + n, size) for n in range(count)]
+    images = [b"no image" if n in broken else encode(first + n, size) for n in range(count)]
     rows = {
         "image": [{"bytes": image, "path": f"{n}.png"} for n, image in enumerate(images)],
         "label": [n % classes for n in range(count)],

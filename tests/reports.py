@@ -288,7 +288,7 @@ def run(
         training=training(shift),
         measures=measures(layers, heads, unit),
         profiles=profiles(layers, len(seen.grid) if seen else 1, unit),
-        make_attended=seen,
+        attended=seen,
         encodings=encodings(),
         controls=controls(0.97222 - shift, 0.1143 + shift),
         extrapolation=(
@@ -392,13 +392,13 @@ def large(layers=12, heads=12, side=14, samples=4):
 @contextmanager
 def draw_panels_once():
     """Draw equal panels once: pages of tests have most of theirs in common."""
-    draw, draw = diagnosis_page.draw_for_page, {}
+    draw_panel, drawings = diagnosis_page.draw_for_page, {}
 
     def draw_once(panel):
         key = pickle.dumps(panel)
-        if key not in draw:
-            draw[key] = draw(panel)
-        return draw[key]
+        if key not in drawings:
+            drawings[key] = draw_panel(panel)
+        return drawings[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(diagnosis_page, "draw_for_page", draw_once)

@@ -35,13 +35,13 @@ def _panels_drawn_once():
 
 
 @pytest.fixture(scope="module")
-def write_checkpoint():
+def make_reports():
     return reports.every()
 
 
 @pytest.fixture(scope="module")
-def pages(write_checkpoint):
-    return {name: diagnosis_page.render(report) for name, report in write_checkpoint.items()}
+def pages(make_reports):
+    return {name: diagnosis_page.render(report) for name, report in make_reports.items()}
 
 
 @pytest.mark.parametrize("name", ["image", "text", "clip", "pair", "hostile"])
@@ -107,8 +107,8 @@ def test_data_for_the_script_are_json_that_ends_no_element():
     assert not set(text) & set("<>&")
 
 
-def test_weights_reach_the_script_within_half_a_level(write_checkpoint):
-    report = write_checkpoint["image"]
+def test_weights_reach_the_script_within_half_a_level(make_reports):
+    report = make_reports["image"]
     (message,) = json.loads(to_script_json(viewer_data.collect(report)))["runs"]
     exact = report.runs[0].attended.weights
     largest = exact.amax(-1).max()
@@ -128,10 +128,10 @@ def decoded(message, shape):
     return (levels.view(-1, shape[-1]) / 255 * (low + 256 * high)[:, None] / 65535).view(*shape)
 
 
-def test_json_has_the_weights_as_bytes(write_checkpoint):
+def test_json_has_the_weights_as_bytes(make_reports):
     seen, message = (
-        write_checkpoint["text"].runs[0].attended,
-        to_dict(write_checkpoint["text"])["runs"][0]["attended"],
+        make_reports["text"].runs[0].attended,
+        to_dict(make_reports["text"])["runs"][0]["attended"],
     )
     for name in ("weights", "rollout"):
         exact, found = getattr(seen, name), message[name]
@@ -158,8 +158,8 @@ def test_of_many_samples_the_first_are_shown_and_the_page_says_so():
     )
 
 
-def test_json_has_the_numbers(tmp_path, write_checkpoint):
-    report = write_checkpoint["pair"]
+def test_json_has_the_numbers(tmp_path, make_reports):
+    report = make_reports["pair"]
     diagnosis_page.write(report, tmp_path / "report.html")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.json"]
     message = json.loads((tmp_path / "report.json").read_text())
@@ -217,13 +217,13 @@ def test_every_figure_has_its_sentence(pages, name):
     assert all(re.search(r"<figcaption>[^<]{5,}</figcaption></figure>$", body) for body in bodies)
 
 
-def test_sections_come_in_their_order_and_empty_ones_not_at_all(pages, write_checkpoint):
+def test_sections_come_in_their_order_and_empty_ones_not_at_all(pages, make_reports):
     def keys(text):
         return [e["attributes"]["id"] for e in Reader(text).find_named("section")]
 
     assert keys(pages["image"]) == [*diagnosis_page.SECTIONS]
-    (run,) = write_checkpoint["image"].runs
-    bare = replace(run, make_attended=None, extrapolation=(), controls=(), measures=())
+    (run,) = make_reports["image"].runs
+    bare = replace(run, attended=None, extrapolation=(), controls=(), measures=())
     text = diagnosis_page.render(reports.report(bare))
     assert keys(text) == ["profiles", "encoding", "training", "recipe"]
     assert 'href="#looks"' not in text
@@ -258,8 +258,8 @@ def test_queries_that_are_left_lie_evenly():
     assert choose_queries(line, 37 * 3) == [0, 14, 28]
 
 
-def test_controls_that_change_nothing_are_said_to(write_checkpoint):
-    (run,) = write_checkpoint["image"].runs
+def test_controls_that_change_nothing_are_said_to(make_reports):
+    (run,) = make_reports["image"].runs
     same = tuple(
         replace(control, metrics={"test/loss": 0.5}, refused="") for control in run.controls
     )
@@ -280,13 +280,13 @@ def test_controls_that_change_nothing_are_said_to(write_checkpoint):
     ],
     ids=["rounding", "little", "much"],
 )
-def test_numbers_that_are_compared_differ(write_checkpoint, after, message):
+def test_numbers_that_are_compared_differ(make_reports, after, message):
     pair = [
         Control(name=name, metrics={"test/loss": loss})
         for name, loss in (("as they are", 3.4), ("reversed", after))
     ]
     text = diagnosis_page.render(
-        reports.report(replace(write_checkpoint["image"].runs[0], controls=tuple(pair)))
+        reports.report(replace(make_reports["image"].runs[0], controls=tuple(pair)))
     )
     assert f"<figcaption>{message}</figcaption>" in text
 
@@ -302,11 +302,11 @@ def opening(report):
     return diagnosis_page.render(report).split("<main>")[1].split("</header>")[0]
 
 
-def test_what_is_long_stands_under_the_table_of_runs(write_checkpoint):
+def test_what_is_long_stands_under_the_table_of_runs(make_reports):
     message = [f"{letter} long verdict, {'on and ' * 15}on" for letter in "ab"]
     runs = [
         replace(run, facts={"verdict": words})
-        for run, words in zip(write_checkpoint["pair"].runs, message, strict=True)
+        for run, words in zip(make_reports["pair"].runs, message, strict=True)
     ]
     table, under = opening(reports.report(*runs)).split("</table>")
     assert "verdict" not in table
@@ -315,9 +315,9 @@ def test_what_is_long_stands_under_the_table_of_runs(write_checkpoint):
     assert opening(reports.report(*alike)).count(message[0]) == 1
 
 
-def test_a_heading_says_what_the_title_says(write_checkpoint):
+def test_a_heading_says_what_the_title_says(make_reports):
     three = reports.report(*[reports.run(name, None, "tokens") for name in "abc"])
-    for report in (write_checkpoint["image"], write_checkpoint["pair"], three):
+    for report in (make_reports["image"], make_reports["pair"], three):
         (heading,) = Reader(opening(report)).find_named("h1")
         assert heading["text"] == diagnosis_page.join_names(report)
 
@@ -415,12 +415,12 @@ def test_numbers_are_short_but_say_something(number, value, short):
     assert (numbers.format_number(number), numbers.format_short(number)) == (value, short)
 
 
-def test_a_page_that_cannot_be_written_spoils_none(write_checkpoint, tmp_path, monkeypatch):
+def test_a_page_that_cannot_be_written_spoils_none(make_reports, tmp_path, monkeypatch):
     page = tmp_path / "page.html"
     page.write_text("as it was")
     monkeypatch.setattr(diagnosis_page.viewer_data, "to_json", lambda report: "\ud800")  # no UTF-8
     with pytest.raises(UnicodeEncodeError):
-        diagnosis_page.write(write_checkpoint["image"], page)
+        diagnosis_page.write(make_reports["image"], page)
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [
         ("page.html", "as it was")
     ]
