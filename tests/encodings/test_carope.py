@@ -22,7 +22,7 @@ from parameters import WIDTH, list_facts, list_shapes, make_initial
 import zoo
 from zoo.encodings.carope import CARoPE
 from zoo.encodings.common.rotation import cos_sin, rotate_pairs
-from zoo.laws import equivariance
+from zoo.laws import causality
 
 
 @pytest.mark.parametrize("queries", [TOKENS, 2])
@@ -88,9 +88,9 @@ class FirstRows(CARoPE):
 @pytest.mark.parametrize(
     ("law", "fault"),
     [
-        (equivariance.decoding_equals_one_pass, RotatedBeforeTheCache),
-        (equivariance.full_memory_equals_one_pass, RotatedBeforeTheCache),
-        (equivariance.decoding_equals_one_pass, FirstRows),
+        (causality.decoding_equals_one_pass, RotatedBeforeTheCache),
+        (causality.full_memory_equals_one_pass, RotatedBeforeTheCache),
+        (causality.decoding_equals_one_pass, FirstRows),
     ],
     ids=name_parameter,
 )

@@ -38,7 +38,7 @@ from zoo.attention.encoding import Dims
 from zoo.attention.layer import Context
 from zoo.attention.tokens import Tokens
 from zoo.encodings.cope import CoPE
-from zoo.laws import equivariance
+from zoo.laws import causality, equivariance
 
 
 def score_literally(encoding, call, positions=64):
@@ -189,8 +189,8 @@ class CountsOfOthers(CoPE):
 @pytest.mark.parametrize(
     ("law", "fault"),
     [
-        (equivariance.future_tokens_change_nothing, GatesAhead),
-        (equivariance.a_longer_run_begins_the_same, GatesAhead),
+        (causality.future_tokens_change_nothing, GatesAhead),
+        (causality.a_longer_run_begins_the_same, GatesAhead),
         (equivariance.packed_documents_are_apart, CountsOfOthers),
     ],
     ids=name_parameter,

@@ -30,7 +30,7 @@ from zoo.attention.kv_cache import KeyValueCache
 from zoo.attention.tokens import Tokens
 from zoo.encodings import path
 from zoo.encodings.path import PaTH, compute_path_bias, update_keys
-from zoo.laws import equivariance
+from zoo.laws import causality, equivariance
 
 OPTIONS = pytest.mark.parametrize(
     "options", [{}, {"convolution": 1, "rank": 3}, {"convolution": 9}], ids=str
@@ -302,7 +302,7 @@ class LookbackForgotten(PaTH):
 
 @pytest.mark.parametrize("fault", [KeysLeftBehind, LookbackForgotten])
 def test_planted_fault_of_decoding(fault):
-    check_fault_is_caught(equivariance.decoding_equals_one_pass, fault)
+    check_fault_is_caught(causality.decoding_equals_one_pass, fault)
 
 
 def test_planted_fault_of_a_convolution_across_documents(monkeypatch):

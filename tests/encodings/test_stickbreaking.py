@@ -30,7 +30,7 @@ from zoo.attention.chain import Chain
 from zoo.attention.encoding import Dims
 from zoo.attention.layer import Context
 from zoo.encodings.stickbreaking import StickBreaking
-from zoo.laws import backends, equivariance
+from zoo.laws import backends, causality
 
 POS = torch.arange(9).double()[:, None]
 
@@ -144,7 +144,7 @@ class StickTooLong(StickBreaking):
 @pytest.mark.parametrize(
     ("law", "fault"),
     [
-        (equivariance.decoding_equals_one_pass, TopLeftStick),
+        (causality.decoding_equals_one_pass, TopLeftStick),
         (backends.weights_are_shares_of_what_is_visible, StickTooLong),
     ],
     ids=name_parameter,

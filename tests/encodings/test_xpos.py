@@ -22,7 +22,7 @@ import zoo
 from zoo.attention.encoding import Dims
 from zoo.encodings.xpos import XPos
 from zoo.errors import OptionError
-from zoo.laws import equivariance
+from zoo.laws import causality
 
 
 def score_literally(call, **options):
@@ -117,4 +117,4 @@ class OwnMiddle(XPos):
 
 
 def test_planted_fault_of_a_middle_that_passes_do_not_share():
-    check_fault_is_caught(equivariance.decoding_equals_one_pass, OwnMiddle)
+    check_fault_is_caught(causality.decoding_equals_one_pass, OwnMiddle)
