@@ -180,13 +180,6 @@ def test_all_faults_are_told_with_their_places(list_issues: ListIssues) -> None:
     ]
 
 
-def test_bad_arguments_are_told_together_with_an_unreadable_file(list_issues: ListIssues) -> None:
-    assert [line.partition(":")[0] for line in list_issues("model: [", "+a=1")] == [
-        "argument",
-        "mine.yaml",
-    ]
-
-
 def test_missing_sections_and_options_are_told(list_issues: ListIssues) -> None:
     found = list_issues(
         "data: {name: toy_digits}\nmodel: {name: toy_vit}\noptim: {lr: 1}\ntrainer: {max_steps: 1}\n"
