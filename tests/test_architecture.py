@@ -12,9 +12,9 @@ import zoo
 PACKAGE = Path(__file__).parent.parent / "zoo"
 FLOORS = [
     {"version", "errors"},
-    {"options", "files", "packages", "utils", "registry"},
-    {"citations", "config", "data", "reporting"},
-    {"attention"},
+    {"files", "packages", "utils", "registry"},
+    {"citations", "options", "reporting"},
+    {"attention", "config", "data"},
     {"encodings", "models", "tasks", "optim", "integrations"},
     {"diagnostics", "laws"},
     {"run", "testing"},

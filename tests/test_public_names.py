@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import zoo
-from zoo.config.signature import read_options
+from zoo.options.signature import read_options
 
 NAMES = tomllib.loads((Path(__file__).parent / "public_names.toml").read_text(encoding="utf-8"))
 

@@ -21,8 +21,6 @@ from signal import SIG_IGN, SIGINT, SIGKILL, SIGTERM, Signals
 from types import FrameType
 from typing import Any
 
-from zoo.errors import DataError
-
 # glibc's mallopt: free bytes at a heap's end before they are returned to the system, bytes
 # requested from the system at once, and the size from which an allocation is a mapping of its
 # own, at most 32 MiB
@@ -72,21 +70,6 @@ def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     return mallopt is not None and all(mallopt(*option) for option in (TRIM, PAD, MAPPED))
-
-
-def refuse_old_version(found: Any, path: Path) -> None:
-    """Refuse a recorded file of zoo 0.1.0, which had other keys.
-
-    Args:
-        found: The JSON of the file.
-        path: The file.
-
-    Raises:
-        DataError: It is of that version.
-    """
-    if isinstance(found, dict) and "zoo" in found and "made" in found:
-        problem = f"was written by zoo {found['zoo']}, which named keys otherwise"
-        raise DataError(f"{path}: {problem}")
 
 
 def check_writable(folder: Path) -> None:

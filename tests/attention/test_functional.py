@@ -44,14 +44,14 @@ def test_an_unknown_name_is_told_the_nearest():
 
 def test_an_unknown_option_is_told_the_nearest():
     with pytest.raises(
-        OptionError, match="liere has no option 'blok'; did you mean block"
+        OptionError, match=r"liere: blok: unknown key; did you mean block\?"
     ) as caught:
         zoo.encoding("liere", DIMS, blok=4)
     assert caught.value.key == "blok"
 
 
 def test_an_unknown_convention_is_told_the_nearest():
-    with pytest.raises(OptionError, match="no convention 'fractions'; did you mean fraction"):
+    with pytest.raises(OptionError, match=r"got 'fractions'; did you mean fraction\?"):
         zoo.encoding("liere", DIMS, coordinates="fractions")
 
 
@@ -328,32 +328,38 @@ def test_a_layer_remembers_tokens_that_lie_ahead(name):
 
 
 def test_an_unknown_word_for_an_option_is_told_the_nearest():
-    with pytest.raises(OptionError, match="kind 'pow' is not known; did you mean power"):
+    with pytest.raises(
+        OptionError, match=r"kind: expected one of .*, got 'pow'; did you mean power\?"
+    ):
         zoo.encoding("kerple", zoo.Dims(16, 2), kind="pow")
 
 
 @pytest.mark.parametrize(
     ("name", "options", "printed"),
     [
-        ("cape", {"scale": 0.5}, "scale must be at least 1, got 0.5"),
-        ("cape", {"local_shift": float("nan")}, "local_shift must be at least 0"),
-        ("grape_m", {"planes": 0}, "planes must be at least 1, got 0"),
-        ("rope", {"base": -2.0}, "base must be at least 1"),
+        ("cape", {"scale": 0.5}, "cape: scale: must be at least 1, got 0.5"),
+        ("cape", {"local_shift": float("nan")}, "local_shift: expected a finite number, got nan"),
+        ("grape_m", {"planes": 0}, "planes: must be at least 1, got 0"),
+        ("rope", {"base": -2.0}, "base: must be at least 1"),
         (
             "rope",
             {"scaling": {"rule": "linear", "factor": 0.5}},
-            "scaling.factor must be at least 1, got 0.5",
+            r"scaling\.factor: must be at least 1, got 0.5",
         ),
         (
             "rope",
             {"scaling": {"rule": "linear", "factr": 2.0}},
-            "scaling has no 'factr'; did you mean factor",
+            r"scaling\.factr: unknown key; did you mean scaling\.factor\?",
         ),
-        ("rope", {"scaling": {"rule": "linear"}}, "scaling needs factor"),
+        (
+            "rope",
+            {"scaling": {"rule": "linear"}},
+            r"scaling\.factor: missing; expected a finite number",
+        ),
         (
             "rope",
             {"scaling": {"rule": "yarm", "factor": 2.0}},
-            "scaling.rule 'yarm' is not known; did you mean yarn",
+            r"scaling\.rule: expected one of .*; did you mean yarn\?",
         ),
     ],
 )

@@ -87,7 +87,7 @@ def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
             "lengths: patch_size 8 does not divide images of 33 x 33",
         ),
         (["none", "shape=vit_toy", "measures=decode"], "measures: images are not decoded"),
-        (["lengths=[1,x]"], "lengths.1: expected a whole number"),
+        (["lengths=[1,x]"], "lengths.1: expected an integer"),
         (["lengths=0"], "lengths: must be"),
         (["rope", "lengths=16777217"], "lengths: must be"),
         (["rope", "batch=99999999999"], "batch: must be from 1 to 16777216"),

@@ -1,12 +1,13 @@
 """`zoo COMMAND --help` lists every option of the command, with type, default and comment."""
 
-import dataclasses
 import sys
 from importlib import import_module
 
 import pytest
 
-from zoo.cli.main import COMMANDS, read_options
+from zoo.cli.main import COMMANDS
+from zoo.options.description import format_options
+from zoo.options.signature import fields, read_class
 
 SOURCES = [
     pytest.param(command, prefix, source, id=f"{command}-{source.partition(':')[2]}")
@@ -27,13 +28,27 @@ def test_every_command_shows_an_example(command, zoo, monkeypatch):
 @pytest.mark.parametrize(("command", "prefix", "source"), SOURCES)
 def test_every_option_is_listed_with_type_default_and_comment(command, prefix, source):
     module, _, name = source.partition(":")
-    fields = dataclasses.fields(getattr(import_module(module), name))
-    listed = {option.key: option for option in read_options(source, prefix)}
-    assert [*listed] == [prefix + field.name for field in fields]
-    for option in listed.values():
-        assert option.kind, option
-        assert option.comment, option
-        assert option.key in option.format()
+    right = fields(getattr(import_module(module), name))
+    listed = read_class(source)
+    assert [*listed] == [*right]
+    for key, option in listed.items():
+        assert (option.annotation, option.default) == (right[key].annotation, right[key].default)
+        assert option.comment, key
+    text = format_options([(prefix, source)])
+    assert all(f"    {prefix}{key}=" in text for key in right)
+
+
+def test_types_read_as_users_write_them():
+    text = format_options([("trainer.", "zoo.config.schema:TrainerOptions")])
+    for line in (
+        "trainer.max_epochs=null  (int >= 1 or null)",
+        "trainer.devices=auto  (int >= 1 or str)",
+        "trainer.strategy=auto  (auto|ddp|fsdp)",
+        "trainer.compile=false  (bool)",
+        "trainer.logger=[tensorboard]  (list of name or mapping)",
+        "trainer.early_stopping=null  (mapping or null)",
+    ):
+        assert line in text
 
 
 def test_every_options_class_belongs_to_a_command():

@@ -329,7 +329,7 @@ WRONG = {
     "no nodes": (["slurm", "vit_comrope", "nodes=0"], ["nodes", "at least 1", "0"]),
     "a word for a number": (
         ["slurm", "vit_comrope", "devices=all"],
-        ["devices", "whole number", "'all'"],
+        ["devices", "an integer", "'all'"],
     ),
     "an option without a value": (["slurm", "vit_comrope", "nodes="], ["nodes", "no value"]),
     "no time": (["slurm", "vit_comrope", "time=soon"], ["time", "'soon'", "hours:minutes:seconds"]),

@@ -99,7 +99,7 @@ def test_no_picture_where_none_is_wanted(zoo, tmp_path):
     ("name", "words", "message"),
     [
         ("rope", ("dmi=3",), ["dmi", "did you mean dim?"]),
-        ("rope", ("bsae=3", "depth=x"), ["did you mean base?", "depth", "expected a whole number"]),
+        ("rope", ("bsae=3", "depth=x"), ["did you mean base?", "depth", "expected an integer"]),
         ("rope", ("dim=100",), ["heads: dim 100 is not divisible by heads 8"]),
         ("rope", ("axes=2",), ["rope takes 1 axis, not 2"]),
         ("rope", ("length=[4,4]",), ["rope takes 1 axis, not 2"]),

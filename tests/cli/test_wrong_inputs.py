@@ -69,15 +69,15 @@ WRONG = {
     ),
     "a word for a number": (
         ["vit_comrope", "model.depth=four"],
-        ["model.depth", "whole number", "'four'"],
+        ["model.depth", "an integer", "'four'"],
     ),
     "a fraction for a count": (
         ["vit_comrope", "data.batch_size=1.5"],
-        ["data.batch_size", "whole number", "1.5"],
+        ["data.batch_size", "an integer", "1.5"],
     ),
     "a number for a switch": (
         ["vit_comrope", "trainer.compile=1"],
-        ["trainer.compile", "true or false"],
+        ["trainer.compile", "a boolean"],
     ),
     "a number out of range": (
         ["vit_comrope", "task.label_smoothing=2"],

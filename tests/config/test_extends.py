@@ -75,7 +75,7 @@ def test_an_entry_must_be_a_name(list_issues: ListIssues) -> None:
 def test_a_fault_of_an_extended_file_stands_there(list_issues: ListIssues) -> None:
     write("base.yaml", "extends: toy\n\nmodel: {dim: ten}\n")
     assert list_issues("extends: base\n") == [
-        "base.yaml:3: model.dim: expected a whole number, got 'ten'"
+        "base.yaml:3: model.dim: expected an integer, got 'ten'"
     ]
 
 

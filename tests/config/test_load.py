@@ -173,7 +173,7 @@ def test_all_faults_are_told_with_their_places(list_issues: ListIssues) -> None:
         "argument: seed.x: seed is -1 and has no keys",
         "mine.yaml:3: modle: unknown key; did you mean model?",
         "mine.yaml:2: model.dpth: unknown key; did you mean model.depth?",
-        "mine.yaml:1: model.dim: expected a whole number, got 'ten'",
+        "mine.yaml:1: model.dim: expected an integer, got 'ten'",
         "mine.yaml:4: data.name: there is no 'toy_digts' among data; did you mean toy_digits?",
         "argument: optim.momentum: expected a finite number, got 'x'",
         "mine.yaml:6: trainer.acelerator: unknown key; did you mean trainer.accelerator?",
@@ -184,7 +184,7 @@ def test_missing_sections_and_options_are_told(list_issues: ListIssues) -> None:
     found = list_issues(
         "data: {name: toy_digits}\nmodel: {name: toy_vit}\noptim: {lr: 1}\ntrainer: {max_steps: 1}\n"
     )
-    assert found[0] == "mine.yaml:2: model.dim: missing; expected a whole number"
+    assert found[0] == "mine.yaml:2: model.dim: missing; expected an integer"
     assert found[1].startswith(
         "mine.yaml:1: task: missing; expected {name: ..., options} with a name of "
     )
@@ -195,12 +195,8 @@ def test_missing_sections_and_options_are_told(list_issues: ListIssues) -> None:
 @pytest.mark.parametrize(
     ("text", "override", "count"),
     [
-        ("optim: {name: toy_adam}", "+optim.lr=1", 1),
-        ("optim: {name: toy_adam}", "optim.lr=[", 1),
         ("optim: {name: toy_adam, 1: 2}", "seed=1", 1),
         ("optim: {name: toy_adam, <<: {lr: 1}}", "seed=1", 1),
-        ("optim: {name: toy_adam}", "+trainer.max_steps=1", 2),
-        ("optim: {name: toy_adam}", "nonsense", 2),
         ("optim: {name: toy_adam}\nseed: 1\nseed: 1", "seed=1", 2),
     ],
 )
@@ -208,12 +204,7 @@ def test_what_an_earlier_fault_took_away_is_not_missing(
     list_issues: ListIssues, text: str, override: str, count: int
 ) -> None:
     text = f"model: {{name: toy_vit, dim: 1}}\ndata: toy_digits\ntask: toy_classify\n{text}\n"
-    found = (
-        list_issues(text, "trainer.max_steps=1", override)
-        if "trainer" not in override
-        else list_issues(text, override)
-    )
-    assert len(found) == count
+    assert len(list_issues(text, "trainer.max_steps=1", override)) == count
 
 
 def test_a_fragment_is_called_one(plugin: Path) -> None:
@@ -240,7 +231,7 @@ def test_a_fragment_is_called_one(plugin: Path) -> None:
         ),
         ("{max_steps: 1, precision: bf16-mix}", "trainer.precision: expected one of "),
         ("{max_steps: 1, accelerator: tpus}", "trainer.accelerator: expected one of "),
-        ("{max_steps: 1, num_nodes: 1.5}", "trainer.num_nodes: expected a whole number, got 1.5"),
+        ("{max_steps: 1, num_nodes: 1.5}", "trainer.num_nodes: expected an integer, got 1.5"),
     ],
 )
 def test_trainer_options_are_checked(list_issues: ListIssues, trainer: str, fault: str) -> None:

@@ -9,11 +9,12 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from zoo.config.signature import Option, options, read_options
-from zoo.config.tree import suggest, to_plain
-from zoo.config.validate import Validator, type_default
 from zoo.errors import OptionError
 from zoo.options import Between, Choice, Choices
+from zoo.options.description import suggest
+from zoo.options.plain import to_plain
+from zoo.options.signature import Option, options, read_options
+from zoo.options.validation import Validator, type_default
 from zoo.registry import KINDS, find, names
 
 Encodings = Annotated[tuple[Choice, ...], Choices("encodings")]
@@ -79,11 +80,11 @@ def test_a_fitting_value_is_typed(annotation: Any, value: object, result: object
 @pytest.mark.parametrize(
     ("annotation", "value", "line"),
     [
-        (int, "ten", "k: expected a whole number, got 'ten'"),
-        (int, True, "k: expected a whole number, got true"),
-        (int, 1e5, "k: expected a whole number, got 100000.0; write 100000"),
-        (int | None, 1e5, "k: expected a whole number or null, got 100000.0; write 100000"),
-        (int, None, "k: expected a whole number, got null"),
+        (int, "ten", "k: expected an integer, got 'ten'"),
+        (int, True, "k: expected an integer, got true"),
+        (int, 1e5, "k: expected an integer, got 100000.0; write 100000"),
+        (int | None, 1e5, "k: expected an integer or null, got 100000.0; write 100000"),
+        (int, None, "k: expected an integer, got null"),
         (float, True, "k: expected a finite number, got true"),
         (float, "1", "k: expected a finite number, got '1'"),
         (float, float("nan"), "k: expected a finite number, got nan"),
@@ -93,43 +94,39 @@ def test_a_fitting_value_is_typed(annotation: Any, value: object, result: object
             10**400,
             "k: expected a finite number, got 100000000000000000...0000000000000000000",
         ),
-        (list[int], None, "k: expected a list [a whole number, ...], got null"),
-        (list[int], {"a": 1}, "k: expected a list [a whole number, ...], got {'a': 1}"),
-        (
-            bool | int,
-            1e5,
-            "k: expected true or false or a whole number, got 100000.0; write 100000",
-        ),
-        (int, 1.5, "k: expected a whole number, got 1.5"),
-        (int, "yes", "k: expected a whole number, got 'yes'"),
-        (str, 5.0, "k: expected a text, got 5.0; put it in quotes"),
-        (bool, 1, "k: expected true or false, got 1"),
-        (bool, "yes", "k: expected true or false, got 'yes'; write true"),
-        (str, 5, "k: expected a text, got 5; put it in quotes"),
+        (list[int], None, "k: expected a list [an integer, ...], got null"),
+        (list[int], {"a": 1}, "k: expected a list [an integer, ...], got {'a': 1}"),
+        (bool | int, 1e5, "k: expected a boolean or an integer, got 100000.0; write 100000"),
+        (int, 1.5, "k: expected an integer, got 1.5"),
+        (int, "yes", "k: expected an integer, got 'yes'"),
+        (str, 5.0, "k: expected a string, got 5.0; put it in quotes"),
+        (bool, 1, "k: expected a boolean, got 1"),
+        (bool, "yes", "k: expected a boolean, got 'yes'; write true"),
+        (str, 5, "k: expected a string, got 5; put it in quotes"),
         (
             Literal["mean", "class"],
             "men",
             "k: expected one of 'mean', 'class', got 'men'; did you mean mean?",
         ),
         (Literal[1, 2], True, "k: expected one of 1, 2, got true"),
-        (list[int], 3, "k: expected a list [a whole number, ...], got 3; write [3]"),
-        (list[int], [1, "a"], "k.1: expected a whole number, got 'a'"),
-        (Sequence[str], "abc", "k: expected a list [a text, ...], got 'abc'; write ['abc']"),
+        (list[int], 3, "k: expected a list [an integer, ...], got 3; write [3]"),
+        (list[int], [1, "a"], "k.1: expected an integer, got 'a'"),
+        (Sequence[str], "abc", "k: expected a list [a string, ...], got 'abc'; write ['abc']"),
         (tuple[int, int], [1], "k: expected a list of 2 values, got [1]"),
-        (tuple[int, int] | None, [1, "a"], "k.1: expected a whole number, got 'a'"),
-        (Mapping[str, int], {"a": "b"}, "k.a: expected a whole number, got 'b'"),
+        (tuple[int, int] | None, [1, "a"], "k.1: expected an integer, got 'a'"),
+        (Mapping[str, int], {"a": "b"}, "k.a: expected an integer, got 'b'"),
         (Mapping[str, int], [1], "k: expected a mapping, got [1]"),
-        (int | str, [1], "k: expected a whole number or a text, got [1]"),
+        (int | str, [1], "k: expected an integer or a string, got [1]"),
         (Annotated[int, Between(1)], 0, "k: must be at least 1, got 0"),
         (Annotated[int, Between(1)] | None, 0, "k: must be at least 1, got 0"),
         (Annotated[int, Between(0, 9)], 10, "k: must be from 0 to 9, got 10"),
-        (Annotated[int, Between(1)], "a", "k: expected a whole number, got 'a'"),
+        (Annotated[int, Between(1)], "a", "k: expected an integer, got 'a'"),
         (Inner, 3, "k: expected a mapping, got 3"),
         (Inner, {}, "k.rate: missing; expected a finite number"),
         (Inner, {"rate": 1, "size": [2]}, "k.size: unknown key; did you mean k.sizes?"),
         (Inner | None, {"rate": 1, "size": [2]}, "k.size: unknown key; did you mean k.sizes?"),
         (Inner, {"rate": 2}, "k.rate: must not exceed 1"),
-        (str, list(range(100)), "k: expected a text, got [0, 1, 2, 3, 4, 5, ...]"),
+        (str, list(range(100)), "k: expected a string, got [0, 1, 2, 3, 4, 5, ...]"),
     ],
 )
 def test_a_value_that_does_not_fit_is_one_fault(annotation: Any, value: object, line: str) -> None:
@@ -172,7 +169,7 @@ def test_a_single_choice_is_not_a_list() -> None:
             ["toy_liere", {"name": "toy_rope", "blok": 1}],
             "k.1.blok: unknown key; did you mean k.1.block?",
         ),
-        ({"name": "toy_rope", "block": "x"}, "k.0.block: expected a whole number, got 'x'"),
+        ({"name": "toy_rope", "block": "x"}, "k.0.block: expected an integer, got 'x'"),
         ({"base": 1}, "k.0.name: missing; known are "),
         ({"name": 3}, "k.0.name: there is no 3 among encodings"),
         ([3], "k.0: expected {name: ..., options} with a name of "),

@@ -112,8 +112,8 @@ def test_unreadable_text_is_one_fault_with_its_line(text: str | bytes, line: str
     [
         ("a: {b: 1, c: 2,\n  b: 3}\n", "bad.yaml:2: a.b: given twice, first at bad.yaml:1"),
         ("a:\n  <<: {b: 1}\n", "bad.yaml:2: a: merge keys (<<) are refused; use extends"),
-        ("1: 2\n", "bad.yaml:1: the key '1' is not a text; put it in quotes"),
-        ("true: 2\n", "bad.yaml:1: the key 'true' is not a text; put it in quotes"),
+        ("1: 2\n", "bad.yaml:1: the key '1' is not a string; put it in quotes"),
+        ("true: 2\n", "bad.yaml:1: the key 'true' is not a string; put it in quotes"),
         ("? [a]\n: 2\n", "bad.yaml:1: a key must be a word"),
         ("a.b: 1\n", "bad.yaml:1: 'a.b' cannot be a key; nest keys instead of writing dots"),
         ('"a\\nb": 1\n', "bad.yaml:1: 'a\\nb' cannot be a key"),

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 from zoo import load
 from zoo.config import load as recipe
-from zoo.config.validate import explain_misfit
 from zoo.data.vision import Augmentation
 from zoo.errors import Stopped
 from zoo.evaluation.evaluate import RESULT
@@ -21,6 +20,7 @@ from zoo.evaluation.report import _average, plot_by_size
 from zoo.evaluation.results import Evaluation, Measurement
 from zoo.models.decoder import Decoder
 from zoo.options import Choice
+from zoo.options.validation import explain_misfit
 from zoo.run.build import build_data
 from zoo.run.conditions import Condition
 from zoo.run.fit import fit

@@ -277,7 +277,7 @@ WRONG = {
         "digits",
         ["photos", "top=all"],
         2,
-        ["predict.top", "whole number", "'all'"],
+        ["predict.top", "an integer", "'all'"],
     ),
     "an unknown key": ("digits", ["photos", "data.sise=8"], 2, ["data.sise", "data.size?"]),
     "a size that patches do not divide": (

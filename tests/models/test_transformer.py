@@ -14,7 +14,6 @@ import zoo
 from zoo.attention.functional import make_factory
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
 from zoo.config.command_line import parse_overrides
-from zoo.config.signature import options
 from zoo.data.spec import ImageSpec
 from zoo.errors import OptionError
 from zoo.models.decoder import Decoder
@@ -22,6 +21,7 @@ from zoo.models.generation import sample_tokens
 from zoo.models.transformer import BlockOptions
 from zoo.models.vit import ViT
 from zoo.options import Choice
+from zoo.options.signature import options
 from zoo.run.build import build_data
 from zoo.run.init_from import Source, copy_weights
 from zoo.run.preflight import plan_backends

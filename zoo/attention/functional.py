@@ -6,11 +6,10 @@ model dim, P axes. If N < M, the queries are the last N of the M tokens.
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from zoo.attention.backends import dispatch, fused, reference
 from zoo.attention.backends.fused import ScoreMod
 from zoo.attention.call import AttentionCall, repeat_kv_heads
 from zoo.attention.chain import Chain
-from zoo.attention.coordinates import CONVENTIONS, grid
+from zoo.attention.coordinates import grid
 from zoo.attention.encoding import (
     Dims,
     Encoding,
@@ -32,8 +31,10 @@ from zoo.attention.encoding import (
 )
 from zoo.attention.layer import Context, SelfAttention
 from zoo.attention.tokens import Tokens, check_tensor, document_lengths, document_positions, upcast
-from zoo.errors import OptionError, nearest
-from zoo.options import Choice, convert_option
+from zoo.errors import OptionError
+from zoo.options import Choice
+from zoo.options.signature import extras, options
+from zoo.options.validation import check_options
 
 EncodingSpec = str | Mapping[str, Any] | Choice
 
@@ -133,32 +134,18 @@ def make_factory(entry: EncodingSpec) -> EncodingFactory:
         OptionError: The name or an option is unknown, or a value is out of bounds.
     """
     choice = parse_entry(entry)
-    cls, options = encoding_class(choice.name), dict(choice.options)
-
-    # These two replace declared facts of any encoding; they are no arguments of its class.
-    facts = {}
-    for fact in ("shared", "coordinates"):
-        value = options.pop(fact, None)
-        if value is not None:
-            facts[fact] = value
-    convention = facts.get("coordinates", "index")
-    if convention not in CONVENTIONS:
-        hint = nearest(str(convention), CONVENTIONS)
-        raise OptionError("coordinates", f"no convention {convention!r}; {hint}")
-
-    # The options of an encoding are the keyword-only arguments of its class.
-    parameters = inspect.signature(cls).parameters.values()
-    known = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
-    for key in options:
-        if key not in known:
-            hint = nearest(key, [*known, "shared", "coordinates"])
-            raise OptionError(key, f"{choice.name} has no option {key!r}; {hint}")
-    hints = get_type_hints(cls.__init__, include_extras=True)
-    options = {key: convert_option(key, hints[key], value) for key, value in options.items()}
+    cls = encoding_class(choice.name)
+    # every encoding takes these, which replace facts that its class declares
+    common = extras("encodings")
+    try:
+        given = check_options({**options(cls), **common}, choice.options)
+    except OptionError as error:
+        raise OptionError(error.key, f"{choice.name}: ", error.message) from None
+    facts = {key: given.pop(key) for key in common if key in given}
 
     def make(dims: Dims) -> Encoding:
         try:
-            encoding = cls(dims, **options)
+            encoding = cls(dims, **given)
         except OptionError as error:
             # A recipe may list several encodings: the message names the one at fault.
             message = str(error)
@@ -166,7 +153,8 @@ def make_factory(entry: EncodingSpec) -> EncodingFactory:
                 message = f"{choice.name}: {message}"
             raise OptionError(error.key, message) from None
         for fact, value in facts.items():
-            setattr(encoding, fact, value)
+            if value is not None:
+                setattr(encoding, fact, value)
         encoding.check_options()
         return encoding
 

@@ -10,7 +10,6 @@ from statistics import median, quantiles
 from typing import Any, Self
 
 from zoo.errors import DataError
-from zoo.utils import refuse_old_version
 
 MB = 2**20
 
@@ -83,7 +82,6 @@ class BenchResult:
         """Return the result of a file. Raises DataError if it holds none."""
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-            refuse_old_version(found, path)
             values = {field.name: found[field.name] for field in fields(cls)}
             return cls(**{**values, "rows": tuple(_read_row(one) for one in found["rows"])})
         except (ValueError, KeyError, TypeError, RecursionError):

@@ -29,14 +29,14 @@ from zoo.benchmark.measures import build_layer_trial
 from zoo.benchmark.protocol import run_rounds
 from zoo.config import Overrides, load, recipe_files
 from zoo.config.command_line import parse_options
-from zoo.config.signature import EveryEncoding, Option, extras, options
-from zoo.config.tree import format_value
-from zoo.config.validate import describe_type
 from zoo.data.spec import DataSpec
 from zoo.diagnostics.portrait.portrait import draw_portrait
 from zoo.encodings.common.chains import build_shortest_chain
 from zoo.errors import ARGUMENT, ConfigIssue, OptionError, RecipeError, ZooError
 from zoo.options import Between, ByAxes, Choice
+from zoo.options.description import describe_type
+from zoo.options.plain import format_value
+from zoo.options.signature import EveryEncoding, Option, extras, options
 from zoo.packages import explain_imports, skip_without_package
 from zoo.reporting.numbers import format_number
 from zoo.reporting.tables import format_table

@@ -14,11 +14,12 @@ from typing import Any, get_args, get_origin
 from zoo.config.compose import apply_edit
 from zoo.config.overrides import Change, Edit, Removal, check_key
 from zoo.config.schema import Sections
-from zoo.config.signature import Option, fields, options
-from zoo.config.tree import Tree, collect_issues, parse, suggest
-from zoo.config.validate import Validator
+from zoo.config.tree import Tree, collect_issues, parse
 from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError
 from zoo.options import Choice
+from zoo.options.description import suggest
+from zoo.options.signature import Option, fields, options
+from zoo.options.validation import Validator
 
 
 def parse_overrides(words: Iterable[str]) -> list[Edit]:

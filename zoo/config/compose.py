@@ -17,22 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from zoo.config.overrides import Edit, Removal
-from zoo.config.tree import (
+from zoo.config.tree import Tree, collect_issues, read_file, show_path
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
+from zoo.options.description import suggest
+from zoo.options.plain import (
     DEPTH,
     REFERENCE,
     UNREADABLE,
-    Tree,
-    collect_issues,
     format_value,
     is_interpolation,
     join,
     list_children,
-    read_file,
-    show_path,
-    suggest,
     walk,
 )
-from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.registry import RECIPE_SUFFIX, list_folders, recipe_files
 
 STEPS = 1_000

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from zoo.config.schema import Sections
-from zoo.config.signature import Option, extras, fields, read_options
-from zoo.config.tree import to_plain
 from zoo.options import COUNTED, Between, Choice, Choices, Matches
+from zoo.options.plain import to_plain
+from zoo.options.signature import Option, extras, fields, read_options
 from zoo.registry import RECIPE_KINDS, names, summaries
 
 Schema = dict[str, Any]

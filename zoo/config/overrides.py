@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any
 
-from zoo.config.tree import DEPTH, NODES, check_interpolation, collect_issues, is_key, is_text, join
+from zoo.config.tree import collect_issues
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
-from zoo.options import Choice
+from zoo.options.plain import DEPTH, PlainReader, is_key
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ def list_edits(overrides: Overrides) -> list[Edit]:
             edits.append(entry)
         else:
             with collect_issues(issues):
-                value = _PlainReader(issues).read(entry.value, entry.key)
+                value = PlainReader(issues).read(entry.value, entry.key)
                 edits.append(Change(entry.key, value))
     if issues:
         raise RecipeError(*issues)
@@ -102,72 +99,3 @@ def _refuse_entry(entry: object) -> ConfigIssue:
         key, _, text = entry.partition("=")
         remedy = f'write {{"{key}": {text}}}'
     return ConfigIssue(ARGUMENT, "overrides", problem, remedy)
-
-
-class _PlainReader:
-    """Convert one value to plain data; collect what cannot be converted, by key."""
-
-    def __init__(self, issues: list[ConfigIssue]) -> None:
-        self.issues = issues
-        self.count = 0
-
-    def read(self, value: Any, key: str, depth: int = 0) -> Any:
-        """Return a value as dicts, lists, strings, numbers, booleans and None.
-
-        Raises:
-            RecipeError: It is too large to go on.
-        """
-        self.count += 1
-        if depth > DEPTH or self.count > NODES:
-            problem = f"deeper than {DEPTH} levels or more than {NODES:,} values"
-            raise RecipeError(ConfigIssue(ARGUMENT, key, problem))
-        value = _unwrap(value)
-        if isinstance(value, Mapping):
-            return self.read_mapping(value, key, depth)
-        if isinstance(value, list | tuple):
-            return [self.read(one, join(key, i), depth + 1) for i, one in enumerate(value)]
-        if isinstance(value, str):
-            return self.read_text(value, key)
-        if value is None or isinstance(value, bool):
-            return value
-        if isinstance(value, Integral):
-            return int(value)
-        if isinstance(value, Real):
-            return float(value)
-        problem = f"not plain data but {type(value).__name__}"
-        self.refuse(key, problem, "write a number, a string, a list or a mapping")
-        return None
-
-    def read_mapping(self, value: Mapping[Any, Any], key: str, depth: int) -> dict[str, Any]:
-        plain = {}
-        for word, child in value.items():
-            if is_key(word):
-                plain[word] = self.read(child, join(key, word), depth + 1)
-            else:
-                nested = isinstance(word, str) and "." in word
-                remedy = "nest mappings instead of writing dots" if nested else ""
-                self.refuse(key, f"{reprlib.repr(word)} cannot be a key", remedy)
-        return plain
-
-    def read_text(self, value: str, key: str) -> str:
-        if not is_text(value):
-            self.refuse(key, f"not text that can be written down: {reprlib.repr(value)}")
-        elif issue := check_interpolation(value):
-            self.refuse(key, *issue)
-        return str(value)
-
-    def refuse(self, key: str, problem: str, remedy: str = "") -> None:
-        self.issues.append(ConfigIssue(ARGUMENT, key, problem, remedy))
-
-
-def _unwrap(value: Any) -> Any:
-    """Return the value of a path, of a scalar of numpy or torch, or of typed options."""
-    if isinstance(value, Choice):
-        return {"name": value.name, **value.options}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if getattr(value, "shape", None) == () and hasattr(value, "item"):
-        return value.item()
-    return value

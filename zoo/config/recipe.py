@@ -19,24 +19,21 @@ from zoo.config.compose import (
 )
 from zoo.config.overrides import Edit, Overrides, list_edits
 from zoo.config.schema import EvaluateOptions, Sections, TrainerOptions
-from zoo.config.signature import fields
-from zoo.config.tree import (
-    Tree,
-    collect_issues,
-    dump,
+from zoo.config.tree import Tree, collect_issues, dump, read_plain
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
+from zoo.options import Choice
+from zoo.options.plain import (
     format_value,
     is_interpolation,
     join,
     list_ancestors,
     list_children,
     locate,
-    read_plain,
     to_plain,
     walk,
 )
-from zoo.config.validate import Validator, validate_variants
-from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
-from zoo.options import Choice
+from zoo.options.signature import fields
+from zoo.options.validation import Validator, validate_variants
 
 SECTIONS = MappingProxyType(fields(Sections))
 OTHERS = ("extends",)  # keys of a file that are no section

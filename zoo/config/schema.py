@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Literal
 
-from zoo.config.tree import format_value, join
 from zoo.errors import OptionError
 from zoo.options import Between, Choice, Choices, Count, Matches
+from zoo.options.plain import format_value, join
 
 MULTIPLE = re.compile(r"\d{1,6}(\.\d{1,6})?x")
 SHAPE = re.compile(r"([1-9]\d{0,5})x([1-9]\d{0,5})")

@@ -7,11 +7,9 @@ lines. Here plain scalars are those of YAML 1.2, and 1e-3 is a number.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import reprlib
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,11 +18,19 @@ from typing import Any
 
 import yaml
 
-from zoo.errors import ConfigIssue, RecipeError, nearest
-from zoo.options import Choice
-
-DEPTH = 32
-NODES = 10_000
+from zoo.errors import ConfigIssue, RecipeError
+from zoo.options.plain import (
+    DEPTH,
+    NODES,
+    UNREADABLE,
+    check_interpolation,
+    is_key,
+    is_text,
+    join,
+    list_children,
+    locate,
+    walk,
+)
 
 Scalar = str | int | float | bool | None
 BYTES = 1 << 20
@@ -41,10 +47,6 @@ SCALARS: Mapping[str, tuple[str, Iterable[str], Callable[[str], Scalar]]] = {
     "float": (FLOAT, "-+0123456789.", lambda text: float(re.sub(r"_|\.(?=[a-zA-Z])", "", text))),
 }
 
-REFERENCE = re.compile(r"\$\{([A-Za-z_][\w-]*(?:\.[\w-]+)*)\}")
-RESOLVER = re.compile(r"\$\{[^{}]*:")
-UNREADABLE = "${_}"  # takes the place of an interpolation that is reported already
-
 
 @dataclass(frozen=True)
 class Tree:
@@ -60,77 +62,6 @@ class Tree:
     def make_error(self, key: str, problem: str, remedy: str = "") -> RecipeError:
         """Return the error of one key."""
         return RecipeError(ConfigIssue(self.locate(key), key, problem, remedy))
-
-
-def locate(locations: Mapping[str, str], key: str) -> str:
-    """Return the location of a key, or of the nearest key above it; empty if there is none."""
-    return next((locations[known] for known in list_ancestors(key) if known in locations), "")
-
-
-def join(key: str, part: str | int) -> str:
-    """Return the full key of a part: `model` and `dim` give `model.dim`."""
-    return f"{key}.{part}" if key else str(part)
-
-
-def list_ancestors(key: str) -> Iterator[str]:
-    """Yield a key and those above it: `model.dim`, `model` and the empty key of the whole."""
-    while key:
-        yield key
-        key = key.rpartition(".")[0]
-    yield ""
-
-
-def list_children(data: object) -> Iterable[tuple[str | int, Any]]:
-    """Return the parts of a mapping or a list with their values; nothing for a scalar."""
-    if isinstance(data, Mapping):
-        return data.items()
-    return enumerate(data) if isinstance(data, list | tuple) else ()
-
-
-def walk(data: object, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every full key with its value, those of containers before those in them."""
-    yield key, data
-    for part, child in list_children(data):
-        yield from walk(child, join(key, part))
-
-
-def is_key(word: object) -> bool:
-    """Return whether a word can be a key: printable, no dot, at most 100 characters."""
-    return isinstance(word, str) and 0 < len(word) <= 100 and "." not in word and word.isprintable()
-
-
-def is_interpolation(value: object) -> bool:
-    """Return whether a value waits for another, as `${model.dim}` does."""
-    return isinstance(value, str) and "${" in value
-
-
-def to_plain(typed: Any) -> Any:
-    """Turn a typed value into dicts, lists and scalars."""
-    if isinstance(typed, Choice):
-        return {"name": typed.name, **to_plain(typed.options)}
-    if dataclasses.is_dataclass(typed):
-        fields = [field.name for field in dataclasses.fields(typed) if field.init]
-        return {name: to_plain(getattr(typed, name)) for name in fields}
-    if isinstance(typed, Mapping):
-        return {word: to_plain(each) for word, each in typed.items()}
-    return [to_plain(each) for each in typed] if isinstance(typed, list | tuple) else typed
-
-
-def format_value(value: object) -> str:
-    """Write a value as YAML would, shortened."""
-    words = {None: "null", True: "true", False: "false"}
-    return words[value] if value is None or isinstance(value, bool) else reprlib.repr(value)
-
-
-def suggest(word: str, known: Iterable[str], parent: str = "") -> str:
-    """Return a remedy: the nearest known word as a key below `parent`, or the known words."""
-    known = [one for one in known if one != word]
-    if not known:
-        return "none is known here"
-    hint = nearest(word, known)
-    if hint.startswith("did you mean ") and parent:
-        return hint.replace("did you mean ", f"did you mean {parent}.", 1)
-    return textwrap.shorten(hint, 110, placeholder=" ...")
 
 
 @contextmanager
@@ -338,18 +269,6 @@ def read_plain(data: object, location: str, issues: list[ConfigIssue]) -> Tree:
     return Tree(plain, {key: location for key, _ in walk(plain)})
 
 
-def check_interpolation(value: object) -> tuple[str, str] | None:
-    """Return problem and remedy of an interpolation that is no plain `${section.key}`."""
-    if not is_interpolation(value):
-        return None
-    text = str(value)
-    if RESOLVER.search(text):
-        return f"resolvers are refused: {format_value(text)}", "write the value itself"
-    if "${" in REFERENCE.sub("", text) or "\\${" in text:
-        return f"malformed interpolation {format_value(text)}", "write ${section.key}"
-    return None
-
-
 def _check_key(word: yaml.Node) -> tuple[str, str] | None:
     """Return problem and remedy of a node that cannot be a key."""
     if not isinstance(word, yaml.ScalarNode):
@@ -358,7 +277,7 @@ def _check_key(word: yaml.Node) -> tuple[str, str] | None:
     if word.value == "<<" and word.style is None:
         return "merge keys (<<) are refused", "use extends"
     if not isinstance(_convert_scalar(word), str):
-        return f"the key {written} is not a text", "put it in quotes"
+        return f"the key {written} is not a string", "put it in quotes"
     if not is_key(word.value):
         remedy = "nest keys instead of writing dots" if "." in word.value else ""
         return f"{written} cannot be a key", remedy
@@ -368,11 +287,6 @@ def _check_key(word: yaml.Node) -> tuple[str, str] | None:
 def _convert_scalar(node: yaml.Node) -> Scalar:
     scalar = SCALARS.get(node.tag.removeprefix(TAG))
     return scalar[2](node.value) if scalar else str(node.value)
-
-
-def is_text(text: str) -> bool:
-    """Return whether a text can be written down: Python's strings may hold halves of characters."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _mark(problem: str, node: Any) -> yaml.MarkedYAMLError:

@@ -17,7 +17,6 @@ import torch
 from zoo import files, registry
 from zoo.attention.encoding import describe_facts
 from zoo.config.command_line import parse_encodings, parse_options
-from zoo.config.signature import EveryEncoding
 from zoo.config.tree import collect_issues
 from zoo.encodings.common.chains import build_shortest_chain, format_chain
 from zoo.errors import (
@@ -41,6 +40,7 @@ from zoo.laws.certificate import (
     measure_roundings,
 )
 from zoo.options import Choice
+from zoo.options.signature import EveryEncoding
 from zoo.reporting.numbers import pluralize
 from zoo.reporting.tables import format_markdown
 from zoo.utils import Ticker, check_writable, format_now, stop_on_signal

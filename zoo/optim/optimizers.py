@@ -1,7 +1,7 @@
 """The optimizers of torch.optim, with the names of their options in torch.
 
-A pair becomes two options: `betas` is `beta1` and `beta2`. `zoo.config.validate` explains why LBFGS
-and SparseAdam are not supported.
+A pair becomes two options: `betas` is `beta1` and `beta2`. `zoo.options.validation` explains why
+LBFGS and SparseAdam are not supported.
 """
 
 from __future__ import annotations

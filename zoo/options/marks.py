@@ -1,15 +1,11 @@
-"""Options: the marks that annotate them, and how their values are read and checked."""
+"""Marks that annotate options: bounds, patterns, and members of a kind."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
-
-from zoo.errors import OptionError, nearest
+from typing import Annotated, Any
 
 COUNTED = 2**31 - 1  # as far as machines count one by one
 
@@ -54,7 +50,7 @@ class Between:
         return f"from {self.low} to {self.high}"
 
     def explain(self, value: float) -> str:
-        """Say what a value outside the bounds must be."""
+        """Return what a value outside the bounds must be."""
         if value > self.high >= COUNTED:
             return f"at most {self.high:.0f}"
         if self.high == COUNTED or 0 < value < self.low:
@@ -91,45 +87,3 @@ class Matches:
     patterns: tuple[re.Pattern[str], ...]
     problem: str
     remedy: str
-
-
-def convert_option(key: str, hint: Any, value: Any) -> Any:
-    """Convert an option's value to its declared type: a mapping to a dataclass, others unchanged.
-
-    Raises:
-        OptionError: The value is an unknown choice, or a number out of bounds.
-    """
-    if value is None:
-        return None
-    for kind in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
-        if get_origin(kind) is Literal and value not in get_args(kind):
-            suggestion = nearest(str(value), map(str, get_args(kind)))
-            raise OptionError(key, f"{key} {value!r} is not known; {suggestion}")
-        for bound in getattr(kind, "__metadata__", ()):
-            if not isinstance(bound, Between):
-                continue
-            if not isinstance(value, int | float):
-                raise OptionError(key, f"{key} must be a number, got {value!r}")
-            if not bound.low <= value <= bound.high:
-                raise OptionError(key, f"{key} must be {bound.explain(value)}, got {value}")
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
-            return _build_dataclass(key, kind, value)
-    return value
-
-
-def _build_dataclass(key: str, kind: Any, values: Mapping[str, Any]) -> Any:
-    """Build a dataclass option from a mapping, with each key known and each value within bounds."""
-    hints = get_type_hints(kind, include_extras=True)
-    for name in values:
-        if name not in hints:
-            raise OptionError(key, f"{key} has no {name!r}; {nearest(str(name), hints)}")
-    for one in dataclasses.fields(kind):
-        is_required = one.default is one.default_factory is dataclasses.MISSING
-        if is_required and one.name not in values:
-            raise OptionError(key, f"{key} needs {one.name}")
-    return kind(
-        **{
-            name: convert_option(f"{key}.{name}", hints[name], value)
-            for name, value in values.items()
-        }
-    )

@@ -3,72 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import sys
-import textwrap
 import types
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from zoo.config.signature import Option, extras, fields, read_options
-from zoo.config.tree import (
+from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError
+from zoo.options import Between, Choice, Choices, Matches
+from zoo.options.description import TYPES, describe_type, suggest
+from zoo.options.plain import (
+    PlainReader,
     format_value,
     is_interpolation,
     join,
     list_ancestors,
     locate,
-    suggest,
     to_plain,
 )
-from zoo.errors import ConfigIssue, Message, OptionError
-from zoo.options import Between, Choice, Choices, Matches
+from zoo.options.signature import Option, extras, fields, read_options
 from zoo.registry import find_member, names
 
-# keys of 0.1.0, without the numbers of lists: new word
-RENAMED_KEYS: Mapping[str, str] = MappingProxyType(
-    {
-        "model.coordinates": "position_augmentation",
-        "data.reach": "offset",
-        "model.kernel": "attention",
-        "model.key_heads": "kv_heads",
-        "model.patch": "patch_size",
-        "model.tied": "tie_embeddings",
-        "model.scaled": "scale_embeddings",
-        "model.memory": "memory_length",
-        "model.class_place": "cls_position",
-        "model.class_token": "cls_token",
-        "model.block.order": "norm_position",
-        "model.block.ratio": "mlp_ratio",
-        "model.block.shift": "token_shift",
-        "model.encoding.buckets": "num_buckets",
-        "model.encoding.reach": "max_distance",
-        "model.encoding.positions": "max_positions",
-        "model.encoding.fraction": "rotary_fraction",
-        "model.encoding.initial": "init_std",
-        "task.smoothing": "label_smoothing",
-        "task.share": "mask_ratio",
-        "optim.warmup": "warmup_ratio",
-        "optim.floor": "min_lr_ratio",
-        "optim.rules": "param_groups",
-        "evaluate.rules": "extrapolation",
-        "evaluate.variants": "data_variants",
-        "trainer.save": "async_checkpoint",
-        "trainer.threads": "num_threads",
-        "trainer.ema": "ema_decay",
-        "diagnostics.every": "every_n_steps",
-        "diagnostics.budget": "max_overhead",
-    }
-)
-RENAMED_MEMBERS: Mapping[tuple[str, str], str] = MappingProxyType(
-    {
-        ("data", "marked"): "marker_offset",
-        ("data", "passages"): "text_classification",
-        ("tasks", "classify"): "classification",
-        ("tasks", "predict"): "causal_lm",
-        ("tasks", "fill"): "masked_lm",
-    }
-)
 REFUSED_MEMBERS: Mapping[tuple[str, str], str] = MappingProxyType(
     {
         ("optim", "lbfgs"): "it evaluates the loss several times in a step, on one batch of all "
@@ -80,15 +35,6 @@ REFUSED_MEMBERS: Mapping[tuple[str, str], str] = MappingProxyType(
     }
 )
 
-TYPES = MappingProxyType(
-    {
-        int: "a whole number",
-        float: "a finite number",
-        bool: "true or false",
-        str: "a text",
-        type(None): "null",
-    }
-)
 BOOLEANS = MappingProxyType({"yes": "true", "on": "true", "no": "false", "off": "false"})
 
 
@@ -146,10 +92,7 @@ class Validator:
         for word, value in given.items():
             if word not in schema:
                 full = join(key, word)
-                new = RENAMED_KEYS.get(re.sub(r"\.\d+(?=\.)", "", full))
                 remedy = suggest(word, [*schema, *others], key)
-                if new is not None and new in schema:
-                    remedy = f"renamed to {join(key, new)}"
                 typed[word] = self.refuse(full, value, "unknown key", remedy)
         for word, option in schema.items():
             if word in given:
@@ -248,7 +191,7 @@ class Validator:
         try:
             return cls(**typed)
         except OptionError as error:
-            return self.refuse(join(key, error.key), value, str(error))
+            return self.refuse(join(key, error.key), value, error.message)
 
     def validate_choices(self, mark: Choices, value: Any, key: str) -> Any:
         """Return a tuple of choices; one alone is short for a list of it."""
@@ -291,16 +234,35 @@ class Validator:
         try:
             find_member(kind, str(name))
         except KeyError:
-            remedy = suggest(str(name), names(kind))
-            if new := RENAMED_MEMBERS.get((kind, str(name))):
-                remedy = f"renamed to {new}"
             if reason := REFUSED_MEMBERS.get((kind, str(name))):
                 problem, _, remedy = reason.partition("; ")
                 self.refuse(key, name, f"{name} cannot train here: {problem}", remedy)
                 return None
+            remedy = suggest(str(name), names(kind))
             self.refuse(key, name, f"there is no {format_value(name)} among {kind}", remedy)
             return None
         return read_options(kind, str(name))
+
+
+def check_options(schema: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the typed values of options that a Python program passed, without defaults.
+
+    Raises:
+        OptionError: For the first option that is unknown or has a value that cannot be used. The
+            message says what a recipe with this option would say.
+    """
+    issues: list[ConfigIssue] = []
+    reader = PlainReader(issues)
+    plain = {key: reader.read(value, key) for key, value in given.items()}
+    validator = Validator({"": ARGUMENT})
+    typed = validator.validate_fields(schema, plain, "", partial=True)
+    for key in validator.untyped if not validator.issues else ():
+        validator.refuse(key, None, "an interpolation has no recipe here to refer to")
+
+    for issue in (*issues, *validator.issues):
+        remedy = ("; ", issue.remedy) if issue.remedy else ()
+        raise OptionError(issue.key, Message(f"{issue.key}: ", issue.problem, *remedy))
+    return typed
 
 
 def validate_variants(
@@ -334,26 +296,6 @@ def type_default(option: Option) -> Any:
     typed = validator.validate(option.annotation, to_plain(option.default), "")
     assert not validator.issues, f"a default that its own annotation refuses: {validator.issues}"
     return typed
-
-
-def describe_type(annotation: Any) -> str:
-    """Return an annotation in plain words."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated and isinstance(arguments[1], Choices):
-        known = textwrap.shorten(", ".join(names(arguments[1].kind)), 80, placeholder=" ...")
-        return f"{{name: ..., options}} with a name of {known}"
-    if origin is Annotated:
-        return describe_type(arguments[0])
-    if origin is Literal:
-        known = ", ".join(map(format_value, arguments))
-        return textwrap.shorten(f"one of {known}", 80, placeholder=" ...")
-    if origin in (Union, types.UnionType):
-        return " or ".join(map(describe_type, arguments))
-    if origin is tuple and arguments[-1] is not Ellipsis:
-        return f"a list of {len(arguments)} values"
-    if dataclasses.is_dataclass(annotation) or origin is dict or origin is Mapping:
-        return "a mapping"
-    return TYPES.get(annotation) or f"a list [{describe_type(arguments[0])}, ...]"
 
 
 def fits(annotation: Any, value: object) -> bool:

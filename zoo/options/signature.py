@@ -23,10 +23,17 @@ from zoo.registry import Member, find_member, parse_file, roots
 
 @dataclass(frozen=True)
 class Option:
-    """The type of an option and its default, which a required option does not have."""
+    """An option of a class.
+
+    Attributes:
+        annotation: Its type, with marks such as `Between`.
+        default: Its default; a required option has none.
+        comment: The string below the field of a dataclass, for `--help`.
+    """
 
     annotation: Any
     default: Any = inspect.Parameter.empty
+    comment: str = ""
 
     @property
     def is_required(self) -> bool:
@@ -99,6 +106,42 @@ def read_options(kind: str, name: str) -> dict[str, Option]:
         }
     except Exception:  # an import tells the truth, or what is wrong with the file
         return options(member.load())
+
+
+def read_class(path: str) -> dict[str, Option]:
+    """Return the fields of the dataclass `module:Class` without importing its module.
+
+    `zoo --help` lists the options of modules that import torch.
+    """
+    module, _, name = path.partition(":")
+    spec = importlib.util.find_spec("zoo")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    folder = Path(spec.submodule_search_locations[0]).parent
+    module_names = ModuleNames(module, folder.joinpath(*module.split(".")).with_suffix(".py"))
+    (definition,) = (
+        node
+        for node in module_names.tree.body
+        if isinstance(node, ast.ClassDef) and node.name == name
+    )
+    found = {}
+    for node, below in zip(definition.body, [*definition.body[1:], None], strict=True):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            if ast.unparse(node.annotation).startswith("ClassVar"):
+                continue
+            annotation = module_names.evaluate(node.annotation, is_annotation=True)
+            default = inspect.Parameter.empty
+            if node.value is not None:
+                default = module_names.evaluate(node.value)
+            found[node.target.id] = Option(annotation, default, _read_comment(below))
+    return found
+
+
+def _read_comment(node: ast.stmt | None) -> str:
+    """Return the text of a string that stands alone below a field."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return " ".join(str(node.value.value).split())
+    return ""
 
 
 def _find_init(member: Member) -> ast.arguments:

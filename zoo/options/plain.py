@@ -1,0 +1,170 @@
+"""Plain data: mappings, lists and scalars, whose parts have dotted keys such as `model.dim`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping
+from numbers import Integral, Real
+from typing import Any
+
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
+from zoo.options.marks import Choice
+
+DEPTH = 32
+NODES = 10_000
+REFERENCE = re.compile(r"\$\{([A-Za-z_][\w-]*(?:\.[\w-]+)*)\}")
+RESOLVER = re.compile(r"\$\{[^{}]*:")
+UNREADABLE = "${_}"  # takes the place of an interpolation that is reported already
+
+
+def locate(locations: Mapping[str, str], key: str) -> str:
+    """Return the location of a key, or of the nearest key above it; empty if there is none."""
+    return next((locations[known] for known in list_ancestors(key) if known in locations), "")
+
+
+def join(key: str, part: str | int) -> str:
+    """Return the full key of a part: `model` and `dim` give `model.dim`."""
+    return f"{key}.{part}" if key else str(part)
+
+
+def list_ancestors(key: str) -> Iterator[str]:
+    """Yield a key and those above it: `model.dim`, `model` and the empty key of the whole."""
+    while key:
+        yield key
+        key = key.rpartition(".")[0]
+    yield ""
+
+
+def list_children(data: object) -> Iterable[tuple[str | int, Any]]:
+    """Return the parts of a mapping or a list with their values; nothing for a scalar."""
+    if isinstance(data, Mapping):
+        return data.items()
+    return enumerate(data) if isinstance(data, list | tuple) else ()
+
+
+def walk(data: object, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every full key with its value, those of containers before those in them."""
+    yield key, data
+    for part, child in list_children(data):
+        yield from walk(child, join(key, part))
+
+
+def is_key(word: object) -> bool:
+    """Return whether a word can be a key: printable, no dot, at most 100 characters."""
+    return isinstance(word, str) and 0 < len(word) <= 100 and "." not in word and word.isprintable()
+
+
+def is_interpolation(value: object) -> bool:
+    """Return whether a value waits for another, as `${model.dim}` does."""
+    return isinstance(value, str) and "${" in value
+
+
+def to_plain(typed: Any) -> Any:
+    """Turn a typed value into dicts, lists and scalars."""
+    if isinstance(typed, Choice):
+        return {"name": typed.name, **to_plain(typed.options)}
+    if dataclasses.is_dataclass(typed):
+        fields = [field.name for field in dataclasses.fields(typed) if field.init]
+        return {name: to_plain(getattr(typed, name)) for name in fields}
+    if isinstance(typed, Mapping):
+        return {word: to_plain(each) for word, each in typed.items()}
+    return [to_plain(each) for each in typed] if isinstance(typed, list | tuple) else typed
+
+
+def format_value(value: object) -> str:
+    """Write a value as YAML would, shortened."""
+    words = {None: "null", True: "true", False: "false"}
+    return words[value] if value is None or isinstance(value, bool) else reprlib.repr(value)
+
+
+def check_interpolation(value: object) -> tuple[str, str] | None:
+    """Return problem and remedy of an interpolation that is no plain `${section.key}`."""
+    if not is_interpolation(value):
+        return None
+    text = str(value)
+    if RESOLVER.search(text):
+        return f"resolvers are refused: {format_value(text)}", "write the value itself"
+    if "${" in REFERENCE.sub("", text) or "\\${" in text:
+        return f"malformed interpolation {format_value(text)}", "write ${section.key}"
+    return None
+
+
+def is_text(text: str) -> bool:
+    """Return whether a text can be written down: Python's strings may hold halves of characters."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+class PlainReader:
+    """Convert a value that a Python program passed to plain data.
+
+    Args:
+        issues: Takes what cannot be converted, by key.
+    """
+
+    def __init__(self, issues: list[ConfigIssue]) -> None:
+        self.issues = issues
+        self.count = 0
+
+    def read(self, value: Any, key: str, depth: int = 0) -> Any:
+        """Return a value as dicts, lists, strings, numbers, booleans and None.
+
+        Raises:
+            RecipeError: It is too large to go on.
+        """
+        self.count += 1
+        if depth > DEPTH or self.count > NODES:
+            problem = f"deeper than {DEPTH} levels or more than {NODES:,} values"
+            raise RecipeError(ConfigIssue(ARGUMENT, key, problem))
+        value = _unwrap(value)
+        if isinstance(value, Mapping):
+            return self.read_mapping(value, key, depth)
+        if isinstance(value, list | tuple):
+            return [self.read(one, join(key, i), depth + 1) for i, one in enumerate(value)]
+        if isinstance(value, str):
+            return self.read_text(value, key)
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, Integral):
+            return int(value)
+        if isinstance(value, Real):
+            return float(value)
+        problem = f"not plain data but {type(value).__name__}"
+        self.refuse(key, problem, "write a number, a string, a list or a mapping")
+        return None
+
+    def read_mapping(self, value: Mapping[Any, Any], key: str, depth: int) -> dict[str, Any]:
+        plain = {}
+        for word, child in value.items():
+            if is_key(word):
+                plain[word] = self.read(child, join(key, word), depth + 1)
+            else:
+                nested = isinstance(word, str) and "." in word
+                remedy = "nest mappings instead of writing dots" if nested else ""
+                self.refuse(key, f"{reprlib.repr(word)} cannot be a key", remedy)
+        return plain
+
+    def read_text(self, value: str, key: str) -> str:
+        if not is_text(value):
+            self.refuse(key, f"not text that can be written down: {reprlib.repr(value)}")
+        elif issue := check_interpolation(value):
+            self.refuse(key, *issue)
+        return str(value)
+
+    def refuse(self, key: str, problem: str, remedy: str = "") -> None:
+        self.issues.append(ConfigIssue(ARGUMENT, key, problem, remedy))
+
+
+def _unwrap(value: Any) -> Any:
+    """Return the value of a path, of a scalar of numpy or torch, or of typed options."""
+    if isinstance(value, Choice):
+        return {"name": value.name, **value.options}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        return value.item()
+    return value
