@@ -142,7 +142,7 @@ def test_a_model_of_transformers_is_trained_tested_compared_and_diagnosed(folder
     printed = compare(capsys, recipe, ["fox", "rope"], f"to={tmp_path / 'cmp'}", *words)
     assert "32" in printed
 
-    with pytest.raises(zoo.RecipeError, match=r"generate\.cache: .* has a cache of its own"):
+    with pytest.raises(zoo.RecipeError, match=r"generate\.cache: .* has its own cache"):
         zoo.generate(run, "the", tokens=2)
     (sample,) = zoo.generate(run, "the", tokens=2, cache=False)["samples"]
     assert sample["tokens"] == 2

@@ -214,7 +214,7 @@ class HiddenByZero(Encoding):
 
 
 def test_what_zero_hides_from_a_compiler_is_caught():
-    with pytest.raises(LawBroken, match="what was compiled: off by"):
+    with pytest.raises(LawBroken, match="after compilation: off by"):
         backends.a_compiler_captures_it(make_case(HiddenByZero))
 
 

@@ -1,1 +1,1 @@
-"""Put any encoding into a model that zoo did not build."""
+"""Encodings in models of other libraries: torch, timm and transformers."""

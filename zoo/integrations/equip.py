@@ -1,4 +1,4 @@
-"""`zoo.equip`: put any encoding into a model that zoo did not build; take it out, save and load."""
+"""`zoo.equip`: put encodings into models of other libraries, remove them, save and load."""
 
 from __future__ import annotations
 
@@ -20,33 +20,34 @@ from zoo.integrations.torch_modules import MODULES, TorchAdapter
 from zoo.options import Choice
 from zoo.packages import explain_imports
 
-NAME = "zoo_encoding"  # the submodule of an equipped model that holds its encodings
-WEIGHTS = "equipped.safetensors"  # under another name than transformers looks for
-MODEL_TYPE = "zoo_equipped, which zoo.load_equipped reads"  # transformers prints it
-ENTRY = "zoo"  # the key of the configuration that holds the encodings
+NAME = "zoo_encoding"  # the submodule of an equipped model that contains its encodings
+# transformers does not look for weights under this name, and prints the unknown model type.
+WEIGHTS = "equipped.safetensors"
+MODEL_TYPE = "zoo_equipped, which zoo.load_equipped reads"
+ENTRY = "zoo"  # the key of the encodings in the configuration
 
 
 class Adapter(Protocol):
-    """What is known of a model: an adapter for each library."""
+    """The facts of a model, and the way to change it. Each library has an adapter."""
 
     @property
     def causal(self) -> bool:
-        """Whether the model has a causal mask."""
+        """True if the model has a causal mask."""
         ...
 
     @property
     def interleave(self) -> int:
-        """How many channels of a head the model rotates as halves."""
+        """Number of channels of a head that the model rotates as halves."""
         ...
 
     @property
     def without_position(self) -> tuple[int, ...]:
-        """Numbers of layers that have no positions in the model itself."""
+        """Indices of the layers that have no positions in the original model."""
         ...
 
     @property
     def own_ropes(self) -> tuple[Mapping[str, Any], ...]:
-        """The options of `rope`, for each layer, that make it the model's own; or empty."""
+        """For each layer, the options of `rope` that equal the model's own rotation; or empty."""
         ...
 
     def find_dims(self, length: int | tuple[int, ...] | None) -> Dims:
@@ -54,22 +55,22 @@ class Adapter(Protocol):
         ...
 
     def install(self, equipment: Equipment, surgery: Surgery) -> list[str]:
-        """Put the encodings into the model; return what was removed from it."""
+        """Put the encodings into the model, and describe what was removed from it."""
         ...
 
 
 @dataclass(frozen=True)
 class EquipReport:
-    """What `zoo.equip` did to a model."""
+    """A report of the changes that `zoo.equip` made to a model."""
 
     encoding: str
-    """The encodings, with the options that were taken from the model."""
+    """The encodings, with the options that come from the model."""
     layers: int
-    """Attention layers that have them."""
+    """Number of attention layers with encodings."""
     parameters: int
-    """New parameters, all named `zoo_encoding.*`."""
+    """Number of new parameters, which are named `zoo_encoding.*`."""
     removed: tuple[str, ...]
-    """The model's own positions, and what became of them."""
+    """The model's original positions, and how each was disabled."""
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -86,28 +87,28 @@ def equip(
     causal: bool | None = None,
     backend: str = "auto",
 ) -> EquipReport:
-    """Put encodings into a model, in place of its own positions. The model is changed.
+    """Replace the positions of a model by encodings. The model is changed in place.
 
-    Its weights stay, with their names; the encodings are a new submodule, `zoo_encoding`. Plain
-    "rope" takes base, rotary fraction and scaling of the model's own rotary embedding, if it has
-    one, so that the model computes what it did before.
+    The weights keep their values and names; the encodings are a new submodule, `zoo_encoding`.
+    Plain "rope" takes base, rotary fraction and scaling from the model's rotary embedding, if it
+    has one, so that the outputs of the model do not change.
 
     Args:
         model: A model of transformers or timm, or an `nn.TransformerEncoder`,
             `nn.TransformerEncoderLayer` or `nn.MultiheadAttention` of torch.
         encoding: A name, a mapping with options, or a list of these.
-        length: Length of training in tokens, or patches along each axis; by default what the
-            model's configuration says. Some encodings need it.
-        causal: Whether a module of torch gets a causal mask, by default not; models of the
-            libraries know it themselves.
+        length: Training length in tokens, or in patches along each axis; that of the model's
+            configuration by default. Some encodings need it.
+        causal: Whether a module of torch has a causal mask; False by default. Models of
+            transformers and timm determine it themselves.
         backend: "auto", "reference", "chunked", "sdpa" or "flex".
 
     Returns:
-        What was removed and added.
+        A report of the changes.
 
     Raises:
-        OptionError: The model is of a family that is not known, or the encoding does not fit it.
-            The model is then as before.
+        OptionError: The model's family is not supported, or the encoding does not fit the model,
+            which is then unchanged.
     """
     if is_equipped(model):
         raise OptionError("model", "the model is equipped already; call zoo.unequip(model) first")
@@ -116,6 +117,7 @@ def equip(
     adapter = find_adapter(model, causal)
     names, factories = _make_factories(encoding, adapter)
     equipment, removed = install(model, adapter, factories, length, backend)
+    # Saved with the model, to equip it again in the same way.
     entries = [{"name": choice.name, **choice.options} for choice in _list_choices(encoding)]
     equipment.arguments = {"encoding": entries, "length": length, "backend": backend}
     return _report(names, equipment, removed, adapter.without_position)
@@ -134,14 +136,14 @@ def install(
         model: The model.
         adapter: Its adapter.
         factories: The encodings by name.
-        length: As of `equip`.
+        length: Training length, as in `equip`.
         backend: The attention backend.
 
     Returns:
-        What the model has now, and what was removed from it, in words.
+        The installed encodings, and a list that describes what was removed from the model.
 
     Raises:
-        OptionError: The encodings do not fit the model, which is then as before.
+        OptionError: The encodings do not fit the model, which is then unchanged.
     """
     equipment = Equipment(
         adapter.find_dims(length),
@@ -154,6 +156,7 @@ def install(
     example = next(model.parameters())
     equipment.to(device=example.device, dtype=example.dtype).train(model.training)
 
+    # Any failure undoes the changes that were made so far.
     surgery = Surgery()
     try:
         surgery.add_module(model, NAME, equipment)
@@ -166,7 +169,7 @@ def install(
 
 
 def unequip(model: nn.Module) -> nn.Module:
-    """Take the encodings out of a model, and give it its own positions back.
+    """Remove the encodings from a model, and restore its original positions.
 
     Args:
         model: A model that `zoo.equip` changed.
@@ -191,7 +194,7 @@ def is_equipped(model: nn.Module) -> bool:
 
 
 def find_adapter(model: nn.Module, causal: bool | None) -> Adapter:
-    """Find the adapter of a model by the library that its class is from.
+    """Return the adapter of a model for the library of its class.
 
     Raises:
         OptionError: There is none, or the model cannot be equipped.
@@ -199,8 +202,9 @@ def find_adapter(model: nn.Module, causal: bool | None) -> Adapter:
     if type(model) in MODULES:
         return TorchAdapter(model, bool(causal))
     if causal is not None:
-        problem = "models of transformers and timm know whether they are causal; leave it out"
+        problem = "models of transformers and timm determine it themselves; leave it out"
         raise OptionError("causal", problem)
+    # A class may be derived from one of a library. Adapters import their library only here.
     libraries = {cls.__module__.partition(".")[0] for cls in type(model).__mro__}
     if "transformers" in libraries:
         from zoo.integrations.transformers_models import TransformersAdapter
@@ -212,13 +216,13 @@ def find_adapter(model: nn.Module, causal: bool | None) -> Adapter:
         return TimmAdapter(model)
     known = ", ".join(f"nn.{cls.__name__}" for cls in MODULES)
     problem = f"{type(model).__name__} is no model of transformers or timm, and none of {known}"
-    raise OptionError("model", f"{problem}; see zoo.Attention for a layer of your own model")
+    raise OptionError("model", f"{problem}; see zoo.Attention for a layer in your own model")
 
 
 def _make_factories(
     encoding: EncodingSpec | Sequence[EncodingSpec], adapter: Adapter
 ) -> tuple[list[str], dict[str, EncodingFactory]]:
-    """Return descriptions and factories of encodings; plain rope gets the model's own options."""
+    """Return descriptions and factories of encodings. Plain rope gets the model's own options."""
     descriptions: list[str] = []
     factories: dict[str, EncodingFactory] = {}
     for choice in _list_choices(encoding):
@@ -239,10 +243,11 @@ def _list_choices(encoding: EncodingSpec | Sequence[EncodingSpec]) -> list[Choic
 
 
 def _make_own_rope(ropes: Sequence[Mapping[str, Any]]) -> EncodingFactory:
-    """Make a factory of `rope` with the options of each layer."""
+    """Return a factory of `rope` with separate options for each layer."""
     factories = [make_factory(Choice("rope", dict(options))) for options in ropes]
     is_shared = all(options == ropes[0] for options in ropes)
 
+    # If all layers rotate alike, they share one module, which the first call makes.
     def make(dims: Dims) -> Encoding:
         encoding = factories[dims.layer](dims)
         encoding.shared = is_shared
@@ -268,18 +273,18 @@ def _report(
 def save(model: nn.Module, folder: str | Path) -> Path:
     """Save an equipped model of transformers: weights, configuration and encodings.
 
-    `from_pretrained` refuses the folder, because the model without its encodings would compute
-    something else; `zoo.load_equipped` reads it.
+    `zoo.load_equipped` reads the folder. `from_pretrained` refuses it, because the model without
+    its encodings would give other outputs.
 
     Args:
         model: A model that `zoo.equip` changed.
-        folder: Where to save it; files of the same names are overwritten.
+        folder: The folder to write; existing files are overwritten.
 
     Returns:
         The folder.
 
     Raises:
-        OptionError: The model is not equipped, or none of transformers.
+        OptionError: The model is not equipped, or is no model of transformers.
         PackageError: transformers or safetensors is missing.
     """
     with explain_imports():
@@ -294,11 +299,12 @@ def save(model: nn.Module, folder: str | Path) -> Path:
     equipment = model.get_submodule(NAME)
     assert isinstance(equipment, Equipment)
     if not equipment.arguments:
-        problem = "the model was built from a recipe, whose checkpoint keeps it"
+        problem = "the model was built from a recipe, whose checkpoint contains it"
         raise OptionError("model", problem)
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    # The full configuration, with another model type and architecture, which transformers refuses.
     config: dict[str, Any] = json.loads(model.config.to_json_string(use_diff=False))
     config[ENTRY] = {
         **equipment.arguments,
@@ -315,16 +321,17 @@ def save(model: nn.Module, folder: str | Path) -> Path:
 
 
 def load_equipped(folder: str | Path) -> nn.Module:
-    """Load a model that `zoo.save` saved, in evaluation mode, with its encodings.
+    """Load a model that `zoo.save` saved, with its encodings and in evaluation mode.
 
     Args:
         folder: The folder.
 
     Returns:
-        The model of transformers. It cannot be unequipped: what was removed is not in the folder.
+        The model of transformers. It cannot be unequipped, because the folder does not contain what
+        was removed.
 
     Raises:
-        OptionError: The folder holds no equipped model.
+        OptionError: The folder contains no equipped model.
         PackageError: transformers or safetensors is missing.
     """
     with explain_imports():
@@ -336,8 +343,9 @@ def load_equipped(folder: str | Path) -> nn.Module:
     config = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     entry = config.pop(ENTRY, None)
     if entry is None:
-        raise OptionError("folder", f"{folder} holds no model that zoo.save saved")
+        raise OptionError("folder", f"{folder} contains no model that zoo.save saved")
 
+    # Build the original model, equip it as before, and load all weights.
     kind = entry["model_type"]
     config |= {"model_type": kind, "architectures": [entry["class"]]}
     cls = getattr(transformers, entry["class"])

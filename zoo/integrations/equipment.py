@@ -1,7 +1,7 @@
-"""The encodings of an equipped model, what they do in its layers, and how a model is changed.
+"""The encodings of an equipped model, its attention, and reversible changes of a model.
 
-Nothing here knows which library a model is from. An adapter finds the layers of a model, calls
-`Equipment.begin` before the first of them, `Equipment.enter_layer` before each attention, and
+This module is independent of the library of the model. An adapter finds the layers of a model,
+calls `Equipment.begin` before the first of them, `Equipment.enter_layer` before each attention, and
 `Layer.attend` in place of the attention.
 
 Shapes: B batch, H query heads, G key-value heads, N queries, M keys, K head dim, V value dim, D
@@ -32,30 +32,30 @@ from zoo.errors import OptionError
 
 @dataclass
 class ForwardPass:
-    """What one forward pass of an equipped model hands from layer to layer."""
+    """The data that one forward pass of an equipped model passes from layer to layer."""
 
     grid_size: tuple[int, ...] | None = None
-    """Patches along each axis of the images of this pass; None for texts."""
+    """Number of patches along each axis of the images in this pass; None for text."""
 
     tokens: Tokens | None = None
-    """The tokens as they enter the first layer, without states."""
+    """The tokens at the input of the first layer, without states."""
 
 
 @dataclass
 class Layer:
-    """One attention of one forward pass: its encodings, its new tokens and, after a cache, all."""
+    """One attention layer in one forward pass: its encodings and its tokens."""
 
     chain: Chain
     tokens: Tokens
     causal: bool
     backend: str
     interleave: int
-    """How many channels R the model rotates, i together with i + R/2, where zoo rotates 2i and
-    2i + 1. They are put in zoo's order, which changes no product of queries and keys."""
+    """Number of channels R that the model rotates in pairs (i, i + R/2), where zoo rotates
+    (2i, 2i + 1). They are reordered, which changes no product of queries and keys."""
     keys: Tokens | None = None
-    """The tokens of all keys, once a cache has joined them; None if there is no cache."""
+    """The tokens of all keys after a cache has joined them; None without a cache."""
     hooks: Sequence[Callable[[AttentionInput], None]] = ()
-    """See the attention before it is computed."""
+    """Receive the attention before it is computed."""
 
     def transform_key(self, k: Tensor) -> Tensor:
         """Transform new keys [B, G, N, K] before they are cached."""
@@ -75,12 +75,13 @@ class Layer:
 
         Args:
             q: Queries [B, H, N, K] of the new tokens, before any encoding.
-            k: Keys [B, G, M, K]: as they were cached, or before any encoding if there is no cache.
+            k: Keys [B, G, M, K], from the cache, or before any encoding if there is no cache.
             v: Values [B, G, M, V].
             scale: Factor of the products of queries and keys; None: K^-1/2.
-            mask: Attention mask, bool [1|B, 1, N, M], besides the causal one.
+            mask: Attention mask, bool [1|B, 1, N, M], in addition to the causal one.
             dropout: Dropout of attention weights.
         """
+        # A cache has transformed its keys already.
         keys = self.keys
         if keys is None:
             k, keys = self.transform_key(k), self.tokens
@@ -103,7 +104,8 @@ class Layer:
         query_index: Tensor | None = None,
     ) -> AttentionCall:
         tokens, count, heads = self.tokens, len(keys), q.shape[1]
-        if k.shape[2] > count:  # a static cache
+        # A static cache also returns the rows that are not in use yet.
+        if k.shape[2] > count:
             k, v = k[:, :, :count], v[:, :, :count]
         mask = None if mask is None else mask[..., :count]
         if query_index is not None:
@@ -141,6 +143,7 @@ class Layer:
             call = self.describe(q, k, v, scale=scale, mask=mask, dropout=dropout)
             return self.attend_call(call)
 
+        # The fast path: encodings only transform queries and keys.
         if self.keys is None:
             k = self.transform_key(k)
         if mask is not None:
@@ -155,15 +158,16 @@ class Layer:
         return out
 
     def _is_plain(self, q: Tensor, k: Tensor, mask: Tensor | None) -> bool:
-        """Return if a call would hold nothing but q, k and v, so that none has to be made."""
+        """Return whether the attention needs only q, k and v, so that no call must be described."""
         if self.chain.modifies_calls or self.hooks or self.backend not in ("auto", "sdpa"):
             return False
+        # SDPA's causal mask needs as many queries as keys; a single query needs no causal mask.
         count = q.shape[2]
         is_square = mask is None and count == k.shape[2]
         return q.numel() > 0 and (count == 1 or is_square)
 
     def weights(self, call: AttentionCall) -> Tensor:
-        """Compute the attention weights [B, H, N, M] of a call, in the dtype of its values."""
+        """Compute the attention weights [B, H, N, M] of a call in the dtype of its values."""
         return reference.weights(call).to(call.v.dtype)
 
     def _order_channels(self, heads: Tensor) -> Tensor:
@@ -176,21 +180,21 @@ class Layer:
 
 
 def _interleave(heads: Tensor) -> Tensor:
-    """Order channels i and i + R/2 of heads [B, H, N, R] as 2i and 2i + 1."""
+    """Move channels i and i + R/2 of heads [B, H, N, R] to 2i and 2i + 1."""
     batch, count, tokens, width = heads.shape
     halves = heads.view(batch, count, tokens, 2, width // 2)
     return halves.mT.reshape(batch, count, tokens, width)
 
 
 class Equipment(nn.ModuleDict, Encoded):
-    """The encodings of a model, by name, and the chain of each of its layers.
+    """The encodings of a model by name, and the chain of each layer.
 
     Args:
         dims: Sizes of a layer; `dims.depth` is the number of layers.
         factories: The encodings by name, each a function of the sizes of its layer.
         causal: Whether the model has a causal mask.
-        interleave: As in `Layer`.
-        without_position: Numbers of the layers that get no encoding.
+        interleave: Number of channels that the model rotates as halves; see `Layer`.
+        without_position: Indices of the layers without encodings.
         backend: The attention backend, or "auto".
 
     Raises:
@@ -213,7 +217,8 @@ class Equipment(nn.ModuleDict, Encoded):
         super().__init__(dict(modules.items()))
         _check_chains(chains, causal)
         bare = [Chain(chain.dims, {}) for chain in chains]
-        # in a tuple, so that parameters are registered once
+        # In a tuple, torch does not see the chains as submodules, so that parameters are registered
+        # only once.
         self.chains = tuple(
             bare[number] if number in without_position else chain
             for number, chain in enumerate(chains)
@@ -221,19 +226,19 @@ class Equipment(nn.ModuleDict, Encoded):
         self.dims, self.causal, self.interleave, self.backend = dims, causal, interleave, backend
         self.token_hooks, self.attention_hooks = [], []
         self.surgery = Surgery()
-        self.arguments: dict[str, Any] = {}  # of `zoo.equip`, to repeat it
+        self.arguments: dict[str, Any] = {}  # the arguments of `zoo.equip`, which `zoo.save` writes
 
     def begin(self, forward_pass: ForwardPass, x: Tensor, positions: Tensor | None) -> Tensor:
-        """Make the tokens of a forward pass, and apply what encodings do before the first layer.
+        """Make the tokens of a forward pass, and apply encodings to the input of the first layer.
 
         Args:
-            forward_pass: Where the tokens are stored for all layers.
+            forward_pass: The pass, which stores the tokens for all layers.
             x: States [B, N, D] before the first layer.
-            positions: Positions of a text, int [1|B, N]. None: the grid of the pass, in row-major
-                order, after tokens without a position (CLS and register tokens).
+            positions: Positions of text tokens, int [1|B, N]. None: the grid of the pass in
+                row-major order, after tokens without a position (CLS and register tokens).
 
         Returns:
-            The states, to which encodings of the input were added.
+            The states with the encodings of the input [B, N, D].
         """
         tokens = self._make_tokens(forward_pass, x, positions)
         for hook in self.token_hooks:
@@ -246,14 +251,14 @@ class Equipment(nn.ModuleDict, Encoded):
         """Prepare one attention of a forward pass.
 
         Args:
-            forward_pass: The pass that `begin` was called with.
-            number: Number of the layer.
+            forward_pass: The pass for which `begin` was called.
+            number: Index of the layer.
             x: Input of the attention [B, N, D].
         """
         assert forward_pass.tokens is not None, "begin was not called"
         chain = self.chains[number]
         tokens = chain.prepare(forward_pass.tokens.replace(x=x))
-        # without this, the order of channels is nothing that a chain would see
+        # If no encoding reads channels, their order does not matter.
         reads_channels = chain.transforms_heads or chain.modifies_calls
         interleave = self.interleave if reads_channels else 0
         hooks = self.attention_hooks
@@ -271,6 +276,7 @@ class Equipment(nn.ModuleDict, Encoded):
                 return tokens
             return tokens.replace(grid_size=tokens.pos.new_tensor([[[x.shape[1]]]]))
 
+        # All tokens before the patches are special (CLS, registers) and placed at the origin.
         pos = grid(sizes, x)
         special = x.shape[1] - len(pos)
         index = torch.cat([pos.new_zeros(special, pos.shape[1]), pos])
@@ -282,14 +288,18 @@ class Equipment(nn.ModuleDict, Encoded):
 
 
 def _check_chains(chains: Sequence[Chain], causal: bool) -> None:
-    """Raise OptionError for encodings that a model of another library cannot have."""
+    """Check that a model of another library can have the encodings.
+
+    Raises:
+        OptionError: An encoding passes data between layers, or depends on the length of the text.
+    """
     for encoding in chains[0]:
         if type(encoding).after_attention is not Encoding.after_attention:
             problem = f"{encoding.name} carries data from layer to layer"
-            raise OptionError("encoding", f"{problem}, which only zoo's own models pass on")
+            raise OptionError("encoding", f"{problem}, which only zoo's own models support")
         if causal and encoding.coordinates != "index":
-            problem = f"{encoding.name} has {encoding.coordinates} coordinates, which need the "
-            problem += "length of the whole text; a causal model does not know it"
+            problem = f"{encoding.name} has {encoding.coordinates} coordinates, which depend on "
+            problem += "the length of the text; a causal model does not know it"
             raise OptionError("encoding", f"{problem}; add coordinates: index to its entry")
 
 
@@ -297,10 +307,10 @@ Hook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Surgery:
-    """Changes a model, and remembers how each change is undone.
+    """A list of changes of a model that can be undone.
 
     Args:
-        is_copy: Whether the model is a copy of the one that was changed, which alone knows how.
+        is_copy: Whether the model is a copy of the changed one. Only the original can be restored.
     """
 
     def __init__(self, is_copy: bool = False) -> None:
@@ -308,10 +318,11 @@ class Surgery:
         self._is_copy = is_copy
 
     def __reduce__(self) -> tuple[type[Surgery], tuple[bool]]:
+        # copy.deepcopy and pickle make a copy, which shares no modules with the original.
         return Surgery, (True,)
 
     def call(self, change: Callable[[], Any], *, undo: Callable[[], Any]) -> None:
-        """Make a change that `undo` takes back."""
+        """Make a change, which `undo` reverts."""
         self._undo.append(undo)
         change()
 
@@ -321,12 +332,12 @@ class Surgery:
         self._undo.append(handle.remove)
 
     def set_attribute(self, owner: object, name: str, value: object) -> None:
-        """Set an attribute that is there already."""
+        """Change an existing attribute."""
         original = getattr(owner, name)
         self.call(lambda: setattr(owner, name, value), undo=lambda: setattr(owner, name, original))
 
     def add_attribute(self, owner: object, name: str, value: object) -> None:
-        """Set an attribute of an object that hides one of its class."""
+        """Add an attribute to an object, which hides that of its class."""
         self.call(lambda: setattr(owner, name, value), undo=lambda: delattr(owner, name))
 
     def add_module(self, parent: nn.Module, name: str, module: nn.Module) -> None:
@@ -334,7 +345,7 @@ class Surgery:
         self.call(lambda: parent.add_module(name, module), undo=lambda: delattr(parent, name))
 
     def replace_module(self, root: nn.Module, path: str, module: nn.Module) -> None:
-        """Put another submodule at a dotted path."""
+        """Replace the submodule at a dotted path."""
         original = root.get_submodule(path)
         self.call(
             lambda: root.set_submodule(path, module),
@@ -357,7 +368,7 @@ class Surgery:
         self.call(clear, undo=restore)
 
     def undo(self) -> None:
-        """Take back all changes.
+        """Undo all changes, the last one first.
 
         Raises:
             OptionError: The model is a copy.

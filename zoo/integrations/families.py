@@ -1,4 +1,4 @@
-"""The model families that can be equipped, and what is known of each."""
+"""The model families that can be equipped, with the paths of their parts."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Where the parts of a model are, as dotted paths below its base model.
+    """The parts of a model, as dotted paths relative to its base model.
 
     Attributes:
         layers: The list of layers.
-        attention: The attention of a layer, below the layer.
-        rotary: The module that makes tables of cos and sin, if the model has one.
+        attention: The attention of a layer, relative to the layer.
+        rotary: The module that makes tables of cos and sin; empty if there is none.
         tables: Embeddings or parameters that are added for positions.
         causal: Whether the model has a causal mask.
         is_image: Whether it reads images.
-        empty_rotary: Whether tables of width 0 turn the rotation off, which then costs nothing.
+        empty_rotary: Whether tables of width 0 disable the rotation at no cost.
     """
 
     layers: str
@@ -29,6 +29,7 @@ class Family:
     empty_rotary: bool = False
 
 
+# The layout of Llama, which many later models of transformers share.
 LLAMA = Family(layers="layers", attention="self_attn", rotary="rotary_emb")
 
 FAMILIES: Mapping[str, Family] = {
@@ -68,7 +69,7 @@ FAMILIES: Mapping[str, Family] = {
         is_image=True,
     ),
 }
-"""The families by `config.model_type`."""
+"""The supported families by `config.model_type`."""
 
 REASONS = {
     "gemma2": "it caps its scores (attn_logit_softcapping)",
@@ -80,4 +81,4 @@ REASONS = {
     "t5": "it has cross-attention",
     "bart": "it has cross-attention",
 }
-"""Why some other model types are refused."""
+"""Reasons why other model types are not supported."""

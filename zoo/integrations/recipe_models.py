@@ -1,6 +1,6 @@
 """Models of timm and transformers in recipes: `model: {name: timm, arch: vit_small_patch16_224}`.
 
-Their positions are replaced by the encodings of the recipe, as `zoo.equip` does.
+The encodings of the recipe replace the positions of the model, as with `zoo.equip`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class TimmClassifier(nn.Module):
 
     Args:
         spec: Channels, size and classes of the images.
-        arch: The name of the model in timm, such as vit_small_patch16_224.
+        arch: Name of the model in timm, such as vit_small_patch16_224.
         encoding: Positional encodings by name, in place of the model's own.
-        patch_size: Height and width of a patch in pixels; by default that of the architecture.
-        pretrained: Start from the weights that timm downloads, else from random ones.
-        trainable: Parts of the names of weights to train beside the encodings; empty: all.
-        lora_rank: Rank of adapters of peft in the targets, which are trained too; null: none.
-        lora_targets: Names of the linear layers that get adapters.
+        patch_size: Height and width of a patch in pixels; that of the architecture by default.
+        pretrained: Start from the weights that timm downloads; otherwise from random ones.
+        trainable: Parts of the names of weights to train in addition to the encodings; empty: all.
+        lora_rank: Rank of LoRA adapters (package peft) in the targets; null: no adapters.
+        lora_targets: Names of the linear layers with adapters.
         backend: The attention backend.
 
     Raises:
@@ -61,6 +61,7 @@ class TimmClassifier(nn.Module):
             import timm
         if not timm.is_model(arch):
             raise OptionError("arch", f"timm has no model {arch!r}; timm.list_models() names them")
+        # A null patch_size is left out, because timm would take it for a value.
         sizes = {} if patch_size is None else {"patch_size": patch_size}
         try:
             self.model: Any = timm.create_model(
@@ -96,14 +97,14 @@ class TransformersLM(nn.Module):
     """A causal language model of transformers: tokens [B, N] -> logits [B, N, V].
 
     Args:
-        spec: Vocabulary and length of the texts. Let the data use the model's own tokenizer:
+        spec: Vocabulary and length of the texts. The data should use the model's own tokenizer:
             `data.tokenizer: FOLDER/tokenizer.json`.
         path: The folder of the model, with config.json and weights.
         encoding: Positional encodings by name, in place of the model's own.
-        pretrained: Start from the weights of the folder, else from random ones.
-        trainable: Parts of the names of weights to train beside the encodings; empty: all.
-        lora_rank: Rank of adapters of peft in the targets, which are trained too; null: none.
-        lora_targets: Names of the linear layers that get adapters.
+        pretrained: Start from the weights in the folder; otherwise from random ones.
+        trainable: Parts of the names of weights to train in addition to the encodings; empty: all.
+        lora_rank: Rank of LoRA adapters (package peft) in the targets; null: no adapters.
+        lora_targets: Names of the linear layers with adapters.
         backend: The attention backend.
 
     Raises:
@@ -129,7 +130,7 @@ class TransformersLM(nn.Module):
         self.model, self.vocabulary_size = _load(path, pretrained), len(spec.vocabulary)
         if self.vocabulary_size > self.model.config.vocab_size:
             problem = f"the data has {self.vocabulary_size:,} tokens, the model"
-            remedy = f"give data the tokenizer of the model: data.tokenizer={path}/tokenizer.json"
+            remedy = f"use the tokenizer of the model: data.tokenizer={path}/tokenizer.json"
             raise OptionError("path", f"{problem} {self.model.config.vocab_size:,}; {remedy}")
         adapter = find_adapter(self.model, None)
         if not adapter.causal:
@@ -149,10 +150,10 @@ class TransformersLM(nn.Module):
 
         Args:
             inputs: Tokens, int64 [B, N].
-            documents: Document numbers, int64 [B, N]: tokens attend within their document; -1 is
+            documents: Document numbers, int64 [B, N]. Tokens attend within their document; -1 is
                 padding.
-            context: None: such a model keeps its own cache; see `model.generate`.
-            last: Compute logits of this many last tokens only.
+            context: None, because such a model has its own cache; see `model.generate`.
+            last: Compute logits of only the last `last` tokens.
 
         Returns:
             Logits [B, N, V], or [B, last, V].
@@ -161,11 +162,13 @@ class TransformersLM(nn.Module):
             OptionError: There is a context.
         """
         if context is not None:
-            problem = "a model of transformers has a cache of its own"
+            problem = "a model of transformers has its own cache"
             remedy = "write cache=false, or call generate of zoo.load(RUN).model.model"
             raise OptionError("context", f"{problem}; {remedy}")
+        # Documents become a mask [B, 1, N, N] and positions that restart in each of them.
         given: dict[str, Any] = {} if last is None else {"logits_to_keep": last}
-        if inputs.is_meta and documents is None:  # transformers would look for packed texts
+        # transformers would look for packed sequences in the values of a meta tensor.
+        if inputs.is_meta and documents is None:
             documents = torch.zeros_like(inputs)
         if documents is not None:
             is_same = documents[:, :, None] == documents[:, None]
@@ -179,12 +182,12 @@ class TransformersLM(nn.Module):
 
 
 def _is_meta() -> bool:
-    """Return whether modules are built without memory, to know their shapes."""
+    """Return whether modules are built on the meta device, only to know their shapes."""
     return torch.get_default_device().type == "meta"
 
 
 def _load(path: str, pretrained: bool) -> Any:
-    """Load a causal language model from a folder; nothing is downloaded."""
+    """Load a causal language model from a folder, without any download."""
     with explain_imports():
         from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -192,6 +195,7 @@ def _load(path: str, pretrained: bool) -> Any:
     if not (folder / "config.json").is_file():
         raise OptionError("path", f"{folder} has no config.json; name the folder of a model")
     try:
+        # On the meta device only shapes are needed, so no weights are read.
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         if _is_meta() or not pretrained:
             return AutoModelForCausalLM.from_config(config)
@@ -207,7 +211,11 @@ def _load(path: str, pretrained: bool) -> Any:
 def _choose_trainable(
     model: nn.Module, parts: tuple[str, ...], lora_rank: int | None, lora_targets: tuple[str, ...]
 ) -> None:
-    """Freeze all weights but the encodings, adapters, and those that a part of a name names."""
+    """Freeze all weights except encodings, adapters, and those with one of `parts` in their name.
+
+    Without parts and adapters, all weights stay trainable.
+    """
+    # Tables of positions are frozen already, and must stay so.
     known = {name: one for name, one in model.named_parameters() if one.requires_grad}
     for part in parts:
         if not any(part in name for name in known):

@@ -1,4 +1,4 @@
-"""Vision transformers of timm: `VisionTransformer` and `Eva`."""
+"""An adapter for vision transformers of timm: `VisionTransformer` and `Eva`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ATTENTIONS = (Attention, AttentionRope, EvaAttention)
 
 
 class TimmAdapter:
-    """Equips a vision transformer of timm.
+    """The adapter of a vision transformer of timm.
 
     Args:
         model: The model.
 
     Raises:
-        OptionError: The model is of an unknown class, or does something that no encoding of zoo
-            allows for.
+        OptionError: The class of the model is unknown, or it has a feature that encodings do not
+            support.
     """
 
     causal = False
@@ -43,7 +43,7 @@ class TimmAdapter:
         self.attentions: list[Any] = [block.attn for block in self.model.blocks]
 
     def find_dims(self, length: int | tuple[int, ...] | None) -> Dims:
-        """Return the sizes of the model; by default the grid that it was trained for."""
+        """Return the sizes of the model, with its training grid as the default length."""
         first = self.attentions[0]
         return Dims(
             self.model.embed_dim,
@@ -56,15 +56,16 @@ class TimmAdapter:
         )
 
     def install(self, equipment: Equipment, surgery: Surgery) -> list[str]:
-        """Put the encodings into the model; return what was removed from it, in words."""
+        """Put the encodings into the model, and describe what was removed from it."""
         removed = []
         if self.model.pos_embed is not None:
             surgery.zero_table(self.model, "pos_embed")
             removed.append("pos_embed: set to 0 and frozen")
         if getattr(self.model, "rope", None) is not None:
             surgery.set_attribute(self.model, "rope", None)
-            removed.append("rope: taken out")
+            removed.append("rope: removed")
 
+        # Every attention calls zoo in place of its own forward.
         hooks = TimmHooks(equipment)
         surgery.hook(self.model.patch_embed, hooks.start_pass)
         surgery.hook(self.model.norm_pre, hooks.begin)
@@ -75,7 +76,7 @@ class TimmAdapter:
 
 
 class TimmHooks:
-    """Hooks that hand tokens from layer to layer.
+    """Hooks that pass tokens from layer to layer.
 
     Args:
         equipment: The encodings.
@@ -88,7 +89,7 @@ class TimmHooks:
     def start_pass(
         self, patch_embed: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Start a forward pass: called before patches are embedded."""
+        """Start a forward pass. It is called before the patch embedding."""
         images = args[0] if args else kwargs["x"]
         height, width = images.shape[-2:]
         grid_size = tuple(patch_embed.dynamic_feat_size((height, width)))
@@ -98,7 +99,7 @@ class TimmHooks:
     def begin(
         self, norm: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Make tokens and apply what encodings add to the input: called before the first norm."""
+        """Make tokens, and apply encodings to the input. It is called before the first norm."""
         return (self.equipment.begin(self.current, args[0], None),), kwargs
 
     def attend(
@@ -113,15 +114,15 @@ class TimmHooks:
         """Compute an attention of timm with encodings, in place of its `forward`.
 
         Args:
-            number: Number of the layer.
+            number: Index of the layer.
             attention: The attention.
             x: Input [B, N, D].
-            rope: None, because the model's own rotary embedding is taken out.
+            rope: None, because the model's rotary embedding is removed.
             attn_mask: Mask that broadcasts to [B, 1, N, N], bool.
             is_causal: Not supported.
 
         Raises:
-            OptionError: The mask is no bool mask, or differs by head, or is causal.
+            OptionError: The mask is not bool, differs between heads, or is causal.
         """
         layer = self.equipment.enter_layer(self.current, number, x)
         q, k, v = project_heads(attention, x)
@@ -130,6 +131,7 @@ class TimmHooks:
         heads = layer.attend(q, k, v, scale=attention.scale, mask=mask, dropout=dropout)
         out = heads.transpose(1, 2).flatten(-2)
 
+        # The rest of timm's forward: a norm and a gate of the output, if the model has them.
         out = attention.norm(out)
         if attention.gate is not None:
             out = out * attention.gate(x).sigmoid()
@@ -138,11 +140,13 @@ class TimmHooks:
 
 def project_heads(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Project the input [B, N, D] of an attention of timm to q, k and v [B, H|G, N, K]."""
+    # timm has three layouts: separate projections, a fused one, and a fused one whose biases are
+    # separate because keys have none (BEiT, EVA).
     if attention.qkv is None:
         q, k, v = (project(x) for project in (attention.q_proj, attention.k_proj, attention.v_proj))
     elif getattr(attention, "q_bias", None) is None:
         q, k, v = attention.qkv(x).chunk(3, dim=-1)
-    else:  # no bias of keys
+    else:
         bias = torch.cat([attention.q_bias, attention.k_bias, attention.v_bias])
         if attention.qkv.bias is not None:
             bias = bias + attention.qkv.bias
@@ -152,29 +156,35 @@ def project_heads(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _check_model(model: nn.Module) -> None:
-    """Raise OptionError for what an encoding of zoo would silently ignore."""
+    """Check that the model has no feature that encodings would silently ignore.
+
+    Raises:
+        OptionError: It has one, or its class is unknown.
+    """
     kind = type(model).__name__
     known = ", ".join(cls.__name__ for cls in MODELS)
     if type(model) not in MODELS:
         raise OptionError("model", f"{kind} of timm cannot be equipped; known are {known}")
-    found: Any = model  # timm's blocks and norms are no typed attributes
+    found: Any = model  # timm's attributes have no types
     for block in found.blocks:
         attention = getattr(block, "attn", None)
         if type(attention) not in ATTENTIONS:
             problem = f"blocks of {type(block).__name__} with {type(attention).__name__}"
             raise OptionError("model", f"{problem} are not supported")
     if found.patch_drop is not None and not isinstance(found.patch_drop, nn.Identity):
-        raise OptionError("model", "patch_drop_rate drops patches, whose places are then unknown")
+        raise OptionError(
+            "model", "patch_drop_rate drops patches, whose positions are unknown then"
+        )
 
 
 def _read_mask(mask: Tensor | None, is_causal: bool) -> Tensor | None:
-    """Return a mask as [1|B, 1, N, N]."""
+    """Check a mask, and return it as bool [1|B, 1, N, N]."""
     if is_causal:
         problem = "images have no order of tokens: is_causal is not supported"
         raise OptionError("is_causal", problem)
     if mask is None:
         return None
     if mask.dtype != torch.bool or (mask.ndim == 4 and mask.shape[1] != 1):
-        problem = "an equipped model takes a bool mask [N, N] or [B, 1, N, N]"
+        problem = "an equipped model accepts a bool mask [N, N] or [B, 1, N, N]"
         raise OptionError("attn_mask", problem)
     return mask.reshape(-1, 1, *mask.shape[-2:])

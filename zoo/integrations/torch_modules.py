@@ -1,4 +1,4 @@
-"""Encoders of torch itself: `nn.TransformerEncoder`, its layer, and `nn.MultiheadAttention`."""
+"""An adapter for torch: `nn.TransformerEncoder`, its layer, and `nn.MultiheadAttention`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ INPUTS = ("src", "query")
 
 
 class TorchAdapter:
-    """Equips an encoder of torch, which has no positions of its own.
+    """The adapter of an encoder of torch, which has no positions.
 
     Args:
         model: The encoder, a layer of one, or an attention.
-        causal: Whether every query sees earlier tokens and itself alone.
+        causal: Whether a query attends only to itself and earlier tokens.
 
     Raises:
-        OptionError: An attention of the model has what no encoding of zoo allows for.
+        OptionError: An attention of the model has a feature that encodings do not support.
     """
 
     interleave = 0
@@ -45,7 +45,7 @@ class TorchAdapter:
         return Dims(first.embed_dim, first.num_heads, 1, length=length, depth=len(self.attentions))
 
     def install(self, equipment: Equipment, surgery: Surgery) -> list[str]:
-        """Put the encodings into the model; return what was removed from it, in words."""
+        """Put the encodings into the model, and describe what was removed from it."""
         hooks = AttentionHooks(equipment, self.attentions[0].batch_first)
         surgery.hook(self.model, hooks.begin)
         if isinstance(self.model, nn.TransformerEncoder):
@@ -53,17 +53,17 @@ class TorchAdapter:
         for number, attention in enumerate(self.attentions):
             surgery.add_attribute(attention, "forward", partial(hooks.attend, number, attention))
             if attention is not self.model:
-                # a hook turns off the fused kernel of a layer, which knows no encoding
+                # With a hook, the layer does not use its fused kernel, which ignores `forward`.
                 surgery.hook(attention, _pass_on)
         return ["the fused inference kernel of torch: not used"]
 
 
 class AttentionHooks:
-    """Hooks that hand tokens from layer to layer, and the attention of each.
+    """Hooks that pass tokens from layer to layer, and the attention of each layer.
 
     Args:
         equipment: The encodings.
-        batch_first: Whether states are [B, N, D] rather than [N, B, D].
+        batch_first: Whether states are [B, N, D] instead of [N, B, D].
     """
 
     def __init__(self, equipment: Equipment, batch_first: bool) -> None:
@@ -73,17 +73,17 @@ class AttentionHooks:
     def begin(
         self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Make tokens and apply what encodings add to the input: called before the model."""
+        """Make tokens, and apply encodings to the input. It is called before the model."""
         name = next((one for one in INPUTS if one in kwargs), "")
         states = kwargs[name] if name else args[0]
         if states.is_nested:
-            raise OptionError("src", "an equipped encoder takes padded tensors, no nested ones")
+            raise OptionError("src", "an equipped encoder accepts padded tensors, not nested ones")
 
         x = self._put_batch_first(states)
         self.current = ForwardPass()
         x = self.equipment.begin(self.current, x, torch.arange(x.shape[1], device=x.device)[None])
         x = self._restore(x, states.dim())
-        # query, key and value of an attention alone are one tensor
+        # For a single attention, query, key and value are the same tensor: replace all three.
         args = tuple(x if one is states else one for one in args)
         return args, {key: x if one is states else one for key, one in kwargs.items()}
 
@@ -103,23 +103,23 @@ class AttentionHooks:
         """Compute an attention with encodings, in place of its `forward`.
 
         Args:
-            number: Number of the layer.
+            number: Index of the layer.
             attention: The attention.
             query: Input [B, N, D], or [N, B, D] if not `batch_first`, or [N, D].
             key: The same tensor.
             value: The same tensor.
-            key_padding_mask: True, or -inf, for keys to ignore: [B, N] or [N].
-            need_weights: Whether to return attention weights, as they are before dropout.
-            attn_mask: True, or -inf, for pairs to ignore: [N, N] or [B H, N, N].
+            key_padding_mask: True or -inf for keys to ignore, [B, N] or [N].
+            need_weights: Whether to return attention weights before dropout.
+            attn_mask: True or -inf for pairs to ignore, [N, N] or [B H, N, N].
             average_attn_weights: Whether to average weights over heads.
-            is_causal: A hint that `attn_mask` is causal, which is not needed here.
+            is_causal: A hint that `attn_mask` is causal, which is ignored.
 
         Raises:
-            OptionError: Keys are not the queries, or a mask adds other numbers than 0 and -inf,
-                or differs by head.
+            OptionError: Keys are not the queries, a mask adds numbers other than 0 and -inf, or
+                differs between heads.
         """
         if key is not query or value is not query:
-            problem = "an equipped attention is self-attention: query, key and value are one tensor"
+            problem = "an equipped attention is self-attention: pass one tensor as all three"
             raise OptionError("key", problem)
         x = self._put_batch_first(query)
         layer = self.equipment.enter_layer(self.current, number, x)
@@ -129,6 +129,7 @@ class AttentionHooks:
         )
         mask = _merge_masks(q, attn_mask, key_padding_mask)
         dropout = attention.dropout if attention.training else 0.0
+        # Weights need a described call; otherwise the fast path may apply.
         weights = None
         if need_weights:
             call = layer.describe(q, k, v, scale=None, mask=mask, dropout=dropout)
@@ -154,7 +155,7 @@ class AttentionHooks:
 
 
 def _pass_on(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Do nothing; that it is there turns off the fused kernel of a layer."""
+    """Do nothing. A hook by itself disables the fused kernel of a layer."""
 
 
 def _find_attentions(model: nn.Module) -> list[nn.MultiheadAttention]:
@@ -170,7 +171,11 @@ def _find_attentions(model: nn.Module) -> list[nn.MultiheadAttention]:
 
 
 def _check_attention(attention: nn.MultiheadAttention) -> None:
-    """Raise OptionError for what an encoding of zoo would silently ignore."""
+    """Check that an attention has no feature that encodings would silently ignore.
+
+    Raises:
+        OptionError: It has one.
+    """
     if attention.bias_k is not None or attention.add_zero_attn:
         raise OptionError("model", "add_bias_kv and add_zero_attn add keys without a position")
     if attention.in_proj_weight is None:
@@ -180,11 +185,12 @@ def _check_attention(attention: nn.MultiheadAttention) -> None:
 def _merge_masks(
     q: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None
 ) -> Tensor | None:
-    """Merge masks of torch to one, True where a query may attend to a key: [1|B, 1, N, N]."""
+    """Merge masks of torch into one, True where a query may attend to a key, [1|B, 1, N, N]."""
     batch, heads, count, _ = q.shape
     visible = None
     if attn_mask is not None:
         visible = _read_mask(attn_mask, "attn_mask").reshape(-1, 1, count, count)
+        # [B H, N, N] has a mask per head, which must be the same for all.
         if len(visible) != 1:
             by_head = visible.view(batch, heads, count, count)
             if not (by_head == by_head[:, :1]).all():
@@ -198,10 +204,10 @@ def _merge_masks(
 
 
 def _read_mask(mask: Tensor, name: str) -> Tensor:
-    """Return where a mask of torch, bool or added to scores, lets a query attend to a key."""
+    """Convert a mask of torch, bool or additive, to True where a query may attend to a key."""
     if mask.dtype == torch.bool:
         return ~mask
     if not ((mask == 0) | mask.isneginf()).all():
-        problem = "an equipped attention takes masks of 0 and -inf; biases are for encodings"
+        problem = "an equipped attention accepts masks of 0 and -inf, not other biases"
         raise OptionError(name, problem)
     return mask == 0

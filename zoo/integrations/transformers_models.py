@@ -1,9 +1,9 @@
-"""Models of Hugging Face transformers: where their layers, caches and own positions are.
+"""An adapter for models of Hugging Face transformers: their layers, caches and positions.
 
-The attention of every supported model goes through transformers' AttentionInterface. An equipped
-model uses the implementation "zoo"; hooks on its layers hand tokens and states to it. What
-encodings remember of cached tokens lives in the layers of the cache itself, so that whatever
-reorders, repeats, selects or crops the cache does the same to them.
+The attention of every supported model uses transformers' AttentionInterface. An equipped model
+selects the implementation "zoo", and hooks on its layers pass tokens and states to it. The tokens
+of cached keys are stored in the layers of the cache, so that every operation that reorders,
+repeats, selects or crops the cache also applies to them.
 """
 
 from __future__ import annotations
@@ -34,42 +34,45 @@ PASS = "zoo_pass"  # the keyword argument that hands a ForwardPass to layers
 
 
 class NoRotary(nn.Module):
-    """Tables of cos and sin that turn nothing, in place of a model's own.
+    """A rotary embedding that rotates nothing, in place of a model's own.
 
     Args:
-        original: The module that it replaces.
-        width: Channels of the tables, 0 where the model then rotates nothing.
+        original: The replaced module.
+        width: Number of channels of the tables; 0 if the model then skips its rotation.
     """
 
     def __init__(self, original: nn.Module, width: int) -> None:
         super().__init__()
-        self._original = (original,)  # in a tuple: it is no part of the model any more
+        self._original = (original,)  # in a tuple, so that it is no submodule
         self.width = width
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Return cos [1, N, width] of ones and sin of zeros for states x [B, N, D]."""
+        """Return ones as cos and zeros as sin, [1, N, width], for states x [B, N, D]."""
         cos = x.new_ones(1, x.shape[1], self.width)
         return cos, torch.zeros_like(cos)
 
 
 class NoPatchRotary(NoRotary):
-    """The same for images, whose tables [patches, width] leave out special tokens: no patch."""
+    """A rotary embedding that rotates no patches of images.
+
+    Tables of images [patches, width] apply to the last tokens; empty ones apply to none.
+    """
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Return cos and sin [0, width] for images x [B, C, height, width]."""
+        """Return empty cos and sin [0, width] for images x [B, C, height, width]."""
         cos = x.new_ones(0, self.width)
         return cos, torch.zeros_like(cos)
 
 
 class TransformersAdapter:
-    """Equips a model of transformers.
+    """The adapter of a model of transformers.
 
     Args:
         model: The model.
 
     Raises:
-        OptionError: The model is of an unknown family, or does something that no encoding of zoo
-            allows for.
+        OptionError: The family of the model is unknown, or it has a feature that encodings do not
+            support.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -81,12 +84,12 @@ class TransformersAdapter:
 
     @property
     def causal(self) -> bool:
-        """Whether the model has a causal mask."""
+        """True if the model has a causal mask."""
         return self.family.causal
 
     @property
     def interleave(self) -> int:
-        """How many channels of a head the model rotates as halves."""
+        """Number of channels of a head that the model rotates as halves."""
         if not self.own_ropes:
             return 0
         fraction = self.own_ropes[0].get("rotary_fraction", 1.0)
@@ -94,14 +97,14 @@ class TransformersAdapter:
 
     @property
     def without_position(self) -> tuple[int, ...]:
-        """Numbers of layers that have no positions in the model itself."""
+        """Indices of the layers that have no positions in the original model (NoPE layers)."""
         used = getattr(self.config, "no_rope_layers", None)
         if self.config.model_type != "smollm3" or used is None:
             return ()
         return tuple(number for number, has_rope in enumerate(used) if not has_rope)
 
     def find_dims(self, length: int | tuple[int, ...] | None) -> Dims:
-        """Return the sizes of the model; by default the length that it was trained for."""
+        """Return the sizes of the model, with its training length as the default length."""
         config = self.config
         if self.family.is_image:
             side = config.image_size // config.patch_size
@@ -120,19 +123,20 @@ class TransformersAdapter:
 
     @property
     def own_ropes(self) -> tuple[Mapping[str, Any], ...]:
-        """The options of `rope`, for each layer, that make it the model's own.
+        """For each layer, the options of `rope` that equal the model's own rotation.
 
         Raises:
-            OptionError: The model scales its frequencies as zoo's `rope` does not.
+            OptionError: The model scales its frequencies in a way that `rope` does not support.
         """
         if self.family.is_image or not self.family.rotary:
             return ()
+        # Types of layers may have separate parameters, {layer type: parameters}.
         found = self.config.rope_parameters
         kinds = getattr(self.config, "layer_types", None) or [""] * len(self.layers)
         return tuple(_translate_rope(found.get(kind, found), self.config) for kind in kinds)
 
     def install(self, equipment: Equipment, surgery: Surgery) -> list[str]:
-        """Put the encodings into the model; return what was removed from it, in words."""
+        """Put the encodings into the model, and describe what was removed from it."""
         removed = self._remove_positions(surgery)
         AttentionInterface.register(IMPLEMENTATION, attend_equipped)
         AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
@@ -148,7 +152,7 @@ class TransformersAdapter:
         return removed
 
     def _replace_config(self, surgery: Surgery) -> None:
-        """Choose the implementation in a copy of the configuration, which others may share."""
+        """Select the implementation in a copy of the configuration, which models may share."""
         config = copy(self.config)
         config._attn_implementation = IMPLEMENTATION
         for module in self.model.modules():
@@ -156,7 +160,7 @@ class TransformersAdapter:
                 surgery.set_attribute(module, "config", config)
 
     def _rotary_width(self) -> int:
-        """Return how many channels of a head the model's own tables are for."""
+        """Return the number of channels of a head that the model's own tables rotate."""
         return self.interleave or _head_dim(self.config)
 
     def _remove_positions(self, surgery: Surgery) -> list[str]:
@@ -174,15 +178,16 @@ class TransformersAdapter:
 
 
 class PassHooks:
-    """Hooks that hand tokens from layer to layer.
+    """Hooks that pass tokens from layer to layer.
 
     Args:
         equipment: The encodings.
-        family: Where the parts of the model are.
+        family: The paths of the model's parts.
         config: The model's configuration.
     """
 
     def __init__(self, equipment: Equipment, family: Family, config: Any) -> None:
+        # In a tuple, as in other places that must not register the module again.
         self._equipment = (equipment,)
         self.family, self.patch_size = family, getattr(config, "patch_size", None)
         self.current = ForwardPass()
@@ -190,7 +195,8 @@ class PassHooks:
     def start_pass(
         self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Start a forward pass: called before the base model."""
+        """Start a forward pass. It is called before the base model."""
+        # Layers receive the pass as a keyword argument, so that checkpointing recomputes with it.
         self.current = ForwardPass()
         if self.family.is_image:
             pixels = args[0] if args else kwargs["pixel_values"]
@@ -201,7 +207,7 @@ class PassHooks:
     def begin(
         self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Make tokens and apply what encodings add to the input: called before the first layer."""
+        """Make tokens, and apply encodings to the input. It is called before the first layer."""
         x = args[0] if args else kwargs["hidden_states"]
         positions = None
         if not self.family.is_image:
@@ -217,11 +223,12 @@ class PassHooks:
     def enter_layer(
         self, number: int, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Prepare an attention: called before it, with its input and cache."""
+        """Prepare an attention. It is called before the attention, with its input and cache."""
         x = args[0] if args else kwargs["hidden_states"]
         (equipment,) = self._equipment
         layer = equipment.enter_layer(self._find_pass(kwargs), number, x)
-        vars(attention)["zoo_layer"] = layer  # nn.Module's own way is slow
+        # Setting an attribute of an nn.Module is slow.
+        vars(attention)["zoo_layer"] = layer
         for name in CACHE_NAMES:
             if kwargs.get(name) is not None:
                 kwargs = {**kwargs, name: CacheView(kwargs[name], layer)}
@@ -243,12 +250,13 @@ def attend_equipped(
     output_attentions: bool | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute the attention of an equipped model, as transformers' AttentionInterface asks.
+    """Compute the attention of an equipped model, for transformers' AttentionInterface.
 
     Returns:
-        The output [B, N, H, V], and the weights [B, H, N, M] where they are asked for.
+        The output [B, N, H, V], and the weights [B, H, N, M] if they were requested.
     """
     layer = module.zoo_layer
+    # An additive mask has the smallest number of its dtype at hidden pairs.
     mask = attention_mask
     if mask is not None and mask.dtype != torch.bool:
         mask = mask > torch.finfo(mask.dtype).min / 2
@@ -264,9 +272,9 @@ def attend_equipped(
 def _leave_out_rotation(attention: nn.Module) -> Callable[..., Any]:
     """Return the forward of an attention without its call of the model's own rotation.
 
-    The tables turn nothing already; this is the time that multiplying by them takes. The function
-    is the same but for what one global name of its module stands for.
+    The tables rotate nothing anyway; this saves the time of the multiplication.
     """
+    # The same code with other globals, in which the name of the rotation stands for the identity.
     forward = inspect.unwrap(type(attention).forward)
     names = {**forward.__globals__, ROTATION: _keep_heads}
     changed = FunctionType(
@@ -277,7 +285,7 @@ def _leave_out_rotation(attention: nn.Module) -> Callable[..., Any]:
 
 
 def _keep_heads(q: Tensor, k: Tensor, *tables: Any, **options: Any) -> tuple[Tensor, Tensor]:
-    """Return queries and keys as they are."""
+    """Return queries and keys unchanged."""
     return q, k
 
 
@@ -291,14 +299,18 @@ def _find_family(config: Any) -> Family:
 
 
 def _find_base(model: PreTrainedModel, family: Family) -> nn.Module:
-    """Find the module below which the paths of a family lie: the model itself, or its base."""
+    """Return the module to which the paths of a family are relative: the model or its base."""
     root = family.layers.partition(".")[0]
     names = dict(model.named_children())
     return model if root in names else model.base_model
 
 
 def _check_config(config: Any) -> None:
-    """Raise OptionError for what an encoding of zoo would silently ignore."""
+    """Check that a configuration has no feature that encodings would silently ignore.
+
+    Raises:
+        OptionError: It has one.
+    """
     for name in ("attn_logit_softcapping", "add_cross_attention", "is_encoder_decoder"):
         if getattr(config, name, None):
             raise OptionError("model", f"config.{name} is {getattr(config, name)}: not supported")
@@ -313,7 +325,7 @@ def _head_dim(config: Any) -> int:
 
 
 def _translate_rope(found: Mapping[str, Any], config: Any) -> dict[str, Any]:
-    """Translate `rope_parameters` of a configuration to options of `rope`."""
+    """Translate `rope_parameters` of a configuration to the options of `rope`."""
     options: dict[str, Any] = {"base": float(found["rope_theta"])}
     fraction = found.get("partial_rotary_factor") or getattr(config, "partial_rotary_factor", None)
     if fraction not in (None, 1.0):
@@ -323,7 +335,7 @@ def _translate_rope(found: Mapping[str, Any], config: Any) -> dict[str, Any]:
     translate = SCALINGS.get(found.get("rope_type", "default"))
     if translate is None:
         problem = f"the model scales its rotary frequencies by {found['rope_type']}"
-        raise OptionError("encoding", f"{problem}, which rope does not know; give it a base")
+        raise OptionError("encoding", f"{problem}, which rope does not support; set its base")
     if scaling := translate(found, config):
         options["scaling"] = scaling
     return options
@@ -332,7 +344,7 @@ def _translate_rope(found: Mapping[str, Any], config: Any) -> dict[str, Any]:
 def _translate_llama3(found: Mapping[str, Any], config: Any) -> dict[str, Any]:
     if (found["low_freq_factor"], found["high_freq_factor"]) != (1.0, 4.0):
         problem = "llama3 scaling with other frequency factors than 1 and 4"
-        raise OptionError("encoding", f"{problem} is not what rope computes; give it a base")
+        raise OptionError("encoding", f"{problem} is not supported by rope; set its base")
     original = found["original_max_position_embeddings"]
     return {"rule": "llama3", "factor": float(found["factor"]), "original": int(original)}
 
@@ -352,7 +364,7 @@ SCALINGS: Mapping[str, Callable[[Mapping[str, Any], Any], dict[str, Any]]] = {
 
 @cache
 def add_token_memory(kind: type[Any]) -> type[Any]:
-    """Derive from the class of a layer of a cache one that remembers the tokens of its keys."""
+    """Return a subclass of a cache layer that also stores the tokens of its keys."""
 
     class EquippedLayer(kind):  # type: ignore[misc]
         zoo_tokens: Tokens | None
@@ -387,16 +399,16 @@ def add_token_memory(kind: type[Any]) -> type[Any]:
 
 
 def _repeat(values: Tensor, repeats: int) -> Tensor:
-    """Repeat each sample of [1|B, ..]; a batch of 1 stands for all."""
+    """Repeat each sample of [1|B, ..]; a batch of 1 stands for all samples."""
     return values if len(values) == 1 else values.repeat_interleave(repeats, dim=0)
 
 
 class CacheView:
-    """A cache as one attention of an equipped model sees it: keys are transformed before storage.
+    """A view of a cache that transforms keys before it stores them, for one attention.
 
     Args:
         cache: The cache of transformers.
-        layer: The attention, whose `keys` are set by `update`.
+        layer: The attention; `update` sets its `keys`.
     """
 
     def __init__(self, cache: Any, layer: Layer) -> None:
@@ -409,7 +421,9 @@ class CacheView:
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Store keys and values [B, G, N, ..] of new tokens, and return those of all tokens."""
+        # The length of a cache is a tensor, and reading it may wait for a GPU: only where needed.
         layer, layers = self._layer, self._cache.layers
+        # transformers makes the layers of a cache when they are first used.
         is_adopted = layer_idx < len(layers) and "zoo_tokens" in vars(layers[layer_idx])
         reads_keys = layer.chain.modifies_calls or layer.chain.key_updaters or layer.hooks
         seen: int | Tensor = 0
@@ -425,12 +439,13 @@ class CacheView:
             k, v = k[:, :, :count], v[:, :, :count]
         if reads_keys:
             self._remember(store, seen, k)
-        else:  # the keys are final, and nothing asks where they are
+        # Keys are final and no encoding reads their tokens: only their number matters.
+        else:
             layer.keys = layer.tokens.replace(x=k[:1, 0, :, :0])
         return k.to(key_states.dtype), v
 
     def _remember(self, store: Any, seen: int | Tensor, k: Tensor) -> None:
-        """Join the new tokens to those of earlier keys, and keep them for later ones."""
+        """Join the new tokens to those of earlier keys, and store them for later calls."""
         layer = self._layer
         tokens = layer.tokens.drop_states()
         if store.zoo_tokens is not None and int(seen):
@@ -439,14 +454,15 @@ class CacheView:
         layer.keys = store.zoo_tokens = tokens = tokens.last(k.shape[2])
         if layer.chain.key_updaters:
             self._update_keys(store, k, tokens)
+        # A sliding cache has dropped its first keys: drop their tokens too.
         if store.is_sliding:
             store.zoo_tokens = tokens.last(store.keys.shape[2])
 
     def _update_keys(self, store: Any, k: Tensor, tokens: Tokens) -> None:
-        """Change the keys that the cache keeps for later tokens, by what these tokens say."""
+        """Update the keys in the cache with the data of the new tokens."""
         if store.is_sliding:
             names = ", ".join(self._layer.chain.key_updaters)
-            problem = f"{names} changes cached keys, which a sliding window would have forgotten"
+            problem = f"{names} updates cached keys, some of which a sliding window has dropped"
             raise OptionError("encoding", problem)
         k, store.zoo_tokens = self._layer.chain.update_cached_keys(k, tokens)
         if isinstance(store, StaticLayer):
@@ -456,7 +472,11 @@ class CacheView:
 
 
 def _adopt(store: Any, seen: int | Tensor) -> None:
-    """Let a layer of a cache remember tokens; raise OptionError if it cannot."""
+    """Change a cache layer into one that stores tokens.
+
+    Raises:
+        OptionError: Its class is not supported, or it already contains keys.
+    """
     if isinstance(store, StaticSlidingWindowLayer) or not isinstance(
         store, DynamicLayer | StaticLayer
     ):
@@ -465,6 +485,7 @@ def _adopt(store: Any, seen: int | Tensor) -> None:
     if int(seen):
         problem = "this cache was filled by a model with other positions"
         raise OptionError("cache", f"{problem}; start from an empty cache")
+    # Changing the class of the instance keeps its keys and works for every kind of cache.
     kind: Any = type(store)
     store.__class__ = add_token_memory(kind)
     store.zoo_tokens = None

@@ -1,4 +1,4 @@
-"""Laws that every encoding keeps: properties to verify, selected by the facts it declares."""
+"""Laws that every encoding obeys: properties to verify, selected by its declared facts."""
 
 from zoo.laws import backends, causality, equivariance, gradients
 from zoo.laws.case import Case
@@ -6,6 +6,7 @@ from zoo.laws.law import Law, LawBroken, Recorder
 
 __all__ = ["LAWS", "Case", "Law", "LawBroken", "Recorder"]
 
+# The order of the modules and of the laws in them numbers the laws.
 _THEMES = (gradients, backends, causality, equivariance)
 
 LAWS: tuple[Law, ...] = tuple(

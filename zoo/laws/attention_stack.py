@@ -1,6 +1,6 @@
-"""Two attention layers with residuals, as in a transformer: the model that most laws check.
+"""A stack of attention layers with residuals, the model on which most laws are checked.
 
-It exercises every hook of an encoding, and caches and memories of more than one layer.
+It calls every hook of an encoding, and its caches and memories have more than one layer.
 """
 
 from __future__ import annotations
@@ -18,12 +18,22 @@ from zoo.laws.law import require
 
 
 class AttentionStack(nn.Module):
-    """Attention layers with residuals; encodings that declare it are shared between layers."""
+    """Attention layers with residuals, in float64 and evaluation mode.
+
+    Encodings that declare `shared` are shared between layers.
+
+    Args:
+        case: The encodings.
+        causal: Whether attention has a causal mask.
+        layers: Number of layers.
+        window: Number of tokens in the sliding window, or None.
+    """
 
     def __init__(
         self, case: Case, *, causal: bool, layers: int = 2, window: int | None = None
     ) -> None:
         super().__init__()
+        # Each layer has its own encodings, except those that layers share.
         chains = [Chain.of(case.build(layer)) for layer in range(layers)]
         for chain in chains[1:]:
             for name, link in chains[0].named_children():
@@ -48,8 +58,9 @@ class AttentionStack(nn.Module):
         return self.run(self.tokens(x, pos, has_position, document), context)
 
     def run(self, tokens: Tokens, context: Context | None = None) -> Tensor:
-        """Return the output [B, N, D] of tokens."""
+        """Compute the output [B, N, D] of tokens."""
         tokens = self.first.embed(tokens)
+        # As in a transformer block, without norms and MLP: x = x + attention(x).
         for layer, chain in zip(self.layers, self.chains, strict=True):
             assert isinstance(chain, Chain)
             after, extra = layer(tokens, chain, context or Context())
@@ -67,7 +78,8 @@ class AttentionStack(nn.Module):
     def tokens(
         self, x: Tensor, pos: Tensor, has_position: Tensor | None, document: Tensor | None
     ) -> Tokens:
-        """Return tokens as a language model makes them if causal, else as an image model does."""
+        """Make tokens as a language model does if causal, or as an image model otherwise."""
+        # A meta tensor has no values to compare; the shortcut is then not declared.
         ordered = self.causal and pos.shape[-1] == 1
         tokens = Tokens.at(x, pos, has_position, document, ordered=ordered)
         even = document is None and not pos.is_meta and bool((tokens.pos.diff(dim=1) == 1).all())
@@ -81,22 +93,23 @@ class AttentionStack(nn.Module):
         document: Tensor | None = None,
         query_index: Tensor | None = None,
     ) -> AttentionCall:
-        """Return the attention call of the first layer, for all queries or for chosen ones."""
+        """Describe the attention of the first layer, for all queries or for chosen ones."""
         tokens = self.first.embed(self.tokens(x, pos, has_position, document))
         layer = self.layers[0]
         assert isinstance(layer, SelfAttention)
         return layer.describe(tokens, self.first, Context(), query_index)[1]
 
     def supports_fused(self, x: Tensor, pos: Tensor) -> bool:
-        """Return True if PyTorch's fused kernels can compute the call."""
+        """Return whether PyTorch's fused kernels can compute the attention."""
         call = self.call(x, pos)
         return all(getattr(call, field) is None for field in FULL_ROW_FIELDS)
 
     def results(self, x: Tensor, *where: Tensor | None, backend: str = "auto") -> dict[str, Tensor]:
-        """Return the output, and its gradients with respect to x and all parameters."""
+        """Compute the output, and its gradients with respect to x and all parameters."""
         for layer in self.layers:
             assert isinstance(layer, SelfAttention)
             layer.backend = backend
+        # Distinct weights of outputs, so that no gradients cancel.
         out = self(x, *where)
         weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
 
@@ -113,14 +126,18 @@ class AttentionStack(nn.Module):
     def in_parts(
         self, context: Context, x: Tensor, pos: Tensor, *counts: int, document: Tensor | None = None
     ) -> Tensor:
-        """Return the output of tokens fed `counts` at a time, with a cache or memory between."""
+        """Compute the output of tokens in calls of `counts` tokens that share a context."""
         documents = [None] * len(counts) if document is None else document.split(counts, dim=1)
         parts = zip(x.split(counts, dim=1), pos.split(counts), documents, strict=True)
         outputs = [self(part, at, document=ids, context=context) for part, at, ids in parts]
         return torch.cat(outputs, dim=1)
 
     def require_finite(self) -> None:
-        """Raise LawBroken if a gradient is infinite or not a number."""
+        """Check that all gradients are finite.
+
+        Raises:
+            LawBroken: A gradient is infinite or NaN.
+        """
         for name, parameter in self.named_parameters():
             finite = parameter.grad is None or parameter.grad.isfinite().all()
             require(finite, f"the gradient of {name} is not finite")
@@ -128,7 +145,7 @@ class AttentionStack(nn.Module):
 
 @torch.no_grad()
 def perturb(modules: nn.Module) -> None:
-    """Move parameters that are zero at first, so that they hide nothing."""
+    """Draw random values for parameters that start at zero, which would hide faults."""
     for parameter in modules.parameters():
         if not parameter.any():
             parameter.normal_(std=0.5)

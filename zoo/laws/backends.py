@@ -1,4 +1,4 @@
-"""Laws that bind every backend and precision: equal results, and weights between 0 and 1."""
+"""Laws about backends and precisions: equal results, and attention weights from 0 to 1."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from zoo.laws.attention_stack import AttentionStack, perturb
 from zoo.laws.case import TOKENS, Case, packed_documents, position_mask
 from zoo.laws.law import ROUNDING, LawBroken, Recorder, exempt_full_sequence, law, require
 
-BFLOAT16_ERROR = 0.06  # what bfloat16 may do to a state of order one in two layers
+# Largest error of bfloat16 in states of order one after two layers.
+BFLOAT16_ERROR = 0.06
 
-# batch, then the size of the line or grid: of the example, then of what is compared
+# For each number of axes: batch size and grid of the example to capture, and of those to compare.
 EXPORT_SIZES = {
     1: ((2, 12), (1, 5), (3, 40), (3, 300)),
     2: ((2, 3, 4), (1, 4, 4), (3, 5, 2), (2, 9, 12)),
@@ -34,11 +35,12 @@ EXPORT_SIZES = {
 }
 
 
-@law("Far from the start, autocast to bfloat16 stays close: angles and sums keep float32.")
+@law("Under autocast to bfloat16, outputs far from the start stay close to those of float32.")
 def bfloat16_stays_close(case: Case, recorder: Recorder) -> None:
     stack = AttentionStack(case, causal=case.facts.causal_only).float()
     x = case.states().float()
-    far = 5000 if case.axes == 1 else 100  # an angle or a sum in bfloat16 would be off by over 1
+    # An angle or a sum that is rounded to bfloat16 would be off by more than 1 at this position.
+    far = 5000 if case.axes == 1 else 100
     pos = (case.positions() + far).float()
     exact = stack(x, pos)
     with torch.autocast("cpu", torch.bfloat16):
@@ -54,16 +56,17 @@ def weights_may_be_bfloat16(case: Case, recorder: Recorder) -> None:
     stack, x = AttentionStack(case, causal=case.facts.causal_only), case.states()
     try:
         out = stack.bfloat16()(x.bfloat16(), case.positions().float())
-    except RuntimeError as error:  # as of a norm that meets another dtype
+    # For example a norm that receives another dtype than that of its weight.
+    except RuntimeError as error:
         raise LawBroken(f"with parameters in bfloat16: {error}") from error
     out.float().square().sum().backward()
-    dtype = f"the output is {out.dtype}, where parameters and states are bfloat16"
+    dtype = f"the output is {out.dtype} for parameters and states in bfloat16"
     require(out.dtype == torch.bfloat16, dtype)
-    require(out.isfinite().all(), "the output is not finite where parameters are bfloat16")
+    require(out.isfinite().all(), "the output is not finite for parameters in bfloat16")
     stack.require_finite()
 
 
-@law("Attention weights are not negative, zero for invisible keys, and add up to at most 1.")
+@law("Attention weights are nonnegative, zero for hidden keys, and sum to at most 1.")
 def weights_are_shares_of_what_is_visible(case: Case, recorder: Recorder) -> None:
     for causal in case.causal_modes:
         for where in ((), (position_mask(), packed_documents())):
@@ -73,12 +76,12 @@ def weights_are_shares_of_what_is_visible(case: Case, recorder: Recorder) -> Non
             least = float(shares.min())
             require(least >= 0, f"an attention weight is {least:.1e}, less than zero")
             hidden = shares.masked_select(~attention_mask(call))
-            require((hidden == 0).all(), "a key that its query may not see has a weight")
+            require((hidden == 0).all(), "a hidden key has a weight")
             most = float(shares.sum(-1).max())
-            require(most <= 1 + ROUNDING, f"the weights of a query add up to {most:.9g}, over 1")
+            require(most <= 1 + ROUNDING, f"the weights of a query sum to {most:.9g}, over 1")
 
 
-@law("A query that sees no key has output zero and finite gradients.")
+@law("A query without visible keys has output zero and finite gradients.")
 def a_masked_row_gives_nothing(case: Case, recorder: Recorder) -> None:
     padding = packed_documents()[0] < 0
     for causal in case.causal_modes:
@@ -86,10 +89,11 @@ def a_masked_row_gives_nothing(case: Case, recorder: Recorder) -> None:
             stack = AttentionStack(case, causal=causal, layers=1)
             call = stack.call(case.states(), case.positions(), None, packed_documents())
             out, _ = attend(call, backend)
+            # An encoding may add to the output by the weights, for example a remainder.
             rest = torch.zeros_like(out)
             if call.extra_output is not None:
                 rest = call.extra_output(weights(call), call.full_span)
-            what = "the output of a query that sees no key"
+            what = "the output of a query without visible keys"
             recorder.require_close(out[:, :, padding], rest[:, :, padding], what)
             out.square().sum().backward()
             stack.require_finite()
@@ -130,9 +134,8 @@ def reference_and_chunks_agree(case: Case, recorder: Recorder) -> None:
         stack, x = AttentionStack(case, causal=causal), case.states().requires_grad_()
         for where in ((case.positions(),), (case.positions(), position_mask(), packed_documents())):
             exact = stack.results(x, *where, backend="reference")
-            with patch.multiple(
-                chunked, MIN_ROWS=5, CHUNK_BYTES={"cpu": 0}
-            ):  # so that there are several
+            # These bounds divide the queries into several chunks.
+            with patch.multiple(chunked, MIN_ROWS=5, CHUNK_BYTES={"cpu": 0}):
                 parts = stack.results(x, *where, backend="chunked")
             _require_equal(recorder, exact, parts, "in chunks, against the whole")
 
@@ -146,7 +149,7 @@ def reference_and_flex_agree(case: Case, recorder: Recorder) -> None:
         call = stack.call(x, case.positions(), *where)
         if stack.supports_fused(x, case.positions()):
             exact = attend(call, "reference")[0]
-            # on a CPU it would trace each call to run it eagerly
+            # On a CPU flex_attention would trace each call, only to run it eagerly.
             with patch.object(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True):
                 fused = attend(call, "flex")[0]
             recorder.require_close(fused, exact, "the output by flex, against the reference")
@@ -155,7 +158,7 @@ def reference_and_flex_agree(case: Case, recorder: Recorder) -> None:
 
 
 @law(
-    "For consecutive positions, differences of sequence indices equal differences of positions.",
+    "The shortcut for consecutive positions gives the same output and gradients.",
     exempt_full_sequence,
 )
 def index_differences_are_offsets(case: Case, recorder: Recorder) -> None:
@@ -166,7 +169,7 @@ def index_differences_are_offsets(case: Case, recorder: Recorder) -> None:
     _require_equal(recorder, general, consecutive, "of tokens known to be consecutive")
 
 
-@law("A compiler captures it as one graph, which gives the same output and gradients.")
+@law("torch.compile captures the encoding as one graph with the same output and gradients.")
 def a_compiler_captures_it(case: Case, recorder: Recorder, backend: str = "aot_eager") -> None:
     torch._dynamo.reset()
     layer = Attention(case.dims, case.build(), causal=case.facts.causal_only).double()
@@ -185,7 +188,7 @@ def a_compiler_captures_it(case: Case, recorder: Recorder, backend: str = "aot_e
     switched_off = "no graph is captured; is the compiler switched off (TORCHDYNAMO_DISABLE)?"
     require(bool(graphs), switched_off)
     for actual, expected in zip(compiled, eager, strict=True):
-        recorder.require_close(actual, expected, "the output and gradients of what was compiled")
+        recorder.require_close(actual, expected, "the output and gradients after compilation")
 
 
 def _output_and_gradients(
@@ -203,7 +206,7 @@ def _output_and_gradients(
 
 
 class _OnGrid(nn.Module):
-    """An attention stack that makes tokens of states on a grid, as models make them."""
+    """An attention stack that makes tokens of states on a grid, as models do."""
 
     def __init__(self, stack: AttentionStack) -> None:
         super().__init__()
@@ -214,7 +217,8 @@ class _OnGrid(nn.Module):
         x, sizes = states.flatten(1, -2), states.shape[1:-1]
         ordered = self.stack.causal
         tokens = Tokens.at(x, grid(sizes, x), ordered=ordered).replace(consecutive=ordered)
-        if not ordered:  # a text that goes on has no size
+        # The length of a sequence is unknown to a causal model.
+        if not ordered:
             tokens = tokens.replace(grid_size=grid_shape(sizes, x))
         return self.stack.run(tokens)
 
@@ -224,31 +228,37 @@ def _exempt_not_exported(case: Case) -> str:
 
 
 @law(
-    "torch.export captures it once for any batch size and any length or resolution.",
+    "torch.export captures the encoding once for all batch sizes and all lengths or resolutions.",
     _exempt_not_exported,
 )
 @torch.no_grad()
 def exports_at_any_size(case: Case, recorder: Recorder) -> None:
     first, *others = EXPORT_SIZES[case.axes]
     for causal in case.causal_modes:
-        if causal and case.axes > 1:  # no model of images or videos has a causal mask
+        # No model of images or videos has a causal mask.
+        if causal and case.axes > 1:
             continue
         model = _OnGrid(AttentionStack(case, causal=causal))
         exported = _export(model, torch.randn(*first, case.dims.dim, dtype=torch.float64))
         for batch, *sizes in others:
             states = torch.randn(batch, *sizes, case.dims.dim, dtype=torch.float64)
-            what = f"the output of what was exported, for {batch} samples of size {sizes}"
+            what = f"the output after export, for {batch} samples of size {sizes}"
             recorder.require_close(exported(states), model(states), what)
 
 
 def _export(model: nn.Module, states: Tensor) -> nn.Module:
-    """Capture a model of states [B, ..., D] whose sizes vary. Raises LawBroken."""
+    """Capture a model of states [B, ..., D] with variable sizes.
+
+    Raises:
+        LawBroken: torch.export cannot capture it.
+    """
     varying = dict.fromkeys(range(states.dim() - 1), torch.export.Dim.DYNAMIC)
     try:
-        # what it prints of a graph that it gives up is longer than a screen
+        # For a graph that it cannot capture, torch.export prints more than a screen.
         with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             program = torch.export.export(model, (states,), dynamic_shapes=(varying,))
-    except Exception as error:  # it has no class of its own
+    # The errors of torch.export have no common class.
+    except Exception as error:
         reason = " ".join(str(error).split())[:300]
         raise LawBroken(f"it is not exported, {type(error).__name__}: {reason}") from error
     return program.module()

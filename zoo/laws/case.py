@@ -1,4 +1,4 @@
-"""A case for the laws: an encoding on a number of axes, and the tokens that it is tried with."""
+"""The case that a law is checked on: an encoding on a number of axes, with its tokens."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from zoo.errors import OptionError
 from zoo.options import Choice
 
 BATCH, HEADS, TOKENS = 2, 2, 12
-HEAD_DIMS = (48, 64, 96, 128)  # the first that the options of an encoding allow
-# sizes of training; a text may be shorter, and shifted within its table
+# The first head dim that the options of an encoding allow is used.
+HEAD_DIMS = (48, 64, 96, 128)
+# Training sizes by number of axes. On one axis there is room to shift TOKENS positions.
 SIZES = {1: (8192,), 2: (3, 4), 3: (2, 3, 2)}
 DOCUMENTS = (0, 0, 0, 0, 1, 1, 1, 1, 1, 2, -1, -1)
 
@@ -34,7 +35,11 @@ class Case:
 
     @classmethod
     def from_choices(cls, name: str, choices: Sequence[Choice], axes: int) -> Case:
-        """Make a case of chosen encodings. Raises OptionError for an unknown option."""
+        """Make a case of chosen encodings.
+
+        Raises:
+            OptionError: An option is unknown.
+        """
         factories = {choice.name: make_factory(choice) for choice in choices}
 
         def build(dims: Dims) -> Encoding:
@@ -67,12 +72,12 @@ class Case:
         return self.dims_for(self.head_dim)
 
     def build(self, layer: int = 0) -> Encoding:
-        """Build a new encoding for one of two layers."""
+        """Build a new encoding for one of the two layers."""
         return self.factory(self.dims_for(self.head_dim, layer))
 
     @cached_property
     def facts(self) -> Chain:
-        """An encoding whose declared facts can be read."""
+        """An encoding from which to read declared facts."""
         return Chain.of(self.build())
 
     @property
@@ -85,7 +90,8 @@ class Case:
         try:
             self.with_one_kv_head.build()
         except OptionError as error:
-            return "kv_heads" not in str(error)  # any other reason is a fault
+            # Any other reason is a fault, which the law will report.
+            return "kv_heads" not in str(error)
         return True
 
     @property
@@ -94,13 +100,13 @@ class Case:
 
     @property
     def causal_modes(self) -> tuple[bool, ...]:
-        """Values of `causal` that the encoding allows."""
+        """The values of `causal` that the encoding allows."""
         if self.facts.causal_only:
             return (True,)
         return (False,) if self.facts.needs_full_sequence else (False, True)
 
     def positions(self) -> Tensor:
-        """Return indices [TOKENS, P]."""
+        """Return grid indices [TOKENS, P]."""
         like = torch.zeros(0, dtype=torch.float64)
         return grid((TOKENS,) if self.axes == 1 else SIZES[self.axes], like)
 
@@ -110,17 +116,17 @@ class Case:
 
 
 def packed_documents() -> Tensor:
-    """Return document numbers int [1, TOKENS]: three documents in a row, then padding."""
+    """Return document numbers int [1, TOKENS] of three documents and padding."""
     return torch.tensor([DOCUMENTS])
 
 
 def left_padding() -> Tensor:
-    """Return document numbers int [1, TOKENS]: padding, then one document."""
+    """Return document numbers int [1, TOKENS] of padding and one document."""
     return torch.tensor([[-1, -1, -1] + [0] * (TOKENS - 3)])
 
 
 def position_mask() -> Tensor:
-    """Return `has_position` bool [TOKENS]: a class token first, a register token last."""
+    """Return `has_position` bool [TOKENS] of a CLS token, ordinary tokens and a register token."""
     mask = torch.ones(TOKENS, dtype=torch.bool)
     mask[0] = mask[-1] = False
     return mask

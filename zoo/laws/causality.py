@@ -1,7 +1,6 @@
-"""Under a causal mask, future tokens change nothing.
+"""Laws about causal masks: future tokens have no effect, and decoding equals one pass.
 
-The same holds for a text that is read in one pass, token by token with a cache, or in segments with
-a memory.
+A sequence may be read in one pass, token by token with a cache, or in segments with a memory.
 """
 
 from __future__ import annotations
@@ -14,24 +13,22 @@ from zoo.laws.case import TOKENS, Case, left_padding, packed_documents
 from zoo.laws.law import Recorder, exempt_full_sequence, law
 
 
-@law("Under a causal mask, changing later tokens changes nothing.", exempt_full_sequence)
+@law("Under a causal mask, later tokens have no effect on earlier ones.", exempt_full_sequence)
 def future_tokens_change_nothing(case: Case, recorder: Recorder) -> None:
     stack, x, pos = AttentionStack(case, causal=True), case.states(), case.positions()
     whole = stack(x, pos)
     for count in (1, 6, TOKENS - 1):
         other = torch.cat([x[:, :count], 3 * torch.randn_like(x[:, count:])], dim=1)
-        what = f"the output of the first {count} tokens when those after them change"
+        what = f"the output of the first {count} tokens when later ones change"
         recorder.require_close(stack(other, pos)[:, :count], whole[:, :count], what)
 
 
-@law(
-    "Decoding one by one or in parts, with a cache, gives what one pass gives.",
-    exempt_full_sequence,
-)
+@law("Decoding token by token or in parts with a cache equals one pass.", exempt_full_sequence)
 def decoding_equals_one_pass(case: Case, recorder: Recorder) -> None:
     stack, x, pos = AttentionStack(case, causal=True), case.states(), case.positions()
     whole = stack(x, pos)
-    with torch.no_grad():  # the cache appends in place
+    # Without gradients the cache appends in place, with gradients it makes new tensors.
+    with torch.no_grad():
         single = stack.in_parts(KeyValueCache(), x, pos, *[1] * TOKENS)
         what = "the output of tokens decoded one by one, against one pass"
         recorder.require_close(single, whole, what)
@@ -39,10 +36,7 @@ def decoding_equals_one_pass(case: Case, recorder: Recorder) -> None:
     recorder.require_close(parts, whole, "the output of tokens decoded in parts, against one pass")
 
 
-@law(
-    "Packed documents, or one padded on the left, decode in parts as in one pass.",
-    exempt_full_sequence,
-)
+@law("Decoding packed or left-padded documents in parts equals one pass.", exempt_full_sequence)
 def documents_decode_as_in_one_pass(case: Case, recorder: Recorder) -> None:
     stack, x, pos = AttentionStack(case, causal=True), case.states(), case.positions()
     batches = {"of packed documents": packed_documents(), "padded on the left": left_padding()}
@@ -54,7 +48,7 @@ def documents_decode_as_in_one_pass(case: Case, recorder: Recorder) -> None:
         recorder.require_close(parts[:, real], whole[:, real], what)
 
 
-@law("Appending tokens does not change the output of those before.", exempt_full_sequence)
+@law("Appending tokens does not change the output of earlier ones.", exempt_full_sequence)
 def a_longer_run_begins_the_same(case: Case, recorder: Recorder) -> None:
     stack, x, pos = AttentionStack(case, causal=True), case.states(), case.positions()
     whole = stack(x, pos)
@@ -63,10 +57,7 @@ def a_longer_run_begins_the_same(case: Case, recorder: Recorder) -> None:
         recorder.require_close(stack(x[:, :count], pos[:count]), whole[:, :count], what)
 
 
-@law(
-    "Segments, with a memory of all segments before, give what one pass gives.",
-    exempt_full_sequence,
-)
+@law("Segments with a memory of all earlier segments equal one pass.", exempt_full_sequence)
 def full_memory_equals_one_pass(case: Case, recorder: Recorder) -> None:
     stack, x, pos = AttentionStack(case, causal=True), case.states(), case.positions()
     parts = stack.in_parts(SegmentMemory(TOKENS), x, pos, 5, 4, 3)
@@ -74,7 +65,7 @@ def full_memory_equals_one_pass(case: Case, recorder: Recorder) -> None:
 
 
 @law(
-    "A cache that drops keys outside the window gives what one windowed pass gives.",
+    "Decoding with a cache that drops keys outside the window equals one windowed pass.",
     exempt_full_sequence,
 )
 def what_left_the_window_is_not_needed(case: Case, recorder: Recorder) -> None:

@@ -1,4 +1,4 @@
-"""Certificates: the outcome of every law for one encoding, and rounding errors of its scores."""
+"""Certificates with the outcome of every law for an encoding and rounding errors of its scores."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DTYPES = (
     ("float16", "float16"),
     ("bfloat16", "bfloat16"),
 )
-"""(dtype of queries and keys, dtype of parameters); a half beside float32 is autocast."""
+"""(dtype of queries and keys, dtype of parameters). Half precision with float32 is autocast."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Rounding:
         weight_dtype: Dtype of parameters.
         position: Position of half of the tokens; the others are at the start.
         error: The error, or None if the scores are refused or not finite.
-        reason: Why there is no error.
+        reason: Reason for a missing error.
         broken: True for an exception, or for float32 scores that are not finite.
     """
 
@@ -76,7 +76,8 @@ def _measure(case: Case, heads: str, weights: str, position: int) -> Rounding:
                 reason, broken = "not finite", heads == "float32"
         except OptionError as refusal:
             reason = _one_line(refusal, 200)
-        except Exception as failure:  # of the encoding, whatever it is
+        # Any error of the encoding is a result of the measurement.
+        except Exception as failure:
             reason, broken = f"{type(failure).__name__}: {_one_line(failure, 200)}", True
     return Rounding(
         head_dtype=heads,
@@ -95,11 +96,11 @@ def _one_line(error: Exception, length: int) -> str:
 def _score_error(
     case: Case, heads: torch.dtype, weights: torch.dtype, position: int
 ) -> float | None:
-    """Return the largest error of a score, or None where one is not finite."""
+    """Return the largest error of a score, or None if one is not finite."""
     encoding, x = case.build().eval(), case.states().to(heads)
     perturb(encoding)
     exact = deepcopy(encoding).double()
-    # half of the tokens are at the start, half at the position, for short and long distances
+    # Half of the tokens are at the start and half at the position: short and long distances.
     pos = case.positions() + position * (torch.arange(TOKENS)[:, None] >= TOKENS // 2)
     with torch.autocast("cpu", heads) if weights != heads else nullcontext():
         scores = _scores(encoding.to(weights), x, pos.float(), case)
@@ -110,7 +111,7 @@ def _score_error(
 
 
 def _scores(encoding: Encoding, x: Tensor, pos: Tensor, case: Case) -> Tensor:
-    """Return scores [B, H, N, N]; queries and keys are the embedded states."""
+    """Return scores [B, H, N, N] of embedded states as queries and keys."""
     states = functional.embed(encoding, x, pos).to(x.dtype)
     heads = states.unflatten(-1, (HEADS, case.head_dim)).transpose(1, 2)
     return functional.scores(encoding, heads, heads, pos, x=x, causal=case.facts.causal_only)
@@ -122,7 +123,7 @@ class Finding:
 
     Attributes:
         law: Name of the law.
-        outcome: "kept", "broken", or "exempt" where the law does not apply.
+        outcome: "kept", "broken", or "exempt" if the law does not apply.
         axes: Numbers of axes with this outcome.
         detail: How the law is broken, or why it does not apply.
         measurement: The measurement closest to its bound.
@@ -142,16 +143,16 @@ class Certificate:
     Attributes:
         name: Name of the encoding, or names joined by `+`.
         facts: {name of a link: {fact: description}}.
-        axes: Numbers of axes that were tried.
+        axes: Numbers of axes that were checked.
         findings: One for each law.
         roundings: One for each pair of dtypes and each position.
         zoo: Version of zoo.
         torch: Version of PyTorch.
-        created: Time of the end, UTC.
+        created: Time at the end, UTC.
         command: The command that was run.
         partial: True if it was stopped early.
-        renamed_keys: Version that renamed the keys of the file, if it was recorded before.
-        added_by: Later command whose findings, of laws that are newer, were added.
+        renamed_keys: Version that renamed the keys of the file, if it is older.
+        added_by: Later command that added the findings of newer laws.
     """
 
     name: str
@@ -171,7 +172,7 @@ class Certificate:
         return [finding for finding in self.findings if finding.outcome == outcome]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON; an infinite measurement becomes a string."""
+        """Return plain data for JSON, in which an infinite measurement is a string."""
         data = asdict(self)
         for finding in data["findings"]:
             measurement = finding["measurement"]
@@ -181,7 +182,11 @@ class Certificate:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a certificate. Raises DataError if the file holds none."""
+        """Read a certificate.
+
+        Raises:
+            DataError: The file does not contain one.
+        """
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             data["findings"] = tuple(_read_finding(**one) for one in data["findings"])
@@ -204,8 +209,8 @@ def _read_finding(
 def examine(law: Law, cases: Sequence[Case]) -> Finding:
     """Check a law on all cases of an encoding.
 
-    It is broken if any case breaks it, and kept if any keeps it. The measurement closest to its
-    bound stands for all.
+    It is broken if any case breaks it, otherwise kept if any case keeps it. Of several
+    measurements the closest to its bound is reported.
     """
     findings = [try_law(law, case) for case in cases]
     severity = ("broken", "kept", "exempt")
@@ -218,18 +223,20 @@ def examine(law: Law, cases: Sequence[Case]) -> Finding:
 
 
 def try_law(law: Law, case: Case) -> Finding:
-    """Check a law on one case, always from the same seed; any exception breaks the law."""
+    """Check a law on one case, with a fixed seed. Any exception breaks the law."""
     recorder, detail = Recorder(), ""
     with torch.random.fork_rng([]):
         try:
-            _ = case.facts, case.head_dim  # cached now, because building draws numbers
+            # Both are cached here, because building them draws random numbers.
+            _ = case.facts, case.head_dim
             if reason := law.exempt(case):
                 return Finding(law=law.name, outcome="exempt", detail=reason)
             torch.manual_seed(0)
             law.check(case, recorder)
         except LawBroken as broken:
             detail = str(broken)
-        except Exception as error:  # of the encoding, whatever it is
+        # Any error of the encoding breaks the law.
+        except Exception as error:
             where = _location(error, case)
             detail = f"{type(error).__name__}{where}: {_one_line(error, 300)}"
     return Finding(
@@ -242,7 +249,7 @@ def try_law(law: Law, case: Case) -> Finding:
 
 
 def _location(error: Exception, case: Case) -> str:
-    """Return the last line of the encoding's own file in the traceback."""
+    """Return the last line of the traceback in the encoding's own file, as text."""
     own = {inspect.getsourcefile(type(link)) for link in case.facts}
     lines = [frame for frame in extract_tb(error.__traceback__) if frame.filename in own]
     return f" in {Path(lines[-1].filename).name}, line {lines[-1].lineno}" if lines else ""

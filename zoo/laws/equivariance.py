@@ -1,4 +1,4 @@
-"""A result depends on offsets, and on a token's own document and key head."""
+"""Laws about shifts, permutations, documents, key heads and tokens without a position."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ def _exempt_variant(case: Case) -> str:
 def _exempt_invariant(case: Case) -> str:
     if case.facts.shift_invariant:
         return "it is declared shift_invariant"
-    # on fewer axes, generators that do not commute have nothing to commute with
+    # On fewer axes, generators may commute trivially.
     return "" if case.axes == case.max_axes else f"not tried: needs {case.max_axes} axes"
 
 
 @law("A shift-invariant encoding ignores shifts of all tokens along any axis.", _exempt_variant)
 def shifts_change_nothing(case: Case, recorder: Recorder) -> None:
-    far = 4096.5 if case.axes == 1 else 100.5  # also past the end of a table
+    # Large shifts leave the training size; fractions lie between the rows of tables.
+    far = 4096.5 if case.axes == 1 else 100.5
     for causal in case.causal_modes:
         stack, x, pos = AttentionStack(case, causal=causal), case.states(), case.positions()
         for number, axis in enumerate(torch.eye(case.axes, dtype=pos.dtype)):
             for shift in (2.5, far):
-                what = f"the output where all tokens are shifted by {shift} along axis {number}"
+                what = f"the output with all tokens shifted by {shift} along axis {number}"
                 recorder.require_close(stack(x, pos + shift * axis), stack(x, pos), what)
 
 
@@ -47,20 +48,20 @@ def shifts_are_seen(case: Case, recorder: Recorder) -> None:
     recorder.require_above(change, NOTICEABLE, "shifts change the output by")
 
 
-@law("Each sample may have positions of its own.")
+@law("Each sample may have its own positions.")
 def each_sample_has_its_own_positions(case: Case, recorder: Recorder) -> None:
     pos = case.positions()
     both = torch.stack([pos, 2 * pos + 1])
     for causal in case.causal_modes:
         stack, x = AttentionStack(case, causal=causal), case.states()
         each = stack(x, pos.expand(BATCH, -1, -1))
-        what = "the output where each sample is given the same positions"
+        what = "the output with the same positions for each sample"
         recorder.require_close(each, stack(x, pos), what)
 
         together = stack(x, both)
         for sample in range(BATCH):
             alone = stack(x[sample, None], both[sample])[0]
-            what = "the output of a sample with positions of its own, against the sample alone"
+            what = "the output of a sample with its own positions, against the sample alone"
             recorder.require_close(together[sample], alone, what)
 
 
@@ -79,21 +80,22 @@ def permuted_tokens_permute_the_output(case: Case, recorder: Recorder) -> None:
     recorder.require_close(stack(x[:, order], pos[order]), stack(x, pos)[:, order], what)
 
 
-@law("Documents packed in one row give what each gives by itself.")
+@law("A document packed in a row with others has the same output as alone.")
 def packed_documents_are_apart(case: Case, recorder: Recorder) -> None:
     pos, document = case.positions().clone(), packed_documents()[0]
-    for number in (1, 2):  # positions of each document begin at the first again
+    # Positions restart in each document.
+    for number in (1, 2):
         pos[document == number] = case.positions()[: int((document == number).sum())]
     for causal in case.causal_modes:
         stack, x = AttentionStack(case, causal=causal), case.states()
         packed = stack(x, pos, document=document)
         for number in range(3):
             own = document == number
-            what = "the output of a document among others, against it alone"
+            what = "the output of a document among others, against the document alone"
             recorder.require_close(packed[:, own], stack(x[:, own], pos[own]), what)
 
 
-@law("Padding before or after a text changes nothing.")
+@law("Padding before or after tokens does not change their output.")
 def padding_changes_nothing(case: Case, recorder: Recorder) -> None:
     for causal in case.causal_modes:
         stack, x, pos = AttentionStack(case, causal=causal), case.states(), case.positions()
@@ -101,13 +103,14 @@ def padding_changes_nothing(case: Case, recorder: Recorder) -> None:
             document = torch.full((TOKENS,), -1)
             document[real] = 0
             padded = stack(x, pos, document=document)[:, real]
-            what = "the output of a text between padding, against it alone"
+            what = "the output of tokens between padding, against the tokens alone"
             recorder.require_close(padded, stack(x[:, real], pos[real]), what)
 
 
 @torch.no_grad()
 def _copy_key_head(one_head: AttentionStack, repeated: AttentionStack) -> None:
     """Copy the parameters of a stack with one key head to each key head of another."""
+    # A parameter per head differs in one axis, which is repeated; all others are copied.
     parameters = one_head.state_dict()
     for name, value in repeated.state_dict().items():
         one = parameters[name]
@@ -129,7 +132,7 @@ def shared_key_heads_equal_repeated_ones(case: Case, recorder: Recorder) -> None
         repeated = AttentionStack(case, causal=causal)
         _copy_key_head(shared, repeated)
         x = case.states()
-        what = "the output with one key head for all"
+        what = "the output with one key head for all query heads"
         recorder.require_close(shared(x, *where), repeated(x, *where), what)
 
 
@@ -140,12 +143,12 @@ def the_position_of_a_special_token_is_not_read(case: Case, recorder: Recorder) 
     for causal in case.causal_modes:
         stack, x = AttentionStack(case, causal=causal), case.states()
         expected = stack(x, pos, has_position)
-        what = "the output where coordinates of tokens without a position change"
+        what = "the output when coordinates of tokens without a position change"
         recorder.require_close(stack(x, moved, has_position), expected, what)
 
 
 def _replaces_default(link: Encoding) -> bool:
-    """Return True for an own treatment of special tokens (TUPE's reset, PoPE's lengths)."""
+    """Return whether an encoding treats special tokens itself, as TUPE and PoPE do."""
     own = type(link)
     overrides = (
         own.modify is not Encoding.modify or own.transform_query is not Encoding.transform_query
@@ -171,11 +174,13 @@ def special_tokens_are_left_alone(case: Case, recorder: Recorder) -> None:
         query, key = chain.transform_query(q, tokens), chain.transform_key(k, tokens)
         unbiased = query @ key.mT * case.head_dim**-0.5
 
+        # Pairs of special tokens have plain scores. Pairs with one have no bias, but rotations of
+        # the other token count. States of special tokens do not change.
         what = "scores of pairs of tokens without a position, against plain products"
         pairs = scores[..., special, :][..., special]
         recorder.require_close(pairs, plain[..., special, :][..., special], what)
         some = ~both & scores.isfinite()
         what = "scores of pairs with a token without a position, against no bias"
         recorder.require_close(scores[some], unbiased[some], what)
-        what = "states of tokens without a position, against those given"
+        what = "states of tokens without a position, against their input"
         recorder.require_close(tokens.x[:, special], x[:, special], what)

@@ -1,4 +1,4 @@
-"""Shapes, axes, parameters, and gradients."""
+"""Laws about shapes, axes, parameters and gradients."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from zoo.laws.attention_stack import AttentionStack
 from zoo.laws.case import BATCH, HEADS, TOKENS, Case, position_mask
 from zoo.laws.law import ROUNDING, LawBroken, Recorder, law, relative_error, require
 
-STEPS = (3e-5, 3e-6, 1e-6)  # of differences: a shorter one where a longer one crosses a kink
-TOLERANCE = 1e-7  # of gradients in float64
+# Steps of finite differences; a shorter one is tried if a longer one may cross a kink.
+STEPS = (3e-5, 3e-6, 1e-6)
+TOLERANCE = 1e-7  # largest error of gradients in float64
 
 
 @law("Embedding, scores, weights and output keep their shapes, also for only the last queries.")
@@ -40,7 +41,7 @@ def _require_shape(what: str, actual: Tensor, *shape: int) -> None:
     require(actual.shape == shape, f"{what}: shape {tuple(actual.shape)}, not {shape}")
 
 
-@law("Axes that are not declared are refused, with a message that says which are accepted.")
+@law("Undeclared numbers of axes are refused, with a message that names the accepted ones.")
 def undeclared_axes_are_refused(case: Case, recorder: Recorder) -> None:
     for axes in (1, 2, 3, 4):
         if all(axes in link.axes for link in case.facts):
@@ -52,22 +53,22 @@ def undeclared_axes_are_refused(case: Case, recorder: Recorder) -> None:
             named = f"axes, not {axes}" in message or f"axis, not {axes}" in message
             require(named, f"{axes} axes are refused by: {message}")
         else:
-            raise LawBroken(f"it is built for {axes} axes, which it does not declare")
+            raise LawBroken(f"it accepts {axes} axes, which it does not declare")
 
 
-@law("Loading a state dict restores the output of what was saved.")
+@law("Loading a state dict restores the output of the saved module.")
 def a_state_dict_carries_everything(case: Case, recorder: Recorder) -> None:
     x, pos = case.states(), case.positions()
     saved, restored = (AttentionStack(case, causal=case.facts.causal_only) for _ in range(2))
     restored.load_state_dict(saved.state_dict(), strict=True)
-    what = "the output of what was saved and loaded"
+    what = "the output after saving and loading"
     recorder.require_close(restored(x, pos), saved(x, pos), what)
 
 
 def _backward(
     stack: AttentionStack, case: Case, has_position: Tensor | None = None
 ) -> dict[str, Tensor | None]:
-    """Return the gradients of all parameters, except those that a softmax makes zero."""
+    """Return the gradients of all parameters, except those that are zero under a softmax."""
     out = stack(case.states(), case.positions(), has_position)
     (out * torch.randn_like(out)).sum().backward()
     zero = case.facts.zero_gradient  # names without the number of the layer
@@ -77,12 +78,14 @@ def _backward(
 
 @law("Each parameter has a finite gradient at its initial value.")
 def initial_gradients_are_finite(case: Case, recorder: Recorder) -> None:
+    # The stack has perturbed its parameters: load initial values again.
     names = Chain.of(case.build()).state_dict().keys()
     stack = AttentionStack(case, causal=case.facts.causal_only)
     fresh = [Chain.of(case.build(layer)) for layer in range(2)]
     for perturbed, initial in zip(stack.chains, fresh, strict=True):
         perturbed.load_state_dict(initial.double().state_dict())
-    require(names == fresh[0].state_dict().keys(), "two of the same options differ in parameters")
+    same = "two instances with the same options have different parameters"
+    require(names == fresh[0].state_dict().keys(), same)
 
     for name, gradient in _backward(stack, case).items():
         require(gradient is not None, f"{name} receives no gradient")
@@ -101,7 +104,7 @@ def every_parameter_learns(case: Case, recorder: Recorder) -> None:
         recorder.require_above(largest, ROUNDING, f"the largest gradient of {name} is")
 
 
-@law("Gradients are the slopes that differences of the output show.")
+@law("Gradients equal finite differences of the output.")
 def gradients_are_slopes(case: Case, recorder: Recorder) -> None:
     stack = AttentionStack(case, causal=case.facts.causal_only)
     x = case.states(1).requires_grad_()
@@ -117,8 +120,9 @@ def gradients_are_slopes(case: Case, recorder: Recorder) -> None:
         actual = weight.new_zeros(()) if gradient is None else (gradient * direction).sum()
         with torch.no_grad():
             for step in STEPS:
+                # The five-point central difference has an error of order step^4.
                 near, far = (_difference(total, leaf, n * step * direction) for n in (1, 2))
-                slope = (8 * near - far) / (12 * step)  # error of the fourth power of a step
+                slope = (8 * near - far) / (12 * step)
                 if relative_error(actual, slope) <= TOLERANCE:
                     break
         what = f"the gradient of {name} along a direction"
@@ -126,7 +130,7 @@ def gradients_are_slopes(case: Case, recorder: Recorder) -> None:
 
 
 def _difference(total: Callable[[], Tensor], leaf: Tensor, move: Tensor) -> Tensor:
-    """Return total(leaf + move) - total(leaf - move)."""
+    """Return total(leaf + move) - total(leaf - move), and restore the leaf."""
     before, totals = leaf.clone(), []
     for moved in (before + move, before - move):
         leaf.copy_(moved)
@@ -135,7 +139,7 @@ def _difference(total: Callable[[], Tensor], leaf: Tensor, move: Tensor) -> Tens
     return totals[0] - totals[1]
 
 
-@law("Gradients are finite where all parameters are zero.")
+@law("The output and its gradients are finite if all parameters are zero.")
 def zero_parameters_give_finite_gradients(case: Case, recorder: Recorder) -> None:
     stack = AttentionStack(case, causal=case.facts.causal_only)
     for parameter in stack.chains.parameters():

@@ -1,4 +1,4 @@
-"""A law, the exception that reports a broken one, and the errors measured while it is checked."""
+"""A law, the exception for a broken one, and the measurements of its check."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch import Tensor
 
 from zoo.laws.case import Case
 
-ROUNDING = 1e-9  # largest error of the same numbers computed in another order, in float64
-NOTICEABLE = 1e-6  # least difference that is not rounding, in float64
+ROUNDING = 1e-9  # largest error of another order of operations in float64
+NOTICEABLE = 1e-6  # smallest difference in float64 that is not rounding
 
 
 class LawBroken(Exception):
-    """A law is broken; the message says what was measured and what would be right."""
+    """A law is broken. The message has the measurement and its bound."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A measured number and its bound: `most` so much, or `least`, more than that."""
+    """A measured number and its bound: an upper bound (`most`) or a strict lower one (`least`)."""
 
     value: float
     bound: float
@@ -28,12 +28,12 @@ class Measurement:
 
     @property
     def is_within_bound(self) -> bool:
-        # NaN is on neither side
+        # NaN is never within a bound.
         return self.value <= self.bound if self.kind == "most" else self.value > self.bound
 
     @property
     def bound_ratio(self) -> float:
-        """Closeness to the bound; more than 1 means that the bound is broken."""
+        """Value relative to the bound; more than 1 means that the bound is exceeded."""
         if self.kind == "most":
             return self.value / self.bound
         return self.bound / self.value if self.value else float("inf")
@@ -44,7 +44,7 @@ class Measurement:
 
 
 class Recorder:
-    """Checks measured numbers and keeps the measurement that is closest to its bound."""
+    """A checker of measured numbers that keeps the measurement closest to its bound."""
 
     def __init__(self) -> None:
         self.measurement: Measurement | None = None
@@ -52,14 +52,22 @@ class Recorder:
     def require_close(
         self, actual: Tensor, expected: Tensor, what: str, bound: float = ROUNDING
     ) -> None:
-        """Raise LawBroken if an error relative to 1 + |expected| exceeds the bound."""
+        """Check that the error relative to 1 + |expected| is at most the bound.
+
+        Raises:
+            LawBroken: It is larger, or shapes or dtypes differ.
+        """
         shapes = f"shape {tuple(actual.shape)}, not {tuple(expected.shape)}"
         require(actual.shape == expected.shape, f"{what}: {shapes}")
         require(actual.dtype == expected.dtype, f"{what}: {actual.dtype}, not {expected.dtype}")
         self._record(Measurement(relative_error(actual, expected), bound), f"{what}: off by")
 
     def require_above(self, value: float, bound: float, what: str) -> None:
-        """Raise LawBroken if the value does not exceed the bound."""
+        """Check that a value exceeds the bound.
+
+        Raises:
+            LawBroken: It does not.
+        """
         self._record(Measurement(value, bound, "least"), what)
 
     def _record(self, new: Measurement, what: str) -> None:
@@ -69,26 +77,30 @@ class Recorder:
 
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:
-    """Return the largest error relative to 1 + |expected|; equal infinities do not differ."""
+    """Return the largest error relative to 1 + |expected|; equal infinities have no error."""
     errors = (actual - expected).abs() / (1 + expected.abs())
     errors = errors.masked_fill(actual == expected, 0)
     return float(errors.detach().max()) if errors.numel() else 0.0
 
 
 def require(condition: bool | Tensor, message: str) -> None:
-    """Raise LawBroken with the message unless the condition holds."""
+    """Check a condition.
+
+    Raises:
+        LawBroken: The condition does not hold.
+    """
     if not condition:
         raise LawBroken(message)
 
 
 @dataclass(frozen=True)
 class Law:
-    """A property that every encoding has.
+    """A property that every encoding must have.
 
     Attributes:
         name: Name of the function that checks it.
-        statement: The law in a sentence.
-        check: Function that raises LawBroken where a case breaks the law.
+        statement: The law in one sentence.
+        check: Function that raises LawBroken if a case breaks the law.
         exempt: Function that returns why the law does not apply to a case, or "".
     """
 
@@ -98,7 +110,11 @@ class Law:
     exempt: Callable[[Case], str]
 
     def __call__(self, case: Case) -> Recorder:
-        """Check a case and return what was measured. Raises LawBroken."""
+        """Check a case, and return the recorder with its measurement.
+
+        Raises:
+            LawBroken: The case breaks the law.
+        """
         recorder = Recorder()
         self.check(case, recorder)
         return recorder
@@ -112,7 +128,7 @@ def law(
 
 
 def exempt_full_sequence(case: Case) -> str:
-    """Exempt encodings that read the full sequence, which changes when the sequence grows."""
+    """Return the reason why encodings that read the full sequence are exempt, or ""."""
     if case.facts.needs_full_sequence:
         return "it needs the full sequence before the first layer, so no causal model has it"
     return ""

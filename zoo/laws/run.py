@@ -63,22 +63,22 @@ MEASURED = {
     "compiled": "a_compiler_captures_it",
     "gradient": "gradients_are_slopes",
 }
-"""{column: law} of the table of measurements."""
+"""{column of the table of measurements: law}."""
 Axes = Literal[1, 2, 3]
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyOptions:
-    """Options of `zoo verify`, beside those of the encoding."""
+    """Options of `zoo verify`, in addition to those of the encoding."""
 
     axes: Axes | tuple[Axes, ...] | None = None
-    """Numbers of axes to verify; null for all that the encoding accepts."""
+    """Numbers of axes to verify; null: all that the encoding accepts."""
 
     laws: tuple[str, ...] | None = None
-    """Names of laws to check; null for all, and for the rounding errors of scores."""
+    """Names of laws to check; null: all laws, and the rounding errors of scores."""
 
     to: str | None = None
-    """Folder for certificates, one NAME.json for each encoding."""
+    """Folder for certificates, one NAME.json per encoding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +91,10 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """Certificates of the encodings that were verified.
+    """The certificates of verified encodings.
 
     Attributes:
-        certificates: One for each encoding that was begun.
+        certificates: One for each encoding that was started.
         requested: Number of encodings to verify.
         stopped: Signal that ended the work early.
     """
@@ -124,6 +124,7 @@ def select_candidates(words: Sequence[str]) -> tuple[VerifyOptions, list[Law], l
     own: dict[str, object] = {}
     candidates: list[Candidate] = []
 
+    # Collect the issues of all arguments, so that a user sees them at once.
     with collect_issues(issues):
         options, own = _parse_options(assignments, names)
     with collect_issues(issues):
@@ -143,7 +144,7 @@ def select_candidates(words: Sequence[str]) -> tuple[VerifyOptions, list[Law], l
 def _parse_options(
     assignments: Sequence[str], names: Sequence[str]
 ) -> tuple[VerifyOptions, dict[str, object]]:
-    """Separate the options of the command from those of an encoding that is named alone."""
+    """Separate the options of the command from those of a single encoding."""
     alone = len(names) == 1 and names[0] in registry.names("encodings")
     classes = (registry.find("encodings", names[0]), EveryEncoding) if alone else ()
     options, *groups = parse_options(assignments, (VerifyOptions, *classes))
@@ -154,7 +155,7 @@ def _parse_options(
 
 def _select_laws(names: tuple[str, ...] | None) -> list[Law]:
     if names == ():
-        raise _refuse("laws", "a list of none", "leave it out for all of them")
+        raise _refuse("laws", "empty list", "omit it to check all laws")
     known = {law.name: law for law in LAWS}
     issues = []
     for name in names or ():
@@ -167,13 +168,14 @@ def _select_laws(names: tuple[str, ...] | None) -> list[Law]:
 
 
 def _parse_chains(names: Sequence[str], own: dict[str, object]) -> list[list[Choice]]:
-    """Return the encodings of each name, after another one where an encoding needs that."""
+    """Return the encodings of each name; one that needs biases follows an encoding with biases."""
     if not names:
         raise _refuse("", "no encoding", "name one, or all; see zoo list encodings")
     if list(names) == [ALL]:
         classes = [registry.find("encodings", name) for name in registry.names("encodings")]
         return [build_shortest_chain(cls) for cls in classes]
 
+    # The dictionary drops encodings that are named twice.
     chains = []
     for choices in {format_chain(one): one for one in parse_encodings(names)}.values():
         if len(choices) == 1:
@@ -187,13 +189,14 @@ def _parse_chains(names: Sequence[str], own: dict[str, object]) -> list[list[Cho
 def _make_candidate(
     choices: Sequence[Choice], axes: Axes | tuple[Axes, ...] | None, among_all: bool
 ) -> list[Candidate]:
-    """Return a candidate, or none if it accepts none of the axes and all were requested."""
+    """Return a candidate; none if all encodings were requested and it accepts none of the axes."""
     name = format_chain(choices)
     classes = [registry.find("encodings", choice.name) for choice in choices]
     if any("coordinates" in choice.options for choice in choices):
         problem = "laws give coordinates to the encoding directly, so no convention applies"
         raise _refuse(f"{name}: coordinates", problem, "leave it out")
 
+    # A chain accepts the numbers of axes that all of its encodings accept.
     accepted = [number for number in (1, 2, 3) if all(number in cls.axes for cls in classes)]
     wanted = accepted if axes is None else sorted({axes} if isinstance(axes, int) else {*axes})
     refused = [number for number in wanted if number not in accepted]
@@ -205,13 +208,15 @@ def _make_candidate(
             remedy = "no number of axes suits all encodings of the list"
         raise _refuse("axes", f"{name} does not take {refused or axes}", remedy)
 
+    # Build each case once: an encoding that cannot be built is an error of the arguments.
     cases = tuple(Case.from_choices(name, choices, number) for number in wanted)
     try:
         for case in cases:
             case.build()
     except OptionError as error:
         raise _refuse(f"{name}: {error.key}", str(error)) from None
-    except Exception as error:  # of the encoding, whatever it is
+    # An encoding under development may raise anything.
+    except Exception as error:
         reason = " ".join(str(error).split())[:300]
         raise _refuse(name, f"it cannot be built, {type(error).__name__}: {reason}") from None
     return [Candidate(name=name, cases=cases)] if cases else []
@@ -241,6 +246,7 @@ def verify(words: Sequence[str], plugins: Sequence[str]) -> Verification:
             try:
                 for law in work.run(laws, with_rounding=options.laws is None):
                     ticker(f"{title}: {law}")
+            # An interrupted encoding has a partial certificate.
             finally:
                 certificates.append(work.certify())
             if paths:
@@ -263,9 +269,10 @@ def raise_if_broken(result: Verification) -> None:
     """Report broken laws.
 
     Raises:
-        ZooError: Laws are broken; the message says what was measured and what would be right.
+        ZooError: Laws are broken. The message has the measurements and their bounds.
         Stopped: A signal ended the work early.
     """
+    # One entry per broken law: where, how, and the law itself.
     statements = {law.name: law.statement for law in LAWS}
     lines, failures, count = [], [], 0
     for one in result.certificates:
@@ -281,6 +288,7 @@ def raise_if_broken(result: Verification) -> None:
     if failures:
         summary += ", and scores in less than float64 fail"
     lines += failures
+    # After a signal, the message also states the progress.
     if result.stopped:
         done = sum(not one.partial for one in result.certificates)
         progress = f"{done} of {pluralize(result.requested, 'encoding')} checked"
@@ -291,7 +299,7 @@ def raise_if_broken(result: Verification) -> None:
 
 
 class _Examination:
-    """The laws checked on a candidate so far, from which a certificate can be made at any time."""
+    """The laws that were checked on a candidate so far; `certify` may be called at any time."""
 
     def __init__(self, candidate: Candidate, command: str) -> None:
         self.candidate, self.command = candidate, command
@@ -300,7 +308,7 @@ class _Examination:
         self.partial = True
 
     def run(self, laws: Sequence[Law], with_rounding: bool) -> Iterator[str]:
-        """Check the laws; yield the name of each before it begins."""
+        """Check the laws, and yield the name of each before its check."""
         for law in laws:
             yield law.name
             self.findings.append(examine(law, self.candidate.cases))
@@ -330,7 +338,7 @@ def _choose_paths(to: str | None, names: Sequence[str]) -> dict[str, Path]:
     """Return the file of each certificate.
 
     Raises:
-        RecipeError: A file cannot be written, or would replace one that is no certificate.
+        RecipeError: A file cannot be written, or would overwrite a file that is no certificate.
     """
     if to is None:
         return {}
@@ -343,6 +351,7 @@ def _choose_paths(to: str | None, names: Sequence[str]) -> dict[str, Path]:
         raise _refuse("to", problem, "name another folder") from None
 
     paths = {name: folder / f"{re.sub(r'[^A-Za-z0-9_+(),=.-]', '-', name)}.json" for name in names}
+    # Overwrite certificates, but nothing else.
     for path in paths.values():
         try:
             if path.exists():
@@ -356,7 +365,7 @@ def _choose_paths(to: str | None, names: Sequence[str]) -> dict[str, Path]:
 
 
 def render(certificates: Sequence[Certificate]) -> str:
-    """Return one certificate in full, or tables that summarise several."""
+    """Return one certificate in full, or tables that summarize several."""
     if len(certificates) == 1:
         return "\n\n".join(_render_one(certificates[0]))
     parts = [*measurement_table(certificates)]
@@ -371,6 +380,7 @@ def _render_one(one: Certificate) -> Iterator[str]:
     for link, facts in one.facts.items():
         lines = [f"  {fact}: {description}" for fact, description in facts.items()]
         yield "\n".join([f"{link} declares", *lines])
+    # The outcome of each law, then the rounding errors by position and dtypes.
     numbers = _number_laws()
     rows = [[numbers[each.law], each.law, *_outcome(each, one.axes)] for each in one.findings]
     text = ("law", "outcome", "bound", "remark")
@@ -388,7 +398,7 @@ def _render_one(one: Certificate) -> Iterator[str]:
 
 
 def describe_axes(axes: Sequence[int]) -> str:
-    """Return numbers of axes in words, such as "1, 2 and 3 axes"."""
+    """Return numbers of axes as text, such as "1, 2 and 3 axes"."""
     *before, last = map(str, axes)
     if before:
         return f"{', '.join(before)} and {last} axes"
@@ -400,7 +410,10 @@ def _number_laws() -> dict[str, str]:
 
 
 def _outcome(finding: Finding, axes: Sequence[int]) -> list[str]:
-    """Return outcome, measured value, bound, and the reason or the axes if not all."""
+    """Return the outcome, the measured value, its bound, and a remark.
+
+    The remark is the reason of an exemption, or the axes if they are not all.
+    """
     value, bound, remark = "", "", ""
     if finding.measurement:
         value, bound = f"{finding.measurement.value:.1e}", finding.measurement.bound_text
@@ -412,7 +425,8 @@ def _outcome(finding: Finding, axes: Sequence[int]) -> list[str]:
 
 
 def law_table(certificates: Sequence[Certificate]) -> str:
-    """Return a table with a row per encoding and a column per law, and a legend of the laws."""
+    """Return a table with a row per encoding and a column per law, followed by a legend."""
+    # Laws are columns by number, because their names would be too wide.
     numbers = _number_laws()
     tried = {finding.law for one in certificates for finding in one.findings}
     laws = [law for law in LAWS if law.name in tried]
@@ -427,7 +441,7 @@ def law_table(certificates: Sequence[Certificate]) -> str:
 
 
 def measurement_table(certificates: Sequence[Certificate]) -> Iterator[str]:
-    """Yield a table of the main errors; cells are empty where a law measured nothing."""
+    """Yield a table of the main errors, with empty cells for laws without a measurement."""
     tried = {finding.law for one in certificates for finding in one.findings}
     columns = {column: law for column, law in MEASURED.items() if law in tried}
     rows = []
