@@ -12,7 +12,7 @@ import zoo
 PACKAGE = Path(__file__).parent.parent / "zoo"
 FLOORS = [
     {"version", "errors"},
-    {"files", "packages", "utils", "registry"},
+    {"files", "packages", "deferred_imports", "utils", "registry"},
     {"citations", "options", "reporting"},
     {"attention", "config", "data"},
     {"encodings", "models", "tasks", "optim", "integrations"},

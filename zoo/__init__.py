@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from zoo.deferred_imports import install as _defer_imports
 from zoo.version import __version__
 
 # type checkers take it for true; importing `typing` would take longer than all the rest
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from zoo.integrations.equip import EquipReport, equip, load_equipped, save, unequip
     from zoo.run.build import build_model
     from zoo.run.load import load_recipe
+
+_defer_imports()
 
 _PLACES = {
     "zoo.attention.backends.fused": ("block_mask",),
