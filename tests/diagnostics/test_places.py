@@ -130,7 +130,7 @@ def test_a_table_that_is_too_short_refuses():
 
 def test_a_model_that_is_no_transformer_is_refused():
     with (
-        pytest.raises(OptionError, match="the model is no Transformer"),
+        pytest.raises(OptionError, match="the model has no encodings of zoo"),
         change_positions(zoo.Attention(Dims(16, 2), "rope"), CHANGES["zeroed"]),
     ):
         pass

@@ -1,1 +1,1 @@
-"""What encodings do, seen from outside: measured through the protocol, and drawn."""
+"""Measurements and pictures of attention and encodings, made through the protocol."""

@@ -1,4 +1,4 @@
-"""Log attention while a model trains: the same samples at intervals, within a share of the time."""
+"""Log attention during training: the same samples at intervals, within a budget of time."""
 
 from __future__ import annotations
 
@@ -27,79 +27,78 @@ from zoo.tasks.base import Task
 
 @dataclass
 class LookSchedule:
-    """Decide when to capture attention: every `every` steps, less often if that exceeds `budget`.
+    """A schedule of captures: every `every` steps, or less often if that exceeds the budget.
 
-    Times are in seconds since training began, diagnostics included; `budget` is a share of them.
+    Times are in seconds since training began, including diagnostics; `budget` is a fraction of it.
     """
 
     every: int
     budget: float
     spent: float = 0.0
-    cost: float | None = None  # of the last look
+    cost: float | None = None  # seconds of the last capture
 
     def estimate_cost(self, pace: float) -> float:
-        """Estimate the cost of the next capture from the last one, given the seconds of a step.
+        """Estimate the seconds of the next capture from the last one.
 
-        The first is taken to cost as much as two steps: it sees fewer samples, but computes
-        weights.
+        Args:
+            pace: Seconds of a training step.
         """
+        # The first capture is assumed to cost as much as two steps: it has fewer samples, but
+        # computes weights.
         return 2 * pace if self.cost is None else self.cost
 
     def next_step(self, step: int, steps: int, elapsed: float) -> int:
         """Return the step of the next capture, after `steps` steps in `elapsed` seconds."""
         pace = max(elapsed - self.spent, 1e-9) / max(steps, 1)
         cost = self.estimate_cost(pace)
-        needed = (
-            self.spent + cost
-        ) / self.budget - cost  # of which the looks so far and this one are the budget
+        # The time at which all captures, including the next one, are exactly the budget.
+        needed = (self.spent + cost) / self.budget - cost
         later = step + math.ceil(max(0.0, needed - elapsed) / pace)
         return -(-later // self.every) * self.every
 
     def record(self, seconds: float) -> None:
-        """Record the cost of a capture."""
+        """Record the seconds of a capture."""
         self.cost, self.spent = seconds, self.spent + seconds
 
     def share(self, elapsed: float) -> float:
-        """Return the share of the elapsed time that captures took."""
+        """Return the fraction of the elapsed time that captures took."""
         return self.spent / max(elapsed, 1e-9)
 
 
-STOPS = (
-    (0, 32, 76),
-    (87, 92, 109),
-    (166, 157, 117),
-    (255, 234, 70),
-)  # from dark blue to yellow, for everyone's eyes
+# A colour scale from dark blue to yellow that is readable with colour blindness.
+STOPS = ((0, 32, 76), (87, 92, 109), (166, 157, 117), (255, 234, 70))
 MARK = (214, 40, 57)
-QUERIES, SIDE, GAP = (
-    6,
-    96,
-    2,
-)  # rows of a picture of a grid; pixels of a cell at least, and between cells
-COLUMNS, ACROSS = 192, 4  # pixels of a line of text at most, and cells beside one another
+# Pictures of a grid: largest number of queries, smallest side of a cell and gap between cells in
+# pixels.
+QUERIES, SIDE, GAP = 6, 96, 2
+# Pictures of text: largest width of a cell in pixels, and number of cells next to each other.
+COLUMNS, ACROSS = 192, 4
 
 
 def draw_attention(attention: LayerAttention) -> Tensor:
-    """Draw what the queries of the first sample attend to, uint8 [3, height, width].
+    """Draw the attention of the first sample's queries, uint8 [3, height, width].
 
-    On a grid, rows are a few queries and columns are heads; each cell is the grid, with a dot on
-    the query. For text, a cell is a head, its lines are queries and its columns keys (or the
-    largest of several keys, if there are many). Each line is relative to its largest weight.
+    For a grid, rows of the picture are a few queries and columns are heads; each cell is the grid,
+    with a mark at the query. For text, each cell is a head, with queries as lines and keys as
+    columns (the largest of several keys if there are many). Every query is relative to its largest
+    weight.
     """
     weights = attention.weights[0].abs().float().cpu()  # [H, Q, M]
     weights = weights / weights.amax(-1, keepdim=True).clamp(min=1e-12)
     if attention.call.keys.index.shape[-1] == 1:
         return _draw_text(weights)
+
+    # Choose some queries evenly, and lay out the keys on the grid.
     keys = attention.grid[1][0].cpu()
     sizes = _grid_shape(attention, int(keys.sum()))
     chosen = torch.linspace(0, weights.shape[1] - 1, min(QUERIES, weights.shape[1])).long().unique()
-    cells = (
-        weights[:, chosen][..., keys].unflatten(-1, sizes).transpose(0, 1)
-    )  # [Q, H, (T,) rows, columns]
+    # [Q, H, (T,) rows, columns]
+    cells = weights[:, chosen][..., keys].unflatten(-1, sizes).transpose(0, 1)
     own = (attention.query_index.cpu()[chosen, None] == torch.arange(weights.shape[-1]))[
         :, keys
     ].unflatten(-1, sizes)
-    if len(sizes) == 3:  # frames side by side
+    # Frames of a clip are next to each other.
+    if len(sizes) == 3:
         cells, own = (one.movedim(-3, -2).flatten(-2) for one in (cells, own))
     return _draw_mosaic(cells, own)
 
@@ -111,9 +110,10 @@ def _grid_shape(attention: LayerAttention, count: int) -> tuple[int, ...]:
 
 
 def _draw_text(weights: Tensor) -> Tensor:
-    """Draw weights [H, Q, M] of a text: a few heads side by side."""
+    """Draw weights [H, Q, M] of text, with a few heads next to each other."""
     heads, queries, keys = weights.shape
     weights = F.adaptive_max_pool1d(weights, min(keys, COLUMNS))
+    # Lines are repeated, so that cells with few queries are roughly square.
     weights = weights.repeat_interleave(
         max(1, SIDE // queries // max(1, SIDE // weights.shape[-1])), 1
     )
@@ -123,9 +123,10 @@ def _draw_text(weights: Tensor) -> Tensor:
 
 
 def _draw_mosaic(cells: Tensor, dots: Tensor) -> Tensor:
-    """Join cells [down, across, rows, columns] from 0 to 1 into one picture.
+    """Join cells [down, across, rows, columns] with values from 0 to 1 into one picture.
 
-    A value is a square of pixels; where `dots`, bool [down, rows, columns], it has a mark inside.
+    A value is a square of pixels. It has a mark inside where `dots`, bool [down, rows, columns], is
+    true.
     """
     scale = max(1, SIDE // cells.shape[-1])
     inner = torch.arange(scale)
@@ -140,6 +141,7 @@ def _draw_mosaic(cells: Tensor, dots: Tensor) -> Tensor:
 def _colorize(values: Tensor) -> Tensor:
     """Map values [.., rows, columns] from 0 to 1 to colours uint8 [.., 3, rows, columns]."""
     stops = torch.tensor(STOPS, dtype=torch.float32)
+    # Interpolate linearly between two neighbouring stops.
     at = values.float().nan_to_num().clamp(0, 1) * (len(stops) - 1)
     low = at.long().clamp(max=len(stops) - 2)
     return (
@@ -159,11 +161,11 @@ log = logging.getLogger("zoo")
 
 
 class AttentionDiagnostics(L.Callback):
-    """Log attention/<layer>/... as scalars to every logger, histograms and pictures to TensorBoard.
+    """A callback that logs attention/<layer>/... as scalars, and as pictures to TensorBoard.
 
-    All processes take part, so that none waits in vain where weights are sharded: each has its own
-    share of the first validation batch, and the first process logs. Training goes on as if nothing
-    had happened: random states, modes of modules and weights are left as they were.
+    Every logger receives scalars; TensorBoard also receives histograms. All processes take part,
+    because sharded weights need all of them: each has its share of the first validation batch, and
+    rank 0 logs. Training is not affected: random states, modes of modules and weights are restored.
     """
 
     def __init__(
@@ -176,7 +178,7 @@ class AttentionDiagnostics(L.Callback):
         self.options, self.broadcast, self.all_reduce_max = options, broadcast, all_reduce_max
         self.cadence = LookSchedule(options.every_n_steps, options.max_overhead)
         self.inputs: tuple[Tensor | None, ...] | None = None
-        self.due: int | None = None  # never
+        self.due: int | None = None  # step of the next capture; None: never
 
     def on_train_start(self, trainer: L.Trainer, pl_module: Task) -> None:  # type: ignore[override]
         self.first, self.start = trainer.global_step, time.monotonic()
@@ -194,25 +196,24 @@ class AttentionDiagnostics(L.Callback):
         step = trainer.global_step
         if self.due is None or step < self.due:
             return
+        # Rank 0 decides for all processes, whose clocks differ.
         elapsed = time.monotonic() - self.start
         self.due = self.broadcast(self.cadence.next_step(step, step - self.first, elapsed))
-        if self.due > step or not self._is_ready(
-            trainer, pl_module
-        ):  # it would take too much of the time by now
+        # A later step means that a capture would exceed the budget now.
+        if self.due > step or not self._is_ready(trainer, pl_module):
             return
         began = _synchronize_clock(trainer)
+        # Lightning numbers the losses of this step from 0.
         with isolate_rng():
-            self._look(trainer, pl_module, step - 1)  # as the losses of this step are counted
+            self._look(trainer, pl_module, step - 1)
         self.cadence.record(_synchronize_clock(trainer) - began)
         self.due = step + self.cadence.every
         share = self.cadence.share(time.monotonic() - self.start)
         self._log(trainer, {"perf/diagnostics_share": share}, step - 1)
 
     def _is_ready(self, trainer: L.Trainer, task: Task) -> bool:
-        """Choose samples if there are none yet; return whether all processes have some.
-
-        Short trainings that never reach a capture read no samples.
-        """
+        """Choose samples if there are none yet, and return whether all processes have some."""
+        # Only here, so that short trainings that never reach a capture read no samples.
         if self.inputs is not None:
             return True
         began = time.monotonic()
@@ -226,7 +227,7 @@ class AttentionDiagnostics(L.Callback):
         return True
 
     def _choose_samples(self, trainer: L.Trainer, task: Task) -> str:
-        """Take the first validation samples; return the reason if there are none."""
+        """Read the first validation samples, and return the reason if there are none."""
         try:
             number_layers(task.model, self.options.layers)
             with _validation_mode(trainer):
@@ -238,7 +239,7 @@ class AttentionDiagnostics(L.Callback):
         except OptionError as error:
             return str(error)
         except StopIteration:
-            return "there is nothing to validate with"
+            return "there are no validation samples"
         self.inputs = tuple(
             one if one is None else one[: self.options.samples].clone() for one in inputs
         )
@@ -274,7 +275,7 @@ class AttentionDiagnostics(L.Callback):
 
 @torch.no_grad()
 def summarize_layer(attention: LayerAttention) -> dict[str, float]:
-    """Average each metric of a layer over its heads; add the numbers of its encodings."""
+    """Return the means over heads of a layer's metrics and of its encodings' values."""
     found = {kind.name: kind.compute(attention) for kind in list_metrics(attention)}
     message = {name: float(value.nanmean()) for name, value in found.items()}
     for panel in attention.chain.panels(attention.call):
@@ -283,9 +284,8 @@ def summarize_layer(attention: LayerAttention) -> dict[str, float]:
             message[panel.title.replace(": ", "/").replace(" ", "_").lower()] = sum(values) / max(
                 len(values), 1
             )
-    return {
-        name: value for name, value in message.items() if math.isfinite(value)
-    }  # else there is nothing to say
+    # A metric without a value, such as one of no visible pairs, is left out.
+    return {name: value for name, value in message.items() if math.isfinite(value)}
 
 
 def _draw(writer: Any, attention: LayerAttention, step: int) -> None:
@@ -305,7 +305,7 @@ def _synchronize_clock(trainer: L.Trainer) -> float:
 
 @contextmanager
 def _validation_mode(trainer: L.Trainer) -> Iterator[None]:
-    """Yield batches as validation has them, not augmented."""
+    """Within the context, batches are those of validation, without augmentation."""
     trainer.training = False
     try:
         yield

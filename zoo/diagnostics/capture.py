@@ -1,8 +1,8 @@
-"""Capture exact attention of any layer for a few queries, whatever backend the model uses.
+"""Capture the exact attention of any layer for chosen queries, independently of the backend.
 
-A layer describes its attention call before a backend computes it. Capturing describes the call
-once more, for chosen queries, and computes scores and weights with the reference backend. The
-model itself goes on with its fused kernels.
+A layer describes its attention call before a backend computes it. A capture describes the call
+again for chosen queries, and computes scores and weights with the reference backend. The model
+itself still uses its fused kernels.
 """
 
 from __future__ import annotations
@@ -23,31 +23,37 @@ from zoo.attention.linear import LinearCall
 from zoo.errors import OptionError
 
 Queries = int | Sequence[int] | None
-"""How many queries, or those in which slots; None: all."""
+"""Number of queries to choose evenly, or their sequence indices; None: all."""
 
 
 @dataclass(frozen=True)
 class LayerAttention:
-    """Attention of one layer for Q chosen queries among M keys.
+    """The attention of one layer for Q chosen queries and M keys.
 
     Positions of queries and keys, in tokens or patches, are `call.queries.index` and
-    `call.keys.index`. Weights of linear attention may be negative, and it has no scores.
+    `call.keys.index`. Linear attention has no scores, and its weights may be negative.
+
+    Attributes:
+        layer: Index of the layer.
+        chain: Its encodings.
+        call: Its attention call for the chosen queries.
+        query_index: Sequence indices of the queries, int [Q].
+        weights: Attention weights [B, H, Q, M], in at least float32.
+        scores: Scores [B, H, Q, M] as they enter the normalization; -inf for hidden pairs.
     """
 
     layer: int
     chain: Chain
     call: AttentionCall
-    query_index: Tensor  # int [Q]
-    weights: Tensor  # [B, H, Q, M], at least float32
-    scores: (
-        Tensor | None
-    )  # [B, H, Q, M] as they enter the normalisation, -inf where a pair may not attend
+    query_index: Tensor
+    weights: Tensor
+    scores: Tensor | None
 
     @property
     def grid(self) -> tuple[Tensor, Tensor]:
-        """Mark queries and keys that are part of the text or image, bool [1|B, Q] and [1|B, M].
+        """Masks of the queries and keys that belong to the text or image, bool [1|B, Q|M].
 
-        CLS and register tokens are not, whether or not they have a position.
+        CLS and register tokens do not belong to it, even if they have a position.
         """
         keys, count = self.call.keys, self.weights.shape[-1]
         found = (
@@ -56,7 +62,8 @@ class LayerAttention:
             else keys.has_position
         )
         if keys.grid_size is not None and keys.index.shape[-1] > 1:
-            extra = count - int(keys.grid_size[0, 0].prod())  # they stand first
+            # Special tokens come first. A CLS token with a position is not part of the grid.
+            extra = count - int(keys.grid_size[0, 0].prod())
             if int(found[0].sum()) > count - extra:
                 found = found & (torch.arange(count, device=found.device) >= extra)
         return found[:, self.query_index], found
@@ -70,13 +77,13 @@ def capture_model(
 ) -> list[LayerAttention]:
     """Capture the attention of some layers while the model runs on `inputs`.
 
-    The model runs in evaluation mode, uncompiled, without gradients, and is left as it was.
+    The model runs in evaluation mode, uncompiled and without gradients. Its modes are restored.
 
     Args:
         model: A model with attention layers of zoo.
         inputs: Arguments of the model.
-        queries: How many queries to choose evenly, or their indices; None for all.
-        layers: Layer numbers; None for all.
+        queries: Number of queries to choose evenly, or their sequence indices; None: all.
+        layers: Indices of layers; None: all.
 
     Raises:
         OptionError: A layer does not exist, or the model has no attention layer of zoo.
@@ -93,7 +100,7 @@ def capture_layers(
     queries: Queries = None,
     layers: Sequence[int] | None = None,
 ) -> None:
-    """Pass each captured layer to `callback`, so that it need not be kept until the next layer.
+    """Pass each captured layer to `callback`, so that only one is in memory at a time.
 
     See `capture_model` for the other arguments.
     """
@@ -108,7 +115,7 @@ def capture_layers(
 
 
 def number_layers(model: nn.Module, layers: Sequence[int] | None) -> list[int]:
-    """Return the numbers of the attention layers: their own, or their ranks if not unique.
+    """Return the indices of the attention layers: their own, or their order if not unique.
 
     Raises:
         OptionError: One of `layers` does not exist.
@@ -117,7 +124,7 @@ def number_layers(model: nn.Module, layers: Sequence[int] | None) -> list[int]:
     for part in _find_equipped(model):
         numbers += [chain.dims.layer for chain in part.chains]
     if not numbers:
-        raise OptionError("layers", "the model has no attention layer of zoo to look at")
+        raise OptionError("layers", "the model has no attention layer of zoo")
     absent = sorted(set(layers or ()) - set(numbers))
     if absent:
         message = f"there is no layer {', '.join(map(str, absent))}"
@@ -127,7 +134,8 @@ def number_layers(model: nn.Module, layers: Sequence[int] | None) -> list[int]:
 
 @contextmanager
 def hook_attention(model: nn.Module, callback: Callable[[AttentionInput], None]) -> Iterator[None]:
-    """Call `callback` with the input of each attention layer, before the layer computes."""
+    """Within the context, call `callback` with the input of each attention layer."""
+    # Layers of zoo's own models have hooks of torch; equipped models call hooks themselves.
     modules = _find_modules(model)
 
     def pass_on(layer: SelfAttention, given: tuple[Tokens, Chain, Context]) -> None:
@@ -153,7 +161,7 @@ def hook_attention(model: nn.Module, callback: Callable[[AttentionInput], None])
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Run in evaluation mode, uncompiled, without gradients, and restore each module's mode."""
+    """Within the context, the model is in evaluation mode, uncompiled and without gradients."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -165,7 +173,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def _find_modules(model: nn.Module) -> dict[SelfAttention, int]:
-    """Return the attention layers of zoo's own models, with their numbers."""
+    """Return the attention layers of zoo's own models, with their indices."""
     known = [module for module in model.modules() if isinstance(module, SelfAttention)]
     own = [module.dims.layer for module in known]
     numbers = own if len(set(own)) == len(own) else range(len(own))
@@ -173,12 +181,12 @@ def _find_modules(model: nn.Module) -> dict[SelfAttention, int]:
 
 
 def _find_equipped(model: nn.Module) -> list[Encoded]:
-    """List the parts of a model whose attention is of another library."""
+    """List the parts of a model whose attention belongs to another library."""
     return [part for part in find_encoded(model) if part.calls_hooks]
 
 
 def choose_evenly(count: int, most: int | None = None) -> list[int]:
-    """Choose at most so many of `count` indices evenly; a single one in the middle."""
+    """Choose at most `most` of `count` indices evenly; a single one is in the middle."""
     if most is None or most >= count:
         return list(range(count))
     if most == 1:

@@ -1,4 +1,4 @@
-"""Panels about a trained encoding: measured like a new one, and by what it reports of itself."""
+"""Panels about a trained encoding: measured from outside, and reported by the encoding."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ from zoo.diagnostics.portrait.probe import EncodingProbe
 from zoo.models.transformer import Block, find_transformers
 from zoo.reporting.panel import HeatmapGrid, Panel, Points
 
-MOST = {1: (128,), 2: (15, 15), 3: (1, 15, 15)}  # tokens by the number of axes: of clips one frame
+# Largest grid of tokens to measure, by number of axes; one frame of a clip.
+MOST = {1: (128,), 2: (15, 15), 3: (1, 15, 15)}
 PARTS = (
     "Parts of the first layer's scores, averaged over samples and heads. Position to position "
-    "shows which positions attend to which, whatever their content. Where the two mixed parts are "
-    "faint, content and position are nearly independent."
+    "shows which positions attend to which, regardless of content. If the two mixed parts are "
+    "small, content and position are nearly independent."
 )
 
 
 @torch.no_grad()
 def measure_encoding(chain: Chain, sizes: Sequence[int], causal: bool) -> tuple[Panel, ...]:
-    """Measure what the encodings of one layer do with their parameters as they are.
+    """Measure the encodings of one layer with their current parameters.
 
-    Measured in float64 on a copy, for the first tokens of a text or grid of `sizes`. What is added
-    to the input is added before the first layer, whichever layer is measured.
+    The measurement uses the first tokens of a sequence or grid of `sizes`. Encodings of the input
+    are included, whichever layer is measured.
     """
+    # A copy in float64 leaves the model unchanged.
     copy = deepcopy(chain).to("cpu", torch.float64).eval().requires_grad_(False)
     shown = tuple(map(min, MOST[len(sizes)], sizes))
     return tuple(collect_panels(EncodingProbe(copy, shown, causal), masked=False))
@@ -44,16 +46,16 @@ def measure_encoding(chain: Chain, sizes: Sequence[int], causal: bool) -> tuple[
 def draw_correlations(
     block: Block, before: Tokens, after: Tokens, call: AttentionCall
 ) -> tuple[Panel, ...]:
-    """Draw the word and position correlations of the first block (arXiv:2006.15595, figure 2).
+    """Draw the correlations of words and positions in the first block (arXiv:2006.15595, figure 2).
 
     Args:
         block: The first block.
         before: Tokens before `embed`.
-        after: Tokens after it.
+        after: Tokens after `embed`.
         call: An attention call of the block.
 
     Returns:
-        One panel; none if nothing was added to the tokens, or if scores are no sum of such parts.
+        One panel, or none if nothing was added to the tokens or scores are not a sum of such parts.
     """
     if not (after.x != before.x).any() or not _is_plain_projection(block, call):
         return ()
@@ -62,8 +64,8 @@ def draw_correlations(
     return (
         HeatmapGrid(
             title="Correlations of word and position",
-            x="key's place",
-            y="query's place",
+            x="key position",
+            y="query position",
             caption=PARTS,
             values=values,
             labels=tuple(parts),
@@ -73,7 +75,7 @@ def draw_correlations(
 
 
 def _is_plain_projection(block: Block, call: AttentionCall) -> bool:
-    """Tell whether queries and keys are plain projections, not normed, mixed or rotated."""
+    """Return whether queries and keys are plain projections, not normed, mixed or rotated."""
     layer = block.attn
     if layer.token_shift is not None or not isinstance(layer.q_norm, nn.Identity):
         return False
@@ -84,8 +86,8 @@ def _is_plain_projection(block: Block, call: AttentionCall) -> bool:
 def decompose_scores(block: Block, before: Tokens, after: Tokens) -> dict[str, Tensor]:
     """Split the scores of tokens with a position into parts [H, N, N], by name.
 
-    What `embed` added is the position, what it found is the word; both go through the norm at the
-    scale of their sum.
+    The position is what `embed` added, the word is its input. Both pass the norm at the scale of
+    their sum.
     """
     layer, dims = block.attn, block.attn.dims
     placed = slice(None) if after.has_position is None else after.has_position[0]
@@ -102,7 +104,8 @@ def decompose_scores(block: Block, before: Tokens, after: Tokens) -> dict[str, T
 
 
 def _linearize_norm(norm: nn.Module | None, whole: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return the linear map that a norm applies to parts, at the scale of the whole [B, N, D]."""
+    """Return a norm as a linear map of parts, with the scale of their sum `whole` [B, N, D]."""
+    # A norm is linear once its scale is fixed, so the parts add up to the normed sum.
     whole = upcast(whole)
     if isinstance(norm, nn.LayerNorm):
         centred = whole - whole.mean(-1, keepdim=True)
@@ -123,7 +126,7 @@ def draw_encodings(
 ) -> tuple[Panel, ...]:
     """Collect the panels of all encodings: measured ones, reported ones, and correlations.
 
-    A rotation that an encoding reports itself is not measured once more.
+    A rotation that an encoding reports is not measured again.
     """
     reported = list_reported_panels(attentions)
     turned = {panel.y for panel in reported if isinstance(panel, Points)}
@@ -136,7 +139,7 @@ def draw_encodings(
 
 
 def _draw_first_layer(attentions: Sequence[LayerAttention], grid: Sequence[int]) -> Iterator[Panel]:
-    """Measure the first captured layer; others are the same only if layers share the encoding."""
+    """Measure the first captured layer, and title its panels with the layer if layers differ."""
     first = attentions[0]
     for panel in measure_encoding(first.chain, grid, first.call.causal):
         yield (
@@ -150,12 +153,13 @@ def _draw_model_correlations(
     model: nn.Module, inputs: Sequence[Any], attentions: Sequence[LayerAttention]
 ) -> tuple[Panel, ...]:
     transformers = find_transformers(model)
-    # linear attention multiplies features of words and positions
+    # Linear attention has no scores: it multiplies features of sums of words and positions.
     if not transformers or attentions[0].scores is None:
         return ()
     first = transformers[0].blocks[0]
     assert isinstance(first, Block)
 
+    # Record the tokens before `embed` and at the input of the first block.
     seen: list[Tokens] = []
 
     def record(tokens: Tokens) -> Tokens:
@@ -175,7 +179,7 @@ def _draw_model_correlations(
 
 
 def list_reported_panels(attentions: Sequence[LayerAttention]) -> tuple[Panel, ...]:
-    """Collect the panels that the encodings of each layer report, equal ones once."""
+    """Collect the panels that the encodings of each layer report, without repetitions."""
     kinds: dict[str, list[tuple[int, Panel]]] = {}
     for one in attentions:
         for panel in one.chain.panels(one.call):
@@ -184,7 +188,7 @@ def list_reported_panels(attentions: Sequence[LayerAttention]) -> tuple[Panel, .
 
 
 def _title_by_layer(kind: Sequence[tuple[int, Panel]]) -> list[Panel]:
-    """Title panels of one kind by layer, unless one panel holds for all layers."""
+    """Add the layer to the titles of panels of one kind, unless they are the same in all layers."""
     first = kind[0][1]
     if all(_is_same(first, panel) for _, panel in kind):
         return [first]

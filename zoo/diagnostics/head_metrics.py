@@ -1,4 +1,4 @@
-"""The metrics of every head that are logged while training and shown in reports."""
+"""The metrics of attention heads that are logged in training and shown in reports."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from zoo.attention.backends.reference import attention_mask
 from zoo.diagnostics import metrics
 from zoo.diagnostics.capture import LayerAttention
 
-NEAR = {"tokens": 8, "patches": 2}  # how far a neighbourhood reaches
+NEAR = {"tokens": 8, "patches": 2}  # largest offset in a neighbourhood
 SIDES = {"row": "rows", "column": "columns"}
-# a step is some frames
+# A step in time is a tubelet, which may be several frames.
 AXES: Mapping[int, Mapping[str, str]] = {1: {}, 2: SIDES, 3: {"step": "steps in time", **SIDES}}
 
 
@@ -22,15 +22,19 @@ AXES: Mapping[int, Mapping[str, str]] = {1: {}, 2: SIDES, 3: {"step": "steps in 
 class HeadMetric:
     """A metric of each head.
 
-    `name` is its tag below that of the layer, `description` one sentence on how to read it, and
-    `compute` returns [H] with NaN where the metric is undefined.
+    Attributes:
+        name: The tag below that of the layer.
+        title: The title in reports.
+        unit: The unit of the values.
+        description: One sentence on how to read it.
+        compute: Returns the values [H]; NaN for heads without one.
     """
 
     name: str
     title: str
     unit: str
     description: str
-    compute: Callable[[LayerAttention], Tensor]  # [H]; NaN where nothing can be said
+    compute: Callable[[LayerAttention], Tensor]
 
 
 def position_unit(attention: LayerAttention) -> str:
@@ -39,7 +43,7 @@ def position_unit(attention: LayerAttention) -> str:
 
 
 def list_metrics(attention: LayerAttention) -> Iterator[HeadMetric]:
-    """Yield the metrics that apply to this layer."""
+    """Yield the metrics that apply to a layer."""
     yield from _list_spread_metrics()
     yield from _list_distance_metrics(
         position_unit(attention), AXES[attention.call.keys.index.shape[-1]]
@@ -50,7 +54,7 @@ def list_metrics(attention: LayerAttention) -> Iterator[HeadMetric]:
 
 
 def metrics_by_name(counted: str) -> dict[str, HeadMetric]:
-    """Return all metrics by name, for positions counted in tokens or patches."""
+    """Return all metrics by name, for positions in tokens or patches."""
     every = (
         *_list_spread_metrics(),
         *_list_distance_metrics(counted, AXES[3]),
@@ -65,28 +69,28 @@ def _list_spread_metrics() -> Iterator[HeadMetric]:
         "entropy",
         "Entropy",
         "nats",
-        "Low where a head looks at few keys, high where it looks at all of them alike.",
+        "Low for a head that attends to few keys, high for one that attends evenly to all.",
         _average(lambda attention: metrics.entropy(attention.weights)),
     )
     yield HeadMetric(
         "effective_rank",
         "Effective rank",
         "directions",
-        "At 1 all queries attend to the same keys; the higher, the more queries differ.",
+        "At 1 all queries attend to the same keys; the higher it is, the more queries differ.",
         lambda attention: metrics.effective_rank(attention.weights).nanmean(0),
     )
     yield HeadMetric(
         "similarity",
-        "Likeness to other heads",
+        "Similarity to other heads",
         "cosine",
-        "At 1 the heads of a layer look at the same keys, so that some of them could be spared.",
+        "At 1 the heads of a layer attend to the same keys, so some of them are redundant.",
         _head_similarity,
     )
     yield HeadMetric(
         "total",
-        "Attention in all",
+        "Total attention",
         "sum of weights",
-        "1 for a softmax; less where a head may keep what it does not spend, as in stick-breaking.",
+        "1 for a softmax; less if a head may leave attention unused, as in stick-breaking.",
         _average(_weight_sum),
     )
 
@@ -96,7 +100,7 @@ def _list_distance_metrics(counted: str, axes: Mapping[str, str]) -> Iterator[He
         "distance",
         "Attended distance",
         counted,
-        "How far away that lies what a query looks at: low for local heads, high for global ones.",
+        "Mean distance of what a query attends to: low for local heads, high for global ones.",
         _average(_distance),
     )
     for number, (axis, steps) in enumerate(axes.items()):
@@ -104,7 +108,7 @@ def _list_distance_metrics(counted: str, axes: Mapping[str, str]) -> Iterator[He
             f"distance_{axis}",
             f"Attended distance across {steps}",
             steps,
-            "Low here and high along another axis, a head looks along lines.",
+            "A head that is low here and high along another axis attends along lines.",
             _average(partial(_distance, axis=number)),
         )
 
@@ -115,14 +119,14 @@ def _list_share_metrics(counted: str, some_unplaced: bool) -> Iterator[HeadMetri
         "near",
         f"Share within {reach} {counted}",
         "of attention",
-        "The share of attention that stays in the neighbourhood of the query.",
+        "Share of attention in the neighbourhood of the query.",
         _average(partial(_neighbourhood_share, reach=reach)),
     )
     yield HeadMetric(
         "self",
         "Share on itself",
         "of attention",
-        "The share of attention that a token gives to itself.",
+        "Share of attention of a token to itself.",
         _average(
             lambda attention: metrics.share_at(
                 attention.weights,
@@ -134,7 +138,7 @@ def _list_share_metrics(counted: str, some_unplaced: bool) -> Iterator[HeadMetri
         "first",
         "Share on the first token",
         "of attention",
-        "Near 1 the first token is a sink: where heads rest that need nothing.",
+        "Near 1 the first token is an attention sink, to which idle heads attend.",
         _average(_first_token_share),
     )
     if some_unplaced:
@@ -142,7 +146,7 @@ def _list_share_metrics(counted: str, some_unplaced: bool) -> Iterator[HeadMetri
             "unplaced",
             "Share on class and register tokens",
             "of attention",
-            "The share of attention that goes to tokens without a place.",
+            "Share of attention to tokens without a position.",
             _average(
                 lambda attention: metrics.share_at(
                     attention.weights, metrics.special_tokens(attention.grid[1])
@@ -156,15 +160,15 @@ def _list_score_metrics(comparable: bool) -> Iterator[HeadMetric]:
         "largest_score",
         "Largest score",
         "logit",
-        "Where it grows to hundreds, the softmax is one-hot and training may become unstable.",
+        "If it grows to hundreds, the softmax is one-hot and training may become unstable.",
         _max_score,
     )
     if comparable:
         yield HeadMetric(
             "by_position",
-            "Explained by position alone",
+            "Explained by position",
             "of variance",
-            "At 1 scores do not depend on content; at 0 the two positions alone explain nothing.",
+            "At 1 scores do not depend on content; at 0 the two positions explain nothing.",
             lambda attention: metrics.position_r2(_get_scores(attention)),
         )
 
@@ -175,7 +179,7 @@ def _average(measure: Callable[[LayerAttention], Tensor]) -> Callable[[LayerAtte
 
 
 def _weight_sum(attention: LayerAttention) -> Tensor:
-    """Sum the weights, [B, H, N]; NaN for padding, which sees nothing."""
+    """Sum the weights, [B, H, N]; NaN for queries without visible keys, such as padding."""
     return metrics.weight_sum(attention.weights).masked_fill(
         ~attention_mask(attention.call).any(-1), float("nan")
     )
@@ -187,7 +191,7 @@ def _max_score(attention: LayerAttention) -> Tensor:
 
 
 def _get_scores(attention: LayerAttention) -> Tensor:
-    assert attention.scores is not None  # asked for where there are some
+    assert attention.scores is not None  # such metrics are listed only if there are scores
     return attention.scores
 
 
@@ -203,7 +207,7 @@ def _offsets(attention: LayerAttention) -> Tensor:
 
 
 def _distance(attention: LayerAttention, axis: int | None = None) -> Tensor:
-    """Return the distance [B, H, N], NaN for queries that are no part of text or image."""
+    """Return the distance [B, H, N]; NaN for queries that do not belong to the text or image."""
     rows, columns = attention.grid
     if axis is None:
         found = metrics.distance(attention.weights, _offsets(attention), columns)
@@ -213,7 +217,7 @@ def _distance(attention: LayerAttention, axis: int | None = None) -> Tensor:
 
 
 def _neighbourhood_share(attention: LayerAttention, reach: int) -> Tensor:
-    """Return the share near the query [B, H, N], NaN for special tokens."""
+    """Return the share near the query [B, H, N]; NaN for special tokens."""
     rows, columns = attention.grid
     near = metrics.neighbourhood(
         _offsets(attention), reach, metrics.positioned_pairs(rows, columns)
@@ -222,16 +226,15 @@ def _neighbourhood_share(attention: LayerAttention, reach: int) -> Tensor:
 
 
 def _head_similarity(attention: LayerAttention) -> Tensor:
-    """Average the similarity of each head to the others; 1 for a single head."""
+    """Return the mean similarity of each head to the others; 1 for a single head."""
     heads = attention.weights.shape[1]
     found = metrics.head_similarity(attention.weights).nanmean(0)  # [H, H]
     return (found.sum(-1) - found.diagonal()) / (heads - 1) if heads > 1 else found[0]
 
 
 def _is_comparable(attention: LayerAttention) -> bool:
-    """Tell whether there are several samples whose pairs have the same positions."""
+    """Return whether there are several samples whose pairs have the same positions."""
     index = attention.call.keys.index
-    seen = (
-        _get_scores(attention).isfinite().all(0).any(0).any(0)
-    )  # [M] keys that some query sees in every sample
+    # Keys [M] that some query sees in every sample; the positions of others do not matter.
+    seen = _get_scores(attention).isfinite().all(0).any(0).any(0)
     return attention.weights.shape[0] > 1 and bool((index == index[:1])[:, seen].all())

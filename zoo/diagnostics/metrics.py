@@ -1,9 +1,9 @@
 """Metrics of attention weights and scores, as functions of tensors.
 
-Weights are [B, H, N, M]. Rows need not sum to one (stick-breaking) nor be positive (linear
-attention): a key's share of a row is |w| / sum |w|. A row without any weight has no shares, so its
-metrics are NaN, and callers average queries with `nanmean`. Scores are -inf where a pair may not
-attend. Everything is computed in at least float32.
+Weights are [B, H, N, M]. Rows need not sum to one (stick-breaking) or be positive (linear
+attention): the share of a key in a row is |w| / sum |w|. A row without any weight has no shares and
+its metrics are NaN, so callers average over queries with `nanmean`. Scores are -inf for hidden
+pairs. Everything is computed in at least float32.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from zoo.attention import upcast
 def rollout(layers: Sequence[Tensor], residual: float = 0.5) -> Tensor:
     """Compute attention rollout (Abnar and Zuidema 2020, arXiv:2005.00928).
 
-    The product A_L ... A_1 over layers, where A is residual I + (1 - residual) mean_h |W_h| with
-    rows scaled to sum to one. A row that sees nothing passes itself on.
+    It is the product A_L ... A_1 over layers, where A is residual I + (1 - residual) mean_h |W_h|
+    with rows scaled to sum to one. A row without visible keys keeps its own state.
 
     Args:
-        layers: Weights [B, H, N, N] of all layers, the first layer first.
-        residual: Share of the residual connection.
+        layers: Weights [B, H, N, N] of all layers, from the first to the last.
+        residual: Weight of the residual connection, from 0 to 1.
 
     Returns:
-        [B, N, N]: how much of each input is in each last state.
+        The fraction of each input in each final state [B, N, N].
     """
     found: Tensor | None = None
     for weights in layers:
@@ -46,19 +46,20 @@ def rollout(layers: Sequence[Tensor], residual: float = 0.5) -> Tensor:
 def effective_rank(weights: Tensor) -> Tensor:
     """Compute the effective rank of each head, [B, H] (Roy and Vetterli 2007, EUSIPCO).
 
-    exp(-sum_k p_k log p_k) with p_k = sigma_k / sum sigma of the singular values: from 1, where all
-    queries look alike, to the smaller of N and M; NaN for a head without any weight.
+    It is exp(-sum_k p_k log p_k) with p_k = sigma_k / sum sigma for singular values sigma: from 1,
+    if all queries have the same weights, to the smaller of N and M. NaN for a head without weight.
     """
+    # The decomposition fails for NaN: zeros take its place, for which the division gives NaN.
     weights = upcast(weights)
     known = weights.isfinite().all((-2, -1), keepdim=True)
-    values = torch.linalg.svdvals(weights.where(known, 0))  # of zeros, NaN comes below
+    values = torch.linalg.svdvals(weights.where(known, 0))
     return torch.special.entr(values / values.sum(-1, keepdim=True)).sum(-1).exp()
 
 
 def max_score(scores: Tensor) -> Tensor:
-    """Return the largest finite score of each head, [B, H]; NaN where no pair may attend.
+    """Return the largest finite score of each head, [B, H]; NaN without visible pairs.
 
-    Where it grows, training becomes unstable (Dehghani et al. 2023, arXiv:2302.05442).
+    If it grows, training becomes unstable (Dehghani et al. 2023, arXiv:2302.05442).
     """
     scores = upcast(scores)
     found = scores.masked_fill(~scores.isfinite(), float("-inf")).amax((-2, -1))
@@ -68,9 +69,10 @@ def max_score(scores: Tensor) -> Tensor:
 def head_similarity(weights: Tensor) -> Tensor:
     """Compute the cosine between the rows of two heads, averaged over queries, [B, H, H].
 
-    Each query counts alike; in the cosine of whole matrices, heads with sharp rows would count
-    most. Queries for which either head has no weight are left out; NaN where none is left.
+    Queries for which either head has no weight are left out; NaN if none is left.
     """
+    # Per row, so that all queries count equally: in the cosine of full matrices, sharp rows would
+    # dominate.
     rows = upcast(weights).transpose(1, 2)  # [B, N, H, M]
     unit = rows / rows.norm(dim=-1, keepdim=True)
     return (unit @ unit.mT).nanmean(1)
@@ -79,11 +81,11 @@ def head_similarity(weights: Tensor) -> Tensor:
 def first_keys(weights: Tensor, same: Tensor | None = None) -> Tensor:
     """Mark the first key of each query's document, the usual attention sink, [1|B, 1, 1|N, M].
 
-    Heads that need nothing rest there (Xiao et al. 2023, arXiv:2309.17453).
+    Idle heads attend to it (Xiao et al. 2023, arXiv:2309.17453).
 
     Args:
-        weights: [B, H, N, M].
-        same: bool [1|B, N, M], the keys of each query's document; None for one document.
+        weights: Weights [B, H, N, M].
+        same: Keys in each query's document, bool [1|B, N, M]; None: one document.
     """
     if same is None:
         same = weights.new_ones(1, 1, weights.shape[-1]).bool()
@@ -91,12 +93,12 @@ def first_keys(weights: Tensor, same: Tensor | None = None) -> Tensor:
 
 
 def special_tokens(has_position: Tensor) -> Tensor:
-    """Mark keys without a position, [1|B, 1, 1, M], given `has_position`, bool [1|B, M]."""
+    """Mark keys without a position, [1|B, 1, 1, M], from `has_position`, bool [1|B, M]."""
     return ~has_position[:, None, None]
 
 
 def diagonal(query_index: Tensor, keys: int) -> Tensor:
-    """Mark each query's own key, [1, 1, N, M], given the queries' indices [N] among the keys."""
+    """Mark each query's own key, [1, 1, N, M], from the queries' indices [N] among the keys."""
     return (query_index[:, None] == torch.arange(keys, device=query_index.device))[None, None]
 
 
@@ -109,16 +111,16 @@ def neighbourhood(offsets: Tensor, window: float, pairs: Tensor | None = None) -
     """Mark pairs at most `window` apart along every axis, [1|B, 1, N, M].
 
     Args:
-        offsets: [1|B, N, M, P].
-        window: Largest offset.
-        pairs: Pairs that have an offset, from `positioned_pairs`; None for all.
+        offsets: Offsets [1|B, N, M, P].
+        window: Largest offset along an axis.
+        pairs: Pairs that have an offset, from `positioned_pairs`; None: all.
     """
     close = (offsets.abs() <= window).all(-1)[:, None]
     return close if pairs is None else close & pairs
 
 
 def gram(table: Tensor) -> Tensor:
-    """Compute the products PE(i) . PE(j), [N, N], of a table [N, D]."""
+    """Compute the products PE(i) . PE(j), [N, N], of the rows of a table [N, D]."""
     table = upcast(table)
     return table @ table.mT
 
@@ -128,17 +130,17 @@ def word_position_correlations(
 ) -> dict[str, Tensor]:
     """Split scores into word and position parts (TUPE, arXiv:2006.15595, equation 6, figure 2).
 
-    The four products of (w_i + p_i) Q (w_j + p_j) K / sqrt(K), averaged over samples. They add up
-    to the scores if the layer projects that sum itself, with no norm or bias between.
+    The parts are the four products of (w_i + p_i) Q and (w_j + p_j) K / sqrt(K), averaged over
+    samples. They sum to the scores if the layer projects w + p without a norm or bias.
 
     Args:
-        word: [B, N, D], what is embedded.
-        position: [N, D] or [B, N, D], what is added to it.
+        word: Token embeddings w [B, N, D].
+        position: Positions p that are added, [N, D] or [B, N, D].
         query: Query projection [H, K, D].
         key: Key projection [H, K, D].
 
     Returns:
-        The parts by name, each [H, N, N]; rows are queries.
+        The parts by name, each [H, N, N], with queries as rows.
     """
     parts = {"word": upcast(word), "position": upcast(position).expand(len(word), -1, -1)}
     queries, keys = (
@@ -153,44 +155,45 @@ def word_position_correlations(
 
 
 def weight_shares(weights: Tensor) -> Tensor:
-    """Scale the rows of |weights| to sum to one, [B, H, N, M]; NaN for a row without any weight."""
+    """Scale the rows of |weights| to sum to one, [B, H, N, M]; NaN for a row without weight."""
     sizes = upcast(weights).abs()
     return sizes / sizes.sum(-1, keepdim=True)
 
 
 def weight_sum(weights: Tensor) -> Tensor:
-    """Sum the weights of each row, [B, H, N]: 1 for a softmax, 0 for a row that sees nothing.
+    """Sum the weights of each row, [B, H, N]: 1 for a softmax, 0 without visible keys.
 
-    Signs count: it is the output for values that are all 1.
+    Signs count: the sum is the output for values that are all 1.
     """
     return upcast(weights).sum(-1)
 
 
 def entropy(weights: Tensor) -> Tensor:
-    """Compute the entropy of each row in nats, [B, H, N]: 0 for one key, log M for all alike."""
+    """Compute the entropy of each row in nats, [B, H, N], from 0 (one key) to log M (uniform)."""
     return torch.special.entr(weight_shares(weights)).sum(-1)
 
 
 def share_at(weights: Tensor, where: Tensor) -> Tensor:
-    """Sum the shares [B, H, N] of each row over the pairs `where`, bool [1|B, 1|H, 1|N, M]."""
-    # a product, not a mask: a row without weight stays NaN
+    """Sum the shares of each row over the pairs `where`, bool [1|B, 1|H, 1|N, M]: [B, H, N]."""
+    # A product, unlike a mask, keeps the NaN of a row without weight.
     return (weight_shares(weights) * where).sum(-1)
 
 
 def offsets(queries: Tensor, keys: Tensor) -> Tensor:
-    """Return query positions [1|B, N, P] less key positions [1|B, M, P], [1|B, N, M, P]."""
+    """Return query positions [1|B, N, P] minus key positions [1|B, M, P], [1|B, N, M, P]."""
     return upcast(queries)[:, :, None] - upcast(keys)[:, None]
 
 
 def distance(weights: Tensor, offsets: Tensor, has_position: Tensor | None = None) -> Tensor:
     """Compute the mean attended distance, [B, H, N] (Dosovitskiy et al. 2020, arXiv:2010.11929).
 
-    sum_j s_j |o_j| with Euclidean norms; the shares are of keys with a position alone.
+    It is sum_j s_j |o_j| with Euclidean norms and shares s among keys with a position.
 
     Args:
-        weights: [B, H, N, M].
-        offsets: [1|B, N, M, P].
-        has_position: bool [1|B, M]; None for all keys. The caller leaves out queries without one.
+        weights: Weights [B, H, N, M].
+        offsets: Offsets [1|B, N, M, P].
+        has_position: Keys with a position, bool [1|B, M]; None: all. The caller must exclude
+            queries without a position.
     """
     far = upcast(offsets).norm(dim=-1, keepdim=True)
     return _average_over_keys(weights, far, has_position)[..., 0]
@@ -199,7 +202,7 @@ def distance(weights: Tensor, offsets: Tensor, has_position: Tensor | None = Non
 def distance_by_axis(
     weights: Tensor, offsets: Tensor, has_position: Tensor | None = None
 ) -> Tensor:
-    """Compute the mean attended distance along each axis, [B, H, N, P]; see `distance`."""
+    """Compute the mean attended distance along each axis, [B, H, N, P]. See `distance`."""
     return _average_over_keys(weights, upcast(offsets).abs(), has_position)
 
 
@@ -207,7 +210,8 @@ def _average_over_keys(weights: Tensor, values: Tensor, has_position: Tensor | N
     """Average values [1|B, N, M, P] over keys with a position, [B, H, N, P]."""
     if has_position is not None:
         weights = weights.masked_fill(~has_position[:, None, None], 0)
-        values = values.masked_fill(~has_position[:, None, :, None], 0)  # whatever stands there
+        # The offsets of special tokens may be anything, even infinite.
+        values = values.masked_fill(~has_position[:, None, :, None], 0)
     found = weight_shares(weights)
     return torch.einsum("bhnm,bnmp->bhnp", found, values.to(found.dtype))
 
@@ -218,19 +222,18 @@ def offset_profile(
     """Average the weights over all visible pairs and samples at each offset.
 
     Args:
-        weights: [B, H, N, M].
-        offsets: Whole numbers [1|B, N, M, P].
-        visible: bool [1|B, 1, N, M].
-        pairs: Pairs that have an offset, from `positioned_pairs`; None for all.
+        weights: Weights [B, H, N, M].
+        offsets: Integer offsets [1|B, N, M, P].
+        visible: Attention mask, bool [1|B, 1, N, M].
+        pairs: Pairs that have an offset, from `positioned_pairs`; None: all.
 
     Returns:
-        For each axis the offsets, from -r to r for the largest offset r met along it, and the mean
+        For each axis the offsets from -r to r, where r is the largest one along it, and the mean
         weights [H, ...]: a curve for text, a map for images, a volume for clips. NaN at offsets
-        that
-        no visible pair has.
+        without visible pairs.
 
     Raises:
-        ValueError: An offset is no whole number.
+        ValueError: An offset is not an integer.
     """
     counted = (visible if pairs is None else visible & pairs).expand(
         len(weights), 1, *weights.shape[2:]
@@ -238,6 +241,7 @@ def offset_profile(
     met = offsets.expand(len(weights), *offsets.shape[1:])[counted]  # [pairs, P]
     if (met != met.round()).any():
         raise ValueError("a profile needs offsets of whole tokens or patches")
+    # Number the bins row by row, and add up the weights of all pairs in each.
     reach = torch.cat([met.abs(), met.new_zeros(1, met.shape[-1])]).amax(0).long()  # [P]
     sizes = (2 * reach + 1).tolist()
     bins = _flatten_index(met.long() + reach, sizes)
@@ -249,7 +253,7 @@ def offset_profile(
 
 
 def _flatten_index(places: Tensor, sizes: list[int]) -> Tensor:
-    """Convert grid positions [pairs, P] to cell numbers, row by row."""
+    """Convert grid positions [pairs, P] to row-major cell numbers."""
     flat = torch.zeros_like(places[:, 0])
     for axis, size in enumerate(sizes):
         flat = flat * size + places[:, axis]
@@ -257,22 +261,22 @@ def _flatten_index(places: Tensor, sizes: list[int]) -> Tensor:
 
 
 def position_r2(scores: Tensor, *, clamp: bool = True) -> Tensor:
-    """Estimate the share of the variance of scores that the two positions alone explain, [H].
+    """Estimate the fraction of the variance of scores that the two positions explain, [H].
 
-    A one-way analysis of variance (Fisher 1925): 1 - W / T, where W is the mean over pairs of the
-    variance over samples (with B - 1), and T the mean square over samples and pairs. T - W is
-    unbiased for the variance between pairs, so the estimate may fall below 0.
+    It is a one-way analysis of variance (Fisher 1925): 1 - W / T, where W is the mean over pairs of
+    the variance over samples (with B - 1), and T the mean square over samples and pairs. T - W is
+    an unbiased estimate of the variance between pairs, so the result may be negative.
 
     Args:
-        scores: [B, H, N, M] of B samples with different contents at the same positions.
-        clamp: Raise negative estimates to 0. Leave it off to average estimates.
+        scores: Scores [B, H, N, M] of B samples with different contents at the same positions.
+        clamp: Raise negative estimates to 0. Set it to False to average estimates.
 
     Raises:
         ValueError: There are fewer than two samples.
     """
     if len(scores) < 2:
         raise ValueError(
-            f"the share that position explains needs at least two samples, got {len(scores)}"
+            f"the variance that position explains needs at least two samples, got {len(scores)}"
         )
     values = _center_rows(scores, scores.isfinite().all(0))
     share = 1 - values.var(0).sum((-2, -1)) / values.square().mean(0).sum((-2, -1))
@@ -280,10 +284,10 @@ def position_r2(scores: Tensor, *, clamp: bool = True) -> Tensor:
 
 
 def squared_correlation(scores: Tensor, part: Tensor) -> Tensor:
-    """Compute the squared correlation of centred scores with other ones, [H].
+    """Compute the squared correlation of centred scores with other centred scores, [H].
 
-    With scores of the same contents at one position, this is what content alone explains. Pairs
-    must be visible in both; NaN where the rows of either are constant.
+    If the others have the same contents at one position, it is the fraction that content explains.
+    Only pairs that are visible in both count; NaN if the rows of either are constant.
     """
     first, second = _center_both(scores, part)
     return _sum_pairs(first * second).square() / (
@@ -292,30 +296,29 @@ def squared_correlation(scores: Tensor, part: Tensor) -> Tensor:
 
 
 def shift_sensitivity(scores: Tensor, shifted: Tensor) -> Tensor:
-    """Compute how much centred scores change when all positions shift by one vector, [H].
+    """Compute the relative change of centred scores if all positions shift by one vector, [H].
 
-    sqrt(mean (s' - s)^2 / mean s^2): 0 for a shift-invariant encoding; NaN where rows are constant
-    before and after. Pairs must be visible in both.
+    It is sqrt(mean (s' - s)^2 / mean s^2): 0 for a shift-invariant encoding, NaN if rows are
+    constant before and after. Only pairs that are visible in both count.
     """
     first, second = _center_both(scores, shifted)
     return (_sum_pairs((second - first).square()) / _sum_pairs(first.square())).sqrt()
 
 
 def _center_both(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Center both sets of scores over the pairs visible in both."""
+    """Center both sets of scores over the pairs that are visible in both."""
     counted = first.isfinite() & second.isfinite()
     return _center_rows(first, counted), _center_rows(second, counted)
 
 
 def _center_rows(scores: Tensor, counted: Tensor) -> Tensor:
-    """Subtract from each score the mean of its row over the pairs that count; others become 0."""
+    """Subtract from each score the mean of its row over `counted` pairs; others become 0."""
     scores = upcast(scores)
-    # less the largest first, so that a constant row becomes exactly 0
+    # The largest score is subtracted first, so that a constant row becomes exactly 0.
     highest = scores.masked_fill(~counted, float("-inf")).amax(-1, keepdim=True)
     values = (scores - highest).masked_fill(~counted, 0)
-    mean = values.sum(-1, keepdim=True) / counted.sum(
-        -1, keepdim=True
-    )  # NaN where nothing counts, and nothing is kept
+    # The mean of a row without counted pairs is NaN, but none of its values is kept.
+    mean = values.sum(-1, keepdim=True) / counted.sum(-1, keepdim=True)
     return (values - mean).masked_fill(~counted, 0)
 
 

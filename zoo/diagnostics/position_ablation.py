@@ -1,4 +1,4 @@
-"""Ablate positions: evaluate a model while its tokens have other positions."""
+"""Ablations of positions: run a model whose tokens have other positions."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from zoo.attention.layer import find_encoded, hook_tokens
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
 
-SEED = 0  # of the order that shuffles
+SEED = 0  # seed of the shuffled order
 
 Change = Callable[[Tokens], Tensor]
-"""Tokens -> other indices [1|B, N, P] for them; those of tokens without a place are not used."""
+"""Tokens -> new indices [1|B, N, P]; those of tokens without a position are ignored."""
 
 
 @contextmanager
 def change_positions(model: nn.Module, change: Change) -> Iterator[None]:
-    """Change the positions of the model's tokens, from before the first layer on.
+    """Within the context, change the positions of the model's tokens before the first layer.
 
-    Contents and masks stay. An encoding that cannot follow raises OptionError when the model runs.
+    Contents and masks are unchanged. An encoding that does not support the new positions raises
+    OptionError when the model runs.
 
     Raises:
         OptionError: The model has no encodings of zoo.
     """
     encoded = find_encoded(model)
     if not encoded:
-        problem = "the model is no Transformer of zoo and not equipped, so it cannot be moved"
+        problem = "the model has no encodings of zoo, so its positions cannot be changed"
         raise OptionError("controls", problem)
     with ExitStack() as stack:
         for part in encoded:
@@ -39,7 +40,7 @@ def change_positions(model: nn.Module, change: Change) -> Iterator[None]:
 
 
 def apply_change(tokens: Tokens, change: Change) -> Tokens:
-    """Return the tokens at other positions; those without a position stay."""
+    """Return the tokens at new positions, except those without a position."""
     index = change(tokens)
     if tokens.has_position is not None:
         index = index.where(tokens.has_position[..., None], tokens.index)
@@ -47,34 +48,31 @@ def apply_change(tokens: Tokens, change: Change) -> Tokens:
 
 
 def shuffle(tokens: Tokens) -> Tensor:
-    """Permute the positions of each document; the order depends on the token count alone."""
+    """Permute the positions within each document, in an order that depends only on N."""
     groups = _group_tokens(tokens)  # [1|B, N]
     lots = torch.rand(len(tokens), generator=torch.Generator().manual_seed(SEED)).to(groups.device)
+    # Tokens sorted by group and then by lot take the positions of tokens sorted by group.
     drawn = lots.argsort().expand_as(groups)
-    drawn = drawn.gather(
-        1, groups.gather(1, drawn).argsort(dim=1, stable=True)
-    )  # by group, within it by lot
-    slots = groups.argsort(dim=1, stable=True)  # by group, within it by slot
-    source = torch.empty_like(slots).scatter_(
-        1, slots, drawn
-    )  # a token -> the one whose place it takes
+    drawn = drawn.gather(1, groups.gather(1, drawn).argsort(dim=1, stable=True))
+    slots = groups.argsort(dim=1, stable=True)
+    source = torch.empty_like(slots).scatter_(1, slots, drawn)  # token -> whose position it takes
     index = tokens.index.expand(len(source), -1, -1)
     return index.gather(1, source[..., None].expand_as(index))
 
 
 def shift(tokens: Tokens) -> Tensor:
-    """Shift all positions along each axis by half its size, rounded up: many are then unseen."""
+    """Shift all positions along each axis by half its size, rounded up, to untrained positions."""
     low, high = _find_range(tokens)
     return tokens.index + ((high - low + 1) / 2).ceil()
 
 
 def zero(tokens: Tokens) -> Tensor:
-    """Put all tokens at the origin."""
+    """Move all tokens to the origin."""
     return torch.zeros_like(tokens.index)
 
 
 def reverse(tokens: Tokens) -> Tensor:
-    """Reverse each axis within documents: n - 1 - i for i."""
+    """Reverse each axis within documents: i becomes n - 1 - i."""
     low, high = _find_range(tokens)
     return low + high - tokens.index
 
@@ -85,10 +83,8 @@ CHANGES: Mapping[str, Change] = MappingProxyType(
 
 
 def _group_tokens(tokens: Tokens) -> Tensor:
-    """Group tokens that may exchange positions, int [1|B, N].
-
-    A token without a position is a group of its own.
-    """
+    """Number the groups of tokens that may exchange positions, int [1|B, N]."""
+    # Groups are documents, except that each token without a position is its own group.
     device, count = tokens.index.device, len(tokens)
     groups = (
         torch.zeros(1, count, dtype=torch.long, device=device)
@@ -102,14 +98,13 @@ def _group_tokens(tokens: Tokens) -> Tensor:
 
 
 def _find_range(tokens: Tokens) -> tuple[Tensor, Tensor]:
-    """Return the first and last position of grid or document along each axis, [1|B, 1|N, P]."""
+    """Return the first and last position of the grid or document along each axis, [1|B, 1|N, P]."""
     if tokens.grid_size is not None:
         return torch.zeros_like(tokens.grid_size), tokens.grid_size - 1
     if tokens.document is None:
         return tokens.index.amin(1, keepdim=True), tokens.index.amax(1, keepdim=True)
-    numbers = (tokens.document - tokens.document.amin())[..., None].expand_as(
-        tokens.index
-    )  # from 0
+    # Smallest and largest position of each document, whose numbers are shifted to start at 0.
+    numbers = (tokens.document - tokens.document.amin())[..., None].expand_as(tokens.index)
     cells = tokens.index.new_zeros(len(numbers), int(numbers.max()) + 1, numbers.shape[-1])
     found = (
         cells.scatter_reduce(1, numbers, tokens.index, how, include_self=False)

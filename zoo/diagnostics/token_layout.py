@@ -1,4 +1,4 @@
-"""The layout of a sample's tokens in a report: grid, chosen queries, pictures, pieces of text."""
+"""The layout of a sample's tokens in a report: grid, chosen queries, images, pieces of text."""
 
 from __future__ import annotations
 
@@ -16,19 +16,26 @@ from zoo.diagnostics import capture
 
 HIDDEN = "[mask]"
 PADDING = ""
-UNKNOWN = "\ufffd"  # what bytes decode to that are no character
-FOLLOWING = "\u2026"  # the rest of a character whose first token shows it
-MOST = 4  # bytes of a character
+UNKNOWN = "\ufffd"  # the replacement character, to which invalid bytes decode
+FOLLOWING = "\u2026"  # shown for later tokens of a character
+MOST = 4  # largest number of bytes in a character
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The tokens of a sample: those named in `extra` first, then the `grid`, row by row."""
+    """The tokens of a sample: special tokens first, then the grid, row by row.
 
-    layers: tuple[int, ...]  # all that the model has
+    Attributes:
+        layers: Indices of all layers of the model.
+        extra: Names of the special tokens.
+        grid: Number of tokens along each axis.
+        query_index: Indices of the chosen queries.
+    """
+
+    layers: tuple[int, ...]
     extra: tuple[str, ...]
     grid: tuple[int, ...]
-    query_index: tuple[int, ...]  # of the queries to look from
+    query_index: tuple[int, ...]
 
     @property
     def tokens(self) -> int:
@@ -37,9 +44,9 @@ class Layout:
 
 
 def find_layout(model: nn.Module, inputs: Sequence[Tensor | None], most: int) -> Layout:
-    """Find the layout of the tokens that the model makes of its inputs.
+    """Find the layout of a model's tokens for its inputs.
 
-    Queries are the tokens of `extra` and at most `most` of the grid.
+    The chosen queries are all special tokens and at most `most` tokens of the grid.
     """
     seen: list[Tokens] = []
     with (
@@ -60,7 +67,8 @@ def find_layout(model: nn.Module, inputs: Sequence[Tensor | None], most: int) ->
 
 
 def choose_cells(grid: Sequence[int], most: int) -> list[int]:
-    """Choose at most so many cells of a grid evenly along each axis, numbered row by row."""
+    """Choose at most `most` cells of a grid evenly along each axis, as row-major numbers."""
+    # Reduce the longest axis until the product fits.
     counts = list(grid)
     while prod(counts) > most:
         counts[counts.index(max(counts))] -= 1
@@ -76,7 +84,7 @@ def _flatten_index_of(place: Sequence[int], grid: Sequence[int]) -> int:
 
 
 def _find_grid(tokens: Tokens) -> tuple[int, ...]:
-    """Count tokens along each axis; for text, all that have a position, padding included."""
+    """Count tokens along each axis; for text, all with a position, including padding."""
     if tokens.index.shape[-1] > 1:
         return tuple(int(last) + 1 for last in tokens.index[0].amax(0))
     return (len(tokens) if tokens.has_position is None else int(tokens.has_position[0].sum()),)
@@ -94,10 +102,10 @@ def _name_special_tokens(model: nn.Module, count: int) -> tuple[str, ...]:
 
 
 def decode_pieces(vocabulary: Vocabulary, row: Tensor) -> tuple[str, ...]:
-    """Decode each of the tokens [N] by itself; -1 is padding, the id after the last a mask.
+    """Decode each of the tokens [N] separately.
 
-    A character of several tokens is shown at the first of them, with dots at the others. Bytes that
-    are no character are shown as hexadecimal.
+    -1 is padding, and the id after the last one is the mask token. A character of several tokens is
+    shown at the first of them, with dots at the others. Invalid bytes are shown in hexadecimal.
     """
     tokens: list[int] = row.tolist()
     found = [_decode_token(vocabulary, token) for token in tokens]
@@ -113,7 +121,7 @@ def decode_pieces(vocabulary: Vocabulary, row: Tensor) -> tuple[str, ...]:
 
 
 def _join_bytes(vocabulary: Vocabulary, tokens: Sequence[int], piece: str) -> list[str]:
-    """Return the pieces of the fewest tokens that form whole characters; none if there are none."""
+    """Return the pieces of the fewest first tokens that form characters; empty if none do."""
     for count in range(2, len(tokens) + 1):
         if not all(0 <= token < len(vocabulary) for token in tokens[:count]):
             return []
@@ -134,9 +142,9 @@ def _decode_token(vocabulary: Vocabulary, token: int) -> str:
 
 
 def to_pictures(sample: Tensor, steps: int) -> tuple[Tensor, ...]:
-    """Convert an image [C, H, W], or a clip [C, T, H, W], to frames of uint8 [H, W, 3].
+    """Convert an image [C, H, W], or a clip [C, T, H, W], to frames uint8 [H, W, 3].
 
-    Of the frames that one token covers, the middle one is shown.
+    The middle frame of each tubelet is shown.
     """
     if sample.dim() == 3:
         return (_to_rgb(sample),)

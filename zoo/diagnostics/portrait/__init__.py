@@ -1,1 +1,1 @@
-"""Portraits of encodings: what an encoding does, measured by passing tokens through it."""
+"""Portraits of encodings, measured by passing tokens through them."""

@@ -1,6 +1,6 @@
-"""What an encoding does to an image, or to a frame of a clip.
+"""Panels that show the effect of an encoding on images, or on a frame of a clip.
 
-As panels chosen by what is measured.
+The measurements decide which panels there are.
 """
 
 from __future__ import annotations
@@ -24,45 +24,45 @@ from zoo.reporting.panel import Heatmap, HeatmapGrid, Panel, Points, distinct, l
 
 ADDED = "added by position"
 COLUMN, ROW = "column of patches", "row of patches"
-MAX_MAPS = 4  # of a grid of heat maps
+MAX_MAPS = 4  # largest number of heat maps in a panel
 INPUT = (
-    "What each patch adds to its input, in four channels: waves along rows, along columns, or what "
-    "training drew."
+    "The vector that is added to each patch, in four channels: waves along rows, along columns, or "
+    "learned values."
 )
 CENTRE = (
-    "What is added to the score of the marked patch with an equal one at each position: it attends "
-    "where the map is high."
+    "What is added to the score of the marked patch with an equal patch at each position: it "
+    "attends where the map is high."
 )
 CORNER = (
-    "The same for another patch: where its surroundings differ from those of the centre, scores "
+    "The same for another patch: if its surroundings differ from those of the centre, scores "
     "depend on absolute positions."
 )
 HEADS = (
-    "The same in some of the heads: heads that differ attend near, far, along rows or along "
-    "columns."
+    "The same for some of the heads: different heads attend near, far, along rows or along columns."
 )
 VECTORS = (
-    "Each point is a pair of channels, drawn in both of its senses: it rotates fastest along the "
-    "direction from the middle to the point, the faster the farther out."
+    "Each pair of channels is two opposite points: it rotates fastest along the direction from the "
+    "origin to a point, and faster the farther out."
 )
 ANGLES = (
-    "How far a step along each axis rotates each pair of channels: rotations that do not commute "
-    "make scores depend on both positions, not on their offset alone."
+    "Angle by which a step along each axis rotates each pair of channels: if rotations do not "
+    "commute, scores depend on both positions, not only on their offset."
 )
 PRODUCTS = (
-    "Products of what the marked patch and each other add to the input: they fade with distance "
-    "where near positions are alike."
+    "Products of the vectors that are added to the marked patch and to each other patch: they fade "
+    "with distance if near positions are similar."
 )
 
 
 def collect_image_panels(probe: EncodingProbe) -> Iterator[Panel]:
-    """Yield the panels that have something to show, the most telling first."""
+    """Yield the panels that are not trivial, the most informative first."""
     rows, columns = probe.sizes[-2:]
     centre, corner = (rows // 2, columns // 2), (rows // 5, columns // 5)
     added = probe.measure_input()  # [N, D]
     if not is_zero(added):
         yield _channels(added, (rows, columns))
 
+    # Equal patches differ only by position, so all differences of scores are due to the encoding.
     equal = probe.repeat_content(probe.draw_contents())
     scores = subtract_base(probe.call(equal), 1.0).mean(0)  # [H, N, N]
     fields = scores.unflatten(-1, (rows, columns)).unflatten(1, (rows, columns))
@@ -128,12 +128,12 @@ def _heads(title: str, maps: Tensor, patch: tuple[int, int]) -> HeatmapGrid:
 
 
 def _is_shift_invariant(fields: Tensor, centre: tuple[int, int], corner: tuple[int, int]) -> bool:
-    """Return True if a patch has the same scores with its surroundings wherever it is.
+    """Return whether two patches have the same scores with their surroundings.
 
     Args:
         fields: Scores [H, row, column, row, column] of each patch with each other.
         centre: Row and column of a patch.
-        corner: Row and column of another one, nearer to the edge.
+        corner: Row and column of another patch, nearer to the edge.
     """
     reach = min(corner)
     around = []
@@ -148,6 +148,7 @@ def _rotation_panels(probe: EncodingProbe) -> Iterator[Panel]:
     rotations = measure_rotations(probe, 2)
     if rotations is None:
         return
+    # Commuting rotations share planes, in which each pair has a wave vector.
     down, across = rotations
     if is_commuting(down, across):
         rows, columns = wave_vectors(down, across)  # [H, K]

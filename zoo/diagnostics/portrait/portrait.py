@@ -1,4 +1,4 @@
-"""Pictures of what encodings do, measured through the protocol: none is recognised by its name."""
+"""Pictures of encodings, measured through the protocol without knowing which encoding it is."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from zoo.options import Choice
 from zoo.packages import explain_imports
 from zoo.reporting.panel import Panel
 
-# tokens at most by the number of axes: of clips one frame
+# Largest grid of tokens by number of axes; one frame of a clip.
 MAX_SIZES = {1: (64,), 2: (15, 15), 3: (1, 15, 15)}
-DIM, HEADS, DEPTH = 128, 4, 2  # of a picture without other sizes
-MAX_PANELS = 4  # for one number of axes
+DIM, HEADS, DEPTH = 128, 4, 2  # default sizes of a picture
+MAX_PANELS = 4  # largest number of panels for one number of axes
 
 
 @torch.no_grad()
 def draw_portrait(choices: Sequence[Choice], path: Path, dims: Dims | None = None) -> None:
-    """Write a PNG of what encodings do.
+    """Write a PNG that shows the effect of encodings.
 
     Args:
         choices: Names and options of the encodings.
         path: The PNG file.
-        dims: Sizes; by default those of a text and of an image, as far as they are accepted.
+        dims: Sizes. None: default sizes for text and for images, as far as they are accepted.
     """
     with explain_imports():
         import altair as alt
@@ -56,7 +56,7 @@ def draw_portrait(choices: Sequence[Choice], path: Path, dims: Dims | None = Non
 
 
 def probe_encodings(choices: Sequence[Choice], dims: Dims) -> EncodingProbe:
-    """Build a list of encodings with a fixed seed and make it ready to be measured."""
+    """Build a list of encodings with a fixed seed, and return a probe of it."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(SEED)
         chain = Chain.of(encoding(choices, dims))
@@ -67,11 +67,11 @@ def probe_encodings(choices: Sequence[Choice], dims: Dims) -> EncodingProbe:
 
 
 def collect_panels(probe: EncodingProbe, *, masked: bool = True) -> Iterator[Panel]:
-    """Yield what there is to see, the most telling first.
+    """Yield the panels of an encoding, the most informative first.
 
     Args:
         probe: The encoding.
-        masked: True shows weights over a text behind a causal mask in any case.
+        masked: Show weights of text under a causal mask, even if the encoding needs none.
     """
     if probe.dims.axes == 1:
         return collect_text_panels(probe, masked)
@@ -79,16 +79,16 @@ def collect_panels(probe: EncodingProbe, *, masked: bool = True) -> Iterator[Pan
 
 
 def _describe(probes: Sequence[EncodingProbe]) -> str:
-    """Say in which state the parameters are."""
+    """Return the sizes of the heads and the state of the parameters as text."""
     has_parameters = any(any(True for _ in one.chain.parameters()) for one in probes)
     state = "initial parameters" if has_parameters else "no parameters"
     if any(one.moved for one in probes):
-        state = "random parameters, since the initial ones show hardly anything"
+        state = "random parameters, since the initial ones have almost no effect"
     return f"{probes[0].dims.heads} heads of {probes[0].dims.head_dim} channels, {state}"
 
 
 def _usual(choices: Sequence[Choice]) -> list[Dims]:
-    """Return the sizes of a text and of an image, or of a clip if neither is accepted."""
+    """Return sizes for text and for images, or for clips if neither is accepted."""
     accepted = set.intersection(*(set(encoding_class(choice.name).axes) for choice in choices))
     shown = sorted(accepted & {1, 2}) or sorted(accepted)[:1]
     return [Dims(DIM, HEADS, axes=axes, length=MAX_SIZES[axes], depth=DEPTH) for axes in shown]

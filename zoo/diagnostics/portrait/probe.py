@@ -1,6 +1,6 @@
-"""An encoding in an attention layer with known projections.
+"""A probe of an encoding: an attention layer with known projections.
 
-What comes out is the encoding's work.
+All that differs from the known input is the effect of the encoding.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ from zoo.attention.encoding import Encoding
 from zoo.attention.layer import Context, LayerOptions, SelfAttention
 from zoo.reporting.panel import distinct, same
 
-# changes of weights, relative to the largest of a row
+# Changes of weights relative to the largest of a row. Below VISIBLE,
+# parameters are moved by growing STEPS until the change is PLAIN.
 VISIBLE, PLAIN = 0.3, 0.5
-STEPS = (0.05, 0.1, 0.2, 0.4, 0.8)  # by which parameters are moved until their effect is plain
-SAMPLES = 16  # random contents that scores are averaged over
+STEPS = (0.05, 0.1, 0.2, 0.4, 0.8)
+SAMPLES = 16  # number of random contents over which scores are averaged
 SEED = 0
 TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
 class EncodingProbe:
-    """A chain of encodings that is measured in float64.
+    """A chain of encodings in float64, with methods that measure it.
 
-    Contents are vectors [B, K] with a squared norm of sqrt(K): without an encoding the score of a
-    token with an equal one is 1.
+    Contents are vectors [B, K] with a squared norm of sqrt(K), so that without an encoding the
+    score of two equal tokens is 1.
 
     Args:
         chain: The encodings.
-        sizes: Sizes of the grid of tokens.
-        causal: True hides later tokens.
-        moved: True if parameters are moved from their initial values, which show hardly anything.
+        sizes: Size of the grid of tokens.
+        causal: Whether there is a causal mask.
+        moved: Whether parameters were moved from initial values that have almost no effect.
     """
 
     chain: Chain
@@ -60,35 +61,36 @@ class EncodingProbe:
         return torch.randn(1, count, self.dims.dim, generator=_seed(seed), dtype=torch.float64)
 
     def repeat_content(self, contents: Tensor) -> Tensor:
-        """Return tokens [B, N, D] that are equal within a sample, as are their heads [B, K]."""
+        """Return tokens [B, N, D] that are equal within a sample, with heads equal to [B, K]."""
         count = torch.Size(self.sizes).numel()
         return contents.repeat(1, self.dims.heads)[:, None].expand(-1, count, -1)
 
     def to_tokens(self, x: Tensor, index: Tensor | None = None) -> Tokens:
-        """Put states x [B, N, D] at indices [N, P], by default at those of the grid."""
+        """Make tokens of states x [B, N, D] at indices [N, P]; those of the grid by default."""
         index = grid(self.sizes, x) if index is None else index
         tokens = Tokens.at(x, index, ordered=self.dims.axes == 1)
         sizes = self.sizes if self.dims.length is None else self.dims.sizes
         return tokens.replace(grid_size=x.new_tensor([[sizes]]))
 
     def measure_input(self) -> Tensor:
-        """Return what the encoding adds to the input of the first layer [N, D]."""
+        """Return the vectors that the encoding adds to the input of the first layer [N, D]."""
         tokens = self.to_tokens(torch.zeros_like(self.draw_tokens()))
         return self.chain.prepare(self.chain.embed(tokens)).x[0]
 
     def call(self, x: Tensor, index: Tensor | None = None) -> AttentionCall:
-        """Return the call of a layer whose projections are the identity."""
+        """Describe the attention of a layer whose projections are the identity."""
         return self._describe(x, torch.eye(self.dims.dim, dtype=x.dtype), 0.0, index)
 
     def call_constant(self, x: Tensor, value: float) -> AttentionCall:
-        """Return the call of a layer whose queries and keys are `value`, whatever the tokens."""
+        """Describe the attention of a layer whose queries and keys are all `value`."""
         zero = torch.zeros(self.dims.dim, self.dims.dim, dtype=x.dtype)
         return self._describe(x, zero, value, None)
 
     def _describe(
         self, x: Tensor, weight: Tensor, bias: float, index: Tensor | None
     ) -> AttentionCall:
-        with torch.device("meta"):  # nothing is drawn for projections that are set
+        # On the meta device no random numbers are drawn for weights that are replaced anyway.
+        with torch.device("meta"):
             layer = SelfAttention(self.dims, LayerOptions(key_bias=True), causal=self.causal)
         for projection in (layer.q_proj, layer.k_proj, layer.v_proj):
             rows = projection.out_features
@@ -99,7 +101,7 @@ class EncodingProbe:
 
 
 def build_probe(encoding: Encoding, sizes: tuple[int, ...], causal: bool) -> EncodingProbe:
-    """Return a probe of an encoding in float64; parameters without a visible effect are moved."""
+    """Return a probe of an encoding in float64, and move parameters without a visible effect."""
     chain = Chain.of(encoding.double().eval().requires_grad_(False))
     probe = EncodingProbe(chain, sizes, causal)
     parameters = list(chain.parameters())
@@ -118,10 +120,8 @@ def build_probe(encoding: Encoding, sizes: tuple[int, ...], causal: bool) -> Enc
 
 
 def measure_effect(probe: EncodingProbe) -> float:
-    """Return the largest change of a weight by the encoding, relative to the largest of its row.
-
-    Tokens are equal, or random while queries and keys are constant.
-    """
+    """Return the largest change of a weight by the encoding, relative to the largest of its row."""
+    # Compared with a layer without encodings, for equal tokens and for constant queries and keys.
     plain = EncodingProbe(Chain(probe.dims, {}), probe.sizes, probe.causal)
     changes = []
     for ours, others in zip(_test_calls(probe), _test_calls(plain), strict=True):
@@ -131,13 +131,13 @@ def measure_effect(probe: EncodingProbe) -> float:
 
 
 def subtract_base(call: AttentionCall, base: float) -> Tensor:
-    """Return scores [B, H, N, M] less a base; NaN for pairs that may not attend."""
+    """Return scores [B, H, N, M] minus a base; NaN for hidden pairs."""
     added = (scores(call) - base).round(decimals=12)
     return added.masked_fill(~attention_mask(call), float("nan"))
 
 
 def relative_weights(call: AttentionCall) -> Tensor:
-    """Return weights [B, H, N, M] relative to the largest of their row; NaN where masked."""
+    """Return weights [B, H, N, M] relative to the largest of their row; NaN for hidden pairs."""
     found = weights(call)
     largest = found.amax(-1, keepdim=True)
     relative = found / largest.where(largest > 0, 1)
@@ -145,12 +145,12 @@ def relative_weights(call: AttentionCall) -> Tensor:
 
 
 def is_zero(values: Tensor) -> bool:
-    """Return True if all values are 0, or NaN."""
+    """Return whether all values are 0 or NaN."""
     return same(values.nan_to_num(), values.new_zeros(()))
 
 
 def choose_head(values: Tensor) -> tuple[Tensor, str]:
-    """Choose the middle one of heads [H, ...], and its name for a title if heads differ."""
+    """Return the middle one of heads [H, ...], and its name for a title if heads differ."""
     head = len(values) // 2
     return values[head], f", head {head + 1}" if len(distinct(values)) > 1 else ""
 
@@ -165,9 +165,9 @@ def _seed(seed: int = SEED) -> torch.Generator:
 
 
 def measure_rotations(probe: EncodingProbe, axes: int) -> Tensor | None:
-    """Return rotations [P, H, K, K] by one step along each of the last `axes` axes.
+    """Return the rotations [P, H, K, K] of one step along each of the last `axes` axes.
 
-    None is returned if nothing is rotated, or if two steps are not one step twice.
+    The result is None if nothing is rotated, or if two steps differ from one step twice.
     """
     unit = torch.eye(probe.dims.axes, dtype=torch.float64)[-axes:]
     found = measure_transfer(probe, torch.cat([unit, 2 * unit]))
@@ -181,11 +181,12 @@ def measure_rotations(probe: EncodingProbe, axes: int) -> Tensor | None:
 
 
 def measure_transfer(probe: EncodingProbe, steps: Tensor) -> Tensor | None:
-    """Return matrices T [S, H, K, K] for steps [S, P] of the index.
+    """Return the matrices T [S, H, K, K] of steps [S, P] of the index.
 
-    A query q at the step meets a key k at the origin with the score k.(T q). None is returned if
-    heads change their size, or if no matrix does it, as when an angle depends on the token.
+    The score of a query q at the step with a key k at the origin is k.(T q). The result is None if
+    heads change their size, or if no matrix T exists, for example if angles depend on the token.
     """
+    # Transform the zero vector, all unit vectors and one random vector, which tests linearity.
     size, heads = probe.dims.head_dim, probe.dims.heads
     unit, content = torch.eye(size, dtype=torch.float64), probe.draw_contents(1)
     vectors = torch.cat([torch.zeros_like(content), unit, content])
@@ -205,21 +206,23 @@ def measure_transfer(probe: EncodingProbe, steps: Tensor) -> Tensor | None:
 
 
 def rotation_angles(rotation: Tensor) -> Tensor:
-    """Return angles [..., K/2] in radians, in falling order, of rotations [..., K, K]."""
+    """Return the angles [..., K/2] of rotations [..., K, K] in radians, in descending order."""
+    # Eigenvalues come in conjugate pairs exp(+-i angle).
     found = torch.linalg.eigvals(rotation).angle().abs().sort(dim=-1, descending=True).values
     return found[..., ::2]
 
 
 def is_commuting(first: Tensor, second: Tensor) -> bool:
-    """Tell whether the generators of the rotations commute."""
+    """Return whether two rotations commute."""
     return torch.allclose(first @ second, second @ first, atol=TOLERANCE)
 
 
 def wave_vectors(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Return angles [..., K] of two commuting rotations in the planes that they share.
+    """Return the angles [..., K] of two commuting rotations in the planes that they share.
 
-    Each plane is there with both of its senses.
+    Each plane occurs twice, once for each orientation.
     """
+    # The eigenvectors of a generic combination are eigenvectors of both rotations.
     vectors = torch.linalg.eig(first + 0.618 * second).eigenvectors
     inverse = torch.linalg.inv(vectors)
 

@@ -1,4 +1,4 @@
-"""What an encoding does to a text, as panels chosen by what is measured."""
+"""Panels that show the effect of an encoding on text. The measurements decide which there are."""
 
 from __future__ import annotations
 
@@ -24,52 +24,52 @@ from zoo.reporting.panel import Curves, Heatmap, Panel, Points, distinct, label_
 ADDED = "added by position"
 CONTENT_BIAS = (
     "What is added to the score of each pair of random tokens. It depends on the tokens: a stripe "
-    "is a token that keeps later ones from looking past it, or draws them."
+    "is a token that hides earlier ones from later ones, or attracts attention."
 )
 BIAS = (
-    "What is added to the score of each pair, whatever the tokens: stripes along the diagonal "
+    "What is added to the score of each pair, regardless of the tokens: stripes along the diagonal "
     "depend on the offset, stripes across it on the position."
 )
 OFFSETS = (
-    "What is added to a score at each offset, whatever the tokens: a line that falls to the sides "
-    "attends nearby, a flat one does not distinguish positions."
+    "What is added to a score at each offset, regardless of the tokens: a line that falls to the "
+    "sides favours near tokens, a flat one does not distinguish positions."
 )
 DECAY = (
-    "How the score of two equal tokens changes with their offset: where a line falls, a far token "
-    "counts for less than the same token nearby; ripples separate some distances better."
+    "Change of the score of two equal tokens with their offset: where a line falls, a far token "
+    "counts less than the same token nearby; ripples separate some distances better."
 )
 ROTATIONS = (
-    "How far one token rotates each pair of channels: fast pairs separate near positions, slow "
-    "pairs separate far ones."
+    "Rotation of each pair of channels per token: fast pairs separate near positions, slow pairs "
+    "separate far ones."
 )
 WEIGHTS = (
-    "How attention is spread over equal tokens, each row relative to its largest weight: a strong "
-    "diagonal attends nearby, an even row everywhere."
+    "Attention to equal tokens, each row relative to its largest weight: a strong diagonal attends "
+    "nearby, an even row everywhere."
 )
 CONTENT_WEIGHTS = (
-    "The same where tokens differ but their queries and keys do not: what changes is what the "
-    "encoding reads of the tokens."
+    "The same for different tokens with equal queries and keys: the change is what the encoding "
+    "reads from the tokens."
 )
 INPUT = (
-    "The vector that each position adds to the input: channels that change fast separate "
+    "The vector that is added to the input at each position: channels that change fast separate "
     "neighbours, slow ones separate far positions."
 )
 OUTPUT = (
-    "What is added to the output beside the values: the more it changes along the text, the more "
-    "the output tells of positions."
+    "What is added to the output in addition to the values: the more it changes along the text, "
+    "the more the output depends on positions."
 )
 PRODUCTS = (
-    "Products of what two positions add to the input: even stripes along the diagonal depend on "
-    "the offset alone, and a narrow one separates neighbours."
+    "Products of the vectors that are added at two positions: even stripes along the diagonal "
+    "depend only on the offset, and a narrow one separates neighbours."
 )
 
 
 def collect_text_panels(probe: EncodingProbe, masked: bool) -> Iterator[Panel]:
-    """Yield the panels that have something to show, the most telling first.
+    """Yield the panels that are not trivial, the most informative first.
 
     Args:
         probe: The encoding.
-        masked: True shows weights behind a causal mask in any case.
+        masked: Show weights under a causal mask, even if the encoding needs none.
     """
     added = probe.measure_input()
     if not is_zero(added):
@@ -92,7 +92,8 @@ def collect_text_panels(probe: EncodingProbe, masked: bool) -> Iterator[Panel]:
 
 
 def _score_panels(probe: EncodingProbe) -> Iterator[Panel]:
-    """Yield the bias, and the scores of equal tokens if they show more than the bias."""
+    """Yield the bias, and the scores of equal tokens if they contain more than the bias."""
+    # With zero queries and keys, scores are the bias. Two draws of tokens show if it is fixed.
     bias, other = (
         subtract_base(probe.call_constant(probe.draw_tokens(seed), 0.0), 0.0)[0] for seed in (0, 1)
     )  # [H, N, N]
@@ -117,6 +118,7 @@ def _rotation_panels(probe: EncodingProbe) -> Iterator[Panel]:
     if rotations is None:
         return
     found = distinct(rotation_angles(rotations[0]))  # [H, K/2]
+    # A logarithmic axis cannot show pairs that do not rotate; a note counts them.
     pairs, still = torch.arange(found.shape[-1]) + 1, int((found[0] < 1e-9).sum())
     groups = {
         head: (pairs, angle.where(angle > 1e-9, torch.nan))
@@ -156,7 +158,7 @@ def _output_panels(probe: EncodingProbe) -> Iterator[Panel]:
 
 
 def _channels(title: str, values: Tensor, caption: str) -> Heatmap:
-    """Return a heat map of vectors [N, channels] along a text."""
+    """Return a heat map of vectors [N, channels] along a sequence."""
     return Heatmap(
         title=title,
         x="position, in tokens",
@@ -169,7 +171,10 @@ def _channels(title: str, values: Tensor, caption: str) -> Heatmap:
 
 
 def _curves_by_offset(title: str, values: Tensor, caption: str) -> Curves:
-    """Return means of [B, H, N, N] at each offset; a single line has the middle 80 % as band."""
+    """Return a panel of the means of [B, H, N, N] at each offset.
+
+    A single line has a band with the middle 80 % of the values.
+    """
     heads = distinct(values.transpose(0, 1))  # [H, B, N, N]
     offsets = _offsets(values)
     found = [heads.diagonal(-offset, -2, -1).flatten(1) for offset in offsets]  # [H, ...] each
@@ -186,7 +191,7 @@ def _curves_by_offset(title: str, values: Tensor, caption: str) -> Curves:
 
 
 def _pairs(title: str, heads: Tensor, unit: str, caption: str, signed: bool = True) -> Heatmap:
-    """Return a heat map of the pairs [H, N, N] of one head."""
+    """Return a heat map of the values [H, N, N] of one head's pairs."""
     shown, head = choose_head(heads)
     return Heatmap(
         title=f"{title}{head}",
@@ -200,7 +205,7 @@ def _pairs(title: str, heads: Tensor, unit: str, caption: str, signed: bool = Tr
 
 
 def _offsets(values: Tensor) -> list[int]:
-    """Return the offsets query - key that may attend, in ascending order."""
+    """Return the offsets of visible pairs, query - key, in ascending order."""
     size = values.shape[-1]
     is_causal = values[..., 0, 1].isnan().all()
     return list(range(0 if is_causal else 1 - size, size))
