@@ -258,7 +258,7 @@ def profiles(layers, axes, unit):
 
 
 def controls(first, second):
-    shares = {"as they are": 1.0, "shuffled": 0.21, "shifted": 0.99, "zeroed": 0.15}
+    shares = {"unchanged": 1.0, "shuffled": 0.21, "shifted": 0.99, "zeroed": 0.15}
     measured = (
         Control(name=name, metrics={"test/accuracy": first * by, "test/loss": second / by})
         for name, by in shares.items()

@@ -129,7 +129,7 @@ def test_samples_are_what_the_model_was_shown(reports):
 
 
 def test_controls_are_named_and_a_refusal_is_told(reports):
-    names = ["as they are", "shuffled", "shifted", "zeroed", "reversed"]
+    names = ["unchanged", "shuffled", "shifted", "zeroed", "reversed"]
     for run in reports.values():
         assert [control.name for control in run.controls] == names
         assert run.controls[0].metrics == run.metrics
@@ -177,7 +177,7 @@ def test_a_report_tells_what_it_is_of(runs, reports):
 def test_metrics_are_those_of_an_evaluation(runs):
     (run,) = build_report([str(runs / "digits"), "controls=false"])[0].runs
     assert run.metrics == evaluate(str(runs / "digits"), []).metrics
-    assert [control.name for control in run.controls] == ["as they are"]
+    assert [control.name for control in run.controls] == ["unchanged"]
 
 
 def test_what_an_evaluation_found_is_kept_and_drawn(runs, zoo):

@@ -264,26 +264,26 @@ def test_controls_that_change_nothing_are_said_to(make_reports):
         replace(control, metrics={"test/loss": 0.5}, refused="") for control in run.controls
     )
     text = diagnosis_page.render(reports.report(replace(run, controls=same)))
-    assert "0.5 whatever the positions." in text
+    assert "0.5 for all positions." in text
     assert text.count("<small>\u00b10</small>") == 4
 
 
 @pytest.mark.parametrize(
     ("after", "message"),
     [
-        (3.40002, "3.4 whatever the positions, up to differences below 0.00005."),
+        (3.40002, "3.4 for all positions, up to differences below 0.00005."),
         (
             3.4002,
-            "3.4 with positions as they are, 3.4002 with positions reversed: the largest change.",
+            "3.4 with positions unchanged, 3.4002 with positions reversed: the largest change.",
         ),
-        (5.0, "3.4 with positions as they are, 5 with positions reversed: the largest change."),
+        (5.0, "3.4 with positions unchanged, 5 with positions reversed: the largest change."),
     ],
     ids=["rounding", "little", "much"],
 )
 def test_numbers_that_are_compared_differ(make_reports, after, message):
     pair = [
         Control(name=name, metrics={"test/loss": loss})
-        for name, loss in (("as they are", 3.4), ("reversed", after))
+        for name, loss in (("unchanged", 3.4), ("reversed", after))
     ]
     text = diagnosis_page.render(
         reports.report(replace(make_reports["image"].runs[0], controls=tuple(pair)))

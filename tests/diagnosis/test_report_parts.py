@@ -152,7 +152,7 @@ def control(name, loss=None, refused=""):
     ("others", "causal", "parts"),
     [
         ([], True, ["not measured"]),
-        ([control("shuffled", 2.0)], True, ["none", "causal mask", "cannot tell"]),
+        ([control("shuffled", 2.0)], True, ["none", "causal mask", "cannot measure"]),
         ([control("shuffled", 2.0)], False, ["none", "a set"]),
         (
             [control("zeroed", 1.0), control("shuffled", 3.5), control("shifted", refused="no")],
@@ -164,7 +164,7 @@ def control(name, loss=None, refused=""):
     ids=["alone", "order alone", "a set", "places", "refused"],
 )
 def test_a_verdict_says_whether_places_are_used(others, causal, parts):
-    message = describe_ablation([control("as they are", 2.0), *others], "test/loss", causal)
+    message = describe_ablation([control("unchanged", 2.0), *others], "test/loss", causal)
     assert all(part in message for part in parts), message
     assert "shifted" not in message
 
@@ -172,22 +172,22 @@ def test_a_verdict_says_whether_places_are_used(others, causal, parts):
 def test_what_no_digit_tells_apart_is_no_change():
     pair = [
         Control(name=name, metrics={"a": a})
-        for name, a in (("as they are", 3.4), ("reversed", 3.40001))
+        for name, a in (("unchanged", 3.4), ("reversed", 3.40001))
     ]
     assert (
         describe_ablation(pair, "a", True)
-        == "a stays at 3.4000 wherever tokens are, to within 0.00005"
+        == "a stays at 3.4000 for all positions, to within 0.00005"
     )
 
 
 def test_a_metric_that_stays_is_no_sign_that_no_places_are_read():
     pair = [
         Control(name=name, metrics={"a": 1.0, "b": b})
-        for name, b in (("as they are", 1.0), ("shuffled", 2.0))
+        for name, b in (("unchanged", 1.0), ("shuffled", 2.0))
     ]
     assert (
         describe_ablation(pair, "a", True)
-        == "a stays at 1.0000 wherever tokens are, though other metrics change"
+        == "a stays at 1.0000 for all positions, though other metrics change"
     )
 
 
@@ -196,13 +196,13 @@ def test_a_metric_that_is_no_number_is_told_as_such(others):
     pair = [control("shuffled", float(others[0])), control("zeroed", float(others[1]))]
     lost = "shuffled" if others[0] == "nan" else "zeroed"
     assert (
-        describe_ablation([control("as they are", 1.0), *pair], "test/loss", True)
+        describe_ablation([control("unchanged", 1.0), *pair], "test/loss", True)
         == f"test/loss is not finite with positions {lost}"
     )
 
 
 def test_rounding_is_no_use_of_places():
-    pair = [control("as they are", 0.9), control("shuffled", 0.9000001)]
+    pair = [control("unchanged", 0.9), control("shuffled", 0.9000001)]
     assert describe_ablation(pair, "test/loss", True).endswith("to within 0.00005")
 
 

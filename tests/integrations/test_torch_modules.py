@@ -235,7 +235,7 @@ def test_queries_layers_and_controls(tmp_path):
     page = str(tmp_path / "page.html")
     one = zoo.diagnose(model, batch, to=page, queries=3, layers=[1], verbose=False).report.runs[0]
     assert one.attended.weights.shape == (2, 1, 4, 3, 12)
-    assert {control.name for control in one.controls} > {"as they are", "shuffled"}
+    assert {control.name for control in one.controls} > {"unchanged", "shuffled"}
     assert "no metric changes" in one.facts["use of positions"]  # it counts, and reads no positions
     placed = zoo.diagnose(build_encoder(), batch, to=page, verbose=False).report.runs[0]
     changes = {c.name: c.metrics["change of the output"] for c in placed.controls}

@@ -27,7 +27,7 @@ from zoo.diagnosis.inputs import (
     read_saved,
 )
 from zoo.diagnosis.report import (
-    AS_THEY_ARE,
+    UNCHANGED,
     Attended,
     Control,
     DiagnosedRun,
@@ -332,8 +332,8 @@ def run_controls(
         trainer.limit_test_batches = limit
     with StopOnSignal(Processes()) as stop:
         trainer.callbacks += [EvaluationProgress(), stop]  # type: ignore[attr-defined]
-        log.info("%s: testing with positions %s", subject.name, AS_THEY_ARE)
-        yield Control(name=AS_THEY_ARE, metrics=measure_metrics(trainer, task, data))
+        log.info("%s: testing with positions %s", subject.name, UNCHANGED)
+        yield Control(name=UNCHANGED, metrics=measure_metrics(trainer, task, data))
         for name, change in changes.items():
             log.info("%s: testing with positions %s", subject.name, name)
             try:

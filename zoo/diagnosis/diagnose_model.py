@@ -13,7 +13,7 @@ from zoo.attention.layer import find_encoded
 from zoo.diagnosis.diagnose import build_attended, choose_page
 from zoo.diagnosis.inputs import CapturedAttention, capture_attention
 from zoo.diagnosis.report import (
-    AS_THEY_ARE,
+    UNCHANGED,
     Control,
     DiagnosedRun,
     Report,
@@ -145,7 +145,7 @@ def _check_model(model: nn.Module, layers: Sequence[int] | None, queries: int) -
 def _run_controls(bound: BoundModel, are_wanted: bool) -> Iterator[Control]:
     """Yield the loss and the change of the output, first with positions as they are."""
     output, loss = _compute_output(bound)
-    yield Control(name=AS_THEY_ARE, metrics=_list_metrics(loss, 0.0))
+    yield Control(name=UNCHANGED, metrics=_list_metrics(loss, 0.0))
     for name, change in CHANGES.items() if are_wanted else ():
         log.info("running with positions %s", name)
         try:

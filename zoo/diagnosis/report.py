@@ -19,24 +19,28 @@ from zoo.reporting.panel import Curves, HeatmapGrid, Panel, label_heads
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """A metric of each head in each layer, [L, H].
+    """A metric of each head in each layer.
 
-    `caption` is one sentence on how to read it. `even` is its value for attention spread evenly
-    over all visible keys, None where that means nothing. Rows are the layers of the run's
-    `attended`, or all layers.
+    Attributes:
+        name: Name of the metric.
+        title: Title in the report.
+        unit: Unit of the values.
+        caption: One sentence on how to read it.
+        values: Values [L, H]. Rows are the layers of the run's `attended`, or all layers.
+        even: Value for attention spread evenly over all visible keys; None if it is not meaningful.
     """
 
     name: str
     title: str
     unit: str
     caption: str
-    values: Tensor  # [L, H]
+    values: Tensor
     even: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """A text as `tokens`, or an image or clip as `pictures` uint8 [height, width, 3]."""
+    """A text as `tokens`, or an image or a clip as `pictures`, uint8 [height, width, 3] each."""
 
     title: str
     tokens: tuple[str, ...] = ()
@@ -47,43 +51,74 @@ class Sample:
 class Attended:
     """Attention of chosen queries of a few samples.
 
-    Keys are the tokens named in `extra`, which have no position, then those of `grid`, row by row.
+    Attributes:
+        samples: The samples.
+        grid: Size of the grid: (tokens,), (rows, columns) or (frames, rows, columns).
+        extra: Names of the tokens without a position. They are the first keys, followed by those
+            of the grid, row by row.
+        layers: Indices of the layers, from 0.
+        queries: Indices of the queries among the keys.
+        weights: Attention weights [S, L, H, Q, M].
+        rollout: Attention rollout of all layers [S, Q, M], or None.
     """
 
     samples: tuple[Sample, ...]
-    grid: tuple[int, ...]  # (tokens,), (rows, columns) or (frames, rows, columns)
+    grid: tuple[int, ...]
     extra: tuple[str, ...]
-    layers: tuple[int, ...]  # numbers of those shown, from 0
-    queries: tuple[int, ...]  # slots among the keys
-    weights: Tensor  # [S, L, H, Q, M]
-    rollout: Tensor | None  # [S, Q, M], of the whole model
+    layers: tuple[int, ...]
+    queries: tuple[int, ...]
+    weights: Tensor
+    rollout: Tensor | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """Test metrics with changed positions, or the reason why the model refuses them."""
+    """Test metrics with changed positions, or the reason why the model refuses them.
 
-    name: str  # as they are, shuffled, shifted, zeroed, reversed
+    Attributes:
+        name: Unchanged, shuffled, shifted, zeroed or reversed.
+        metrics: The metrics by name.
+        refused: The reason of a refusal.
+    """
+
+    name: str
     metrics: Mapping[str, float]
     refused: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosedRun:
-    """The diagnosis of one checkpoint; `name` distinguishes it from others in the report."""
+    """The diagnosis of one checkpoint.
+
+    Attributes:
+        name: A name that is unique in the report.
+        checkpoint: The path of the checkpoint.
+        recipe: The recipe as YAML.
+        encoding: The names of the encodings.
+        facts: Main facts, {name: value}.
+        unit: The unit of positions.
+        metrics: Test metrics.
+        training: Curves of training.
+        measures: Metrics of attention heads.
+        profiles: Mean weight against offset, a panel per layer.
+        attended: Attention of some samples, or None.
+        encodings: Panels about the encodings.
+        controls: Test metrics with changed positions.
+        extrapolation: Test metrics at other sizes.
+    """
 
     name: str
     checkpoint: str
-    recipe: str  # as YAML
+    recipe: str
     encoding: tuple[str, ...]
-    facts: Mapping[str, str]  # {what: how much}, to be read first
+    facts: Mapping[str, str]
     unit: Literal["tokens", "patches"]
-    metrics: Mapping[str, float]  # of the test, by which the controls are judged
+    metrics: Mapping[str, float]
     training: tuple[Curves, ...]
     measures: tuple[Measure, ...]
-    profiles: tuple[Panel, ...]  # weight against offset, a panel per layer
+    profiles: tuple[Panel, ...]
     attended: Attended | None
-    encodings: tuple[Panel, ...]  # what the encodings have learned and do
+    encodings: tuple[Panel, ...]
     controls: tuple[Control, ...]
     extrapolation: tuple[Curves, ...]
 
@@ -92,31 +127,25 @@ class DiagnosedRun:
 class Report:
     """The diagnoses of one or several checkpoints."""
 
-    version: str  # of zoo
-    made: str  # UTC
+    version: str  # version of zoo
+    made: str  # time in UTC
     runs: tuple[DiagnosedRun, ...]
 
 
-COMPARED = (
-    "entropy",
-    "distance",
-    "near",
-    "self",
-    "first",
-    "unplaced",
-)  # with attention that is spread evenly
+# Metrics that are compared with evenly spread attention.
+COMPARED = ("entropy", "distance", "near", "self", "first", "unplaced")
 Others = Sequence[LayerAttention] | None
 
 
 def compute_measures(
     attentions: Sequence[LayerAttention], content: Others, shifted: Others
 ) -> tuple[Measure, ...]:
-    """Compute all metrics of the captured layers that mean something there.
+    """Compute all metrics that are meaningful for the captured layers.
 
     Args:
         attentions: The captured layers.
-        content: The same layers with all tokens at one position; None if the model refuses that.
-        shifted: The same layers with all positions shifted alike; None if the model refuses that.
+        content: The same layers with all tokens at one position; None if the model refuses it.
+        shifted: The same layers with all positions shifted equally; None if the model refuses it.
     """
     return (*_measure_layers(attentions), *_compare_layers(attentions, content, shifted))
 
@@ -125,8 +154,9 @@ def _measure_layers(attentions: Sequence[LayerAttention]) -> Iterator[Measure]:
     even = _spread_evenly(attentions[0])
     for kind in list_metrics(attentions[0]):
         values = torch.stack([kind.compute(attention) for attention in attentions])
+        # The weights of a softmax always sum to 1.
         if kind.name == "total" and torch.allclose(values, torch.ones_like(values), atol=1e-4):
-            continue  # as of every softmax
+            continue
         compared = kind.name.split("_")[0] in COMPARED
         yield Measure(
             name=kind.name,
@@ -140,6 +170,7 @@ def _measure_layers(attentions: Sequence[LayerAttention]) -> Iterator[Measure]:
 
 def _spread_evenly(attention: LayerAttention) -> LayerAttention:
     """Return the layer with equal weights on all visible keys."""
+    # Metrics use shares of a row, so the weights need no normalization.
     visible = (
         attention_mask(attention.call).expand(attention.weights.shape).to(attention.weights.dtype)
     )
@@ -154,8 +185,8 @@ def _compare_layers(
             name="by_content",
             title="Explained without positions",
             unit="of variance",
-            caption="At 1 scores are what they would be with all tokens at one position: content, "
-            "and order as far as the mask shows it, explain all of them.",
+            caption="At 1 scores are the same as with all tokens at one position: content, and the "
+            "order that the mask reveals, explain all of them.",
             values=_measure_pairs(pairs, metrics.squared_correlation),
         )
     if pairs := _pair_scores(attentions, shifted):
@@ -163,8 +194,8 @@ def _compare_layers(
             name="departure",
             title="Change under shifts",
             unit="of scores",
-            caption="How much scores change when all positions shift alike, by half a grid or half "
-            "a text: at 0 only the offsets between tokens count.",
+            caption="Change of scores when all positions shift by half the size of the grid or "
+            "text: at 0 only the offsets between tokens count.",
             values=_measure_pairs(pairs, metrics.shift_sensitivity),
         )
 
@@ -172,7 +203,7 @@ def _compare_layers(
 def _pair_scores(
     attentions: Sequence[LayerAttention], others: Others
 ) -> list[tuple[Tensor, Tensor]]:
-    """Pair the scores of each layer with the others', for pairs that both have a position."""
+    """Pair the scores of each layer with those of the others, without special tokens."""
     return [
         (_mask_special_tokens(one, one.scores), other.scores)
         for one, other in zip(attentions, others or (), strict=others is not None)
@@ -181,7 +212,7 @@ def _pair_scores(
 
 
 def _mask_special_tokens(attention: LayerAttention, scores: Tensor) -> Tensor:
-    """Mask scores of tokens without a position: no change of positions can affect them."""
+    """Mask scores of tokens without a position, which no change of positions affects."""
     return scores.masked_fill(~metrics.positioned_pairs(*attention.grid), -torch.inf)
 
 
@@ -191,11 +222,11 @@ def _measure_pairs(
     return torch.stack([measure(*pair) for pair in pairs]).float().cpu()
 
 
-FARTHEST = 256  # tokens or patches to either side that are drawn
+FARTHEST = 256  # largest offset that is drawn, in tokens or patches
 
 
 def draw_profiles(attentions: Sequence[LayerAttention]) -> tuple[Panel, ...]:
-    """Draw mean weight against offset for each layer; of clips in time and in space."""
+    """Draw the mean weight against the offset for each layer; for clips in time and in space."""
     return tuple(
         panel
         for attention in attentions
@@ -204,10 +235,11 @@ def draw_profiles(attentions: Sequence[LayerAttention]) -> tuple[Panel, ...]:
 
 
 def _draw_profile(attention: LayerAttention, title: str) -> Iterator[Panel]:
+    # Curves for one axis, maps for two; clips have both.
     axes = attention.call.keys.index.shape[-1]
     if axes == 1:
         yield _draw_offset_curves(
-            attention, slice(None), title, "tokens that the key stands before the query"
+            attention, slice(None), title, "query position - key position, in tokens"
         )
     elif axes == 2:
         yield _draw_offset_map(attention, slice(None), title)
@@ -216,13 +248,14 @@ def _draw_profile(attention: LayerAttention, title: str) -> Iterator[Panel]:
             attention,
             slice(0, 1),
             f"{title}, in time",
-            "steps in time that the key stands before the query",
+            "query position - key position, in time steps",
         )
         yield _draw_offset_map(attention, slice(1, None), f"{title}, in space")
 
 
 def _compute_profile(attention: LayerAttention, axes: slice) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Return offsets along some axes, query less key, and mean weights [H, ...]."""
+    """Return offsets along some axes, query - key, and mean weights [H, ...]."""
+    # Far pairs would make the profile of a long text very wide.
     queries, keys = attention.call.queries, attention.call.keys
     offsets = metrics.offsets(queries.index, keys.index)[..., axes]
     near = (offsets.abs() <= FARTHEST).all(-1)[:, None]
@@ -242,14 +275,15 @@ def _draw_offset_curves(attention: LayerAttention, axes: slice, title: str, x: s
         y="mean weight",
         x_values=x_values[met],
         lines=label_heads(values[:, met]),
-        caption="A peak at 0 is attention to oneself, one beside it to a neighbour; a flat line "
-        "ignores distance.",
+        caption="A peak at 0 is attention of a token to itself, a peak next to it attention to a "
+        "neighbour; a flat line ignores distance.",
     )
 
 
 def _draw_offset_map(attention: LayerAttention, axes: slice, title: str) -> HeatmapGrid:
     (rows, columns), values = _compute_profile(attention, axes)
-    turned = torch.flip(values, (1, 2))  # a key further right has a smaller offset
+    # Offsets are query - key; on the map, keys are where they are relative to the query.
+    turned = torch.flip(values, (1, 2))
     return HeatmapGrid(
         title=title,
         x="patches to the right of the query",
@@ -259,23 +293,24 @@ def _draw_offset_map(attention: LayerAttention, axes: slice, title: str) -> Heat
         unit="mean weight",
         mark=(0, 0),
         corner=(-(len(rows) // 2), -(len(columns) // 2)),
-        caption="The query is at the mark, each cell is a key at that offset: a strong middle is a "
-        "local head.",
+        caption="The query is at the mark, and each cell is a key at that offset: a local head is "
+        "strong in the middle.",
     )
 
 
-AS_THEY_ARE = "as they are"
-SAME = 0.00005  # a change that is smaller says nothing
+UNCHANGED = "unchanged"
+SAME = 0.00005  # smaller changes are not meaningful
 
 
 def describe_ablation(controls: Sequence[Control], metric: str, causal: bool) -> str:
-    """Describe in a sentence what happens to a metric when positions change."""
+    """Return a sentence about the change of a metric when positions change."""
+    # From the clearest case to the weakest: not measured, no change, not finite, small, large.
     own, *others = controls
     evaluated = [control for control in others if not control.refused]
     if not evaluated:
         return "not measured" if not others else "unknown: the model refuses every change"
     if all(control.metrics == own.metrics for control in evaluated):
-        return f"none: no metric changes at all when positions do. {_explain_no_change(causal)}"
+        return f"none: no metric changes when positions do. {_explain_no_change(causal)}"
     before = own.metrics[metric]
     lost = [control.name for control in evaluated if not math.isfinite(control.metrics[metric])]
     if lost or not math.isfinite(before):
@@ -284,7 +319,7 @@ def describe_ablation(controls: Sequence[Control], metric: str, causal: bool) ->
     by = abs(most.metrics[metric] - before)
     if by < SAME:
         change = "though other metrics change" if by == 0 else f"to within {SAME:.5f}"
-        return f"{metric} stays at {before:.4f} wherever tokens are, {change}"
+        return f"{metric} stays at {before:.4f} for all positions, {change}"
     after = most.metrics[metric]
     return (
         f"{metric} goes from {before:.4f} to {after:.4f} with positions {most.name}, "
@@ -295,10 +330,10 @@ def describe_ablation(controls: Sequence[Control], metric: str, causal: bool) ->
 def _explain_no_change(causal: bool) -> str:
     if causal:
         return (
-            "Its encoding reads none. What the model knows of order comes from sums along the "
-            "text or from the causal mask alone, and this ablation cannot tell how much that is"
+            "Its encoding does not read positions. The model can know the order only from sums "
+            "along the text or from the causal mask, which this ablation cannot measure"
         )
     return (
-        "Its encoding reads none, or the model has learned to do without: "
+        "Its encoding does not read positions, or the model has learned to ignore them: "
         "it treats its tokens as a set"
     )

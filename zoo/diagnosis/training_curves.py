@@ -1,4 +1,4 @@
-"""Curves of a report: what training logged, and what evaluation at other sizes found."""
+"""Curves of a report: logged metrics of training, and evaluations at other sizes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from zoo.evaluation.report import FILES, find_unit, get_positions
 from zoo.evaluation.results import Evaluation
 from zoo.reporting.panel import Curves
 
-MOST, BINS = 400, 48  # points of a curve; of one whose points are single tokens' losses
+# Largest number of points of a curve, and of one whose points are losses of single tokens.
+MOST, BINS = 400, 48
 NONE = float("nan")
 ATTENTION = re.compile(r"attention/\d+/.+")
 Points = Sequence[tuple[float, float]]
 
 
 def draw_training_curves(rows: Sequence[Mapping[str, str]], unit: str) -> tuple[Curves, ...]:
-    """Draw the rows of `metrics.csv` over steps: losses together, each other metric by itself.
+    """Draw the rows of `metrics.csv` over steps: losses together, every other metric separately.
 
-    `unit` is that of positions, tokens or patches.
+    Args:
+        rows: The rows, {column: text}.
+        unit: The unit of positions: "tokens" or "patches".
     """
     names = dict.fromkeys(name for row in rows for name in row)
     found = {
@@ -48,6 +51,7 @@ def _draw_attention_metrics(
     rows: Sequence[Mapping[str, str]], names: Sequence[str], known: Mapping[str, HeadMetric]
 ) -> Iterator[Curves]:
     """Draw the logged attention metrics that vary, with a line for each layer."""
+    # {metric: {layer: points}}; a metric that is the same everywhere is not drawn.
     kinds: dict[str, dict[str, Points]] = {}
     for name in names:
         _, layer, kind = name.split("/", 2)
@@ -62,9 +66,7 @@ def _draw_attention_metrics(
             layer: [(step, points.get(step, NONE)) for step in steps]
             for layer, points in found.items()
         }
-        message = (
-            "The mean over heads while training: where layers part, they take on different tasks."
-        )
+        message = "The mean over heads in training: layers that diverge take on different tasks."
         title, y = (
             (known[kind].title, known[kind].unit)
             if kind in known
@@ -80,7 +82,7 @@ def _draw_losses(found: Mapping[str, Points]) -> Iterator[Curves]:
             "training loss",
             "loss",
             {"train": train},
-            "It falls fast, then slowly; a jump up is a step too far.",
+            "It falls fast, then slowly; a jump up is a step that was too large.",
         )
     if train and len(val) > 1:
         lines = {"train": _average_between(train, val), "val": val}
@@ -88,23 +90,21 @@ def _draw_losses(found: Mapping[str, Points]) -> Iterator[Curves]:
             "training and validation loss",
             "loss",
             lines,
-            "Where val rises while train falls, the model overfits. Dropout, augmentation and "
-            "label smoothing raise the training loss alone.",
+            "If val rises while train falls, the model overfits. Dropout, augmentation and label "
+            "smoothing raise only the training loss.",
         )
     for name, points in found.items():
         if name not in ("train/loss", "val/loss") or (
             name == "val/loss" and not (train and len(val) > 1)
         ):
             yield _make_curves(
-                name.replace("/", " "),
-                name,
-                {name: points},
-                "One point for each time that it was measured.",
+                name.replace("/", " "), name, {name: points}, "One point for each measurement."
             )
 
 
 def _average_between(train: Points, val: Points) -> Points:
-    """Average the training loss between one validation and the next."""
+    """Average the training loss between consecutive validations."""
+    # The mean of a span is compared with the validation at its end.
     steps = [-1.0, *(step for step, _ in val)]
     spans = [[loss for step, loss in train if low < step <= high] for low, high in pairwise(steps)]
     return [
@@ -114,7 +114,7 @@ def _average_between(train: Points, val: Points) -> Points:
 
 
 def _make_curves(title: str, y: str, lines: Mapping[str, Points], caption: str) -> Curves:
-    """Make curves of lines that share their steps."""
+    """Make a panel of lines that share their steps."""
     first = next(iter(lines.values()))
     x_values = _thin([step for step, _ in first])
     drawn = {name: _thin([value for _, value in points]) for name, points in lines.items()}
@@ -122,21 +122,19 @@ def _make_curves(title: str, y: str, lines: Mapping[str, Points], caption: str) 
 
 
 def _thin(values: Sequence[float], most: int = MOST) -> Tensor:
-    """Reduce values to at most so many, each the mean of neighbours."""
+    """Reduce values to at most `most` means of neighbouring values."""
     run = -(-len(values) // most)
     return torch.stack([part.nanmean() for part in torch.tensor(values).split(run)])
 
 
 def draw_extrapolation(result: Evaluation) -> tuple[Curves, ...]:
-    """Draw the results of an evaluation at other resolutions or lengths."""
+    """Draw the results of an evaluation at other resolutions or lengths, and by position."""
     return *_draw_sizes(result), *_draw_positions(result)
 
 
 def _draw_sizes(result: Evaluation) -> Iterator[Curves]:
-    """Draw metrics by size, for the model as it was trained and each extrapolation method.
-
-    Images that are not square have no position on such an axis.
-    """
+    """Draw metrics by size, for the unchanged model and for each extrapolation method."""
+    # Sizes of images that are not square have no place on the axis.
     unit = find_unit(result)
     if not unit:
         return
@@ -162,7 +160,7 @@ def _draw_sizes(result: Evaluation) -> Iterator[Curves]:
             title=f"{name.replace('/', ' ')} at other {FILES[unit]}",
             x="resolution in pixels" if unit == "pixels" else "length in tokens",
             y=name,
-            caption=f"{message}: what is level there carries on.",
+            caption=f"{message}: a model that extrapolates has a flat line.",
             x_values=torch.tensor([float(size) for size in x_values]),
             lines={
                 label: torch.tensor([line.get(size, NONE) for size in x_values])
@@ -175,8 +173,8 @@ def _draw_sizes(result: Evaluation) -> Iterator[Curves]:
 def _draw_positions(result: Evaluation) -> Iterator[Curves]:
     """Draw loss and accuracy by position in the longest windows that the model could process."""
     for metric, caption in (
-        ("test/loss", "where the curve rises past that length, the model does not carry on"),
-        ("test/accuracy", "where the curve falls past that length, the model does not carry on"),
+        ("test/loss", "if the curve rises beyond that length, the model does not extrapolate"),
+        ("test/accuracy", "if the curve falls beyond that length, the model does not extrapolate"),
     ):
         sweeps = {
             one.condition.size: found
@@ -187,6 +185,7 @@ def _draw_positions(result: Evaluation) -> Iterator[Curves]:
         }
         if not sweeps:
             continue
+        # The longest windows contain the positions of all shorter ones.
         longest, found = max(sweeps.items())
         points = [
             (float(position), value) for position, value in enumerate(found) if value is not None

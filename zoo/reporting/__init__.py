@@ -1,1 +1,1 @@
-"""What pages, figures and texts are made with: panels, charts, HTML, tables, numbers."""
+"""Building blocks of pages, figures and texts: panels, charts, HTML, tables and numbers."""

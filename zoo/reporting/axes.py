@@ -1,4 +1,4 @@
-"""Axes, titles and sizes that all charts share."""
+"""Axes, titles and sizes of all charts."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Chart = alt.Chart | alt.LayerChart | alt.ConcatChart | alt.FacetChart
 
 @dataclass(frozen=True)
 class Style:
-    """How charts are drawn.
+    """The style of charts, for HTML pages or for figures.
 
     Args:
-        palette: Colours.
-        width: Width of the whole chart in a page, of the plot on paper, in pixels.
-        height: Height, measured alike.
-        is_page: True leaves the title, the legend and the colour scale to the page.
-        has_legend: False leaves out the legend on paper too.
+        palette: The colours.
+        width: Width in pixels: of the chart in a page, of the plot in a figure.
+        height: Height in pixels, of the same part.
+        is_page: The page shows the title, the legend and the colour scale itself.
+        has_legend: Draw the legend in a figure.
     """
 
     palette: Palette = LIGHT
@@ -36,8 +36,8 @@ class Style:
 
 
 def start_chart(rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
-    """Return a chart of rows, without marks yet."""
-    # as one string: Altair copies its data again and again
+    """Return a chart of rows without marks."""
+    # One string, because Altair copies its data many times.
     data = alt.Data(values=json.dumps(rows), format=alt.DataFormat(type="json"))  # type: ignore[no-untyped-call]
     return alt.Chart(data)
 
@@ -49,26 +49,26 @@ def x_axis(field: str, name: str, scale: Scale, style: Style) -> alt.X:
 
 
 def y_axis(field: str, scale: Scale, style: Style) -> alt.Y:
-    """Return the vertical encoding of a field; the name of the axis stands above the chart."""
+    """Return the vertical encoding of a field. The name of the axis is above the chart."""
     grid = _mark_zero(style, style.palette.rule)
     axis = _axis(scale, 5, gridColor=grid, domain=False, ticks=False)
     return alt.Y(f"{field}:Q", title=None, scale=_vega_scale(scale), axis=axis)
 
 
 def label_expression(labels: Sequence[str] | Mapping[str, Any]) -> str:
-    """Return a Vega expression that shows a label in place of its index."""
+    """Return a Vega expression that replaces an index by its label."""
     return f"{json.dumps([clean(label) for label in labels])}[datum.value]"
 
 
 def clean(text: str) -> str:
-    """Replace characters that HTML, XML or UTF-8 cannot hold."""
+    """Replace characters that HTML, XML or UTF-8 cannot represent."""
     return numbers.UNPRINTABLE.sub("\ufffd", text)
 
 
 def finish_chart(
     chart: Chart, panel: Panel, style: Style, *, fit: Literal["fit", "fit-x", "pad"] = "fit"
 ) -> Chart:
-    """Give a chart its sides and its title: the name of the y axis in a page."""
+    """Set the size and the title of a chart. In a page the title is the name of the y axis."""
     if style.is_page:
         title = alt.Title(
             clean(panel.y),
@@ -87,7 +87,7 @@ def finish_chart(
 
 
 def paper_title(panel: Panel, style: Style) -> alt.Title:
-    """Build the title of a chart on paper, with the y axis as its subtitle."""
+    """Return the title of a figure, with the name of the y axis as its subtitle."""
     return alt.Title(
         clean(panel.title),
         subtitle=clean(panel.y),
@@ -106,6 +106,7 @@ def _vega_scale(scale: Scale) -> alt.Scale:
 
 
 def _axis(scale: Scale, count: int, **options: Any) -> alt.Axis:
+    # Explicit ticks need labels; Vega chooses round numbers on a linear axis.
     ticks = scale.ticks or (scale.powers(count) if scale.log else ())
     if ticks:
         names = [scale.labels.get(tick, numbers.format_number(tick, 5)) for tick in ticks]
@@ -116,5 +117,5 @@ def _axis(scale: Scale, count: int, **options: Any) -> alt.Axis:
 
 
 def _mark_zero(style: Style, otherwise: str) -> Any:
-    """Return the colour of grid lines, with that of 0 set off."""
+    """Return the colour of grid lines, with another one for the line at 0."""
     return alt.condition("datum.value === 0", alt.value(style.palette.faint), alt.value(otherwise))

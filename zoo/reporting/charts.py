@@ -1,4 +1,4 @@
-"""Panels as Altair charts, in the colours of a page or on paper."""
+"""Altair charts of panels, for HTML pages and for figures."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from zoo.reporting.panel import (
     fit_scale,
 )
 
-FEW_POINTS = 12  # of a line, up to which each is marked
-BUCKETS = 160  # stretches of a long line, each drawn by its lowest and its highest value
+FEW_POINTS = 12  # largest number of points of a line that are marked
+BUCKETS = 160  # stretches of a long line, each reduced to its lowest and its highest value
 BAR_STEP = 22
 DASHES = ([1, 0], [6, 3], [2, 3])
 
@@ -62,19 +62,21 @@ def draw_panel(panel: Panel, style: Style) -> Chart:
 
 
 def draw_panels(panels: Sequence[Panel], style: Style) -> Chart:
-    """Return the charts of several panels side by side, two in a row."""
+    """Return the charts of several panels, two in a row."""
     drawn = [draw_panel(panel, style) for panel in panels]
     return alt.concat(*drawn, columns=2, spacing=30).resolve_scale(color="independent")
 
 
 def draw_lines(panel: LineChart, style: Style) -> Chart:
-    """Draw lines with their bands and the dotted rule."""
+    """Draw lines with their bands, the dotted rule and marked points."""
     x_scale, y_scale = fit_scales(panel)
     x = x_axis("x", panel.x, x_scale, style)
     y = y_axis("y", y_scale, style)
+    # Series are named by number, because labels may repeat.
     names = [line.label for line in panel.lines]
     colours = line_colours(panel.lines, style.palette)
 
+    # Layers from back to front: the rule, bands, lines, points, and values as text.
     layers = [*_draw_rule(panel, x_scale, style)]
     for line, colour in zip(panel.lines, colours, strict=True):
         if line.band:
@@ -111,6 +113,7 @@ def draw_points(panel: Points, style: Style) -> Chart:
     groups = list(panel.groups.values())
     x_scale = fit_scale(x for x, _ in groups).widen()
     y_scale = fit_scale((y for _, y in groups), log=panel.steep).widen()
+    # Equal units on both axes, with the origin in the middle of the plot.
     if panel.square:
         reach = max(abs(end) for s in (x_scale, y_scale) for end in (s.low, s.high))
         ratio = 1.95 if style.is_page else style.width / style.height
@@ -130,7 +133,8 @@ def draw_points(panel: Points, style: Style) -> Chart:
 
 
 def draw_bars(panel: Bars, style: Style) -> Chart:
-    """Draw a bar for each name, from 0, with its value behind it."""
+    """Draw a bar from 0 for each name, with its value at the end."""
+    # Bars start at 0, so the scale contains it; a value that is not finite has no bar but a text.
     finite = [value for value in panel.values.values() if numbers.is_finite(value)]
     low, high = min([0.0, *finite]), max([0.0, *finite])
     scale = Scale(low, high if high > low else low + 1.0)
@@ -148,6 +152,7 @@ def draw_bars(panel: Bars, style: Style) -> Chart:
         ),
     )
     base = start_chart(rows).encode(y=names)
+    # The domain leaves room for the text behind the longest bar.
     domain = alt.Scale(domain=[scale.low, scale.high + 0.14 * (scale.high - scale.low)])
     length = alt.X("value:Q", scale=domain, axis=None)
     bars = base.mark_bar(color=style.palette.series[0], size=12, cornerRadius=1)
@@ -161,7 +166,7 @@ def draw_bars(panel: Bars, style: Style) -> Chart:
 
 
 def fit_scales(panel: LineChart) -> tuple[Scale, Scale]:
-    """Return the scales of a line chart, chosen to hold its lines where it has none."""
+    """Return the scales of a line chart; missing ones are fitted to its lines and bands."""
     held = [part for line in panel.lines for part in (line.y, *(line.band or ()))]
     x_scale = panel.x_scale or fit_scale(line.x for line in panel.lines)
     return x_scale, panel.y_scale or fit_height(held)
@@ -179,9 +184,10 @@ def line_colours(lines: Sequence[Line], palette: Palette) -> list[str]:
 
 
 def thin_line(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Keep the lowest and the highest value of each stretch of a long line, and its ends."""
+    """Reduce a long line to the lowest and the highest value of each stretch, and its ends."""
     if len(x) <= 2 * BUCKETS:
         return x, y
+    # Extremes of short stretches keep spikes visible, which means would hide.
     parts = [torch.tensor([0, len(x) - 1])]
     for stretch in torch.arange(len(x)).chunk(BUCKETS):
         values = y[stretch]
@@ -193,7 +199,7 @@ def thin_line(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def points_of_groups(panel: Points) -> list[tuple[int, dict[str, Any]]]:
-    """Return the number of its group and the coordinates of each point that can be drawn."""
+    """Return the group number and the coordinates of each point that can be drawn."""
     found: list[tuple[int, dict[str, Any]]] = []
     for number, (x, y) in enumerate(panel.groups.values()):
         rows = _rows(x=x, y=y)
@@ -202,14 +208,15 @@ def points_of_groups(panel: Points) -> list[tuple[int, dict[str, Any]]]:
 
 
 def is_marked(panel: LineChart, number: int) -> bool:
-    """Return True if the points of a line are marked: if they are few."""
+    """Return whether the points of a line are marked, because they are few or not connected."""
     return not panel.connected or len(panel.lines[number].x) <= FEW_POINTS
 
 
 def _draw_rule(panel: LineChart, x_scale: Scale, style: Style) -> list[alt.Chart]:
-    """Draw the dotted line, if it lies within the chart, with its name at the top."""
+    """Draw the dotted vertical line with its name, if it is within the chart."""
     if panel.rule is None or not x_scale.low <= panel.rule[0] <= x_scale.high:
         return []
+    # The name is on the side of the line with more room.
     at, name = panel.rule
     is_right = x_scale(at) > 0.5
     base = start_chart([{"x": at, "name": clean(name)}])
@@ -232,7 +239,8 @@ def _draw_rule(panel: LineChart, x_scale: Scale, style: Style) -> list[alt.Chart
 def _colour_encoding(
     names: Sequence[str], colours: Sequence[str], style: Style, *, dashed: bool
 ) -> dict[str, Any]:
-    """Return the encoding of series by colour, and by dashes too if colours are too many."""
+    """Return the encoding of series by colour and, if `dashed`, also by dashes."""
+    # A page has its own legend, in HTML.
     keys = [str(number) for number in range(len(names))]
     legend = None
     if len(names) > 1 and style.has_legend and not style.is_page:
@@ -247,7 +255,7 @@ def _colour_encoding(
 
 
 def _rows(**columns: Tensor) -> list[dict[str, Any]]:
-    """Return a row for each value, None in place of what is not finite."""
+    """Return a row for each value, with None for values that are not finite."""
     finite = (
         [value if numbers.is_finite(value) else None for value in column.double().tolist()]
         for column in columns.values()

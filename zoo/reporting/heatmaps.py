@@ -1,4 +1,4 @@
-"""Heat maps as Altair charts: pictures on axes that count rows and columns."""
+"""Heat maps as Altair charts: images on axes of row and column numbers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from zoo.reporting.axes import (
 from zoo.reporting.palette import LEVELS, LIGHT, channels, mix
 from zoo.reporting.panel import Heatmap, HeatmapGrid, Scale
 
-MAX_SIDE = 256  # values along a side of a heat map that are drawn
-MAX_RATIO = 3.0  # of the sides of a heat map; a longer one has cells that are not square
+MAX_SIDE = 256  # largest number of values that are drawn along a side of a heat map
+MAX_RATIO = 3.0  # largest ratio of the sides of a heat map with square cells
 
 
 def draw_heatmap(panel: Heatmap, style: Style) -> Chart:
-    """Draw one heat map with its axes; a large one is drawn by some of its rows and columns."""
+    """Draw one heat map with its axes. A large one is reduced to some rows and columns."""
     ends = find_ends(panel.values, panel.signed)
     every = step_between_values(panel.values)
     width, height = _plot_sides(panel.values, style)
@@ -44,7 +44,7 @@ def draw_heatmap(panel: Heatmap, style: Style) -> Chart:
 
 
 def draw_heatmap_grid(panel: HeatmapGrid, style: Style) -> Chart:
-    """Draw small heat maps side by side, each with its label, on one colour scale."""
+    """Draw small heat maps with labels in a grid, on one colour scale."""
     signed = has_negative(panel.values)
     ends = find_ends(panel.values, signed)
     columns = columns_of_grid(len(panel.labels)) if style.is_page else 2
@@ -60,6 +60,7 @@ def draw_heatmap_grid(panel: HeatmapGrid, style: Style) -> Chart:
         tile = _image_chart(panel, values, ends, signed, style, axes=False)
         height = width * (ratio if 1 / MAX_RATIO <= ratio <= MAX_RATIO else 1.0)
         tiles.append(tile.properties(width=width, height=height, title=title))
+    # The legend of the last tile is the colour scale of all.
     if not style.is_page:
         tiles[-1] = alt.layer(tiles[-1], _colour_scale(ends, panel.unit, signed, style))
 
@@ -71,7 +72,7 @@ def draw_heatmap_grid(panel: HeatmapGrid, style: Style) -> Chart:
 
 
 def find_ends(values: Tensor, signed: bool) -> tuple[float, float]:
-    """Return the values of the first and the last colour; of signed values 0 lies in the middle."""
+    """Return the values of the first and the last colour, symmetric around 0 if signed."""
     seen = values[values.isfinite()].double()
     if not seen.numel():
         return 0.0, 1.0
@@ -83,32 +84,33 @@ def find_ends(values: Tensor, signed: bool) -> tuple[float, float]:
 
 
 def has_negative(values: Tensor) -> bool:
-    """Tell whether any value is negative."""
+    """Return whether any value is negative."""
     return bool((values < 0).any())
 
 
 def step_between_values(values: Tensor) -> int:
-    """Return n, where a heat map is drawn by every n-th row and column."""
+    """Return n if a heat map is reduced to every n-th row and column."""
     return -(-max(values.shape) // MAX_SIDE)
 
 
 def columns_of_grid(count: int) -> int:
-    """Return how many small maps stand in a row, such that rows are full if possible."""
+    """Return the number of small maps in a row, chosen so that rows are full if possible."""
     if count <= 4:
         return count
     return next((columns for columns in (6, 4, 5) if count % columns == 0), 4)
 
 
 def encode_image(values: Tensor, ends: tuple[float, float], ramp: Sequence[str] = ()) -> str:
-    """Encode values as a PNG in a data address.
+    """Encode values as a PNG in a data URL.
 
-    Without a ramp the picture is grey: level 0 is transparent, 1 to 255 go from the lower end to
-    the upper one. A filter of the page gives these levels the colours of its theme.
+    Without a ramp the image is grey: level 0 is transparent, and levels 1 to 255 go from the lower
+    end to the upper one. A filter of the page maps these levels to the colours of its theme.
     """
     with explain_imports():
         from PIL import Image
 
     shares = (values.double() - ends[0]) / (ends[1] - ends[0])
+    # Values that are not finite become transparent.
     levels = (1 + 254 * shares.clamp(0, 1)).round().where(values.isfinite(), 0).to(torch.uint8)
     image = Image.fromarray(levels.numpy())
     if ramp:
@@ -134,19 +136,21 @@ def _image_chart(
     *,
     axes: bool,
 ) -> Chart:
-    """Return a picture on axes that count rows and columns, with the frame of the marked cell."""
+    """Return an image on axes of row and column numbers, with a frame around the marked cell."""
     ramp = () if style.is_page else LIGHT.ramps["signed" if signed else "weights"]
     whole = panel.values if isinstance(panel, Heatmap) else panel.values[0]
     (rows, columns), (top, left) = whole.shape, panel.corner
     x_scale = Scale(left - 0.5, left + columns - 0.5)
     y_scale = Scale(top - 0.5, top + rows - 0.5)
     x, y = x_axis("x", panel.x, x_scale, style), y_axis("y", y_scale, style)
-    y["scale"]["reverse"] = True  # the first row is on top
+    # The first row is on top.
+    y["scale"]["reverse"] = True
     for axis in (x, y):
         axis["axis"] = None
         if axes:
             axis["axis"] = alt.Axis(tickMinStep=1, domain=False, grid=False, tickCount=6)
 
+    # The heat map is one image, which is much smaller than a mark per cell.
     box = {"x": x_scale.low, "x2": x_scale.high, "y": y_scale.low, "y2": y_scale.high}
     picture = start_chart([box | {"url": encode_image(values, ends, ramp)}])
     layers = [
@@ -154,6 +158,7 @@ def _image_chart(
             x, y, x2=alt.X2("x2"), y2=alt.Y2("y2"), url=alt.Url("url:N")
         )
     ]
+    # A white frame below a dark one is visible on all colours.
     if panel.mark:
         row, column = panel.mark
         cell = {"x": column - 0.5, "x2": column + 0.5, "y": row - 0.5, "y2": row + 0.5}
@@ -174,7 +179,7 @@ def _colour_scale(ends: tuple[float, float], unit: str, signed: bool, style: Sty
 
 
 def _plot_sides(values: Tensor, style: Style) -> tuple[float, float]:
-    """Return width and height of a heat map: cells are square unless the map is a thread."""
+    """Return width and height of a heat map. Cells are square unless the map is very narrow."""
     width, tallest = (340.0, 300.0) if style.is_page else (style.width, style.height)
     ratio = values.shape[0] / values.shape[1]
     if not 1 / MAX_RATIO <= ratio <= MAX_RATIO:

@@ -1,4 +1,4 @@
-"""Pages as one HTML file that needs no network, rendered from Jinja templates."""
+"""Pages as single HTML files that need no network, rendered from Jinja templates."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 
 from zoo.reporting import numbers, palette
 
+# The content security policy of a page: only its own script runs, and nothing is loaded.
 POLICY = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{}'; "
     "base-uri 'none'; form-action 'none'"
@@ -26,13 +27,13 @@ START_SCRIPT = f"{SHARED}/start.js"
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a page; without content it is left out.
+    """A section of a page. A section without content is left out.
 
     Args:
-        key: Its address in the page, by which the template knows it too.
-        title: Heading, also in the list of contents.
-        lead: How to read it.
-        content: What the template shows.
+        key: Its anchor in the page, and its name in the template.
+        title: Its heading, and its entry in the table of contents.
+        lead: A sentence on how to read it.
+        content: The data of the template.
     """
 
     key: str
@@ -44,18 +45,19 @@ class Section:
 def render_page(
     template: str, *, styles: tuple[str, ...], scripts: tuple[str, ...], data: Any, **context: Any
 ) -> str:
-    """Render a page: no request goes out from it, and nothing that it shows is run.
+    """Render a page that makes no requests and does not execute any of its data.
 
     Args:
         template: File of the page's template, relative to the package. It extends document.html.
-        styles: Style sheets of the page, beside the shared one.
-        scripts: Scripts of the page, beside the shared ones.
+        styles: Style sheets of the page, in addition to the shared one.
+        scripts: Scripts of the page, in addition to the shared ones.
         data: JSON data that the scripts read from the element "data".
         context: Variables of the template.
 
     Returns:
         The HTML.
     """
+    # The policy names the one script by its digest.
     script = _join_scripts(scripts)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     sheets = (f"{SHARED}/document.css", *styles)
@@ -77,13 +79,14 @@ def render_page(
 
 
 def to_script_json(data: Any) -> str:
-    """Encode data as JSON that may stand in a script element: nothing in it ends the element."""
+    """Encode data as JSON for a script element."""
+    # With < > & escaped, no string in the data can end the element.
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.translate({ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"})
 
 
 def read_file(name: str) -> str:
-    """Read a file of the package, for example reporting/templates/document.css."""
+    """Read a file of the package, such as reporting/templates/document.css."""
     return files("zoo").joinpath(name).read_text(encoding="utf-8")
 
 
@@ -113,20 +116,20 @@ def _environment() -> Environment:
 
 
 def _clean(value: Any) -> Any:
-    """Replace characters that HTML or UTF-8 cannot hold in whatever a template shows."""
+    """Replace characters that HTML or UTF-8 cannot represent in a value of a template."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return "" if value is None else value
     return numbers.UNPRINTABLE.sub("\ufffd", value)
 
 
 def _join_scripts(own: tuple[str, ...]) -> str:
-    """Join scripts in one block, so that their names stay within it."""
+    """Join scripts in one block, which is the scope of their names."""
     parts = map(read_file, (*SHARED_SCRIPTS, *own, START_SCRIPT))
     return '"use strict";\n{\n' + "\n".join(parts) + "}\n"
 
 
 def _filters() -> dict[str, dict[str, str]]:
-    """Return the SVG filters that colour the grey pictures of heat maps, by name."""
+    """Return the SVG filters that colour the grey images of heat maps, by name."""
     return {
         f"{ramp}-{theme}": palette.filter_tables(colours.ramps[ramp])
         for ramp in palette.LETTERS

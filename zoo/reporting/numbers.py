@@ -1,4 +1,4 @@
-"""Numbers and names as text for readers, as many digits as say something; and as JSON."""
+"""Numbers and names as text, with as many digits as are meaningful, and as JSON."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 from zoo.utils import escape_text
 
 MINUS = "\u2212"
-NOTHING = "\u2013"  # in place of a number that does not exist
+NOTHING = "\u2013"  # shown for a missing number
 SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
-# what HTML, XML or UTF-8 cannot hold
+# Characters that HTML, XML or UTF-8 cannot represent.
 UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 def is_finite(number: float) -> bool:
-    """Tell whether a value is a finite number."""
+    """Return whether a number is finite."""
     return math.isfinite(number)
 
 
@@ -38,7 +38,7 @@ def format_number(number: float, digits: int = 4) -> str:
 
 
 def format_pair(one: float, other: float) -> tuple[str, str]:
-    """Format two numbers with as many digits as it takes to tell them apart."""
+    """Format two numbers with as many digits as they need to differ."""
     for digits in range(4, 9):
         texts = format_number(one, digits), format_number(other, digits)
         if texts[0] != texts[1]:
@@ -47,9 +47,10 @@ def format_pair(one: float, other: float) -> tuple[str, str]:
 
 
 def format_short(number: float) -> str:
-    """Format a number in four or five characters, for the cells of a table."""
+    """Format a number in four or five characters, for table cells."""
     if not math.isfinite(number):
         return _format_infinite(number)
+    # Each bound is half a unit of the last digit below the power, where rounding would add a digit.
     size = abs(number)
     for least, unit in ((1e6, "M"), (1e3, "k")):
         if size >= 0.9995 * least:
@@ -62,7 +63,7 @@ def format_short(number: float) -> str:
 
 
 def format_fixed(number: float | None, decimals: int, *, sign: bool = False) -> str:
-    """Format a number with a fixed number of decimals; large ones with fewer, none as a dash."""
+    """Format a number with a fixed number of decimals. A missing number is a dash."""
     if number is None:
         return NOTHING
     if not math.isfinite(number) or abs(number) >= 1e5:
@@ -77,7 +78,7 @@ def _format_infinite(number: float) -> str:
 
 
 def finite(value: Any) -> Any:
-    """Replace numbers that are not finite by None."""
+    """Replace numbers that are not finite by None, in nested data."""
     if isinstance(value, Mapping):
         return {key: finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -86,9 +87,9 @@ def finite(value: Any) -> Any:
 
 
 def as_json(result: Mapping[str, Any]) -> str:
-    """Encode a mapping as JSON, with null for NaN and infinity, which JSON does not know.
+    """Encode a mapping as JSON, with null for NaN and infinity.
 
-    What a terminal would obey, such as marks of direction, is escaped as JSON escapes it.
+    Characters that control a terminal, such as direction marks, are escaped.
     """
     text = json.dumps(finite(result), indent=1, allow_nan=False, ensure_ascii=False)
     for character in {one for one in set(text) if one != "\n" and escape_text(one) != one}:

@@ -1,6 +1,6 @@
-"""The one palette of pages and figures.
+"""The palette of all pages and figures.
 
-Readable on light and dark paper and without colour vision.
+It is readable on light and dark backgrounds and with colour blindness.
 """
 
 from __future__ import annotations
@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-LEVELS = 17  # colours of a ramp in a table, odd so that 0 has a colour of its own
+LEVELS = 17  # number of colours of a ramp in a table; odd, so that 0 has its own colour
 
 
 @dataclass(frozen=True)
 class Palette:
-    """Colours of one theme, as hexadecimal numbers or as CSS variables.
+    """The colours of one theme, as hexadecimal numbers or CSS variables.
 
     Args:
-        ink: Text of titles.
-        quiet: Text of labels.
-        faint: Marks in the background.
-        rule: Lines of a grid.
-        paper: Background.
-        series: Colours of lines and points, told apart by name.
-        ramps: Colours from the lowest to the highest value, by the name of the ramp.
+        ink: Colour of titles.
+        quiet: Colour of labels.
+        faint: Colour of marks in the background.
+        rule: Colour of grid lines.
+        paper: Background colour.
+        series: Colours of lines and points.
+        ramps: Colours from the lowest to the highest value, by name of the ramp.
     """
 
     ink: str
@@ -34,7 +34,8 @@ class Palette:
     ramps: dict[str, tuple[str, ...]]
 
     def colour(self, number: int, count: int) -> str:
-        """Return the colour of one of `count` things; colours of many lie on a ramp."""
+        """Return the colour of one of `count` series. The colours of many series are a ramp."""
+        # The lightest levels are left out: they are hard to see on the background.
         if count <= len(self.series):
             return self.series[number]
         return self.level("weights", round(4 + 12 * number / (count - 1)))
@@ -44,20 +45,20 @@ class Palette:
         return mix(self.ramps[ramp], level / (LEVELS - 1))
 
     def with_series(self, *series: str) -> Palette:
-        """Return the same palette with other colours of lines and points."""
+        """Return the palette with other colours of lines and points."""
         return replace(self, series=series)
 
 
 class VariablePalette(Palette):
-    """Colours as CSS variables, which follow the theme of the page."""
+    """Colours as CSS variables, which depend on the theme of the page."""
 
     def level(self, ramp: str, level: int) -> str:
         return f"var(--{LETTERS[ramp]}{level})"
 
 
-LETTERS = {"weights": "w", "signed": "d"}  # of the CSS variables of the levels of a ramp
+LETTERS = {"weights": "w", "signed": "d"}  # prefixes of the CSS variables of a ramp's levels
 
-# from dark blue to yellow (Nunez, Anderton and Renslow 2018), alike on light and dark paper
+# From dark blue to yellow (Nunez, Anderton and Renslow 2018), the same for light and dark themes.
 CIVIDIS = (
     "#00204d",
     "#123570",
@@ -111,7 +112,8 @@ VARIABLES = VariablePalette(
 
 
 def mix(colours: Sequence[str], share: float) -> str:
-    """Return the colour at a share, 0 to 1, of the way along a ramp."""
+    """Return the colour at a fraction, 0 to 1, of a ramp."""
+    # Interpolate the channels of the two nearest colours.
     position = share * (len(colours) - 1)
     first = min(int(position), len(colours) - 2)
     near, far = channels(colours[first]), channels(colours[first + 1])
@@ -120,13 +122,13 @@ def mix(colours: Sequence[str], share: float) -> str:
 
 
 def channels(colour: str) -> tuple[int, int, int]:
-    """Return red, green and blue, 0 to 255, of a colour like #0b6aa8."""
+    """Return red, green and blue, 0 to 255, of a colour such as #0b6aa8."""
     red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
     return red, green, blue
 
 
 def css_variables(palette: Palette) -> dict[str, str]:
-    """Return {name: value} of the CSS variables of a theme."""
+    """Return the CSS variables of a theme, {name: value}."""
     found = {name: getattr(palette, name) for name in ("ink", "quiet", "faint", "rule", "paper")}
     found |= {f"s{number}": colour for number, colour in enumerate(palette.series)}
     found |= {name: ",".join(ramp) for name, ramp in palette.ramps.items()}
@@ -136,7 +138,7 @@ def css_variables(palette: Palette) -> dict[str, str]:
 
 
 def filter_tables(ramp: Sequence[str]) -> dict[str, str]:
-    """Return the tables of an SVG filter that gives grey levels the colours of a ramp."""
+    """Return the tables of an SVG filter that maps grey levels to the colours of a ramp."""
     columns = zip(*map(channels, ramp), strict=True)
     tables = [" ".join(f"{channel / 255:.3f}" for channel in column) for column in columns]
     return dict(zip("RGB", tables, strict=True))

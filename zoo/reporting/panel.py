@@ -1,4 +1,4 @@
-"""Panels: what a chart shows and the scales of its axes, as plain data that anything can draw."""
+"""Panels: the contents of charts and the scales of their axes, as plain data."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Scale:
     Args:
         low: Number at the start of the axis.
         high: Number at the end of the axis.
-        log: True spaces numbers by their logarithm.
-        ticks: Numbers with a tick, by default round ones.
-        labels: Labels of ticks that are not their number.
+        log: Whether the axis is logarithmic.
+        ticks: Numbers with a tick; round numbers by default.
+        labels: Labels of ticks, if they are not the number.
     """
 
     low: float
@@ -29,13 +29,13 @@ class Scale:
     labels: Mapping[float, str] = field(default_factory=dict)
 
     def __call__(self, number: float) -> float:
-        """Return the share of the axis from its start to a number, 0 to 1."""
+        """Return the position of a number on the axis, from 0 to 1."""
         if self.log:
             return math.log(number / self.low) / math.log(self.high / self.low)
         return (number - self.low) / (self.high - self.low)
 
     def widen(self, share: float = 0.04) -> Scale:
-        """Add a margin at both ends, a share of the range."""
+        """Add a margin at both ends, as a fraction of the range."""
         if self.log:
             factor = (self.high / self.low) ** share
             return replace(self, low=self.low / factor, high=self.high * factor)
@@ -43,13 +43,15 @@ class Scale:
         return replace(self, low=self.low - margin, high=self.high + margin)
 
     def cover(self) -> Scale:
-        """Cover at least a tenth of the largest number: a change of 0.1 % must not look steep."""
+        """Widen the range to at least a tenth of the largest number."""
+        # Otherwise a change of 0.1 % would look steep.
         wanted = 0.1 * max(abs(self.low), abs(self.high))
         margin = max(0.0, wanted - (self.high - self.low)) / 2
         return replace(self, low=self.low - margin, high=self.high + margin)
 
     def round_numbers(self, count: int) -> list[tuple[float, str]]:
         """Return about `count` round numbers in the range, each with its label."""
+        # The next step of 1, 2, 5 or 10 times a power of ten.
         rough = (self.high - self.low) / count
         power = 10.0 ** math.floor(math.log10(rough))
         step = power * next(one for one in (1, 2, 5, 10) if one * power >= rough * 0.999)
@@ -58,10 +60,11 @@ class Scale:
         return [(number * step, _label(number * step, step)) for number in range(first, last + 1)]
 
     def powers(self, count: int) -> tuple[float, ...]:
-        """Return about `count` numbers evenly apart by their logarithm.
+        """Return about `count` numbers with equal distances of their logarithms.
 
-        Powers of ten, or 1, 2, 5.
+        They are powers of ten or, in a small range, 1, 2 and 5 times these.
         """
+        # Over at least two decades powers of ten are enough.
         first = math.ceil(math.log10(self.low) - 1e-6)
         last = math.floor(math.log10(self.high) + 1e-6)
         if last - first >= 2:
@@ -74,13 +77,14 @@ class Scale:
 
 
 def fit_scale(parts: Iterable[Tensor], *, log: bool = False) -> Scale:
-    """Return a scale that holds all finite numbers (if `log`, all positive ones) of tensors."""
+    """Return a scale with all finite numbers (if `log`, all positive ones) of tensors."""
     flat = [part.double().flatten() for part in parts]
     numbers = torch.cat(flat) if flat else torch.zeros(0)
     numbers = numbers[numbers.isfinite() & ((numbers > 0) | (not log))]
     if not numbers.numel():
         return Scale(0.1, 1.0, log=log)
 
+    # A single number is in the middle of a scale around it.
     low, high = float(numbers.min()), float(numbers.max())
     if low < high:
         return Scale(low, high, log=log)
@@ -90,7 +94,7 @@ def fit_scale(parts: Iterable[Tensor], *, log: bool = False) -> Scale:
 
 
 def fit_height(parts: Iterable[Tensor]) -> Scale:
-    """Return a vertical scale for lines and bands; it starts at 0 if they come near to 0."""
+    """Return a vertical scale for lines and bands, which starts at 0 if they are near 0."""
     scale = fit_scale(parts).widen().cover()
     return replace(scale, low=0.0) if 0 <= scale.low < 0.4 * scale.high else scale
 
@@ -102,19 +106,20 @@ def _label(number: float, step: float) -> str:
         return f"{number:.1e}".replace("-", "\u2212")
     if step >= 1000 or abs(number) >= 10_000:
         return f"{number / 1000:g}k".replace("-", "\u2212")
+    # As many decimals as the step between labels needs.
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     return f"{number:.{decimals}f}".replace("-", "\u2212")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One chart: its title, the names of its axes with their units, and a sentence for readers.
+    """One chart: its title, the names of its axes with units, and its caption.
 
     Args:
         title: Heading of the chart.
         x: Name of the horizontal axis, with its unit.
         y: Name of the vertical axis, with its unit.
-        caption: One sentence that tells a reader what to look for.
+        caption: One sentence on how to read the chart.
     """
 
     title: str
@@ -124,20 +129,20 @@ class Panel:
 
     @property
     def full_caption(self) -> str:
-        """The sentence under the chart: the caption, or the names of the axes."""
+        """The caption, or a sentence with the names of the axes."""
         return self.caption or f"{self.y[:1].upper()}{self.y[1:]} over {self.x}."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bars(Panel):
-    """A bar for each named value, for example each head. `x` names the groups, `y` the value."""
+    """A bar chart of named values, for example of heads. `x` names the groups, `y` the value."""
 
     values: Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curves(Panel):
-    """Lines over shared x values: one for each head, or one for all.
+    """Lines over shared x values: one for each head, or one for all heads.
 
     Args:
         x_values: x values [N].
@@ -160,15 +165,15 @@ class Curves(Panel):
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a chart, with x values of its own.
+    """A line of a chart with its own x values.
 
     Args:
         label: Name in the legend.
         x: x values [N].
-        y: y values [N], NaN where the line is broken.
+        y: y values [N]; NaN where the line is broken.
         band: Lower and upper bound [N] of a band around the line.
-        colour: Index of its colour, by default its position among the lines.
-        shades: Number of lines that share the palette, by default all lines of the chart.
+        colour: Index of its colour; its position among the lines by default.
+        shades: Number of lines that share the palette; that of all lines by default.
     """
 
     label: str
@@ -184,12 +189,12 @@ class LineChart(Panel):
     """Lines with explicit scales.
 
     Args:
-        lines: The lines, drawn in their order.
-        x_scale: Horizontal scale, by default as wide as the lines.
-        y_scale: Vertical scale, by default chosen to hold the lines and their bands.
+        lines: The lines in the order of drawing.
+        x_scale: Horizontal scale; fitted to the lines by default.
+        y_scale: Vertical scale; fitted to the lines and their bands by default.
         rule: x value and label of a dotted vertical line.
-        connected: False draws the points of a line without joining them.
-        shows_values: True writes the value beside each point.
+        connected: Whether the points of a line are connected.
+        shows_values: Whether the value is written at each point.
     """
 
     lines: tuple[Line, ...]
@@ -202,14 +207,14 @@ class LineChart(Panel):
 
 @dataclass(frozen=True, kw_only=True)
 class Heatmap(Panel):
-    """Values over two axes.
+    """A heat map of values over two axes.
 
     Args:
-        values: Values [rows, columns], NaN where there is none.
+        values: Values [rows, columns]; NaN for missing ones.
         unit: Name of the values.
-        signed: True puts 0 in the middle of the colour scale.
-        mark: Row and column of a cell that is framed.
-        corner: Row and column number of the first value. For a map over offsets it is negative:
+        signed: Whether 0 is in the middle of the colour scale.
+        mark: Row and column of a cell with a frame.
+        corner: Row and column number of the first value. It is negative for a map of offsets:
             (-7, -7) for offsets on a grid of 8 by 8.
     """
 
@@ -222,13 +227,13 @@ class Heatmap(Panel):
 
 @dataclass(frozen=True, kw_only=True)
 class HeatmapGrid(Panel):
-    """Small heat maps side by side on one colour scale.
+    """Small heat maps on one colour scale.
 
     Args:
-        values: Values [maps, rows, columns], NaN where there is none.
+        values: Values [maps, rows, columns]; NaN for missing ones.
         labels: A label for each map.
         unit: Name of the values.
-        mark: Row and column of a cell that is framed in each map.
+        mark: Row and column of a cell with a frame in each map.
         corner: Row and column number of the first value of each map.
     """
 
@@ -245,9 +250,9 @@ class Points(Panel):
 
     Args:
         groups: x and y values by label.
-        steep: True draws the y axis logarithmically.
-        square: True scales both axes alike around 0.
-        note: A remark in a corner.
+        steep: Whether the y axis is logarithmic.
+        square: Whether both axes have the same scale around 0.
+        note: A remark next to the name of the y axis.
     """
 
     groups: Mapping[str, tuple[Tensor, Tensor]]
@@ -257,17 +262,17 @@ class Points(Panel):
 
 
 def same(first: Tensor, second: Tensor) -> bool:
-    """Return True for tensors that are equal up to rounding and NaN in the same elements."""
+    """Return whether tensors are equal up to rounding, with NaN in the same elements."""
     return torch.allclose(first, second.expand_as(first), atol=1e-6, rtol=1e-6, equal_nan=True)
 
 
 def distinct(values: Tensor) -> Tensor:
-    """Keep all heads [H, ...] if they differ, else only the first, which stands for all."""
+    """Return all heads [H, ...] if they differ, otherwise only the first one."""
     return values[:1] if same(values, values[:1]) else values
 
 
 def label_heads(values: Tensor, kind: str = "head") -> dict[str, Tensor]:
-    """Label heads [H, ...]: "head 1", "head 2", ... or "all heads" if there is one."""
+    """Label heads [H, ...] as "head 1", "head 2", ...; a single one is "all heads"."""
     if len(values) == 1:
         return {"all heads": values[0]}
     return {f"{kind} {number}": value for number, value in enumerate(values, start=1)}

@@ -1,4 +1,4 @@
-"""Charts as SVG in a page and as PNG files, rendered offline by vl-convert."""
+"""Charts as SVG for pages and as PNG files, rendered offline by vl-convert."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from zoo.reporting.panel import Curves, Heatmap, HeatmapGrid, LineChart, Panel, 
 from zoo.utils import name_file
 
 PAGE = Style(VARIABLES, 400, 232, is_page=True)
-FONT = "Liberation Sans"  # comes with vl-convert, so that files are the same on all machines
+# A font that comes with vl-convert, so that files are the same on all machines.
+FONT = "Liberation Sans"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """A chart in a page, with the parts that the page's own HTML shows.
+    """A chart in a page, with the parts that the HTML of the page shows.
 
     Args:
         svg: The chart, in the colours of the page.
         legend: Colour and name of each series; empty for one series.
-        scale: Text of the lower and the upper end, the unit and the ramp of a colour scale.
-        data: JSON by which the page's script reads numbers off the chart.
-        axes: Names of the horizontal and the vertical axis where the chart does not show them.
+        scale: Lower end, upper end and unit of a colour scale as text, and the name of its ramp.
+        data: JSON with which the page's script shows numbers under the pointer.
+        axes: Names of the horizontal and the vertical axis, if the chart does not show them.
     """
 
     svg: Markup
@@ -44,7 +45,7 @@ class Drawing:
 
 
 def draw_for_page(panel: Panel) -> Drawing:
-    """Draw a panel for a page: without its title and its sentence, which the page shows."""
+    """Draw a panel for a page, without its title and its caption, which the page shows."""
     if isinstance(panel, Curves):
         panel = panel.to_line_chart()
     svg = _to_svg(charts.draw_panel(panel, PAGE), panel.title)
@@ -63,16 +64,17 @@ def draw_for_page(panel: Panel) -> Drawing:
 
 
 def save_figure(chart: Chart, path: Path, *, scale: float = 2.0) -> None:
-    """Write a chart as a PNG file of few colours."""
+    """Write a chart as a PNG file with few colours."""
     with name_file(path):
         path.write_bytes(to_png(chart, scale=scale))
 
 
 def to_png(chart: Chart, *, scale: float = 2.0) -> bytes:
-    """Render a chart on white paper as a PNG of few colours."""
+    """Render a chart on a white background as a PNG with few colours."""
     with explain_imports():
         from PIL import Image
 
+    # A palette of 256 colours makes the file smaller, without a visible difference.
     rendered = vl_convert.vegalite_to_png(_to_spec(chart, LIGHT, "#ffffff"), scale=scale)
     image, file = Image.open(BytesIO(rendered)).convert("RGB"), BytesIO()
     image.quantize(dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
@@ -80,6 +82,7 @@ def to_png(chart: Chart, *, scale: float = 2.0) -> bytes:
 
 
 def _describe_lines(svg: Markup, panel: LineChart) -> Drawing:
+    # The script finds the lines, points and bands of the SVG by their order.
     colours = charts.line_colours(panel.lines, VARIABLES)
     legend = [(one, line.label) for one, line in zip(colours, panel.lines, strict=True)]
     drawn = [number for number, line in enumerate(panel.lines) if len(line.x)]
@@ -121,15 +124,17 @@ def _describe_map(svg: Markup, panel: Heatmap | HeatmapGrid, signed: bool, every
 
 
 def _to_svg(chart: Chart, title: str) -> Markup:
-    """Render a chart whose size and colours the page decides."""
+    """Render a chart as SVG without size and fonts, which the page sets."""
     svg = vl_convert.vegalite_to_svg(_to_spec(chart, VARIABLES, None))
     sides = re.search(r'viewBox="0 0 (\S+) (\S+)"', svg)
     assert sides
-    box = f"0 0 {max(float(sides[1]), PAGE.width):g} {sides[2]}"  # letters are alike in all charts
+    # A common least width gives letters the same size in all charts.
+    box = f"0 0 {max(float(sides[1]), PAGE.width):g} {sides[2]}"
     head = f'<svg viewBox="{box}" role="img" aria-label="{escape(clean(title))}">'
     body = svg[svg.index(">") + 1 :]
+    # Remove attributes without effect, fonts, and empty paths, which are most of the file.
     body = re.sub(r' (?:aria-hidden|pointer-events|opacity)="(?:true|none|1)"', "", body)
-    body = re.sub(r' font-(?:family|size)="[^"]*"', "", body)  # the page has its own
+    body = re.sub(r' font-(?:family|size)="[^"]*"', "", body)
     body = re.sub(
         r'<path class="(?:back|fore)ground" d="(?:M0,0h0v0h0Z)?"(?: display="none")?/>', "", body
     )
@@ -138,7 +143,7 @@ def _to_svg(chart: Chart, title: str) -> Markup:
 
 
 def _to_spec(chart: Chart, palette: Palette, background: str | None) -> dict[str, Any]:
-    """Return the Vega-Lite specification of a chart with the settings that all charts share."""
+    """Return the Vega-Lite specification of a chart with the common settings."""
     texts = {"labelColor": palette.quiet, "titleColor": palette.quiet, "titleFontWeight": "normal"}
     axis = texts | {
         "labelFontSize": 12 if background is None else 10,

@@ -1,4 +1,4 @@
-"""Tables as padded text for terminals and Markdown, as HTML and DataFrames for notebooks."""
+"""Tables as text for terminals and Markdown, and as HTML and DataFrames for notebooks."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ def format_table(
     """Pad the cells of a table so that its columns are aligned.
 
     Args:
-        rows: Texts of the cells, row by row; all rows have the same number.
-        left: Columns that are aligned to the left; the others are aligned to the right.
-        gap: What stands between columns.
+        rows: Texts of the cells, row by row; all rows have the same number of cells.
+        left: Numbers of columns that are aligned to the left; others are aligned to the right.
+        gap: Text between columns.
 
     Returns:
-        The lines, without spaces at their ends.
+        The lines, without trailing spaces.
     """
     if not rows:
         return ""
+    # Escape control characters, which would move the cursor of a terminal.
     rows = [[escape_text(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
@@ -41,13 +42,14 @@ def format_table(
 def format_markdown(
     head: Sequence[str], rows: Sequence[Sequence[str]], text: Collection[str] = ("model", "measure")
 ) -> str:
-    """Format a Markdown table whose columns are aligned, so that a terminal shows it as well.
+    """Format a Markdown table with aligned columns, which is also readable in a terminal.
 
     Args:
         head: Names of the columns.
         rows: Texts of the cells.
-        text: Names of columns that are aligned to the left; numbers are aligned to the right.
+        text: Names of columns that are aligned to the left; others are aligned to the right.
     """
+    # A | in a cell would start another one.
     escaped = [[escape_text(cell).replace("|", r"\|") for cell in row] for row in (head, *rows)]
     left = {number for number, name in enumerate(head) if name in text}
     widths = [max(2, *map(len, column)) for column in zip(*escaped, strict=True)]
@@ -58,17 +60,17 @@ def format_markdown(
 
 
 def disarm_tags(text: str) -> str:
-    """Return a text of a Markdown file in which nothing is read as a tag: &lt;img for <img."""
+    """Escape text for a Markdown file so that nothing is read as an HTML tag."""
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
 
 
 def disarm_markdown(text: str) -> str:
-    """Return a name for a Markdown file, of which nothing is read as tag, link or code."""
+    """Escape a name for a Markdown file so that nothing is read as a tag, link or code."""
     return disarm_tags(escape_text(text)).replace("`", "&#96;").replace("[", "&#91;")
 
 
 def format_html_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Write a table that notebooks show."""
+    """Format an HTML table for notebooks."""
 
     def join(tag: str, cells: Sequence[str]) -> str:
         inside = "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
@@ -79,7 +81,11 @@ def format_html_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> s
 
 
 def build_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Return rows as a DataFrame of pandas. Raises ZooError if it is not installed."""
+    """Return rows as a DataFrame of pandas.
+
+    Raises:
+        ZooError: pandas is not installed.
+    """
     try:
         import pandas
     except ImportError:

@@ -1,4 +1,1 @@
-"""The page of `zoo diagnose`.
-
-Its sections, its style, and the script of the viewer, in one file that needs no network.
-"""
+"""The page of `zoo diagnose`: sections, style and scripts."""

@@ -1,4 +1,4 @@
-"""The page of `zoo diagnose`: one HTML file that needs nothing else, and its numbers as JSON."""
+"""The page of `zoo diagnose` as a single HTML file, and its numbers as JSON."""
 
 from __future__ import annotations
 
@@ -19,39 +19,35 @@ from zoo.reporting.render import Drawing, draw_for_page
 from zoo.utils import name_file
 
 FOLDER = "diagnosis/page"
-SECTIONS = {  # title and how to read it
+# The title of each section, and a sentence on how to read it.
+SECTIONS = {
     "controls": (
-        "Does the model use position at all?",
-        "The same test, with the positions of the tokens changed and all else as it was. The less "
-        "that changes a number, the less the model relies on positions.",
+        "Does the model use position?",
+        "The same test with changed positions of the tokens. The less a number changes, the less "
+        "the model relies on positions.",
     ),
-    "looks": (
-        "Where heads look",
-        "The weights with which one token, the query, gathers from the others.",
-    ),
+    "looks": ("Where heads look", "The attention weights of one token, the query, on all others."),
     "measures": (
         "Measures by layer and head",
         "Rows are layers, the first on top; columns are heads.",
     ),
     "profiles": (
         "Weight against offset",
-        "How much heads attend to what lies how far away, whatever stands there.",
+        "The mean attention of heads at each offset, regardless of content.",
     ),
-    "encoding": ("The encoding", "What it has learned, and what it does to the scores."),
-    "training": ("Training", "As it was logged."),
+    "encoding": ("The encoding", "What it has learned, and its effect on the scores."),
+    "training": ("Training", "The logged metrics."),
     "extrapolation": ("Beyond the training size", "The same model at other sizes."),
-    "recipe": ("Recipe", "Fitting it again repeats the run."),
+    "recipe": ("Recipe", "Training with it repeats the run."),
 }
-LONG = 60  # characters of a fact that takes a line of its own
-ROW = 200  # characters of a row of a table, of all its cells
-LINES_PER_RUN, MAX_LINES = 2, 8  # of each of several runs, and of all, in one chart
+LONG = 60  # characters of a fact that has its own line
+ROW = 200  # characters of all cells of a row of a table
+LINES_PER_RUN, MAX_LINES = 2, 8  # largest numbers of lines per run, and in one chart
 
 
 def write(report: Report, path: Path) -> None:
-    """Write the page to `path` and its numbers beside it, to the file that ends in .json.
-
-    Files that stood there are replaced only once both are complete.
-    """
+    """Write the page to `path`, and its numbers to the file with the suffix .json next to it."""
+    # Existing files are replaced only after both new ones are complete.
     texts = {path: render(report), path.with_suffix(".json"): viewer_data.to_json(report)}
     fresh = {one: one.with_name(f".{one.name}-{os.getpid()}") for one in texts}
     try:
@@ -84,13 +80,13 @@ def render(report: Report) -> str:
 
 
 def join_names(report: Report) -> str:
-    """Return the names of all runs as one title."""
+    """Join the names of all runs to one title."""
     *first, last = (run.name for run in report.runs)
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def build_sections(report: Report) -> list[Section]:
-    """Return the sections in their order; empty ones are left out."""
+    """Return the sections in order, without empty ones."""
 
     def gallery(pick: Callable[[DiagnosedRun], Sequence[Panel]]) -> list[Figure]:
         return build_figures({run.name: pick(run) for run in report.runs})
@@ -118,13 +114,13 @@ def find_recipes(report: Report) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class RunsTable:
-    """Facts of several runs, with a column for each.
+    """A table of the facts of several runs, with a column for each.
 
     Args:
         metrics: Texts of each metric, one for each run.
         facts: Texts of each short fact, one for each run.
-        statements: Long facts, which stand below the table: {fact: {run: text}}; one that all
-            runs share stands once, under no run.
+        statements: Long facts below the table, {fact: {run: text}}. A fact that all runs share
+            has an empty name of the run.
     """
 
     metrics: dict[str, list[str]]
@@ -133,11 +129,12 @@ class RunsTable:
 
 
 def build_runs_table(runs: Sequence[DiagnosedRun]) -> RunsTable:
-    """Collect the metrics and facts of runs, by their names."""
+    """Collect the metrics and facts of runs by name."""
     metrics = [
         {name: numbers.format_number(number) for name, number in run.metrics.items()}
         for run in runs
     ]
+    # A fact that is long in any run moves below the table.
     keys = dict.fromkeys(key for run in runs for key in run.facts)
     limit = ROW // len(runs)
     long = [key for key in keys if any(len(run.facts.get(key, "")) > limit for run in runs)]
@@ -169,7 +166,7 @@ class TitledDrawing:
 
 @dataclass(frozen=True)
 class Figure:
-    """Charts above the sentence that holds for all of them."""
+    """Charts with a common caption."""
 
     caption: str
     panels: list[TitledDrawing]
@@ -177,7 +174,8 @@ class Figure:
 
 
 def build_figures(runs: Mapping[str, Sequence[Panel]]) -> list[Figure]:
-    """Return the figures of {run: panels}; neighbours that share a sentence share a figure."""
+    """Return the figures of {run: panels}. Consecutive panels with one caption share a figure."""
+    # Panels of several runs are matched by title: in one chart, or one per run in columns.
     if len(runs) == 1:
         (panels,), columns = runs.values(), None
     else:
@@ -190,7 +188,7 @@ def build_figures(runs: Mapping[str, Sequence[Panel]]) -> list[Figure]:
 
 
 def _match(runs: Mapping[str, Sequence[Panel]]) -> Iterator[tuple[str, dict[str, Panel]]]:
-    """Yield the panels of one title, {run: panel}; of several in one run, first with first."""
+    """Yield each title with its panels, {run: panel}; repeated titles are matched in order."""
     found: dict[tuple[str, int], dict[str, Panel]] = {}
     for run, panels in runs.items():
         seen: list[str] = []
@@ -201,7 +199,7 @@ def _match(runs: Mapping[str, Sequence[Panel]]) -> Iterator[tuple[str, dict[str,
 
 
 def _merge(title: str, panels: Mapping[str, Panel]) -> list[Panel]:
-    """Return one chart with the lines of all runs if they are few, else a chart for each run."""
+    """Return one chart with the lines of all runs if they are few, or a chart for each run."""
     first = next(iter(panels.values()))
     if lines := _merge_lines(panels):
         x, y = first.x, first.y
@@ -210,7 +208,7 @@ def _merge(title: str, panels: Mapping[str, Panel]) -> list[Panel]:
 
 
 def _merge_lines(panels: Mapping[str, Panel]) -> list[Line]:
-    """Return the lines of curves whose axes agree, each named by its run; none if too many."""
+    """Return the lines of curves with the same axes, named by run; none if there are too many."""
     curves = {run: panel for run, panel in panels.items() if isinstance(panel, Curves)}
     if len(curves) < len(panels) or len({(panel.x, panel.y) for panel in curves.values()}) > 1:
         return []

@@ -1,4 +1,4 @@
-"""Tables of numbers: each measure by layer and head, and each metric with changed positions."""
+"""Tables of measures by layer and head, and of metrics with changed positions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from zoo.reporting import numbers
 from zoo.reporting.palette import LETTERS, LEVELS
 from zoo.reporting.panel import Scale
 
-MANY_HEADS, CROWD = 8, 16  # from which numbers fit into wide tables only, or into none
-LEAST_END = 1e-3  # that the strongest colour stands for: smaller numbers are rounding
+# Above these numbers of heads, numbers fit only into wide tables, or into none.
+MANY_HEADS, CROWD = 8, 16
+LEAST_END = 1e-3  # smallest number for the strongest colour, so that rounding is not coloured
 ZERO = 1e-5  # smaller numbers are 0 up to rounding
 
 
 @dataclass(frozen=True)
 class HeadCell:
-    """A number as text, in full for the pointer, and the classes of its colour."""
+    """A number as short text, as full text for the pointer, and the CSS classes of its colour."""
 
     text: str
     value: str
@@ -30,7 +31,7 @@ class HeadCell:
 
 @dataclass(frozen=True)
 class HeadTable:
-    """One measure of one run: a row of cells for each layer."""
+    """The table of one measure of one run, with a row of cells for each layer."""
 
     run: str
     size: str
@@ -39,7 +40,7 @@ class HeadTable:
 
 @dataclass(frozen=True)
 class MeasureFigure:
-    """One measure of all runs that have it, on one colour scale."""
+    """The tables of one measure of all runs that have it, on one colour scale."""
 
     title: str
     caption: str
@@ -49,7 +50,8 @@ class MeasureFigure:
 
 
 def build_measure_figures(report: Report) -> list[MeasureFigure]:
-    """Return a figure for each measure and unit, with a table for each run that has it."""
+    """Return a figure for each measure and unit, with a table for each run with this measure."""
+    # Runs on text and on images have different units, which do not share a scale.
     found: dict[tuple[str, str], dict[str, Measure]] = {}
     for run in report.runs:
         for measure in run.measures:
@@ -61,7 +63,7 @@ def build_measure_figures(report: Report) -> list[MeasureFigure]:
 def build_figure(
     measures: Mapping[str, Measure], layers: Mapping[str, Sequence[int]]
 ) -> MeasureFigure:
-    """Return the figure of one measure of runs; `layers` are the numbers of the rows."""
+    """Return the figure of one measure of runs; `layers` are the indices of the rows."""
     first = next(iter(measures.values()))
     scale, ramp = choose_scale([measure.values for measure in measures.values()])
     tables = [
@@ -76,14 +78,15 @@ def build_figure(
 def choose_scale(values: Sequence[Tensor]) -> tuple[Scale, str]:
     """Choose the range of the colours and their ramp.
 
-    The range lies around 0 if there are both signs, else from the least to the largest number if
-    these are apart.
+    The range is symmetric around 0 for numbers of both signs. Otherwise it starts at 0, unless the
+    numbers are far from 0.
     """
     joined = torch.cat([_round(one).flatten() for one in values])
     joined = joined[joined.isfinite()]
     if not joined.numel():
         return Scale(0.0, 1.0), "weights"
 
+    # A diverging ramp for both signs; otherwise a sequential one.
     low, high = float(joined.min()), float(joined.max())
     if low < 0 < high:
         largest = max(-low, high, LEAST_END)
@@ -115,6 +118,7 @@ def _build_table(
 def _build_cell(number: float, scale: Scale, ramp: str, tight: bool) -> HeadCell:
     if number != number:
         return HeadCell(numbers.NOTHING, numbers.NOTHING, "nothing")
+    # Text on a strong colour is light.
     level = round((LEVELS - 1) * min(max(scale(number), 0.0), 1.0))
     strong = level > 9 if ramp == "weights" else abs(level - LEVELS // 2) > 4
     text = numbers.format_short(number)
@@ -130,7 +134,7 @@ def _round(values: Tensor) -> Tensor:
 
 
 def _describe_even(measures: Mapping[str, Measure]) -> str:
-    """Say what evenly spread attention has in each run, once if all runs have the same."""
+    """Return a sentence with the value of evenly spread attention in each run."""
     found = {run: f"{one.even:.2f}" for run, one in measures.items() if one.even is not None}
     if not found:
         return ""
@@ -142,7 +146,7 @@ def _describe_even(measures: Mapping[str, Measure]) -> str:
 
 @dataclass(frozen=True)
 class ControlCell:
-    """A metric under one control: its text, its change, and its share of the largest number."""
+    """A metric under one control: its text, its change, and its fraction of the largest number."""
 
     text: str
     change: str = ""
@@ -151,7 +155,7 @@ class ControlCell:
 
 @dataclass(frozen=True)
 class ControlTable:
-    """One metric: a row for each control, a cell for each run."""
+    """The table of one metric, with a row for each control and a cell for each run."""
 
     metric: str
     caption: str
@@ -160,7 +164,7 @@ class ControlTable:
 
 
 def build_control_tables(report: Report) -> list[ControlTable]:
-    """Return a table for each metric that the controls measured."""
+    """Return a table for each metric that was measured with changed positions."""
     runs = [run for run in report.runs if run.controls]
     controls = [control for run in runs for control in run.controls]
     metrics = dict.fromkeys(name for control in controls for name in control.metrics)
@@ -176,7 +180,7 @@ def _build_control_table(metric: str, runs: Sequence[DiagnosedRun]) -> ControlTa
         name: [_build_control_cell(run, name, metric, largest) for run in runs] for name in names
     }
     texts = [_describe(run, metric, len(runs) > 1) for run in runs]
-    caption = " ".join(filter(None, texts)) or "There is no other number to compare with."
+    caption = " ".join(filter(None, texts)) or "There is no number to compare with."
     return ControlTable(metric, caption, tuple(run.name for run in runs), rows)
 
 
@@ -188,6 +192,7 @@ def _build_control_cell(run: DiagnosedRun, name: str, metric: str, largest: floa
         return ControlCell(f"refused: {control.refused}" if control.refused else numbers.NOTHING)
 
     number, first = control.metrics[metric], run.controls[0]
+    # The length of the bar of a cell.
     share = number / largest if math.isfinite(number) and largest > 0 else 0.0
     change = "" if control is first else _format_change(number, first, metric)
     return ControlCell(numbers.format_number(number), change, min(max(share, 0.0), 1.0))
@@ -206,7 +211,8 @@ def _format_change(number: float, first: Control, metric: str) -> str:
 
 
 def _describe(run: DiagnosedRun, metric: str, several: bool) -> str:
-    """Say what happened, with its numbers; how much is much is for the reader to judge."""
+    """Return a sentence about the largest change of a metric, or "" without changes to report."""
+    # Only numbers: whether a change is large is for the reader to judge.
     first, *others = run.controls
     measured = [control for control in others if metric in control.metrics]
     if metric not in first.metrics or not measured:
@@ -214,7 +220,7 @@ def _describe(run: DiagnosedRun, metric: str, several: bool) -> str:
 
     before = first.metrics[metric]
     start = f"{run.name}: " if several else ""
-    same = f"{start}{numbers.format_number(before)} whatever the positions"
+    same = f"{start}{numbers.format_number(before)} for all positions"
     if all(control.metrics[metric] == before for control in measured):
         return f"{same}."
     most = max(measured, key=lambda control: abs(control.metrics[metric] - before))
@@ -222,6 +228,6 @@ def _describe(run: DiagnosedRun, metric: str, several: bool) -> str:
         return f"{same}, up to differences below {SAME:.5f}."
     own, other = numbers.format_pair(before, most.metrics[metric])
     return (
-        f"{start}{own} with positions as they are, {other} with positions {most.name}: the "
+        f"{start}{own} with positions unchanged, {other} with positions {most.name}: the "
         "largest change."
     )

@@ -1,4 +1,4 @@
-"""A report as data: for the attention viewer, as much as a page has room for, and as JSON."""
+"""A report as data for the attention viewer, reduced to the size of a page, and as JSON."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ from zoo.reporting.heatmaps import to_data_address
 from zoo.reporting.numbers import finite
 from zoo.reporting.panel import Panel
 
-WEIGHT_BYTES = 1_600_000  # of the weights in a page, of all runs together
-MAX_TOKENS, MAX_SAMPLES = 40_000, 32  # of all runs together, and of each run
-MIN_QUERIES = 4  # of a sample that is worth showing
-PICTURE_BYTES = 300_000  # of all pictures together
-SMALL_SIDE = 64  # pixels of a picture's side, up to which every pixel is kept
+# Limits of a page: bytes of all weights and of all images, tokens of all runs, samples of each run.
+WEIGHT_BYTES = 1_600_000
+PICTURE_BYTES = 300_000
+MAX_TOKENS, MAX_SAMPLES = 40_000, 32
+MIN_QUERIES = 4  # smallest number of queries per sample
+SMALL_SIDE = 64  # images up to this side in pixels are not reduced
 
 Cell = tuple[int, ...]
 DIGITS = 5  # significant digits of a number
 
 
 def collect(report: Report) -> dict[str, Any]:
-    """Return what the viewer's script reads: runs with weights, and the pictures they refer to."""
+    """Return the data of the viewer's script: runs with weights, and the images of samples."""
+    # Several runs may show the same images: each is stored once.
     shown = [(run, run.attended) for run in thin_report(report).runs if run.attended is not None]
     measured = [len(run.attended.queries) for run in report.runs if run.attended is not None]
     samples = [sample for _, attended in shown for sample in attended.samples]
@@ -47,7 +49,7 @@ def collect(report: Report) -> dict[str, Any]:
 
 
 def describe(report: Report) -> dict[str, Any] | None:
-    """Return the remarks above the viewer: which runs show fewer samples than were measured."""
+    """Return remarks about runs that show fewer samples than were measured; None if none do."""
     if all(run.attended is None for run in report.runs):
         return None
     remarks = []
@@ -64,7 +66,7 @@ def describe(report: Report) -> dict[str, Any] | None:
 
 
 def thin_report(report: Report) -> Report:
-    """Keep as many samples and queries of each run as there is room for."""
+    """Reduce the samples and queries of each run to the size of a page."""
     count = max(sum(run.attended is not None for run in report.runs), 1)
     runs = []
     for run in report.runs:
@@ -76,20 +78,21 @@ def thin_report(report: Report) -> Report:
 
 
 def choose_queries(attended: Attended, room: int) -> list[int]:
-    """Choose queries evenly over the grid: as many as there is room for, at least one.
+    """Choose queries evenly over the grid, as many as fit, but at least one.
 
     Args:
         attended: Weights of one run.
-        room: Number of weights that there is room for.
+        room: Largest number of weights.
 
     Returns:
-        Positions of the chosen queries among those of `attended`.
+        Indices of the chosen queries among those of `attended`.
     """
     count, extra = len(attended.queries), len(attended.extra)
     most = max(1, min(count, room * count // max(attended.weights.numel(), 1)))
     if most == count:
         return list(range(count))
 
+    # Keep all special tokens, and choose cells of the grid for the others.
     cells = [
         _find_cell(slot - extra, attended.grid) if slot >= extra else None
         for slot in attended.queries
@@ -102,14 +105,15 @@ def choose_queries(attended: Attended, room: int) -> list[int]:
 
 
 def encode_weights(weights: Tensor) -> dict[str, str]:
-    """Encode weights [..., keys] as bytes, each row on a scale of its own.
+    """Encode weights [..., keys] as bytes, with a scale for each row.
 
     Returns:
-        `levels`, a byte for each weight, 255 for the largest of its row, and `largest`, two bytes
-        for each row, 65,535 for 1, both in base64.
+        `levels` (a byte for each weight; 255 is the largest of its row) and `largest` (two bytes
+        for each row; 65,535 is 1), both in base64.
     """
     exact = weights.detach().float().nan_to_num(0.0, 0.0, 0.0).clamp(0, 1).cpu()
     largest = exact.amax(-1, keepdim=True)
+    # One byte per weight is exact to 1/255 of the largest weight of the query.
     levels = (exact / largest.clamp(min=1e-30) * 255).round().to(torch.uint8)
     scales = (largest[..., 0] * 65535).round().int()
     pairs = torch.stack([scales % 256, scales // 256], dim=-1).to(torch.uint8)  # low byte first
@@ -143,7 +147,8 @@ def _collect_run(
 
 
 def _keep_samples(attended: Attended, runs: int) -> Attended:
-    """Keep the first samples, so few that there is room for some queries of each."""
+    """Keep as many first samples as fit with some queries of each."""
+    # Weights of a sample with the fewest queries that are worth showing.
     samples, layers, heads, queries, keys = attended.weights.shape
     weights = layers * heads * min(queries, MIN_QUERIES + len(attended.extra)) * keys
     rooms = (WEIGHT_BYTES // (runs * weights), MAX_TOKENS // (runs * keys))
@@ -167,11 +172,12 @@ def _keep_queries(attended: Attended, room: int) -> Attended:
 
 
 def _choose_cells(cells: Sequence[Cell], most: int) -> set[Cell]:
-    """Choose at most so many cells of a grid, evenly along all axes; none if it is no grid."""
+    """Choose at most `most` cells of a grid evenly along all axes; none if they are no grid."""
     axes = [sorted(set(axis)) for axis in zip(*cells, strict=True)]
     if most < 1 or prod(map(len, axes)) != len(cells):
         return set()
 
+    # Add a cell along the coarsest axis as long as the product fits.
     counts = [1] * len(axes)
     while True:
         longer = [
@@ -191,7 +197,7 @@ def _choose_cells(cells: Sequence[Cell], most: int) -> set[Cell]:
 
 
 def _find_cell(slot: int, grid: Cell) -> Cell:
-    """Return the cell of a slot that is counted row by row."""
+    """Return the cell of a row-major index."""
     cell: Cell = ()
     for side in reversed(grid):
         slot, at = divmod(slot, side)
@@ -200,7 +206,7 @@ def _find_cell(slot: int, grid: Cell) -> Cell:
 
 
 def _pack_pictures(pictures: Sequence[Tensor]) -> tuple[list[str], int]:
-    """Encode pictures uint8 [height, width, 3], shrunk by a factor so that they fit."""
+    """Encode images uint8 [height, width, 3], reduced by the smallest factor so that they fit."""
     for shrink in (1, 2, 4, 8, 16):
         packed = [_encode_picture(_shrink(picture, shrink)) for picture in pictures]
         if sum(map(len, packed)) <= PICTURE_BYTES:
@@ -219,6 +225,7 @@ def _encode_picture(picture: Tensor) -> str:
     with explain_imports():
         from PIL import Image
 
+    # Small images are PNG, because every pixel is visible when they are enlarged.
     image, file = Image.fromarray(picture.contiguous().numpy()), BytesIO()
     if max(picture.shape[:2]) <= SMALL_SIDE:
         image.save(file, "PNG", optimize=True)
@@ -241,10 +248,10 @@ def to_json(report: Report) -> str:
 
 
 def to_dict(report: Report) -> dict[str, Any]:
-    """Return the report as plain data: tensors as nested lists, None for what is not finite.
+    """Return the report as plain data, with tensors as lists and None for NaN and infinity.
 
-    Panels have their kind. Samples and queries are those of the page, their weights are bytes as
-    in the page; of pictures there are the sizes only.
+    Panels have their kind. Samples and queries are those of the page, with weights encoded as
+    bytes. Images are represented by their sizes.
     """
     found: dict[str, Any] = finite(_convert(thin_report(report)))
     return found
@@ -279,7 +286,8 @@ def _convert(thing: Any) -> Any:
 
 
 def _round(exact: Tensor) -> Any:
-    """Round to significant digits; whole numbers, for example steps, stay as they are."""
+    """Round to significant digits; integers, for example steps, are unchanged."""
+    # Multiply or divide by powers of ten of at least 1, which float64 represents exactly.
     power = exact.abs().clamp(min=1e-17).log10().floor()
     up = 10.0 ** (DIGITS - 1 - power).clamp(min=0)
     down = 10.0 ** (power - DIGITS + 1).clamp(min=0)
