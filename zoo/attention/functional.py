@@ -117,7 +117,7 @@ def parse_entry(entry: EncodingSpec) -> Choice:
     if not isinstance(entry, Mapping):
         problem = f"an encoding is a name, a mapping or a list of these, not {entry!r}"
         raise OptionError("name", problem)
-    # Options stand next to the name, or in a mapping of their own, as in a resolved recipe.
+    # Options are next to the name, or in a separate mapping, as in a resolved recipe.
     options = dict(entry)
     name, more = options.pop("name", None), options.pop("options", {})
     if not isinstance(name, str):

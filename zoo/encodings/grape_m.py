@@ -30,9 +30,9 @@ class GRAPEM(Rotary):
     The default is what the published code trains: pairs (2t, 2t+1) rotate by
     p exp(log_frequencies[t] / 16), the same for all heads, initially as RoPE. The parameter is 16
     times the logarithm, as published, so that Adam, whose steps have a fixed size, moves
-    frequencies 16 times more slowly. `planes` chooses the paper's mixture: so many planes per head,
-    a_s = first[s] and b_s = second[s], which need not commute. No published code trains it; here
-    the planes start orthogonal, with frequencies base^(-s/planes).
+    frequencies 16 times more slowly. `planes` selects the paper's mixture with that number of
+    planes per head, a_s = first[s] and b_s = second[s], which need not commute. No published code
+    trains it; here the planes start orthogonal, with frequencies base^(-s/planes).
     """
 
     shared = False

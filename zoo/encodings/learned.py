@@ -27,8 +27,8 @@ class Learned(Encoding):
 
     `table` has a row per position in training, row-major over several axes. A grid of another size
     reads it bicubically, as images are resized (a = -0.75, no antialiasing), or with `antialias` as
-    timm resizes it (a = -0.5). A text longer than the table is refused, unless `stretch` resamples
-    the table to so many times its length. `shared: false` adds a separate table to the attention
+    timm resizes it (a = -0.5). A text longer than the table is refused, unless the table is
+    resampled to `stretch` times its length. `shared: false` adds a separate table to the attention
     input of every layer (Al-Rfou et al. 2019, arXiv:1808.04444).
     """
 

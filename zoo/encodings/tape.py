@@ -19,7 +19,7 @@ from zoo.registry import register
 
 @register
 class TAPE(Encoding):
-    """q and k rotate by frames F = (C, S), at first RoPE's, which each layer changes.
+    """q and k rotate by frames F = (C, S), initially those of RoPE, which each layer changes.
 
     F_h += sum_e mix[h, e] (A F)_e, then F += out(silu(read(x)) into(F))
 

@@ -22,8 +22,8 @@ class TUPE(Encoding):
     """scores (q_i.k_j + query(norm(t_i)).key(norm(t_j))) / sqrt(2K), t = table[p]
 
     Nothing is added to the input, and the positional part is computed once for all layers. For a
-    query without a position it is reset[0, h], for a key without one reset[1, h]. `stretch`
-    resamples the table to so many times its length, as in learned.
+    query without a position it is reset[0, h], for a key without one reset[1, h]. The table is
+    resampled to `stretch` times its length, as in learned.
     """
 
     zero_gradient = ("key.bias",)

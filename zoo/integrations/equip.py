@@ -247,7 +247,7 @@ def _make_own_rope(ropes: Sequence[Mapping[str, Any]]) -> EncodingFactory:
     factories = [make_factory(Choice("rope", dict(options))) for options in ropes]
     is_shared = all(options == ropes[0] for options in ropes)
 
-    # If all layers rotate alike, they share one module, which the first call makes.
+    # If all layers have the same rotation, they share one module, which the first call makes.
     def make(dims: Dims) -> Encoding:
         encoding = factories[dims.layer](dims)
         encoding.shared = is_shared

@@ -31,7 +31,7 @@ def scores(call: AttentionCall, span: Span | None = None) -> Tensor:
             upcast(span.slice_queries(call.q)) * call.scale, upcast(span.slice_keys(call.k))
         )
         bias, hidden = call.sum_biases(span), _hide(call, span)
-        # A transform sees biased scores of visible and hidden pairs, and tells them by the mask.
+        # A transform receives the biased scores of all pairs, and the mask of visible ones.
         if call.transform_scores is not None:
             biased = products if bias is None else products + bias
             products = call.transform_scores(biased, attention_mask(call, span), span)

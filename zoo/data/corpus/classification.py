@@ -87,7 +87,7 @@ class TextRowReader:
 
     vocabulary: CorpusVocabulary
     length: int
-    """Number of tokens after which a text is cut."""
+    """Largest number of tokens of a document; later ones are dropped."""
     order: tuple[int, ...]
     """The class of each integer label."""
     names: tuple[str, ...]

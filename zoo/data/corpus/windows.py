@@ -121,7 +121,7 @@ def continue_windows(length: int, size: int, rows: int) -> WindowLayout:
 
 @dataclass(frozen=True)
 class WindowOptions:
-    """The options of windows of a text source."""
+    """The window options of text sources."""
 
     length: int
     batch_size: int
@@ -219,7 +219,7 @@ class WindowDataset(Dataset[TextBatch]):
         return build_batch(tokens, num_targets, documents, self.lengths)
 
     def _draw_starts(self, seed: int, keys: Sequence[Key]) -> NDArray[Any]:
-        # A window of N + 1 tokens fits at so many starts.
+        # The number of starts at which a window of N + 1 tokens fits.
         count = len(self.stream.tokens) - self.length
         pairs = [key for key in keys if isinstance(key, tuple)]
         return np.array([np.random.default_rng([seed, *pair]).integers(count) for pair in pairs])

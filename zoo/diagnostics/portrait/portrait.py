@@ -31,7 +31,7 @@ def draw_portrait(choices: Sequence[Choice], path: Path, dims: Dims | None = Non
     Args:
         choices: Names and options of the encodings.
         path: The PNG file.
-        dims: Sizes. None: default sizes for text and for images, as far as they are accepted.
+        dims: Sizes. None: default sizes for text and for images, if the encodings accept them.
     """
     with explain_imports():
         import altair as alt

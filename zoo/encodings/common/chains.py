@@ -8,7 +8,7 @@ from typing import Any
 from zoo.attention.encoding import Encoding
 from zoo.options import Choice
 
-# comes before an encoding that consumes the biases of others
+# The bias before an encoding that consumes the biases of others.
 BIASED = Choice("alibi")
 
 

@@ -144,7 +144,7 @@ def scale_frequencies(
         return (1 - kept) * frequencies / factor + kept * frequencies, 1.0
 
     def find_pair(rotations: float) -> float:
-        """Find the pair that makes so many rotations within the training length."""
+        """Return the index of the pair with this number of rotations in the training length."""
         log_base = max(2 * math.log(base), 1e-9)  # with base 1 all frequencies are equal
         return width * math.log(length / (2 * math.pi * rotations)) / log_base
 
