@@ -34,7 +34,7 @@ notebooks: .venv/installed
 	$(BIN)/python -m pytest -m notebook tests/test_examples.py
 
 pretrained: .venv/pretrained/installed
-	OMP_NUM_THREADS=1 .venv/pretrained/bin/python -m pytest -m pretrained tests/integrations tests/weights
+	OMP_NUM_THREADS=1 .venv/pretrained/bin/python -m pytest -m pretrained tests/integrations tests/formats
 
 clean:
 	rm -rf .venv build dist site .pytest_cache .mypy_cache .ruff_cache

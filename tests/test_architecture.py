@@ -18,7 +18,7 @@ FLOORS = [
     {"encodings", "models", "tasks", "optim", "integrations"},
     {"diagnostics", "laws"},
     {"run", "testing"},
-    {"benchmark", "evaluation", "launch", "weights"},
+    {"benchmark", "evaluation", "formats", "launch"},
     {"diagnosis", "comparison"},
     {"api"},
     {"cli"},

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import pkgutil
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +30,11 @@ def list_keys(plain, prefix=""):
 @pytest.mark.parametrize("module", NAMES["modules"])
 def test_modules_hold_their_public_classes(module):
     assert set(NAMES["modules"][module]) <= set(vars(import_module(module)))
+
+
+def test_no_module_has_the_name_of_a_public_function():
+    """Importing the module zoo.NAME would replace the function zoo.NAME."""
+    assert not {module.name for module in pkgutil.iter_modules(zoo.__path__)} & set(zoo.__all__)
 
 
 @pytest.mark.parametrize("path", NAMES["attributes"])

@@ -63,7 +63,7 @@ def test_every_options_class_belongs_to_a_command():
         "zoo.config.schema:GenerateOptions",
         "zoo.config.schema:PredictOptions",
         "zoo.config.schema:TrainerOptions",
-        "zoo.weights.convert:ConvertOptions",
+        "zoo.formats.convert:ConvertOptions",
         "zoo.diagnosis.diagnose:DiagnoseOptions",
         "zoo.launch.launch:LaunchOptions",
         "zoo.laws.run:VerifyOptions",

@@ -10,7 +10,7 @@ from zoo.utils import escape_text
 
 SUMMARY = "convert published weights to a run with a recipe of its own"
 EXAMPLE = "zoo convert SmolLM2-135M to=smollm"
-OPTIONS = (("", "zoo.weights.convert:ConvertOptions"),)
+OPTIONS = (("", "zoo.formats.convert:ConvertOptions"),)
 JSON = True
 
 
@@ -33,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Write the run and print where it is."""
-    from zoo.weights.convert import convert
+    from zoo.formats.convert import convert
 
     result = convert(known.source, known.overrides)
     shown = escape_text("{run}: {weights} weights".format(**result))

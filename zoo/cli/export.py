@@ -9,7 +9,7 @@ from zoo.utils import escape_text
 
 SUMMARY = "export a trained model to a format that other programs read"
 EXAMPLE = "zoo export runs/lm_rope/latest to=hf FOLDER"
-OPTIONS = (("", "zoo.weights.export:ExportOptions"),)
+OPTIONS = (("", "zoo.formats.export:ExportOptions"),)
 JSON = True
 
 
@@ -30,7 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Write the folder and print its files."""
-    from zoo.weights.export import export
+    from zoo.formats.export import export
 
     result = export(known.checkpoint, known.overrides)
     files = ", ".join(result["files"])

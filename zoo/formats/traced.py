@@ -21,10 +21,10 @@ from torch.export import Dim, ExportedProgram
 from zoo import files
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec
 from zoo.errors import OptionError, RecipeError, ZooError
+from zoo.formats.export import ExportOptions, ExportSource
+from zoo.formats.huggingface import PixelReader, write_tokenizer
 from zoo.models.transformer import find_transformers
 from zoo.packages import explain_imports
-from zoo.weights.export import ExportOptions, ExportSource
-from zoo.weights.huggingface import PixelReader, write_tokenizer
 
 TOLERANCE = 1e-5  # of logits computed by another program, relative to 1 + |logit|
 ROUNDING = 4  # times what the model itself rounds, where that is more

@@ -13,9 +13,9 @@ from untrained import write_checkpoint
 
 import zoo as package
 from zoo.errors import CheckpointError, RecipeError, Stopped, ZooError
+from zoo.formats.export import new_folder
 from zoo.run import atomic_io, checkpoint
 from zoo.run.run_dir import LockedError
-from zoo.weights.export import new_folder
 
 NEEDED = {"hf": "huggingface_hub", "llama": "safetensors", "safetensors": "safetensors"}
 NEEDED |= {"onnx": "onnxscript", "torch_export": "onnxscript"}

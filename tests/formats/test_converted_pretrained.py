@@ -8,7 +8,7 @@ import torch
 
 import zoo
 from zoo.attention.kv_cache import KeyValueCache
-from zoo.weights.convert import convert
+from zoo.formats.convert import convert
 
 transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.pretrained, pytest.mark.filterwarnings("ignore")]

@@ -7,8 +7,8 @@ from untrained import write_checkpoint
 from without_torchvision import import_timm
 
 import zoo as package
-from zoo.weights.export import export
-from zoo.weights.native import join_halves, split_halves
+from zoo.formats.export import export
+from zoo.formats.native import join_halves, split_halves
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("safetensors")

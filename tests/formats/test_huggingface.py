@@ -21,13 +21,13 @@ from untrained import write_checkpoint
 import zoo as package
 from zoo.config.command_line import parse_overrides
 from zoo.data.corpus.tokenizer import Bytes, Characters, Words, train_bpe, vocabulary_from_dict
+from zoo.formats.convert import restore_vocabulary
+from zoo.formats.export import export
+from zoo.formats.huggingface import write_tokenizer
 from zoo.run import atomic_io
 from zoo.run.checkpoint import read as read_checkpoint
 from zoo.run.load import load_experiment
 from zoo.utils import escape_text
-from zoo.weights.convert import restore_vocabulary
-from zoo.weights.export import export
-from zoo.weights.huggingface import write_tokenizer
 
 transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
@@ -480,7 +480,7 @@ def test_models_of_videos_are_refused(tmp_path, zoo):
 
 
 def test_without_zoo_the_message_says_what_to_install():
-    code = Path(package.__file__).parent / "weights" / "modeling_zoo.py"
+    code = Path(package.__file__).parent / "formats" / "modeling_zoo.py"
     program = f"import sys; sys.modules['zoo'] = None; exec(open({str(code)!r}).read())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert "pip install transformer-zoo" in done.stderr

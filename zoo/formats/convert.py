@@ -21,6 +21,10 @@ from zoo.config.command_line import parse_options, parse_overrides, split_words
 from zoo.data.corpus.tokenizer import CorpusVocabulary, Subwords, TokenCount
 from zoo.data.spec import DataSpec
 from zoo.errors import CheckpointError
+from zoo.formats.export import new_folder
+from zoo.formats.families import BertFamily, GPT2Family, LlamaFamily, Pool, PublishedFamily
+from zoo.formats.image_families import DINOv3Family, RoPEViTFamily, ViTFamily
+from zoo.formats.native import split_halves
 from zoo.packages import explain_imports
 from zoo.run import atomic_io, checkpoint, run_dir
 from zoo.run.build import build_task
@@ -28,10 +32,6 @@ from zoo.run.load import restore_content
 from zoo.run.preflight import check
 from zoo.tasks.base import Task
 from zoo.utils import escape_text
-from zoo.weights.export import new_folder
-from zoo.weights.families import BertFamily, GPT2Family, LlamaFamily, Pool, PublishedFamily
-from zoo.weights.image_families import DINOv3Family, RoPEViTFamily, ViTFamily
-from zoo.weights.native import split_halves
 
 log = logging.getLogger("zoo")
 

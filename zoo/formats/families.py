@@ -16,8 +16,8 @@ from torch import Tensor
 
 from zoo.data.spec import DataSpec, ImageSpec, TextSpec, Vocabulary
 from zoo.errors import CheckpointError
-from zoo.weights import native
-from zoo.weights.native import join_halves
+from zoo.formats import native
+from zoo.formats.native import join_halves
 
 Change = Callable[[Tensor], Tensor]
 

@@ -10,8 +10,8 @@ from untrained import write_checkpoint
 import zoo as package
 from zoo.data.corpus.tokenizer import train_bpe
 from zoo.errors import CheckpointError
-from zoo.weights.convert import convert
-from zoo.weights.export import export
+from zoo.formats.convert import convert
+from zoo.formats.export import export
 
 transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")

@@ -18,6 +18,7 @@ from zoo import config, files
 from zoo.citations import find_citations
 from zoo.data.spec import ImageSpec, TextClassificationSpec, TextSpec, VideoSpec, Vocabulary
 from zoo.errors import CheckpointError, ConfigIssue, DataError, OptionError, RecipeError
+from zoo.formats.export import ExportOptions, ExportSource, write_weights
 from zoo.packages import explain_imports
 from zoo.reporting.tables import disarm_markdown, format_markdown
 from zoo.run import run_dir
@@ -26,7 +27,6 @@ from zoo.run.checkpoint import read_spec
 from zoo.run.load import build_stored_model
 from zoo.utils import escape_text
 from zoo.version import __version__
-from zoo.weights.export import ExportOptions, ExportSource, write_weights
 
 CONFIG = Path("config.json")
 MODULE = "modeling_zoo"

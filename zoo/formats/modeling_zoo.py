@@ -22,7 +22,7 @@ from transformers.modeling_outputs import (
 
 try:
     from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
-    from zoo.weights.huggingface import PixelReader, build_model
+    from zoo.formats.huggingface import PixelReader, build_model
 except ImportError as error:
     raise ImportError("this model is computed by zoo: pip install transformer-zoo") from error
 

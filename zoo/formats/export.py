@@ -27,12 +27,12 @@ log = logging.getLogger("zoo")
 
 WRITERS: Mapping[str, str] = MappingProxyType(
     {
-        "hf": "zoo.weights.huggingface:write_huggingface",
-        "llama": "zoo.weights.native:write_llama",
-        "vit": "zoo.weights.native:write_vit",
-        "onnx": "zoo.weights.traced:write_onnx",
-        "safetensors": "zoo.weights.export:write_weights",
-        "torch_export": "zoo.weights.traced:write_torch_export",
+        "hf": "zoo.formats.huggingface:write_huggingface",
+        "llama": "zoo.formats.native:write_llama",
+        "vit": "zoo.formats.native:write_vit",
+        "onnx": "zoo.formats.traced:write_onnx",
+        "safetensors": "zoo.formats.export:write_weights",
+        "torch_export": "zoo.formats.traced:write_torch_export",
     }
 )
 """The function that writes each target, `module:name`; it is called with an ExportSource, the

@@ -17,15 +17,15 @@ from zoo import files
 from zoo.config import Recipe
 from zoo.data.spec import ImageSpec, TextSpec, VideoSpec
 from zoo.errors import ConfigIssue, RecipeError
-from zoo.models.transformer import Block, Transformer
-from zoo.packages import explain_imports
-from zoo.weights.export import ExportOptions, ExportSource
-from zoo.weights.huggingface import (
+from zoo.formats.export import ExportOptions, ExportSource
+from zoo.formats.huggingface import (
     describe_labels,
     write_card,
     write_generation_config,
     write_tokenizer,
 )
+from zoo.models.transformer import Block, Transformer
+from zoo.packages import explain_imports
 
 LLAMA_MODEL = {"embed_tokens": "model.embed_tokens", "norm": "model.norm", "lm_head": "lm_head"}
 LLAMA_BLOCK = {

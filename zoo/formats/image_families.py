@@ -29,9 +29,9 @@ import torch
 from torch import Tensor
 
 from zoo.data.spec import DataSpec
-from zoo.weights import native
-from zoo.weights.families import PublishedFamily, mlp_ratio, split_qkv
-from zoo.weights.native import join_halves
+from zoo.formats import native
+from zoo.formats.families import PublishedFamily, mlp_ratio, split_qkv
+from zoo.formats.native import join_halves
 
 
 class ViTFamily(PublishedFamily):

@@ -14,10 +14,10 @@ from untrained import write_checkpoint
 import zoo as package
 from zoo.config.command_line import parse_overrides
 from zoo.errors import RecipeError, ZooError
+from zoo.formats import traced
+from zoo.formats.export import export
 from zoo.run.checkpoint import build_metadata
 from zoo.run.load import load_recipe
-from zoo.weights import traced
-from zoo.weights.export import export
 
 LOAD = """
 import sys, torch

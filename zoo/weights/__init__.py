@@ -1,1 +1,0 @@
-"""Export trained models to formats that other programs read."""
