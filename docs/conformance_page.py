@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zoo.laws.certificate import POSITIONS, Certificate
-from zoo.laws.run import law_table, measurement_table, rounding_table
+from zoo.laws.report import law_table, measurement_table, rounding_table
 
 INTRODUCTION = """# Conformance
 

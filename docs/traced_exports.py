@@ -22,13 +22,12 @@ from zoo import registry
 from zoo.config.command_line import parse_overrides
 from zoo.encodings.common.chains import build_shortest_chain
 from zoo.errors import RecipeError, ZooError
-from zoo.formats.export import export
-from zoo.formats.traced import measure_difference
 from zoo.run import atomic_io
 from zoo.run.build import build_task
 from zoo.run.checkpoint import build_metadata
 from zoo.run.load import load_recipe
 from zoo.tasks.base import Task
+from zoo.formats.traced import measure_difference
 
 PAGE = Path(__file__).parent / "export.md"
 BEGIN, END = "<!-- traced exports -->\n", "<!-- end of traced exports -->\n"
@@ -84,7 +83,7 @@ def compare(run: Path, task: Task, target: str, inputs: Sequence[Tensor]) -> str
     """Export and return the largest difference, relative to 1 + |logit|, or why it is refused."""
     folder = run.with_name(f"{run.name}-{target}")
     try:
-        export(run, [f"to={target}", str(folder)])
+        zoo.export(run, folder, target)
     except RecipeError as error:
         return f"refused: {error.issues[0].problem.rpartition(': ')[2]}"
     except ZooError as error:

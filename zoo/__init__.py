@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from zoo.api.commands import diagnose, evaluate, fit, generate, predict
     from zoo.api.comparison import ComparisonFigure, ComparisonResult, compare
     from zoo.api.results import Diagnosis, Run, load
+    from zoo.api.tools import bench, convert, export, verify
     from zoo.attention.backends.fused import block_mask
     from zoo.attention.chain import Chain
     from zoo.attention.encoding import Dims, Encoding
@@ -69,6 +70,7 @@ _PLACES = {
     "zoo.api.comparison": ("ComparisonFigure", "ComparisonResult", "compare"),
     "zoo.api.commands": ("diagnose", "evaluate", "fit", "generate", "predict"),
     "zoo.api.results": ("Diagnosis", "Run", "load"),
+    "zoo.api.tools": ("bench", "convert", "export", "verify"),
     "zoo.data.spec": ("ImageSpec", "TextClassificationSpec", "TextSpec", "VideoSpec"),
     "zoo.errors": (
         "CheckpointError",
@@ -106,9 +108,11 @@ __all__ = [
     "ZooError",
     "__version__",
     "attend",
+    "bench",
     "block_mask",
     "build_model",
     "compare",
+    "convert",
     "diagnose",
     "embed",
     "encoding",
@@ -116,6 +120,7 @@ __all__ = [
     "encoding_names",
     "equip",
     "evaluate",
+    "export",
     "fit",
     "generate",
     "load",
@@ -126,6 +131,7 @@ __all__ = [
     "score_mod",
     "scores",
     "unequip",
+    "verify",
     "weights",
 ]
 

@@ -120,8 +120,9 @@ def describe_missing(module: str) -> str:
         if distribution in distributions:
             return f"this needs {distribution}: pip install '{DISTRIBUTION}[{extra}]'"
 
-    missing = [one for one in REQUIRED if not _is_installed(one)] or [distribution]
-    return f"this needs {_enumerate(missing)}: pip install {DISTRIBUTION}"
+    *others, last = [one for one in REQUIRED if not _is_installed(one)] or [distribution]
+    needed = f"{', '.join(others)} and {last}" if others else last
+    return f"this needs {needed}: pip install {DISTRIBUTION}"
 
 
 def suggest_repair(module: str, message: str) -> str:
@@ -201,7 +202,3 @@ def _is_installed(module: str) -> bool:
         return find_spec(module.replace("-", "_")) is not None
     except (ImportError, ValueError):
         return False
-
-
-def _enumerate(words: list[str]) -> str:
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

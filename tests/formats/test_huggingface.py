@@ -19,15 +19,15 @@ from tiny import TINY, language
 from untrained import write_checkpoint
 
 import zoo as package
+from zoo.api.tools import export
 from zoo.config.command_line import parse_overrides
 from zoo.data.corpus.tokenizer import Bytes, Characters, Words, train_bpe, vocabulary_from_dict
-from zoo.formats.convert import restore_vocabulary
-from zoo.formats.export import export
-from zoo.formats.huggingface import write_tokenizer
 from zoo.run import atomic_io
 from zoo.run.checkpoint import read as read_checkpoint
 from zoo.run.load import load_experiment
 from zoo.utils import escape_text
+from zoo.formats.convert import restore_vocabulary
+from zoo.formats.huggingface import write_tokenizer
 
 transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
@@ -58,7 +58,7 @@ def compute_logits(task, input_ids=None, attention_mask=None, pixel_values=None)
 def write_folder(folder, auto, recipe, overrides, inputs):
     """Export a model of random weights, and beside it what it computes for inputs."""
     write_checkpoint(folder / "run", recipe, overrides)
-    export(folder / "run", ["to=hf", str(folder / "out")])
+    export(folder / "run", folder / "out", to="hf")
     task = package.load(folder / "run")
     with torch.no_grad():
         logits = [compute_logits(task, **given) for given in inputs]
@@ -125,7 +125,7 @@ def test_a_classifier_of_texts_predicts_the_same(tmp_path):
 def test_pixels_are_those_of_an_evaluation(tmp_path):
     image = pytest.importorskip("PIL.Image")
     write_checkpoint(tmp_path / "run", "vit_comrope", TINY)
-    export(tmp_path / "run", ["to=hf", str(tmp_path / "out")])
+    export(tmp_path / "run", tmp_path / "out", to="hf")
     picture = image.fromarray(torch.randint(256, (40, 30, 3), dtype=torch.uint8).numpy())
     picture.save(tmp_path / "picture.png")
 
@@ -145,7 +145,7 @@ def decoder(tmp_path):
     write_checkpoint(
         tmp_path / "run", "lm_rope", language(tmp_path / "text.txt", "model.encoding=alibi")
     )
-    export(tmp_path / "run", ["to=hf", str(tmp_path / "out")])
+    export(tmp_path / "run", tmp_path / "out", to="hf")
     return tmp_path / "out", package.load(tmp_path / "run")
 
 
@@ -293,7 +293,6 @@ metric_list: [{metric: bits_per_byte}]
 QUESTIONS = [("abc a", ["b", "c de"]), ("ha", ["h", "g"]), ("de fgh", [" h", "fe"])]
 
 
-@pytest.mark.pretrained
 def test_the_evaluation_harness_measures_a_folder(decoder, tmp_path):
     """Log-likelihoods, answers and streams of a local task are those of zoo."""
     harness = pytest.importorskip("lm_eval")
@@ -339,7 +338,7 @@ def test_a_server_completes_texts(tmp_path, target):
         pytest.importorskip(name)
     write_checkpoint(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt"))
     target, _, is_saved = target.partition(" ")
-    export(tmp_path / "run", [f"to={target}", str(tmp_path / "out")])
+    export(tmp_path / "run", tmp_path / "out", to=target)
     for saved in load_decoder(tmp_path / "out") if is_saved else ():
         saved.save_pretrained(tmp_path / "out")
     with socket.socket() as free:
@@ -407,7 +406,7 @@ def test_a_card_is_one_of_the_hub(tmp_path):
     options = language(tmp_path / "text.txt", f"generate.prompt='{prompt}'")
     write_checkpoint(tmp_path / "run", "lm_rope", options)
     (tmp_path / "run" / "end.json").write_text('{"metrics": {"test/loss": 2.5}}')
-    export(tmp_path / "run", ["to=hf", str(tmp_path / "out")])
+    export(tmp_path / "run", tmp_path / "out", to="hf")
     card = hub.ModelCard.load(tmp_path / "out" / "README.md")
     assert card.data.pipeline_tag == "text-generation"
     assert card.data.eval_results[0].metric_value == 2.5
@@ -466,7 +465,7 @@ def test_hostile_names_are_kept_as_data_and_obeyed_by_none(tmp_path, zoo, target
 
 def test_zoo_reads_the_folder_too(tmp_path):
     write_checkpoint(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt"))
-    export(tmp_path / "run", ["to=hf", str(tmp_path / "out")])
+    export(tmp_path / "run", tmp_path / "out", to="hf")
     first, second = (package.load(tmp_path / name).state_dict() for name in ("run", "out"))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
@@ -480,7 +479,7 @@ def test_models_of_videos_are_refused(tmp_path, zoo):
 
 
 def test_without_zoo_the_message_says_what_to_install():
-    code = Path(package.__file__).parent / "formats" / "modeling_zoo.py"
+    code = Path(package.__file__).parent / "export" / "modeling_zoo.py"
     program = f"import sys; sys.modules['zoo'] = None; exec(open({str(code)!r}).read())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert "pip install transformer-zoo" in done.stderr

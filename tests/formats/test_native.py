@@ -7,7 +7,7 @@ from untrained import write_checkpoint
 from without_torchvision import import_timm
 
 import zoo as package
-from zoo.formats.export import export
+from zoo.api.tools import export
 from zoo.formats.native import join_halves, split_halves
 
 transformers = pytest.importorskip("transformers")
@@ -27,7 +27,7 @@ FORMS = [
 def test_a_decoder_with_rope_is_a_llama(tmp_path, options):
     overrides = language(tmp_path / "text.txt", "model.depth=2", *options)
     write_checkpoint(tmp_path / "run", "lm_rope", overrides)
-    export(tmp_path / "run", ["to=llama", str(tmp_path / "out")])
+    export(tmp_path / "run", tmp_path / "out", to="llama")
     model, found = transformers.LlamaForCausalLM.from_pretrained(
         tmp_path / "out", output_loading_info=True
     )
@@ -41,7 +41,7 @@ def test_a_decoder_with_rope_is_a_llama(tmp_path, options):
 
 def test_a_llama_has_the_tokens_of_the_model(tmp_path):
     write_checkpoint(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt"))
-    export(tmp_path / "run", ["to=llama", str(tmp_path / "out")])
+    export(tmp_path / "run", tmp_path / "out", to="llama")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     vocabulary = package.load(tmp_path / "run").spec.vocabulary
     assert tokenizer("abc de\n")["input_ids"] == vocabulary.encode("abc de\n")
@@ -74,7 +74,7 @@ def test_other_forms_of_rope_are_refused(tmp_path, zoo, encoding):
 @pytest.mark.parametrize("options", [[], ["model.block.layer_scale=0.5"]], ids=str)
 def test_a_vision_transformer_is_one_in_transformers_and_timm(tmp_path, options):
     write_checkpoint(tmp_path / "run", "vit_comrope", [*VIT, *options])
-    export(tmp_path / "run", ["to=vit", str(tmp_path / "out")])
+    export(tmp_path / "run", tmp_path / "out", to="vit")
     task, images = package.load(tmp_path / "run"), torch.randn(2, 1, 16, 16)
     model, found = transformers.ViTForImageClassification.from_pretrained(
         tmp_path / "out", output_loading_info=True

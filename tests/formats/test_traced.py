@@ -12,12 +12,12 @@ from tiny import TINY, language
 from untrained import write_checkpoint
 
 import zoo as package
+from zoo.api.tools import export
 from zoo.config.command_line import parse_overrides
 from zoo.errors import RecipeError, ZooError
-from zoo.formats import traced
-from zoo.formats.export import export
 from zoo.run.checkpoint import build_metadata
 from zoo.run.load import load_recipe
+from zoo.formats import traced
 
 LOAD = """
 import sys, torch
@@ -34,7 +34,7 @@ def write(tmp_path):
 
     def write_folder(target, recipe, overrides):
         write_checkpoint(tmp_path / "run", recipe, overrides)
-        result = export(tmp_path / "run", [f"to={target}", str(tmp_path / "out")])
+        result = export(tmp_path / "run", tmp_path / "out", to=target)
         return package.load(tmp_path / "run"), result
 
     return write_folder
@@ -63,14 +63,14 @@ def require_equal(compute, task, each):
 def test_onnx_runtime_reads_texts_of_any_length(write, tmp_path, entry):
     pytest.importorskip("onnxscript")
     task, result = write("onnx", "lm_rope", language_words(tmp_path, entry))
-    assert result["difference"] <= 1e-5
+    assert result.difference <= 1e-5
     given, compute = run_onnx(tmp_path / "out")
     assert given.shape == ["batch", "length"]
     sizes = ((1, 1), (1, 4), (2, 19), (3, 50))
     require_equal(compute, task, [torch.randint(10, size) for size in sizes])
     text = json.loads((tmp_path / "out" / "model.json").read_text())
     assert (text["inputs"]["dtype"], text["inputs"]["max_length"]) == ("int64", None)
-    assert {"recipe.yaml", "tokenizer.json", "model.onnx"} <= {*result["files"]}
+    assert {"recipe.yaml", "tokenizer.json", "model.onnx"} <= {*result.files}
 
 
 def test_onnx_runtime_reads_images_of_any_resolution(write, tmp_path):
@@ -94,7 +94,7 @@ def test_onnx_runtime_reads_images_of_any_resolution(write, tmp_path):
 def test_a_graph_needs_no_zoo(write, tmp_path):
     pytest.importorskip("tokenizers")
     task, result = write("torch_export", "lm_rope", language_words(tmp_path, "path"))
-    assert "model.pt2" in result["files"]
+    assert "model.pt2" in result.files
     with torch.no_grad():
         each = [torch.randint(10, size) for size in ((1, 4), (2, 70))]
         torch.save([(inputs, task.model(inputs)) for inputs in each], tmp_path / "expected.pt")

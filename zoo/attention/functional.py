@@ -32,11 +32,9 @@ from zoo.attention.encoding import (
 from zoo.attention.layer import Context, SelfAttention
 from zoo.attention.tokens import Tokens, check_tensor, document_lengths, document_positions, upcast
 from zoo.errors import OptionError
-from zoo.options import Choice
+from zoo.options import Choice, EncodingSpec
 from zoo.options.signature import extras, options
 from zoo.options.validation import check_options
-
-EncodingSpec = str | Mapping[str, Any] | Choice
 
 
 def encoding_names() -> tuple[str, ...]:

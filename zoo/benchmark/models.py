@@ -21,7 +21,6 @@ from zoo.attention.functional import Attention, make_factory
 from zoo.attention.kv_cache import KeyValueCache
 from zoo.attention.layer import SelfAttention
 from zoo.benchmark.protocol import Contender, Setting, Shape, find_refusal
-from zoo.config.command_line import parse_encodings
 from zoo.data.spec import ImageSpec, TextSpec
 from zoo.encodings.common.chains import build_shortest_chain, format_chain
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
@@ -60,33 +59,37 @@ TIMM: Mapping[str, str] = MappingProxyType(
 
 
 def choose_contenders(
-    words: Sequence[str], against: str | None, setting: Setting, lengths: Sequence[int]
+    encodings: Sequence[Sequence[Choice]],
+    against: Sequence[Choice] | None,
+    setting: Setting,
+    lengths: Sequence[int],
 ) -> tuple[list[Contender], dict[str, str]]:
     """Choose the reference and the encodings that the sizes allow.
 
     Args:
-        words: Encodings of the command line; none for all.
-        against: The reference; None for that of the shape.
-        setting: What they are run in.
-        lengths: At which lengths.
+        encodings: Chains of encodings; empty for all.
+        against: The chain that is the reference; None for that of the shape.
+        setting: The sizes, the device and the augmentation of all models.
+        lengths: The lengths to measure at.
 
     Returns:
-        The contenders, the reference first, and {encoding: why it is left out}. Named ones that
-        are left out are logged.
+        The contenders, the reference first, and {encoding: why it is left out}. If encodings were
+        named, those that are left out are logged.
 
     Raises:
-        RecipeError: An encoding is unknown, the reference does not apply, or nothing else does.
+        RecipeError: The reference does not apply, or nothing else does.
     """
     settings = [setting.with_length(length) for length in lengths]
     if reason := find_refusal(build_contender([Choice("none")]), settings):
         raise RecipeError(ConfigIssue(ARGUMENT, "lengths", reason))
-    (reference,) = list_contenders([against or setting.shape.default_reference], "against")
+    reference = build_contender(against or [Choice(setting.shape.default_reference)])
     if reason := find_refusal(reference, settings):
         remedy = f"name an encoding for {setting.shape.kind}s"
         raise RecipeError(ConfigIssue(ARGUMENT, "against", reason, remedy))
 
+    named = [build_contender(chain) for chain in encodings] or build_all_contenders()
     chosen, excluded = [reference], {}
-    for one in list_contenders(words):
+    for one in {one.name: one for one in named}.values():
         if one.name == reference.name:
             continue
         if reason := find_refusal(one, settings):
@@ -95,17 +98,9 @@ def choose_contenders(
             chosen.append(one)
     if excluded and len(chosen) == 1:
         raise RecipeError(*(ConfigIssue(ARGUMENT, *pair) for pair in excluded.items()))
-    for name, reason in excluded.items() if words else ():
+    for name, reason in excluded.items() if encodings else ():
         log.info("%s is left out: %s", name, reason)
     return chosen, excluded
-
-
-def list_contenders(words: Sequence[str], key: str | None = None) -> list[Contender]:
-    """Return a contender for each word, as `parse_encodings` reads it; for no words, all."""
-    if not words:
-        return build_all_contenders()
-    found = [build_contender(choices) for choices in parse_encodings(words, key)]
-    return list({one.name: one for one in found}.values())
 
 
 def build_all_contenders() -> list[Contender]:

@@ -31,7 +31,7 @@ NUMBERS, TABLE, PICTURE = "bench.json", "bench.md", "bench.png"
 
 def write_result(result: BenchResult, folder: Path) -> None:
     """Write numbers, table and picture; those of an earlier result are replaced."""
-    texts = {NUMBERS: json.dumps(result.plain(), indent=1), TABLE: format_result(result)}
+    texts = {NUMBERS: json.dumps(result.to_dict(), indent=1), TABLE: format_result(result)}
     for name, text in texts.items():
         with name_file(folder / name):
             (folder / name).write_text(f"{text}\n", encoding="utf-8")

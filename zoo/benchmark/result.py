@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from signal import Signals
 from statistics import median, quantiles
 from typing import Any, Self
 
@@ -71,18 +72,20 @@ class BenchResult:
     rows: tuple[BenchRow, ...]
     partial: bool = False
     """Whether it was stopped before its end."""
+    stopped: Signals | None = None
+    """The signal that stopped it; a file of the result does not record it."""
 
-    def plain(self) -> dict[str, Any]:
-        """Return the result as JSON can hold it, each row with its median, quartiles and rate."""
-        rows = [{**asdict(row), **_summarize(row)} for row in self.rows]
-        return {**asdict(self), "rows": rows}
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON, each row with its median, quartiles and rate."""
+        plain = {name: value for name, value in asdict(self).items() if name != "stopped"}
+        return {**plain, "rows": [{**asdict(row), **_summarize(row)} for row in self.rows]}
 
     @classmethod
     def read(cls, path: Path) -> Self:
         """Return the result of a file. Raises DataError if it holds none."""
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-            values = {field.name: found[field.name] for field in fields(cls)}
+            values = {one.name: found[one.name] for one in fields(cls) if one.name != "stopped"}
             return cls(**{**values, "rows": tuple(_read_row(one) for one in found["rows"])})
         except (ValueError, KeyError, TypeError, RecursionError):
             raise DataError(f"{path}: holds no benchmark") from None

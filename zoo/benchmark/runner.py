@@ -1,19 +1,18 @@
-"""Run `zoo bench`: read its options, let all contenders take turns, write what was measured."""
+"""Benchmarks: all models take turns, what was measured is written to a folder."""
 
 from __future__ import annotations
 
 import gc
 import logging
 import math
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, fields, replace
-from signal import Signals
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Literal
 
 import torch
 
+from zoo import errors
 from zoo.benchmark.measures import (
     ContextMeasure,
     DecodeMeasure,
@@ -21,7 +20,7 @@ from zoo.benchmark.measures import (
     MemoryMeasure,
     TrainMeasure,
 )
-from zoo.benchmark.models import build_peers, choose_contenders, list_contenders, read_versions
+from zoo.benchmark.models import build_peers, choose_contenders, read_versions
 from zoo.benchmark.protocol import (
     SHAPES,
     BenchMeasure,
@@ -33,11 +32,9 @@ from zoo.benchmark.protocol import (
 )
 from zoo.benchmark.report import prepare_folder, write_result
 from zoo.benchmark.result import BenchResult, BenchRow
-from zoo.config import Recipe, recipe_files
-from zoo.config.command_line import parse_options
-from zoo.config.tree import collect_issues
-from zoo.errors import ARGUMENT, ConfigIssue, OptionError, RecipeError
-from zoo.options import Between
+from zoo.encodings.common.chains import format_chain
+from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError
+from zoo.options import Between, Choice
 from zoo.run.machine import describe_machine, is_out_of_memory
 from zoo.utils import Ticker, format_now, stop_on_signal
 from zoo.version import __version__
@@ -51,13 +48,11 @@ MeasureName = Literal["train", "memory", "decode", "layer"]
 # compiled graphs of one function at most, where each model of a group has its own
 MAX_GRAPHS = 256
 CONTEXT_STEPS = 16
-NO_RECIPE = "its models have the sizes of shape=...; name encodings, and time a recipe by zoo fit"
-SECTIONS = {field.name for field in fields(Recipe)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions:
-    """Options of `zoo bench`."""
+    """What a benchmark measures, at which sizes, and for how long."""
 
     shape: Literal["vit_toy", "vit_s", "vit_b", "lm_toy", "lm_small", "lm_base", "lm_wide"] = (
         "lm_small"
@@ -69,8 +64,6 @@ class BenchOptions:
     """Tokens of texts, or pixels along a side of images; null takes the length of the shape."""
     measures: tuple[MeasureName, ...] | MeasureName = ("train", "memory")
     """What is measured: training steps, peak memory, decoding, one attention layer."""
-    against: str | None = None
-    """The reference, an encoding; null takes none for images and rope for texts."""
     rounds: BenchCount = 5
     """Minimum number of rounds; in each, all models take turns."""
     seconds: Annotated[float, Between(0)] = 0.0
@@ -235,31 +228,34 @@ class Benchmark:
 
 
 def run_bench(
-    words: Sequence[str],
-    plugins: Sequence[str],
+    encodings: Sequence[Sequence[Choice]],
+    options: BenchOptions,
+    *,
+    against: Sequence[Choice] | None = None,
     show: Callable[[BenchResult], None] = lambda result: None,
-) -> tuple[BenchResult, Signals | None]:
+    command: str = "",
+) -> BenchResult:
     """Measure, and write the files of the output folder.
 
     Args:
-        words: Encodings and `key=value` options, from the command line.
-        plugins: Plug-in packages, for the command that repeats it.
+        encodings: Chains of encodings; empty for every registered encoding.
+        options: The options.
+        against: The chain that is the reference; by default that of the shape.
         show: Called with the result before it is written, which a full disk may prevent.
+        command: What the result records as the command that repeats it.
 
     Returns:
-        The result, and the signal that stopped it, if one did; the result is `partial` then.
+        The result; it is `partial`, and `stopped` names the signal, if a signal ended it early.
 
     Raises:
-        RecipeError: Something is wrong with the options or the encodings; nothing was measured.
+        RecipeError: An option does not fit the machine, or an encoding does not fit the shape;
+            nothing was measured.
     """
-    own = [word for word in words if "=" in word and word.partition("=")[0].isidentifier()]
-    names = [word for word in words if word not in own]
-    options = _parse(own, names)
     setting = _build_setting(options)
     lengths = _list_lengths(options) or (setting.shape.length,)
     measures = _build_measures(options, setting)
 
-    contenders, excluded = choose_contenders(names, options.against, setting, lengths)
+    contenders, excluded = choose_contenders(encodings, against, setting, lengths)
     folder = prepare_folder(options.to)
     if options.peers:
         contenders += build_peers(setting.shape, [one.name for one in contenders])
@@ -276,22 +272,22 @@ def run_bench(
         benchmark.run()
     benchmark.tell("")
 
-    flags = [word for plugin in plugins for word in ("--plugin", plugin)]
     result = BenchResult(
         zoo_version=__version__,
-        command=shlex.join(["zoo", "bench", *words, *flags]),
+        command=command,
         created=format_now(),
         machine={**describe_machine(setting.device), "peers": read_versions(contenders)},
         shape={"name": options.shape, **asdict(setting.shape)},
-        options=asdict(options),
+        options={**asdict(options), "against": format_chain(against) if against else None},
         reference=contenders[0].name,
         excluded=excluded,
         rows=tuple(benchmark.rows),
         partial=bool(received),
+        stopped=next(iter(received), None),
     )
     show(result)
     write_result(result, folder)
-    return result, next(iter(received), None)
+    return result
 
 
 def form_groups(
@@ -317,34 +313,6 @@ def _list_peers(contenders: Sequence[Contender], name: str) -> list[Contender]:
     return [one for one in contenders if one.counterpart == name]
 
 
-def _parse(own: Sequence[str], names: Sequence[str]) -> BenchOptions:
-    """Return the options. Raises RecipeError with all that is wrong with any word by itself."""
-    issues: list[ConfigIssue] = []
-    options = BenchOptions()
-    with collect_issues(issues):
-        options = BenchOptions(**parse_options(own, [BenchOptions])[0])
-    if options.device == "cuda" and not torch.cuda.is_available():
-        issues.append(
-            ConfigIssue(ARGUMENT, "device", "torch finds no GPU here", "write device=cpu")
-        )
-    issues += [
-        ConfigIssue(ARGUMENT, word, "zoo bench takes no recipe", NO_RECIPE)
-        for word in names
-        if is_of_recipe(word)
-    ]
-    with collect_issues(issues):
-        list_contenders([word for word in names if not is_of_recipe(word)])
-    if issues:
-        raise RecipeError(*issues)
-    return options
-
-
-def is_of_recipe(word: str) -> bool:
-    """Return whether a word names a recipe, or overrides one: `model.name=timm`, `~model`."""
-    key = word.lstrip("~").partition("=")[0].partition(".")[0]
-    return word in recipe_files() or (("=" in word or "~" in word) and key in SECTIONS)
-
-
 def _build_setting(options: BenchOptions) -> Setting:
     shape = SHAPES[options.shape]
     shape = replace(
@@ -353,9 +321,12 @@ def _build_setting(options: BenchOptions) -> Setting:
         precision=shape.precision if options.precision is None else options.precision,
         compile=shape.compile if options.compile is None else options.compile,
     )
-    device = options.device
+    has_gpu, device = torch.cuda.is_available(), options.device
+    if device == "cuda" and not has_gpu:
+        remedy = Message("write ", errors.Setting("device", "cpu"))
+        raise RecipeError(ConfigIssue(ARGUMENT, "device", "torch finds no GPU here", remedy))
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = "cuda" if has_gpu else "cpu"
     return Setting(shape=shape, device=device, jitter=options.jitter)
 
 
@@ -382,7 +353,7 @@ def _build_measures(options: BenchOptions, setting: Setting) -> list[BenchMeasur
                 ARGUMENT,
                 "measures",
                 "images are not decoded",
-                "leave decode out, or write shape=lm_small",
+                Message("remove decode, or write ", errors.Setting("shape", "lm_small")),
             )
         )
 

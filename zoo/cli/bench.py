@@ -1,20 +1,37 @@
-"""`zoo bench`."""
+"""Benchmark encodings: `zoo bench`."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
-from zoo.errors import Stopped
+from zoo.config import Recipe, recipe_files
+from zoo.config.command_line import parse_encodings, parse_options
+from zoo.config.tree import collect_issues
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, Stopped
+from zoo.options import Choice
 from zoo.reporting.numbers import as_json
 
 SUMMARY = "measure time and memory of encodings on this machine, side by side"
 EXAMPLE = "zoo bench rope alibi kerple+dape shape=lm_small measures=[train,decode] rounds=10"
-OPTIONS = (("", "zoo.benchmark.runner:BenchOptions"),)
+OPTIONS = (("", "zoo.benchmark.runner:BenchOptions"), ("", "zoo.cli.bench:Reference"))
 JSON = True
+NO_RECIPE = "its models have the sizes of shape=...; name encodings, and time a recipe by zoo fit"
+SECTIONS = {field.name for field in fields(Recipe)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """The encoding that all others are compared with."""
+
+    against: str | None = None
+    """The reference, an encoding; null takes none for images and rope for texts."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `zoo bench`."""
+    """Declare the arguments of the command."""
     parser.add_argument(
         "overrides",
         nargs="*",
@@ -25,13 +42,59 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Measure, and print the table or JSON."""
+    from zoo.api.tools import bench
     from zoo.benchmark.report import format_result
     from zoo.benchmark.result import BenchResult
-    from zoo.benchmark.runner import run_bench
+    from zoo.benchmark.runner import BenchOptions
 
     def show(result: BenchResult) -> None:
-        print(as_json(result.plain()) if known.json else format_result(result), flush=True)
+        print(as_json(result.to_dict()) if known.json else format_result(result), flush=True)
 
-    _, stopped = run_bench(known.overrides, known.plugin or [], show)
-    if stopped is not None:
-        raise Stopped(stopped, f"stopped by {stopped.name}; what was measured before is written")
+    words = known.overrides
+    own = [word for word in words if "=" in word and word.partition("=")[0].isidentifier()]
+    issues: list[ConfigIssue] = []
+    with collect_issues(issues):
+        options, reference = parse_options(own, (BenchOptions, Reference))
+    with collect_issues(issues):
+        encodings = _parse_encodings([word for word in words if word not in own])
+    if issues:
+        raise RecipeError(*issues)
+    against = reference["against"]
+    chain = None if against is None else parse_encodings([against], "against")[0]
+
+    result = bench(
+        encodings,
+        against=chain,
+        options=BenchOptions(**options),
+        show=show,
+        command=format_command("bench", words, known.plugin),
+        verbose=None,
+    )
+    if result.stopped is not None:
+        message = f"stopped by {result.stopped.name}; what was measured before is written"
+        raise Stopped(result.stopped, message)
+
+
+def format_command(verb: str, words: Sequence[str], plugins: Sequence[str] | None) -> str:
+    """Return the command line that repeats a command, quoted for a shell."""
+    flags = [word for plugin in plugins or () for word in ("--plugin", plugin)]
+    return shlex.join(["zoo", verb, *words, *flags])
+
+
+def _parse_encodings(names: Sequence[str]) -> list[tuple[Choice, ...]]:
+    """Return the encodings of words. Raises RecipeError, also for the words of a recipe."""
+    recipe_words = [word for word in names if is_of_recipe(word)]
+    issues = [
+        ConfigIssue(ARGUMENT, word, "zoo bench takes no recipe", NO_RECIPE) for word in recipe_words
+    ]
+    with collect_issues(issues):
+        encodings = parse_encodings([word for word in names if word not in recipe_words])
+    if issues:
+        raise RecipeError(*issues)
+    return encodings
+
+
+def is_of_recipe(word: str) -> bool:
+    """Return whether a word names a recipe, or overrides one: `model.name=timm`, `~model`."""
+    key = word.lstrip("~").partition("=")[0].partition(".")[0]
+    return word in recipe_files() or (("=" in word or "~" in word) and key in SECTIONS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from zoo.config.command_line import parse_options, parse_overrides, split_words
 from zoo.reporting.numbers import as_json
 from zoo.utils import escape_text
 
@@ -33,8 +34,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Write the run and print where it is."""
-    from zoo.formats.convert import convert
+    from zoo.api.tools import convert
+    from zoo.formats.convert import ConvertOptions
 
-    result = convert(known.source, known.overrides)
-    shown = escape_text("{run}: {weights} weights".format(**result))
-    print(as_json(result) if known.json else shown)
+    own, overrides = split_words(known.overrides, [ConvertOptions])
+    (options,) = parse_options(own, [ConvertOptions])
+    result = convert(known.source, parse_overrides(overrides), verbose=None, **options)
+    shown = escape_text(f"{result.run}: {result.weights} weights")
+    print(as_json(result.to_dict()) if known.json else shown)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
+from zoo.config.command_line import parse_options, parse_overrides, split_words
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.reporting.numbers import as_json
 from zoo.utils import escape_text
 
@@ -30,8 +33,25 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Write the folder and print its files."""
-    from zoo.formats.export import export
+    from zoo.api.tools import export
+    from zoo.formats.export import ExportOptions
 
-    result = export(known.checkpoint, known.overrides)
-    files = ", ".join(result["files"])
-    print(as_json(result) if known.json else escape_text(f"{result['folder']}: {files}"))
+    folder, rest = _split_folder(known.overrides)
+    own, overrides = split_words(rest, [ExportOptions])
+    (options,) = parse_options(own, [ExportOptions])
+    result = export(
+        known.checkpoint, folder, overrides=parse_overrides(overrides), verbose=None, **options
+    )
+    files = ", ".join(result.files)
+    print(as_json(result.to_dict()) if known.json else escape_text(f"{folder}: {files}"))
+
+
+def _split_folder(words: Sequence[str]) -> tuple[str, list[str]]:
+    """Split the one word that is a folder from those that are options."""
+    rest = [word for word in words if "=" in word or word.startswith("~")]
+    folders = [word for word in words if word not in rest]
+    if len(folders) != 1:
+        problem = "there is no folder to write" if not folders else f"{len(folders)} folders"
+        remedy = "name one, as in zoo export RUN to=safetensors FOLDER"
+        raise RecipeError(ConfigIssue(ARGUMENT, "", problem, remedy))
+    return folders[0], rest

@@ -1,20 +1,35 @@
-"""`zoo launch`."""
+"""Start recipes on a cluster: `zoo launch`."""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
+
+from zoo import registry
+from zoo.config.command_line import parse_options, parse_overrides, split_words
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, nearest
+from zoo.options import Choice
 
 SUMMARY = "write the script that starts a recipe on a cluster, and continues it"
 EXAMPLE = "zoo launch slurm vit_comrope nodes=4 devices=8 time=2-00 partition=gpu"
 OPTIONS = (
     ("", "zoo.launch.launch:LaunchOptions"),
+    ("", "zoo.cli.launch:Printing"),
     ("", "zoo.launch.slurm:SlurmLauncher"),
     ("", "zoo.launch.torchrun:TorchrunLauncher"),
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Printing:
+    """Where the script goes."""
+
+    print: bool = False
+    """Print the script instead of writing it to a file."""
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `zoo launch`."""
+    """Declare the arguments of the command."""
     parser.add_argument("launcher", metavar="slurm|torchrun", help="what starts the processes")
     parser.add_argument("recipe", metavar="RECIPE", help="a YAML file or a registered name")
     parser.add_argument(
@@ -24,6 +39,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Write or print the script."""
-    from zoo.launch.launch import launch
+    from zoo.launch.launch import LaunchOptions, launch
 
-    launch(known.launcher, known.recipe, known.overrides, known.plugin or [])
+    launchers = registry.names("launchers")
+    if known.launcher not in launchers:
+        remedy = nearest(known.launcher, launchers)
+        raise RecipeError(
+            ConfigIssue(ARGUMENT, known.launcher, "there is no such launcher", remedy)
+        )
+    classes = (LaunchOptions, Printing, registry.find("launchers", known.launcher))
+    own, overrides = split_words(known.overrides, classes)
+    options, printing, special = parse_options(own, classes)
+    launcher = Choice(known.launcher, special)
+    result = launch(launcher, known.recipe, LaunchOptions(**options), parse_overrides(overrides))
+    if printing["print"]:
+        print(result.script, end="")
+    else:
+        result.write()

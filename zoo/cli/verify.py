@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from typing import Any
 
+from zoo import registry
+from zoo.cli.bench import format_command
+from zoo.config.command_line import parse_encodings, parse_options
+from zoo.config.signature import EveryEncoding
+from zoo.config.tree import collect_issues
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
+from zoo.options import Choice
 from zoo.reporting.numbers import as_json
 
 SUMMARY = "check encodings against the laws and report what was measured"
 EXAMPLE = "zoo verify liere block=4 axes=2"
 OPTIONS = (("", "zoo.laws.run:VerifyOptions"),)
 JSON = True
+ALL = "all"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,11 +34,57 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Print the certificates; fail if a law is broken."""
-    from zoo.laws.run import raise_if_broken, render, verify
+    from zoo.api.tools import verify
+    from zoo.laws.report import format_certificates
+    from zoo.laws.run import VerifyOptions, select_laws
 
-    result = verify(known.overrides, known.plugin or [])
+    words = known.overrides
+    assignments = [word for word in words if word.partition("=")[0].isidentifier() and "=" in word]
+    names = [word for word in words if word not in assignments]
+    issues: list[ConfigIssue] = []
+    encodings: list[tuple[Choice, ...]] = []
+    own: dict[str, Any] = {}
+    options = VerifyOptions()
+    with collect_issues(issues):
+        options, own = _parse_options(assignments, names, VerifyOptions)
+    with collect_issues(issues):
+        select_laws(options.laws)
+    with collect_issues(issues):
+        encodings = _parse_encodings(names, own)
+    if issues:
+        raise RecipeError(*issues)
+
+    result = verify(
+        None if names == [ALL] else encodings,
+        options=options,
+        command=format_command("verify", words, known.plugin),
+        verbose=None,
+    )
     if known.json:
-        print(as_json({"certificates": [one.to_dict() for one in result.certificates]}))
+        print(as_json(result.to_dict()))
     elif result.certificates:
-        print(render(result.certificates))
-    raise_if_broken(result)
+        print(format_certificates(result.certificates))
+    result.raise_if_broken()
+
+
+def _parse_options(
+    assignments: Sequence[str], names: Sequence[str], kind: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Separate the options of the command from those of an encoding that is the only one."""
+    is_single = len(names) == 1 and names[0] in registry.names("encodings")
+    classes = (registry.find("encodings", names[0]), EveryEncoding) if is_single else ()
+    options, *groups = parse_options(assignments, (kind, *classes))
+    given = {word.partition("=")[0] for word in assignments}
+    own = {key: value for group in groups for key, value in group.items() if key in given}
+    return kind(**options), own
+
+
+def _parse_encodings(names: Sequence[str], own: dict[str, Any]) -> list[tuple[Choice, ...]]:
+    """Return the encodings of words, a single one with options of its own."""
+    if not names:
+        remedy = "name one, or all; see zoo list encodings"
+        raise RecipeError(ConfigIssue(ARGUMENT, "", "no encoding", remedy))
+    if list(names) == [ALL]:
+        return []
+    chains = parse_encodings(names)
+    return [(Choice(chains[0][0].name, own),)] if own else chains

@@ -7,10 +7,12 @@ import math
 import os
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral, Real
-from types import MappingProxyType, NoneType
+from types import NoneType
 from typing import Any, get_args, get_origin
 
+from zoo.config.arguments import read_chain
 from zoo.config.compose import apply_edit
 from zoo.config.overrides import Change, Edit, Removal, check_key
 from zoo.config.schema import Sections
@@ -69,6 +71,26 @@ def _parse_override(word: str) -> Edit:
         errors = [refuse(key, issue.problem, issue.remedy) for issue in issues]
         raise RecipeError(*(error.issues[0] for error in errors))
     return Change(key, value)
+
+
+def format_edits(edits: Iterable[Edit]) -> list[str]:
+    """Write edits as words, which `parse_overrides` reads back."""
+    return [
+        f"~{edit.key}"
+        if isinstance(edit, Removal)
+        else f"{edit.key}={_format_word(edit.value, edit.key)}"
+        for edit in edits
+    ]
+
+
+def _format_word(value: Any, key: str) -> str:
+    """Write plain data as YAML; a string without quotes where it reads the same."""
+    if isinstance(value, str):
+        issues: list[ConfigIssue] = []
+        with collect_issues(issues):
+            if parse(value, lambda line: ARGUMENT, issues).data == value and not issues:
+                return value
+    return format_flow(value, key)
 
 
 def format_overrides(overrides: Any) -> list[str]:
@@ -191,10 +213,15 @@ def parse_encodings(words: Sequence[str], key: str | None = None) -> list[tuple[
         RecipeError: A name or an option is unknown; all issues are reported together.
     """
     issues: list[ConfigIssue] = []
-    found = [_parse_encoding(word, key or word, issues) for word in words]
+    chains = []
+    for word in words:
+        try:
+            chains.append(read_chain(_parse_encoding(word), key or word))
+        except RecipeError as error:
+            issues += [replace(issue, key=key or word) for issue in error.issues]
     if issues:
         raise RecipeError(*issues)
-    return found
+    return chains
 
 
 def _collect_options(classes: Sequence[type]) -> dict[str, Option]:
@@ -218,42 +245,12 @@ def _quote_text(word: str, known: dict[str, Option]) -> str:
     return f"{key}={json.dumps(text, ensure_ascii=False)}"
 
 
-def _parse_encoding(word: str, key: str, issues: list[ConfigIssue]) -> tuple[Choice, ...]:
-    """Return the encodings of one word; none if it has issues, which are added."""
-    own: list[ConfigIssue] = []
-    entries = _parse_entries(word, own)
-    validator = Validator({"": ARGUMENT})
-    choices = [validator.validate_choice("encodings", entry, "") for entry in entries]
-    own += validator.issues
-    if validator.untyped and not own:
-        problem = "an interpolation has no recipe here to refer to"
-        own.append(ConfigIssue(ARGUMENT, "", problem, "write the value itself"))
-
-    names = [] if own else [choice.name for choice in choices]
-    if len(set(names)) < len(names):
-        problem = "the list names an encoding twice"
-        own.append(ConfigIssue(ARGUMENT, "", problem, "list it once"))
-    if not own and not names:
-        own.append(ConfigIssue(ARGUMENT, "", "no encoding", "see zoo list encodings"))
-
-    for issue in dict.fromkeys(own):
-        issues.append(ConfigIssue(ARGUMENT, key, issue.problem, issue.remedy))
-    if own:
-        return ()
-    return tuple(_keep_given(*pair) for pair in zip(entries, choices, strict=True))
-
-
-def _parse_entries(word: str, issues: list[ConfigIssue]) -> list[Any]:
-    """Return the entries of a list, or a list of one."""
+def _parse_encoding(word: str) -> Any:
+    """Return the entries of a word; none if it has issues."""
     if not word.lstrip().startswith(("[", "{")):
         return [name.strip() for name in word.split("+")]
-    with collect_issues(issues):
-        data = parse(word, lambda line: ARGUMENT, issues).data
-        return data if isinstance(data, list) else [data]
-    return []
-
-
-def _keep_given(entry: Any, choice: Choice) -> Choice:
-    """Return a choice with only the options that its entry gives, not the defaults."""
-    keys = [key for key in entry if key != "name"] if isinstance(entry, dict) else []
-    return Choice(choice.name, MappingProxyType({key: choice.options[key] for key in keys}))
+    issues: list[ConfigIssue] = []
+    data = parse(word, lambda line: ARGUMENT, issues).data
+    if issues:
+        raise RecipeError(*issues)
+    return data

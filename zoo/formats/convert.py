@@ -7,7 +7,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from zoo import config
 from zoo.config import Recipe
-from zoo.config.command_line import parse_options, parse_overrides, split_words
+from zoo.config.overrides import Overrides, join_overrides
 from zoo.data.corpus.tokenizer import CorpusVocabulary, Subwords, TokenCount
 from zoo.data.spec import DataSpec
 from zoo.errors import CheckpointError
@@ -71,7 +71,7 @@ GGUF_LAYERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertOptions:
-    """Options of `zoo convert`."""
+    """Where published weights are converted to."""
 
     to: str | None = None
     """Run directory to write; null: a new one, runs/NAME/TIME-HASH."""
@@ -94,23 +94,45 @@ class Published:
     tokenizer: str | None = None
 
 
-def convert(source: Path, words: Sequence[str]) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class ConvertResult:
+    """The run that published weights became.
+
+    Attributes:
+        recipe: The name of its recipe.
+        run: The run directory.
+        checkpoint: The checkpoint in it.
+        weights: The number of weights that were published.
+        dropped: The names of those that a model of zoo has no use for.
+    """
+
+    recipe: str
+    run: Path
+    checkpoint: Path
+    weights: int
+    dropped: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        paths = {"run": str(self.run), "checkpoint": str(self.checkpoint)}
+        return {**asdict(self), **paths, "dropped": [*self.dropped]}
+
+
+def convert_weights(
+    source: Path, options: ConvertOptions, overrides: Overrides = ()
+) -> ConvertResult:
     """Write published weights as a run directory: recipe, environment and checkpoint.
 
     Args:
         source: A folder with config.json and safetensors, or a file: safetensors or GGUF, or
             weights of RoPE-ViT as `torch.save` wrote them.
-        words: Options of the command and overrides of the recipe, `key=value`.
-
-    Returns:
-        What `--json` prints: recipe, run, checkpoint, the number of weights, and those left out.
+        options: The run directory to write.
+        overrides: Changes of the recipe.
 
     Raises:
         RecipeError: The recipe is wrong, or the run directory exists already.
         CheckpointError: The weights are unreadable, or not those of a model that zoo has.
     """
-    own, overrides = split_words(words, [ConvertOptions])
-    options = ConvertOptions(**parse_options(own, [ConvertOptions])[0])
     published = read_published(source)
     dropped: list[str] = []
     if published.config.get("model_type") == EXPORTED:
@@ -129,13 +151,13 @@ def convert(source: Path, words: Sequence[str]) -> dict[str, Any]:
         atomic_io.write_sealed(atomic_io.serialise(content), target)
     if options.to is None:
         run_dir.link_latest(folder)
-    return {
-        "recipe": recipe.name,
-        "run": str(folder),
-        "checkpoint": str(folder / "checkpoints" / "best.ckpt"),
-        "weights": len(published.weights),
-        "dropped": dropped,
-    }
+    return ConvertResult(
+        recipe=recipe.name,
+        run=folder,
+        checkpoint=folder / "checkpoints" / "best.ckpt",
+        weights=len(published.weights),
+        dropped=tuple(dropped),
+    )
 
 
 def _choose_folder(options: ConvertOptions, recipe: Recipe) -> Path:
@@ -143,7 +165,7 @@ def _choose_folder(options: ConvertOptions, recipe: Recipe) -> Path:
 
 
 def restore_exported(
-    published: Published, source: Path, overrides: Sequence[str]
+    published: Published, source: Path, overrides: Overrides
 ) -> tuple[Recipe, Task]:
     """Restore a model that `zoo export to=hf` wrote and transformers may have trained further.
 
@@ -157,7 +179,7 @@ def restore_exported(
     assert isinstance(metadata, dict)
     if published.tokenizer is not None:
         content["zoo"] = restore_vocabulary(metadata, published.tokenizer)
-    experiment, task = restore_content(content, source, parse_overrides(overrides))
+    experiment, task = restore_content(content, source, overrides)
     return experiment.recipe, task
 
 
@@ -180,7 +202,7 @@ def restore_vocabulary(metadata: dict[str, Any], tokenizer: str) -> dict[str, An
 
 
 def convert_family(
-    published: Published, source: Path, options: ConvertOptions, overrides: Sequence[str]
+    published: Published, source: Path, options: ConvertOptions, overrides: Overrides
 ) -> tuple[Recipe, Task, Path, list[str]]:
     """Build the recipe and the model of published weights of one of FAMILIES.
 
@@ -204,8 +226,8 @@ def convert_family(
     recipe = build_recipe(published.name, sections, spec, overrides)
     folder = _choose_folder(options, recipe)
     if published.tokenizer is not None and recipe.data.options.get("tokens") == "subword":
-        given = [f"data.tokenizer={json.dumps(str(folder.absolute() / TOKENIZER))}"]
-        recipe = build_recipe(published.name, sections, spec, [*given, *overrides])
+        given = {"data.tokenizer": folder.absolute() / TOKENIZER}
+        recipe = build_recipe(published.name, sections, spec, join_overrides(given, overrides))
 
     family.rename(recipe.model.options["heads"])
     dropped = pool.drop(family.dropped) if family.dropped else []
@@ -235,7 +257,7 @@ def build_family(published: Published, pool: Pool) -> PublishedFamily:
 
 
 def build_recipe(
-    name: str, sections: Mapping[str, Any], spec: DataSpec, overrides: Sequence[str]
+    name: str, sections: Mapping[str, Any], spec: DataSpec, overrides: Overrides
 ) -> Recipe:
     """Return the recipe of a converted model, checked.
 
@@ -254,7 +276,7 @@ def build_recipe(
         file = Path(folder) / f"{name}.yaml"
         # JSON is YAML too
         file.write_text(json.dumps(plain), encoding="utf-8")
-        return check(config.load(file, parse_overrides(overrides)), spec).recipe
+        return check(config.load(file, overrides), spec).recipe
 
 
 def _load(source: Path, task: Task, weights: Mapping[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""`zoo export`: write a trained model in a format that other programs read."""
+"""Write a trained model in a format that other programs read."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
 from zoo import files
 from zoo.config import Recipe
-from zoo.config.command_line import parse_options, parse_overrides, split_words
+from zoo.config.overrides import Change, Overrides, join_overrides
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, Stopped, ZooError
 from zoo.packages import explain_imports
 from zoo.run import atomic_io, checkpoint, run_dir
@@ -36,14 +36,19 @@ WRITERS: Mapping[str, str] = MappingProxyType(
     }
 )
 """The function that writes each target, `module:name`; it is called with an ExportSource, the
-options, and an empty folder. It raises RecipeError with every option that stands in the way."""
+options, and an empty folder. It returns the difference of a graph from the model, or None, and
+raises RecipeError with every option that stands in the way."""
 
-CPU = ("trainer.accelerator=cpu", "trainer.devices=1", "trainer.num_nodes=1")
+CPU = (
+    Change("trainer.accelerator", "cpu"),
+    Change("trainer.devices", 1),
+    Change("trainer.num_nodes", 1),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """Options of `zoo export`."""
+    """The format of an export, and where it goes."""
 
     to: Literal["hf", "llama", "vit", "onnx", "safetensors", "torch_export"]
     """What to write: hf, a folder for Hugging Face transformers; llama or vit, one that needs no
@@ -73,54 +78,74 @@ class ExportSource:
         return checkpoint.build_metadata(self.recipe, self.task.spec)
 
 
-def export(name: str | Path, words: Sequence[str]) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class ExportResult:
+    """What an export wrote.
+
+    Attributes:
+        recipe: The name of the recipe.
+        checkpoint: The checkpoint of the model.
+        to: The format.
+        folder: The folder.
+        files: The files in it, sorted.
+        difference: For graphs, the largest difference of logits between the graph and the model,
+            relative to 1 + |logit|.
+        pushed: The address of the repository that the folder was uploaded to.
+    """
+
+    recipe: str
+    checkpoint: Path
+    to: str
+    folder: Path
+    files: tuple[str, ...]
+    difference: float | None = None
+    pushed: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON, without what does not apply."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain |= {"checkpoint": str(self.checkpoint), "folder": str(self.folder)}
+        plain["files"] = [*self.files]
+        return {key: value for key, value in plain.items() if value is not None}
+
+
+def export_model(
+    run: str | os.PathLike[str], folder: Path, options: ExportOptions, overrides: Overrides = ()
+) -> ExportResult:
     """Export a trained model to a new folder.
 
     Args:
-        name: A run directory or a checkpoint.
-        words: The folder, options of `export`, and overrides of the recipe.
-
-    Returns:
-        What `--json` prints: recipe, checkpoint, target, folder and its files.
+        run: A run directory or a checkpoint.
+        folder: The folder to write.
+        options: The format, and where the folder is uploaded to.
+        overrides: Changes of the stored recipe.
 
     Raises:
-        RecipeError: The folder exists, or the recipe does not fit the target.
+        RecipeError: The folder exists, or the recipe does not fit the format.
         CheckpointError: As `zoo.load` raises it.
     """
-    folder, rest = _split_folder(words)
-    own, overrides = split_words(rest, [ExportOptions])
-    options = ExportOptions(**parse_options(own, [ExportOptions])[0])
     if options.push is not None:
         check_token(options.push)
-    path = checkpoint.locate(name)
-    experiment, task = restore(path, parse_overrides([*CPU, *overrides]))
+    path = checkpoint.locate(os.fspath(run))
+    # the machine that trained the model may have had GPUs
+    experiment, task = restore(path, join_overrides(CPU, overrides))
     source = ExportSource(path, experiment.recipe, task)
 
     module, _, function = WRITERS[options.to].partition(":")
     write = getattr(importlib.import_module(module), function)
     with new_folder(folder) as unfinished:
-        extra = write(source, options, unfinished) or {}
-    if options.push is not None:
-        extra |= {"pushed": push_folder(folder, options.push)}
-    return {
-        "recipe": source.recipe.name,
-        "checkpoint": str(path),
-        "to": options.to,
-        "folder": str(folder),
-        "files": sorted(str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file()),
-        **extra,
-    }
-
-
-def _split_folder(words: Sequence[str]) -> tuple[Path, list[str]]:
-    """Split the one word that is a folder from those that are options."""
-    rest = [word for word in words if "=" in word or word.startswith("~")]
-    folders = [word for word in words if word not in rest]
-    if len(folders) != 1:
-        problem = "there is no folder to write" if not folders else f"{len(folders)} folders"
-        remedy = "name one, as in zoo export RUN to=safetensors FOLDER"
-        raise RecipeError(ConfigIssue(ARGUMENT, "", problem, remedy))
-    return Path(folders[0]), rest
+        difference = write(source, options, unfinished)
+    return ExportResult(
+        recipe=source.recipe.name,
+        checkpoint=path,
+        to=options.to,
+        folder=folder,
+        files=tuple(
+            sorted(str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file())
+        ),
+        difference=difference,
+        pushed=None if options.push is None else push_folder(folder, options.push),
+    )
 
 
 @contextmanager

@@ -178,9 +178,7 @@ def _refuse(source: ExportSource, reason: str, remedy: str) -> RecipeError:
 
 
 @torch.no_grad()
-def write_torch_export(
-    source: ExportSource, options: ExportOptions, folder: Path
-) -> dict[str, Any]:
+def write_torch_export(source: ExportSource, options: ExportOptions, folder: Path) -> float:
     """Write `model.pt2`, which `torch.export.load` reads without zoo.
 
     Raises:
@@ -194,11 +192,11 @@ def write_torch_export(
         torch.export.save(program, file)
     (folder / "model.pt2").write_bytes(file.getbuffer())
     _write_companions(source, sizes, folder)
-    return {"difference": difference}
+    return difference
 
 
 @torch.no_grad()
-def write_onnx(source: ExportSource, options: ExportOptions, folder: Path) -> dict[str, Any]:
+def write_onnx(source: ExportSource, options: ExportOptions, folder: Path) -> float:
     """Write `model.onnx`, compared with the model at several sizes in ONNX Runtime.
 
     Raises:
@@ -241,7 +239,7 @@ def write_onnx(source: ExportSource, options: ExportOptions, folder: Path) -> di
 
     difference = _compare(compute, model, sizes)
     _write_companions(source, sizes, folder)
-    return {"difference": difference}
+    return difference
 
 
 def bake_parameters(module: fx.GraphModule) -> int:

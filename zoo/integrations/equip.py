@@ -13,11 +13,11 @@ from torch import nn
 
 from zoo.attention.backends.dispatch import BACKENDS
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
-from zoo.attention.functional import EncodingSpec, make_factory, parse_entry
+from zoo.attention.functional import make_factory, parse_entry
 from zoo.errors import OptionError
 from zoo.integrations.equipment import Equipment, Surgery
 from zoo.integrations.torch_modules import MODULES, TorchAdapter
-from zoo.options import Choice
+from zoo.options import Choice, EncodingSpec
 from zoo.packages import explain_imports
 
 NAME = "zoo_encoding"  # the submodule of an equipped model that contains its encodings

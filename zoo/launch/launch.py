@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, cast
 
 from zoo import registry
 from zoo.config import Recipe, load
-from zoo.config.command_line import parse_options, parse_overrides, split_words
-from zoo.errors import ARGUMENT, ConfigIssue, OptionError, RecipeError, nearest
-from zoo.options import Count
+from zoo.config.command_line import format_edits
+from zoo.config.overrides import Change, Edit, Overrides, list_edits
+from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError, Setting
+from zoo.options import Choice, Count
 from zoo.run.load import load_recipe
 
 SECONDS_TO_SAVE = 180
@@ -29,10 +31,10 @@ log = logging.getLogger("zoo")
 
 # a trainer that this machine has, for checking a recipe that will run on another one
 LOCAL_TRAINER = (
-    "trainer.accelerator=cpu",
-    "trainer.devices=1",
-    "trainer.num_nodes=1",
-    "trainer.precision=32-true",
+    Change("trainer.accelerator", "cpu"),
+    Change("trainer.devices", 1),
+    Change("trainer.num_nodes", 1),
+    Change("trainer.precision", "32-true"),
 )
 
 
@@ -73,7 +75,7 @@ class Job:
 
 
 class Launcher(Protocol):
-    """A member of `zoo/launch`; its keyword-only arguments are options of `zoo launch`."""
+    """What starts processes on a cluster; its keyword-only arguments are its options."""
 
     def write_script(self, job: Job) -> str:
         """Return the script that starts a job, and continues it when it is started again."""
@@ -86,7 +88,7 @@ class Launcher(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
-    """Options of `zoo launch` for every launcher."""
+    """Options that every launcher takes."""
 
     nodes: Count | None = None
     """Number of nodes; null takes trainer.num_nodes of the recipe."""
@@ -94,78 +96,91 @@ class LaunchOptions:
     """GPUs, or processes on the CPU, on each node; null takes trainer.devices of the recipe."""
     run_dir: str | None = None
     """Run directory; null takes runs/<recipe>/<hash>."""
-    print: bool = False
-    """Print the script instead of writing it to a file."""
 
 
-def launch(launcher: str, recipe: str, words: Sequence[str], plugins: Sequence[str]) -> None:
-    """Write a script that starts a run on a cluster, or print it.
+@dataclass(frozen=True, kw_only=True)
+class LaunchResult:
+    """A script, and how to start it.
+
+    Attributes:
+        job: The run that the script starts.
+        script: The text of the script.
+        path: The file to write it to.
+        submission: The command that starts it.
+    """
+
+    job: Job
+    script: str
+    path: Path
+    submission: str
+
+    def write(self) -> None:
+        """Write the script and log how to start it; a script of this name is kept beside it."""
+        _write(self.path, self.script)
+        job = self.job
+        log.info(
+            "%d processes: %d on each of %d nodes", job.nodes * job.devices, job.devices, job.nodes
+        )
+        log.info("run directory: %s", job.run_dir)
+        log.info("next: %s", self.submission)
+
+
+def launch(
+    launcher: Choice, recipe: str, options: LaunchOptions, overrides: Overrides = ()
+) -> LaunchResult:
+    """Write a script that starts a run on a cluster, as text.
 
     Args:
-        launcher: A registered launcher, slurm or torchrun.
+        launcher: A registered launcher, slurm or torchrun, with its options.
         recipe: A recipe file or a registered name.
-        words: `key=value` options of the launcher, and overrides of the recipe.
-        plugins: Plug-in packages of the run.
+        options: The size of the cluster, and the run directory.
+        overrides: Changes of the recipe.
 
     Raises:
-        RecipeError: The launcher, an option or the recipe is wrong; nothing was written.
+        RecipeError: The launcher, an option or the recipe is wrong.
     """
-    if launcher not in registry.names("launchers"):
-        remedy = nearest(launcher, registry.names("launchers"))
-        raise RecipeError(ConfigIssue(ARGUMENT, launcher, "there is no such launcher", remedy))
-    cls = registry.find("launchers", launcher)
-    own, overrides = split_words(words, (LaunchOptions, cls))
-    common, special = parse_options(own, (LaunchOptions, cls))
-    options = LaunchOptions(**common)
+    cls = registry.find("launchers", launcher.name)
     try:
-        chosen = cast(Launcher, cls(**special))
+        chosen = cast(Launcher, cls(**launcher.options))
     except OptionError as error:
-        raise RecipeError(ConfigIssue(ARGUMENT, error.key, str(error))) from None
+        raise RecipeError(ConfigIssue(ARGUMENT, error.key, error.message)) from None
 
-    job = _build_job(_check_recipe(recipe, overrides, options), recipe, overrides, options, plugins)
-    script = chosen.write_script(job)
-    if options.print:
-        print(script, end="")
-        return
-
-    path = Path(f"{job.title}.{launcher}.sh")
-    _write(path, script)
-    processes = job.nodes * job.devices
-    log.info("%d processes: %d on each of %d nodes", processes, job.devices, job.nodes)
-    log.info("run directory: %s", job.run_dir)
-    log.info("next: %s", chosen.format_submission(shlex.quote(str(path)), job))
+    edits = list_edits(overrides)
+    job = _build_job(_check_recipe(recipe, edits, options), recipe, edits, options)
+    path = Path(f"{job.title}.{launcher.name}.sh")
+    submission = chosen.format_submission(shlex.quote(str(path)), job)
+    return LaunchResult(job=job, script=chosen.write_script(job), path=path, submission=submission)
 
 
-def _check_recipe(name: str, overrides: Sequence[str], options: LaunchOptions) -> Recipe:
-    """Load a recipe and check all but its trainer, whose devices may be on the cluster alone."""
+def _check_recipe(name: str, edits: Sequence[Edit], options: LaunchOptions) -> Recipe:
+    """Load a recipe and check it, except its trainer: only the cluster may have its devices."""
     for option, key in (("nodes", "trainer.num_nodes"), ("devices", "trainer.devices")):
-        is_overridden = any(word.startswith(f"{key}=") for word in overrides)
-        if is_overridden and getattr(options, option) is not None:
-            problem = f"{option} sets it too"
+        is_changed = any(isinstance(edit, Change) and edit.key == key for edit in edits)
+        if is_changed and getattr(options, option) is not None:
+            problem = Message(Setting(option), " sets it too")
             raise RecipeError(ConfigIssue(ARGUMENT, key, problem, "leave one of them out"))
 
-    recipe = load(name, parse_overrides(overrides))
+    recipe = load(name, edits)
     if options.devices is None and "," in str(recipe.trainer.devices):
-        problem = "the cluster chooses the devices, so they cannot be named"
-        raise RecipeError(recipe.make_issue("trainer.devices", problem, "write devices=COUNT"))
-    load_recipe(name, parse_overrides([*overrides, *LOCAL_TRAINER]))
+        problem = Message("the cluster chooses the devices, so they cannot be named")
+        remedy = Message("write ", Setting("devices", "COUNT"))
+        issue = recipe.make_issue("trainer.devices", "")
+        raise RecipeError(replace(issue, problem=problem, remedy=remedy))
+    load_recipe(name, [*edits, *LOCAL_TRAINER])
     return recipe
 
 
-def _build_job(
-    recipe: Recipe,
-    name: str,
-    overrides: Sequence[str],
-    options: LaunchOptions,
-    plugins: Sequence[str],
-) -> Job:
+def _build_job(recipe: Recipe, name: str, edits: Sequence[Edit], options: LaunchOptions) -> Job:
     trainer = recipe.trainer
     devices = options.devices or (trainer.devices if isinstance(trainer.devices, int) else 1)
     nodes = options.nodes or trainer.num_nodes
     run_dir = options.run_dir or f"runs/{recipe.name}/{recipe.hash}"
 
-    words = [name, *overrides, f"trainer.num_nodes={nodes}", f"trainer.devices={devices}"]
-    words += [word for plugin in plugins for word in ("--plugin", plugin)]
+    sizes = [Change("trainer.num_nodes", nodes), Change("trainer.devices", devices)]
+    # the script is a command line: here edits become words
+    words = [name, *format_edits([*edits, *sizes])]
+    for plugin in filter(None, os.environ.get(registry.PLUGINS, "").split(",")):
+        words += ["--plugin", plugin]
     return Job(
         name=recipe.name,
         arguments=("fit", *words, "--run-dir", run_dir, "--resume", "auto", "--wait"),

@@ -4,6 +4,26 @@ A class declares its options as keyword-only arguments with annotations. `signat
 `validation` checks values against them, `description` writes them for messages and `--help`.
 """
 
-from zoo.options.marks import COUNTED, Between, ByAxes, Choice, Choices, Count, Matches
+from zoo.options.marks import (
+    COUNTED,
+    Between,
+    ByAxes,
+    ChainSpec,
+    Choice,
+    Choices,
+    Count,
+    EncodingSpec,
+    Matches,
+)
 
-__all__ = ["COUNTED", "Between", "ByAxes", "Choice", "Choices", "Count", "Matches"]
+__all__ = [
+    "COUNTED",
+    "Between",
+    "ByAxes",
+    "ChainSpec",
+    "Choice",
+    "Choices",
+    "Count",
+    "EncodingSpec",
+    "Matches",
+]

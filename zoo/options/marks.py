@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -20,6 +20,12 @@ class Choice:
     def __deepcopy__(self, memo: dict[int, Any]) -> Choice:
         """Return the choice itself: it is frozen, and a read-only mapping cannot be copied."""
         return self
+
+
+EncodingSpec = str | Mapping[str, Any] | Choice
+"""One encoding: a name, or a mapping `{"name": "liere", "block": 4}`."""
+ChainSpec = EncodingSpec | Sequence[EncodingSpec]
+"""One encoding, or several that are applied in order."""
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,12 @@ LIGHTNING_LOGS = ("lightning", "lightning.pytorch", "lightning.fabric")
 
 
 @contextlib.contextmanager
-def isolate_process(verbose: bool) -> Iterator[None]:
-    """Show the log of the block if asked, and then restore what it changed of the process."""
+def isolate_process(verbose: bool | None) -> Iterator[None]:
+    """Show the log of the block if asked, and then restore what it changed of the process.
+
+    Args:
+        verbose: Whether to print messages of level INFO. None leaves logging to the caller.
+    """
     import torch
 
     from zoo.run.checkpoint import get_random_state, set_random_state
@@ -48,11 +52,14 @@ def isolate_process(verbose: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def show_log(verbose: bool) -> Iterator[None]:
+def show_log(verbose: bool | None) -> Iterator[None]:
     """Print messages of level INFO to standard error within the block, as the command line does.
 
     Handlers of the caller get none of them: those of train.log alone are of level DEBUG.
     """
+    if verbose is None:
+        yield
+        return
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.INFO if verbose else logging.ERROR)
     handler.setFormatter(EscapingFormatter("%(message)s"))

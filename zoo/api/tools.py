@@ -1,0 +1,176 @@
+"""Measure, verify, export and convert from Python, as the commands of these names do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoo.config.arguments import read_chain, read_encodings, validate_options
+from zoo.config.overrides import Overrides
+from zoo.config.tree import collect_issues
+from zoo.errors import ConfigIssue, RecipeError
+from zoo.options import ChainSpec
+from zoo.run.process_state import isolate_process
+
+if TYPE_CHECKING:
+    import os
+
+    from zoo.benchmark.result import BenchResult
+    from zoo.benchmark.runner import BenchOptions
+    from zoo.laws.run import VerifyOptions, VerifyResult
+    from zoo.formats.convert import ConvertResult
+    from zoo.formats.export import ExportResult
+
+
+def bench(
+    encodings: ChainSpec | Sequence[ChainSpec] = (),
+    *,
+    against: ChainSpec | None = None,
+    options: BenchOptions | None = None,
+    show: Callable[[BenchResult], None] = lambda result: None,
+    command: str = "",
+    verbose: bool | None = True,
+    **changes: Any,
+) -> BenchResult:
+    """Measure time and memory of encodings on this machine, side by side.
+
+    All models take turns, and ratios are taken within rounds, so that a machine that changes its
+    pace changes it for all of them. An interrupt (Ctrl+C) ends the benchmark early and returns what
+    was measured, whose `stopped` is then true.
+
+    Args:
+        encodings: Names, mappings with options, or lists of these, each of which is a chain; by
+            default every registered encoding.
+        against: The reference; by default none for images and rope for text.
+        options: Options as a dataclass; by default those of `BenchOptions`.
+        show: Called with the result before it is written, which a full disk may prevent.
+        command: What the result records as the command that repeats it.
+        verbose: Print progress to standard error. None leaves logging to the caller.
+        **changes: Fields of `BenchOptions` that replace those of `options`: shape, device, lengths,
+            measures, rounds, seconds, warmup, together, batch, precision, compile, jitter, peers,
+            prompt, tokens, contexts, to.
+
+    Returns:
+        The result, which is also written to the folder `to` as bench.json, bench.md and bench.png.
+
+    Raises:
+        RecipeError: An option or an encoding is wrong; nothing was measured.
+    """
+    with isolate_process(verbose):
+        from zoo.benchmark.runner import BenchOptions, run_bench
+
+        issues: list[ConfigIssue] = []
+        chosen, reference = options or BenchOptions(), None
+        with collect_issues(issues):
+            chosen = validate_options(BenchOptions, changes, chosen)
+        with collect_issues(issues):
+            chains = read_encodings(encodings)
+        with collect_issues(issues):
+            reference = None if against is None else read_chain(against, "against")
+        if issues:
+            raise RecipeError(*issues)
+        return run_bench(chains, chosen, against=reference, show=show, command=command)
+
+
+def verify(
+    encodings: ChainSpec | Sequence[ChainSpec] | None = None,
+    *,
+    options: VerifyOptions | None = None,
+    command: str = "",
+    verbose: bool | None = True,
+    **changes: Any,
+) -> VerifyResult:
+    """Check encodings against the laws that every encoding keeps.
+
+    Args:
+        encodings: Names, mappings with options, or lists of these, each of which is a chain. None
+            for every registered encoding.
+        options: Options as a dataclass; by default those of `VerifyOptions`.
+        command: What the certificates record as the command that repeats them.
+        verbose: Print progress to standard error. None leaves logging to the caller.
+        **changes: Fields of `VerifyOptions` that replace those of `options`: axes, laws, to.
+
+    Returns:
+        A certificate for each encoding. Its `raise_if_broken` fails if a law is broken.
+
+    Raises:
+        RecipeError: An option or an encoding is wrong; nothing was checked.
+    """
+    with isolate_process(verbose):
+        from zoo.laws.run import VerifyOptions, run_laws
+
+        issues: list[ConfigIssue] = []
+        chosen, chains = options or VerifyOptions(), None
+        with collect_issues(issues):
+            chosen = validate_options(VerifyOptions, changes, chosen)
+        with collect_issues(issues):
+            chains = None if encodings is None else read_encodings(encodings)
+        if issues:
+            raise RecipeError(*issues)
+        return run_laws(chains, chosen, command=command)
+
+
+def export(
+    run: str | os.PathLike[str],
+    folder: str | Path,
+    to: str,
+    overrides: Overrides = (),
+    *,
+    push: str | None = None,
+    verbose: bool | None = True,
+) -> ExportResult:
+    """Write a trained model in a format that other programs read.
+
+    Args:
+        run: A run, a run directory or a checkpoint.
+        folder: The folder to write; it must not exist, or be empty.
+        to: The format: "hf", "llama", "vit", "onnx", "safetensors" or "torch_export".
+        overrides: Changes of the stored recipe, as of `zoo.fit`.
+        push: A new repository of the Hugging Face Hub, "owner/name", that the folder is uploaded
+            to.
+        verbose: Print progress to standard error. None leaves logging to the caller.
+
+    Returns:
+        The folder and its files.
+
+    Raises:
+        RecipeError: The folder exists, or the recipe does not fit the format.
+        CheckpointError: As of `zoo.load`.
+        PackageError: A package that the format needs is missing.
+    """
+    with isolate_process(verbose):
+        from zoo.formats.export import ExportOptions, export_model
+
+        options = validate_options(ExportOptions, {"to": to, "push": push})
+        return export_model(run, Path(folder), options, overrides)
+
+
+def convert(
+    source: str | Path,
+    overrides: Overrides = (),
+    *,
+    to: str | Path | None = None,
+    verbose: bool | None = True,
+) -> ConvertResult:
+    """Convert published weights to a run directory: recipe, environment and checkpoint.
+
+    Args:
+        source: A folder with config.json and safetensors: Llama, Mistral, Qwen2, Qwen3, GPT-2,
+            BERT, ViT, DINOv3, or what `zoo.export` wrote for "hf"; or a file: GGUF, or RoPE-ViT.
+        overrides: Changes of the recipe, as of `zoo.fit`.
+        to: The run directory to write; by default a new one, runs/NAME/TIME-HASH.
+        verbose: Print progress to standard error. None leaves logging to the caller.
+
+    Returns:
+        The run directory, its checkpoint, and the names of weights that were left out.
+
+    Raises:
+        RecipeError: An override is wrong, or the run directory exists.
+        CheckpointError: The weights are unreadable, or not those of a model that zoo has.
+    """
+    with isolate_process(verbose):
+        from zoo.formats.convert import ConvertOptions, convert_weights
+
+        options = validate_options(ConvertOptions, {"to": to})
+        return convert_weights(Path(source), options, overrides)

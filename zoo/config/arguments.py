@@ -1,0 +1,104 @@
+"""Validate what a caller passes: options of a dataclass, and encodings in any accepted form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from zoo.config.overrides import Change, list_edits
+from zoo.options.signature import fields
+from zoo.config.tree import collect_issues
+from zoo.options.validation import Validator
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
+from zoo.options import ChainSpec, Choice
+
+T = TypeVar("T")
+
+
+def validate_options(cls: type[T], values: Mapping[str, Any], base: T | None = None) -> T:
+    """Build the options of a dataclass from values of any origin.
+
+    Args:
+        cls: The dataclass, with the types of its options and their defaults.
+        values: Options by name.
+        base: Options that `values` change; those of `cls` by default.
+
+    Raises:
+        RecipeError: An option is unknown, or its value does not fit; all issues are reported.
+    """
+    given = {key: getattr(base, key) for key in fields(cls)} if base is not None else {}
+    edits = list_edits({**given, **values})
+    plain = {edit.key: edit.value for edit in edits if isinstance(edit, Change)}
+    validator = Validator({"": ARGUMENT})
+    typed = validator.validate_fields(fields(cls), plain, "")
+    if validator.issues:
+        raise RecipeError(*validator.issues)
+    return cls(**typed)
+
+
+def read_encodings(
+    encodings: ChainSpec | Sequence[ChainSpec], key: str = "encodings"
+) -> list[tuple[Choice, ...]]:
+    """Return the chain of each entry, with the options that it gives.
+
+    Args:
+        encodings: One encoding; or a list, in which each entry is an encoding or a list of some
+            that are applied in order.
+        key: The argument, for messages.
+
+    Raises:
+        RecipeError: A name or an option is unknown; all issues are reported together.
+    """
+    entries = [encodings] if isinstance(encodings, str | Mapping | Choice) else [*encodings]
+    issues: list[ConfigIssue] = []
+    chains = []
+    for number, entry in enumerate(entries):
+        place = f"{key}.{number}" if len(entries) > 1 else key
+        with collect_issues(issues):
+            chains.append(read_chain(entry, place))
+    if issues:
+        raise RecipeError(*issues)
+    return chains
+
+
+def read_chain(entry: ChainSpec, key: str) -> tuple[Choice, ...]:
+    """Return the encodings of one chain, with the options that it gives.
+
+    Args:
+        entry: An encoding, or a list of some that are applied in order.
+        key: The argument, for messages.
+
+    Raises:
+        RecipeError: A name or an option is unknown; all issues are reported together.
+    """
+    try:
+        (edit,) = list_edits({"encoding": entry})
+    except RecipeError as error:
+        raise RecipeError(*(replace(issue, key=key) for issue in error.issues)) from None
+    assert isinstance(edit, Change)
+    entries = edit.value if isinstance(edit.value, list) else [edit.value]
+
+    validator = Validator({"": ARGUMENT})
+    choices = [validator.validate_choice("encodings", one, "") for one in entries]
+    issues = validator.issues
+    if validator.untyped and not issues:
+        problem = "an interpolation has no recipe here to refer to"
+        issues.append(ConfigIssue(ARGUMENT, "", problem, "write the value itself"))
+    names = [] if issues else [choice.name for choice in choices]
+    if len(set(names)) < len(names):
+        problem = "the list names an encoding twice"
+        issues.append(ConfigIssue(ARGUMENT, "", problem, "list it once"))
+    if not issues and not names:
+        issues.append(ConfigIssue(ARGUMENT, "", "no encoding", "name at least one"))
+    if issues:
+        found = dict.fromkeys((issue.problem, issue.remedy) for issue in issues)
+        raise RecipeError(*(ConfigIssue(ARGUMENT, key, *pair) for pair in found))
+    return tuple(_keep_given(*pair) for pair in zip(entries, choices, strict=True))
+
+
+def _keep_given(entry: Any, choice: Choice) -> Choice:
+    """Return a choice with only the options that its entry gives, not the defaults."""
+    keys = [key for key in entry if key != "name"] if isinstance(entry, dict) else []
+    return Choice(choice.name, MappingProxyType({key: choice.options[key] for key in keys}))

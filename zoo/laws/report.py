@@ -1,0 +1,160 @@
+"""Certificates as text: one in full, or tables that summarize several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from zoo.laws import LAWS
+from zoo.laws.certificate import DTYPES, POSITIONS, Certificate, Finding, Rounding
+from zoo.reporting.numbers import pluralize
+from zoo.reporting.tables import format_markdown
+
+ROUNDING_TITLE = (
+    "Largest error of scores against float64, relative to 1 + |score|, of tokens at position 0 and"
+    " at position"
+)
+OUTCOMES = {"kept": "kept", "broken": "BROKEN", "exempt": "does not apply"}
+SIGNS = {"kept": "+", "broken": "X", "exempt": "."}
+MEASURED = {
+    "shift": "shifts_change_nothing",
+    "future": "future_tokens_change_nothing",
+    "decoding": "decoding_equals_one_pass",
+    "sdpa": "reference_and_sdpa_agree",
+    "chunks": "reference_and_chunks_agree",
+    "flex": "reference_and_flex_agree",
+    "compiled": "a_compiler_captures_it",
+    "gradient": "gradients_are_slopes",
+}
+"""{column of the table of measurements: law}."""
+
+
+def format_certificates(certificates: Sequence[Certificate]) -> str:
+    """Return one certificate in full, or tables that summarize several."""
+    if len(certificates) == 1:
+        return "\n\n".join(_format_certificate(certificates[0]))
+    parts = [*measurement_table(certificates)]
+    if any(one.roundings for one in certificates):
+        title = f"{ROUNDING_TITLE} {POSITIONS[-1]:,} (*: refused, or not finite; X: fails):"
+        parts += [title, *rounding_table(certificates, POSITIONS[-1])]
+    return "\n\n".join([*parts, law_table(certificates), _summarise(certificates)])
+
+
+def _format_certificate(one: Certificate) -> Iterator[str]:
+    yield f"# {one.name}, on {describe_axes(one.axes)}"
+    for link, facts in one.facts.items():
+        lines = [f"  {fact}: {description}" for fact, description in facts.items()]
+        yield "\n".join([f"{link} declares", *lines])
+    numbers = _number_laws()
+    rows = [[numbers[each.law], each.law, *_outcome(each, one.axes)] for each in one.findings]
+    text = ("law", "outcome", "bound", "remark")
+    yield format_markdown(["", "law", "outcome", "measured", "bound", "remark"], rows, text)
+    if one.roundings:
+        rows = []
+        for position in POSITIONS:
+            errors = [_error(_find_rounding(one, dtypes, position)) for dtypes in DTYPES]
+            rows.append([f"{position:,}", *errors])
+        table = format_markdown(["position", *map(_dtype_title, DTYPES)], rows)
+        yield f"{ROUNDING_TITLE} ...\n\n{table}"
+        reasons = {each.reason for each in one.roundings if each.reason and not each.broken}
+        yield from ([f"*: {'; '.join(sorted(reasons))}"] if reasons else [])
+    yield _summarise([one])
+
+
+def describe_axes(axes: Sequence[int]) -> str:
+    """Return numbers of axes as text, such as "1, 2 and 3 axes"."""
+    *before, last = map(str, axes)
+    if before:
+        return f"{', '.join(before)} and {last} axes"
+    return f"{last} {'axis' if last == '1' else 'axes'}"
+
+
+def _number_laws() -> dict[str, str]:
+    return {law.name: str(number) for number, law in enumerate(LAWS, start=1)}
+
+
+def _outcome(finding: Finding, axes: Sequence[int]) -> list[str]:
+    """Return the outcome, the measured value, its bound, and a remark.
+
+    The remark is the reason of an exemption, or the axes if they are not all.
+    """
+    value, bound, remark = "", "", ""
+    if finding.measurement:
+        value, bound = f"{finding.measurement.value:.1e}", finding.measurement.bound_text
+    if finding.outcome == "exempt":
+        remark = finding.detail
+    elif finding.axes and finding.axes != tuple(axes):
+        remark = f"on {describe_axes(finding.axes)}"
+    return [OUTCOMES[finding.outcome], value, bound, remark]
+
+
+def law_table(certificates: Sequence[Certificate]) -> str:
+    """Return a table with a row per encoding and a column per law, followed by a legend."""
+    numbers = _number_laws()
+    tried = {finding.law for one in certificates for finding in one.findings}
+    laws = [law for law in LAWS if law.name in tried]
+    rows = []
+    for one in certificates:
+        signs = {finding.law: SIGNS[finding.outcome] for finding in one.findings}
+        rows.append([one.name, *(signs.get(law.name, "") for law in laws)])
+    legend = "\n".join(f"{numbers[law.name]:>2}. `{law.name}`: {law.statement}" for law in laws)
+    key = f"{SIGNS['kept']} kept, {SIGNS['broken']} broken, {SIGNS['exempt']} does not apply"
+    table = format_markdown(["encoding", *(numbers[law.name] for law in laws)], rows, ("encoding",))
+    return f"{table}\n\n{key}\n\n{legend}"
+
+
+def measurement_table(certificates: Sequence[Certificate]) -> Iterator[str]:
+    """Yield a table of the main errors, with empty cells for laws without a measurement."""
+    tried = {finding.law for one in certificates for finding in one.findings}
+    columns = {column: law for column, law in MEASURED.items() if law in tried}
+    rows = []
+    for one in certificates:
+        found = {finding.law: finding.measurement for finding in one.findings}
+        values = (found.get(law) for law in columns.values())
+        rows.append([one.name, *(f"{value.value:.0e}" if value else "" for value in values)])
+    if columns:
+        yield format_markdown(["encoding", *columns], rows, ("encoding",))
+
+
+def rounding_table(certificates: Sequence[Certificate], position: int) -> Iterator[str]:
+    """Yield a table of the rounding errors of scores at a position, for each pair of dtypes."""
+    rows = []
+    for one in certificates:
+        if one.roundings:
+            errors = [_error(_find_rounding(one, dtypes, position)) for dtypes in DTYPES]
+            rows.append([one.name, *errors])
+    if rows:
+        yield format_markdown(["encoding", *map(_dtype_title, DTYPES)], rows, ("encoding",))
+
+
+def _find_rounding(one: Certificate, dtypes: tuple[str, str], position: int) -> Rounding | None:
+    for each in one.roundings:
+        if (each.head_dtype, each.weight_dtype, each.position) == (*dtypes, position):
+            return each
+    return None
+
+
+def _error(rounding: Rounding | None) -> str:
+    if rounding is None:
+        return ""
+    if rounding.broken:
+        return SIGNS["broken"]
+    return "*" if rounding.error is None else f"{rounding.error:.0e}"
+
+
+def _dtype_title(dtypes: tuple[str, str]) -> str:
+    heads, weights = dtypes
+    return f"{heads}, weights too" if heads == weights != "float32" else heads
+
+
+def _summarise(certificates: Sequence[Certificate]) -> str:
+    """Count the laws by outcome."""
+    counts = {
+        outcome: sum(len(one.with_outcome(outcome)) for one in certificates) for outcome in SIGNS
+    }
+    outcomes = (
+        f"laws kept {counts['kept']:,}, broken {counts['broken']}, not applying {counts['exempt']}"
+    )
+    versions = f"zoo {certificates[0].zoo}, torch {certificates[0].torch}"
+    partial = any(one.partial for one in certificates)
+    end = "; PARTIAL: stopped before its end" if partial else ""
+    return f"{pluralize(len(certificates), 'encoding')}: {outcomes}; {versions}{end}"
