@@ -6,20 +6,20 @@ import argparse
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
-from zoo.config import Recipe, recipe_files
-from zoo.config.command_line import parse_encodings, parse_options
-from zoo.config.tree import collect_issues
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, Stopped
-from zoo.options import Choice
+from zoo.registry import recipe_files
 from zoo.reporting.numbers import as_json
+
+if TYPE_CHECKING:
+    from zoo.options import Choice
 
 SUMMARY = "measure time and memory of encodings on this machine, side by side"
 EXAMPLE = "zoo bench rope alibi kerple+dape shape=lm_small measures=[train,decode] rounds=10"
 OPTIONS = (("", "zoo.benchmark.runner:BenchOptions"), ("", "zoo.cli.bench:Reference"))
 JSON = True
 NO_RECIPE = "its models have the sizes of shape=...; name encodings, and time a recipe by zoo fit"
-SECTIONS = {field.name for field in fields(Recipe)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +46,8 @@ def run(known: argparse.Namespace) -> None:
     from zoo.benchmark.report import format_result
     from zoo.benchmark.result import BenchResult
     from zoo.benchmark.runner import BenchOptions
+    from zoo.config.command_line import parse_encodings, parse_options
+    from zoo.config.tree import collect_issues
 
     def show(result: BenchResult) -> None:
         print(as_json(result.to_dict()) if known.json else format_result(result), flush=True)
@@ -83,6 +85,9 @@ def format_command(verb: str, words: Sequence[str], plugins: Sequence[str] | Non
 
 def _parse_encodings(names: Sequence[str]) -> list[tuple[Choice, ...]]:
     """Return the encodings of words. Raises RecipeError, also for the words of a recipe."""
+    from zoo.config.command_line import parse_encodings
+    from zoo.config.tree import collect_issues
+
     recipe_words = [word for word in names if is_of_recipe(word)]
     issues = [
         ConfigIssue(ARGUMENT, word, "zoo bench takes no recipe", NO_RECIPE) for word in recipe_words
@@ -96,5 +101,8 @@ def _parse_encodings(names: Sequence[str]) -> list[tuple[Choice, ...]]:
 
 def is_of_recipe(word: str) -> bool:
     """Return whether a word names a recipe, or overrides one: `model.name=timm`, `~model`."""
+    from zoo.config import Recipe
+
+    sections = {field.name for field in fields(Recipe)}
     key = word.lstrip("~").partition("=")[0].partition(".")[0]
-    return word in recipe_files() or (("=" in word or "~" in word) and key in SECTIONS)
+    return word in recipe_files() or (("=" in word or "~" in word) and key in sections)

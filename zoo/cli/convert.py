@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from zoo.config.command_line import parse_options, parse_overrides, split_words
 from zoo.reporting.numbers import as_json
 from zoo.utils import escape_text
 
@@ -35,6 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(known: argparse.Namespace) -> None:
     """Write the run and print where it is."""
     from zoo.api.tools import convert
+    from zoo.config.command_line import parse_options, parse_overrides, split_words
     from zoo.formats.convert import ConvertOptions
 
     own, overrides = split_words(known.overrides, [ConvertOptions])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from zoo.config.command_line import parse_options, parse_overrides, split_words
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.reporting.numbers import as_json
 from zoo.utils import escape_text
@@ -34,6 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(known: argparse.Namespace) -> None:
     """Write the folder and print its files."""
     from zoo.api.tools import export
+    from zoo.config.command_line import parse_options, parse_overrides, split_words
     from zoo.formats.export import ExportOptions
 
     folder, rest = _split_folder(known.overrides)

@@ -6,9 +6,7 @@ import argparse
 from dataclasses import dataclass
 
 from zoo import registry
-from zoo.config.command_line import parse_options, parse_overrides, split_words
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, nearest
-from zoo.options import Choice
 
 SUMMARY = "write the script that starts a recipe on a cluster, and continues it"
 EXAMPLE = "zoo launch slurm vit_comrope nodes=4 devices=8 time=2-00 partition=gpu"
@@ -39,7 +37,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Write or print the script."""
+    from zoo.config.command_line import parse_options, parse_overrides, split_words
     from zoo.launch.launch import LaunchOptions, launch
+    from zoo.options import Choice
 
     launchers = registry.names("launchers")
     if known.launcher not in launchers:

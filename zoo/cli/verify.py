@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zoo import registry
 from zoo.cli.bench import format_command
-from zoo.config.command_line import parse_encodings, parse_options
-from zoo.config.signature import EveryEncoding
-from zoo.config.tree import collect_issues
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
-from zoo.options import Choice
 from zoo.reporting.numbers import as_json
+
+if TYPE_CHECKING:
+    from zoo.laws.run import VerifyOptions
+    from zoo.options import Choice
 
 SUMMARY = "check encodings against the laws and report what was measured"
 EXAMPLE = "zoo verify liere block=4 axes=2"
@@ -35,6 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(known: argparse.Namespace) -> None:
     """Print the certificates; fail if a law is broken."""
     from zoo.api.tools import verify
+    from zoo.config.tree import collect_issues
     from zoo.laws.report import format_certificates
     from zoo.laws.run import VerifyOptions, select_laws
 
@@ -46,7 +47,7 @@ def run(known: argparse.Namespace) -> None:
     own: dict[str, Any] = {}
     options = VerifyOptions()
     with collect_issues(issues):
-        options, own = _parse_options(assignments, names, VerifyOptions)
+        options, own = _parse_options(assignments, names)
     with collect_issues(issues):
         select_laws(options.laws)
     with collect_issues(issues):
@@ -68,15 +69,19 @@ def run(known: argparse.Namespace) -> None:
 
 
 def _parse_options(
-    assignments: Sequence[str], names: Sequence[str], kind: Any
-) -> tuple[Any, dict[str, Any]]:
+    assignments: Sequence[str], names: Sequence[str]
+) -> tuple[VerifyOptions, dict[str, Any]]:
     """Separate the options of the command from those of an encoding that is the only one."""
+    from zoo.config.command_line import parse_options
+    from zoo.options.signature import EveryEncoding
+    from zoo.laws.run import VerifyOptions
+
     is_single = len(names) == 1 and names[0] in registry.names("encodings")
     classes = (registry.find("encodings", names[0]), EveryEncoding) if is_single else ()
-    options, *groups = parse_options(assignments, (kind, *classes))
+    options, *groups = parse_options(assignments, (VerifyOptions, *classes))
     given = {word.partition("=")[0] for word in assignments}
     own = {key: value for group in groups for key, value in group.items() if key in given}
-    return kind(**options), own
+    return VerifyOptions(**options), own
 
 
 def _parse_encodings(names: Sequence[str], own: dict[str, Any]) -> list[tuple[Choice, ...]]:
@@ -86,5 +91,8 @@ def _parse_encodings(names: Sequence[str], own: dict[str, Any]) -> list[tuple[Ch
         raise RecipeError(ConfigIssue(ARGUMENT, "", "no encoding", remedy))
     if list(names) == [ALL]:
         return []
+    from zoo.config.command_line import parse_encodings
+    from zoo.options import Choice
+
     chains = parse_encodings(names)
     return [(Choice(chains[0][0].name, own),)] if own else chains

@@ -106,13 +106,18 @@ class LaunchResult:
         job: The run that the script starts.
         script: The text of the script.
         path: The file to write it to.
-        submission: The command that starts it.
+        launcher: What starts processes on the cluster.
     """
 
     job: Job
     script: str
     path: Path
-    submission: str
+    launcher: Launcher
+
+    @property
+    def submission(self) -> str:
+        """The command that starts the script."""
+        return self.launcher.format_submission(shlex.quote(str(self.path)), self.job)
 
     def write(self) -> None:
         """Write the script and log how to start it; a script of this name is kept beside it."""
@@ -148,8 +153,7 @@ def launch(
     edits = list_edits(overrides)
     job = _build_job(_check_recipe(recipe, edits, options), recipe, edits, options)
     path = Path(f"{job.title}.{launcher.name}.sh")
-    submission = chosen.format_submission(shlex.quote(str(path)), job)
-    return LaunchResult(job=job, script=chosen.write_script(job), path=path, submission=submission)
+    return LaunchResult(job=job, script=chosen.write_script(job), path=path, launcher=chosen)
 
 
 def _check_recipe(name: str, edits: Sequence[Edit], options: LaunchOptions) -> Recipe:
