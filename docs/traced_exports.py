@@ -22,12 +22,12 @@ from zoo import registry
 from zoo.config.command_line import parse_overrides
 from zoo.encodings.common.chains import build_shortest_chain
 from zoo.errors import RecipeError, ZooError
+from zoo.formats.traced import measure_difference
 from zoo.run import atomic_io
 from zoo.run.build import build_task
 from zoo.run.checkpoint import build_metadata
 from zoo.run.load import load_recipe
 from zoo.tasks.base import Task
-from zoo.formats.traced import measure_difference
 
 PAGE = Path(__file__).parent / "export.md"
 BEGIN, END = "<!-- traced exports -->\n", "<!-- end of traced exports -->\n"

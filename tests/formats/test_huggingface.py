@@ -22,12 +22,12 @@ import zoo as package
 from zoo.api.tools import export
 from zoo.config.command_line import parse_overrides
 from zoo.data.corpus.tokenizer import Bytes, Characters, Words, train_bpe, vocabulary_from_dict
+from zoo.formats.convert import restore_vocabulary
+from zoo.formats.huggingface import write_tokenizer
 from zoo.run import atomic_io
 from zoo.run.checkpoint import read as read_checkpoint
 from zoo.run.load import load_experiment
 from zoo.utils import escape_text
-from zoo.formats.convert import restore_vocabulary
-from zoo.formats.huggingface import write_tokenizer
 
 transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")

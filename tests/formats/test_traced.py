@@ -15,9 +15,9 @@ import zoo as package
 from zoo.api.tools import export
 from zoo.config.command_line import parse_overrides
 from zoo.errors import RecipeError, ZooError
+from zoo.formats import traced
 from zoo.run.checkpoint import build_metadata
 from zoo.run.load import load_recipe
-from zoo.formats import traced
 
 LOAD = """
 import sys, torch

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from zoo.benchmark.result import BenchResult
     from zoo.benchmark.runner import BenchOptions
-    from zoo.laws.run import VerifyOptions, VerifyResult
     from zoo.formats.convert import ConvertResult
     from zoo.formats.export import ExportResult
+    from zoo.laws.run import VerifyOptions, VerifyResult
 
 
 def bench(

@@ -73,8 +73,8 @@ def _parse_options(
 ) -> tuple[VerifyOptions, dict[str, Any]]:
     """Separate the options of the command from those of an encoding that is the only one."""
     from zoo.config.command_line import parse_options
-    from zoo.options.signature import EveryEncoding
     from zoo.laws.run import VerifyOptions
+    from zoo.options.signature import EveryEncoding
 
     is_single = len(names) == 1 and names[0] in registry.names("encodings")
     classes = (registry.find("encodings", names[0]), EveryEncoding) if is_single else ()

@@ -8,11 +8,11 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from zoo.config.overrides import Change, list_edits
-from zoo.options.signature import fields
 from zoo.config.tree import collect_issues
-from zoo.options.validation import Validator
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.options import ChainSpec, Choice
+from zoo.options.signature import fields
+from zoo.options.validation import Validator
 
 T = TypeVar("T")
 
