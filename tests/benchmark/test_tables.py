@@ -133,15 +133,12 @@ def test_a_picture_of_nothing_is_drawn(tmp_path):
     assert (tmp_path / "bench.png").exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [("{}", "holds no benchmark"), ('{"zoo": "0.1.0", "made": "2026"}', "written by zoo 0.1.0")],
-)
-def test_what_holds_no_benchmark_is_neither_read_nor_replaced(tmp_path, content, problem):
+@pytest.mark.parametrize("content", ["{}", '{"zoo": "0.1.0", "made": "2026"}'])
+def test_what_holds_no_benchmark_is_neither_read_nor_replaced(tmp_path, content):
     (tmp_path / "bench.json").write_text(content)
-    with pytest.raises(DataError, match=rf"bench\.json: .*{problem}"):
+    with pytest.raises(DataError, match=r"bench\.json: holds no benchmark"):
         BenchResult.read(tmp_path / "bench.json")
-    with pytest.raises(RecipeError, match=problem):
+    with pytest.raises(RecipeError, match="holds no benchmark"):
         prepare_folder(str(tmp_path))
 
 

@@ -338,13 +338,10 @@ def test_all_mistakes_are_told_at_once(zoo):
     assert answer.startswith("zoo: 3 config errors")
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [("{}", "holds no certificate"), ('{"zoo": "0.1.0", "made": "2026"}', "written by zoo 0.1.0")],
-)
-def test_another_file_is_not_replaced(content, problem, zoo):
+@pytest.mark.parametrize("content", ["{}", '{"zoo": "0.1.0", "made": "2026"}'])
+def test_another_file_is_not_replaced(content, zoo):
     Path("rope.json").write_text(content)
     code, _, printed = zoo("verify", "rope", "laws=[shapes_are_kept]", "to=.")
     assert code == 2
     assert "rope.json" in printed
-    assert problem in printed
+    assert "holds no certificate" in printed
