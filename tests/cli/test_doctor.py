@@ -35,11 +35,7 @@ def run(folder, *words):
     )
 
 
-def test_a_torchvision_of_another_torch_stops_no_training_and_doctor_names_it(torchvision):
-    done = run(torchvision, "fit", "vit_comrope", "trainer.fast_dev_run=true")
-    assert done.returncode == 0, done.stderr
-    assert "torchvision" not in done.stderr
-
+def test_a_torchvision_of_another_torch_is_reported(torchvision):
     done = run(torchvision, "doctor", "--json")
     assert done.returncode == 1
     checks = {one["name"]: one for one in json.loads(done.stdout)["checks"]}

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import resource
+import sys
 import signal
 
 import pytest
@@ -165,10 +166,12 @@ def test_two_processes_do_not_write_one_folder(tmp_path):
 
 
 @pytest.mark.parametrize("target", NEEDED)
-def test_nothing_is_left_on_a_full_disk(run, zoo, tmp_path, target):
+def test_nothing_is_left_on_a_full_disk(run, zoo, tmp_path, monkeypatch, target):
     if target == "hf":
         pytest.importorskip("safetensors")
     pytest.importorskip(NEEDED[target])
+    # Python would store cut bytecode of modules that it compiles here, and fail to load it from then on
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4000, limits[1]))
     try:

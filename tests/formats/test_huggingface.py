@@ -75,23 +75,18 @@ def read_all(folder):
 
 
 def test_every_causal_encoding_computes_and_generates_the_same(tmp_path):
-    for name in CAUSAL:
-        overrides = language(tmp_path / "text.txt", entry(name, index=True), "model.depth=2")
+    """Beams take along all that a decoder remembers: keys, states and tokens."""
+    models = {name: [entry(name, index=True)] for name in CAUSAL}
+    models["states"] = ["model.attention=linear"]
+    models["tokens"] = ["model.window=5", "model.block.token_shift=true"]
+    for name, options in models.items():
+        overrides = language(tmp_path / "text.txt", "model.depth=2", *options)
         inputs = [{"input_ids": torch.randint(10, (2, 9))}]
         write_folder(tmp_path / name, "AutoModelForCausalLM", "lm_rope", overrides, inputs)
-    assert read_all(tmp_path) == [f"{len(CAUSAL)} folders"]
+    assert read_all(tmp_path) == [f"{len(models)} folders"]
 
 
-@pytest.mark.parametrize("options", [["attention=linear"], ["window=5", "block.token_shift=true"]])
-def test_all_that_a_decoder_remembers_goes_with_its_beam(tmp_path, options):
-    options = [f"model.{option}" for option in options]
-    overrides = language(tmp_path / "text.txt", "model.depth=2", *options)
-    inputs = [{"input_ids": torch.randint(10, (2, 9))}]
-    write_folder(tmp_path / "one", "AutoModelForCausalLM", "lm_rope", overrides, inputs)
-    assert read_all(tmp_path) == ["1 folders"]
-
-
-def test_every_encoder_predicts_the_same(tmp_path):
+def test_every_encoder_and_a_classifier_of_texts_predict_the_same(tmp_path):
     names = [name for name in CAUSAL if name not in CAUSAL_ONLY]
     tokens, mask = torch.randint(11, (2, 9)), torch.tensor([[1] * 9, [1] * 6 + [0] * 3])
     for name in names:
@@ -99,7 +94,13 @@ def test_every_encoder_predicts_the_same(tmp_path):
         inputs = [{"input_ids": tokens}, {"input_ids": tokens, "attention_mask": mask}]
         folder = tmp_path / name
         write_folder(folder, "AutoModelForMaskedLM", "mlm_tupe", overrides, inputs)
-    assert read_all(tmp_path) == [f"{len(names)} folders"]
+
+    overrides = ["model.dim=16", "model.depth=2", "model.heads=2", "trainer.accelerator=cpu"]
+    tokens = torch.randint(5, (2, 9))
+    inputs = [{"input_ids": tokens}, {"input_ids": tokens, "attention_mask": mask}]
+    auto = "AutoModelForSequenceClassification"
+    write_folder(tmp_path / "classifier", auto, "marker_offset_t5", overrides, inputs)
+    assert read_all(tmp_path) == [f"{len(names) + 1} folders"]
 
 
 def test_every_vision_transformer_predicts_the_same(tmp_path):
@@ -109,17 +110,6 @@ def test_every_vision_transformer_predicts_the_same(tmp_path):
         folder = tmp_path / name
         write_folder(folder, "AutoModelForImageClassification", "vit_comrope", overrides, inputs)
     assert read_all(tmp_path) == [f"{len(PICTURES)} folders"]
-
-
-def test_a_classifier_of_texts_predicts_the_same(tmp_path):
-    overrides = ["model.dim=16", "model.depth=2", "model.heads=2", "trainer.accelerator=cpu"]
-    tokens, mask = torch.randint(5, (2, 9)), torch.tensor([[1] * 9, [1] * 6 + [0] * 3])
-    inputs = [{"input_ids": tokens}, {"input_ids": tokens, "attention_mask": mask}]
-    folder = tmp_path / "one"
-    write_folder(
-        folder, "AutoModelForSequenceClassification", "marker_offset_t5", overrides, inputs
-    )
-    assert read_all(tmp_path) == ["1 folders"]
 
 
 def test_pixels_are_those_of_an_evaluation(tmp_path):
@@ -293,6 +283,7 @@ metric_list: [{metric: bits_per_byte}]
 QUESTIONS = [("abc a", ["b", "c de"]), ("ha", ["h", "g"]), ("de fgh", [" h", "fe"])]
 
 
+@pytest.mark.pretrained
 def test_the_evaluation_harness_measures_a_folder(decoder, tmp_path):
     """Log-likelihoods, answers and streams of a local task are those of zoo."""
     harness = pytest.importorskip("lm_eval")
@@ -332,7 +323,7 @@ def test_the_evaluation_harness_measures_a_folder(decoder, tmp_path):
         assert len(sample["resps"][0][0]) == 5
 
 
-@pytest.mark.parametrize("target", ["hf", "llama", "hf saved again"])
+@pytest.mark.parametrize("target", ["llama", "hf saved again"])
 def test_a_server_completes_texts(tmp_path, target):
     for name in ("openai", "fastapi", "uvicorn", "accelerate"):
         pytest.importorskip(name)
@@ -479,7 +470,7 @@ def test_models_of_videos_are_refused(tmp_path, zoo):
 
 
 def test_without_zoo_the_message_says_what_to_install():
-    code = Path(package.__file__).parent / "export" / "modeling_zoo.py"
+    code = Path(package.__file__).parent / "formats" / "modeling_zoo.py"
     program = f"import sys; sys.modules['zoo'] = None; exec(open({str(code)!r}).read())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert "pip install transformer-zoo" in done.stderr

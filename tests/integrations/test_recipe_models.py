@@ -52,7 +52,7 @@ def test_a_vision_transformer_of_timm_is_trained_tested_compared_and_diagnosed(
     (tmp_path / "sitecustomize.py").write_text(STARTUP)
     paths = [str(tmp_path), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-    model = "timm, arch: vit_tiny_patch16_224, patch_size: 8, encoding: comrope_ld"
+    model = "timm, arch: test_vit, patch_size: 8, encoding: comrope_ld"
     path = tmp_path / "mine.yaml"
     recipe = write_recipe(path, "vit_comrope", model, "resolutions: [16, 24]")
     words = ["data.batch_size=64", "data.test=0.05", "data.val=0.05"]
