@@ -4,8 +4,8 @@ import json
 import os
 import pickle
 import resource
-import sys
 import signal
+import sys
 
 import pytest
 import torch
