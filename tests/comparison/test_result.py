@@ -7,7 +7,13 @@ import comparisons
 import pytest
 
 from zoo.comparison.results import Comparison
-from zoo.comparison.statistics import compare_named, estimate_mean, excludes_zero, measure_noise
+from zoo.comparison.statistics import (
+    Pair,
+    compare_named,
+    estimate_mean,
+    excludes_zero,
+    measure_noise,
+)
 from zoo.errors import DataError
 
 
@@ -35,8 +41,8 @@ def test_what_is_no_comparison_is_told(text, tmp_path):
 
 def difference(one, other, bounds=(-math.inf, math.inf)):
     values = {"a": one, "b": other}
-    found = compare_named(values, [("a", "b")], measure_noise(values), bounds)
-    return found["a", "b"].estimate if found else None
+    found = compare_named(values, [Pair("a", "b")], measure_noise(values), bounds)
+    return found[Pair("a", "b")].estimate if found else None
 
 
 def test_intervals_are_students():
@@ -51,7 +57,7 @@ def test_intervals_end_where_values_do():
     found = estimate_mean([0.6, 0.9, 1.0], (0.0, 1.0))
     assert found.high == 1.0
     assert found.low == estimate_mean([0.6, 0.9, 1.0]).low
-    found = difference({0: 1.0, 1: 1.0}, {0: 0.0, 1: 0.3}, (0.0, 1.0))
+    found = difference({0: 1.0, 1: 1.0, 2: 1.0}, {0: 0.0, 1: 0.3, 2: 0.9}, (0.0, 1.0))
     assert found.high == 1.0
     assert comparisons.images().bounds == (0.0, 1.0)
     assert comparisons.texts().bounds == (0.0, math.inf)
@@ -62,5 +68,5 @@ def test_differences_are_of_the_same_seeds():
     found = difference(one, other)
     assert (found.count, found.mean) == (3, pytest.approx(0.31 / 3))
     assert excludes_zero(found)
-    assert not excludes_zero(difference({0: 1.0, 1: 2.0}, {0: 2.0, 1: 1.0}))
+    assert not excludes_zero(difference({0: 1.0, 1: 2.0, 2: 1.0}, {0: 2.0, 1: 1.0, 2: 1.5}))
     assert difference({0: 1.0}, {1: 1.0}) is None

@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -19,7 +19,7 @@ from typing import Any, Literal, Self
 from zoo import files
 from zoo.comparison.ranking import collect_values
 from zoo.comparison.results import TRAINED, Comparison, find_direction, has_shape
-from zoo.comparison.statistics import Estimate, compare_named, excludes_zero, measure_noise
+from zoo.comparison.statistics import Estimate, Pair, compare_named, excludes_zero, measure_noise
 from zoo.config import Recipe
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, OptionError, RecipeError, nearest
 from zoo.reporting.numbers import format_fixed
@@ -234,7 +234,7 @@ def hash_hypotheses(hypotheses: Iterable[RecordedHypothesis]) -> str:
 
 
 def judge_hypotheses(comparison: Comparison) -> list[Judgement]:
-    """Judge all hypotheses, corrected for their number (Holm), also of those withdrawn."""
+    """Judge all hypotheses, corrected for their number (Bonferroni), also of those withdrawn."""
     recorded = [RecordedHypothesis(**one) for one in comparison.hypotheses]
     return [_judge(comparison, one, recorded) for one in recorded]
 
@@ -251,18 +251,13 @@ def _judge(
         if not values.get(name):
             return Judgement.undecided(recorded, f"{name} has no value")
 
-    # claims under other metrics or conditions count as if they were rejected last: the strict side
-    pairs, shifted = [], dict(values)
-    for each in family:
-        other = parse_hypothesis(each.text)
-        if _find_place(comparison, other) == (metric, condition):
-            pairs.append(_shift(shifted, values, other))
+    pair = _name_pair(claim)
     noise = measure_noise({name: own for name, own in values.items() if own})
     width = comparison.bounds if metric == comparison.measure else (float("-inf"), float("inf"))
-    found = compare_named(shifted, pairs, noise, width, family=len(family))
-    difference = found.get(_shift(shifted, values, claim))
+    found = compare_named(values, [pair], noise, width, family=len(family))
+    difference = found.get(pair)
     if difference is None or difference.estimate.low is None:
-        return Judgement.undecided(recorded, "fewer than two seeds can be compared")
+        return Judgement.undecided(recorded, "fewer than three seeds can be compared")
     estimate = difference.estimate
     is_above = estimate.mean > 0
     verdict: HypothesisVerdict = "undecided"
@@ -285,19 +280,10 @@ def _find_place(comparison: Comparison, claim: Hypothesis) -> tuple[str, str]:
     return metric, TRAINED if is_trained else claim.condition
 
 
-def _shift(
-    shifted: dict[str, dict[int, float]],
-    values: Mapping[str, Mapping[int, float]],
-    claim: Hypothesis,
-) -> tuple[str, str]:
-    """Return the pair of a claim; with a margin its second is a copy with that added."""
-    if not claim.margin:
-        return claim.one, claim.other
+def _name_pair(claim: Hypothesis) -> Pair:
+    """Return the comparison of a claim, whose margin makes it harder to hold."""
     margin = claim.margin if claim.sign == ">" else -claim.margin
-    name = f"{claim.other} {margin:+}"
-    own = values.get(claim.other, {})
-    shifted[name] = {seed: value + margin for seed, value in own.items()}
-    return claim.one, name
+    return Pair(claim.one, claim.other, margin)
 
 
 def describe_judgements(comparison: Comparison) -> list[dict[str, Any]]:
@@ -364,7 +350,7 @@ def explain_hypotheses(comparison: Comparison) -> str:
     return (
         f"Without another condition a hypothesis is about {where}. Differences are to the second "
         "variant, less the margin if there is one; intervals and p-values are corrected for all "
-        f"{len(recorded)} hypotheses (Holm). Held: the interval lies on the claimed side of 0; not "
-        f"held: on the other; undecided: it holds 0.{loss} SHA-256 of the texts: "
+        f"{len(recorded)} hypotheses (Bonferroni). Held: the interval lies on the claimed side of "
+        f"0; not held: on the other; undecided: it holds 0.{loss} SHA-256 of the texts: "
         f"{hash_hypotheses(recorded)}."
     )

@@ -46,8 +46,8 @@ class Standing:
     """Of that difference, corrected for all pairs of variants."""
     verdict: Verdict
     """best: the first by its mean, or equal to it in every seed; possible: it may be best, as the
-    interval of its difference holds 0; worse: it is excluded; unsure: fewer than two seeds have
-    both, or those that both have say that it is better; missing: no seed has a value."""
+    interval of its difference holds 0; worse: it is excluded; unsure: fewer than three seeds
+    have both, or those that both have say that it is better; missing: no seed has a value."""
     missing_reasons: tuple[str, ...]
     """Why seeds have no value."""
 
@@ -224,7 +224,7 @@ def describe_analysis(comparison: Comparison) -> dict[str, Any]:
                 for name, one in variants.items()
                 if one["verdict"] in ("best", "possible", "unsure")
             ],
-            "noise": {**asdict(noise), "pooled": noise.is_pooled},
+            "noise": asdict(noise),
             "smallest_difference": analysis.smallest_difference,
         }
     return found

@@ -1,14 +1,16 @@
 """Intervals over seeds, and comparisons of variants that are corrected for their number.
 
 Cells of one seed share initial weights and the order of samples, so a comparison is a block design:
-value = variant + seed + noise, one value for each variant and seed. `compare_all` fits that layout.
+value = variant + seed + noise, one value for each variant and seed.
 
-Noise is pooled over all variants after the effects of seeds are removed, which gives
-(V - 1)(S - 1) degrees of freedom in place of the S - 1 of one pair: three seeds of 20 variants have
-38, not 2. Pooling assumes that variants have one variance. The degrees of freedom are therefore
-reduced by Satterthwaite's rule as far as the variances differ, and where they obviously differ
-(Cochran's test at 1 %, or a variant that is alike in all seeds, as at a ceiling) nothing
-is pooled: each pair is judged by its own paired differences, with Holm's correction over all pairs.
+Every variant has its own variance, estimated from all variants of the layout (Grubbs 1948): the
+effects of seeds are removed, and what the removal mixes between variants is solved for. A pair is
+judged by the sum of its two variances, with Satterthwaite's degrees of freedom, as Games and Howell
+(1976) do it without blocks; if its paired differences vary more than that, by their variance.
+Nothing is pooled. A common variance would have (V - 1)(S - 1) degrees of freedom, but five variants
+with one that varies five times as much as the others then raise 8 % false alarms, and twenty 13 %,
+where 5 % are promised. The price is an interval that is 1.7 times as wide with three seeds,
+1.3 times with five and 1.1 times with eight (tests/benchmarks/error_rates.py).
 
 Differences are to the variant with the best mean. It is chosen by the data, so Dunnett's intervals,
 which are for a control that was named beforehand, would be too narrow, and so are Hsu's one-sided
@@ -16,7 +18,10 @@ constants where they are read as "worse": of 20 equal variants they exclude some
 The intervals are those of all pairs (Tukey 1953, Kramer 1956), which imply multiple comparisons
 with the best (Hsu 1996, section 4.2): with probability 95 % no variant is called worse that is not,
 and the best one is among those that may be best. Comparisons that were named before the run
-(`compare_named`) need no correction for that choice, only for their number: Holm's.
+(`compare_named`) need no correction for that choice, only for their number: Bonferroni's, whose
+intervals are simultaneous. (Holm's p-values are smaller, but intervals at their levels are not.)
+
+Fewer than three values have no interval: two that happen to agree would have one of width zero.
 """
 
 from __future__ import annotations
@@ -25,8 +30,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
-from math import floor, inf, isfinite, sqrt
-from statistics import fmean, median, stdev
+from math import comb, floor, inf, isfinite, sqrt
+from statistics import fmean, median
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +42,11 @@ from scipy.optimize import brentq
 LEVEL = 0.95
 POWER = 0.8
 ANY_VALUE = (-inf, inf)
-# significance of Cochran's test: a wrong alarm costs power
+# fewer values have no interval
+FEWEST = 3
+# fewer variants tell nothing of each other's variance
+FEWEST_VARIANTS = 4
+# significance of Cochran's test, which only names a variant
 UNEQUAL = 0.01
 # shares of the largest value that are rounding
 ROUNDING = 1e-12
@@ -49,7 +59,7 @@ Values = Mapping[str, Mapping[int, float]]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean of `count` values with a 95 % interval; one value has no interval."""
+    """A mean of `count` values with a 95 % interval; fewer than three values have none."""
 
     mean: float
     low: float | None
@@ -59,23 +69,30 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """What is known of the noise of a comparison under one condition."""
+    """The noise of a comparison under one condition."""
 
     variants: int
-    """How many variants have two values or more."""
+    """Number of variants with at least two values."""
     seeds: int
-    """Seeds of the variant that has most."""
+    """Number of seeds of the variant that has most."""
     deviation: float
-    """Standard deviation of a value without the effect of its seed."""
+    """Standard deviation of a value without the effect of its seed, over all variants."""
     freedom: int
     """Degrees of freedom of the deviation; 0 if nothing can be estimated."""
+    variances: Mapping[str, float]
+    """{variant: variance of its values without the effects of seeds}; empty if fewer than four
+    variants leave nothing to solve for."""
     warning: str = ""
-    """Why variances are not pooled; empty if they are."""
+    """Which variant has obviously another variance than the others; empty if none has."""
 
-    @property
-    def is_pooled(self) -> bool:
-        """Whether all variants are taken to have one variance."""
-        return not self.warning
+
+class Pair(NamedTuple):
+    """A comparison that was named before the run: one - other - margin."""
+
+    one: str
+    other: str
+    margin: float = 0.0
+    """In units of the metric."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +105,18 @@ class Difference:
     """Corrected for all comparisons of its family; None if there is no interval."""
 
 
+@dataclass(frozen=True)
+class PairedMean:
+    """A mean paired difference and its precision."""
+
+    mean: float
+    count: int
+    error: float
+    """Standard error of the mean."""
+    freedom: float
+    """Degrees of freedom of the error."""
+
+
 def estimate_mean(values: Sequence[float], bounds: tuple[float, float] = ANY_VALUE) -> Estimate:
     """Estimate the mean of at least one value, of unknown variance (Student, 1908).
 
@@ -97,9 +126,9 @@ def estimate_mean(values: Sequence[float], bounds: tuple[float, float] = ANY_VAL
             as one that exceeds it.
     """
     mean, count = fmean(values), len(values)
-    if count < 2:
+    if count < FEWEST:
         return Estimate(mean, None, None, count)
-    half = float(stats.t.ppf((1 + LEVEL) / 2, count - 1)) * stdev(values) / sqrt(count)
+    half = float(special.stdtrit(count - 1, (1 + LEVEL) / 2)) * sqrt(_vary(values) / count)
     return Estimate(mean, max(mean - half, bounds[0]), min(mean + half, bounds[1]), count)
 
 
@@ -112,97 +141,120 @@ def measure_noise(values: Values) -> Noise:
     own = {name: found for name, found in values.items() if len(found) > 1}
     seeds = max((len(found) for found in own.values()), default=0)
     if len(own) < 2:
-        return Noise(variants=len(own), seeds=seeds, deviation=0.0, freedom=0)
+        return Noise(variants=len(own), seeds=seeds, deviation=0.0, freedom=0, variances={})
 
-    squares, freedom = _fit_layout(own)
-    total, ratio = float(squares.sum()), 1.0
-    if total > 0:
-        ratio = total**2 / (len(own) * float((squares**2).sum()))
+    squares, shares, freedom = _fit_layout(own)
+    variances = {}
+    if len(own) >= FEWEST_VARIANTS and freedom > 0:
+        variances = dict(zip(own, _solve_variances(squares, shares).tolist(), strict=True))
     return Noise(
         variants=len(own),
         seeds=seeds,
-        deviation=sqrt(total / freedom) if freedom > 0 else 0.0,
-        # whole numbers, so that quantiles are found once
-        freedom=max(1, floor(freedom * ratio + ROUNDING)) if freedom > 0 else 0,
+        deviation=sqrt(float(squares.sum()) / freedom) if freedom > 0 else 0.0,
+        freedom=max(0, freedom),
+        variances=variances,
         warning=_find_unequal(own, squares),
     )
 
 
 def compare_all(
-    values: Values, first: str, noise: Noise, bounds: tuple[float, float] = ANY_VALUE
+    values: Values,
+    first: str,
+    noise: Noise,
+    bounds: tuple[float, float] = ANY_VALUE,
+    level: float = LEVEL,
 ) -> dict[str, Difference]:
     """Compare all variants with one that the data chose, as the best mean.
 
-    The family is that of all pairs: see the text of this module.
+    The family is that of all pairs: see the docstring of this module.
 
     Args:
         values: Finite values of each variant.
         first: The variant that others are compared with.
         noise: What `measure_noise` found for the same values.
         bounds: The range of the values.
+        level: Probability that all intervals hold their true differences.
 
     Returns:
         {variant: its difference to the first}, of variants that share a seed with it.
     """
-    found = {name: _pair(own, values[first]) for name, own in values.items() if name != first}
-    paired = {name: pairs for name, pairs in found.items() if pairs}
-    if noise.is_pooled:
-        return {name: _judge_pooled(pairs, noise, bounds) for name, pairs in paired.items()}
-
-    every = {one: _pair(values[one[0]], values[one[1]]) for one in combinations(values, 2)}
-    judged = _judge_by_holm({one: pairs for one, pairs in every.items() if pairs}, None, bounds)
-    chosen = {}
-    for name in paired:
-        forward = judged.get((name, first))
-        chosen[name] = forward or _reverse(judged[first, name])
-    return chosen
+    found = {}
+    for name, own in values.items():
+        if name == first or not own.keys() & values[first].keys():
+            continue
+        pair = compare_pair(values, Pair(name, first), noise)
+        if isinstance(pair, Estimate):
+            found[name] = Difference(estimate=pair, p_value=None)
+            continue
+        found[name] = _judge_pair(pair, noise.variants, bounds, level)
+    return found
 
 
 def compare_named(
     values: Values,
-    pairs: Sequence[tuple[str, str]],
+    pairs: Sequence[Pair],
     noise: Noise,
     bounds: tuple[float, float] = ANY_VALUE,
     *,
     family: int | None = None,
-) -> dict[tuple[str, str], Difference]:
-    """Compare pairs of variants that were named before the run, with Holm's correction.
+    level: float = LEVEL,
+) -> dict[Pair, Difference]:
+    """Compare pairs of variants that were named before the run, with Bonferroni's correction.
 
     Args:
         values: Finite values of each variant.
-        pairs: (one, other): the difference is one - other.
+        pairs: What is compared: one - other - margin.
         noise: What `measure_noise` found for the same values.
         bounds: The range of the values.
         family: How many comparisons are corrected for; as many as there are pairs by default.
+        level: Probability that all intervals hold their true differences.
 
     Returns:
         {pair: difference}, of pairs that share a seed.
     """
-    found = {pair: _pair(values.get(pair[0], {}), values.get(pair[1], {})) for pair in pairs}
-    kept = {pair: own for pair, own in found.items() if own}
-    return _judge_by_holm(kept, noise if noise.is_pooled else None, bounds, family)
+    size = max(family or 0, len(pairs))
+    found = {}
+    for pair in pairs:
+        if not values.get(pair.one, {}).keys() & values.get(pair.other, {}).keys():
+            continue
+        mean = compare_pair(values, pair, noise)
+        if isinstance(mean, Estimate):
+            found[pair] = Difference(estimate=mean, p_value=None)
+            continue
+        found[pair] = _judge_by_bonferroni(mean, size, bounds, level)
+    return found
+
+
+def compare_pair(values: Values, pair: Pair, noise: Noise) -> PairedMean | Estimate:
+    """Return the mean difference of a pair that shares a seed, and its precision.
+
+    An Estimate without an interval if it shares fewer than three seeds.
+    """
+    one, other = values[pair.one], values[pair.other]
+    seeds = sorted(one.keys() & other.keys())
+    differences = [one[seed] - other[seed] for seed in seeds]
+    mean, count = fmean(differences) - pair.margin, len(differences)
+    if count < FEWEST:
+        return Estimate(mean, None, None, count)
+
+    squared, freedom = _vary(differences), float(count - 1)
+    if pair.one in noise.variances and pair.other in noise.variances:
+        parts = (noise.variances[pair.one], noise.variances[pair.other])
+        total = sum(parts)
+        if total > 0:
+            # Satterthwaite 1946, in halves, so that quantiles are found once
+            owned = (len(one) - 1, len(other) - 1)
+            rate = sum(part**2 / degrees for part, degrees in zip(parts, owned, strict=True))
+            freedom = floor(2 * total**2 / rate + ROUNDING) / 2
+        squared = max(squared, total)
+    return PairedMean(mean, count, sqrt(squared / count), freedom)
 
 
 def excludes_zero(found: Estimate | None) -> bool:
-    """Tell whether an interval leaves 0 out."""
+    """Return whether an interval leaves 0 out."""
     if found is None or found.low is None or found.high is None:
         return False
     return found.low > 0 or found.high < 0
-
-
-def adjust_by_holm(p_values: Sequence[float], family: int | None = None) -> list[float]:
-    """Correct p-values for their number (Holm 1979).
-
-    Args:
-        p_values: One for each comparison.
-        family: How many comparisons there are, if there are more.
-    """
-    count = max(family or 0, len(p_values))
-    adjusted, highest = [0.0] * len(p_values), 0.0
-    for rank, number in enumerate(np.argsort(p_values, kind="stable")):
-        highest = max(highest, min(1.0, (count - rank) * p_values[number]))
-        adjusted[number] = highest
-    return adjusted
 
 
 def find_smallest_difference(values: Values, noise: Noise) -> float | None:
@@ -210,20 +262,17 @@ def find_smallest_difference(values: Values, noise: Noise) -> float | None:
 
     None if nothing is known of the noise.
     """
-    if noise.variants < 2 or noise.seeds < 2:
+    every = [
+        compare_pair(values, Pair(one, other), noise)
+        for one, other in combinations(values, 2)
+        if values[one].keys() & values[other].keys()
+    ]
+    found = [one for one in every if isinstance(one, PairedMean)]
+    if not found:
         return None
-    if noise.is_pooled:
-        if not noise.freedom:
-            return None
-        critical = find_range(noise.variants, noise.freedom) / sqrt(2)
-        error, freedom = noise.deviation * sqrt(2 / noise.seeds), noise.freedom
-    else:
-        paired = [_pair(one, other) for one, other in combinations(values.values(), 2)]
-        deviations = [stdev(pairs) for pairs in paired if len(pairs) > 1]
-        freedom = noise.seeds - 1
-        alpha = (1 - LEVEL) / max(1, len(deviations))
-        critical = float(stats.t.isf(alpha / 2, freedom))
-        error = median(deviations) / sqrt(noise.seeds)
+    error, freedom = median(one.error for one in found), median(one.freedom for one in found)
+    judged = _judge_pair(PairedMean(0.0, FEWEST, 1.0, freedom), noise.variants, ANY_VALUE, LEVEL)
+    critical = judged.estimate.high or 0.0
     shift = float(special.nctdtrinc(freedom, 1 - POWER, critical))
     if not isfinite(shift):
         # where the series does not converge
@@ -232,14 +281,16 @@ def find_smallest_difference(values: Values, noise: Noise) -> float | None:
 
 
 @lru_cache(maxsize=512)
-def find_range(count: int, freedom: int) -> float:
-    """Return the 95 % quantile of the studentized range of `count` means."""
-    return float(
-        brentq(lambda q: _exceed_range(q, count, freedom) - (1 - LEVEL), 0.1, 1e4, xtol=1e-6)
-    )
+def find_range(count: int, freedom: float, level: float = LEVEL) -> float:
+    """Return the quantile of the studentized range of `count` means at a level."""
+
+    def exceed(value: float) -> float:
+        return _exceed_range(value, count, freedom) - (1 - level)
+
+    return float(brentq(exceed, 0.1, 1e4, xtol=1e-6))
 
 
-def _exceed_range(value: float, count: int, freedom: int) -> float:
+def _exceed_range(value: float, count: int, freedom: float) -> float:
     """Return the probability that a studentized range exceeds a value.
 
     By quadrature, as scipy's takes half a second for one quantile; a test compares them.
@@ -253,114 +304,158 @@ def _exceed_range(value: float, count: int, freedom: int) -> float:
 
 
 @lru_cache(maxsize=128)
-def _find_nodes(freedom: int) -> tuple[NDArray[np.float64], ...]:
+def _find_nodes(freedom: float) -> tuple[NDArray[np.float64], ...]:
     """Return nodes and weights on [-1, 1], and quantiles of the estimated deviation at them."""
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     return nodes, weights, np.sqrt(stats.chi2.ppf((nodes + 1) / 2, freedom) / freedom)
 
 
-def _fit_layout(values: Values) -> tuple[NDArray[np.float64], int]:
-    """Return the sum of squared residuals of each variant, and the degrees of freedom of all."""
+def _fit_layout(values: Values) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
+    """Remove the effects of variants and seeds.
+
+    Returns:
+        The sum of squared residuals [V] of each variant, the shares [V, V] of each variant's
+        variance in the expectation of these sums, and the degrees of freedom of all residuals.
+    """
     seeds = sorted({seed for own in values.values() for seed in own})
+    count = len(values)
+    if all(len(own) == len(seeds) for own in values.values()):
+        table = np.array([[own[seed] for seed in seeds] for own in values.values()])
+        return measure_table(table)
+
     rows, targets, owners = [], [], []
     for number, own in enumerate(values.values()):
         for seed, value in own.items():
-            row = np.zeros(len(values) + len(seeds))
-            row[number] = row[len(values) + seeds.index(seed)] = 1
+            row = np.zeros(count + len(seeds))
+            row[number] = row[count + seeds.index(seed)] = 1
             rows.append(row)
             targets.append(value)
             owners.append(number)
     design, reached = np.array(rows), np.array(targets)
-    solution, _, rank, _ = np.linalg.lstsq(design, reached, rcond=None)
-    residuals = reached - design @ solution
+    # what leaves residuals: residuals = remover @ values
+    remover = np.eye(len(rows)) - design @ np.linalg.pinv(design)
+    residuals = remover @ reached
     residuals[np.abs(residuals) < ROUNDING * np.abs(reached).max()] = 0
-    squares = np.zeros(len(values))
+    squares = np.zeros(count)
     np.add.at(squares, owners, residuals**2)
-    return squares, len(rows) - int(rank)
+    member = np.eye(count)[owners]
+    return squares, member.T @ remover**2 @ member, round(float(np.trace(remover)))
+
+
+def measure_table(
+    table: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
+    """Remove the effects of variants and seeds from a layout that lacks no value.
+
+    Args:
+        table: Values [V, S] by variant and seed.
+
+    Returns:
+        The sum of squared residuals [V] of each variant, the shares [V, V] of each variant's
+        variance in the expectation of these sums, and the degrees of freedom of all residuals.
+    """
+    count, seeds = table.shape
+    residuals = table - table.mean(1, keepdims=True) - table.mean(0) + table.mean()
+    residuals[np.abs(residuals) < ROUNDING * np.abs(table).max()] = 0
+    shares = (seeds - 1) * ((1 - 2 / count) * np.eye(count) + 1 / count**2)
+    return (residuals**2).sum(1), shares, (count - 1) * (seeds - 1)
+
+
+def measure_pairs(
+    table: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    """Measure the precision of all pairs of a layout that lacks no value, as `compare_pair` does.
+
+    Args:
+        table: Values [V, S] by variant and seed, of three seeds at least.
+
+    Returns:
+        The squared standard error [V, V] of each mean difference, its degrees of freedom [V, V],
+        and the squared standard error of a mean without the effect of seeds, over all variants.
+    """
+    count, seeds = table.shape
+    squares, shares, freedom = measure_table(table)
+    common = float(squares.sum()) / freedom / seeds
+    paired = table[:, None] - table
+    paired -= paired.mean(-1, keepdims=True)
+    squared = np.asarray(np.square(paired).sum(-1) / (seeds - 1), dtype=np.float64)
+    degrees = np.full((count, count), float(seeds - 1))
+    if count >= FEWEST_VARIANTS:
+        own = _solve_variances(squares, shares)
+        total, rate = own[:, None] + own, own[:, None] ** 2 + own**2
+        np.divide(degrees * total**2, rate, out=degrees, where=rate > 0)
+        np.maximum(squared, total, out=squared)
+    squared /= seeds
+    return squared, degrees, common
+
+
+def _solve_variances(
+    squares: NDArray[np.float64], shares: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the variances [V] whose expected sums of squares are those found (Grubbs 1948)."""
+    solution = np.asarray(np.linalg.lstsq(shares, squares, rcond=None)[0], dtype=np.float64)
+    return np.maximum(solution, 0.0)
 
 
 def _find_unequal(values: Values, squares: NDArray[np.float64]) -> str:
-    """Say which variant obviously has another variance than the others, if one has."""
-    constant = [name for name, own in values.items() if len(set(own.values())) == 1]
+    """Describe which variant obviously has another variance than the others, if one has."""
+    constant = [f"`{name}`" for name, own in values.items() if len(set(own.values())) == 1]
     if constant and len(constant) < len(values):
-        verb = "is" if len(constant) == 1 else "are"
+        verb = "has" if len(constant) == 1 else "each have"
         shown = ", ".join(constant[:3]) + (" and others" if len(constant) > 3 else "")
-        return f"{shown} {verb} alike in all seeds, others are not"
+        return f"{shown} {verb} the same value for all seeds"
     count = len(values)
     freedom = max(len(own) for own in values.values()) - 1
     if count < 3 or not squares.any():
         return ""
-    ratio = float(stats.f.isf(UNEQUAL / count, freedom, (count - 1) * freedom))
-    share = float(squares.max() / squares.sum())
-    if share <= 1 / (1 + (count - 1) / ratio):
+    if float(squares.max() / squares.sum()) <= _find_largest_share(count, freedom):
         return ""
     name = [*values][int(squares.argmax())]
-    return f"{name} varies more from seed to seed than the others"
+    return f"`{name}` varies more from seed to seed than the others"
 
 
-def _pair(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
-    return [one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())]
+@lru_cache(maxsize=128)
+def _find_largest_share(count: int, freedom: int) -> float:
+    """Return the share of all squares above which one variant obviously varies more (Cochran)."""
+    ratio = float(stats.f.isf(UNEQUAL / count, freedom, (count - 1) * freedom))
+    return 1 / (1 + (count - 1) / ratio)
 
 
-def _bound(mean: float, half: float, count: int, bounds: tuple[float, float]) -> Estimate:
-    width = bounds[1] - bounds[0]
-    return Estimate(mean, max(mean - half, -width), min(mean + half, width), count)
+def _vary(values: Sequence[float]) -> float:
+    """Return the variance of at least two values."""
+    # statistics.variance takes fifty times as long
+    mean = fmean(values)
+    return sum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
-def _judge_pooled(pairs: Sequence[float], noise: Noise, bounds: tuple[float, float]) -> Difference:
-    mean, count = fmean(pairs), len(pairs)
-    if count < 2 or not noise.freedom:
-        return Difference(estimate=Estimate(mean, None, None, count), p_value=None)
-    error = noise.deviation / sqrt(count)
-    half = find_range(noise.variants, noise.freedom) * error
-    p_value = float(mean == 0)
-    if error > 0:
-        p_value = _exceed_range(abs(mean) / error, noise.variants, noise.freedom)
-    return Difference(estimate=_bound(mean, half, count, bounds), p_value=p_value)
+def _judge_pair(
+    pair: PairedMean, variants: int, bounds: tuple[float, float], level: float
+) -> Difference:
+    """Judge a pair as one of all pairs of variants."""
+    if variants < FEWEST_VARIANTS:
+        # paired differences of three variants depend on each other otherwise than means do
+        return _judge_by_bonferroni(pair, comb(variants, 2), bounds, level)
+    critical = find_range(variants, pair.freedom, level) / sqrt(2)
+    p_value = float(pair.mean == 0)
+    if pair.error > ROUNDING * abs(pair.mean):
+        p_value = _exceed_range(sqrt(2) * abs(pair.mean) / pair.error, variants, pair.freedom)
+    return Difference(estimate=_bound(pair, critical, bounds), p_value=p_value)
 
 
-def _judge_by_holm(
-    paired: Mapping[tuple[str, str], Sequence[float]],
-    noise: Noise | None,
-    bounds: tuple[float, float],
-    family: int | None = None,
-) -> dict[tuple[str, str], Difference]:
-    """Judge pairs by Student's t, with the pooled noise if there is one, else with their own.
-
-    The interval of a pair has the level at which Holm's procedure tests it, so that it leaves 0 out
-    if and only if the corrected p-value is below 5 %.
-    """
-    found = {}
-    tested = {}
-    for name, pairs in paired.items():
-        mean, count = fmean(pairs), len(pairs)
-        if count < 2 or (noise is not None and not noise.freedom):
-            found[name] = Difference(estimate=Estimate(mean, None, None, count), p_value=None)
-            continue
-        spread = stdev(pairs) if noise is None else noise.deviation * sqrt(2)
-        freedom = count - 1 if noise is None else noise.freedom
-        error = spread / sqrt(count)
-        if error <= ROUNDING * abs(mean):
-            p_value = float(mean == 0)
-        else:
-            p_value = 2 * float(stats.t.sf(abs(mean) / error, freedom))
-        tested[name] = (mean, count, error, freedom, p_value)
-
-    p_values = [one[-1] for one in tested.values()]
-    adjusted = adjust_by_holm(p_values, family)
-    size = max(family or 0, len(tested))
-    rejected = sum(one < 1 - LEVEL for one in adjusted)
-    ranks = np.argsort(np.argsort(p_values, kind="stable"), kind="stable")
-    for (name, (mean, count, error, freedom, _)), p_value, rank in zip(
-        tested.items(), adjusted, ranks, strict=True
-    ):
-        alpha = (1 - LEVEL) / max(1, size - min(int(rank), rejected))
-        half = float(stats.t.isf(alpha / 2, freedom)) * error
-        found[name] = Difference(estimate=_bound(mean, half, count, bounds), p_value=p_value)
-    return found
+def _judge_by_bonferroni(
+    pair: PairedMean, family: int, bounds: tuple[float, float], level: float
+) -> Difference:
+    """Judge a pair as one of a family of comparisons."""
+    critical = -float(special.stdtrit(pair.freedom, (1 - level) / family / 2))
+    p_value = float(pair.mean == 0)
+    if pair.error > ROUNDING * abs(pair.mean):
+        p_value = 2 * float(special.stdtr(pair.freedom, -abs(pair.mean) / pair.error))
+    return Difference(estimate=_bound(pair, critical, bounds), p_value=min(1.0, family * p_value))
 
 
-def _reverse(found: Difference) -> Difference:
-    one = found.estimate
-    low, high = (None if end is None else -end for end in (one.high, one.low))
-    return Difference(estimate=Estimate(-one.mean, low, high, one.count), p_value=found.p_value)
+def _bound(pair: PairedMean, critical: float, bounds: tuple[float, float]) -> Estimate:
+    """Return the interval of a difference, which ends where values do."""
+    width, half = bounds[1] - bounds[0], critical * pair.error
+    return Estimate(
+        pair.mean, max(pair.mean - half, -width), min(pair.mean + half, width), pair.count
+    )

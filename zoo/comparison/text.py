@@ -263,8 +263,8 @@ def describe_power(comparison: Comparison, condition: str) -> str:
         text = f"{seeds} a difference below {shown} cannot be seen (power 80 %)"
     if noise.warning:
         text += (
-            f"; variances differ: {noise.warning}, so that each pair is judged by its own seeds, "
-            "which shows only large differences"
+            f"; {noise.warning}, so pairs are compared with their own variance; "
+            "only large differences are detectable"
         )
     return text
 
@@ -280,7 +280,7 @@ def _describe_unsure(present: Sequence[Standing]) -> str:
             (ahead if has_interval else few).append(one.variant.name)
     parts = []
     if few:
-        text = f"of {join_names(few)} fewer than two seeds can be compared, which cannot tell"
+        text = f"of {join_names(few)} fewer than three seeds can be compared, which cannot tell"
         parts.append(text)
     if ahead:
         verb = "is" if len(ahead) == 1 else "are"

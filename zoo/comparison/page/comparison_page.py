@@ -187,9 +187,8 @@ def _list_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     yield (
         "intervals",
         f"of means Student's, {LEVEL:.0%}, over seeds; of differences simultaneous for all pairs "
-        "of variants (Tukey, Kramer) over the seeds that both have, with the noise of all variants "
-        "pooled after the effects of seeds; where variances obviously differ, of each pair by "
-        "itself with Holm's correction",
+        "of variants (Tukey, Kramer) over the seeds that both have, each pair with its own "
+        "variance (Games, Howell)",
     )
 
 
