@@ -121,7 +121,7 @@ def test_overrides_work_or_are_refused(changes):
 
 @st.composite
 def calls(draw):
-    """An encoding and the arguments of zoo.attend; now and then one of them is wrong."""
+    """An encoding and the arguments of zoo.functional.attend; now and then one of them is wrong."""
     name = draw(st.sampled_from(zoo.encoding_names()))
     heads, axes = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 1, 2]))
     head_dim, kv_heads = draw(st.sampled_from([4, 8, 16])), draw(st.sampled_from([None, 1]))
@@ -162,13 +162,15 @@ def test_calls_equal_the_reference_or_are_refused(call, backend):
     try:
         encoding = zoo.encoding(name, dims)
         with torch.no_grad():
-            out = zoo.attend(encoding, **arguments, backend=backend)
+            out = zoo.functional.attend(encoding, **arguments, backend=backend)
     except OptionError:
         return
     with torch.no_grad():
-        expected = zoo.attend(encoding, **arguments, backend="reference")
+        expected = zoo.functional.attend(encoding, **arguments, backend="reference")
     assert out.shape == expected.shape
     torch.testing.assert_close(out, expected, atol=1e-4, rtol=1e-3, equal_nan=True)
     if backend == "auto" and out.numel():
-        weights = zoo.weights(encoding, **{key: arguments[key] for key in arguments if key != "v"})
+        weights = zoo.functional.weights(
+            encoding, **{key: arguments[key] for key in arguments if key != "v"}
+        )
         assert weights.isfinite().all()

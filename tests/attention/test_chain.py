@@ -393,15 +393,15 @@ def test_a_bias_after_rescoring_is_refused():
         OptionError,
         match="lean adds a bias to scores that an encoding before it transforms; list it first",
     ):
-        zoo.scores(chain, q, q, torch.arange(4.0)[:, None])
+        zoo.functional.scores(chain, q, q, torch.arange(4.0)[:, None])
 
 
 def test_a_bias_that_was_taken_up_stays_where_rescoring_may_not_act():
     dims, q, pos = Dims(8, 2), torch.randn(1, 2, 4, 4), torch.arange(4.0)[:, None]
     placed = torch.tensor([False, True, True, True])
     both = placed[:, None] & placed
-    lean = zoo.scores(Lean(dims), q, q, pos)
-    found = zoo.scores(
+    lean = zoo.functional.scores(Lean(dims), q, q, pos)
+    found = zoo.functional.scores(
         Chain(dims, {"lean": Lean(dims), "tripled": Tripled(dims)}), q, q, pos, has_position=placed
     )
     torch.testing.assert_close(found[..., both], 3 * lean[..., both])

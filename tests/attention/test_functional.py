@@ -149,15 +149,15 @@ def test_a_list_of_lengths_is_a_tuple_of_them():
 def test_weights_are_the_softmax_of_scores_and_attend_mixes_by_them(name):
     encoding, (q, k, v) = zoo.encoding(name, DIMS).double(), heads()
     for causal in (False, True):
-        scores = zoo.scores(encoding, q, k, POS, causal=causal)
-        weights = zoo.weights(encoding, q, k, POS, causal=causal)
+        scores = zoo.functional.scores(encoding, q, k, POS, causal=causal)
+        weights = zoo.functional.weights(encoding, q, k, POS, causal=causal)
         near(weights, scores.softmax(-1))
-        near(zoo.attend(encoding, q, k, v, POS, causal=causal), weights @ v)
+        near(zoo.functional.attend(encoding, q, k, v, POS, causal=causal), weights @ v)
 
 
 def test_a_causal_mask_hides_later_pairs():
     q, k, _ = heads(4)
-    scores = zoo.scores(zoo.encoding("none", DIMS), q, k, POS, causal=True)
+    scores = zoo.functional.scores(zoo.encoding("none", DIMS), q, k, POS, causal=True)
     hidden = torch.arange(12) > torch.arange(8, 12)[:, None]
     assert torch.equal(scores.isinf(), hidden.expand(2, 2, 4, 12))
 
@@ -166,14 +166,18 @@ def test_a_causal_mask_hides_later_pairs():
 def test_every_interpreter_can_be_asked_for(backend):
     encoding, (q, k, v) = zoo.encoding("rope_axial", DIMS), heads()
     near(
-        zoo.attend(encoding, q, k, v, POS, causal=True, backend=backend),
-        zoo.weights(encoding, q, k, POS, causal=True) @ v,
+        zoo.functional.attend(encoding, q, k, v, POS, causal=True, backend=backend),
+        zoo.functional.weights(encoding, q, k, POS, causal=True) @ v,
     )
 
 
 def test_the_last_queries_give_the_last_rows():
     encoding, (q, k, v) = zoo.encoding("liere", DIMS).double(), heads()
-    for function, arguments in ((zoo.scores, (k,)), (zoo.weights, (k,)), (zoo.attend, (k, v))):
+    for function, arguments in (
+        (zoo.functional.scores, (k,)),
+        (zoo.functional.weights, (k,)),
+        (zoo.functional.attend, (k, v)),
+    ):
         for causal in (False, True):
             whole = function(encoding, q, *arguments, POS, causal=causal)
             near(function(encoding, q[:, :, 7:], *arguments, POS, causal=causal), whole[:, :, 7:])
@@ -182,38 +186,42 @@ def test_the_last_queries_give_the_last_rows():
 def test_positions_may_belong_to_samples():
     encoding, (q, k, _) = zoo.encoding("liere", DIMS).double(), heads()
     own = torch.stack([POS, POS.flip(0) * 0.5])
-    each = [zoo.scores(encoding, q[b, None], k[b, None], own[b]) for b in range(2)]
-    near(zoo.scores(encoding, q, k, own), torch.cat(each))
+    each = [zoo.functional.scores(encoding, q[b, None], k[b, None], own[b]) for b in range(2)]
+    near(zoo.functional.scores(encoding, q, k, own), torch.cat(each))
 
 
 def test_an_unplaced_mask_may_belong_to_samples():
     encoding, (q, k, _) = zoo.encoding("rope_axial", DIMS), heads()
     placed = torch.rand(2, 12) > 0.3
     each = [
-        zoo.scores(encoding, q[b, None], k[b, None], POS, has_position=placed[b]) for b in range(2)
+        zoo.functional.scores(encoding, q[b, None], k[b, None], POS, has_position=placed[b])
+        for b in range(2)
     ]
-    near(zoo.scores(encoding, q, k, POS, has_position=placed), torch.cat(each))
+    near(zoo.functional.scores(encoding, q, k, POS, has_position=placed), torch.cat(each))
 
 
 def test_integer_positions_are_positions():
     encoding, (q, k, _) = zoo.encoding("rope_axial", DIMS), heads()
-    near(zoo.scores(encoding, q, k, POS.long()), zoo.scores(encoding, q, k, POS))
+    near(
+        zoo.functional.scores(encoding, q, k, POS.long()),
+        zoo.functional.scores(encoding, q, k, POS),
+    )
 
 
 def test_states_that_nobody_reads_change_nothing():
     encoding, (q, k, _) = zoo.encoding("rope_axial", DIMS), heads()
     near(
-        zoo.scores(encoding, q, k, POS, x=torch.randn(2, 12, 48).double()),
-        zoo.scores(encoding, q, k, POS),
+        zoo.functional.scores(encoding, q, k, POS, x=torch.randn(2, 12, 48).double()),
+        zoo.functional.scores(encoding, q, k, POS),
     )
 
 
 def test_float64_is_kept_throughout():
     encoding, (q, k, v) = zoo.encoding("comrope_ld", DIMS).double(), heads()
-    assert zoo.scores(encoding, q, k, POS.float()).dtype == torch.float64
-    assert zoo.attend(encoding, q, k, v, POS.float()).dtype == torch.float64
+    assert zoo.functional.scores(encoding, q, k, POS.float()).dtype == torch.float64
+    assert zoo.functional.attend(encoding, q, k, v, POS.float()).dtype == torch.float64
     assert (
-        zoo.embed(
+        zoo.functional.embed(
             zoo.encoding("learned", DIMS).double(), torch.zeros(1, 12, 48).double(), POS
         ).dtype
         == torch.float64
@@ -222,23 +230,23 @@ def test_float64_is_kept_throughout():
 
 def test_half_precision_comes_back_as_it_was_given():
     encoding, (q, k, v) = zoo.encoding("rope_axial", DIMS), heads(dtype=torch.bfloat16)
-    assert zoo.attend(encoding, q, k, v, POS.float()).dtype == torch.bfloat16
-    assert zoo.scores(encoding, q, k, POS.float()).dtype == torch.float32
+    assert zoo.functional.attend(encoding, q, k, v, POS.float()).dtype == torch.bfloat16
+    assert zoo.functional.scores(encoding, q, k, POS.float()).dtype == torch.float32
 
 
 def test_a_chain_embeds_and_turns():
     made = zoo.encoding(["learned", "rope_axial"], DIMS).double()
     learned, axial = made
     x, (q, k, _) = torch.randn(2, 12, 48).double(), heads()
-    near(zoo.embed(made, x, POS), zoo.embed(learned, x, POS))
-    near(zoo.scores(made, q, k, POS), zoo.scores(axial, q, k, POS))
+    near(zoo.functional.embed(made, x, POS), zoo.functional.embed(learned, x, POS))
+    near(zoo.functional.scores(made, q, k, POS), zoo.functional.scores(axial, q, k, POS))
 
 
 def test_embedding_leaves_the_mode_and_the_gradients_alone():
     made = zoo.encoding("learned", DIMS)
-    assert not zoo.embed(made, torch.zeros(1, 12, 48), POS.float()).requires_grad
+    assert not zoo.functional.embed(made, torch.zeros(1, 12, 48), POS.float()).requires_grad
     assert made.training
-    assert zoo.embed(made.eval(), torch.zeros(1, 12, 48), POS.float()) is not None
+    assert zoo.functional.embed(made.eval(), torch.zeros(1, 12, 48), POS.float()) is not None
     assert not made.training
 
 
@@ -373,14 +381,17 @@ def test_waves_that_all_turn_alike_are_stretched_too():
         "rope", zoo.Dims(16, 2, length=8), base=1, scaling={"rule": "yarn", "factor": 2.0}
     )
     q = torch.randn(1, 2, 8, 8)
-    assert zoo.scores(encoding, q, q, torch.arange(8.0)[:, None]).isfinite().all()
+    assert zoo.functional.scores(encoding, q, q, torch.arange(8.0)[:, None]).isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["rope", "alibi", "sandwich"])
 def test_whole_positions_are_not_rounded_to_the_type_of_heads(name):
     encoding, q = zoo.encoding(name, zoo.Dims(16, 2)), torch.randn(1, 2, 4, 8).bfloat16()
     pos = torch.arange(997, 1001)[:, None]
-    assert torch.equal(zoo.scores(encoding, q, q, pos), zoo.scores(encoding, q, q, pos.float()))
+    assert torch.equal(
+        zoo.functional.scores(encoding, q, q, pos),
+        zoo.functional.scores(encoding, q, q, pos.float()),
+    )
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 2)])
@@ -388,8 +399,8 @@ def test_coordinates_of_other_axes_are_refused(shape):
     encoding, pos = zoo.encoding("alibi", zoo.Dims(16, 2)), torch.zeros(shape)
     q, x = torch.randn(1, 2, 4, 8), torch.randn(1, 4, 16)
     for call in (
-        lambda: zoo.scores(encoding, q, q, pos),
-        lambda: zoo.embed(encoding, x, pos),
+        lambda: zoo.functional.scores(encoding, q, q, pos),
+        lambda: zoo.functional.embed(encoding, x, pos),
         lambda: zoo.Attention(zoo.Dims(16, 2), "alibi")(x, pos),
     ):
         with pytest.raises(OptionError, match="pos has the shape"):
@@ -401,5 +412,7 @@ def test_a_place_that_is_nowhere_is_never_read():
     q = torch.randn(2, 1, 2, 3, 8)
     for name in ("alibi", "kerple", "rope", "sandwich", "xpos"):
         encoding = zoo.encoding(name, zoo.Dims(16, 2))
-        found = zoo.scores(encoding, *q, pos, has_position=placed)
-        assert torch.equal(found, zoo.scores(encoding, *q, pos.nan_to_num(), has_position=placed))
+        found = zoo.functional.scores(encoding, *q, pos, has_position=placed)
+        assert torch.equal(
+            found, zoo.functional.scores(encoding, *q, pos.nan_to_num(), has_position=placed)
+        )

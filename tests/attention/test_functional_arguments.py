@@ -30,7 +30,7 @@ def test_empty_batches_give_empty_results(name):
         options = {"x": x, "causal": causal}
         for backend in BACKENDS:
             try:
-                out = zoo.attend(encoding, q, k, k, pos, backend=backend, **options)
+                out = zoo.functional.attend(encoding, q, k, k, pos, backend=backend, **options)
             except OptionError:
                 # a fused kernel that could not compute a full batch either
                 assert backend in ("sdpa", "flex")
@@ -38,9 +38,19 @@ def test_empty_batches_give_empty_results(name):
             assert out.shape == q.shape
             if out.requires_grad:
                 out.sum().backward()
-        assert zoo.scores(encoding, q, k, pos, **options).shape == (batch, H, queries, keys)
-        assert zoo.weights(encoding, q, k, pos, **options).shape == (batch, H, queries, keys)
-        assert zoo.embed(encoding, x, pos).shape == x.shape
+        assert zoo.functional.scores(encoding, q, k, pos, **options).shape == (
+            batch,
+            H,
+            queries,
+            keys,
+        )
+        assert zoo.functional.weights(encoding, q, k, pos, **options).shape == (
+            batch,
+            H,
+            queries,
+            keys,
+        )
+        assert zoo.functional.embed(encoding, x, pos).shape == x.shape
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -52,7 +62,7 @@ def test_empty_batches_of_shared_heads_give_empty_results(name):
     for batch, keys, queries in EMPTY:
         q, k = torch.randn(batch, H, queries, K), torch.randn(batch, 1, keys, K)
         options = {"x": torch.randn(batch, keys, H * K), "causal": encoding.causal_only}
-        out = zoo.attend(encoding, q, k, k, torch.zeros(keys, 1), **options)
+        out = zoo.functional.attend(encoding, q, k, k, torch.zeros(keys, 1), **options)
         assert out.shape == q.shape
 
 
@@ -146,7 +156,9 @@ def test_arguments_of_wrong_sizes_and_types_are_named(name):
     for key, values in WRONG.items():
         for value in values:
             with pytest.raises(OptionError) as refused:
-                zoo.attend(encoding, **arguments(**{key: value}), causal=encoding.causal_only)
+                zoo.functional.attend(
+                    encoding, **arguments(**{key: value}), causal=encoding.causal_only
+                )
             assert refused.value.key == key, value
 
 
@@ -155,7 +167,7 @@ def test_numbers_of_other_precision_are_right_or_named(name):
     encoding = build(name, axes=2 if name == "rope_axial" else 1)
     pos = torch.zeros(M, encoding.dims.axes)
     usual = arguments(pos=pos)
-    expected = zoo.attend(encoding, **usual, causal=encoding.causal_only)
+    expected = zoo.functional.attend(encoding, **usual, causal=encoding.causal_only)
     wide = {key: value.double() for key, value in usual.items()}
     for key, changed in {
         "pos": usual | {"pos": pos.double()},
@@ -164,7 +176,7 @@ def test_numbers_of_other_precision_are_right_or_named(name):
     }.items():
         out, refused = None, None
         try:
-            out = zoo.attend(encoding, **changed, causal=encoding.causal_only)
+            out = zoo.functional.attend(encoding, **changed, causal=encoding.causal_only)
         except OptionError as error:
             refused = error
         if refused is not None:

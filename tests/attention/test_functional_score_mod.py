@@ -51,13 +51,13 @@ def test_an_encoding_is_a_score_mod_or_says_what_it_needs(name):
         k, v = (one.repeat_interleave(2, 1) for one in (k, v))
     pos = torch.arange(float(M))[:, None]
     if name not in BIASES:
-        with pytest.raises(OptionError, match=r"zoo\.(attend|embed)"):
-            zoo.score_mod(encoding, q, k, pos, x=x, causal=True)
+        with pytest.raises(OptionError, match=r"zoo\.functional\.(attend|embed)"):
+            zoo.functional.score_mod(encoding, q, k, pos, x=x, causal=True)
         return
-    change = zoo.score_mod(encoding, q, k, pos, x=x, causal=True)
-    blocks = zoo.block_mask(M, queries=N, causal=True)
+    change = zoo.functional.score_mod(encoding, q, k, pos, x=x, causal=True)
+    blocks = zoo.functional.block_mask(M, queries=N, causal=True)
     out = flex_attention(q, k, v, score_mod=change, block_mask=blocks, enable_gqa=True)
-    expected = zoo.attend(encoding, q, k, v, pos, x=x, causal=True)
+    expected = zoo.functional.attend(encoding, q, k, v, pos, x=x, causal=True)
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -66,9 +66,9 @@ def test_an_encoding_is_a_score_mod_or_says_what_it_needs(name):
 def test_a_compiled_score_mod_reads_positions_as_it_does_uncompiled():
     encoding, (q, k, v, _) = make("kerple"), draw_heads()
     pos = 3 * torch.arange(float(M))[:, None]
-    change = zoo.score_mod(encoding, q, k, pos, causal=True)
-    expected = zoo.attend(encoding, q, k, v, pos, causal=True)
-    blocks = zoo.block_mask(M, queries=N, causal=True)
+    change = zoo.functional.score_mod(encoding, q, k, pos, causal=True)
+    expected = zoo.functional.attend(encoding, q, k, v, pos, causal=True)
+    blocks = zoo.functional.block_mask(M, queries=N, causal=True)
     k, v = (one.repeat_interleave(2, 1) for one in (k, v))
     out = torch.compile(flex_attention)(q, k, v, score_mod=change, block_mask=blocks)
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
@@ -80,15 +80,15 @@ def test_a_score_mod_of_images():
     torch.nn.init.normal_(next(encoding.parameters()))
     q, k, v = torch.randn(3, 2, 4, 24, 8)
     pos = torch.cartesian_prod(torch.arange(4.0), torch.arange(6.0))
-    out = flex_attention(q, k, v, score_mod=zoo.score_mod(encoding, q, k, pos))
-    expected = zoo.attend(encoding, q, k, v, pos)
+    out = flex_attention(q, k, v, score_mod=zoo.functional.score_mod(encoding, q, k, pos))
+    expected = zoo.functional.attend(encoding, q, k, v, pos)
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
 
 
 @torch.no_grad()
 def test_a_block_mask_hides_what_attention_hides():
     document = torch.tensor([[0] * 10 + [1] * 14, [0] * 20 + [-1] * 4])
-    mask = zoo.block_mask(M, queries=N, causal=True, window=6, document=document)
+    mask = zoo.functional.block_mask(M, queries=N, causal=True, window=6, document=document)
     assert mask.shape == (2, 1, N, M)
     i, j = torch.arange(N)[:, None] + M - N, torch.arange(M)
     for sample, numbers in enumerate(document):
@@ -97,5 +97,5 @@ def test_a_block_mask_hides_what_attention_hides():
         index = torch.tensor(sample), torch.tensor(0), torch.arange(N)[:, None], j
         assert torch.equal(mask.mask_mod(*index), expected)
     with pytest.raises(OptionError, match="25 queries are not among 24 keys"):
-        zoo.block_mask(M, queries=25)
-    assert zoo.block_mask(M).shape == (1, 1, M, M)
+        zoo.functional.block_mask(M, queries=25)
+    assert zoo.functional.block_mask(M).shape == (1, 1, M, M)

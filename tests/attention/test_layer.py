@@ -48,7 +48,9 @@ class Tilted(Encoding):
 def test_functions_hand_on_the_content_too():
     chain = Chain(DIMS, {"rope": zoo.encoding("rope", DIMS), "tilted": Tilted(DIMS)})
     q, k = torch.randn(2, 1, 2, 5, 8, dtype=torch.float64).unbind()
-    tilt = zoo.scores(chain, q, k, POS) - zoo.scores(zoo.encoding("rope", DIMS), q, k, POS)
+    tilt = zoo.functional.scores(chain, q, k, POS) - zoo.functional.scores(
+        zoo.encoding("rope", DIMS), q, k, POS
+    )
     torch.testing.assert_close(tilt, q[..., :1] * (POS - POS.T))
 
 

@@ -48,22 +48,27 @@ def test_neighbouring_query_heads_share_a_key_head(name):
     q, k, v = heads(4, 2, 2)
     shared, alone = zoo.encoding(name, DIMS), zoo.encoding(name, ALONE)
     for backend in ("reference", "sdpa", "flex"):
-        own = zoo.attend(alone, q, k[:, WHOSE], v[:, WHOSE], POS, causal=True)
-        near(zoo.attend(shared, q, k, v, POS, causal=True, backend=backend), own)
-    near(zoo.weights(shared, q, k, POS), zoo.weights(alone, q, k[:, WHOSE], POS))
+        own = zoo.functional.attend(alone, q, k[:, WHOSE], v[:, WHOSE], POS, causal=True)
+        near(zoo.functional.attend(shared, q, k, v, POS, causal=True, backend=backend), own)
+    near(
+        zoo.functional.weights(shared, q, k, POS),
+        zoo.functional.weights(alone, q, k[:, WHOSE], POS),
+    )
 
 
 def test_query_heads_turn_as_the_key_head_that_they_share():
     shared, alone = (zoo.encoding("rope_mixed", dims).double() for dims in (DIMS, ALONE))
     alone.frequencies.data = shared.frequencies.data[:, WHOSE]
     q, k = heads(4, 2)
-    near(zoo.scores(shared, q, k, POS), zoo.scores(alone, q, k[:, WHOSE], POS))
+    near(
+        zoo.functional.scores(shared, q, k, POS), zoo.functional.scores(alone, q, k[:, WHOSE], POS)
+    )
 
 
 def test_keys_with_other_heads_than_said_are_refused():
     q, k = heads(4, 2)
     with pytest.raises(OptionError, match=r"keys have 2 heads, the encoding 4 \(Dims.kv_heads\)"):
-        zoo.scores(zoo.encoding("none", ALONE), q, k, POS)
+        zoo.functional.scores(zoo.encoding("none", ALONE), q, k, POS)
 
 
 def test_keys_and_values_have_the_heads_of_the_groups():

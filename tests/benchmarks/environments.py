@@ -23,7 +23,7 @@ WORDS = ["lm_rope", *ONCE, "data.length=32", "data.batch_size=8"]
 LAYERS = """
 import torch, zoo
 encoding = zoo.encoding("rope", zoo.Dims(64, 2, 1, (16,), 0, 2))
-print(zoo.attend(encoding, *torch.randn(3, 1, 2, 5, 32), torch.arange(5.)[:, None]).shape)
+print(zoo.functional.attend(encoding, *torch.randn(3, 1, 2, 5, 32), torch.arange(5.)[:, None]).shape)
 layer = zoo.Attention(zoo.Dims(64, 2, 1, (16,), 0, 1), "alibi", causal=True)
 print(layer(torch.randn(1, 5, 64)).shape)
 """

@@ -54,15 +54,21 @@ def assert_close(actual, expected, tolerance=REFERENCE):
 
 
 def compute_scores(encoding, call, causal=True, **more):
-    return zoo.scores(encoding, call.q, call.k, call.pos[:, None], x=call.x, causal=causal, **more)
+    return zoo.functional.scores(
+        encoding, call.q, call.k, call.pos[:, None], x=call.x, causal=causal, **more
+    )
 
 
 def compute_weights(encoding, call, causal=True):
-    return zoo.weights(encoding, call.q, call.k, call.pos[:, None], x=call.x, causal=causal)
+    return zoo.functional.weights(
+        encoding, call.q, call.k, call.pos[:, None], x=call.x, causal=causal
+    )
 
 
 def attend(encoding, call, causal=True):
-    return zoo.attend(encoding, call.q, call.k, call.v, call.pos[:, None], x=call.x, causal=causal)
+    return zoo.functional.attend(
+        encoding, call.q, call.k, call.v, call.pos[:, None], x=call.x, causal=causal
+    )
 
 
 def check_attention(encoding, call, expected, causal=True):
@@ -148,7 +154,7 @@ def check_future_changes_nothing(name, tokens=9, **options):
     encoding = move_parameters(zoo.encoding(name, Dims(16, 2, length=64, depth=2), **options))
     q, k, v = torch.randn(3, 1, 2, tokens, 8, dtype=torch.float64).unbind()
     x, pos = torch.randn(1, tokens, 16).double(), torch.arange(tokens).double()[:, None]
-    whole = zoo.attend(encoding, q, k, v, pos, x=x, causal=True)
+    whole = zoo.functional.attend(encoding, q, k, v, pos, x=x, causal=True)
     k[:, :, 5:], v[:, :, 5:], x[:, 5:] = 3.0, -2.0, 7.0
-    changed = zoo.attend(encoding, q, k, v, pos, x=x, causal=True)
+    changed = zoo.functional.attend(encoding, q, k, v, pos, x=x, causal=True)
     assert_close(changed[:, :, :5], whole[:, :, :5])

@@ -23,9 +23,9 @@ def check_last_token(name):
     """Assert that the last token of a stretched table is in it, and the next one is refused."""
     there = make_extended(name, Dims(4, 1, length=100), "resample", (1.15,))
     x = torch.zeros(1, 115, 4)
-    assert zoo.embed(there, x, torch.arange(115.0)[:, None]).shape == x.shape
+    assert zoo.functional.embed(there, x, torch.arange(115.0)[:, None]).shape == x.shape
     with pytest.raises(OptionError, match="past the table of 115 positions"):
-        zoo.embed(there, x[:, :1], torch.tensor([[115.0]]))
+        zoo.functional.embed(there, x[:, :1], torch.tensor([[115.0]]))
 
 
 def check_interpolated_axis(name):

@@ -63,7 +63,7 @@ def check_gradients(name, rotation, axes, kind):
     encoding = make_with_generators(name, axes, kind)
     pos = 2 * torch.randn(4, axes, dtype=torch.float64)
     q, k = (one.requires_grad_() for one in draw_heads(encoding, 4, 1))
-    actual = zoo.scores(encoding, q, k, pos.requires_grad_())
+    actual = zoo.functional.scores(encoding, q, k, pos.requires_grad_())
     expected = score_rotations(rotation, encoding, q, k, pos)
     assert_close(actual, expected, EXPONENTIAL)
     weight, leaves = torch.randn_like(actual), (q, k, pos, *encoding.parameters())
@@ -78,7 +78,7 @@ def check_gradients_by_sample(name, rotation, axes):
     pos = torch.randn(2, 4, axes, dtype=torch.float64)
     q, k = draw_heads(encoding, 4, 2)
     placed = torch.tensor([False, True, True, True])
-    actual = zoo.scores(encoding, q, k, pos, has_position=placed)
+    actual = zoo.functional.scores(encoding, q, k, pos, has_position=placed)
     each = [
         score_rotations(rotation, encoding, q[b, None], k[b, None], pos[b], placed)
         for b in range(2)
@@ -105,7 +105,7 @@ def measure_largest_tensor(name, block, per_sample):
     q, k = draw_heads(encoding, 16)
     pos = torch.rand(*((2,) if per_sample else ()), 16, 2, dtype=torch.float64)
     with Largest() as found:
-        zoo.scores(encoding, q, k, pos).sum().backward()
+        zoo.functional.scores(encoding, q, k, pos).sum().backward()
     return found.most
 
 

@@ -16,7 +16,7 @@ def compute_biases(encoding, pos, causal=False, **more):
     """Return the biases [H, N, N] at coordinates [N, P]: scores of queries and keys that are zero."""
     dims = encoding.dims
     zero = torch.zeros(1, dims.heads, len(pos), dims.head_dim, dtype=torch.float64)
-    return zoo.scores(encoding, zero, zero, pos, causal=causal, **more)[0]
+    return zoo.functional.scores(encoding, zero, zero, pos, causal=causal, **more)[0]
 
 
 def check_class_token(name):

@@ -106,7 +106,9 @@ def check_everything_learns(encoding, causal=True):
     dims = encoding.dims
     q, k, v = torch.randn(3, 1, dims.heads, 6, dims.head_dim, dtype=torch.float64)
     x, pos = torch.randn(1, 6, dims.dim, dtype=torch.float64), torch.arange(6.0)[:, None]
-    zoo.attend(encoding.double(), q, k, v, pos, x=x, causal=causal).square().sum().backward()
+    zoo.functional.attend(
+        encoding.double(), q, k, v, pos, x=x, causal=causal
+    ).square().sum().backward()
     assert all(p.grad.isfinite().all() and p.grad.any() for p in encoding.parameters())
 
 

@@ -37,7 +37,7 @@ def check_rotation(encoding, rotation, case="all", pos=None):
     if case == "tokens without a position":
         placed = torch.tensor([False, True, True, True, False])
     expected = score_rotations(rotation, encoding, queries, k, pos, placed)
-    assert_close(zoo.scores(encoding, queries, k, pos, has_position=placed), expected)
+    assert_close(zoo.functional.scores(encoding, queries, k, pos, has_position=placed), expected)
 
 
 def check_reference_catches(fault, rotation, axes=2, head=24, **options):
@@ -79,6 +79,6 @@ def check_grids_agree(trained, other, causal=False):
         placed[3][:, 0] = torch.arange(5.0)
     q, k = torch.randn(2, 1, 2, 5, 12).unbind()
     torch.testing.assert_close(
-        zoo.scores(other, q, k, placed[other.dims.axes]),
-        zoo.scores(trained, q, k, placed[trained.dims.axes]),
+        zoo.functional.scores(other, q, k, placed[other.dims.axes]),
+        zoo.functional.scores(trained, q, k, placed[trained.dims.axes]),
     )

@@ -81,7 +81,9 @@ def test_parameters(axes, options):
 )
 def test_slopes_are_the_published_ones(heads, exponents):
     zero = torch.zeros(1, heads, 2, 4, dtype=torch.float64)
-    bias = zoo.scores(make_encoding("alibi", heads, 4), zero, zero, torch.tensor([[3.0], [4.0]]))
+    bias = zoo.functional.scores(
+        make_encoding("alibi", heads, 4), zero, zero, torch.tensor([[3.0], [4.0]])
+    )
     assert_close(bias[0, :, 1, 0], -(2 ** -torch.tensor(exponents, dtype=torch.float64)))
 
 
@@ -90,7 +92,7 @@ def test_slopes_depend_on_the_number_of_heads():
     for count in (2, 4, 8):
         zero = torch.zeros(1, count, 9, 8, dtype=torch.float64)
         encoding = zoo.encoding("alibi", Dims(8 * count, count)).double()
-        bias = zoo.scores(encoding, zero, zero, pos)[0, :, 1, 0]
+        bias = zoo.functional.scores(encoding, zero, zero, pos)[0, :, 1, 0]
         slopes = torch.tensor([2.0 ** (-8 * h / count) for h in range(1, count + 1)]).double()
         assert_close(bias, -slopes)
 

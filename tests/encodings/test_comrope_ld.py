@@ -67,7 +67,7 @@ def test_scales_learn_while_generators_are_frozen():
     encoding.generators.requires_grad_(False)
     pos = torch.randn(4, 2, dtype=torch.float64)
     q, k = draw_heads(encoding, 4, 1)
-    actual = zoo.scores(encoding, q, k, pos)
+    actual = zoo.functional.scores(encoding, q, k, pos)
     expected = score_rotations(comrope_ld, encoding, q, k, pos)
     weight = torch.randn_like(actual)
     both = (compute_gradients(one, weight, encoding.scales)[0] for one in (actual, expected))

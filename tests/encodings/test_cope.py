@@ -92,7 +92,8 @@ def test_a_longer_table_goes_on_with_its_last_rows():
     q, k = torch.randn(2, 1, 2, 9, 12)
     pos = torch.arange(9.0)[:, None]
     torch.testing.assert_close(
-        zoo.scores(long, q, k, pos, causal=True), zoo.scores(short, q, k, pos, causal=True)
+        zoo.functional.scores(long, q, k, pos, causal=True),
+        zoo.functional.scores(short, q, k, pos, causal=True),
     )
     back = zoo.encoding("cope", dims, max_positions=3)
     adapt_parameters(long, back)
@@ -108,7 +109,7 @@ def add_positions(positions, squares, tokens):
     encoding = encoding.requires_grad_(False)
     encoding.table.copy_(squares)
     one, pos = torch.ones(1, 1, tokens, 1).double(), torch.arange(tokens).double()[:, None]
-    return zoo.scores(encoding, one, 0 * one, pos, causal=True)[0, 0, -1]
+    return zoo.functional.scores(encoding, one, 0 * one, pos, causal=True)[0, 0, -1]
 
 
 def test_counts_are_interpolated_between_floor_and_ceiling():

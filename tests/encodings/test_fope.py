@@ -119,7 +119,7 @@ def test_a_longer_text_computes_the_same():
         assert short.adapt_parameter(name, value, short) is value
         getattr(long, name).copy_(long.adapt_parameter(name, value, short))
     (q, k), pos = torch.randn(2, 1, 2, 5, 32).double(), torch.arange(5.0)[:, None]
-    assert_close(zoo.scores(long, q, k, pos), zoo.scores(short, q, k, pos))
+    assert_close(zoo.functional.scores(long, q, k, pos), zoo.functional.scores(short, q, k, pos))
 
 
 def test_waves_that_it_does_not_have_are_not_adapted():

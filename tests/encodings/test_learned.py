@@ -38,13 +38,13 @@ from zoo.errors import OptionError
 def test_formula(axes):
     encoding, x = make_rotary("learned", axes), torch.randn(2, math.prod(SIZES[axes]), 48).double()
     pos = grid(SIZES[axes], x)
-    assert_close(zoo.embed(encoding, x, pos), x + read_rows(encoding, pos, SIZES[axes]))
+    assert_close(zoo.functional.embed(encoding, x, pos), x + read_rows(encoding, pos, SIZES[axes]))
 
 
 def test_formula_with_a_table_of_each_layer_that_its_attention_reads():
     own = zoo.encoding("learned", Dims(8, 2, length=5), shared=False)
     x, pos = torch.randn(2, 5, 8), torch.arange(5.0)[:, None]
-    assert torch.equal(zoo.embed(own, x, pos), x)
+    assert torch.equal(zoo.functional.embed(own, x, pos), x)
     layer, plain = (zoo.Attention(Dims(8, 2, length=5), one) for one in (own, "none"))
     plain.load_state_dict(
         {key: value for key, value in layer.state_dict().items() if "table" not in key}
@@ -76,9 +76,13 @@ def test_a_table_needs_the_size_of_training():
 def test_a_text_past_the_table_is_refused_with_both_numbers():
     encoding = zoo.encoding("learned", Dims(16, 2, length=10))
     x = torch.zeros(1, 13, 16)
-    assert zoo.embed(encoding, x[:, :10], torch.arange(10.0)[:, None]).shape == (1, 10, 16)
+    assert zoo.functional.embed(encoding, x[:, :10], torch.arange(10.0)[:, None]).shape == (
+        1,
+        10,
+        16,
+    )
     with pytest.raises(OptionError, match=r"position 12 .* 10 positions"):
-        zoo.embed(encoding, x, torch.arange(13.0)[:, None])
+        zoo.functional.embed(encoding, x, torch.arange(13.0)[:, None])
     with pytest.raises(OptionError, match=r"position 12 .* 10 positions"):
         zoo.Attention(Dims(16, 2, length=10), "learned")(x)
 
@@ -129,12 +133,12 @@ def test_a_class_token_has_no_row():
 def test_a_longer_text_resamples_the_table_as_images_are(factor):
     there = make_extended("learned", Dims(6, 1, length=5), "resample", (float(factor),)).double()
     zero, pos = torch.zeros(1, 5 * factor, 6).double(), torch.arange(5.0 * factor)[:, None]
-    table = zoo.embed(there, zero, pos)[0]
+    table = zoo.functional.embed(there, zero, pos)[0]
     image = there.table.detach().T[None, :, :, None]  # [1, D, length, 1]
     resized = F.interpolate(image, size=(5 * factor, 1), mode="bicubic", align_corners=False)
     torch.testing.assert_close(table, resized[0, :, :, 0].T)
     with pytest.raises(OptionError, match=f"past the table of {5 * factor} positions"):
-        zoo.embed(there, torch.zeros(1, 1, 6).double(), torch.tensor([[5.0 * factor]]))
+        zoo.functional.embed(there, torch.zeros(1, 1, 6).double(), torch.tensor([[5.0 * factor]]))
 
 
 def test_the_last_token_of_a_stretched_table_is_in_it():
@@ -180,6 +184,6 @@ def test_planted_fault():
         expected = read_rows(encoding, pos, (3, 4))
         if cls is ColumnMajor:
             with pytest.raises(AssertionError, match="not close"):
-                assert_close(zoo.embed(encoding, x, pos)[0], expected)
+                assert_close(zoo.functional.embed(encoding, x, pos)[0], expected)
         else:
-            assert_close(zoo.embed(encoding, x, pos)[0], expected)
+            assert_close(zoo.functional.embed(encoding, x, pos)[0], expected)

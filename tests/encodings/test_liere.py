@@ -108,9 +108,9 @@ def test_positions_may_have_another_dtype_than_weights(block, weights):
     other = torch.float64 if weights == torch.float32 else torch.float32
     q, k = torch.randn(2, 1, 2, 6, 12, dtype=other)
     pos = torch.cartesian_prod(torch.arange(2.0), torch.arange(3.0)).to(other)
-    scores = zoo.scores(encoding, q, k, pos)
+    scores = zoo.functional.scores(encoding, q, k, pos)
     assert scores.dtype == other
-    expected = zoo.scores(encoding.to(other), q, k, pos)
+    expected = zoo.functional.scores(encoding.to(other), q, k, pos)
     torch.testing.assert_close(scores, expected, atol=1e-5, rtol=1e-5)
 
 

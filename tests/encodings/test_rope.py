@@ -58,16 +58,16 @@ def test_parameters():
 def test_values_are_not_rotated():
     encoding, far = zoo.encoding("rope", Dims(16, 2)).double(), POS + 1000
     q, k, v = torch.randn(3, 1, 2, 9, 8).double().unbind()
-    weights = zoo.weights(encoding, q, k, far)
-    assert_close(zoo.attend(encoding, q, k, v, far), weights @ v)
+    weights = zoo.functional.weights(encoding, q, k, far)
+    assert_close(zoo.functional.attend(encoding, q, k, v, far), weights @ v)
     first = (one[:, :, :1] for one in (q, k, v))
-    assert_close(zoo.attend(encoding, *first, far[:1]), v[:, :, :1])
+    assert_close(zoo.functional.attend(encoding, *first, far[:1]), v[:, :, :1])
 
 
 def test_a_score_is_not_the_product_times_a_cosine():
     q, k = torch.randn(2, 1, 2, 9, 2).double().unbind()
     encoding = zoo.encoding("rope", Dims(4, 2)).double()
-    score = zoo.scores(encoding, q, k, POS)[0, 0, 5, 2] * math.sqrt(2)
+    score = zoo.functional.scores(encoding, q, k, POS)[0, 0, 5, 2] * math.sqrt(2)
     one, other = (torch.view_as_complex(side[0, 0, slot]) for side, slot in ((q, 5), (k, 2)))
     both = one * other.conj()
     assert_close(score, both.real * math.cos(3) - both.imag * math.sin(3))
@@ -77,7 +77,9 @@ def test_a_score_is_not_the_product_times_a_cosine():
 def test_a_score_does_not_fade_with_distance():
     one = torch.ones(1, 2, 3, 2, dtype=torch.float64)
     pos = torch.tensor([[0.0], [355.0], [710.0]])  # 355 / 113 = pi
-    scores = zoo.scores(zoo.encoding("rope", Dims(4, 2)).double(), one, one, pos)[0, 0, 0]
+    scores = zoo.functional.scores(zoo.encoding("rope", Dims(4, 2)).double(), one, one, pos)[
+        0, 0, 0
+    ]
     assert_close(scores, math.sqrt(2) * torch.tensor([1.0, -1, 1], dtype=torch.float64), 1e-4)
 
 
@@ -122,7 +124,7 @@ def test_formula_with_the_options_that_a_rule_declares(rule, factor):
     pos = torch.tensor([0.0, 5.0, 130.0, 128 * factor - 1]).double()[:, None]
     encoding = make_extended("rope", Dims(2 * HEAD, 2, length=LENGTH), rule, (factor,)).double()
     q, k = torch.randn(2, 1, 2, 4, HEAD, dtype=torch.float64)
-    scores = zoo.scores(encoding, q, k, pos, causal=True)
+    scores = zoo.functional.scores(encoding, q, k, pos, causal=True)
     frequencies, size = LITERAL[rule](factor)
     w = torch.tensor(frequencies, dtype=torch.float64)
     z, y = (torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) for x in (q, k))

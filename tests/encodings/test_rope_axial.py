@@ -36,7 +36,7 @@ def test_formula_in_whole_turns(axes):
     pos = torch.rand(5, axes, dtype=torch.float64)
     q, k = draw_heads(encoding)
     expected = score_rotations(rope_axial, encoding, q, k, 2 * math.pi * pos)
-    assert_close(zoo.scores(encoding, q, k, pos), expected)
+    assert_close(zoo.functional.scores(encoding, q, k, pos), expected)
 
 
 def test_facts():
@@ -56,7 +56,8 @@ def test_the_column_comes_first_as_published():
     encoding, q = make_rotary("rope_axial", 2), torch.zeros(1, 2, 2, 24, dtype=torch.float64)
     q[..., 0] = 1  # the first pair, which rotates by one a step
     by_column, by_row = (
-        zoo.scores(encoding, q, q, torch.tensor([[0.0, 0], p])) for p in ([0.0, 1], [1.0, 0])
+        zoo.functional.scores(encoding, q, q, torch.tensor([[0.0, 0], p]))
+        for p in ([0.0, 1], [1.0, 0])
     )
     assert_close(by_column[0, 0, 0, 1], torch.tensor(math.cos(1) / math.sqrt(24)).double(), 1e-7)
     assert_close(by_row[0, 0, 0, 1], torch.tensor(1 / math.sqrt(24)).double(), 1e-7)

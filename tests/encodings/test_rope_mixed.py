@@ -104,7 +104,7 @@ def test_initial_values_on_a_text_are_those_of_rope():
     pos = 200 * torch.randn(5, 1, dtype=torch.float64)
     expected = score_rotations(rope, encoding, q, k, pos)
     # parameters start in float32
-    assert_close(zoo.scores(encoding, q, k, pos), expected, 1e-4)
+    assert_close(zoo.functional.scores(encoding, q, k, pos), expected, 1e-4)
 
 
 @torch.no_grad()

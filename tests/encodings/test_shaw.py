@@ -99,7 +99,8 @@ def test_a_longer_table_goes_on_with_its_last_rows():
     q, k = torch.randn(2, 1, 2, 9, 12)
     pos = torch.arange(9.0)[:, None]
     torch.testing.assert_close(
-        zoo.scores(long, q, k, pos, causal=True), zoo.scores(short, q, k, pos, causal=True)
+        zoo.functional.scores(long, q, k, pos, causal=True),
+        zoo.functional.scores(short, q, k, pos, causal=True),
     )
     back = zoo.encoding("shaw", dims, max_distance=3)
     adapt_parameters(long, back)
@@ -117,17 +118,17 @@ def test_each_signed_distance_has_one_vector_and_so_have_both_ends():
     encoding, k = make_encoding("shaw", 2, max_distance=3), torch.randn(1, 2, 9, 8).double()
     assert encoding.key.shape == encoding.value.shape == (7, 8)
     q = torch.ones_like(k)
-    plain = zoo.scores(make_encoding("none", 2), q, k, POS)
-    row = (zoo.scores(encoding, q, k, POS) - plain)[0, 0, 4] * math.sqrt(8)
+    plain = zoo.functional.scores(make_encoding("none", 2), q, k, POS)
+    row = (zoo.functional.scores(encoding, q, k, POS) - plain)[0, 0, 4] * math.sqrt(8)
     assert_close(row, encoding.key[ROWS].sum(-1))
 
 
 def test_values_are_read_as_well():
     encoding = make_encoding("shaw", 2, max_distance=3)
     q, k, v = torch.randn(3, 1, 2, 9, 8).double().unbind()
-    shares = zoo.weights(encoding, q, k, POS)[0, 1, 4]
-    without = zoo.attend(encoding, q, k, 0 * v, POS)[0, 1, 4]
-    assert_close(zoo.attend(encoding, q, k, v, POS)[0, 1, 4] - without, shares @ v[0, 1])
+    shares = zoo.functional.weights(encoding, q, k, POS)[0, 1, 4]
+    without = zoo.functional.attend(encoding, q, k, 0 * v, POS)[0, 1, 4]
+    assert_close(zoo.functional.attend(encoding, q, k, v, POS)[0, 1, 4] - without, shares @ v[0, 1])
     assert_close(without, shares @ encoding.value[ROWS])
 
 

@@ -78,17 +78,19 @@ def test_initial_values():
 def test_a_stick_is_broken_by_earlier_keys_only_and_leaves_a_remainder():
     encoding = make_encoding("stickbreaking", 2)
     q, k, v = torch.randn(3, 1, 2, 9, 8).double().unbind()
-    shares = zoo.weights(encoding, q, k, POS, causal=True)
+    shares = zoo.functional.weights(encoding, q, k, POS, causal=True)
     assert (shares.triu() == 0).all()
     left = 1 - shares.sum(-1, keepdim=True)
     assert (left > 0).all()
     remainder = left * encoding.remainder[:, None]
-    assert_close(zoo.attend(encoding, q, k, v, POS, causal=True), shares @ v + remainder)
+    assert_close(zoo.functional.attend(encoding, q, k, v, POS, causal=True), shares @ v + remainder)
 
 
 def test_a_stick_may_include_the_token_itself():
     q, k = torch.randn(2, 1, 2, 9, 8).double().unbind()
-    shares = zoo.weights(make_encoding("stickbreaking", 2, inclusive=True), q, k, POS, causal=True)
+    shares = zoo.functional.weights(
+        make_encoding("stickbreaking", 2, inclusive=True), q, k, POS, causal=True
+    )
     own = ((q * k).sum(-1) / math.sqrt(8)).sigmoid()
     assert_close(shares.diagonal(dim1=-2, dim2=-1), own)
 
@@ -97,7 +99,7 @@ def test_shares_of_far_keys_are_not_lost_by_rounding():
     """A product of 1 - beta would be zero in float32 where a sum of logarithms is not."""
     side = torch.full((1, 2, 4, 8), math.sqrt(40 / math.sqrt(8)))  # every score is 40
     encoding = zoo.encoding("stickbreaking", Dims(16, 2, length=64, depth=2))
-    shares = zoo.weights(encoding, side, side, POS[:4].float(), causal=True)
+    shares = zoo.functional.weights(encoding, side, side, POS[:4].float(), causal=True)
     assert_close(shares[0, 0, 3, :3].log(), torch.tensor([-80.0, -40, 0]), 1e-3)
 
 

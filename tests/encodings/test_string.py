@@ -45,7 +45,7 @@ def draw_inputs(axes, tokens=5, heads=2, head=8):
 def test_formula(kind, axes, queries):
     encoding, (q, k, pos) = make_moved(kind, axes), draw_inputs(axes)
     expected = score_rotations(ROTATIONS[kind], encoding, q[:, :, -queries:], k, pos)
-    assert_close(zoo.scores(encoding, q[:, :, -queries:], k, pos), expected)
+    assert_close(zoo.functional.scores(encoding, q[:, :, -queries:], k, pos), expected)
 
 
 @AXES
@@ -53,7 +53,7 @@ def test_formula(kind, axes, queries):
 def test_formula_has_the_same_gradients(kind, axes):
     encoding, (q, k, pos) = make_moved(kind, axes).requires_grad_(), draw_inputs(axes, tokens=3)
     leaves = [one.requires_grad_() for one in (q, k, pos)] + list(encoding.parameters())
-    actual = zoo.scores(encoding, q, k, pos)
+    actual = zoo.functional.scores(encoding, q, k, pos)
     expected = score_rotations(ROTATIONS[kind], encoding, q, k, pos)
     weight = torch.randn_like(actual)
     both = [torch.autograd.grad((one * weight).sum(), leaves) for one in (actual, expected)]
@@ -69,7 +69,7 @@ def test_formula_of_circulants_is_that_of_the_fast_fourier_transform():
             transform_circulant(encoding, h, pos[n], x[b, h, n]) for n, x in ((i, q), (j, k))
         )
         expected[b, h, i, j] = one @ other / 8**0.5
-    assert_close(zoo.scores(encoding, q, k, pos), expected)
+    assert_close(zoo.functional.scores(encoding, q, k, pos), expected)
 
 
 @KIND
@@ -83,7 +83,7 @@ def test_formula_of_query_heads_that_share_a_key_head(kind):
     queries = encoding.transform_query(q, tokens)
     keys = encoding.transform_key(k[:, ::2], tokens).repeat_interleave(2, 1)
     shared = k[:, ::2].repeat_interleave(2, 1)
-    assert_close(queries @ keys.mT / 8**0.5, zoo.scores(each, q, shared, pos))
+    assert_close(queries @ keys.mT / 8**0.5, zoo.functional.scores(each, q, shared, pos))
 
 
 def test_facts():
@@ -142,7 +142,10 @@ def test_initial_values_are_those_of_rope():
     one = make_initial(base=10000.0).double()
     other = zoo.encoding("rope", Dims(32, 2, 1, 4)).double()
     torch.testing.assert_close(
-        zoo.scores(one, q, k, pos), zoo.scores(other, q, k, pos), atol=1e-6, rtol=1e-6
+        zoo.functional.scores(one, q, k, pos),
+        zoo.functional.scores(other, q, k, pos),
+        atol=1e-6,
+        rtol=1e-6,
     )
 
 
@@ -151,7 +154,7 @@ def test_initial_values_on_a_text_are_those_of_rope():
     q, k, pos = draw_inputs(1)
     expected = score_rotations(rope, encoding, q, k, 100 * pos)
     # parameters start in float32
-    assert_close(zoo.scores(encoding, q, k, 100 * pos), expected, 1e-4)
+    assert_close(zoo.functional.scores(encoding, q, k, 100 * pos), expected, 1e-4)
 
 
 @torch.no_grad()
@@ -169,7 +172,7 @@ def test_initial_values_learn_everything():
     for kind in ("cayley", "circulant"):
         encoding, pos = make_initial(2, kind=kind), torch.randn(5, 2)
         q, k = torch.randn(2, 1, 2, 5, 16).unbind()
-        zoo.scores(encoding, q, k, pos).square().sum().backward()
+        zoo.functional.scores(encoding, q, k, pos).square().sum().backward()
         for parameter in encoding.parameters():
             assert parameter.grad.isfinite().all()
             assert parameter.grad.any()
@@ -192,12 +195,12 @@ def test_two_planes_of_a_circulant_do_not_rotate():
     for still in (even, odd):
         q = still.expand(1, 2, 2, 8)
         expected = torch.full((1, 2, 2, 2), 8 / 8**0.5, dtype=torch.float64)
-        assert_close(zoo.scores(encoding, q, q, pos), expected)
+        assert_close(zoo.functional.scores(encoding, q, q, pos), expected)
 
 
 def test_only_the_odd_part_of_a_circulant_learns():
     encoding, (q, k, pos) = make_moved("circulant", 2).requires_grad_(), draw_inputs(2)
-    zoo.scores(encoding, q, k, pos).square().sum().backward()
+    zoo.functional.scores(encoding, q, k, pos).square().sum().backward()
     gradient = encoding.circulants.grad
     mirrored = gradient.flip(-1).roll(1, -1)  # entry -m mod K
     assert_close(mirrored, -gradient)
@@ -217,7 +220,8 @@ def test_rows_and_columns_keep_their_frequencies(kind, there, here):
     pos = {2: torch.randn(5, 2)}
     pos[3] = torch.cat([torch.zeros(5, 1), pos[2]], dim=1)
     torch.testing.assert_close(
-        zoo.scores(other, q, k, pos[here]), zoo.scores(trained, q, k, pos[there])
+        zoo.functional.scores(other, q, k, pos[here]),
+        zoo.functional.scores(trained, q, k, pos[there]),
     )
 
 
@@ -260,4 +264,6 @@ def test_planted_fault_that_only_the_reference_catches():
     planted = move_parameters(Transposed(Dims(16, 2, 2)))
     special_tokens_are_left_alone(make_case(Transposed, 2))
     with pytest.raises(AssertionError, match="not close"):
-        assert_close(zoo.scores(planted, q, k, pos), score_rotations(cayley, planted, q, k, pos))
+        assert_close(
+            zoo.functional.scores(planted, q, k, pos), score_rotations(cayley, planted, q, k, pos)
+        )

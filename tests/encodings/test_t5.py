@@ -189,7 +189,10 @@ def test_a_clip_starts_with_the_rows_and_columns_of_an_image():
     assert adapt_parameters(image, clip) == []
     pos, zero = torch.randint(5, (6, 2)).float(), torch.zeros(1, HEADS, 6, HEAD)
     frames = torch.cat([torch.arange(6.0)[:, None], pos], dim=1)
-    assert_close(zoo.scores(clip, zero, zero, frames), zoo.scores(image, zero, zero, pos))
+    assert_close(
+        zoo.functional.scores(clip, zero, zero, frames),
+        zoo.functional.scores(image, zero, zero, pos),
+    )
     assert torch.equal(image.adapt_parameter("table", clip.table, clip), image.table)
     text = make_initial("t5")
     assert text.adapt_parameter("table", image.table, image) is None

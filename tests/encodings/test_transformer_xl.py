@@ -48,8 +48,10 @@ def test_formula_far_from_the_start():
     encoding = make_encoding("transformer_xl").float()
     pos = torch.tensor([0.0, 1, 2, 5, 6, 9])[:, None]
     q, k = torch.randn(2, 1, encoding.dims.heads, 6, encoding.dims.head_dim)
-    near = zoo.scores(encoding, q, k, pos, causal=True)
-    torch.testing.assert_close(zoo.scores(encoding, q, k, pos + 2**20, causal=True), near)
+    near = zoo.functional.scores(encoding, q, k, pos, causal=True)
+    torch.testing.assert_close(
+        zoo.functional.scores(encoding, q, k, pos + 2**20, causal=True), near
+    )
 
 
 def test_facts():
@@ -79,7 +81,7 @@ def test_initial_values():
 def test_no_projection_stands_before_the_vectors():
     encoding, k = make_encoding("transformer_xl", 2), torch.randn(1, 2, 9, 8).double()
     pos = torch.arange(9).double()[:, None]
-    scores = zoo.scores(encoding, 0 * k, k, pos, causal=True)[0, 1]
+    scores = zoo.functional.scores(encoding, 0 * k, k, pos, causal=True)[0, 1]
     angles = 3 * torch.tensor([10000 ** (-2 * t / 16) for t in range(8)], dtype=torch.float64)
     far = (encoding.project.weight @ torch.cat([angles.sin(), angles.cos()])).view(2, 8)[1]
     expected = (encoding.content[1] @ k[0, 1, 2] + encoding.place[1] @ far) / math.sqrt(8)

@@ -104,10 +104,10 @@ def test_initial_values():
 def test_scores_are_divided_by_the_root_of_twice_the_head_and_rows_are_normalised():
     encoding = make_encoding("tupe", 2)
     q, k = torch.randn(2, 1, 2, 9, 8).double().unbind()
-    bare = zoo.scores(encoding, 0 * q, k, POS)
-    assert_close(zoo.scores(encoding, q, k, POS) - bare, q @ k.mT / math.sqrt(2 * 8))
+    bare = zoo.functional.scores(encoding, 0 * q, k, POS)
+    assert_close(zoo.functional.scores(encoding, q, k, POS) - bare, q @ k.mT / math.sqrt(2 * 8))
     encoding.table *= 100
-    assert_close(zoo.scores(encoding, 0 * q, k, POS), bare, 1e-3)
+    assert_close(zoo.functional.scores(encoding, 0 * q, k, POS), bare, 1e-3)
 
 
 def test_a_class_token_is_reset():

@@ -44,7 +44,7 @@ def test_formula_in_float32_over_the_length_of_training(length):
     q, pos = torch.randn(1, 2, 4, 16), torch.tensor([0.0, 1, reach - 2, reach - 1])[:, None]
     expected = xpos(q.double(), q.double(), pos[:, 0].double())
     mask = torch.ones(4, 4).triu(1).bool()
-    scores = zoo.scores(encoding, q, q, pos, causal=True).masked_fill(mask, 0)
+    scores = zoo.functional.scores(encoding, q, q, pos, causal=True).masked_fill(mask, 0)
     assert_close(scores, expected.masked_fill(mask, 0).float(), 5e-3)
 
 
@@ -65,16 +65,22 @@ def test_query_heads_rotate_as_the_key_head_that_they_share():
 
 def test_positions_where_powers_overflow_are_refused():
     encoding, q = zoo.encoding("xpos", Dims(32, 2)), torch.randn(1, 2, 2, 16)
-    assert zoo.scores(encoding, q, q, torch.tensor([[35_000.0], [35_001]])).isfinite().all()
+    assert (
+        zoo.functional.scores(encoding, q, q, torch.tensor([[35_000.0], [35_001]])).isfinite().all()
+    )
     message = r"positions 100000 apart.* exceed 35443, .* larger span than 512"
     with pytest.raises(OptionError, match=message):
-        zoo.scores(encoding, q, q, torch.tensor([[99_999.0], [100_000]]))
+        zoo.functional.scores(encoding, q, q, torch.tensor([[99_999.0], [100_000]]))
     far = torch.tensor([[100_000.0]] * 2)
-    assert zoo.scores(encoding.double(), q.double(), q.double(), far).isfinite().all()
+    assert zoo.functional.scores(encoding.double(), q.double(), q.double(), far).isfinite().all()
     half = q.half()
-    assert zoo.scores(encoding, half, half, torch.tensor([[3_000.0], [3_001]])).isfinite().all()
+    assert (
+        zoo.functional.scores(encoding, half, half, torch.tensor([[3_000.0], [3_001]]))
+        .isfinite()
+        .all()
+    )
     with pytest.raises(OptionError, match="where powers overflow"):
-        zoo.scores(encoding, half, half, torch.tensor([[6_000.0], [6_001]]))
+        zoo.functional.scores(encoding, half, half, torch.tensor([[6_000.0], [6_001]]))
     with pytest.raises(OptionError, match="larger span"):
         zoo.encoding("xpos", Dims(32, 2, length=100_000))
     assert zoo.encoding("xpos", Dims(32, 2, length=100_000), span=2048.0)
@@ -83,7 +89,7 @@ def test_positions_where_powers_overflow_are_refused():
 def test_half_precision_reaches_less_far():
     encoding, q = zoo.encoding("xpos", Dims(32, 2)), torch.randn(1, 2, 2, 16).half()
     with pytest.raises(OptionError, match="larger span"):
-        zoo.scores(encoding, q, q, torch.tensor([[0.0], [8000.0]]))
+        zoo.functional.scores(encoding, q, q, torch.tensor([[0.0], [8000.0]]))
 
 
 def test_keys_that_a_mask_hides_do_not_overflow_either():

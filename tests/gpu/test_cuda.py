@@ -33,7 +33,7 @@ def test_flex_and_dense_agree_in_value_and_gradient():
     pos = torch.arange(128.0, device="cuda")[:, None]
     found = {}
     for backend in ("reference", "flex"):
-        out = zoo.attend(encoding, *heads, pos, causal=True, backend=backend)
+        out = zoo.functional.attend(encoding, *heads, pos, causal=True, backend=backend)
         found[backend] = (out, *torch.autograd.grad(out.square().sum(), [*heads, encoding.gain]))
     for dense, flex in zip(found["reference"], found["flex"], strict=True):
         torch.testing.assert_close(flex, dense, atol=2e-3, rtol=2e-3)

@@ -58,7 +58,7 @@ import torch, zoo, zoo.laws
 for name in zoo.encoding_names():
     zoo.encoding_class(name)
 encoding = zoo.encoding("rope", zoo.Dims(64, 2, 1, (16,), 0, 2))
-out = zoo.attend(encoding, *torch.randn(3, 1, 2, 5, 32), torch.arange(5.)[:, None])
+out = zoo.functional.attend(encoding, *torch.randn(3, 1, 2, 5, 32), torch.arange(5.)[:, None])
 print(tuple(out.shape), len(zoo.laws.LAWS) > 10, zoo.Attention.__name__)
 try:
     zoo.load_recipe("lm_rope")

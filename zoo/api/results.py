@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from zoo import config
 from zoo.config import Overrides, Recipe
-from zoo.errors import DataError
+from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
 from zoo.reporting.tables import build_frame, format_html_table
 from zoo.run.process_state import isolate_process
 
@@ -151,13 +151,25 @@ class StoredRecipe:
             return str(sample["text"])
 
 
-def load(checkpoint: str | Path | Run, overrides: Overrides = ()) -> Task:
+@overload
+def load(checkpoint: Run, overrides: Overrides = ()) -> Task: ...
+
+
+@overload
+def load(checkpoint: str | Path, overrides: Overrides = ()) -> Any: ...
+
+
+def load(checkpoint: str | Path | Run, overrides: Overrides = ()) -> Any:
     """Load the task of a checkpoint with its weights, ready to evaluate, predict and generate.
+
+    A folder that `zoo.save` wrote gives the model of transformers, with its encodings. It cannot be
+    unequipped: what was removed is not in the folder.
 
     Args:
         checkpoint: A run, a run directory (its best checkpoint, else its last), `RUN/last`,
-            `RUN/best` or a checkpoint file.
-        overrides: Changes of the stored recipe, as of `zoo.load_recipe`.
+            `RUN/best`, a checkpoint file, or a folder that `zoo.save` wrote.
+        overrides: Changes of the stored recipe, as of `zoo.load_recipe`; none for a folder of
+            `zoo.save`, which has no recipe.
 
     Returns:
         The task in evaluation mode on the CPU; its `model` is the plain module. Its `predict` takes
@@ -167,11 +179,19 @@ def load(checkpoint: str | Path | Run, overrides: Overrides = ()) -> Task:
         CheckpointError: The checkpoint is missing, corrupt, unsafe, of another version of zoo, or
             its weights do not fit the recipe.
         RecipeError: An override is wrong.
+        PackageError: transformers or safetensors is missing, for a folder of `zoo.save`.
     """
     with isolate_process(verbose=True):
+        from zoo.integrations import equip
         from zoo.run import checkpoint as checkpoints
         from zoo.run.load import restore
 
+        path = Path(checkpoint)
+        if equip.holds_equipped(path):
+            if overrides:
+                problem = "a model that zoo.save wrote has no recipe"
+                raise RecipeError(ConfigIssue(ARGUMENT, "overrides", problem, "leave them out"))
+            return equip.load(path)
         path = checkpoints.locate(os.fspath(checkpoint))
         experiment, task = restore(path, overrides)
         recipe = experiment.recipe

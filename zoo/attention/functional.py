@@ -298,7 +298,7 @@ def score_mod(
 ) -> ScoreMod:
     """Make a score_mod of an encoding that is a bias.
 
-    FlexAttention with this score_mod computes the same as `zoo.attend`.
+    FlexAttention with this score_mod computes the same as `zoo.functional.attend`.
 
     Args:
         encoding: The encoding, from `zoo.encoding`.
@@ -306,7 +306,7 @@ def score_mod(
         k: Projected keys [B, G, M, K].
         pos: Coordinates [M, P] or [B, M, P].
         x: Token states [B, M, D], for encodings that read them; zeros by default.
-        causal: Whether a causal mask is used, for example one from `zoo.block_mask`.
+        causal: Whether a causal mask is used, for example one from `zoo.functional.block_mask`.
         has_position: Booleans [M] or [B, M], false for special tokens; all true by default.
 
     Returns:
@@ -322,7 +322,8 @@ def score_mod(
     name = " and ".join(one.name for one in Chain.of(encoding))
     # A score_mod sees scores only: what an encoding adds to the input would be lost silently.
     if embed(encoding, x, pos) is not x:
-        raise OptionError("encoding", f"{name} adds to the input; use zoo.embed before attention")
+        problem = f"{name} adds to the input; use zoo.functional.embed before attention"
+        raise OptionError("encoding", problem)
     return fused.make_score_mod(call, q, name)
 
 

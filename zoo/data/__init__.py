@@ -1,1 +1,5 @@
-"""Data sources, one Lightning data module per file."""
+"""Data sources, one Lightning data module per file, and the facts of their samples."""
+
+from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec, VideoSpec
+
+__all__ = ["DataSpec", "ImageSpec", "TextClassificationSpec", "TextSpec", "VideoSpec"]

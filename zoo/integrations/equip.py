@@ -23,7 +23,7 @@ from zoo.packages import explain_imports
 NAME = "zoo_encoding"  # the submodule of an equipped model that contains its encodings
 # transformers does not look for weights under this name, and prints the unknown model type.
 WEIGHTS = "equipped.safetensors"
-MODEL_TYPE = "zoo_equipped, which zoo.load_equipped reads"
+MODEL_TYPE = "zoo_equipped, which zoo.load reads"
 ENTRY = "zoo"  # the key of the encodings in the configuration
 
 
@@ -273,7 +273,7 @@ def _report(
 def save(model: nn.Module, folder: str | Path) -> Path:
     """Save an equipped model of transformers: weights, configuration and encodings.
 
-    `zoo.load_equipped` reads the folder. `from_pretrained` refuses it, because the model without
+    `zoo.load` reads the folder. `from_pretrained` refuses it, because the model without
     its encodings would give other outputs.
 
     Args:
@@ -320,8 +320,13 @@ def save(model: nn.Module, folder: str | Path) -> Path:
     return folder
 
 
-def load_equipped(folder: str | Path) -> nn.Module:
-    """Load a model that `zoo.save` saved, with its encodings and in evaluation mode.
+def holds_equipped(path: str | Path) -> bool:
+    """Return whether `save` wrote a folder."""
+    return (Path(path) / WEIGHTS).is_file()
+
+
+def load(folder: str | Path) -> nn.Module:
+    """Load a model that `save` saved, in evaluation mode, with its encodings.
 
     Args:
         folder: The folder.

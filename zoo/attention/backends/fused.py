@@ -23,7 +23,7 @@ OTHER_NEEDS = {
     "extra_output": "adds to the output by the weights",
     "extra_values": "averages more values",
 }
-ELSE = "use zoo.attend"
+ELSE = "use zoo.functional.attend"
 
 # Parts (of left, of right) of a split low-rank bias whose products matter in float32: parts 0, 1
 # and 2 have weights 1, 2^-8 and 2^-16, and products below 2^-16 are lost in rounding.
