@@ -11,7 +11,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 import zoo  # noqa: E402
-from zoo.errors import OptionError  # noqa: E402
+from zoo.errors import CheckpointError, OptionError  # noqa: E402
 
 SIZES = {
     "vocab_size": 97,
