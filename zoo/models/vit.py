@@ -1,4 +1,4 @@
-"""Vision transformer for images and videos of any size (ViT; Dosovitskiy 2020, arXiv:2010.11929).
+"""Vision transformer for images and videos (ViT; Dosovitskiy et al. 2020, arXiv:2010.11929).
 
 Videos are divided into tubelets (Arnab et al. 2021, arXiv:2103.15691).
 """
