@@ -78,7 +78,7 @@ EXTRAS: dict[str, list[list[str]]] = {
     ],
     "slurm": [["python", "-c", "import submitit"]],
     "ray": [["python", "-c", "import ray"]],
-    "shell": [["zoo", "completion", "bash"]],
+    "shell": [["zoo", "--print-completion", "bash"]],
     "notebooks": [["python", "-c", "import ipykernel, nbclient, nbformat"]],
 }
 

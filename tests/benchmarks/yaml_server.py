@@ -1,4 +1,4 @@
-"""Have VS Code's YAML language server check recipes by the schema of `zoo schema`.
+"""Have VS Code's YAML language server check recipes by the schema of `zoo show schema`.
 
     npm install --prefix /tmp/yaml yaml-language-server
     python tests/benchmarks/yaml_server.py /tmp/yaml/node_modules/.bin/yaml-language-server
@@ -77,7 +77,7 @@ class Server:
 def main(command: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         schema = Path(folder, "recipe.schema.json")
-        schema.write_bytes(subprocess.check_output([sys.executable, "-m", "zoo", "schema"]))
+        schema.write_bytes(subprocess.check_output([sys.executable, "-m", "zoo", "show", "schema"]))
         line = f"# yaml-language-server: $schema={schema.as_uri()}\n"
         server = Server(command)
 

@@ -92,11 +92,3 @@ def test_a_name_that_cannot_be_an_encoding_is_refused(word, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     assert main(["new", "encoding", word]) == 2
     assert not [*tmp_path.iterdir()]
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_knows_commands_recipes_and_encodings(shell, capsys):
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    for word in ("doctor", "vit_comrope", "alibi", "--run-dir"):
-        assert word.removeprefix("--") in script

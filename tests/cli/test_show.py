@@ -1,5 +1,6 @@
 """`zoo show ENCODING`: what it costs in sizes and options of one's own, its time, its picture, and what is refused."""
 
+import json
 import re
 from functools import cache
 
@@ -136,3 +137,9 @@ def test_operations_of_a_forward_pass_are_those_of_its_matrices(zoo):
     attention = 2 * 2 * 16 * 16 * 8  # scores, and sums of values
     assert experiment.flops == found + patches + attention
     assert "# FLOPs per sample: " in zoo("show", "vit_none", *small)[1]
+
+
+def test_the_schema_is_printed_as_json(zoo):
+    code, out, _ = zoo("show", "schema")
+    assert code == 0
+    assert json.loads(out)["title"] == "A recipe of zoo"

@@ -1,47 +1,52 @@
-"""`zoo completion`: a script that completes commands, flags, recipes and encodings in a shell."""
+"""`zoo --print-completion SHELL`: complete commands, flags, recipes and encodings in a shell."""
 
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from zoo import registry
-from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, nearest
 from zoo.packages import explain_imports
 
-SUMMARY = "print a completion script for bash, zsh or fish"
-EXAMPLE = 'eval "$(zoo completion bash)"'
 SHELLS = ("bash", "zsh", "fish")
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
-    parser.add_argument("shell", metavar="|".join(SHELLS))
+class PrintCompletion(argparse.Action):
+    """Print the completion script of a shell and exit, as the action of shtab does.
+
+    shtab is an optional package, so it is imported only here.
+    """
+
+    def __init__(self, option_strings: list[str], dest: str, **options: Any) -> None:
+        super().__init__(
+            option_strings,
+            dest,
+            choices=SHELLS,
+            metavar="SHELL",
+            help=f"print a completion script: {', '.join(SHELLS)}",
+            **options,
+        )
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: object, values: Any, flag: object = None
+    ) -> None:
+        """Print the script."""
+        print(write_script(parser, values))
+        parser.exit()
 
 
-def run(known: argparse.Namespace) -> None:
-    """Print the script."""
-    if known.shell not in SHELLS:
-        hint = nearest(known.shell, SHELLS)
-        raise RecipeError(ConfigIssue(ARGUMENT, known.shell, "no such shell", hint))
-    print(write_script(known.shell))
-
-
-def write_script(shell: str) -> str:
+def write_script(parser: argparse.ArgumentParser, shell: str) -> str:
     """Return the completion script of a shell; it knows the members that are installed now."""
-    from zoo.cli.main import build_parser
-
     with explain_imports():
         import shtab
 
-    parser = build_parser()
     recipes, encodings = [*registry.recipe_files()], [*registry.names("encodings")]
     words = {
         "recipe": recipes,
-        "what": [*recipes, *encodings],
+        "what": [*recipes, *encodings, "schema"],
         "encodings": encodings,
         "one": recipes,
         "other": recipes,
-        "shell": [*SHELLS],
     }
     for command in _list_commands(parser):
         for action in command._actions:

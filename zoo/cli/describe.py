@@ -27,6 +27,7 @@ from zoo.attention.functional import Attention, encoding
 from zoo.attention.layer import Context, SelfAttention
 from zoo.benchmark.measures import build_layer_trial
 from zoo.benchmark.protocol import run_rounds
+from zoo.citations import find_citations
 from zoo.config import Overrides, load, recipe_files
 from zoo.config.command_line import parse_options
 from zoo.data.spec import DataSpec
@@ -130,6 +131,8 @@ class ShowOptions:
     """The PNG file to draw; empty for NAME.png, null for none."""
     seconds: Annotated[float, Between(0)] = 1.0
     """Time to spend on timing a layer; 0 for no timing."""
+    cite: bool = False
+    """Print only the papers of the encoding, as BibTeX."""
 
 
 class UnwrittenPicture(ZooError):
@@ -155,6 +158,8 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
     own, size_values, option_values, facts = parse_options(
         words, (ShowOptions, Sizes, cls, EveryEncoding)
     )
+    if own["cite"]:
+        return "\n\n".join(find_citations(name))
     given_facts = {fact: value for fact, value in facts.items() if value is not None}
     choices = build_shortest_chain(cls, {**option_values, **given_facts})
     picture = None if own["picture"] is None else _check_path(own["picture"] or f"{name}.png")

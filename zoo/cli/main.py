@@ -13,9 +13,7 @@ from typing import NoReturn
 from zoo import registry, utils
 from zoo.cli import (
     bench,
-    cite,
     compare,
-    completion,
     convert,
     diagnose,
     diff,
@@ -26,13 +24,13 @@ from zoo.cli import (
     launch,
     new,
     predict,
-    schema,
     show,
     verify,
 )
 from zoo.cli import eval as evaluate
 from zoo.cli import list as list_command
-from zoo.cli.edge import COMMAND_LINE
+from zoo.cli.completion import PrintCompletion
+from zoo.cli.edge import COMMAND_LINE, CommandLineFormatter
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, ZooError, nearest
 from zoo.packages import explain_imports
 from zoo.version import __version__
@@ -53,11 +51,8 @@ COMMANDS: Mapping[str, ModuleType] = MappingProxyType(
         "list": list_command,
         "show": show,
         "diff": diff,
-        "cite": cite,
-        "schema": schema,
         "new": new,
         "doctor": doctor,
-        "completion": completion,
     }
 )
 """The commands in the order of `zoo --help`.
@@ -86,6 +81,7 @@ def build_parser() -> argparse.ArgumentParser:
         ),
     )
     parser.add_argument("--version", action="version", version=f"zoo {__version__}")
+    parser.add_argument("--print-completion", action=PrintCompletion)
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     for name, command in COMMANDS.items():
         _add_command(commands, name, command)
@@ -154,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _set_up_logging() -> None:
     """Print messages of level INFO to standard error; DEBUG goes to the log file of a run alone."""
     shown = logging.StreamHandler(sys.stderr)
-    shown.setFormatter(utils.EscapingFormatter("%(message)s"))
+    shown.setFormatter(CommandLineFormatter("%(message)s"))
     logging.basicConfig(handlers=[shown])
     logging.getLogger("zoo").setLevel(logging.DEBUG)
     for handler in logging.getLogger().handlers:

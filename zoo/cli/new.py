@@ -91,7 +91,9 @@ def write_recipe(name: str) -> str:
         raise _refuse(name, "not a name of a recipe", "use letters, digits, _ and -")
     file = Path(f"{name}{registry.RECIPE_SUFFIX}")
     _write(file, RECIPE.format(file=file))
-    return f"{file}\nnext: zoo show {file}    zoo schema > recipe.schema.json    zoo fit {file}"
+    return (
+        f"{file}\nnext: zoo show {file}    zoo show schema > recipe.schema.json    zoo fit {file}"
+    )
 
 
 def write_encoding(name: str) -> str:

@@ -1,19 +1,21 @@
-"""`zoo show`: a recipe resolved, or an encoding explained."""
+"""`zoo show`: a recipe resolved, an encoding explained, or the JSON schema of recipes."""
 
 from __future__ import annotations
 
 import argparse
+import json
 
 from zoo import registry
 
-SUMMARY = "show a resolved recipe, or explain an encoding"
+SUMMARY = "show a resolved recipe, explain an encoding, or print the JSON schema of recipes"
 EXAMPLE = "zoo show liere dim=768 heads=12 axes=2 length=14"
+SCHEMA = "schema"
 OPTIONS = (("", "zoo.cli.describe:ShowOptions"), ("", "zoo.cli.describe:Sizes"))
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("what", metavar="RECIPE|ENCODING")
+    parser.add_argument("what", metavar="RECIPE|ENCODING|schema")
     parser.add_argument(
         "overrides",
         nargs="*",
@@ -24,7 +26,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Print the text."""
-    if known.what in registry.names("encodings"):
+    if known.what == SCHEMA and not known.overrides:
+        from zoo.config.json_schema import build_schema
+
+        print(json.dumps(build_schema(), indent=1))
+    elif known.what in registry.names("encodings"):
         from zoo.cli.describe import UnwrittenPicture, explain_encoding
 
         try:
