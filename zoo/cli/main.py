@@ -108,7 +108,8 @@ def _add_command(
     if getattr(command, "JSON", False):
         parser.add_argument("--json", action="store_true", help="print the result as JSON")
     command.arguments(parser)
-    if {"-h", "--help"} & set(sys.argv):
+    # only the help of this command lists its options, which takes a moment to read
+    if name in sys.argv and {"-h", "--help"} & set(sys.argv):
         from zoo.options.description import format_options
 
         options = format_options(getattr(command, "OPTIONS", ()))
