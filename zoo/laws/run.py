@@ -40,7 +40,7 @@ Axes = Literal[1, 2, 3]
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyOptions:
-    """What is verified of each encoding."""
+    """The axes and laws of a verification, and the folder of its certificates."""
 
     axes: Axes | tuple[Axes, ...] | None = None
     """Numbers of axes to verify; null: all that the encoding accepts."""
@@ -170,7 +170,11 @@ def _write(certificate: Certificate, path: Path) -> None:
 
 
 def select_laws(names: tuple[str, ...] | None) -> list[Law]:
-    """Return the laws of some names, all for None. Raises RecipeError for unknown names."""
+    """Return the laws with these names; None: all laws.
+
+    Raises:
+        RecipeError: A name is unknown, or the list is empty.
+    """
     if names == ():
         raise _refuse("laws", "empty list", "omit it to check all laws")
     known = {law.name: law for law in LAWS}
