@@ -142,7 +142,7 @@ def _workplace(plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Callable[..., config.Recipe]:
+def load_text(tmp_path: Path) -> Callable[..., config.Recipe]:
     """The recipe `mine.yaml` of a text and overrides."""
 
     def load(text: str, *overrides: str) -> config.Recipe:
@@ -153,12 +153,12 @@ def made(tmp_path: Path) -> Callable[..., config.Recipe]:
 
 
 @pytest.fixture
-def list_issues(made: Callable[..., config.Recipe]) -> Callable[..., list[str]]:
+def list_issues(load_text: Callable[..., config.Recipe]) -> Callable[..., list[str]]:
     """The faults of a text and overrides, each as its line."""
 
     def faults(text: str, *overrides: str) -> list[str]:
         with pytest.raises(RecipeError) as caught:
-            made(text, *overrides)
+            load_text(text, *overrides)
         return [str(fault) for fault in caught.value.issues]
 
     return faults

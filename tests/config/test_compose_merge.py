@@ -13,15 +13,15 @@ def tree(text: str, place: str = "file:1") -> Tree:
     return parse(text, lambda line: place, [])
 
 
-def merged(base: str, top: str) -> object:
+def merge_texts(base: str, top: str) -> object:
     return merge(tree(base), tree(top)).data
 
 
-def changed(text: str, key: str, value: str) -> object:
+def change_text(text: str, key: str, value: str) -> object:
     return set_key(tree(text), key.split("."), tree(value).data).data
 
 
-def left(text: str, key: str) -> object:
+def remove_from_text(text: str, key: str) -> object:
     return remove_key(tree(text), key.split(".")).data
 
 
@@ -45,7 +45,7 @@ def left(text: str, key: str) -> object:
     ],
 )
 def test_mappings_merge_and_all_else_is_replaced(base: str, top: str, result: object) -> None:
-    assert merged(base, top) == result
+    assert merge_texts(base, top) == result
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_mappings_merge_and_all_else_is_replaced(base: str, top: str, result: ob
     ],
 )
 def test_a_key_is_put_where_it_belongs(text: str, key: str, value: str, result: object) -> None:
-    assert changed(text, key, value) == result
+    assert change_text(text, key, value) == result
 
 
 def test_a_new_name_keeps_what_was_given_on_the_same_command_line() -> None:
@@ -91,7 +91,7 @@ def test_a_new_name_keeps_what_was_given_on_the_same_command_line() -> None:
     ],
 )
 def test_a_key_is_removed_and_nothing_else(text: str, key: str, result: object) -> None:
-    assert left(text, key) == result
+    assert remove_from_text(text, key) == result
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_key_is_removed_and_nothing_else(text: str, key: str, result: object) 
 )
 def test_what_is_not_there_cannot_be_removed(text: str, key: str, message: str) -> None:
     with pytest.raises(RecipeError) as caught:
-        left(text, key)
+        remove_from_text(text, key)
     assert message in str(caught.value)
     assert caught.value.issues[0].origin == ARGUMENT
 
@@ -127,7 +127,7 @@ def test_what_is_not_there_cannot_be_removed(text: str, key: str, message: str) 
 )
 def test_what_has_no_such_key_cannot_be_stepped_into(text: str, key: str, message: str) -> None:
     with pytest.raises(RecipeError) as caught:
-        changed(text, key, "1")
+        change_text(text, key, "1")
     assert str(caught.value.issues[0]) == f"argument: {message}"
 
 
@@ -145,12 +145,17 @@ def test_a_bare_name_keeps_its_place_beside_options() -> None:
 
 def test_entries_after_a_removed_one_keep_their_places() -> None:
     text = "a:\n- {b: 1}\n- {b: 2}\n- {b: 3,\n   c: 4}\n"
-    left = remove_key(parse(text, str, []), ["a", "0"])
-    assert left.data == {"a": [{"b": 2}, {"b": 3, "c": 4}]}
-    assert [left.locate(key) for key in ("a", "a.0.b", "a.1", "a.1.c")] == ["1", "3", "4", "5"]
+    remove_from_text = remove_key(parse(text, str, []), ["a", "0"])
+    assert remove_from_text.data == {"a": [{"b": 2}, {"b": 3, "c": 4}]}
+    assert [remove_from_text.locate(key) for key in ("a", "a.0.b", "a.1", "a.1.c")] == [
+        "1",
+        "3",
+        "4",
+        "5",
+    ]
 
 
 def test_options_of_a_replaced_list_keep_no_place() -> None:
-    changed = set_key(tree("{e: [{name: rope, base: 9}]}"), ["e"], ["alibi"])
-    assert "e.0.base" not in changed.locations
-    assert changed.locate("e.0.base") == ARGUMENT
+    change_text = set_key(tree("{e: [{name: rope, base: 9}]}"), ["e"], ["alibi"])
+    assert "e.0.base" not in change_text.locations
+    assert change_text.locate("e.0.base") == ARGUMENT

@@ -23,7 +23,7 @@ DATA = {
 }
 
 
-def resolved(text: str, **more: object) -> Any:
+def load_key(text: str, **more: object) -> Any:
     found, faults = attempt(text, **more)
     assert not faults
     return found
@@ -54,13 +54,13 @@ def resolve(whole: dict[str, Any], partial: bool = False) -> tuple[Tree, list[Co
     ],
 )
 def test_a_value_is_taken_from_another_key(text: str, value: object) -> None:
-    found = resolved(text)
+    found = load_key(text)
     assert found == value
     assert type(found) is type(value)
 
 
 def test_references_are_followed() -> None:
-    assert resolved("${b}", b="${c.0}", c=["${data.size}"]) == 8
+    assert load_key("${b}", b="${c.0}", c=["${data.size}"]) == 8
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_reference_to_a_faulty_one_is_not_a_second_fault(wrong: str) -> None:
 
 
 def test_a_number_may_be_the_key_of_a_mapping() -> None:
-    assert resolved("${b.0}", b={"0": "x"}) == "x"
+    assert load_key("${b.0}", b={"0": "x"}) == "x"
 
 
 def test_what_an_earlier_fault_may_have_taken_away_is_not_told() -> None:

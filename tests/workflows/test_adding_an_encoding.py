@@ -11,7 +11,7 @@ from zoo import registry
 from zoo.laws import LAWS, Case
 
 
-def written(folder):
+def write_encoding(folder):
     """The files that the page tells to write, as a package of one's own."""
     page = (ROOT / "docs" / "adding.md").read_text()
     encoding = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1]
@@ -27,7 +27,7 @@ def written(folder):
 
 
 def test_it_is_listed_shown_and_trainable(zoo, tmp_path, monkeypatch):
-    written(tmp_path)
+    write_encoding(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     code, out, _ = zoo("list", "encodings", "--plugin", "my_zoo")
     assert code == 0
@@ -44,7 +44,7 @@ def test_it_is_listed_shown_and_trainable(zoo, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("axes", [2])
 def test_it_keeps_the_laws(axes, tmp_path, monkeypatch):
-    written(tmp_path)
+    write_encoding(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv(registry.PLUGINS, "my_zoo")
     member = Case("window", axes, partial(package.encoding, "window"))

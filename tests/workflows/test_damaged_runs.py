@@ -53,7 +53,7 @@ def copy(run, tmp_path):
 
 
 @pytest.fixture
-def untested(monkeypatch):
+def skip_tests(monkeypatch):
     """Long work is a failure."""
     monkeypatch.setattr(
         "zoo.diagnosis.diagnose.run_controls", lambda *given: pytest.fail("it was tested")
@@ -64,7 +64,7 @@ def untested(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["evaluation", "environment"])
-def test_numbers_take_no_other_files_place(name, copy, zoo, untested):
+def test_numbers_take_no_other_files_place(name, copy, zoo, skip_tests):
     other = copy / f"{name}.json"
     other.write_text("{}")
     code, _, message = zoo("diagnose", copy, f"to={copy / name}.html")
@@ -88,8 +88,8 @@ def test_a_diagnosis_takes_the_place_of_one_before_it_in_any_case_of_letters(cop
     assert {path.name for path in copy.iterdir()} == {"checkpoints", "page.HTML", "page.json"}
 
 
-def test_a_folder_that_takes_no_file_is_told_before_long_work(copy, zoo, untested, monkeypatch):
-    monkeypatch.setattr("zoo.diagnosis.diagnose.check_writable", refused)
+def test_a_folder_that_takes_no_file_is_told_before_long_work(copy, zoo, skip_tests, monkeypatch):
+    monkeypatch.setattr("zoo.diagnosis.diagnose.check_writable", deny)
     code, _, message = zoo("diagnose", copy)
     assert code == 2
     assert "diagnosis.html cannot be written, Permission denied" in message
@@ -98,11 +98,11 @@ def test_a_folder_that_takes_no_file_is_told_before_long_work(copy, zoo, unteste
     assert "diagnosis.html is a folder" in zoo("diagnose", copy)[2]
 
 
-def refused(*given, **more):
+def deny(*given, **more):
     raise PermissionError(13, "Permission denied", "somewhere")
 
 
-def test_what_lies_beside_any_run_is_read_before_long_work(run, copy, zoo, untested):
+def test_what_lies_beside_any_run_is_read_before_long_work(run, copy, zoo, skip_tests):
     (copy / "evaluation.json").write_text('{"checkpoint": "best.ckpt", "conditions": [{}]}')
     code, _, message = zoo("diagnose", run, copy, CPU)
     assert code == 4
@@ -143,7 +143,7 @@ def test_metrics_of_which_nothing_can_be_drawn_are_told_of(content, copy, zoo, c
     assert left == ["metrics.csv", "evaluation.json"]
 
 
-def test_metrics_that_cannot_be_read_are_told_alike(copy, zoo, untested, monkeypatch):
+def test_metrics_that_cannot_be_read_are_told_alike(copy, zoo, skip_tests, monkeypatch):
     (copy / "metrics.csv").write_bytes(b"\xff\n")
     undecodable = zoo("diagnose", copy)
     (copy / "metrics.csv").unlink()
@@ -151,22 +151,22 @@ def test_metrics_that_cannot_be_read_are_told_alike(copy, zoo, untested, monkeyp
     folder = zoo("diagnose", copy)
     (copy / "metrics.csv").rmdir()
     (copy / "metrics.csv").touch()
-    monkeypatch.setattr("zoo.run.loggers.read", refused)
+    monkeypatch.setattr("zoo.run.loggers.read", deny)
     unreadable = zoo("diagnose", copy)
     assert [code for code, _, _ in (undecodable, folder, unreadable)] == [4, 4, 4]
     assert "metrics.csv: cannot be read, Permission denied" in unreadable[2]
     assert "metrics.csv: cannot be read, Is a directory" in folder[2]
 
 
-def changed(file, change):
+def rewrite(file, change):
     """Write a checkpoint anew, sealed as zoo does, with something of it changed."""
     content = torch.load(file, weights_only=True)
     change(content)
     atomic_io.write_sealed(atomic_io.serialise(content), file)
 
 
-def test_weights_that_are_not_finite_are_told(copy, zoo, untested):
-    changed(
+def test_weights_that_are_not_finite_are_told(copy, zoo, skip_tests):
+    rewrite(
         copy / "checkpoints" / "best.ckpt",
         lambda content: next(iter(content["state_dict"].values())).fill_(math.nan),
     )
@@ -200,9 +200,9 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("case", STRANGE)
-def test_checkpoints_that_say_something_else_of_themselves_are_told(case, copy, zoo, untested):
+def test_checkpoints_that_say_something_else_of_themselves_are_told(case, copy, zoo, skip_tests):
     change, part = STRANGE[case]
-    changed(copy / "checkpoints" / "best.ckpt", change)
+    rewrite(copy / "checkpoints" / "best.ckpt", change)
     for verb in ("diagnose", "eval"):
         code, _, message = zoo(verb, copy, CPU)
         assert code == 5
@@ -236,14 +236,14 @@ def test_a_mistyped_run_is_told_its_right_name(copy, zoo):
 
 
 def test_a_run_that_cannot_be_looked_into_is_told_as_a_checkpoint_is(copy, zoo, monkeypatch):
-    monkeypatch.setattr(Path, "is_file", refused)
+    monkeypatch.setattr(Path, "is_file", deny)
     code, _, message = zoo("eval", copy)
     assert code == 5
     assert message.endswith("copy: cannot be read, Permission denied\n")
 
 
 def test_a_length_that_a_table_has_not_is_told_before_anything_is_looked_at(
-    run, copy, zoo, untested, tmp_path, caplog
+    run, copy, zoo, skip_tests, tmp_path, caplog
 ):
     caplog.set_level("INFO", "zoo")
     write_checkpoint(
@@ -262,7 +262,7 @@ def test_attention_that_overflows_is_told(copy, zoo):
         for name, weight in content["state_dict"].items():
             weight.mul_(1e25 if "attn" in name else 1)
 
-    changed(copy / "checkpoints" / "best.ckpt", grow)
+    rewrite(copy / "checkpoints" / "best.ckpt", grow)
     code, _, message = zoo("diagnose", copy, "limit=1", "controls=false", CPU)
     assert code == 3
     assert "best.ckpt: attention in layer 0 is infinite or NaN" in message

@@ -22,7 +22,6 @@ HEAVY = {"lightning", "datasets", "torchmetrics", "kornia", "scipy", "altair"}
         ),
         (["fit", "vit_comrope", "--jsn"], "--jsn: unknown argument; did you mean --json?"),
         (["fti", "vit_comrope"], "fti: unknown command; did you mean fit?"),
-        (["check", "rope"], "check: unknown command; renamed to verify"),
     ],
 )
 def test_an_unknown_word_of_the_command_line_is_answered_with_the_nearest(

@@ -30,7 +30,7 @@ class Inner:
             raise OptionError("rate", "must not exceed 1")
 
 
-def typed(annotation: Any, value: object) -> Any:
+def read_value(annotation: Any, value: object) -> Any:
     validator = Validator({"": "here"})
     found = validator.validate(annotation, value, "k")
     assert not validator.issues
@@ -72,7 +72,7 @@ def list_issues(annotation: Any, value: object) -> list[str]:
     ],
 )
 def test_a_fitting_value_is_typed(annotation: Any, value: object, result: object) -> None:
-    found = typed(annotation, value)
+    found = read_value(annotation, value)
     assert found == result
     assert isinstance(found, type(result) | MappingProxyType)
 
@@ -148,11 +148,11 @@ def test_an_annotation_that_no_recipe_can_hold_is_our_fault() -> None:
     "value", ["toy_rope", {"name": "toy_rope"}, ["toy_rope"], [{"name": "toy_rope", "base": 100}]]
 )
 def test_a_choice_is_a_name_a_mapping_or_a_list(value: object) -> None:
-    assert typed(Encodings, value) == (Choice("toy_rope", {"base": 100.0, "block": 8}),)
+    assert read_value(Encodings, value) == (Choice("toy_rope", {"base": 100.0, "block": 8}),)
 
 
 def test_a_single_choice_is_not_a_list() -> None:
-    assert typed(Annotated[Choice, Choices("optim")], "toy_sgd") == Choice(
+    assert read_value(Annotated[Choice, Choices("optim")], "toy_sgd") == Choice(
         "toy_sgd", {"lr": 0.1, "momentum": 0.9}
     )
 
@@ -186,9 +186,11 @@ def test_a_bad_choice_is_one_fault(value: object, line: str) -> None:
 
 
 def test_every_encoding_takes_shared_and_coordinates() -> None:
-    (choice,) = typed(Encodings, {"name": "toy_liere", "shared": False, "coordinates": "growing"})
+    (choice,) = read_value(
+        Encodings, {"name": "toy_liere", "shared": False, "coordinates": "growing"}
+    )
     assert choice.options == {"block": 2, "shared": False, "coordinates": "growing"}
-    assert "shared" not in typed(Encodings, {"name": "toy_liere", "shared": None})[0].options
+    assert "shared" not in read_value(Encodings, {"name": "toy_liere", "shared": None})[0].options
 
 
 def test_options_of_other_kinds_are_their_own() -> None:

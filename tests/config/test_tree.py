@@ -11,7 +11,7 @@ from zoo.config.tree import parse, read_file, show_path
 from zoo.errors import ConfigIssue, RecipeError
 
 
-def parsed(text: str) -> object:
+def parse_text(text: str) -> object:
     faults: list[ConfigIssue] = []
     tree = parse(text, str, faults)
     assert not faults
@@ -57,7 +57,7 @@ def refusal(text: str | bytes) -> list[str]:
     ],
 )
 def test_scalars_have_the_types_of_yaml_1_2(text: str, value: object) -> None:
-    found = parsed(text)
+    found = parse_text(text)
     assert found == value
     assert type(found) is type(value)
 
@@ -137,7 +137,7 @@ def test_deep_nesting_is_refused_at_once(opening: str) -> None:
 
 
 def test_a_depth_of_thirty_levels_is_read() -> None:
-    assert parsed("[" * 30 + "]" * 30) is not None
+    assert parse_text("[" * 30 + "]" * 30) is not None
 
 
 def test_an_alias_bomb_is_refused_at_once() -> None:
@@ -155,7 +155,7 @@ def test_more_than_ten_thousand_values_are_refused() -> None:
 
 
 def test_merge_sign_in_quotes_is_a_key() -> None:
-    assert parsed("'<<': 1") == {"<<": 1}
+    assert parse_text("'<<': 1") == {"<<": 1}
 
 
 @pytest.mark.robustness
@@ -170,9 +170,9 @@ def test_paths_are_shown_as_the_user_knows_them(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_opened_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(*_: object) -> None:
+    def deny(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", denied)
+    monkeypatch.setattr(Path, "open", deny)
     with pytest.raises(RecipeError, match=r"mine\.yaml: cannot be read: Permission denied"):
         read_file(Path("mine.yaml"), [])

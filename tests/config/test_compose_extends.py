@@ -16,10 +16,10 @@ def write(name: str, text: str) -> None:
     Path(name).write_text(text)
 
 
-def test_the_file_wins_over_the_last_which_wins_over_the_first(made: Made) -> None:
+def test_the_file_wins_over_the_last_which_wins_over_the_first(load_text: Made) -> None:
     write("first.yaml", "model: {depth: 1, dim: 1}\nseed: 1\noptim: {lr: 1}\n")
     write("second.yaml", "model: {dim: 2}\nseed: 2\n")
-    recipe = made("extends: [toy, first, second.yaml]\nseed: 3\n")
+    recipe = load_text("extends: [toy, first, second.yaml]\nseed: 3\n")
     assert (
         recipe.seed,
         recipe.model.options["dim"],
@@ -28,25 +28,25 @@ def test_the_file_wins_over_the_last_which_wins_over_the_first(made: Made) -> No
     ) == (3, 2, 1, 1)
 
 
-def test_extends_is_recursive(made: Made) -> None:
+def test_extends_is_recursive(load_text: Made) -> None:
     write("middle.yaml", "extends: toy\nmodel: {dim: 5}\n")
-    assert made("extends: middle\nseed: 3\n").plain()["model"]["dim"] == 5
+    assert load_text("extends: middle\nseed: 3\n").plain()["model"]["dim"] == 5
 
 
-def test_entries_are_sought_beside_the_file_that_names_them(made: Made) -> None:
+def test_entries_are_sought_beside_the_file_that_names_them(load_text: Made) -> None:
     write("deep/base.yaml", "extends: toy\nseed: 9\n")
     write("deep/top.yaml", "extends: [base]\n")
-    assert made("extends: deep/top\n").seed == 9
+    assert load_text("extends: deep/top\n").seed == 9
 
 
-def test_a_fragment_of_a_plugin_is_found(made: Made) -> None:
-    recipe = made("extends: [toy, optim/toy_adam]\noptim: {lr: 2}\n")
+def test_a_fragment_of_a_plugin_is_found(load_text: Made) -> None:
+    recipe = load_text("extends: [toy, optim/toy_adam]\noptim: {lr: 2}\n")
     assert recipe.optim.options["lr"] == 2
     assert recipe.locations["optim.name"].endswith("configs/optim/toy_adam.yaml:3")
 
 
-def test_a_new_name_drops_inherited_options(made: Made) -> None:
-    assert made("extends: toy\noptim: {name: toy_sgd}\n").optim.options == {
+def test_a_new_name_drops_inherited_options(load_text: Made) -> None:
+    assert load_text("extends: toy\noptim: {name: toy_sgd}\n").optim.options == {
         "lr": 0.1,
         "momentum": 0.9,
     }
@@ -95,10 +95,10 @@ def test_a_recipe_that_extends_itself_is_told_with_the_chain(list_issues: ListIs
     ]
 
 
-def test_a_file_may_be_extended_along_two_ways(made: Made) -> None:
+def test_a_file_may_be_extended_along_two_ways(load_text: Made) -> None:
     for i in range(40):  # 2 ** 40 ways, were files not read once
         write(f"f{i + 1}.yaml", f"extends: [f{i}, f{i}]\n" if i % 8 else "extends: [toy]\n")
-    assert made("extends: [f8, f8]\n").seed == 0
+    assert load_text("extends: [f8, f8]\n").seed == 0
 
 
 def test_a_chain_without_end_is_refused(list_issues: ListIssues) -> None:

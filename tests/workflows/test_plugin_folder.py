@@ -48,7 +48,7 @@ def test_its_recipe_trains_and_is_measured(beside):
         "zoo_example",
     )
     assert code == 0, message
-    assert "24 x 24" in out
+    assert "24 pixels" in out
 
 
 KINDS = {

@@ -22,7 +22,7 @@ from zoo.tasks.classification import Classification
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def digits_run(tmp_path_factory):
     """The JSON of a tiny run, and the folder it was started in."""
     from zoo.run.fit import fit
 
@@ -33,8 +33,8 @@ def trained(tmp_path_factory):
     return folder / result["run"], result
 
 
-def test_a_run_directory_holds_all_of_a_run(trained):
-    run, _ = trained
+def test_a_run_directory_holds_all_of_a_run(digits_run):
+    run, _ = digits_run
     found = {
         str(path.relative_to(run)).split("/events")[0] for path in run.rglob("*") if path.is_file()
     }
@@ -55,8 +55,8 @@ def test_a_run_directory_holds_all_of_a_run(trained):
     assert json.loads((run / "environment.json").read_text())["seed"] == 0
 
 
-def test_the_resolved_recipe_is_the_same_recipe(trained):
-    run, _ = trained
+def test_the_resolved_recipe_is_the_same_recipe(digits_run):
+    run, _ = digits_run
     overrides = [*TINY, "trainer.max_epochs=2"]
     assert (
         package.load_recipe(run / "recipe.yaml").plain()
@@ -64,8 +64,8 @@ def test_the_resolved_recipe_is_the_same_recipe(trained):
     )
 
 
-def test_metrics_file_has_training_validation_and_test(trained):
-    run, result = trained
+def test_metrics_file_has_training_validation_and_test(digits_run):
+    run, result = digits_run
     rows = list(csv.DictReader((run / "metrics.csv").read_text().splitlines()))
     assert sum(bool(row["val/accuracy"]) for row in rows) == 2
     assert [float(row["test/accuracy"]) for row in rows if row["test/accuracy"]] == [
@@ -74,8 +74,8 @@ def test_metrics_file_has_training_validation_and_test(trained):
     assert any(row["train/loss"] for row in rows)
 
 
-def test_eval_gives_what_training_ended_with(trained, zoo):
-    run, result = trained
+def test_eval_gives_what_training_ended_with(digits_run, zoo):
+    run, result = digits_run
     code, out, _ = zoo("eval", run, "--json")
     found = json.loads(out)
     assert code == 0
@@ -84,8 +84,8 @@ def test_eval_gives_what_training_ended_with(trained, zoo):
     assert Path(found["checkpoint"]) == run / "checkpoints" / "best.ckpt"
 
 
-def test_eval_at_other_resolutions_draws_a_figure(trained, zoo):
-    run, result = trained
+def test_eval_at_other_resolutions_draws_a_figure(digits_run, zoo):
+    run, result = digits_run
     code, out, _ = zoo("eval", run, "evaluate.resolutions=[16,24,32]", "--json")
     found = json.loads(out)
     assert code == 0
@@ -95,23 +95,23 @@ def test_eval_at_other_resolutions_draws_a_figure(trained, zoo):
     assert (run / "resolutions.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_eval_prints_a_table(trained, zoo):
-    run, result = trained
+def test_eval_prints_a_table(digits_run, zoo):
+    run, result = digits_run
     _, out, _ = zoo("eval", run, "evaluate.resolutions=[24]")
     assert f"{result['metrics']['test/accuracy']:.4f}" in out
     assert "24 pixels" in out
 
 
 @pytest.mark.parametrize("place", ["", "last", "best", "checkpoints/last.ckpt"])
-def test_a_checkpoint_is_named_in_several_ways(place, trained, zoo):
-    code, out, _ = zoo("eval", f"{trained[0]}/{place}", "--json")
+def test_a_checkpoint_is_named_in_several_ways(place, digits_run, zoo):
+    code, out, _ = zoo("eval", f"{digits_run[0]}/{place}", "--json")
     assert code == 0
     assert json.loads(out)["checkpoint"].endswith("last.ckpt" if "last" in place else "best.ckpt")
 
 
-def test_loading_gives_the_task_with_its_weights(trained):
-    task = package.load(trained[0])
-    stored = torch.load(trained[0] / "checkpoints" / "best.ckpt", weights_only=True)
+def test_loading_gives_the_task_with_its_weights(digits_run):
+    task = package.load(digits_run[0])
+    stored = torch.load(digits_run[0] / "checkpoints" / "best.ckpt", weights_only=True)
     assert not task.training
     assert all(
         torch.equal(value, stored["state_dict"][name]) for name, value in task.state_dict().items()
@@ -119,18 +119,18 @@ def test_loading_gives_the_task_with_its_weights(trained):
     assert stored["zoo"]["version"] == package.__version__
 
 
-def damaged(content):
+def cut(content):
     return content[: len(content) // 2]
 
 
-def flipped(content):
+def flip_byte(content):
     return b"junk" + content[4:]
 
 
-@pytest.mark.parametrize("damage", [damaged, flipped, lambda content: b""])
-def test_a_corrupt_checkpoint_is_named_with_what_is_still_good(damage, trained, zoo, tmp_path):
+@pytest.mark.parametrize("damage", [cut, flip_byte, lambda content: b""])
+def test_a_corrupt_checkpoint_is_named_with_what_is_still_good(damage, digits_run, zoo, tmp_path):
     (tmp_path / "checkpoints").mkdir()
-    content = (trained[0] / "checkpoints" / "last.ckpt").read_bytes()
+    content = (digits_run[0] / "checkpoints" / "last.ckpt").read_bytes()
     (tmp_path / "checkpoints" / "last.ckpt").write_bytes(content)
     (tmp_path / "checkpoints" / "best.ckpt").write_bytes(damage(content))
     code, _, message = zoo("eval", tmp_path)
@@ -153,25 +153,25 @@ def test_a_checkpoint_that_would_run_code_is_refused(zoo, tmp_path):
     assert not (tmp_path / "hacked").exists()
 
 
-def test_checkpoints_that_are_missing_or_of_another_recipe(trained, zoo, tmp_path):
+def test_checkpoints_that_are_missing_or_of_another_recipe(digits_run, zoo, tmp_path):
     assert zoo("eval", "nowhere")[0] == 5
     torch.save({"weights": torch.ones(2)}, tmp_path / "foreign.pt")
     assert zoo("eval", "foreign.pt")[0] == 5
-    code, _, message = zoo("eval", trained[0], "model.depth=2")
+    code, _, message = zoo("eval", digits_run[0], "model.depth=2")
     assert code == 5
     assert "another recipe" in message
-    assert zoo("eval", trained[0], "model.depht=2")[0] == 2
+    assert zoo("eval", digits_run[0], "model.depht=2")[0] == 2
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_optimizer(zoo, monkeypatch):
     step = Classification.training_step
 
-    def broken(self, batch, batch_idx):
+    def interrupt(self, batch, batch_idx):
         return step(self, batch, batch_idx) * (
             float("nan") if self.trainer.global_step == 7 else 1.0
         )
 
-    monkeypatch.setattr(Classification, "training_step", broken)
+    monkeypatch.setattr(Classification, "training_step", interrupt)
     code, _, message = zoo("fit", "vit_comrope", *TINY, "trainer.max_epochs=2")
     assert code == 3
     assert "step 7" in message
@@ -203,11 +203,12 @@ def test_a_signal_saves_and_stops(tmp_path, monkeypatch):
     torch.load(tmp_path / "run" / "checkpoints" / "last.ckpt", weights_only=True)
 
 
-def test_an_evaluation_that_takes_long_says_how_far_it_is(trained, zoo, monkeypatch, caplog):
+def test_an_evaluation_that_takes_long_says_how_far_it_is(digits_run, zoo, monkeypatch, caplog):
     monkeypatch.setattr("zoo.utils.INTERVAL", -1.0)
     with caplog.at_level("INFO", "zoo"):
         assert (
-            zoo("eval", trained[0], "trainer.accelerator=cpu", "evaluate.resolutions=null")[0] == 0
+            zoo("eval", digits_run[0], "trainer.accelerator=cpu", "evaluate.resolutions=null")[0]
+            == 0
         )
     message = [line for line in caplog.messages if line.startswith("Tested")]
     assert message[0].startswith("Tested 1 of 12 batches, 0:0")

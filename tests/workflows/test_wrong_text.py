@@ -178,7 +178,7 @@ def files(tmp_path):
 
 
 @pytest.fixture
-def refused(zoo, tmp_path):
+def check_refusal(zoo, tmp_path):
     """Runs a command that has to fail: this code, these words, at most six lines, and nothing written."""
 
     def run(code, expected, *arguments):
@@ -195,9 +195,9 @@ def refused(zoo, tmp_path):
 
 
 @pytest.mark.parametrize("case", RECIPES, ids=lambda case: case.replace(" ", "-"))
-def test_a_wrong_recipe_of_text(case, files, refused, tmp_path):
+def test_a_wrong_recipe_of_text(case, files, check_refusal, tmp_path):
     overrides, code, expected = RECIPES[case]
-    refused(
+    check_refusal(
         code,
         expected,
         "fit",
@@ -209,16 +209,16 @@ def test_a_wrong_recipe_of_text(case, files, refused, tmp_path):
 
 
 @pytest.mark.parametrize("case", OTHERS, ids=lambda case: case.replace(" ", "-"))
-def test_a_wrong_recipe_of_another_model(case, refused):
+def test_a_wrong_recipe_of_another_model(case, check_refusal):
     recipe, overrides, expected = OTHERS[case]
-    refused(2, expected, "fit", recipe, *overrides)
+    check_refusal(2, expected, "fit", recipe, *overrides)
 
 
-def test_images_and_text_do_not_mix(refused):
-    refused(
+def test_images_and_text_do_not_mix(check_refusal):
+    check_refusal(
         2, ["task", "causal_lm reads text", "digits"], "fit", "vit_none", *TINY, "task=causal_lm"
     )
-    refused(
+    check_refusal(
         2,
         ["evaluate.lengths", "digits", "length"],
         "fit",
@@ -226,7 +226,7 @@ def test_images_and_text_do_not_mix(refused):
         *TINY,
         "evaluate.lengths=[8]",
     )
-    refused(
+    check_refusal(
         2,
         ["model", "decoder reads text", "digits"],
         "fit",
@@ -279,18 +279,20 @@ PROMPTS = {
 
 
 @pytest.mark.parametrize("case", PROMPTS, ids=lambda case: case.replace(" ", "-"))
-def test_a_wrong_prompt_or_way_to_draw(case, runs, refused):
+def test_a_wrong_prompt_or_way_to_draw(case, runs, check_refusal):
     overrides, expected = PROMPTS[case]
-    refused(2, expected, "generate", runs / "text", *overrides)
+    check_refusal(2, expected, "generate", runs / "text", *overrides)
 
 
-def test_models_that_do_not_write(runs, refused):
-    refused(
+def test_models_that_do_not_write(runs, check_refusal):
+    check_refusal(
         2, ["model.name", "encoder", "a decoder does"], "generate", runs / "masked", "prompt=abc"
     )
-    refused(2, ["model.name", "vit", "a decoder does"], "generate", runs / "images", "prompt=abc")
-    refused(5, ["nowhere"], "generate", "nowhere", "prompt=abc")
-    refused(5, ["another recipe"], "generate", runs / "text", "prompt=abc", "model.dim=32")
+    check_refusal(
+        2, ["model.name", "vit", "a decoder does"], "generate", runs / "images", "prompt=abc"
+    )
+    check_refusal(5, ["nowhere"], "generate", "nowhere", "prompt=abc")
+    check_refusal(5, ["another recipe"], "generate", runs / "text", "prompt=abc", "model.dim=32")
 
 
 MEASURED = {
@@ -310,12 +312,12 @@ MEASURED = {
 
 
 @pytest.mark.parametrize("case", MEASURED, ids=lambda case: case.replace(" ", "-"))
-def test_a_wrong_measurement(case, files, runs, refused):
+def test_a_wrong_measurement(case, files, runs, check_refusal):
     overrides, code, expected = MEASURED[case]
-    refused(code, expected, "eval", runs / "text", *overrides)
+    check_refusal(code, expected, "eval", runs / "text", *overrides)
 
 
-def test_lengths_of_images(runs, refused):
-    refused(
+def test_lengths_of_images(runs, check_refusal):
+    check_refusal(
         2, ["evaluate.lengths", "digits", "length"], "eval", runs / "images", "evaluate.lengths=[8]"
     )

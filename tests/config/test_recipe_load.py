@@ -47,8 +47,8 @@ evaluate: {resolutions: [24, 32]}
 """
 
 
-def test_a_recipe_has_every_option_typed(made: Made) -> None:
-    recipe = made(WHOLE)
+def test_a_recipe_has_every_option_typed(load_text: Made) -> None:
+    recipe = load_text(WHOLE)
     assert (recipe.name, recipe.seed, recipe.evaluate.resolutions) == ("mine", 3, (24, 32))
     assert recipe.model.options["encoding"] == (Choice("toy_rope", {"base": 9.0, "block": 8}),)
     assert recipe.optim == Choice("toy_adam", {"lr": 0.001, "betas": (0.9, 0.999)})
@@ -56,12 +56,12 @@ def test_a_recipe_has_every_option_typed(made: Made) -> None:
     assert recipe.data == Choice("toy_digits", {"size": 8, "note": "", "splits": ("train",)})
 
 
-def test_a_default_can_be_interpolated(made: Made) -> None:
+def test_a_default_can_be_interpolated(load_text: Made) -> None:
     assert (
-        made(WHOLE, "data.note=${optim.betas.1}-${trainer.precision}").data.options["note"]
+        load_text(WHOLE, "data.note=${optim.betas.1}-${trainer.precision}").data.options["note"]
         == "0.999-32-true"
     )
-    assert made(WHOLE, "data.size=5").model.options["dim"] == 5
+    assert load_text(WHOLE, "data.size=5").model.options["dim"] == 5
 
 
 def test_a_registered_recipe_loads_by_name() -> None:
@@ -69,16 +69,16 @@ def test_a_registered_recipe_loads_by_name() -> None:
     assert load("toy").name == "toy"
 
 
-def test_plain_data_gives_the_recipe_back(made: Made) -> None:
-    recipe = made(WHOLE, "model.encoding.0.shared=true", "data.note='yes'")
+def test_plain_data_gives_the_recipe_back(load_text: Made) -> None:
+    recipe = load_text(WHOLE, "model.encoding.0.shared=true", "data.note='yes'")
     again = from_plain(recipe.plain(), origin="best.ckpt", name="mine")
     assert again == recipe
     assert again.hash == recipe.hash
     assert again.locations["model.dim"] == "best.ckpt"
 
 
-def test_plain_is_plain_complete_and_in_order(made: Made) -> None:
-    plain = made(WHOLE).plain()
+def test_plain_is_plain_complete_and_in_order(load_text: Made) -> None:
+    plain = load_text(WHOLE).plain()
     assert list(plain) == SECTIONS
     assert plain["diagnostics"] == {
         "every_n_steps": 100,
@@ -98,29 +98,29 @@ def test_plain_is_plain_complete_and_in_order(made: Made) -> None:
     "note",
     ["yes", "010", "1e5", "1:30", "2001-01-01", "null", "", "a: b", "ü", "~", "=", "0x1", "<<"],
 )
-def test_yaml_is_read_back_by_us_and_by_others(made: Made, note: str) -> None:
-    recipe = made(WHOLE, f"data.note='{note}'", "optim.lr=1e-5")
+def test_yaml_is_read_back_by_us_and_by_others(load_text: Made, note: str) -> None:
+    recipe = load_text(WHOLE, f"data.note='{note}'", "optim.lr=1e-5")
     text = recipe.yaml()
-    assert made(text) == recipe
+    assert load_text(text) == recipe
     assert yaml.safe_load(text) == recipe.plain()
 
 
-def test_yaml_has_short_lists_on_a_line(made: Made) -> None:
-    text = made(WHOLE).yaml()
+def test_yaml_has_short_lists_on_a_line(load_text: Made) -> None:
+    text = load_text(WHOLE).yaml()
     assert "  betas: [0.9, 0.999]\n" in text
     assert "  encoding:\n  - name: toy_rope\n" in text
 
 
-def test_the_hash_tells_options_apart_and_nothing_else(made: Made) -> None:
-    first = made(WHOLE)
+def test_the_hash_tells_options_apart_and_nothing_else(load_text: Made) -> None:
+    first = load_text(WHOLE)
     assert len(first.hash) == 8
     assert int(first.hash, 16) >= 0
-    assert made("# a remark\n" + WHOLE, "optim={lr: 0.001, name: toy_adam}").hash == first.hash
-    assert made(WHOLE, "seed=4").hash != first.hash
+    assert load_text("# a remark\n" + WHOLE, "optim={lr: 0.001, name: toy_adam}").hash == first.hash
+    assert load_text(WHOLE, "seed=4").hash != first.hash
 
 
-def test_a_recipe_is_frozen(made: Made) -> None:
-    recipe = made(WHOLE)
+def test_a_recipe_is_frozen(load_text: Made) -> None:
+    recipe = load_text(WHOLE)
     with pytest.raises(FrozenInstanceError):
         recipe.seed = 1  # type: ignore[misc]
     assert isinstance(recipe.model.options, MappingProxyType)
@@ -142,9 +142,9 @@ def test_a_recipe_is_frozen(made: Made) -> None:
     ],
 )
 def test_encodings_are_overridden_in_every_form(
-    made: Made, override: str, encoding: object
+    load_text: Made, override: str, encoding: object
 ) -> None:
-    assert made(WHOLE, override).plain()["model"]["encoding"] == encoding
+    assert load_text(WHOLE, override).plain()["model"]["encoding"] == encoding
 
 
 @pytest.mark.parametrize("override", ["~model.encoding.0", "model.encoding=[]"])
@@ -153,8 +153,8 @@ def test_a_list_of_no_encodings_is_refused(list_issues: ListIssues, override: st
     assert "model.encoding: a list of no encodings; known are alibi" in found
 
 
-def test_overrides_are_applied_in_order(made: Made) -> None:
-    recipe = made(WHOLE, "optim.name=toy_sgd", "optim.momentum=0.5", "optim.momentum=0.6")
+def test_overrides_are_applied_in_order(load_text: Made) -> None:
+    recipe = load_text(WHOLE, "optim.name=toy_sgd", "optim.momentum=0.5", "optim.momentum=0.6")
     assert recipe.optim == Choice("toy_sgd", {"lr": 0.1, "momentum": 0.6})
 
 
@@ -239,8 +239,8 @@ def test_trainer_options_are_checked(list_issues: ListIssues, trainer: str, faul
     assert found.startswith(f"argument: {fault}")
 
 
-def test_trainer_options_that_work_are_accepted(made: Made) -> None:
-    options = made(
+def test_trainer_options_that_work_are_accepted(load_text: Made) -> None:
+    options = load_text(
         WHOLE,
         "trainer={max_steps: 5, devices: '0,1', gradient_clip_val: null, precision: bf16-mixed}",
     ).trainer
@@ -258,8 +258,8 @@ def test_invalid_values_of_a_dataclass_stand_at_their_key(list_issues: ListIssue
     ]
 
 
-def test_later_faults_find_the_closest_place(made: Made) -> None:
-    recipe = made(WHOLE, "model.encoding.0.block=4")
+def test_later_faults_find_the_closest_place(load_text: Made) -> None:
+    recipe = load_text(WHOLE, "model.encoding.0.block=4")
     assert recipe.make_issue("model.encoding.0.block", "bad", "use 2").origin == ARGUMENT
     assert recipe.make_issue("model.encoding.0.shared", "bad").origin == "mine.yaml:5"
     assert (
@@ -267,13 +267,13 @@ def test_later_faults_find_the_closest_place(made: Made) -> None:
         == "mine.yaml:9: trainer.devices: too many; use 1"
     )
     assert (
-        made(WHOLE, "~trainer", "trainer.max_steps=1").make_issue("none", "bad").origin
+        load_text(WHOLE, "~trainer", "trainer.max_steps=1").make_issue("none", "bad").origin
         == "mine.yaml:1"
     )
 
 
-def test_without_places_a_fault_names_the_recipe(made: Made) -> None:
-    recipe = replace(made(WHOLE), locations={})
+def test_without_places_a_fault_names_the_recipe(load_text: Made) -> None:
+    recipe = replace(load_text(WHOLE), locations={})
     assert recipe.make_issue("model.dim", "bad").origin == "mine"
 
 
