@@ -59,9 +59,9 @@ def test_facts():
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        ({}, {"log_scale", "log_rate"}),
-        ({"kind": "log"}, {"log_scale", "log_rate"}),
-        ({"kind": "power"}, {"exponent", "log_rate"}),
+        ({}, ["log_rate", "log_scale"]),
+        ({"kind": "log"}, ["log_rate", "log_scale"]),
+        ({"kind": "power"}, ["exponent", "log_rate"]),
     ],
     ids=str,
 )
