@@ -33,7 +33,7 @@ DATA = {
     "parity": [*FEW, "data.bits=6"],
     "passkey": [*FEW, "data.length=24"],
     "multikey_passkey": [*FEW, "data.length=80", "data.digits=3"],
-    "variable_tracking": [*FEW, "data.length=64"],
+    "variable_tracking": [*FEW, "data.length=96"],
     "common_words": [*FEW, "data.length=40", "data.common=2", "data.common_repeats=8"],
     "moving_digits": ["data.train=64", "data.test=32", "data.val=32"],
     "images": [
@@ -69,11 +69,14 @@ DATA = {
 def shrink(recipe: Recipe, *, steps: int = 2) -> list[str]:
     """List overrides that make a recipe train for a few steps on little data."""
     batch_size = 4 if recipe.data.name == "images" else 16
+    data = DATA.get(recipe.data.name, [])
+    if recipe.data.options.get("vocabulary") is None:
+        data = [word for word in data if not word.startswith("data.vocabulary=")]
     return [
         f"trainer.max_steps={steps}",
         "trainer.max_epochs=null",
         "trainer.accelerator=cpu",
-        *DATA.get(recipe.data.name, []),
+        *data,
         f"data.batch_size={batch_size}",
     ]
 

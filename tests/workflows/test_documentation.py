@@ -9,16 +9,17 @@ hub), SUBSTITUTIONS replaces words that stand for something, and EXCLUDED lists 
 from __future__ import annotations
 
 import doctest
-import json
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import tomllib
 import webbrowser
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -117,7 +118,7 @@ SUBSTITUTIONS = {
     },
     "docs/comparing.md": {"rebuild=DIR": "rebuild=comparisons/small"},
     "docs/diagnostics.md": {
-        "RUN_A RUN_B": "runs/vit_comrope/latest runs/vit_comrope/latest",
+        "RUN_A RUN_B": "runs/vit_comrope/latest runs/vit_rope_axial/latest",
         "RUN": "runs/vit_comrope/latest",
     },
     "docs/equip.md": {"FOLDER": "llama"},
@@ -179,6 +180,7 @@ class Reader:
             run_doctest(block, self.namespace)
         elif block.language == "console":
             (command,) = read_commands(block)
+            self.train_runs(command)
             error = self.run_zoo(shlex.split(command)[1:], code=2)
             assert error == block.text.partition("\n")[2]
         elif block.language == "yaml":
@@ -197,10 +199,10 @@ class Reader:
 
     def run_command(self, command: str) -> None:
         """Run or check one command. Raises AssertionError if it fails."""
-        program, *words = shlex.split(self.substitute(command))
+        command = self.substitute(command)
+        program, *words = shlex.split(command)
         if program == "zoo":
-            for name in re.findall(r"\bruns/(\w+)/latest", command):
-                self.train(name)
+            self.train_runs(command)
             # the quickstart promises that its commands run as they are printed
             is_exact = self.page == "docs/quickstart.md"
             more = [] if is_exact else SMALL_COMMANDS.get(words[0], lambda words: [])(words)
@@ -226,6 +228,11 @@ class Reader:
         assert main(words) == code, (words, self.capsys.readouterr().err)
         return self.capsys.readouterr().err
 
+    def train_runs(self, text: str) -> None:
+        """Train the recipes of all runs that a text names."""
+        for name in re.findall(r"\bruns/(\w+)/latest", text):
+            self.train(name)
+
     def train(self, name: str) -> None:
         """Train a recipe for two steps, unless the page has done so."""
         if not (self.folder / "runs" / name / "latest").exists():
@@ -243,7 +250,9 @@ def shorten_fit(words: list[str]) -> list[str]:
     ]
     recipe = load(words[1], overrides)
     write_data(recipe, Path())
-    return [*shrink(recipe), "trainer.devices=1"]
+    # a folder of its own, so that no later command of the page evaluates this run
+    folder = [] if "--run-dir" in words else ["--run-dir", f"fits/{len([*Path().glob('fits/*')])}"]
+    return [*shrink(recipe), "trainer.devices=1", *folder]
 
 
 def name_taken_folder(words: list[str]) -> list[str]:
@@ -333,7 +342,7 @@ def write_texts(folder: Path) -> None:
     """Write book.txt, letters/a.txt and a.txt."""
     (folder / "letters").mkdir()
     for name in ("book.txt", "letters/a.txt"):
-        (folder / name).write_text("The import statement binds names. " * 200)
+        (folder / name).write_text("The import statement binds names. " * 600)
     (folder / "a.txt").write_text("abcabc")
 
 
@@ -342,7 +351,7 @@ def make_llama() -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=128,
+        vocab_size=256,
         hidden_size=64,
         intermediate_size=96,
         num_hidden_layers=2,
@@ -359,7 +368,7 @@ def save_llama(folder: Path) -> None:
 
     make_llama().save_pretrained(folder)
     text = "The capital of France is the import statement. " * 20
-    (folder / "tokenizer.json").write_text(train_bpe([text], 100).json)
+    (folder / "tokenizer.json").write_text(train_bpe([text], 256).json)
     PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json")).save_pretrained(folder)
 
 
@@ -407,7 +416,37 @@ def prepare_runs(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def prepare_export(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Provide images, and a model that transformers trained further and saved."""
     reader.namespace["images"] = torch.rand(2, 1, 16, 16).numpy()
+    reader.train("lm_rope")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    reader.run_zoo(["export", "runs/lm_rope/latest", "to=hf", "exported"])
+    for auto in (AutoModelForCausalLM, AutoTokenizer):
+        loaded = auto.from_pretrained("exported", trust_remote_code=True)
+        loaded.save_pretrained("lm-finetuned")
+
+
+def prepare_scale(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace Ray by a trainer that calls its function once, in this process."""
+
+    class TorchTrainer:
+        def __init__(self, function: Callable[[], None], **options: object) -> None:
+            self.function = function
+
+        def fit(self) -> None:
+            self.function()
+
+    names = ("FailureConfig", "RunConfig", "ScalingConfig", "TorchConfig")
+    configs: dict[str, Any] = dict.fromkeys(names, dict)
+    for name in ("ray", "ray.train", "ray.train.torch"):
+        module = ModuleType(name)
+        vars(module).update({**configs, "TorchTrainer": TorchTrainer})
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    started: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "run", lambda words, **options: started.append(words))
+    reader.namespace["started"] = started
 
 
 def prepare_weights(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,8 +455,9 @@ def prepare_weights(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def prepare_protocol(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    from zoo.attention import AttentionCall, Context, Tokens
+    from zoo.attention import AttentionCall, Tokens
     from zoo.attention.backends.dispatch import attend
+    from zoo.attention.kv_cache import Context
 
     dims = library.Dims(16, heads=2)
     q, k, v = torch.randn(3, 1, 2, 5, 8)
@@ -461,11 +501,14 @@ def prepare_plugin(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def prepare_comparing(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make one small comparison, under the names of several."""
-    few = ["encodings=[none,rope]", "seeds=1", *shrink(load("flipflop_rope"))]
-    reader.run_zoo(["compare", "flipflop_rope", *few, "to=comparisons/flipflop"])
-    for name in ("recall", "lm"):
-        shutil.copytree("comparisons/flipflop", f"comparisons/{name}")
+    """Provide a small comparison, and a recorded one under the names of three."""
+    few = ["encodings=[rope]", "seeds=1", *shrink(load("flipflop_rope"))]
+    reader.run_zoo(["compare", "flipflop_rope", *few, "to=comparisons/small"])
+    recorded = ROOT / "docs" / "questions" / "memory" / "flipflop_tuned.json"
+    for name in ("flipflop", "recall", "lm"):
+        folder = reader.folder / "comparisons" / name
+        folder.mkdir()
+        shutil.copy(recorded, folder / "results.json")
 
 
 PREPARE: dict[str, Callable[[Reader, pytest.MonkeyPatch], None]] = {
@@ -476,6 +519,8 @@ PREPARE: dict[str, Callable[[Reader, pytest.MonkeyPatch], None]] = {
     "docs/equip/timm.md": lambda reader, monkeypatch: import_timm(),
     "docs/plugin/README.md": prepare_plugin,
     "docs/protocol.md": prepare_protocol,
+    "docs/scale.md": prepare_scale,
+    "docs/tasks.md": prepare_tasks,
     "README.md": prepare_readme,
     "docs/python.md": prepare_python,
     "docs/equip.md": prepare_equip,
@@ -488,9 +533,10 @@ PREPARE: dict[str, Callable[[Reader, pytest.MonkeyPatch], None]] = {
 
 def check_adding(reader: Reader) -> None:
     """The encoding of the page is listed, and its own panel is in a diagnosis."""
-    reader.run_zoo(["diagnose", "runs/vit_window/latest"])
+    reader.train("vit_window")
+    reader.run_zoo(["diagnose", "runs/vit_window/latest", "controls=false"])
     (report,) = reader.folder.glob("runs/vit_window/latest/diagnosis.json")
-    assert "Gains" in json.loads(report.read_text())["panels"].__repr__()
+    assert "Gains" in report.read_text(encoding="utf-8")
 
 
 def check_quickstart(reader: Reader) -> None:
@@ -501,9 +547,15 @@ def check_quickstart(reader: Reader) -> None:
     assert (reader.folder / "first" / "index.html").exists()
 
 
+def check_scale(reader: Reader) -> None:
+    """Each worker starts the script that `zoo launch torchrun` writes."""
+    assert reader.namespace["started"] == [["bash", "/shared/RECIPE.torchrun.sh"]]
+
+
 CHECKS: dict[str, Callable[[Reader], None]] = {
     "docs/adding.md": check_adding,
     "docs/quickstart.md": check_quickstart,
+    "docs/scale.md": check_scale,
 }
 """What holds after a page was followed."""
 
