@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from pictures import coded
+from pictures import encode
 from small_recipes import ROOT, shrink, write_data
 from tables import corpus
 from without_torchvision import import_timm
@@ -33,6 +33,7 @@ from without_torchvision import import_timm
 import zoo as library
 from zoo.cli import main
 from zoo.config import load
+from zoo.config.command_line import parse_overrides
 from zoo.data.corpus.tokenizer import train_bpe
 
 PAGES = [
@@ -113,8 +114,12 @@ SUBSTITUTIONS = {
         "data.path=FOLDER": "data.path=made",
     },
     "docs/python.md": {
-        # nine cells of a small recipe in place of nine of a whole one
-        'zoo.compare("vit_comrope"': 'zoo.compare("small.yaml"'
+        # two small cells in place of nine whole ones, and one in place of twelve
+        'zoo.compare("vit_comrope"': 'zoo.compare("small.yaml"',
+        'encodings=["none", "rope_axial", "comrope_ld"], seeds=3': 'encodings=["none"], seeds=2',
+        'encodings=["none", "rope_axial"], vary={"optim.lr": [3e-4, 1e-3]}': (
+            'encodings=["none"], seeds=1, vary={"optim.lr": [3e-4]}'
+        ),
     },
     "docs/comparing.md": {"rebuild=DIR": "rebuild=comparisons/small"},
     "docs/diagnostics.md": {
@@ -151,6 +156,8 @@ class Reader:
 
     page: str
     folder: Path
+    trained: Path
+    """Runs of registered recipes that pages share."""
     capsys: pytest.CaptureFixture[str]
     namespace: dict[str, Any] = field(default_factory=dict)
 
@@ -234,25 +241,32 @@ class Reader:
             self.train(name)
 
     def train(self, name: str) -> None:
-        """Train a recipe for two steps, unless the page has done so."""
-        if not (self.folder / "runs" / name / "latest").exists():
+        """Provide a run of a recipe, of two steps, unless the page has made one."""
+        run = self.folder / "runs" / name
+        if run.exists():
+            return
+        stored = self.trained / name
+        if not stored.exists():
             recipe = load(name)
             write_data(recipe, self.folder)
             self.run_zoo(["fit", name, *shrink(recipe)])
+            shutil.copytree(run, stored, symlinks=True)
+        else:
+            shutil.copytree(stored, run, symlinks=True)
 
 
 def shorten_fit(words: list[str]) -> list[str]:
-    """List overrides that let `zoo fit` train for two steps, once its own words are resolved."""
+    """List overrides that let `zoo fit` train for one step, once its own words are resolved."""
     flags = [n for n, word in enumerate(words) if word.startswith("--") and word != "--wait"]
     values = {n + 1 for n in flags}
     overrides = [
         word for n, word in enumerate(words) if n > 1 and n not in values and word[:2] != "--"
     ]
-    recipe = load(words[1], overrides)
+    recipe = load(words[1], parse_overrides(overrides))
     write_data(recipe, Path())
     # a folder of its own, so that no later command of the page evaluates this run
     folder = [] if "--run-dir" in words else ["--run-dir", f"fits/{len([*Path().glob('fits/*')])}"]
-    return [*shrink(recipe), "trainer.devices=1", *folder]
+    return [*shrink(recipe, steps=1), "trainer.devices=1", *folder]
 
 
 def name_taken_folder(words: list[str]) -> list[str]:
@@ -334,8 +348,8 @@ def write_pictures(folder: Path) -> None:
     for number, name in enumerate(["cat/001", "cat/002", "dog/001", "dog/002", "seven"]):
         path = folder / "photos" / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(coded(number, (40, 32)))
-    (folder / "scan.png").write_bytes(coded(9, (40, 32)))
+        path.write_bytes(encode(number, (40, 32)))
+    (folder / "scan.png").write_bytes(encode(9, (40, 32)))
 
 
 def write_texts(folder: Path) -> None:
@@ -383,10 +397,12 @@ def prepare_python(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     from PIL import Image
 
     write_pictures(reader.folder)
-    small = "\n  ".join(
-        f"{key}: {value}" for key, value in [("max_steps", 1), ("max_epochs", "null")]
-    )
-    (reader.folder / "small.yaml").write_text(f"extends: vit_comrope\ntrainer:\n  {small}\n")
+    small = {
+        "extends": "vit_comrope",
+        "data": {"test": 0.02, "val": 0.02},
+        "trainer": {"max_steps": 1, "max_epochs": None},
+    }
+    (reader.folder / "small.yaml").write_text(yaml.safe_dump(small), encoding="utf-8")
     reader.namespace["picture"] = Image.open(reader.folder / "scan.png")
     reader.train("lm_rope")
 
@@ -560,13 +576,19 @@ CHECKS: dict[str, Callable[[Reader], None]] = {
 """What holds after a page was followed."""
 
 
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """A folder for runs of registered recipes that pages share."""
+    return tmp_path_factory.mktemp("trained")
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if read_blocks(page)])
-def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch, capsys):
+def test_the_blocks_of_a_page_run(page, tmp_path, trained, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setenv("ZOO_PLUGINS", "")
     monkeypatch.setattr(webbrowser, "open", lambda address: True)
-    reader = Reader(page, tmp_path, capsys)
+    reader = Reader(page, tmp_path, trained, capsys)
     PREPARE.get(page, lambda reader, monkeypatch: None)(reader, monkeypatch)
 
     for block in read_blocks(page):
@@ -592,7 +614,7 @@ def test_code_is_fenced(page):
 
 def test_a_wrong_block_is_seen(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    reader = Reader("page", tmp_path, capsys)
+    reader = Reader("page", tmp_path, tmp_path, capsys)
     wrong = {
         "python": "import zoo.no_such_module",
         "pycon": ">>> 1 + 1\n3\n",
