@@ -15,11 +15,13 @@ equals one pass, gradients are correct, a compiler captures the graph. zoo calls
 `zoo verify` checks an encoding against every law that its declared facts select, and writes a
 *certificate* with the measured errors. It works for your own encodings too:
 
-    zoo verify rope                                   facts, laws, errors and their bounds
-    zoo verify liere block=4 axes=2                   with options, on two axes
-    zoo verify kerple+dape laws=[decoding_equals_one_pass]
-    zoo verify gaussian --plugin zoo_example          an encoding of a plug-in
-    zoo verify all to=certificates                    every encoding, one file each
+```sh
+zoo verify rope                                   # facts, laws, errors and their bounds
+zoo verify liere block=4 axes=2                   # with options, on two axes
+zoo verify kerple+dape laws=[decoding_equals_one_pass]
+zoo verify gaussian --plugin zoo_example          # an encoding of a plug-in
+zoo verify all to=certificates                    # every encoding, one file each
+```
 
 The exit code is 1 if a law is broken; the message says which, what was measured, and what would be
 right. Most laws examine two attention layers with residuals in float64, on twelve random tokens,

@@ -45,7 +45,7 @@ def write_speed_page(page: Path) -> str:
 
 def _speed_section(path: Path) -> Iterator[str]:
     result, picture = BenchResult.read(path), path.with_suffix(".png")
-    yield from (f"### {path.stem}", "", f"    {result.command}", "")
+    yield from (f"### {path.stem}", "", "```sh", result.command, "```", "")
     yield from (re.sub(r"^## ", "#### ", format_result(result), flags=re.MULTILINE), "")
     if picture.exists():
         link = f"{path.parent.name}/{picture.name}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import comparisons
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 PAGES = [
     "README.md",
     "docs/equip/smollm2.md",
