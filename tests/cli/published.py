@@ -86,12 +86,12 @@ def _angles(weights, number, rows, columns, head):
 def _attention(block, x, angles, heads):
     qkv = _linear(block, "attn.qkv", x)
     q, k, v = qkv.reshape(*x.shape[:2], 3, heads, -1).permute(2, 0, 3, 1, 4)
-    q, k = _turned(q, angles), _turned(k, angles)
+    q, k = _rotate(q, angles), _rotate(k, angles)
     shares = (q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])).softmax(-1)
     return _linear(block, "attn.proj", (shares @ v).transpose(1, 2).flatten(2))
 
 
-def _turned(x, angles):
+def _rotate(x, angles):
     """Neighbouring channels are a pair; the class token, which comes first, is not turned."""
     first, second = x[:, :, 1:, 0::2], x[:, :, 1:, 1::2]
     cos, sin = angles.cos(), angles.sin()
