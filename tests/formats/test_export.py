@@ -14,7 +14,7 @@ from untrained import write_checkpoint
 
 import zoo as package
 from zoo.errors import CheckpointError, RecipeError, Stopped, ZooError
-from zoo.formats.export import new_folder
+from zoo.formats.folders import new_folder
 from zoo.run import atomic_io, checkpoint
 from zoo.run.run_dir import LockedError
 

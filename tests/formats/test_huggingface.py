@@ -22,8 +22,8 @@ import zoo as package
 from zoo.api.tools import export
 from zoo.config.command_line import parse_overrides
 from zoo.data.corpus.tokenizer import Bytes, Characters, Words, train_bpe, vocabulary_from_dict
-from zoo.formats.convert import restore_vocabulary
-from zoo.formats.huggingface import write_tokenizer
+from zoo.formats.huggingface import restore_vocabulary
+from zoo.formats.tokenizer_files import write_tokenizer
 from zoo.run import atomic_io
 from zoo.run.checkpoint import read as read_checkpoint
 from zoo.run.load import load_experiment

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -21,26 +21,27 @@ from zoo.config.overrides import Overrides, join_overrides
 from zoo.data.corpus.tokenizer import CorpusVocabulary, Subwords, TokenCount
 from zoo.data.spec import DataSpec
 from zoo.errors import CheckpointError
-from zoo.formats.export import new_folder
-from zoo.formats.families import BertFamily, GPT2Family, LlamaFamily, Pool, PublishedFamily
-from zoo.formats.image_families import DINOv3Family, RoPEViTFamily, ViTFamily
-from zoo.formats.native import split_halves
-from zoo.packages import explain_imports
+from zoo.formats.bert import BertFamily
+from zoo.formats.dinov3 import DINOv3Family
+from zoo.formats.folders import new_folder
+from zoo.formats.gguf import read_gguf
+from zoo.formats.gpt2 import GPT2Family
+from zoo.formats.huggingface import restore_exported
+from zoo.formats.llama import LlamaFamily
+from zoo.formats.published import TOKENIZER, Pool, Published, PublishedFamily, raise_issues
+from zoo.formats.rope_vit import RoPEViTFamily
+from zoo.formats.safetensors import read_safetensors
+from zoo.formats.vit import ViTFamily
 from zoo.run import atomic_io, checkpoint, run_dir
 from zoo.run.build import build_task
-from zoo.run.load import restore_content
 from zoo.run.preflight import check
 from zoo.tasks.base import Task
 from zoo.utils import escape_text
 
 log = logging.getLogger("zoo")
 
-MAX_LISTED = 20
-"""Issues of one kind that a message lists."""
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-TOKENIZER = "tokenizer.json"
 EXPORTED = "zoo"  # model_type of what `zoo export to=hf` wrote
-CONTROL_TOKEN = 3  # its type in a GGUF file
 FAMILIES: Mapping[str, type[PublishedFamily]] = MappingProxyType(
     {
         **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), LlamaFamily),
@@ -52,46 +53,14 @@ FAMILIES: Mapping[str, type[PublishedFamily]] = MappingProxyType(
     }
 )
 """The families by `model_type` of config.json; weights without a configuration are RoPE-ViT."""
-GGUF_LAYERS = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-}
-"""Names of transformers for those of a GGUF file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertOptions:
-    """Where published weights are converted to."""
+    """The destination of converted weights."""
 
     to: str | None = None
-    """Run directory to write; null: a new one, runs/NAME/TIME-HASH."""
-
-
-@dataclass(frozen=True)
-class Published:
-    """What a folder or a file of published weights holds.
-
-    Attributes:
-        name: A name for the recipe.
-        config: config.json; empty where there is none.
-        weights: The tensors by name.
-        tokenizer: tokenizer.json; None where there is none.
-    """
-
-    name: str
-    config: Mapping[str, Any]
-    weights: Mapping[str, Tensor]
-    tokenizer: str | None = None
+    """Run directory to write; null: a new directory, runs/NAME/TIME-HASH."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,43 +133,6 @@ def _choose_folder(options: ConvertOptions, recipe: Recipe) -> Path:
     return Path(options.to) if options.to else run_dir.name_new(recipe)
 
 
-def restore_exported(
-    published: Published, source: Path, overrides: Overrides
-) -> tuple[Recipe, Task]:
-    """Restore a model that `zoo export to=hf` wrote and transformers may have trained further.
-
-    Raises:
-        CheckpointError: There is no recipe in config.json, or the weights are not those of it.
-        RecipeError: An override is wrong.
-    """
-    metadata = published.config.get("zoo")
-    content = {"zoo": metadata, "state_dict": dict(published.weights)}
-    checkpoint.require_checkpoint(content, source)
-    assert isinstance(metadata, dict)
-    if published.tokenizer is not None:
-        content["zoo"] = restore_vocabulary(metadata, published.tokenizer)
-    experiment, task = restore_content(content, source, overrides)
-    return experiment.recipe, task
-
-
-def restore_vocabulary(metadata: dict[str, Any], tokenizer: str) -> dict[str, Any]:
-    """Return metadata with the subwords of a tokenizer where they have the number of subwords.
-
-    Tokens that were added behind the model's own, such as one that pads, are left out.
-    """
-    samples: Any = metadata.get("samples")
-    stored = samples.get("vocabulary") if isinstance(samples, dict) else None
-    if not isinstance(stored, dict) or stored.get("kind") != "count":
-        return metadata
-    try:
-        settings, size = json.loads(tokenizer), int(stored["size"])
-        added = [token for token in settings["added_tokens"] if token["id"] < size]
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{TOKENIZER}: not as transformers writes it: {error!r}") from None
-    subwords = Subwords(json.dumps({**settings, "added_tokens": added}, ensure_ascii=False))
-    return {**metadata, "samples": {**samples, "vocabulary": subwords.to_dict()}}
-
-
 def convert_family(
     published: Published, source: Path, options: ConvertOptions, overrides: Overrides
 ) -> tuple[Recipe, Task, Path, list[str]]:
@@ -233,11 +165,11 @@ def convert_family(
     dropped = pool.drop(family.dropped) if family.dropped else []
     issues = [f"missing: {name}" for name in pool.missing]
     issues += [f"unknown: {name} {list(weight.shape)}" for name, weight in pool.rest.items()]
-    _refuse(source, "not the weights of its configuration", issues)
+    raise_issues(source, "not the weights of its configuration", issues)
     task = build_task(recipe, spec)
     _load(source, task, pool.taken)
     for name in dropped:
-        log.info("left out, a model of zoo has no such layer: %s", name)
+        log.info("skipped, because models of zoo have no such layer: %s", name)
     return recipe, task, folder, dropped
 
 
@@ -264,7 +196,7 @@ def build_recipe(
     Args:
         name: Its name.
         sections: The sections model, data and task.
-        spec: What the model knows of its data.
+        spec: The facts of its data.
         overrides: Changes of the user.
 
     Raises:
@@ -280,7 +212,7 @@ def build_recipe(
 
 
 def _load(source: Path, task: Task, weights: Mapping[str, Tensor]) -> None:
-    """Give a model its weights; those of a head that was not published stay as they are."""
+    """Load weights into a model; a head that was not published keeps its initial weights."""
     own = task.model.state_dict()
     issues = [
         f"{name}: {list(weight.shape)} in the file, {list(own[name].shape)} by the recipe"
@@ -290,19 +222,10 @@ def _load(source: Path, task: Task, weights: Mapping[str, Tensor]) -> None:
     issues += [f"{name}: not in the recipe's model" for name in weights if name not in own]
     absent = [name for name in own if name not in weights]
     issues += [f"{name}: not in the file" for name in absent if not name.startswith("head.")]
-    _refuse(source, "not the weights of the recipe", issues)
+    raise_issues(source, "not the weights of the recipe", issues)
     if absent:
-        log.info("there is no head for classes; it starts at 0")
+        log.info("no classification head was published; it starts at 0")
     task.model.load_state_dict({**own, **weights})
-
-
-def _refuse(source: Path, problem: str, issues: Sequence[str]) -> None:
-    """Raise CheckpointError with all issues, if there are any."""
-    rest = len(issues) - MAX_LISTED
-    more = [f"and {rest} more"] if rest > 0 else []
-    if issues:
-        listed = map(escape_text, [f"{source}: {problem}", *issues[:MAX_LISTED], *more])
-        raise CheckpointError("\n  ".join(listed))
 
 
 def read_published(source: Path) -> Published:
@@ -317,7 +240,7 @@ def read_published(source: Path) -> Published:
         return read_gguf(source)
     if not source.is_dir():
         is_safe = source.suffix == ".safetensors"
-        weights = _read_safetensors(source) if is_safe else _read_tensors(source)
+        weights = read_safetensors(source) if is_safe else _read_tensors(source)
         return Published(source.stem, {}, weights)
 
     files = sorted(source.glob("*.safetensors"))
@@ -330,7 +253,7 @@ def read_published(source: Path) -> Published:
         raise CheckpointError(f"{source}: no safetensors in it")
     weights = {}
     for file in files:
-        weights |= _read_safetensors(file)
+        weights |= read_safetensors(file)
     tokenizer, found = source / TOKENIZER, source / "config.json"
     try:
         settings = json.loads(found.read_text(encoding="utf-8"))
@@ -343,22 +266,6 @@ def read_published(source: Path) -> Published:
     if not isinstance(settings, dict):
         raise CheckpointError(f"{found}: not a mapping")
     return Published(source.resolve().name, settings, weights, text)
-
-
-def _read_safetensors(file: Path) -> dict[str, Tensor]:
-    with explain_imports():
-        from safetensors.torch import load_file
-
-    try:
-        return {name: _widen(weight) for name, weight in load_file(file).items()}
-    except Exception as error:
-        # its error class is not public
-        raise CheckpointError(f"{file}: unreadable: {str(error)[:120]}") from None
-
-
-def _widen(weight: Tensor) -> Tensor:
-    """Return half precision as float32, in which zoo trains."""
-    return weight.float() if weight.dtype in (torch.float16, torch.bfloat16) else weight
 
 
 def _read_tensors(file: Path) -> dict[str, Tensor]:
@@ -376,78 +283,5 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
         problem = f"expected a mapping of names to weights, got {type(content).__name__}"
         raise CheckpointError(f"{file}: {problem}")
     wrong = [f"not a tensor: {key}" for key, one in content.items() if not isinstance(one, Tensor)]
-    _refuse(file, "not a file of weights", wrong)
+    raise_issues(file, "not a file of weights", wrong)
     return dict(content)
-
-
-def read_gguf(file: Path) -> Published:
-    """Read a GGUF file of the architecture llama; quantised weights become float32.
-
-    Raises:
-        CheckpointError: It is unreadable, or of another architecture.
-        PackageError: gguf is missing.
-    """
-    with explain_imports():
-        from gguf import GGUFReader, dequantize
-
-    try:
-        reader = GGUFReader(file)
-        fields = {name: field.contents() for name, field in reader.fields.items()}
-    except Exception as error:
-        # it raises errors of several kinds
-        raise CheckpointError(f"{file}: unreadable as GGUF: {str(error)[:120]}") from None
-    kind = fields.get("general.architecture")
-    if kind != "llama":
-        raise CheckpointError(f"{file}: of architecture {kind}; of GGUF files only llama is read")
-
-    heads = fields["llama.attention.head_count"]
-    settings = {
-        "model_type": "llama",
-        "hidden_size": fields["llama.embedding_length"],
-        "intermediate_size": fields["llama.feed_forward_length"],
-        "num_hidden_layers": fields["llama.block_count"],
-        "num_attention_heads": heads,
-        "num_key_value_heads": fields.get("llama.attention.head_count_kv", heads),
-        "max_position_embeddings": fields["llama.context_length"],
-        "rms_norm_eps": fields["llama.attention.layer_norm_rms_epsilon"],
-        "rope_theta": fields.get("llama.rope.freq_base", 10000.0),
-        "vocab_size": len(fields["tokenizer.ggml.tokens"]),
-    }
-    weights = {}
-    for tensor in reader.tensors:
-        numbers = dequantize(tensor.data, tensor.tensor_type)
-        weights[_rename_gguf(tensor.name)] = torch.tensor(numbers, dtype=torch.float32)
-    for name, weight in weights.items():
-        # these files have the rows that belong together side by side, as zoo does
-        if name.endswith(("q_proj.weight", "k_proj.weight")):
-            count = heads if "q_proj" in name else settings["num_key_value_heads"]
-            weights[name] = split_halves(weight, count)
-    return Published(file.stem, settings, weights, build_gguf_tokenizer(fields))
-
-
-def _rename_gguf(name: str) -> str:
-    """Return the name of transformers for `blk.3.attn_q.weight`."""
-    *block, layer, kind = name.split(".")
-    other = f"{GGUF_LAYERS.get(layer, layer)}.{kind}"
-    return f"model.layers.{block[1]}.{other}" if block else other
-
-
-def build_gguf_tokenizer(fields: Mapping[str, Any]) -> str | None:
-    """Return the JSON of the tokenizer of a GGUF file; None for a kind that is not known here."""
-    with explain_imports():
-        from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-
-    before = {"smollm": [pre_tokenizers.Digits(individual_digits=True)], "gpt-2": []}
-    kind = fields.get("tokenizer.ggml.pre", "gpt-2")
-    if fields.get("tokenizer.ggml.model") != "gpt2" or kind not in before:
-        log.info("the tokenizer %s of the file is not known; the model reads token ids alone", kind)
-        return None
-    pieces, kinds = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
-    merges = [tuple(merge.split(" ", 1)) for merge in fields["tokenizer.ggml.merges"]]
-    tokenizer = Tokenizer(models.BPE({piece: at for at, piece in enumerate(pieces)}, merges))
-    steps = [*before[kind], pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
-    tokenizer.decoder = decoders.ByteLevel()
-    special = [piece for piece, one in zip(pieces, kinds, strict=True) if one == CONTROL_TOKEN]
-    tokenizer.add_special_tokens([AddedToken(piece, normalized=False) for piece in special])
-    return str(tokenizer.to_str())

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,24 +14,25 @@ import torch
 from torch import Tensor, nn
 
 from zoo import config, files
-from zoo.citations import find_citations
-from zoo.data.spec import ImageSpec, TextClassificationSpec, TextSpec, VideoSpec, Vocabulary
-from zoo.errors import CheckpointError, ConfigIssue, DataError, OptionError, RecipeError
-from zoo.formats.export import ExportOptions, ExportSource, write_weights
+from zoo.config import Recipe
+from zoo.config.overrides import Overrides
+from zoo.data.corpus.tokenizer import Subwords
+from zoo.data.spec import ImageSpec, TextClassificationSpec, TextSpec, VideoSpec
+from zoo.errors import CheckpointError, DataError, OptionError, RecipeError
+from zoo.formats.export import ExportOptions, ExportSource
+from zoo.formats.model_card import write_card
+from zoo.formats.published import TOKENIZER, Published
+from zoo.formats.safetensors import write_weights
+from zoo.formats.tokenizer_files import write_tokenizer
 from zoo.packages import explain_imports
-from zoo.reporting.tables import disarm_markdown, format_markdown
-from zoo.run import run_dir
+from zoo.run import checkpoint
 from zoo.run.build import build_data
 from zoo.run.checkpoint import read_spec
-from zoo.run.load import build_stored_model
-from zoo.utils import escape_text
-from zoo.version import __version__
+from zoo.run.load import build_stored_model, restore_content
+from zoo.tasks.base import Task
 
 CONFIG = Path("config.json")
 MODULE = "modeling_zoo"
-MASK_TOKENS = ("[MASK]", "<mask>", "<|mask|>")
-PAD_TOKENS = ("[PAD]", "<pad>")
-END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]")
 
 
 def build_model(metadata: Mapping[str, Any]) -> nn.Module:
@@ -230,270 +230,38 @@ def write_generation_config(source: ExportSource, folder: Path) -> None:
     files.write_json(content, folder / "generation_config.json")
 
 
-def write_tokenizer(
-    vocabulary: Vocabulary, folder: Path, mask: int | None, extend: bool = True
-) -> None:
-    """Write tokenizer.json and its configuration for `PreTrainedTokenizerFast`.
-
-    A token that ends or pads and is not in the vocabulary gets the number after it. The model never
-    predicts it, and padding is masked.
-
-    Args:
-        vocabulary: The vocabulary of the model.
-        folder: The folder.
-        mask: The number of the mask token, if the model has one.
-        extend: Add tokens that end and pad to a vocabulary without them.
+def restore_exported(
+    published: Published, source: Path, overrides: Overrides
+) -> tuple[Recipe, Task]:
+    """Restore a model that `zoo export to=hf` wrote and transformers may have trained further.
 
     Raises:
-        RecipeError: The vocabulary has numbers without a token.
+        CheckpointError: There is no recipe in config.json, or the weights are not those of it.
+        RecipeError: An override is wrong.
     """
-    tokenizer = build_tokenizer(vocabulary)
-    special: dict[str, str] = {}
-
-    def add(kind: str, candidates: Sequence[str], number: int | None = None) -> None:
-        known = [one for one in candidates if tokenizer.token_to_id(one) is not None]
-        if known and number is None:
-            special[f"{kind}_token"] = known[0]
-            return
-        if not extend:
-            return
-        content = next(one for one in candidates if one not in known)
-        tokenizer.add_special_tokens([content])
-        special[f"{kind}_token"] = content
-        if number is not None and tokenizer.token_to_id(content) != number:
-            problem = f"the vocabulary ends before {number}: some numbers have no token"
-            raise RecipeError(ConfigIssue("tokenizer", "", problem))
-
-    if mask is not None:
-        add("mask", MASK_TOKENS, mask)
-        add("pad", PAD_TOKENS)
-    else:
-        add("eos", END_TOKENS)
-        add("pad", (*PAD_TOKENS, *special.values()))
-    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_input_names": ["input_ids", "attention_mask"],
-        "clean_up_tokenization_spaces": False,
-        "padding_side": "right" if mask is not None else "left",
-        **special,
-    }
-    files.write_json(settings, folder / "tokenizer_config.json")
+    metadata = published.config.get("zoo")
+    content = {"zoo": metadata, "state_dict": dict(published.weights)}
+    checkpoint.require_checkpoint(content, source)
+    assert isinstance(metadata, dict)
+    if published.tokenizer is not None:
+        content["zoo"] = restore_vocabulary(metadata, published.tokenizer)
+    experiment, task = restore_content(content, source, overrides)
+    return experiment.recipe, task
 
 
-def build_tokenizer(vocabulary: Vocabulary) -> Any:
-    """Return a tokenizer of the library tokenizers with the numbers of a vocabulary."""
-    with explain_imports():
-        from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+def restore_vocabulary(metadata: dict[str, Any], tokenizer: str) -> dict[str, Any]:
+    """Return metadata with the subwords of a tokenizer where they have the number of subwords.
 
-    data = vocabulary.to_dict()
-    if data["kind"] == "subword":
-        settings = json.loads(data["json"])
-        settings |= {"truncation": None, "padding": None}
-        post = settings.get("post_processor") or {}
-        if post.get("type") != "ByteLevel":
-            settings["post_processor"] = None  # zoo adds no special tokens
-        return Tokenizer.from_str(json.dumps(settings))
-
-    if data["kind"] == "byte":
-        # the library writes bytes as printable characters
-        symbols = _list_byte_symbols()
-        tokenizer = Tokenizer(models.BPE({symbol: at for at, symbol in enumerate(symbols)}, []))
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        tokenizer.decoder = decoders.ByteLevel()
-        return tokenizer
-
-    is_words = data["kind"] == "word"
-    pieces = data["words"].split() if is_words else list(data["symbols"])
-    tokenizer = Tokenizer(models.WordLevel({piece: at for at, piece in enumerate(pieces)}))
-    if is_words:
-        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    else:
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-        tokenizer.decoder = decoders.Fuse()
-    return tokenizer
-
-
-def _list_byte_symbols() -> list[str]:
-    """Return the character that stands for each byte in byte-level vocabularies (GPT-2)."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    symbols = {byte: chr(byte) for byte in printable}
-    symbols |= {byte: chr(256 + at) for at, byte in enumerate(others)}
-    return [symbols[byte] for byte in range(256)]
-
-
-USES = {
-    "text-generation": """\
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained({path}, trust_remote_code=True)
-model = AutoModelForCausalLM.from_pretrained({path}, trust_remote_code=True)
-inputs = tokenizer({prompt}, return_tensors="pt")
-print(tokenizer.decode(model.generate(**inputs, max_new_tokens={tokens})[0]))""",
-    "image-classification": """\
-from transformers import pipeline
-
-classify = pipeline("image-classification", model={path}, trust_remote_code=True)
-print(classify("picture.png"))""",
-    "fill-mask": """\
-from transformers import AutoModelForMaskedLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained({path}, trust_remote_code=True)
-model = AutoModelForMaskedLM.from_pretrained({path}, trust_remote_code=True)""",
-    "text-classification": """\
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained({path}, trust_remote_code=True)
-model = AutoModelForSequenceClassification.from_pretrained({path}, trust_remote_code=True)""",
-}
-"""How a model is used, by what the Hub calls its task."""
-NO_RESULTS = "None are recorded for this checkpoint."
-CARD = """\
----
-{front_matter}
----
-
-# {name}
-
-A model of the recipe {name}, trained with [zoo](https://github.com/transformer-zoo/zoo)
-{version}. Positional encoding: {encoding}. Parameters: {parameters:,}.
-
-## Use
-
-{requirement}
-
-```python
-{use}
-```
-
-## Results
-
-{results}
-
-## Recipe
-
-`zoo fit recipe.yaml` repeats the run.
-
-{fence}yaml
-{text}
-{fence}
-
-## Environment
-
-{environment}
-
-## Citation
-
-```bibtex
-{citation}
-```
-"""
-
-
-def write_card(source: ExportSource, task: str, needs_zoo: bool = True) -> str:
-    """Return README.md: how to use the model, its results, recipe, environment and papers.
-
-    Args:
-        source: The model.
-        task: What the Hub calls its task.
-        needs_zoo: Whether zoo computes it, through `trust_remote_code`.
+    Tokens that were added behind the model's own, such as one that pads, are left out.
     """
-    recipe, run = source.recipe, run_dir.find_run_dir(source.checkpoint)
-    is_best = source.checkpoint.name == "best.ckpt"
-    metrics: dict[str, float] = _read_record(run / "end.json", _read_metrics, {}) if is_best else {}
-    environment = run / "environment.json"
-    encodings = [choice.name for choice in recipe.model.options.get("encoding", ())]
-    rows = [[disarm_markdown(key), f"{value:.4f}"] for key, value in metrics.items()]
-    table = format_markdown(["metric", "value"], rows, text=("metric",))
-    text = recipe.yaml().strip()
-    # JSON's strings are Python's, too; names and prompts may hold quotes and newlines
-    use = USES[task].format(
-        path=json.dumps(recipe.name, ensure_ascii=False),
-        prompt=json.dumps(recipe.generate.prompt or "...", ensure_ascii=False),
-        tokens=recipe.generate.tokens,
-    )
-    requirement = "Install zoo, which computes the model: `pip install transformer-zoo`."
-    if not needs_zoo:
-        use = use.replace(", trust_remote_code=True", "")
-        requirement = "transformers computes the model itself."
-    card = CARD.format(
-        front_matter=_format_front_matter(source, task, metrics),
-        name=disarm_markdown(recipe.name),
-        version=__version__,
-        encoding=", ".join(encodings),
-        parameters=sum(weight.numel() for weight in source.task.model.parameters()),
-        use=use,
-        requirement=requirement,
-        results=f"On test data of `{recipe.data.name}`:\n\n{table}" if metrics else NO_RESULTS,
-        text=text,
-        # longer than any in the recipe
-        fence=max(["``", *re.findall("`+", text)], key=len) + "`",
-        environment=_read_record(environment, _format_environment, "It is not recorded."),
-        citation="\n\n".join(_list_citations(encodings)) or "% none",
-    )
-    return escape_text(card, keep="\n")
-
-
-def _read_record(path: Path, read: Callable[[dict[str, Any]], Any], default: Any) -> Any:
-    """Return what is read of a recorded file of a run; the default where there is none.
-
-    Raises:
-        CheckpointError: It is damaged.
-    """
+    samples: Any = metadata.get("samples")
+    stored = samples.get("vocabulary") if isinstance(samples, dict) else None
+    if not isinstance(stored, dict) or stored.get("kind") != "count":
+        return metadata
     try:
-        return read(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return default
-    except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}: unreadable, not as zoo writes it: {error}") from None
-
-
-def _read_metrics(found: Mapping[str, Any]) -> dict[str, float]:
-    metrics = found.get("metrics", {})
-    return {key: float(value) for key, value in metrics.items() if value is not None}
-
-
-def _format_front_matter(source: ExportSource, task: str, metrics: Mapping[str, float]) -> str:
-    with explain_imports():
-        from huggingface_hub import EvalResult, ModelCardData
-
-    recipe = source.recipe
-    results = [
-        EvalResult(
-            task_type=task,
-            dataset_type=recipe.data.name,
-            dataset_name=recipe.data.name,
-            dataset_split="test",
-            metric_type=key.rpartition("/")[2],
-            metric_value=value,
-        )
-        for key, value in metrics.items()
-    ]
-    data = ModelCardData(
-        library_name="transformers",
-        pipeline_tag=task,
-        tags=["zoo"],
-        model_name=escape_text(recipe.name) if results else None,
-        eval_results=results or None,
-    )
-    return str(data.to_yaml())
-
-
-def _format_environment(found: Mapping[str, Any]) -> str:
-    packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
-    devices = ", ".join(found["devices"]["cuda"]) or found["devices"]["processor"]
-    lines = [f"zoo {found['zoo']}, {packages}", f"Python {found['python']}, {found['platform']}"]
-    lines += [f"devices: {devices}", str(found["started"])]
-    return "\n".join(f"- {disarm_markdown(line)}" for line in lines)
-
-
-def _list_citations(encodings: Sequence[str]) -> list[str]:
-    """Return the papers of encodings, each once; one of a plug-in need not name any."""
-    entries: list[str] = []
-    for name in encodings:
-        try:
-            entries += find_citations(name)
-        except (RecipeError, DataError):
-            continue
-    return list(dict.fromkeys(entries))
+        settings, size = json.loads(tokenizer), int(stored["size"])
+        added = [token for token in settings["added_tokens"] if token["id"] < size]
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{TOKENIZER}: not as transformers writes it: {error!r}") from None
+    subwords = Subwords(json.dumps({**settings, "added_tokens": added}, ensure_ascii=False))
+    return {**metadata, "samples": {**samples, "vocabulary": subwords.to_dict()}}

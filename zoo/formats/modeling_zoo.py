@@ -50,7 +50,7 @@ class ZooConfig(PreTrainedConfig):  # type: ignore[misc]
 
 
 class ZooCache:
-    """What zoo remembers of earlier tokens, as `generate` of transformers handles it.
+    """The cache of earlier tokens, with the methods that `generate` of transformers calls.
 
     Args:
         model: The model that will fill it.
@@ -69,7 +69,7 @@ class ZooCache:
         return self.context.seen
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Let each row go on from another one."""
+        """Reorder the rows of the batch, as beam search does."""
         self.context.reorder(beam_idx)
         if self.has_ended is not None:
             self.has_ended = self.has_ended[beam_idx]
@@ -96,7 +96,7 @@ class ZooModel(PreTrainedModel):  # type: ignore[misc]
         return self.model.get_submodule("embed_tokens")
 
     def find_unknown(self, input_ids: Tensor) -> Tensor:
-        """Return which tokens the table does not have, such as one that ends a text."""
+        """Return which tokens the table does not have, such as an end-of-text token."""
         return input_ids >= self.get_input_embeddings().get_parameter("weight").shape[0]
 
     def require_known(self, input_ids: Tensor, is_unknown: Tensor) -> None:
@@ -283,7 +283,7 @@ class ZooForImageClassification(ZooModel):
 
 
 class ZooImageProcessor(ImageProcessingMixin):  # type: ignore[misc]
-    """Makes model inputs of pictures exactly as `zoo predict` does.
+    """Turns pictures into model inputs, exactly as `zoo predict` does.
 
     Args:
         zoo: The recipe, and what the model knows of its data.

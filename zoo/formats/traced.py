@@ -22,7 +22,8 @@ from zoo import files
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec
 from zoo.errors import OptionError, RecipeError, ZooError
 from zoo.formats.export import ExportOptions, ExportSource
-from zoo.formats.huggingface import PixelReader, write_tokenizer
+from zoo.formats.huggingface import PixelReader
+from zoo.formats.tokenizer_files import write_tokenizer
 from zoo.models.transformer import find_transformers
 from zoo.packages import explain_imports
 
@@ -32,7 +33,7 @@ MISSING_OPERATOR = re.compile(r"No ONNX function found for <OpOverload\(op='([\w
 
 
 class BoundedModel(nn.Module):
-    """A model from inputs to logits, as it is captured.
+    """A model from inputs to logits, in the form that is captured.
 
     Args:
         model: The model.
@@ -243,7 +244,7 @@ def write_onnx(source: ExportSource, options: ExportOptions, folder: Path) -> fl
 
 
 def bake_parameters(module: fx.GraphModule) -> int:
-    """Replace what linear algebra makes of parameters alone by its result.
+    """Replace linear algebra on parameters by its result.
 
     ONNX has no operator that solves, inverts or decomposes matrices.
 

@@ -1,0 +1,107 @@
+"""GGUF files of the architecture llama, read with their tokenizer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zoo.errors import CheckpointError
+from zoo.formats.native import split_halves
+from zoo.formats.published import Published
+from zoo.packages import explain_imports
+
+log = logging.getLogger("zoo")
+
+CONTROL_TOKEN = 3  # its type in a GGUF file
+GGUF_LAYERS = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+"""Names of transformers for those of a GGUF file."""
+
+
+def read_gguf(file: Path) -> Published:
+    """Read a GGUF file of the architecture llama; quantised weights become float32.
+
+    Raises:
+        CheckpointError: It is unreadable, or of another architecture.
+        PackageError: gguf is missing.
+    """
+    with explain_imports():
+        from gguf import GGUFReader, dequantize
+
+    try:
+        reader = GGUFReader(file)
+        fields = {name: field.contents() for name, field in reader.fields.items()}
+    except Exception as error:
+        # it raises errors of several kinds
+        raise CheckpointError(f"{file}: unreadable as GGUF: {str(error)[:120]}") from None
+    kind = fields.get("general.architecture")
+    if kind != "llama":
+        raise CheckpointError(f"{file}: of architecture {kind}; of GGUF files only llama is read")
+
+    heads = fields["llama.attention.head_count"]
+    settings = {
+        "model_type": "llama",
+        "hidden_size": fields["llama.embedding_length"],
+        "intermediate_size": fields["llama.feed_forward_length"],
+        "num_hidden_layers": fields["llama.block_count"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": fields.get("llama.attention.head_count_kv", heads),
+        "max_position_embeddings": fields["llama.context_length"],
+        "rms_norm_eps": fields["llama.attention.layer_norm_rms_epsilon"],
+        "rope_theta": fields.get("llama.rope.freq_base", 10000.0),
+        "vocab_size": len(fields["tokenizer.ggml.tokens"]),
+    }
+    weights = {}
+    for tensor in reader.tensors:
+        numbers = dequantize(tensor.data, tensor.tensor_type)
+        weights[_rename_gguf(tensor.name)] = torch.tensor(numbers, dtype=torch.float32)
+    for name, weight in weights.items():
+        # these files have the rows that belong together side by side, as zoo does
+        if name.endswith(("q_proj.weight", "k_proj.weight")):
+            count = heads if "q_proj" in name else settings["num_key_value_heads"]
+            weights[name] = split_halves(weight, count)
+    return Published(file.stem, settings, weights, build_gguf_tokenizer(fields))
+
+
+def _rename_gguf(name: str) -> str:
+    """Return the name of transformers for `blk.3.attn_q.weight`."""
+    *block, layer, kind = name.split(".")
+    other = f"{GGUF_LAYERS.get(layer, layer)}.{kind}"
+    return f"model.layers.{block[1]}.{other}" if block else other
+
+
+def build_gguf_tokenizer(fields: Mapping[str, Any]) -> str | None:
+    """Return the JSON of the tokenizer of a GGUF file; None for a kind that is not known here."""
+    with explain_imports():
+        from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    before = {"smollm": [pre_tokenizers.Digits(individual_digits=True)], "gpt-2": []}
+    kind = fields.get("tokenizer.ggml.pre", "gpt-2")
+    if fields.get("tokenizer.ggml.model") != "gpt2" or kind not in before:
+        log.info("the tokenizer %s of the file is not known; the model reads token ids alone", kind)
+        return None
+    pieces, kinds = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
+    merges = [tuple(merge.split(" ", 1)) for merge in fields["tokenizer.ggml.merges"]]
+    tokenizer = Tokenizer(models.BPE({piece: at for at, piece in enumerate(pieces)}, merges))
+    steps = [*before[kind], pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = [piece for piece, one in zip(pieces, kinds, strict=True) if one == CONTROL_TOKEN]
+    tokenizer.add_special_tokens([AddedToken(piece, normalized=False) for piece in special])
+    return str(tokenizer.to_str())

@@ -1,0 +1,183 @@
+"""Llama: read from published weights, and written for programs that have it themselves.
+
+It rotates channels t and t + K/2 together, zoo 2t and 2t + 1, so rows of projections change places.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zoo import files
+from zoo.data.spec import DataSpec, TextSpec
+from zoo.errors import CheckpointError
+from zoo.formats.export import ExportOptions, ExportSource
+from zoo.formats.huggingface import write_generation_config
+from zoo.formats.model_card import write_card
+from zoo.formats.native import (
+    check_recipe,
+    collect_weights,
+    join_halves,
+    rename_layers,
+    split_halves,
+)
+from zoo.formats.published import PublishedFamily, mlp_ratio
+from zoo.formats.safetensors import save_weights
+from zoo.formats.tokenizer_files import write_tokenizer
+from zoo.models.transformer import Block, Transformer
+
+LLAMA_MODEL = {"embed_tokens": "model.embed_tokens", "norm": "model.norm", "lm_head": "lm_head"}
+LLAMA_BLOCK = {
+    "norm1": "input_layernorm",
+    "attn.q_proj": "self_attn.q_proj",
+    "attn.k_proj": "self_attn.k_proj",
+    "attn.v_proj": "self_attn.v_proj",
+    "attn.o_proj": "self_attn.o_proj",
+    "norm2": "post_attention_layernorm",
+    "mlp.gate_proj": "mlp.gate_proj",
+    "mlp.up_proj": "mlp.up_proj",
+    "mlp.down_proj": "mlp.down_proj",
+}
+
+
+class LlamaFamily(PublishedFamily):
+    """Llama, and Mistral, Qwen2 and Qwen3, which differ in window, biases and norms of heads."""
+
+    prefix = "model."
+
+    def describe(self) -> tuple[dict[str, Any], DataSpec]:
+        config, pool = self.config, self.pool
+        dim, heads = config["hidden_size"], config["num_attention_heads"]
+        self.require(hidden_act="silu", head_dim=dim // heads)
+        self.tied = bool(config.get("tie_word_embeddings", False))
+        if self.tied or not pool.has("lm_head.weight"):
+            # the table, written twice
+            self.tied = True
+            pool.drop("lm_head.weight")
+        attention = r"model\.layers\.\d+\.self_attn\."
+        self.has_bias = pool.has(attention + r"[qvo]_proj\.bias")
+        block = {
+            "norm": "rms",
+            "norm_eps": config.get("rms_norm_eps", 1e-6),
+            "mlp": "swiglu",
+            "mlp_ratio": mlp_ratio(config["intermediate_size"], dim),
+            "mlp_bias": pool.has(r".*\.up_proj\.bias"),
+            "proj_bias": self.has_bias,
+            "key_bias": self.read_key_bias(attention + r"k_proj\.bias"),
+        }
+        self.has_norms = pool.has(attention + r"q_norm\.weight")
+        if self.has_norms:
+            block |= {"qk_norm": True, "qk_norm_eps": block["norm_eps"]}
+        model = {
+            "name": "decoder",
+            "dim": dim,
+            "depth": config["num_hidden_layers"],
+            "heads": heads,
+            "kv_heads": config.get("num_key_value_heads"),
+            "encoding": [self._describe_rope()],
+            "block": block,
+            "tie_embeddings": self.tied,
+        }
+        if config.get("sliding_window") and config.get("use_sliding_window", True):
+            model["window"] = config["sliding_window"]
+        sections, spec = self.describe_text(config["max_position_embeddings"], "causal_lm")
+        return {"model": model, **sections}, spec
+
+    def _describe_rope(self) -> dict[str, Any]:
+        found = {**(self.config.get("rope_scaling") or {})}
+        found |= self.config.get("rope_parameters") or {}
+        base = found.get("rope_theta") or self.config.get("rope_theta", 10000.0)
+        kind = found.get("rope_type", found.get("type", "default"))
+        if kind == "default":
+            return {"name": "rope", "base": base}
+        is_llama3 = (found.get("low_freq_factor"), found.get("high_freq_factor")) == (1, 4)
+        if kind != "linear" and not (kind == "llama3" and is_llama3):
+            raise CheckpointError(f"zoo has no recipe for it: rope_type is {kind}")
+        scaling = {"rule": kind, "factor": found["factor"]}
+        if kind == "llama3":
+            scaling["original"] = found["original_max_position_embeddings"]
+        return {"name": "rope", "base": base, "scaling": scaling}
+
+    def rename(self, heads: int) -> None:
+        depth, pool = self.config["num_hidden_layers"], self.pool
+        model = {own: other for own, other in LLAMA_MODEL.items() if own != "lm_head"}
+        model |= {} if self.tied else {"lm_head": LLAMA_MODEL["lm_head"]}
+        norms = {f"attn.{name}": f"self_attn.{name}" for name in ("q_norm", "k_norm")}
+        block = {**LLAMA_BLOCK, **(norms if self.has_norms else {})}
+        pool.take_layers(model, block, "model.layers.{}.", depth)
+        pool.drop(r".*rotary_emb\.inv_freq")
+        kv_heads = self.config.get("num_key_value_heads") or heads
+        pool.change(r".*\.q_proj\..*", lambda weight: join_halves(weight, heads))
+        pool.change(r".*\.k_proj\..*", lambda weight: join_halves(weight, kv_heads))
+        pool.change(r".*\.[qk]_norm\..*", lambda weight: join_halves(weight, 1))
+        if self.has_bias:
+            for number in range(depth):
+                for name in ("q_proj", "v_proj", "o_proj"):
+                    key = f"blocks.{number}.attn.{name}"
+                    if f"{key}.weight" in pool.taken:
+                        zeros = torch.zeros(len(pool.taken[f"{key}.weight"]))
+                        pool.taken.setdefault(f"{key}.bias", zeros)
+        self.fit_vocabulary("embed_tokens.weight")
+        self.fit_vocabulary("lm_head.weight")
+
+
+def write_llama(source: ExportSource, options: ExportOptions, folder: Path) -> None:
+    """Write a folder that transformers, vLLM and llama.cpp read as a Llama, without zoo.
+
+    Raises:
+        RecipeError: The recipe is no Llama; every option that stands in the way is named.
+    """
+    recipe, spec, model = source.recipe, source.task.spec, source.task.model
+    check_recipe(recipe, spec, "llama")
+    assert isinstance(model, Transformer)
+    assert isinstance(spec, TextSpec)
+    own = recipe.model.options
+    block, heads = own["block"], own["heads"]
+    kv_heads = own["kv_heads"] or heads
+
+    has_biases = block.proj_bias or block.key_bias
+    weights = collect_weights(model, biases=has_biases)
+    for number in range(own["depth"]):
+        for name, count in (("q_proj", heads), ("k_proj", kv_heads)):
+            for kind in ("weight", "bias"):
+                key = f"blocks.{number}.attn.{name}.{kind}"
+                if key in weights:
+                    weights[key] = split_halves(weights[key], count)
+    renamed = rename_layers(weights, LLAMA_MODEL, LLAMA_BLOCK, "model.layers.{}.", own["depth"])
+    save_weights(renamed, folder / "model.safetensors")
+
+    first = model.blocks[0]
+    assert isinstance(first, Block)
+    base = own["encoding"][0].options["base"]
+    files.write_json(
+        {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "dtype": str(weights["embed_tokens.weight"].dtype).removeprefix("torch."),
+            "vocab_size": len(spec.vocabulary),
+            "hidden_size": own["dim"],
+            "intermediate_size": first.mlp.up_proj.out_features,
+            "num_hidden_layers": own["depth"],
+            "num_attention_heads": heads,
+            "num_key_value_heads": kv_heads,
+            "head_dim": own["dim"] // heads,
+            "max_position_embeddings": spec.length,
+            "hidden_act": "silu",
+            "rms_norm_eps": block.norm_eps,
+            "rope_theta": base,
+            "rope_parameters": {"rope_type": "default", "rope_theta": base},
+            "attention_bias": has_biases,
+            "mlp_bias": block.mlp_bias,
+            "tie_word_embeddings": own["tie_embeddings"],
+            "bos_token_id": None,
+            "eos_token_id": None,
+        },
+        folder / "config.json",
+    )
+    # no token is added: the table has no row for it
+    write_tokenizer(spec.vocabulary, folder, mask=None, extend=False)
+    write_generation_config(source, folder)
+    card = write_card(source, "text-generation", needs_zoo=False)
+    (folder / "README.md").write_text(card, encoding="utf-8")

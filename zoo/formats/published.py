@@ -1,0 +1,216 @@
+"""Published weights, and the base class of the families of models that they belong to."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from zoo.data.spec import DataSpec, ImageSpec, TextSpec, Vocabulary
+from zoo.errors import CheckpointError
+from zoo.utils import escape_text
+
+
+@dataclass(frozen=True)
+class Published:
+    """The contents of a folder or a file of published weights.
+
+    Attributes:
+        name: A name for the recipe.
+        config: config.json; empty where there is none.
+        weights: The tensors by name.
+        tokenizer: tokenizer.json; None where there is none.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    weights: Mapping[str, Tensor]
+    tokenizer: str | None = None
+
+
+TOKENIZER = "tokenizer.json"
+MAX_LISTED = 20
+"""Issues of one kind that a message lists."""
+
+
+def raise_issues(source: Path, problem: str, issues: Sequence[str]) -> None:
+    """Raise CheckpointError with all issues, if there are any."""
+    rest = len(issues) - MAX_LISTED
+    more = [f"and {rest} more"] if rest > 0 else []
+    if issues:
+        listed = map(escape_text, [f"{source}: {problem}", *issues[:MAX_LISTED], *more])
+        raise CheckpointError("\n  ".join(listed))
+
+
+Change = Callable[[Tensor], Tensor]
+
+
+class Pool:
+    """Published weights that are taken one by one.
+
+    Attributes:
+        missing: Names that were asked for and are not there.
+        rest: Weights that nobody has taken.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        self.rest, self.missing = dict(weights), list[str]()
+        self.taken: dict[str, Tensor] = {}
+
+    def take(self, name: str, target: str, change: Change = lambda weight: weight) -> None:
+        """Take a weight over as `target`, or note that it is missing."""
+        if name not in self.rest:
+            self.missing.append(name)
+            return
+        self.taken[target] = change(self.rest.pop(name))
+
+    def take_layers(
+        self, model: Mapping[str, str], block: Mapping[str, str], prefix: str, depth: int
+    ) -> None:
+        """Take the weights, and biases where there are any, of layers; see `rename_layers`."""
+        names = {other: own for own, other in model.items()}
+        for number in range(depth):
+            start = prefix.format(number)
+            names |= {start + other: f"blocks.{number}.{own}" for own, other in block.items()}
+        for other, own in names.items():
+            self.take(f"{other}.weight", f"{own}.weight")
+            if f"{other}.bias" in self.rest:
+                self.take(f"{other}.bias", f"{own}.bias")
+
+    def change(self, pattern: str, change: Change) -> None:
+        """Change all weights taken whose names match a pattern as a whole."""
+        for name in self.taken:
+            if re.fullmatch(pattern, name):
+                self.taken[name] = change(self.taken[name])
+
+    def drop(self, pattern: str) -> list[str]:
+        """Drop weights that a model of zoo has no use for; return their names."""
+        names = [name for name in self.rest if re.fullmatch(pattern, name)]
+        for name in names:
+            del self.rest[name]
+        return names
+
+    def has(self, pattern: str) -> bool:
+        """Return whether the name of a remaining weight matches a pattern as a whole."""
+        return any(re.fullmatch(pattern, name) for name in self.rest)
+
+    def shape(self, name: str, rank: int) -> tuple[int, ...]:
+        """Return the shape of a weight of a rank. Raises CheckpointError if there is none."""
+        if name not in self.rest:
+            raise CheckpointError(f"missing: {name}")
+        found = tuple(self.rest[name].shape)
+        if len(found) != rank:
+            problem = f"{name} has {len(found)} dimensions, not {rank}"
+            raise CheckpointError(f"wrong number of dimensions: {problem}")
+        return found
+
+
+class PublishedFamily(ABC):
+    """Models of one architecture.
+
+    Args:
+        config: The configuration of transformers; empty where there is none.
+        pool: The weights.
+        vocabulary: The tokens; None for images.
+    """
+
+    prefix = ""
+    """What names begin with in a file with a head, and do not in one without."""
+
+    dropped = r"$^"
+    """Pattern of weights that zoo has no use for."""
+
+    def __init__(
+        self, config: Mapping[str, Any], pool: Pool, vocabulary: Vocabulary | None
+    ) -> None:
+        self.config, self.pool, self.vocabulary = config, pool, vocabulary
+        if self.prefix and not pool.has(f"{re.escape(self.prefix)}.*"):
+            heads = ("lm_head.", "cls.", "classifier.")
+            pool.rest = {
+                name if name.startswith(heads) else self.prefix + name: weight
+                for name, weight in pool.rest.items()
+            }
+
+    @abstractmethod
+    def describe(self) -> tuple[dict[str, Any], DataSpec]:
+        """Return the sections model, data and task of a recipe, and the facts of its data.
+
+        Raises:
+            CheckpointError: zoo has no recipe for the configuration.
+        """
+
+    @abstractmethod
+    def rename(self, heads: int) -> None:
+        """Take the weights that the model has; `heads` are those of the recipe."""
+
+    def require(self, **values: Any) -> None:
+        """Check entries of the configuration, where they are given.
+
+        Raises:
+            CheckpointError: With all entries that zoo has no recipe for.
+        """
+        wrong = [
+            f"{key} is {self.config[key]}, expected {right}"
+            for key, right in values.items()
+            if self.config.get(key, right) not in (right, None)
+        ]
+        if wrong:
+            raise CheckpointError("zoo has no recipe for it: " + "; ".join(wrong))
+
+    def describe_text(self, length: int, task: str) -> tuple[dict[str, Any], TextSpec]:
+        """Return the data and task sections of a text model, and the facts of its data."""
+        assert self.vocabulary is not None
+        data = {
+            "name": "python_docs",
+            "tokens": "subword",
+            "vocabulary": len(self.vocabulary),
+            "length": min(length, 512),
+            "batch_size": 4,
+        }
+        return {"data": data, "task": task}, TextSpec(length, self.vocabulary)
+
+    def describe_images(
+        self, channels: int, size: int, classes: int
+    ) -> tuple[dict[str, Any], ImageSpec]:
+        """Return the data and task sections of an image model, and the facts of its data."""
+        labels = self.config.get("id2label") or {}
+        names = [str(labels[key]) for key in sorted(labels, key=int)]
+        data = {"name": "images", "path": "images", "size": size, "classes": classes}
+        data |= {"channels": channels}
+        names = names if len(names) == classes else []
+        spec = ImageSpec(channels, size, size, classes, names=tuple(names))
+        return {"data": data, "task": "classification"}, spec
+
+    def fit_vocabulary(self, name: str) -> None:
+        """Drop the rows of a table past the last token (padding rows added by the publisher)."""
+        assert self.vocabulary is not None
+        if name in self.pool.taken:
+            self.pool.taken[name] = self.pool.taken[name][: len(self.vocabulary)]
+
+    def read_key_bias(self, pattern: str) -> bool:
+        """Return whether keys have a bias; drop biases that are all 0."""
+        names = [name for name in self.pool.rest if re.fullmatch(pattern, name)]
+        if any(bool(self.pool.rest[name].any()) for name in names):
+            return True
+        for name in names:
+            del self.pool.rest[name]
+        return False
+
+
+def mlp_ratio(hidden: int, dim: int) -> float:
+    """Return a ratio whose product with dim, rounded down, is the hidden size."""
+    ratio = hidden / dim
+    return ratio if int(dim * ratio) == hidden else (hidden + 0.5) / dim
+
+
+def split_qkv(pool: Pool) -> None:
+    """Split joint projections to queries, keys and values into three."""
+    for name in [name for name in pool.taken if ".attn.qkv." in name]:
+        parts = pool.taken.pop(name).chunk(3)
+        for letter, part in zip("qkv", parts, strict=True):
+            pool.taken[name.replace("attn.qkv", f"attn.{letter}_proj")] = part
