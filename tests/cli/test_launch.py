@@ -50,8 +50,8 @@ def script(zoo):
 
 
 @pytest.fixture
-def started(tmp_path):
-    """started(script, **environment) -> (exit code, words that each stand-in was given), from another folder."""
+def run_script(tmp_path):
+    """run_script(script, **environment) -> (exit code, words that each stand-in was given), from another folder."""
     there = tmp_path / "bin"
     there.mkdir()
     for name, body in STANDINS.items():
@@ -124,11 +124,11 @@ def test_processes_on_the_cpu_ask_for_no_gpu(script):
     assert (found["ntasks-per-node"], found["cpus-per-task"]) == ("2", "4")
 
 
-def test_each_task_gets_the_same_command(script, started):
+def test_each_task_gets_the_same_command(script, run_script):
     text = script(
         "slurm", "vit_comrope", "nodes=4", "devices=8", "run_dir=runs/my run", "seed=3", *AWKWARD
     )
-    code, words, _ = started(text, SLURM_JOB_ID="7")
+    code, words, _ = run_script(text, SLURM_JOB_ID="7")
     assert code == 0
     flags, command = words["srun"][:2], words["srun"][2:]
     assert flags == ["--kill-on-bad-exit=1", "--cpus-per-task=1"]
@@ -148,9 +148,9 @@ def test_each_task_gets_the_same_command(script, started):
     assert "\nexport OMP_NUM_THREADS=1 " in text
 
 
-def test_the_command_is_one_that_fit_takes(script, started, zoo, tmp_path):
+def test_the_command_is_one_that_fit_takes(script, run_script, zoo, tmp_path):
     text = script("slurm", "vit_none", *TINY)
-    _, words, _ = started(text, SLURM_JOB_ID="7")
+    _, words, _ = run_script(text, SLURM_JOB_ID="7")
     for _ in range(2):  # a second start finds it done
         code, _, message = zoo(*words["srun"][3:])
         assert code == 0, message
@@ -158,10 +158,10 @@ def test_the_command_is_one_that_fit_takes(script, started, zoo, tmp_path):
     assert (run / "checkpoints" / "last.ckpt").is_file()
 
 
-def test_a_job_goes_back_into_the_queue_only_where_it_was_stopped(script, started):
+def test_a_job_goes_back_into_the_queue_only_where_it_was_stopped(script, run_script):
     text = script("slurm", "vit_comrope")
     for code in (0, 1, 2, 3, 4, 5, 130, 137, 143):
-        found, words, message = started(text, CODE=str(code), SLURM_JOB_ID="4711")
+        found, words, message = run_script(text, CODE=str(code), SLURM_JOB_ID="4711")
         assert (found, message) == (code, "")
         assert words.get("scontrol") == (["requeue 4711 "] if code == 143 else None)
 
@@ -215,11 +215,11 @@ def test_what_a_strategy_needs_may_be_on_the_cluster_alone(script):
 # torchrun
 
 
-def test_torchrun_is_told_where_to_meet(script, started):
+def test_torchrun_is_told_where_to_meet(script, run_script):
     text = script(
         "torchrun", "vit_comrope", "nodes=2", "devices=4", "port=29600", "restarts=1", *AWKWARD
     )
-    code, words, _ = started(text, MASTER="node7")
+    code, words, _ = run_script(text, MASTER="node7")
     assert code == 0
     at = words["torchrun"].index("-m")
     assert words["torchrun"][:at] == [
@@ -236,18 +236,18 @@ def test_torchrun_is_told_where_to_meet(script, started):
     assert parse_overrides(words["torchrun"][at + 4 : at + 7]) == parse_overrides(AWKWARD)
 
 
-def test_several_nodes_have_to_know_one_of_them(script, started):
-    code, words, message = started(script("torchrun", "vit_comrope", "nodes=2"))
+def test_several_nodes_have_to_know_one_of_them(script, run_script):
+    code, words, message = run_script(script("torchrun", "vit_comrope", "nodes=2"))
     assert code != 0
     assert not words
     assert "MASTER: must name one of the nodes" in message
-    code, words, _ = started(script("torchrun", "vit_comrope"), CODE="3")
+    code, words, _ = run_script(script("torchrun", "vit_comrope"), CODE="3")
     assert code == 3
     assert "--rdzv-endpoint=localhost:29500" in words["torchrun"]
 
 
-def test_torchrun_reads_its_words(script, started):
-    _, words, _ = started(script("torchrun", "vit_comrope", "devices=2"))
+def test_torchrun_reads_its_words(script, run_script):
+    _, words, _ = run_script(script("torchrun", "vit_comrope", "devices=2"))
     found = parse_args(words["torchrun"])
     assert (found.training_script, found.module, found.training_script_args[0]) == (
         "zoo",
@@ -283,7 +283,7 @@ def test_nothing_is_lost_where_a_script_is_written_again(zoo, tmp_path, caplog):
     assert (tmp_path / "vit_comrope.slurm.sh.before").read_text() == first
 
 
-def test_names_and_folders_may_be_awkward(zoo, tmp_path, started, monkeypatch, caplog):
+def test_names_and_folders_may_be_awkward(zoo, tmp_path, run_script, monkeypatch, caplog):
     folder = tmp_path / "it's $HOME"
     folder.mkdir()
     (folder / "my recipe; x.yaml").write_text("extends: vit_comrope\n")
@@ -292,7 +292,7 @@ def test_names_and_folders_may_be_awkward(zoo, tmp_path, started, monkeypatch, c
     assert caplog.messages[-1] == "next: sbatch my-recipe-x.slurm.sh"
     text = (folder / "my-recipe-x.slurm.sh").read_text()
     assert options(text)["job-name"] == "zoo-my-recipe-x"
-    assert started(text, SLURM_JOB_ID="7")[0] == 0
+    assert run_script(text, SLURM_JOB_ID="7")[0] == 0
     words = (folder / "srun.words").read_text().split("\0")
     assert words[4] == "my recipe; x.yaml"
     assert words[words.index("--run-dir") + 1].startswith("runs/my recipe; x/")

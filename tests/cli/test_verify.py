@@ -93,7 +93,7 @@ def faulty(tmp_path_factory):
 
 
 @pytest.fixture
-def broken(zoo, faulty, monkeypatch):
+def find_broken_laws(zoo, faulty, monkeypatch):
     """What `zoo verify` of a faulty encoding says: the laws that are broken, what else is kept, and its message."""
     monkeypatch.syspath_prepend(faulty)
 
@@ -108,8 +108,8 @@ def broken(zoo, faulty, monkeypatch):
     return check
 
 
-def test_what_sees_the_future_is_told(broken):
-    laws, printed = broken("leaking")
+def test_what_sees_the_future_is_told(find_broken_laws):
+    laws, printed = find_broken_laws("leaking")
     assert {
         "future_tokens_change_nothing",
         "a_longer_run_begins_the_same",
@@ -123,8 +123,8 @@ def test_what_sees_the_future_is_told(broken):
     assert "Traceback" not in printed
 
 
-def test_what_is_not_as_relative_as_it_says_is_told(broken):
-    laws, printed = broken("claiming")
+def test_what_is_not_as_relative_as_it_says_is_told(find_broken_laws):
+    laws, printed = find_broken_laws("claiming")
     assert laws == {"shifts_change_nothing"}
     assert printed.startswith("zoo: 1 law is broken")
     assert (
@@ -133,20 +133,20 @@ def test_what_is_not_as_relative_as_it_says_is_told(broken):
     )
 
 
-def test_what_touches_cached_keys_is_told(broken):
-    laws, printed = broken("touching")
+def test_what_touches_cached_keys_is_told(find_broken_laws):
+    laws, printed = find_broken_laws("touching")
     assert "decoding_equals_one_pass" in laws
     assert "decoded one by one, against one pass: off by" in printed
 
 
-def test_angles_in_half_precision_are_told(broken):
-    laws, printed = broken("halving")
+def test_angles_in_half_precision_are_told(find_broken_laws):
+    laws, printed = find_broken_laws("halving")
     assert laws == {"bfloat16_stays_close"}
     assert "the output under bfloat16 at position 5000, against float32: off by" in printed
 
 
-def test_a_parameter_with_no_gradient_is_told(broken):
-    laws, printed = broken("idle", "axes=2")
+def test_a_parameter_with_no_gradient_is_told(find_broken_laws):
+    laws, printed = find_broken_laws("idle", "axes=2")
     assert {"initial_gradients_are_finite", "every_parameter_learns"} <= laws
     assert (
         "idle, on 2 axes: every_parameter_learns: 0.idle.frequencies receives no gradient"
@@ -154,8 +154,8 @@ def test_a_parameter_with_no_gradient_is_told(broken):
     )
 
 
-def test_an_error_of_the_encoding_breaks_a_law_and_names_its_line(broken):
-    laws, printed = broken("failing", laws=["shapes_are_kept"])
+def test_an_error_of_the_encoding_breaks_a_law_and_names_its_line(find_broken_laws):
+    laws, printed = find_broken_laws("failing", laws=["shapes_are_kept"])
     assert laws == {"shapes_are_kept"}
     assert re.search(r"shapes_are_kept: RuntimeError in failing.py, line 16: ", printed)
 

@@ -1,4 +1,4 @@
-"""What `zoo bench` can measure: training steps, peak memory, decoding, one attention layer."""
+"""The measures of a benchmark: training steps, peak memory, decoding, one attention layer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEARNING_RATE = 1e-4
 
 
 def make_batch(shape: Shape) -> tuple[Tensor, Tensor]:
-    """Draw random inputs and targets, the same ones for all models of a shape.
+    """Draw random inputs and targets, the same for all models of a shape.
 
     Returns:
         Images [B, 3, L, L] and classes [B], or tokens [B, L] twice.
@@ -69,7 +69,7 @@ class TrainingStep:
         self.optimizer.zero_grad()
 
     def count_held_bytes(self) -> int:
-        """Count the bytes that stay between steps: weights, buffers and optimizer state."""
+        """Count the bytes held between steps: weights, buffers and optimizer state."""
         tensors = [*self.model.parameters(), *self.model.buffers()]
         for state in self.optimizer.state.values():
             tensors += [value for value in state.values() if isinstance(value, Tensor)]
@@ -98,7 +98,7 @@ class MemoryMeasure(BenchMeasure):
     name, unit, is_repeated = "memory", "bytes", False
 
     def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
-        """Build the model and train for one step, from which on the optimizer holds its state."""
+        """Build the model and train for one step, which creates the optimizer state."""
         training = TrainingStep(contender, setting)
         training.step()
 
@@ -112,9 +112,9 @@ class MemoryMeasure(BenchMeasure):
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeMeasure(BenchMeasure):
-    """Seconds in which a text is continued greedily, with a KV cache, one sample at a time.
+    """Seconds of greedy decoding with a KV cache, one sample at a time.
 
-    Reading the prompt is part of the time.
+    The time includes reading the prompt.
     """
 
     prompt: int
@@ -127,7 +127,7 @@ class DecodeMeasure(BenchMeasure):
         return (self.prompt,)
 
     def supports(self, contender: Contender) -> bool:
-        """Tell whether the contender can generate."""
+        """Return whether the contender can generate."""
         return contender.generate is not None
 
     def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
@@ -145,7 +145,7 @@ class DecodeMeasure(BenchMeasure):
 class ContextMeasure(BenchMeasure):
     """Seconds of one token after a context: the mean of `steps` tokens in a row.
 
-    The text goes on from run to run, of which there are `runs` at most.
+    Each run continues the text of the run before it; there are at most `runs`.
     """
 
     contexts: tuple[int, ...]
@@ -159,7 +159,7 @@ class ContextMeasure(BenchMeasure):
         return self.contexts
 
     def supports(self, contender: Contender) -> bool:
-        """Tell whether the contender can generate token by token."""
+        """Return whether the contender can generate token by token."""
         return contender.stream is not None
 
     def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
@@ -175,7 +175,8 @@ class ContextMeasure(BenchMeasure):
                 next(stream)
 
         run = _time_inference(generate_steps, setting)
-        run()  # reads the context
+        # the first run reads the context, which is not counted
+        run()
         facts = RunFacts(amount=1, parameters=_count_parameters(model))
         return PreparedRun(lambda: run() / self.steps, facts)
 
@@ -186,11 +187,11 @@ class LayerMeasure(BenchMeasure):
     name, unit = "layer", "seconds"
 
     def supports(self, contender: Contender) -> bool:
-        """Tell whether the contender has a layer by itself."""
+        """Return whether the contender has a single layer to build."""
         return contender.layer is not None
 
     def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
-        """Build the layer alone."""
+        """Build the layer without a model."""
         assert contender.layer is not None
         layer = contender.layer(setting).to(setting.device)
         run = build_layer_trial(layer, setting.shape.batch, setting.device)

@@ -149,9 +149,9 @@ def _build_vit(setting: Setting, choices: Sequence[Choice]) -> ViT:
 
 
 def _build_decoder(setting: Setting, choices: Sequence[Choice]) -> Decoder:
-    """Build a decoder whose positions are indices, whatever an encoding takes by default.
+    """Build a decoder whose positions are indices, whatever an encoding uses by default.
 
-    The length of a text is not known before it is read.
+    The length of text is unknown until it has been read.
     """
     shape = setting.shape
     indexed = [Choice(one.name, {"coordinates": "index", **one.options}) for one in choices]
@@ -181,7 +181,7 @@ class NumberVocabulary:
         return self.count
 
     def encode(self, text: str) -> list[int]:
-        """Return the numbers that a text lists."""
+        """Parse text that lists token numbers."""
         return [int(word) for word in text.split()]
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -203,12 +203,13 @@ def _generate(model: nn.Module, prompt: Tensor, count: int) -> list[int]:
 
 
 class _BackendFound(Exception):
-    """The backend is known, so that nothing has to be computed."""
+    """Ends a forward pass once the backend is known."""
 
 
 def _describe_backend(model: nn.Module, inputs: Tensor, device: str) -> str:
     """Return the backend of the first layer, and why it was chosen."""
 
+    # a hook of the first layer sees its inputs before anything expensive is computed
     def note(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
         assert isinstance(layer, SelfAttention)
         tokens, chain, _ = arguments
@@ -229,7 +230,7 @@ def _describe_backend(model: nn.Module, inputs: Tensor, device: str) -> str:
 def build_peers(shape: Shape, names: Collection[str]) -> list[Contender]:
     """Build the contenders of other libraries that have a counterpart among zoo's `names`.
 
-    A library that is needed and cannot be imported is named in the log.
+    Log each library that is needed and cannot be imported.
     """
     models = [*_list_x_transformers(shape), *_list_timm(shape)]
     wanted = [one for one in models if one.counterpart in names]

@@ -1,4 +1,4 @@
-"""What a benchmark compares and under which conditions: shapes, settings, contenders, measures."""
+"""The vocabulary of a benchmark: shapes, settings, contenders and measures."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from zoo.attention.functional import Attention
 from zoo.errors import OptionError
 
 Trial = Callable[[], float]
-"""Does what is measured once, and returns how much it took."""
+"""Runs once what is measured, and returns the value."""
 
 Precision = Literal["32-true", "bf16-mixed"]
 
 
 def synchronize(device: str) -> None:
-    """Wait until a device has done all that was queued."""
+    """Wait until a device has finished all queued work."""
     if device == "cuda":
         torch.cuda.synchronize()
 
@@ -42,18 +42,18 @@ def time_once(act: Callable[[], object], device: str) -> float:
 def run_rounds(
     trials: Sequence[Trial], min_rounds: int, min_seconds: float = 0.0, warmup: int = 1
 ) -> Iterator[list[float]]:
-    """Run all trials in turn, so that a machine that changes its pace changes it for all.
+    """Run all trials in turn, so that changes of the machine's pace affect all of them.
 
-    Each round begins with the next trial: the one that follows the largest finds the caches cold.
+    Each round starts with another trial, because the trial after the largest one finds cold caches.
 
     Args:
-        trials: What takes turns.
-        min_rounds: Rounds at least.
-        min_seconds: Further rounds are run until this much time has passed.
+        trials: The trials.
+        min_rounds: Minimum number of rounds.
+        min_seconds: Minimum time; further rounds run until it has passed.
         warmup: Warmup rounds, which are not counted.
 
     Yields:
-        What each trial took, round by round.
+        The values of all trials, round by round.
     """
     for _ in range(warmup):
         for trial in trials:
@@ -67,10 +67,10 @@ def run_rounds(
 
 
 def measure_peak_memory(act: Callable[[], object], device: str) -> int:
-    """Return the peak bytes that torch allocates on a device during a call, beyond those before.
+    """Return the peak bytes that torch allocates during a call, beyond those held before.
 
-    On a CPU each allocation is traced. That gives the same bytes every time, whatever else the
-    machine does; resident memory differs by what the C library keeps.
+    On a CPU each allocation is traced, which gives the same bytes every time. Resident memory would
+    vary with what the C library keeps.
     """
     return _peak_on_cuda(act) if device == "cuda" else _peak_on_cpu(act)
 
@@ -103,7 +103,7 @@ def _peak_on_cpu(act: Callable[[], object]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Sizes of a ViT or of a decoder, and the batch that it is run on."""
+    """Sizes of a ViT or a decoder, and of its batch."""
 
     kind: Literal["image", "text"]
     dim: int
@@ -111,7 +111,7 @@ class Shape:
     heads: int
     batch: int
     length: int
-    """Pixels along each side of an image, or tokens of a text."""
+    """Pixels along each side of an image, or tokens of a sample."""
     outputs: int
     """Classes, or size of the vocabulary."""
     patch_size: int = 16
@@ -120,12 +120,12 @@ class Shape:
 
     @property
     def default_reference(self) -> str:
-        """The encoding that all others are compared with unless another one is chosen."""
+        """The encoding that others are compared with by default."""
         return "none" if self.kind == "image" else "rope"
 
     @property
     def unit(self) -> str:
-        """What is counted per second."""
+        """The unit of rates."""
         return "images" if self.kind == "image" else "tokens"
 
     def make_inputs(self) -> Tensor:
@@ -155,7 +155,7 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A shape, and how it is run."""
+    """A shape, the device and the augmentation of positions."""
 
     shape: Shape
     device: str = "cpu"
@@ -171,10 +171,10 @@ Make = Callable[[Setting], nn.Module]
 """Build a model from images [B, 3, L, L] or tokens [B, L] to logits. Raises OptionError."""
 
 Generate = Callable[[nn.Module, Tensor, int], object]
-"""Continue a text [1, N] greedily by a number of tokens, with a KV cache."""
+"""Continue a prompt [1, N] greedily by a number of tokens, with a KV cache."""
 
 Stream = Callable[[nn.Module, Tensor], Iterator[int]]
-"""Yield the tokens that follow a text [1, N] one by one, with a KV cache."""
+"""Yield the tokens that follow a prompt [1, N] one by one, with a KV cache."""
 
 DescribeBackend = Callable[[nn.Module, Tensor, str], str]
 """Name the attention backend of a model for inputs on a type of device."""
@@ -182,7 +182,7 @@ DescribeBackend = Callable[[nn.Module, Tensor, str], str]
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """A model of zoo or of another library; a field is None for what the model cannot do."""
+    """A model of zoo or another library; fields are None for what it cannot do."""
 
     name: str
     make: Make
@@ -197,7 +197,7 @@ class Contender:
 
 
 def find_refusal(contender: Contender, settings: Sequence[Setting]) -> str | None:
-    """Return why a model cannot be built or run, or None. No memory is allocated for it."""
+    """Return why a model cannot be built or run, or None. Allocates no memory."""
     try:
         with torch.device("meta"), torch.no_grad():
             for setting in settings:
@@ -212,7 +212,7 @@ def find_refusal(contender: Contender, settings: Sequence[Setting]) -> str | Non
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What is known of a prepared run: `amount` is how much it does, in units of `rate`."""
+    """Facts of a prepared run; `amount` is its work in units of `rate`."""
 
     amount: float = 0.0
     parameters: int = 0
@@ -220,29 +220,29 @@ class RunFacts:
 
 
 class PreparedRun(NamedTuple):
-    """A trial that can be repeated, and what is known of it."""
+    """A trial that can be repeated, and its facts."""
 
     run: Trial
     facts: RunFacts
 
 
 class BenchMeasure(ABC):
-    """What is measured of each contender, at each length."""
+    """A quantity that is measured for each contender at each length."""
 
     name: str
     unit: str
     """Unit of what a run returns."""
     rate: str = ""
-    """What is counted per second; empty if a run returns no time or nothing is counted."""
+    """The unit of rates; empty if a run returns no time or has no rate."""
     is_repeated: bool = True
     """Whether the value differs from run to run."""
 
     def choose_lengths(self, setting: Setting, lengths: Sequence[int]) -> Sequence[int]:
-        """Return the lengths to measure at: the given ones, or those of the measure's own."""
+        """Return the lengths to measure at: the given lengths, or the measure's own."""
         return lengths
 
     def supports(self, contender: Contender) -> bool:
-        """Tell whether a contender can do this at all."""
+        """Return whether this can be measured for a contender."""
         return True
 
     @abstractmethod

@@ -30,7 +30,7 @@ NUMBERS, TABLE, PICTURE = "bench.json", "bench.md", "bench.png"
 
 
 def write_result(result: BenchResult, folder: Path) -> None:
-    """Write numbers, table and picture; those of an earlier result are replaced."""
+    """Write numbers, table and picture; existing files are overwritten."""
     texts = {NUMBERS: json.dumps(result.to_dict(), indent=1), TABLE: format_result(result)}
     for name, text in texts.items():
         with name_file(folder / name):
@@ -43,7 +43,7 @@ def write_result(result: BenchResult, folder: Path) -> None:
 
 
 def prepare_folder(to: str) -> Path:
-    """Make the output folder. Raises RecipeError if it is not writable or holds other files."""
+    """Create the output folder. Raises RecipeError if it is not writable or holds other files."""
     folder = Path(to)
     try:
         folder.mkdir(exist_ok=True)
@@ -124,7 +124,7 @@ def _format_training(result: BenchResult, rows: Sequence[BenchRow]) -> Iterator[
             continue
         head = ["model", "parameters", "step ms", "ratio", f"{unit}/s", "peak MB", "ratio"]
         lines = [_list_training_cells(times.get(name), memories.get(name)) for name in names]
-        # columns that say something
+        # drop columns without values
         kept = [column for column in range(len(head)) if any(line[column] for line in lines)]
         lines = [[line[column] for column in kept] for line in lines]
         table = format_markdown([head[column] for column in kept], lines)
@@ -147,7 +147,7 @@ def _list_training_cells(time: BenchRow | None, memory: BenchRow | None) -> list
 
 
 def _format_backends(rows: Sequence[BenchRow]) -> Iterator[str]:
-    """Say what computes attention of which models: in the table it would be too wide."""
+    """List the attention backend of each model below the table."""
     names: dict[str, list[str]] = {}
     for row in rows:
         if row.backend:
@@ -202,7 +202,7 @@ def _format_layers(result: BenchResult, rows: Sequence[BenchRow]) -> Iterator[st
 
 
 def _format_peers(rows: Sequence[BenchRow]) -> Iterator[str]:
-    """Format what peers take over what zoo takes: more than 1 if zoo takes less."""
+    """Format ratios of other libraries to zoo; above 1 means that zoo is faster or smaller."""
     known = {(row.measure, row.length, row.name): row for row in rows}
     lines = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""What a benchmark measured, as plain data: a row for each measure, length and contender."""
+"""The result of a benchmark as data: a row for each measure, length and contender."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BenchRow:
     group: int
     parameters: int
     backend: str
-    """What computes attention."""
+    """The attention backend."""
     values: tuple[float, ...]
     """One for each round."""
     ratios: tuple[float, ...]
@@ -38,9 +38,9 @@ class BenchRow:
     counterpart_ratios: tuple[float, ...]
     """Values over those of the counterpart; empty without one."""
     amount: float
-    """How much a run does, in units of `rate`."""
+    """The work of a run, in units of `rate`."""
     rate: str
-    """What is counted per second; empty if a run returns no time."""
+    """The unit of rates; empty if a run returns no time."""
     error: str | None = None
 
     @property
@@ -56,7 +56,7 @@ class BenchRow:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchResult:
-    """All rows of a benchmark, and what it was made with."""
+    """All rows of a benchmark, with the machine, the shape and the options."""
 
     zoo_version: str
     created: str
@@ -136,7 +136,7 @@ def merge_references(rows: Sequence[BenchRow]) -> list[BenchRow]:
 def select_rows(
     rows: Sequence[BenchRow], measure: str, length: int | None = None
 ) -> list[BenchRow]:
-    """Return the rows of a measure, and of a length, that have values, the quickest first."""
+    """Return the rows of a measure, and of a length, that have values, the smallest ratio first."""
     selected = [row for row in rows if row.measure == measure and row.values]
     if length is not None:
         selected = [row for row in selected if row.length == length]

@@ -1,4 +1,4 @@
-"""Benchmarks: all models take turns, what was measured is written to a folder."""
+"""Run a benchmark: all models take turns, and the result is written to a folder."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ CONTEXT_STEPS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions:
-    """What a benchmark measures, at which sizes, and for how long."""
+    """Options of a benchmark: its measures, their sizes, and the number of rounds."""
 
     shape: Literal["vit_toy", "vit_s", "vit_b", "lm_toy", "lm_small", "lm_base", "lm_wide"] = (
         "lm_small"
     )
-    """Sizes of the models, and the batch that they run on."""
+    """Sizes of the models and of their batch."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the models run; auto takes a GPU if there is one."""
+    """Device of the models; auto: a GPU if there is one."""
     lengths: tuple[BenchCount, ...] | BenchCount | None = None
-    """Tokens of texts, or pixels along a side of images; null takes the length of the shape."""
+    """Tokens of text, or pixels along a side of images; null: the length of the shape."""
     measures: tuple[MeasureName, ...] | MeasureName = ("train", "memory")
-    """What is measured: training steps, peak memory, decoding, one attention layer."""
+    """Measures: training steps, peak memory, decoding, one attention layer."""
     rounds: BenchCount = 5
     """Minimum number of rounds; in each, all models take turns."""
     seconds: Annotated[float, Between(0)] = 0.0
@@ -71,13 +71,13 @@ class BenchOptions:
     warmup: Annotated[int, Between(0, 16_777_216)] = 1
     """Warmup rounds, which are not counted."""
     together: Annotated[int, Between(2)] = 8
-    """Models that are held in memory at once and take turns, the reference among them."""
+    """Models, including the reference, that are in memory at once and take turns."""
     batch: BenchCount | None = None
-    """Batch size; null takes that of the shape."""
+    """Batch size; null: that of the shape."""
     precision: Literal["32-true", "bf16-mixed"] | None = None
-    """Precision of matrix products; null takes that of the shape."""
+    """Precision of matrix products; null: that of the shape."""
     compile: bool | None = None
-    """Whether to compile the models; null does as the shape says."""
+    """Whether to compile the models; null: as the shape does."""
     jitter: Annotated[float, Between(0)] = 0.0
     """Jitter of positions in training, in patches or tokens."""
     peers: bool = True
@@ -94,7 +94,7 @@ class BenchOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """Rounds at least, seconds until which more are run, and rounds of warmup."""
+    """Minimum rounds, minimum seconds, and warmup rounds."""
 
     rounds: int
     seconds: float
@@ -104,7 +104,7 @@ class Pace:
 class GroupRun:
     """Contenders that take turns under one measure at one length.
 
-    What fails stops its own contender, and no other.
+    An error stops its own contender only.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class GroupRun:
         self.values: list[list[float]] = []  # [rounds, contenders], NaN where one failed
 
     def run(self, pace: Pace) -> None:
-        """Run all rounds, and free the models at the end, also if a signal stops it."""
+        """Run all rounds, and free the models at the end, also after a signal."""
         try:
             with _compile_freely() if self.setting.shape.compile else nullcontext():
                 for one in self.contenders:
@@ -156,7 +156,7 @@ class GroupRun:
         try:
             yield
         except Exception as error:
-            # whatever it is: hours of others' rounds are not lost for it
+            # catch anything: an error must not lose hours of rounds of the others
             self.errors[name] = _describe_error(error)
             log.warning("%s, %s at %d: %s", name, self.measure.name, length, self.errors[name])
             self.runs.pop(name, None)
@@ -189,7 +189,7 @@ class GroupRun:
         return [values[column] for values in self.values]
 
     def _ratios_of(self, name: str, other: str | None) -> tuple[float, ...]:
-        """Return the ratios within each round that both were in."""
+        """Return the ratios within the rounds that both completed."""
         if other not in [one.name for one in self.contenders]:
             return ()
         pairs = zip(self._values_of(name), self._values_of(str(other)), strict=True)
@@ -198,7 +198,7 @@ class GroupRun:
 
 @dataclass
 class Benchmark:
-    """All measures at all lengths. `rows` grow while it runs, so that a signal loses none."""
+    """All measures at all lengths; `rows` grows during the run, so that a signal loses none."""
 
     groups: Sequence[Sequence[Contender]]
     measures: Sequence[BenchMeasure]
@@ -296,7 +296,7 @@ def form_groups(
     """Divide contenders into groups, each of which begins with the reference.
 
     Models of other libraries are in the group of the model that they are compared with. A group
-    has more than `together` only if one model and its counterparts are more.
+    exceeds `together` only if one model and its counterparts do.
     """
     first = next(one for one in contenders if one.name == reference)
     others = [one for one in contenders if one.counterpart is None and one is not first]
@@ -381,7 +381,7 @@ def _describe_error(error: Exception) -> str:
 
 @contextmanager
 def _compile_freely() -> Iterator[None]:
-    """Let torch compile every model of a group, however many there were before it."""
+    """Reset the compiler's limits, so that it compiles every model of a group."""
     torch.compiler.reset()
     with torch._dynamo.config.patch(recompile_limit=MAX_GRAPHS, fail_on_recompile_limit_hit=True):
         yield

@@ -20,7 +20,7 @@ OPTIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Printing:
-    """Where the script goes."""
+    """The destination of the script."""
 
     print: bool = False
     """Print the script instead of writing it to a file."""

@@ -1,4 +1,4 @@
-"""Launchers: describe a run for any cluster, and write the script that starts and continues it."""
+"""Describe a run for any cluster, and write the script that starts and continues it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LOCAL_TRAINER = (
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A run that continues where it was stopped."""
+    """A run that resumes each time it is started."""
 
     name: str
     arguments: tuple[str, ...]
@@ -75,7 +75,7 @@ class Job:
 
 
 class Launcher(Protocol):
-    """What starts processes on a cluster; its keyword-only arguments are its options."""
+    """Writes scripts for a kind of cluster; its keyword-only arguments are its options."""
 
     def write_script(self, job: Job) -> str:
         """Return the script that starts a job, and continues it when it is started again."""
@@ -91,11 +91,11 @@ class LaunchOptions:
     """Options that every launcher takes."""
 
     nodes: Count | None = None
-    """Number of nodes; null takes trainer.num_nodes of the recipe."""
+    """Number of nodes; null: trainer.num_nodes of the recipe."""
     devices: Count | None = None
-    """GPUs, or processes on the CPU, on each node; null takes trainer.devices of the recipe."""
+    """GPUs, or processes on the CPU, on each node; null: trainer.devices of the recipe."""
     run_dir: str | None = None
-    """Run directory; null takes runs/<recipe>/<hash>."""
+    """Run directory; null: runs/<recipe>/<hash>."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ class LaunchResult:
         return self.launcher.format_submission(shlex.quote(str(self.path)), self.job)
 
     def write(self) -> None:
-        """Write the script and log how to start it; a script of this name is kept beside it."""
+        """Write the script, keep an older one as NAME.before, and log how to start it."""
         _write(self.path, self.script)
         job = self.job
         log.info(
@@ -199,7 +199,7 @@ def _build_job(recipe: Recipe, name: str, edits: Sequence[Edit], options: Launch
 
 
 def _write(path: Path, script: str) -> None:
-    """Write the script; another one of this name is kept beside it."""
+    """Write the script, and keep a different script of this name as NAME.before."""
     if path.exists() and path.read_bytes() != script.encode():
         before = path.with_name(f"{path.name}.before")
         path.replace(before)

@@ -1,4 +1,4 @@
-"""SLURM: a script for sbatch that requeues itself when its time is over."""
+"""SLURM: a script for sbatch that requeues itself at its time limit."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ exit "$code" # any other error would come again: 2 recipe, 3 not finite, 4 data,
 @register
 @dataclass(kw_only=True)
 class SlurmLauncher:
-    """One task for each device. The run saves its state three minutes before its time is over."""
+    """One task per device. The run saves its state three minutes before its time limit."""
 
     time: str = "24:00:00"
-    """Time limit, as sbatch takes it; when it is over the job is requeued and continues."""
+    """Time limit in the format of sbatch; the job is then requeued and continues."""
     partition: str | None = None
-    """Partition of the cluster; null takes the cluster's default."""
+    """Partition of the cluster; null: the default of the cluster."""
     account: str | None = None
-    """Account that the job is charged to; null takes the cluster's default."""
+    """Account that the job is charged to; null: the default of the cluster."""
     cpus: Count | None = None
-    """CPUs of each process; null takes one, and one for each worker of the data."""
+    """CPUs of each process; null: one, plus one per data worker."""
 
     def __post_init__(self) -> None:
         reserved = SECONDS_TO_SAVE + EARLY_SECONDS
@@ -89,7 +89,7 @@ def parse_time_limit(text: str) -> int:
     """Return the seconds of a time limit of sbatch: m, m:s, h:m:s, d-h, d-h:m or d-h:m:s.
 
     Raises:
-        OptionError: It is none of these.
+        OptionError: It has none of these forms.
     """
     match = TIME.fullmatch(text)
     if match is None:

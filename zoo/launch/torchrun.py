@@ -1,4 +1,4 @@
-"""torchrun: a script to start on each node, by hand or by whatever starts programs on nodes."""
+"""torchrun: a script to start on each node, by hand or by a program."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SEVERAL_NODES = "${MASTER:?must name one of the nodes, the same on all of them}"
 @register
 @dataclass(kw_only=True)
 class TorchrunLauncher:
-    """The same script on each node; $MASTER names the one where they meet."""
+    """The same script on each node; $MASTER names the node of the rendezvous."""
 
     port: Annotated[int, Between(1024, 65_535)] = 29_500
     """Port of the node that $MASTER names."""
     restarts: Annotated[int, Between(0)] = 3
-    """How often all processes are restarted after one of them has failed."""
+    """Restarts of all processes after one of them fails."""
 
     def write_script(self, job: Job) -> str:
         """Return a script for each node."""

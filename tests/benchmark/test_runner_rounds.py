@@ -1,4 +1,4 @@
-"""Contenders take turns, ratios are made within rounds, and what one cannot do stops no other."""
+"""Contenders take turns, ratios are benchmark within rounds, and what one cannot do stops no other."""
 
 from dataclasses import dataclass
 from itertools import count
@@ -55,17 +55,17 @@ class Clock:
         return PreparedRun(run, RunFacts(amount=10))
 
 
-def compared(
+def run_benchmark(
     takes, *names, told=lambda text: None, pace=Pace(rounds=3, seconds=0, warmup=0), rivals=()
 ):
     contenders = [contender(name) for name in names] + [
         contender(f"their {name}", name) for name in rivals
     ]
-    made = Benchmark(
+    benchmark = Benchmark(
         form_groups(contenders, names[0], 8), [Clock(takes)], [32], SETTING, pace, told
     )
-    made.run()
-    return {row.name: row for row in made.rows}
+    benchmark.run()
+    return {row.name: row for row in benchmark.rows}
 
 
 def test_all_are_run_in_each_round():
@@ -80,14 +80,16 @@ def test_rounds_go_on_while_there_is_time():
 
 
 def test_a_ratio_is_made_within_its_round():
-    rows = compared(lambda name, number: (number + 1) * (3.0 if name == "b" else 2.0), "a", "b")
+    rows = run_benchmark(
+        lambda name, number: (number + 1) * (3.0 if name == "b" else 2.0), "a", "b"
+    )
     assert rows["b"].ratios == (1.5, 1.5, 1.5)
     assert rows["b"].values == (3.0, 6.0, 9.0)
     assert rows["b"].per_second == 10 / 6
 
 
 def test_a_peer_is_compared_with_its_rival():
-    rows = compared(
+    rows = run_benchmark(
         lambda name, number: {"a": 1.0, "b": 2.0}.get(name, 6.0), "a", "b", rivals=["b"]
     )
     assert rows["their b"].counterpart_ratios == (3.0, 3.0, 3.0)
@@ -109,7 +111,7 @@ def test_a_peer_is_compared_with_its_rival():
     ids=["gpu", "cpu", "kernel"],
 )
 def test_what_fails_is_told_and_stops_no_other(error, told, caplog):
-    rows = compared(
+    rows = run_benchmark(
         lambda name, number: error if name == "b" and number == 1 else 1.0, "a", "b", "c"
     )
     assert rows["b"].error == told
@@ -122,10 +124,10 @@ def test_what_was_done_before_a_stop_is_kept():
     contenders = [contender("a"), contender("b")]
     takes = lambda name, number: KeyboardInterrupt() if (name, number) == ("b", 2) else 1.0  # noqa: E731
     pace = Pace(rounds=9, seconds=0, warmup=0)
-    made = Benchmark([contenders], [Clock(takes)], [32], SETTING, pace, lambda text: None)
+    benchmark = Benchmark([contenders], [Clock(takes)], [32], SETTING, pace, lambda text: None)
     with pytest.raises(KeyboardInterrupt):
-        made.run()
-    assert [len(row.ratios) for row in made.rows] == [2, 2]
+        benchmark.run()
+    assert [len(row.ratios) for row in benchmark.rows] == [2, 2]
 
 
 def test_the_reference_stands_in_each_group_and_peers_beside_their_rival():

@@ -19,7 +19,7 @@ from zoo.options import Choice
 TEXT, IMAGE = Setting(shape=SHAPES["lm_toy"]), Setting(shape=SHAPES["vit_toy"], jitter=0.25)
 
 
-def named(name, **options):
+def make_contender(name, **options):
     return build_contender([Choice(name, options)])
 
 
@@ -37,16 +37,18 @@ def test_options_are_part_of_the_name():
 
 
 def test_a_refusal_says_why():
-    assert find_refusal(named("rope"), [IMAGE]).startswith("rope takes 1 axis, not 2")
+    assert find_refusal(make_contender("rope"), [IMAGE]).startswith("rope takes 1 axis, not 2")
     assert (
-        find_refusal(named("none"), [IMAGE.with_length(33)])
+        find_refusal(make_contender("none"), [IMAGE.with_length(33)])
         == "patch_size 8 does not divide images of 33 x 33"
     )
 
 
 def test_what_torch_cannot_count_is_a_refusal():
-    assert "\n" not in find_refusal(named("rope"), [TEXT.with_length(10**30)])
-    assert find_refusal(named("rope"), [TEXT.with_length(10**30)]).startswith("TypeError: ")
+    assert "\n" not in find_refusal(make_contender("rope"), [TEXT.with_length(10**30)])
+    assert find_refusal(make_contender("rope"), [TEXT.with_length(10**30)]).startswith(
+        "TypeError: "
+    )
 
 
 @pytest.mark.parametrize("setting", [TEXT, IMAGE], ids=["text", "image"])
@@ -54,13 +56,13 @@ def test_what_torch_cannot_count_is_a_refusal():
     "measure", [TrainMeasure("tokens"), LayerMeasure()], ids=["train", "layer"]
 )
 def test_a_run_takes_time(measure, setting):
-    ready = measure.prepare(named("none"), setting)
+    ready = measure.prepare(make_contender("none"), setting)
     assert ready.run() > 0
     assert ready.facts.parameters > 1000
 
 
 def test_a_step_trains_and_leaves_no_gradient():
-    made = TrainingStep(named("alibi"), TEXT)
+    made = TrainingStep(make_contender("alibi"), TEXT)
     before = [parameter.clone() for parameter in made.model.parameters()]
     made.step()
     assert any(
@@ -71,19 +73,21 @@ def test_a_step_trains_and_leaves_no_gradient():
 
 
 def test_memory_is_what_is_held_and_what_a_step_adds():
-    ready = MemoryMeasure().prepare(named("none"), TEXT)
+    ready = MemoryMeasure().prepare(make_contender("none"), TEXT)
     weights = 4 * ready.facts.parameters
     assert ready.run() == ready.run() > 4 * weights  # weights, two moments, gradients
-    assert MemoryMeasure().prepare(named("none"), TEXT.with_length(64)).run() > ready.run()
+    assert MemoryMeasure().prepare(make_contender("none"), TEXT.with_length(64)).run() > ready.run()
 
 
 def test_rounded_steps_are_those_of_autocast():
     rounded = replace(TEXT, shape=replace(TEXT.shape, precision="bf16-mixed"))
-    assert TrainMeasure("tokens").prepare(named("rope"), rounded).run() > 0
+    assert TrainMeasure("tokens").prepare(make_contender("rope"), rounded).run() > 0
 
 
 def test_decoding_goes_on_from_a_prompt():
     setting = TEXT.with_length(8)
-    assert DecodeMeasure(prompt=8, tokens=3).prepare(named("learned"), setting).run() > 0
-    later = ContextMeasure(contexts=(8, 12), steps=2, runs=3).prepare(named("learned"), setting)
+    assert DecodeMeasure(prompt=8, tokens=3).prepare(make_contender("learned"), setting).run() > 0
+    later = ContextMeasure(contexts=(8, 12), steps=2, runs=3).prepare(
+        make_contender("learned"), setting
+    )
     assert [later.run() > 0 for _ in range(2)] == [True] * 2
