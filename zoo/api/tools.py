@@ -98,12 +98,13 @@ def verify(
         RecipeError: An option or an encoding is wrong; nothing was checked.
     """
     with isolate_process(verbose):
-        from zoo.laws.run import VerifyOptions, run_laws
+        from zoo.laws.run import VerifyOptions, run_laws, select_laws
 
         issues: list[ConfigIssue] = []
         chosen, chains = options or VerifyOptions(), None
         with collect_issues(issues):
             chosen = validate_options(VerifyOptions, changes, chosen)
+            select_laws(chosen.laws)
         with collect_issues(issues):
             chains = None if encodings is None else read_encodings(encodings)
         if issues:
