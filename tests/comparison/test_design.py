@@ -1,9 +1,11 @@
 """Settings of studies: one joint design, moved for each study."""
 
+import json
 from collections import Counter
 
 import numpy as np
 import pytest
+from benchmarks.error_rates import RECORD, STUDIES, draw_once, draw_studies, find_worse
 
 from zoo.comparison.design import (
     Choices,
@@ -103,3 +105,27 @@ def test_an_edge_is_named_where_most_studies_chose_it():
     [edge] = find_edges(AXES, chosen)
     assert (edge.key, edge.side, edge.value, edge.studies) == ("optim.lr", "upper", 0.0098, (0, 1))
     assert find_edges(AXES, {0: chosen[0]}) == []
+
+
+def test_tuning_in_every_study_keeps_the_promise_that_tuning_once_breaks():
+    rng = np.random.default_rng(0)
+    studies = sum(find_worse(draw_studies(rng, 0.2, STUDIES)) for _ in range(200))
+    once = sum(find_worse(draw_once(rng, 0.2)) for _ in range(200))
+    assert studies <= 16 < 40 <= once
+
+
+def test_the_recorded_error_rates_are_those_that_are_promised():
+    recorded = json.loads(RECORD.read_text())
+    for row in recorded["tuned"]:
+        assert row["wrong_of_first_200"] <= 16
+        assert row["wrong"] <= 0.08
+        assert row["wrong_if_tuned_once"] > row["wrong"]
+    for row in recorded["racing"]:
+        assert row["wrong_of_first_200"] <= 16
+        assert row["wrong"] <= 0.08
+        for own in row["with_a_better_variant"]:
+            assert own["best_dropped_of_first_200"] <= 6
+            assert own["best_dropped"] <= 0.03
+    assert all(row["wrong_of_first_200"] <= 16 for row in recorded["tuned_tasks"])
+    assert all(row["wrong"] <= 0.08 for name in ("seeds", "tasks") for row in recorded[name])
+    assert all(row["all_held"] >= 0.935 for row in recorded["named"])

@@ -7,10 +7,11 @@ Every variant has its own variance, estimated from all variants of the layout (G
 effects of seeds are removed, and what the removal mixes between variants is solved for. A pair is
 judged by the sum of its two variances, with Satterthwaite's degrees of freedom, as Games and Howell
 (1976) do it without blocks; if its paired differences vary more than that, by their variance.
-Nothing is pooled. A common variance would have (V - 1)(S - 1) degrees of freedom, but five variants
-with one that varies five times as much as the others then raise 8 % false alarms, and twenty 13 %,
-where 5 % are promised. The price is an interval that is 1.7 times as wide with three seeds,
-1.3 times with five and 1.1 times with eight (tests/benchmarks/error_rates.py).
+Nothing is pooled. A common variance would have (V - 1)(S - 1) degrees of freedom, but of ten
+variants with three seeds, one of which varies five times as much as the others, it raises 19 %
+false alarms where 5 % are promised. The price: intervals of ten variants with equal
+noise are 2.1 times as wide with three seeds, 1.4 times with five and 1.2 times with eight
+(docs/records/error_rates.json, by tests/benchmarks/error_rates.py).
 
 Differences are to the variant with the best mean. It is chosen by the data, so Dunnett's intervals,
 which are for a control that was named beforehand, would be too narrow, and so are Hsu's one-sided

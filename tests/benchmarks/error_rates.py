@@ -1,0 +1,325 @@
+"""False alarms of comparisons, by simulation with a fixed seed.
+
+    python tests/benchmarks/error_rates.py [draws]
+
+writes docs/records/error_rates.json. All variants are equal unless stated otherwise, and an
+experiment counts as wrong if any variant is called worse (or dropped). 5 % are promised.
+
+- `seeds`: variants of given noise, 3 to 8 seeds, no tuning; by `compare_all`, and with one variance
+  for all variants (Tukey). `width_ratio`: the median width of an interval, with one variance 1.
+- `named`: how often all intervals of `compare_named` hold their true differences at once.
+- `tuned`: variants whose optimum lies elsewhere in the same ranges. A trial's validation value falls
+  with the squared distance from the optimum (`curvature` over the width of a range). `studies`: five
+  studies of four settings each, through `list_settings`, `choose_best` and `compare_all`. `once`:
+  the design is searched once, then the chosen setting is trained with five seeds.
+- `racing`: the same, with looks after 3, 5, 8, 12 and 18 studies; and with one variant that is
+  better than all others, how often it is dropped, and how many of the others are.
+- `tasks`: the ranking over tasks, and a bootstrap of the interquartile mean, which it replaced.
+- `tuned_tasks`: the ranking over three tasks with five studies of four settings.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from zoo.comparison.design import Choices, Range, choose_best, list_settings
+from zoo.comparison.overall import rank_scores
+from zoo.comparison.racing import LOOKS, decide
+from zoo.comparison.statistics import (
+    Pair,
+    compare_all,
+    compare_named,
+    excludes_zero,
+    find_range,
+    measure_noise,
+    measure_table,
+)
+
+RECORD = Path(__file__).parents[2] / "docs" / "records" / "error_rates.json"
+DRAWS = 1000
+STUDIES, BUDGET, VARIANTS = 5, 4, 6
+# of a trained model from seed to seed, of what all variants of a study share, and of validation
+NOISE, SHARED, VALIDATION = 0.01, 0.02, 0.005
+CURVATURES = (0.02, 0.05, 0.1, 0.2, 0.4)
+BETTER_BY = (0.005, 0.03)
+AXES = (
+    Range("optim.lr", 1e-4, 1e-2),
+    Range("optim.weight_decay", 0.0, 0.2, "linear"),
+    Choices("model.scale_embeddings", (True, False)),
+)
+UNEQUAL = {"equal": [1.0], "one varies 3 times as much": [3.0], "one varies 5 times as much": [5.0]}
+
+Table = NDArray[np.float64]
+"""Values [V, S] by variant and study or seed."""
+
+
+def name_rows(table: Table) -> dict[str, dict[int, float]]:
+    """Return values as a comparison has them."""
+    return {f"v{number}": dict(enumerate(row)) for number, row in enumerate(table.tolist())}
+
+
+def find_worse(table: Table) -> bool:
+    """Return whether `compare_all` calls any variant worse than the best."""
+    values = name_rows(table)
+    first = f"v{table.mean(1).argmax()}"
+    found = compare_all(values, first, measure_noise(values))
+    return any(excludes_zero(one.estimate) for one in found.values())
+
+
+def find_worse_pooled(table: Table) -> bool:
+    """Return the same with one variance for all variants."""
+    means = table.mean(1)
+    squares, _, freedom = measure_table(table)
+    error = sqrt(float(squares.sum()) / freedom / table.shape[1])
+    return bool(np.ptp(means) > find_range(len(table), float(freedom)) * error)
+
+
+def measure_seeds(draws: int) -> list[dict[str, Any]]:
+    """Return false alarms without tuning."""
+    found = []
+    for variants, seeds in ((3, 3), (5, 3), (10, 3), (10, 5), (10, 8), (20, 3)):
+        for name, first in UNEQUAL.items():
+            rng = np.random.default_rng([1, variants, seeds])
+            deviations = np.array(first + [1.0] * (variants - 1))[:, None]
+            own = pooled = 0
+            widths = []
+            for _ in range(draws):
+                table = deviations * rng.normal(size=(variants, seeds))
+                own += find_worse(table)
+                pooled += find_worse_pooled(table)
+                widths.append(_compare_widths(table))
+            row = {"variants": variants, "seeds": seeds, "noise": name}
+            row |= {"wrong": own / draws, "wrong_with_one_variance": pooled / draws}
+            found.append(row | {"width_ratio": round(float(np.median(widths)), 2)})
+            print(found[-1], flush=True)
+    return found
+
+
+def _compare_widths(table: Table) -> float:
+    """Return how many times as wide an interval is as with one variance."""
+    values = name_rows(table)
+    estimate = compare_all(values, "v0", measure_noise(values))["v1"].estimate
+    squares, _, freedom = measure_table(table)
+    error = sqrt(float(squares.sum()) / freedom / table.shape[1])
+    assert estimate.high is not None
+    return (estimate.high - estimate.mean) / (find_range(len(table), float(freedom)) * error)
+
+
+def measure_named(draws: int) -> list[dict[str, Any]]:
+    """Return how often all intervals of named comparisons hold at once."""
+    found = []
+    for variants, seeds in ((6, 3), (6, 5)):
+        rng = np.random.default_rng([2, variants, seeds])
+        pairs = [Pair("v0", f"v{number}") for number in range(1, variants)]
+        held = 0
+        for _ in range(draws):
+            values = name_rows(rng.normal(size=(variants, seeds)))
+            judged = compare_named(values, pairs, measure_noise(values)).values()
+            held += not any(excludes_zero(one.estimate) for one in judged)
+        found.append({"variants": variants, "seeds": seeds, "all_held": held / draws})
+    return found
+
+
+class Surface:
+    """The response of a variant to the tuned keys, and draws of its trainings."""
+
+    def __init__(self, rng: np.random.Generator, curvature: float) -> None:
+        self.curvature = curvature
+        self.rate, self.decay = rng.uniform(0.2, 0.8, 2)
+        self.scaled = bool(rng.integers(2))
+
+    def measure(self, settings: dict[str, Any]) -> float:
+        """Return the mean test value at some settings; 0.9 at the optimum."""
+        rate = AXES[0].locate(settings["optim.lr"])
+        decay = AXES[1].locate(settings["optim.weight_decay"])
+        lost = self.curvature * ((rate - self.rate) ** 2 + 0.2 * (decay - self.decay) ** 2)
+        lost += 0.05 * self.curvature * (settings["model.scale_embeddings"] != self.scaled)
+        return float(0.9 - lost)
+
+
+def tune(
+    rng: np.random.Generator, surface: Surface, settings: Sequence[Any], shared: float
+) -> tuple[int, float]:
+    """Train all settings of a study; return the number of the best one and its test value."""
+    tested = [surface.measure(one) + shared + rng.normal(0, NOISE) for one in settings]
+    best = choose_best([one + rng.normal(0, VALIDATION) for one in tested], "high")
+    assert best is not None
+    return best, tested[best]
+
+
+def draw_studies(rng: np.random.Generator, curvature: float, studies: int) -> Table:
+    """Return values of equal variants by study, each tuned anew in every study."""
+    surfaces = [Surface(rng, curvature) for _ in range(VARIANTS)]
+    seed, columns = int(rng.integers(2**31)), []
+    for study in range(studies):
+        settings, shared = list_settings(AXES, study, BUDGET, seed), rng.normal(0, SHARED)
+        columns.append([tune(rng, one, settings, shared)[1] for one in surfaces])
+    return np.array(columns).T
+
+
+def draw_once(rng: np.random.Generator, curvature: float) -> Table:
+    """Return values of equal variants by seed, tuned once before."""
+    settings = list_settings(AXES, 0, BUDGET, int(rng.integers(2**31)))
+    shared, rows = rng.normal(0, SHARED, STUDIES), []
+    for _ in range(VARIANTS):
+        surface = Surface(rng, curvature)
+        best, _ = tune(rng, surface, settings, 0.0)
+        rows.append(surface.measure(settings[best]) + shared + rng.normal(0, NOISE, STUDIES))
+    return np.array(rows)
+
+
+def measure_tuned(draws: int) -> list[dict[str, Any]]:
+    """Return false alarms of tuned comparisons."""
+    found = []
+    for curvature in CURVATURES:
+        rng = np.random.default_rng([3, round(1000 * curvature)])
+        studies = [find_worse(draw_studies(rng, curvature, STUDIES)) for _ in range(draws)]
+        once = [find_worse(draw_once(rng, curvature)) for _ in range(draws)]
+        row: dict[str, Any] = {"curvature": curvature}
+        row |= {"wrong_of_first_200": sum(studies[:200]), "wrong": sum(studies) / draws}
+        found.append(row | {"wrong_if_tuned_once": sum(once) / draws})
+        print(found[-1], flush=True)
+    return found
+
+
+def race(table: Table) -> tuple[dict[str, int], int]:
+    """Return {dropped variant: look} and the number of trainings of studies that were done."""
+    running, dropped, trained = [f"v{number}" for number in range(len(table))], {}, 0
+    for before, look in zip((0, *LOOKS), LOOKS, strict=False):
+        trained += (look - before) * len(running)
+        decision = decide(name_rows(table[:, :look]), running, better="high")
+        dropped |= {one.variant: look for one in decision.dropped}
+        running = [*decision.running]
+        if decision.is_over:
+            break
+    return dropped, trained
+
+
+def measure_racing(draws: int) -> list[dict[str, Any]]:
+    """Return how often racing drops an equal variant, and the best one."""
+    found = []
+    for curvature in CURVATURES:
+        rng = np.random.default_rng([4, round(1000 * curvature)])
+        tables = [draw_studies(rng, curvature, LOOKS[-1]) for _ in range(draws)]
+        wrong = [bool(race(table)[0]) for table in tables]
+        row: dict[str, Any] = {"curvature": curvature}
+        row |= {"wrong_of_first_200": sum(wrong[:200]), "wrong": sum(wrong) / draws}
+        row["with_a_better_variant"] = [_race_better(tables, gap) for gap in BETTER_BY]
+        found.append(row)
+        print(row, flush=True)
+    return found
+
+
+def _race_better(tables: Sequence[Table], gap: float) -> dict[str, Any]:
+    """Return how often the first variant is dropped if it is better by a gap."""
+    raised = np.zeros((VARIANTS, 1))
+    raised[0] = gap
+    raced = [race(table + raised) for table in tables]
+    lost = ["v0" in dropped for dropped, _ in raced]
+    gone = sum(len(dropped.keys() - {"v0"}) for dropped, _ in raced)
+    trained = sum(count for _, count in raced)
+    return {
+        "better_by": gap,
+        "best_dropped_of_first_200": sum(lost[:200]),
+        "best_dropped": sum(lost) / len(raced),
+        "others_dropped": gone / len(raced) / (VARIANTS - 1),
+        "share_of_studies_trained": trained / len(raced) / (VARIANTS * LOOKS[-1]),
+    }
+
+
+def normalize(scores: Table) -> Table:
+    """Give the best variant the score 1 and the last the score 0."""
+    means = scores.mean(1)
+    normal: Table = (scores - means.min()) / np.ptp(means)
+    return normal
+
+
+def rank_wrongly(tasks: Sequence[Table]) -> bool:
+    """Return whether the ranking over tasks calls any variant worse than the first."""
+    names = [f"v{number}" for number in range(len(tasks[0]))]
+    return any(not one.may_be_best for one in rank_scores(tasks, names))
+
+
+def rank_wrongly_by_bootstrap(rng: np.random.Generator, tasks: Sequence[Table]) -> bool:
+    """Return the same by a bootstrap of interquartile means, widened for few seeds."""
+    variants, resamples = len(tasks[0]), 400
+    drawn = []
+    for scores in tasks:
+        seeds = scores.shape[1]
+        drawn.append(scores[:, rng.integers(seeds, size=(resamples, seeds))].swapaxes(0, 1))
+    estimate = stats.trim_mean(np.concatenate(tasks, axis=1), 0.25, axis=1)
+    again = stats.trim_mean(np.concatenate(drawn, axis=2), 0.25, axis=2)  # [resamples, V]
+    gaps = again[:, :, None] - again[:, None]
+    true = estimate[:, None] - estimate
+    spread = gaps.std(0) + np.eye(variants)
+    critical = np.quantile((np.abs(gaps - true) / spread).max((1, 2)), 0.95)
+    seeds = min(one.shape[1] for one in tasks)
+    freedom = sum(one.shape[1] - 1 for one in tasks)
+    widening = sqrt(seeds / (seeds - 1)) * stats.t.ppf(0.975, freedom) / stats.norm.ppf(0.975)
+    first = int(estimate.argmax())
+    return bool((true[first] > critical * widening * spread[first]).any())
+
+
+def measure_tasks(draws: int) -> list[dict[str, Any]]:
+    """Return false alarms of the ranking over tasks without tuning."""
+    found = []
+    for variants, seeds, tasks in ((2, 3, 2), (2, 3, 7), (5, 3, 4), (10, 3, 2), (10, 3, 7)):
+        for scale in (1, 10):
+            rng = np.random.default_rng([5, variants, seeds, tasks])
+            wrong = by_bootstrap = 0
+            for _ in range(draws):
+                drawn = [rng.normal(size=(variants, seeds)) for _ in range(tasks)]
+                # a task without separation: its scores have more noise than those of the others
+                drawn = [normalize(one) for one in drawn] if scale == 1 else drawn
+                drawn[0] = scale * drawn[0]
+                wrong += rank_wrongly(drawn)
+                by_bootstrap += rank_wrongly_by_bootstrap(rng, drawn)
+            row = {"variants": variants, "seeds": seeds, "tasks": tasks, "noise_of_one_task": scale}
+            row |= {"wrong": wrong / draws, "wrong_by_bootstrap": by_bootstrap / draws}
+            found.append(row)
+            print(row, flush=True)
+    return found
+
+
+def measure_tuned_tasks(draws: int) -> list[dict[str, Any]]:
+    """Return false alarms of the ranking over tuned tasks."""
+    found = []
+    for curvature in CURVATURES:
+        rng = np.random.default_rng([6, round(1000 * curvature)])
+        wrong = [
+            rank_wrongly([normalize(draw_studies(rng, curvature, STUDIES)) for _ in range(3)])
+            for _ in range(draws)
+        ]
+        row: dict[str, Any] = {"curvature": curvature, "tasks": 3}
+        found.append(row | {"wrong_of_first_200": sum(wrong[:200]), "wrong": sum(wrong) / draws})
+        print(found[-1], flush=True)
+    return found
+
+
+MEASURES = {
+    "tuned": measure_tuned,
+    "racing": measure_racing,
+    "tuned_tasks": measure_tuned_tasks,
+    "seeds": measure_seeds,
+    "named": measure_named,
+    "tasks": measure_tasks,
+}
+
+
+def main(draws: int) -> None:
+    """Measure everything and write the record."""
+    RECORD.parent.mkdir(parents=True, exist_ok=True)
+    found = {name: measure(draws) for name, measure in MEASURES.items()}
+    setting = {"draws": draws, "studies": STUDIES, "budget": BUDGET, "variants": VARIANTS}
+    RECORD.write_text(json.dumps({"setting": setting, **found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else DRAWS)
