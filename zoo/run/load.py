@@ -14,7 +14,7 @@ from zoo.data.base import Datasets
 from zoo.errors import CheckpointError, OptionError, RecipeError
 from zoo.run import checkpoint as checkpoints
 from zoo.run.build import Experiment, build_model
-from zoo.run.preflight import check
+from zoo.run.preflight import build_experiment
 from zoo.tasks.base import Task
 from zoo.version import __version__
 
@@ -38,7 +38,7 @@ def load_recipe(path: str | Path, overrides: Overrides = ()) -> Recipe:
 
 def load_experiment(path: str | Path, overrides: Overrides = ()) -> Experiment:
     """Load a recipe as `load_recipe` does, with what the check has built."""
-    return check(config.load(path, overrides))
+    return build_experiment(config.load(path, overrides))
 
 
 def restore(
@@ -77,7 +77,7 @@ def restore_content(
         datasets: The samples of a Python program.
     """
     recipe = _read_recipe(content["zoo"], overrides, path)
-    experiment = check(recipe, checkpoints.read_spec(content, path), datasets)
+    experiment = build_experiment(recipe, checkpoints.read_spec(content, path), datasets)
     task = experiment.build_task()
     try:
         task.load_state_dict(content["state_dict"], strict=True)
