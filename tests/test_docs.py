@@ -245,7 +245,7 @@ def test_a_recipe_opens_with_its_claim(path):
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_resolves_builds_and_trains_two_steps(path, tmp_path, monkeypatch):
-    from zoo.run.fit import fit
+    from training import fit
 
     monkeypatch.chdir(tmp_path)
     recipe = load(path)

@@ -28,7 +28,7 @@ from zoo.formats.native import split_halves
 from zoo.packages import explain_imports
 from zoo.run import atomic_io, checkpoint, run_dir
 from zoo.run.build import build_task
-from zoo.run.load import restore_content
+from zoo.run.load import read_recipe, restore_content
 from zoo.run.preflight import build_experiment
 from zoo.tasks.base import Task
 from zoo.utils import escape_text
@@ -179,8 +179,9 @@ def restore_exported(
     assert isinstance(metadata, dict)
     if published.tokenizer is not None:
         content["zoo"] = restore_vocabulary(metadata, published.tokenizer)
-    experiment, task = restore_content(content, source, overrides)
-    return experiment.recipe, task
+    recipe = read_recipe(content, source, overrides)
+    _, task = restore_content(content, source, recipe)
+    return recipe, task
 
 
 def restore_vocabulary(metadata: dict[str, Any], tokenizer: str) -> dict[str, Any]:

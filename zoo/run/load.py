@@ -59,24 +59,21 @@ def restore(
             weights do not fit the recipe.
         RecipeError: An override is wrong.
     """
-    return restore_content(checkpoints.read(path), path, overrides, datasets)
+    content = checkpoints.read(path)
+    return restore_content(content, path, read_recipe(content, path, overrides), datasets)
 
 
 def restore_content(
-    content: Mapping[str, Any],
-    path: Path,
-    overrides: Overrides = (),
-    datasets: Datasets | None = None,
+    content: Mapping[str, Any], path: Path, recipe: Recipe, datasets: Datasets | None = None
 ) -> tuple[Experiment, Task]:
-    """Restore experiment and task as `restore` does, of a checkpoint's content.
+    """Restore experiment and task as `restore` does, from a checkpoint's content.
 
     Args:
         content: What `checkpoint.read` returned.
         path: Where it was read, for messages.
-        overrides: Changes of the stored recipe.
+        recipe: The stored recipe, after all changes.
         datasets: The samples of a Python program.
     """
-    recipe = _read_recipe(content["zoo"], overrides, path)
     experiment = build_experiment(recipe, checkpoints.read_spec(content, path), datasets)
     task = experiment.build_task()
     try:
@@ -107,11 +104,22 @@ def build_stored_model(metadata: Mapping[str, Any], origin: Path) -> nn.Module:
         raise CheckpointError(f"{origin}: {problem}") from None
 
 
-def _read_recipe(metadata: Mapping[str, Any], overrides: Overrides, path: Path) -> Recipe:
-    """Return the recipe that a checkpoint carries, changed by overrides."""
-    stored, origin, name = metadata["recipe"], str(path), metadata["name"]
+def read_recipe(content: Mapping[str, Any], path: Path, overrides: Overrides = ()) -> Recipe:
+    """Return the recipe that a checkpoint carries, changed by overrides.
+
+    Args:
+        content: What `checkpoint.read` returned.
+        path: Where it was read, for messages.
+        overrides: Changes of the stored recipe.
+
+    Raises:
+        CheckpointError: The stored recipe cannot be read.
+        RecipeError: An override is wrong.
+    """
+    metadata = content["zoo"]
+    origin, name = str(path), metadata["name"]
     try:
-        return config.from_plain(stored, overrides, origin=origin, name=name)
+        return config.from_plain(metadata["recipe"], overrides, origin=origin, name=name)
     except RecipeError:
         # whose issue is it: the checkpoint's or an override's?
         _check_stored_recipe(metadata, path)
