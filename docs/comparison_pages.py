@@ -46,6 +46,7 @@ from zoo.comparison.text import (
     name_condition,
 )
 from zoo.comparison.tuning import describe_tuning, format_tuning
+from zoo.config.command_line import parse_overrides
 from zoo.reporting.tables import format_markdown
 from zoo.run.callbacks.manifest import END
 from zoo.run.fit import fit
@@ -225,7 +226,7 @@ def rerun_cell(
         overrides.append(f"trainer.num_threads={comparison.machine['threads']}")
     base = folder / f"{comparison.recipe}.yaml"
     base.write_text(config.dump(comparison.base), encoding="utf-8")
-    fit(str(base), overrides, folder / "run", "never")
+    fit(config.load(base, parse_overrides(overrides)), folder / "run")
 
     end = json.loads((folder / "run" / END).read_text(encoding="utf-8"))
     variant = next(one for one in comparison.variants if one.name == name)

@@ -21,7 +21,7 @@ import zoo
 from zoo import config
 from zoo.config.command_line import parse_overrides
 from zoo.errors import OptionError, ZooError
-from zoo.run.preflight import check
+from zoo.run.preflight import build_experiment
 
 EXAMPLES = int(os.environ.get("ZOO_EXAMPLES", "0"))
 SETTINGS = settings(
@@ -101,7 +101,7 @@ def test_a_recipe_works_or_is_refused(tmp_path_factory, recipe):
     path = tmp_path_factory.getbasetemp() / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe, allow_unicode=True), encoding="utf-8")
     with contextlib.suppress(ZooError):
-        check(config.load(str(path)))
+        build_experiment(config.load(str(path)))
 
 
 keys = st.sampled_from([".".join(place) for place in PLACES]) | st.text(max_size=8)

@@ -341,7 +341,7 @@ def test_a_loaded_model_predicts_for_pictures_files_and_tensors(predicted):
 
     model = package.load(run)
     assert model.predict(["0.png", "1.png"], top=2) == expected
-    assert package.predict(run, ["0.png", "1.png"], top=2)["predictions"] == expected
+    assert [*package.predict(run, ["0.png", "1.png"], top=2).predictions] == expected
     found = model.predict(pictures, top=2)
     assert found == [{key: one[key] for key in ("label", "probability", "top")} for one in expected]
     assert len(model.predict(torch.zeros(1, 16, 16))) == 1
@@ -359,7 +359,7 @@ def test_a_loaded_model_generates_as_the_command_does(tmp_path, zoo):
     code, out, _ = zoo("generate", run.path, "prompt=abc", "tokens=9", "seed=4", "--json")
     assert code == 0
     expected = json.loads(out)
-    assert package.generate(run, "abc", tokens=9, seed=4) == expected
+    assert package.generate(run, "abc", tokens=9, seed=4).to_dict() == expected
     assert package.load(run).generate("abc", tokens=9, seed=4) == expected["samples"][0]["text"]
     with pytest.raises(package.RecipeError, match=r"generate.tokens: expected"):
         package.load(run).generate("abc", tokens="many")

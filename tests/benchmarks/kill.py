@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import torch
 import torch.utils.tensorboard
 from tiny import MORE, TINY
+from training import fit
 
 from zoo.run import checkpoint
-from zoo.run.fit import fit
 
 RECIPE = [*TINY, *MORE]
 STATE = (

@@ -19,13 +19,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import torch
 from kill import ended, same
 from tiny import TINY
+from training import fit
 
 from zoo import load_recipe
 from zoo.config.command_line import parse_overrides
 from zoo.errors import RecipeError
 from zoo.run import checkpoint
 from zoo.run.callbacks.guards import StopOnSignal
-from zoo.run.fit import fit
 from zoo.run.resume import find_resume_point
 
 RECIPE = [*TINY, "model.encoding=none", "trainer.max_epochs=null", "diagnostics.every_n_steps=null"]

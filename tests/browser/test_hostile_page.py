@@ -3,9 +3,7 @@
 import pytest
 from hostile import make_images
 from tiny import TINY
-
-from zoo.diagnosis.diagnose import diagnose
-from zoo.run.fit import fit
+from training import diagnose, fit
 
 pytestmark = pytest.mark.browser
 
@@ -19,7 +17,7 @@ def files(tmp_path_factory):
     options = [*tiny, data, "evaluate.resolutions=null"]
     fit("vit_none", options, folder / "run", "never")
     page = folder / "diagnosis.html"
-    diagnose([str(folder / "run"), "samples=2", "limit=1", "controls=false", f"to={page}"])
+    diagnose(str(folder / "run"), "samples=2", "limit=1", "controls=false", f"to={page}")
     return folder
 
 

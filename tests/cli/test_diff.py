@@ -4,9 +4,9 @@ import json
 
 import pytest
 from tiny import TINY
+from training import fit
 
 from zoo.config.recipe import Side, format_sides
-from zoo.run.fit import fit
 
 
 def test_a_name_that_differs_is_told_with_its_options_and_places(zoo):

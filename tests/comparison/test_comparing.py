@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from several import codes
 from tiny import TINY
+from training import evaluate, fit
 
 from zoo.comparison.plan import PLAN, ComparisonPlan, prepare_folder
 from zoo.comparison.results import Comparison, Flag
-from zoo.evaluation.evaluate import evaluate
 from zoo.run.callbacks.manifest import START
-from zoo.run.fit import fit
 from zoo.tasks.classification import Classification
 
 BASE = [

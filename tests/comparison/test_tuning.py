@@ -24,7 +24,7 @@ from zoo.errors import RecipeError, ZooError
 from zoo.launch.executor import Resources, make_run_dir, write_state
 from zoo.packages import PackageError
 from zoo.reporting import render
-from zoo.run.fit import fit_recipe
+from zoo.run.fit import fit
 
 BASE = [
     "vit_comrope",
@@ -312,10 +312,10 @@ def test_a_trial_reads_no_test_sample(monkeypatch, tmp_path):
 
     monkeypatch.setattr(DataModule, "test_dataloader", leak)
     recipe = config.load(BASE[0], parse_overrides(BASE[1:]))
-    found = fit_recipe(recipe, tmp_path / "trial", "never", [], is_tested=False)
-    assert found["best"] is not None
+    found = fit(recipe, tmp_path / "trial", is_tested=False)
+    assert found.best is not None
     with pytest.raises(AssertionError, match="test samples are read"):
-        fit_recipe(recipe, tmp_path / "tested", "never", [])
+        fit(recipe, tmp_path / "tested")
 
 
 def test_a_planted_better_setting_is_found_and_an_edge_is_told():

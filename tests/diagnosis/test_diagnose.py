@@ -6,17 +6,16 @@ import math
 import pytest
 import torch
 from tiny import TINY, language
+from training import diagnose, evaluate, fit
 from untrained import write_checkpoint
 
 from zoo import load
-from zoo.diagnosis.diagnose import build_report, capture_attention
+from zoo.diagnosis.inputs import capture_attention
 from zoo.diagnostics.capture import capture_model
 from zoo.diagnostics.metrics import rollout
 from zoo.diagnostics.token_layout import find_layout
-from zoo.evaluation.evaluate import evaluate
 from zoo.reporting.panel import Curves, HeatmapGrid
 from zoo.run import atomic_io
-from zoo.run.fit import fit
 from zoo.version import __version__
 
 MOVING = [
@@ -57,7 +56,7 @@ def runs(tmp_path_factory):
 def reports(runs):
     """{family: its run in a report}"""
     return {
-        name: build_report([str(runs / name), "samples=3", "queries=9", "limit=2"])[0].runs[0]
+        name: diagnose(str(runs / name), "samples=3", "queries=9", "limit=2")[0].runs[0]
         for name in FAMILIES
     }
 
@@ -175,7 +174,7 @@ def test_a_report_tells_what_it_is_of(runs, reports):
 
 
 def test_metrics_are_those_of_an_evaluation(runs):
-    (run,) = build_report([str(runs / "digits"), "controls=false"])[0].runs
+    (run,) = diagnose(str(runs / "digits"), "controls=false")[0].runs
     assert run.metrics == evaluate(str(runs / "digits"), []).metrics
     assert [control.name for control in run.controls] == ["unchanged"]
 
@@ -186,7 +185,7 @@ def test_what_an_evaluation_found_is_kept_and_drawn(runs, zoo):
     )
     assert code == 0
     assert json.loads((runs / "decoder" / "evaluation.json").read_text()) == json.loads(out)
-    (run,) = build_report([str(runs / "decoder"), "limit=1", "controls=false"])[0].runs
+    (run,) = diagnose(str(runs / "decoder"), "limit=1", "controls=false")[0].runs
     loss = next(panel for panel in run.extrapolation if panel.y == "test/loss")
     assert loss.x_values.tolist() == [8, 16]
     assert "refused at 32" in loss.caption
@@ -198,20 +197,20 @@ def test_what_an_evaluation_found_is_kept_and_drawn(runs, zoo):
 
 
 def test_layers_and_runs_are_chosen(runs, zoo, tmp_path):
-    report, path = build_report(
-        [str(runs / "digits"), str(runs / "clips"), "layers=0", "limit=1", "controls=false"]
+    report, path = diagnose(
+        str(runs / "digits"), str(runs / "clips"), "layers=0", "limit=1", "controls=false"
     )
     assert [run.attended.layers for run in report.runs] == [(0,), (0,)]
     assert [run.name for run in report.runs] == ["vit_none", "clip_comrope"]
     assert path.resolve() == tmp_path / "diagnosis.html"
     assert (
-        build_report([str(runs / "digits"), "layers=[1]", "limit=1"])[1]
+        diagnose(str(runs / "digits"), "layers=[1]", "limit=1")[1]
         == runs / "digits" / "diagnosis.html"
     )
 
 
 def test_one_query_looks_from_the_middle_and_says_what_it_can(runs):
-    (run,) = build_report([str(runs / "decoder"), "limit=1", "controls=false", "queries=1"])[0].runs
+    (run,) = diagnose(str(runs / "decoder"), "limit=1", "controls=false", "queries=1")[0].runs
     assert run.attended.queries == (7,)
     assert run.facts["tested on"].startswith("1 batch of 8; ")
     assert not any(measure.values.isnan().all() for measure in run.measures)
@@ -232,7 +231,7 @@ def test_a_rollout_is_made_in_one_pass(runs):
 
 def test_one_run_has_names_for_its_checkpoints(runs):
     words = [str(runs / "digits" / name) for name in ("best", "last")]
-    report, _ = build_report([*words, "limit=1", "controls=false", "samples=1"])
+    report, _ = diagnose(*words, "limit=1", "controls=false", "samples=1")
     assert [run.name for run in report.runs] == ["vit_none digits best", "vit_none digits last"]
     assert "by_position" not in {
         measure.name for measure in report.runs[0].measures

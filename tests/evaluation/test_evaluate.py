@@ -10,6 +10,7 @@ import pytest
 import torch
 from tiny import LANGUAGE, TINY, language
 from torch.nn import functional as F
+from training import fit
 
 from zoo import load
 from zoo.config import load as recipe
@@ -23,7 +24,6 @@ from zoo.options import Choice
 from zoo.options.validation import explain_misfit
 from zoo.run.build import build_data
 from zoo.run.conditions import Condition
-from zoo.run.fit import fit
 
 FLIPFLOP = [*LANGUAGE, "data.train=64", "data.val=16", "data.test=32"]
 SPARSE = "evaluate.data_variants={sparse: {ignore: 0.98}, long: {length: 32}}"

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from tiny import LANGUAGE, LETTERS, language
+from training import fit
 
 from zoo.evaluation import report
 from zoo.evaluation.results import Evaluation
-from zoo.run.fit import fit
 
 FLIPFLOP = [*LANGUAGE, "data.train=64", "data.val=16", "data.test=16"]
 MEMORY = ["model.memory_length=16", "data.streams=true", "data.batch_size=2"]

@@ -12,11 +12,11 @@ import torch
 from pictures import encode, parquet
 from PIL import Image
 from tiny import LETTERS, TINY, language
+from training import fit
 
 from zoo import load
 from zoo.data.digits import Digits, load_digits
 from zoo.data.vision import ImageDecoder
-from zoo.run.fit import fit
 
 PHOTOS = [
     "model.dim=16",

@@ -5,8 +5,7 @@ import json
 import pytest
 from tables import jsonl
 from tiny import LETTERS
-
-from zoo.run.fit import fit
+from training import fit
 
 CALM = """
 extends: [model/mlm_tiny, data/text_classification, optim/adamw, trainer/default]

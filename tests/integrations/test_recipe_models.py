@@ -144,7 +144,7 @@ def test_a_model_of_transformers_is_trained_tested_compared_and_diagnosed(folder
 
     with pytest.raises(zoo.RecipeError, match=r"generate\.cache: .* has its own cache"):
         zoo.generate(run, "the", tokens=2)
-    (sample,) = zoo.generate(run, "the", tokens=2, cache=False)["samples"]
+    (sample,) = zoo.generate(run, "the", tokens=2, cache=False).samples
     assert sample["tokens"] == 2
 
 

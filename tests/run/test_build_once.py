@@ -5,10 +5,9 @@ from pathlib import Path
 
 import lightning as L
 import pytest
+from training import evaluate, fit
 
 from zoo.data.base import DataModule
-from zoo.evaluation.evaluate import evaluate
-from zoo.run.fit import fit
 
 
 @pytest.fixture

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from training import evaluate, fit
 
 from zoo.errors import NonFiniteError, Stopped
-from zoo.evaluation.evaluate import evaluate
 from zoo.run import checkpoint
 from zoo.run.callbacks.checkpointing import Checkpoints
 from zoo.run.callbacks.guards import StopOnSignal
-from zoo.run.fit import fit
 from zoo.tasks.classification import Classification
 
 LAST = [

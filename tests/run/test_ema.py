@@ -6,16 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 from tiny import TINY
+from training import evaluate, fit
 
 import zoo
 from zoo.config.command_line import parse_overrides
 from zoo.errors import CheckpointError, RecipeError, Stopped
-from zoo.evaluation.evaluate import evaluate
 from zoo.run import checkpoint
 from zoo.run.build import build_data, build_trainer
 from zoo.run.callbacks.ema import LIVE, ExponentialMovingAverage
 from zoo.run.callbacks.guards import StopOnSignal
-from zoo.run.fit import fit
 from zoo.tasks.classification import Classification
 
 DECAY = 0.7
@@ -77,7 +76,7 @@ def test_the_average_is_validated_tested_and_loaded(whole):
     result, run, _ = whole
     content, task = read(run, "best"), zoo.load(run)
     assert same(task.state_dict(), content["state_dict"])
-    assert evaluate(str(run), [])["metrics"] == result["metrics"]
+    assert evaluate(run).metrics == result["metrics"]
     recipe = zoo.load_recipe(run / "recipe.yaml")
     data, trainer = build_data(recipe), build_trainer(recipe)
     (validated,) = trainer.validate(task, datamodule=data, verbose=False)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from tiny import TINY, language
+from training import fit
 
 from zoo.attention import Encoding
 from zoo.errors import NonFiniteError
 from zoo.run.callbacks.guards import FiniteGuard
 from zoo.run.callbacks.nan_replay import list_tensors
-from zoo.run.fit import fit
 
 pytestmark = pytest.mark.robustness
 

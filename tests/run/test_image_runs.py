@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from pictures import parquet
+from training import fit
 
 from zoo.data.images import Images
 from zoo.errors import DataError, Stopped
 from zoo.run.callbacks.guards import StopOnSignal
-from zoo.run.fit import fit
 
 RECIPE = """
 extends: [model/vit_tiny, data/images, optim/adamw, trainer/default]

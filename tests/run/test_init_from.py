@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 from tiny import TINY
+from training import fit
 
 from zoo.errors import CheckpointError
-from zoo.run.fit import fit
 
 MORE = ["model.depth=2", "model.encoding=rope_mixed", "model.block.dropout=0.1"]  # as in `tiny`
 STILL = ["optim.lr=1e-12", "trainer.max_epochs=1"]  # what a run ends with is what it began with

@@ -9,13 +9,13 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from lightning.pytorch.loggers import mlflow as of_mlflow
 from lightning.pytorch.loggers import wandb as of_wandb
+from training import fit
 
 import zoo
 from zoo.cli import main
 from zoo.config.command_line import parse_overrides
 from zoo.errors import RecipeError
 from zoo.run import loggers
-from zoo.run.fit import fit
 
 
 @pytest.fixture

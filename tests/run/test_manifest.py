@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tiny import MORE, TINY
+from training import fit
 
 import zoo
 from zoo.config import load
@@ -16,7 +17,6 @@ from zoo.errors import OptionError
 from zoo.run import run_dir
 from zoo.run.callbacks.manifest import START, StartManifest, digest, list_batch_tensors
 from zoo.run.checkpoint import RandomStreams
-from zoo.run.fit import fit
 
 IMAGES = ("vit_comrope", ["model.dim=16", "model.depth=2", "model.heads=2", "model.patch_size=4"])
 TEXTS = ("flipflop_rope", ["model.dim=16", "model.depth=2", "model.heads=2", "data.length=16"])

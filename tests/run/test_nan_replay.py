@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from training import fit
 
 import zoo
 from zoo.errors import NonFiniteError
 from zoo.run import checkpoint
 from zoo.run.checkpoint import set_random_state
-from zoo.run.fit import fit
 from zoo.tasks.classification import Classification
 
 STEP = 7  # of 18, in the second epoch

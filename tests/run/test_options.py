@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from training import fit
 
 import zoo
 from zoo.config import load
@@ -16,8 +17,8 @@ from zoo.errors import CheckpointError, RecipeError
 from zoo.run import checkpoint
 from zoo.run import fit as fit_module
 from zoo.run.build import build_data, build_task, build_trainer
-from zoo.run.fit import THREAD_VARIABLES, fit
-from zoo.run.preflight import check
+from zoo.run.fit import THREAD_VARIABLES
+from zoo.run.preflight import build_experiment
 
 ONE = ["trainer.max_epochs=1", "data.batch_size=128", "model.depth=1"]
 
@@ -193,7 +194,9 @@ def test_threads_are_chosen_by_what_others_leave_unless_the_user_says(tiny, monk
 
     def choose(free, word="seed=0", kept=None):
         if word not in experiments:
-            experiments[word] = check(load("vit_comrope", parse_overrides([*tiny, word])))
+            experiments[word] = build_experiment(
+                load("vit_comrope", parse_overrides([*tiny, word]))
+            )
         torch.set_num_threads(2)
         monkeypatch.setattr(fit_module, "measure_free_cores", lambda: measured.append(1) or free)
         told = fit_module._set_threads(experiments[word], kept)

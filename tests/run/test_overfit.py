@@ -3,7 +3,7 @@
 import csv
 from pathlib import Path
 
-from zoo.run.fit import fit
+from training import fit
 
 
 def test_a_batch_is_learned_by_heart(tiny):

@@ -9,10 +9,10 @@ from several import run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from torch import nn
+from training import fit
 
 from zoo.cli import main
 from zoo.diagnostics import callback, capture
-from zoo.run.fit import fit
 
 OFTEN = ["diagnostics.every_n_steps=5", "diagnostics.max_overhead=1", "diagnostics.queries=3"]
 # random numbers are drawn

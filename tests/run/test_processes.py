@@ -9,13 +9,12 @@ import pytest
 import torch
 from pictures import parquet
 from several import run, slurm, torchrun
+from training import evaluate, fit
 
 from zoo.data.vision import ImageDecoder
-from zoo.evaluation.evaluate import evaluate
 from zoo.evaluation.results import Evaluation
 from zoo.run import checkpoint
 from zoo.run.callbacks.guards import FiniteGuard, StopOnSignal
-from zoo.run.fit import fit
 from zoo.tasks import base  # noqa: F401  before processes are forked, each of which would import it
 from zoo.tasks.masked_lm import MaskedLM
 

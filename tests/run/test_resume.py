@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from tiny import MORE, TINY
+from training import fit
 
 import zoo
 from zoo.config.command_line import parse_overrides
 from zoo.errors import CheckpointError, RecipeError, Stopped, ZooError
 from zoo.run import atomic_io, checkpoint
 from zoo.run.callbacks.guards import StopOnSignal
-from zoo.run.fit import fit
 from zoo.tasks.classification import Classification
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from tables import corpus
+from training import fit
 
 import zoo
 from zoo.data.corpus.tokenizer import Characters, Words
@@ -13,7 +14,6 @@ from zoo.data.spec import ImageSpec, TextClassificationSpec, TextSpec, VideoSpec
 from zoo.errors import CheckpointError, Stopped
 from zoo.run import checkpoint
 from zoo.run.callbacks.guards import StopOnSignal
-from zoo.run.fit import fit
 
 RECIPE = """
 extends: [model/lm_tiny, data/text, optim/adamw, trainer/default]

@@ -9,6 +9,7 @@ import time
 import pytest
 from tiny import TINY
 
+from zoo import config
 from zoo.errors import AlreadyReported
 from zoo.run import checkpoint, processes
 
@@ -58,11 +59,12 @@ def test_the_code_that_says_most_is_that_of_the_run():
 
 
 def test_one_that_fails_ends_the_others(tmp_path, monkeypatch):
-    """Here all do, for there is no such verb."""
     monkeypatch.chdir(tmp_path)
+    recipe = config.load("vit_comrope")
+    options = {"checkpoint": "nowhere.ckpt"}
     with pytest.raises(AlreadyReported) as message:
-        processes.spawn_processes(2, ["nothing"])
-    assert message.value.code == 2
+        processes.run_in_processes(2, "evaluate", recipe, options)
+    assert message.value.code == 5
 
 
 def test_nodes_without_a_launcher_are_refused(zoo):

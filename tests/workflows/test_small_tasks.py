@@ -4,8 +4,7 @@ import json
 
 import pytest
 from tiny import LANGUAGE
-
-from zoo.run.fit import fit
+from training import fit
 
 TINY = [option for option in LANGUAGE if not option.startswith("data.length")]
 FEW = [*TINY, "data.train=32", "data.val=16", "data.test=16"]

@@ -24,7 +24,7 @@ from zoo.tasks.classification import Classification
 @pytest.fixture(scope="module")
 def digits_run(tmp_path_factory):
     """The JSON of a tiny run, and the folder it was started in."""
-    from zoo.run.fit import fit
+    from training import fit
 
     folder = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:

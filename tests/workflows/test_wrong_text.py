@@ -239,7 +239,7 @@ def test_images_and_text_do_not_mix(check_refusal):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """Tiny runs of text, of masked text and of images."""
-    from zoo.run.fit import fit
+    from training import fit
 
     folder = tmp_path_factory.mktemp("runs")
     given = language(folder / "letters.txt")

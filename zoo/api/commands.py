@@ -1,22 +1,20 @@
-"""The commands as Python functions: fit, evaluate, predict, generate and diagnose.
+"""The functions fit, evaluate, predict, generate and diagnose of the package `zoo`.
 
-They do what the command line does, with the same numbers and errors.
+They give the same numbers and errors as the commands of the command line.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo import config
 from zoo.api.results import Diagnosis, Run
-from zoo.config import Overrides, Recipe
-from zoo.config.command_line import format_flow, format_options, format_overrides, parse_overrides
+from zoo.config import Overrides, Recipe, join_overrides
+from zoo.config.arguments import validate_options
 from zoo.errors import ConfigIssue, OptionError, RecipeError, Stopped
 from zoo.run.process_state import isolate_process
 
@@ -25,11 +23,11 @@ if TYPE_CHECKING:
 
     from zoo.data.base import Datasets
     from zoo.data.spec import DataSpec
+    from zoo.evaluation.generate import Generation
+    from zoo.evaluation.predict import Predictions
     from zoo.evaluation.results import Evaluation
 
 log = logging.getLogger("zoo")
-
-DATASETS = "data.name=torch_dataset"
 
 
 def fit(
@@ -50,7 +48,8 @@ def fit(
 
     Args:
         recipe: A YAML file, the name of a registered recipe, or a recipe of `zoo.load_recipe`.
-        overrides: Changes of the recipe: {key: value}, or a list of `key=value` and `~key`.
+        overrides: Changes of the recipe: {key: value}, or a list of `Change` and `Removal` of
+            `zoo.config`.
         data: Samples of your own instead of the recipe's: {"train": dataset, "val": ..., "test":
             ...}; a pair (train, val), of which val is the test too; or a Lightning data module. The
             recipe's data becomes `torch_dataset`, with its options `batch_size`, `workers`, `size`.
@@ -73,54 +72,37 @@ def fit(
         NonFiniteError: A loss, gradient or weight became non-finite.
     """
     with isolate_process(verbose):
-        from zoo.run import fit as runner
-        from zoo.run import run_dir as run_dirs
+        from zoo.run.fit import fit as run_fit
 
         datasets = _collect_datasets("zoo.fit", data, spec)
-        words = [*_describe_data(datasets), *format_overrides(overrides)]
-        resolved = _resolve(recipe, words)
-        folder = Path(run_dir) if run_dir else None
-        with _write_command(recipe, words, folder, str(resume), wait=wait) as command:
-            training = runner.begin(resolved, folder, str(resume), command, datasets, wait=wait)
-            if training is None:  # other processes have done all of it
-                return Run(folder or run_dirs.find_latest(resolved))
-        run = Run(training.start.run)
+        edits = join_overrides(_name_datasets(datasets), overrides)
+        if isinstance(recipe, Recipe):
+            origin = f"recipe {recipe.name}"
+            resolved = config.from_plain(recipe.plain(), edits, origin=origin, name=recipe.name)
+        else:
+            resolved = config.load(recipe, edits)
+        paths: list[Path] = []
         try:
-            training.run()
+            result = run_fit(
+                resolved,
+                Path(run_dir) if run_dir else None,
+                os.fspath(resume),
+                datasets=datasets,
+                wait=wait,
+                started=paths.append,
+            )
         except Stopped as stopped:
+            if not paths:
+                raise
             log.info("%s", stopped)
         except (KeyboardInterrupt, SystemExit):  # Lightning exits at one that nobody handles
-            log.info("interrupted at once; %s holds what was saved before", run.path)
-        return run
-
-
-def _resolve(recipe: str | Path | Recipe, words: Sequence[str]) -> Recipe:
-    if isinstance(recipe, Recipe):
-        origin = f"recipe {recipe.name}"
-        edits = parse_overrides(words)
-        return config.from_plain(recipe.plain(), edits, origin=origin, name=recipe.name)
-    return config.load(recipe, parse_overrides(words))
-
-
-@contextlib.contextmanager
-def _write_command(
-    recipe: str | Path | Recipe,
-    words: Sequence[str],
-    folder: Path | None,
-    resume: str,
-    *,
-    wait: bool,
-) -> Iterator[list[str]]:
-    """Yield the words of `zoo` that train the same recipe in other processes."""
-    chosen = [] if folder is None else ["--run-dir", str(folder)]
-    rest = [*words, *chosen, "--resume", resume, *(["--wait"] if wait else [])]
-    if not isinstance(recipe, Recipe):
-        yield ["fit", str(recipe), *rest]
-        return
-    with tempfile.TemporaryDirectory(prefix="zoo-") as temporary:
-        file = Path(temporary) / f"{recipe.name}.yaml"
-        file.write_text(recipe.yaml(), encoding="utf-8")
-        yield ["fit", str(file), *rest]
+            if not paths:
+                raise
+            log.info("interrupted at once; %s holds what was saved before", paths[0])
+        else:
+            # the path of a run that other processes trained
+            paths += [] if result is None else [result.run]
+        return Run(paths[0])
 
 
 def _collect_datasets(caller: str, data: Any, spec: DataSpec | None) -> Datasets | None:
@@ -131,20 +113,19 @@ def _collect_datasets(caller: str, data: Any, spec: DataSpec | None) -> Datasets
         return None
     try:
         if data is None:
-            raise OptionError("spec", "describes samples that are passed as data; there are none")
+            raise OptionError("spec", "`spec` requires `data`")
         return collect_datasets(data, spec)
     except OptionError as error:
         raise RecipeError(ConfigIssue(caller, error.key, str(error))) from None
 
 
-def _describe_data(datasets: Datasets | None) -> list[str]:
+def _name_datasets(datasets: Datasets | None) -> Overrides:
     """Return the overrides that name datasets in the recipe."""
     from zoo.data.torch_dataset import describe_datasets
 
     if datasets is None:
-        return []
-    description = format_flow(describe_datasets(datasets), "data.description")
-    return [DATASETS, f"data.description={description}"]
+        return {}
+    return {"data.name": "torch_dataset", "data.description": describe_datasets(datasets)}
 
 
 def evaluate(
@@ -159,16 +140,16 @@ def evaluate(
     data: Any = None,
     verbose: bool = True,
 ) -> Evaluation:
-    """Test a checkpoint, also past the length or resolution of training, as `zoo eval` does.
+    """Test a checkpoint, also beyond the training length or resolution, as `zoo eval` does.
 
     Args:
         run: A run, a run directory or a checkpoint.
         overrides: Changes of the stored recipe, as of `zoo.fit`.
-        resolutions: Image sizes in pixels: 24, "16x32" for height and width, "2x" for twice that of
-            training. None: those of the recipe, as with all arguments here.
-        lengths: Lengths in tokens: 512, or "2x" for twice that of training.
+        resolutions: Image sizes in pixels: 24, "16x32" for height and width, "2x" for twice the
+            training size. None: those of the recipe, as with all arguments here.
+        lengths: Lengths in tokens: 512, or "2x" for twice the training length.
         stride: Tokens from window to window at these lengths.
-        extrapolation: Methods of the encoding to try beyond the size of training.
+        extrapolation: Methods of the encoding to try beyond the training size.
         data_variants: {name: {option: value}}, named changes of the options of the data.
         data: Datasets to test on, as of `zoo.fit`; only "test" is needed.
         verbose: Print progress to standard error.
@@ -192,14 +173,17 @@ def evaluate(
             "extrapolation": extrapolation,
             "data_variants": data_variants,
         }
-        given = {f"evaluate.{key}": value for key, value in chosen.items() if value is not None}
-        words = [*_describe_data(datasets), *format_overrides(overrides), *format_overrides(given)]
-        result = run_evaluation(os.fspath(run), words, datasets=datasets)
+        edits = join_overrides(_name_datasets(datasets), overrides, _prefix("evaluate", chosen))
+        result = run_evaluation(os.fspath(run), edits, datasets)
         if result is None:
-            problem = "an evaluation in several processes returns nothing to Python"
-            remedy = "leave trainer.devices out, or run zoo eval"
-            raise RecipeError(ConfigIssue("zoo.evaluate", "trainer.devices", problem, remedy))
+            problem = "only the first of several processes returns the evaluation"
+            raise RecipeError(ConfigIssue("zoo.evaluate", "trainer.devices", problem))
         return result
+
+
+def _prefix(section: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a section as overrides, without those that are None."""
+    return {f"{section}.{key}": value for key, value in options.items() if value is not None}
 
 
 def predict(
@@ -208,7 +192,7 @@ def predict(
     overrides: Overrides = (),
     *,
     top: int | None = None,
-) -> dict[str, Any]:
+) -> Predictions:
     """Classify files and folders with a trained model, as `zoo predict` does.
 
     `zoo.load(run).predict` takes tensors, pictures and texts too.
@@ -220,36 +204,54 @@ def predict(
         top: Classes to report at most. None: what the recipe says.
 
     Returns:
-        What `zoo predict --json` prints: recipe, checkpoint, predictions and skipped files.
+        The predictions, and the files that could not be read.
 
     Raises:
         DataError: No file could be read.
-        RecipeError: The model predicts nothing of a file by itself, or an argument is wrong.
+        RecipeError: The task predicts nothing for a single file, or an argument is wrong.
         CheckpointError: As of `zoo.load`.
     """
     with isolate_process(verbose=True):
         from zoo.evaluation.predict import predict as run_prediction
 
         given = [paths] if isinstance(paths, str | Path) else [*paths]
-        options: dict[str, Any] = {} if top is None else {"predict.top": top}
-        words = [*(os.fspath(one) for one in given), *format_overrides(options)]
-        return run_prediction(os.fspath(run), [*words, *format_overrides(overrides)], quiet=True)
+        edits = join_overrides(overrides, _prefix("predict", {"top": top}))
+        return run_prediction(os.fspath(run), [Path(one) for one in given], edits)
 
 
 def generate(
-    run: str | Path | Run, prompt: str, overrides: Overrides = (), **options: Any
-) -> dict[str, Any]:
+    run: str | Path | Run,
+    prompt: str,
+    overrides: Overrides = (),
+    *,
+    tokens: int | None = None,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    stop: str | None = None,
+    samples: int | None = None,
+    seed: int | None = None,
+    cache: bool | None = None,
+    **unknown: Any,
+) -> Generation:
     """Continue a text with a language model, as `zoo generate` does.
 
     Args:
         run: A run, a run directory or a checkpoint.
         prompt: The text to continue.
         overrides: Changes of the stored recipe, as of `zoo.fit`.
-        **options: Those of `zoo generate`: tokens, temperature, top_k, top_p, stop, samples, seed.
+        tokens: Tokens to generate at most. None: what the recipe says, as with all arguments here.
+        temperature: Divides the logits; 0 always takes the likeliest token.
+        top_k: Sample from so many of the likeliest tokens.
+        top_p: Sample from the likeliest tokens that together have this probability.
+        stop: Text at which a continuation ends.
+        samples: Continuations.
+        seed: Seed of the first continuation; the others follow.
+        cache: Keep keys and values of past tokens instead of computing them again.
+        **unknown: None; another name raises RecipeError, which suggests the nearest one.
 
     Returns:
-        What `zoo generate --json` prints: recipe, checkpoint, prompt, and `samples`, a list of
-        {text, tokens, ended}.
+        The prompt and its continuations, `samples`.
 
     Raises:
         RecipeError: The model writes no text, or an argument is wrong.
@@ -258,39 +260,62 @@ def generate(
     with isolate_process(verbose=False):
         from zoo.evaluation.generate import generate as run_generation
 
-        given = {f"generate.{key}": value for key, value in {**options, "prompt": prompt}.items()}
-        words = [*format_overrides(overrides), *format_overrides(given)]
-        return run_generation(os.fspath(run), words, quiet=True)
+        chosen = {
+            "prompt": prompt,
+            "tokens": tokens,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "stop": stop,
+            "samples": samples,
+            "seed": seed,
+            "cache": cache,
+        }
+        # the validator of recipes refuses unknown options
+        edits = join_overrides(overrides, _prefix("generate", {**chosen, **unknown}))
+        return run_generation(os.fspath(run), edits)
 
 
 def diagnose(
     runs: str | Path | Run | nn.Module | Sequence[str | Path | Run],
     overrides: Any = (),
     *,
+    samples: int = 4,
+    queries: int = 64,
+    layers: int | Sequence[int] | None = None,
+    to: str | Path | None = None,
+    controls: bool = True,
+    limit: int | None = None,
+    decode: Callable[[list[int]], str] | None = None,
     data: Any = None,
     verbose: bool = True,
-    **options: Any,
+    **unknown: Any,
 ) -> Diagnosis:
     """Write a page about the attention of trained models, as `zoo diagnose` does.
 
     Args:
         runs: Runs, run directories or checkpoints, one or several; or a model that `zoo.equip`
-            changed, alone or as a part of a larger one.
+            changed, or that contains such a model.
         overrides: Changes of the stored recipes, as of `zoo.fit`. For a model: the batch to run it
             on, as a mapping of its keyword arguments, a sequence of its arguments, or one tensor.
+        samples: How many of the first test samples to measure; a model runs on the whole batch.
+        queries: Query positions at most; class and register tokens come in addition.
+        layers: Layers to show, from 0. None: all.
+        to: The page. None: diagnosis.html in the run directory, else in the current folder.
+        controls: Test again with positions shuffled, shifted, zeroed and reversed.
+        limit: Test batches at most. None: all. Not for a model.
+        decode: Turns a list of token ids into text. Only for a model.
         data: Datasets to take samples from and to test on, as of `zoo.fit`; only "test" is needed.
             Not for a model.
         verbose: Print progress to standard error.
-        **options: Those of `zoo diagnose`: samples, queries, layers, to, controls, limit. For a
-            model: queries, layers, to, controls, and `decode`, which turns a list of token ids
-            into text.
+        **unknown: None; another name raises RecipeError, which suggests the nearest one.
 
     Returns:
         The page and its report.
 
     Raises:
         RecipeError: An argument is wrong, or the model cannot follow its data.
-        OptionError: A model has no encodings of zoo, or an option is wrong.
+        OptionError: A model has no encodings of zoo, or an argument does not apply to it.
         DataError: Data is missing or unreadable.
         CheckpointError: As of `zoo.load`.
         NonFiniteError: Weights or attention are not finite.
@@ -298,21 +323,30 @@ def diagnose(
     with isolate_process(verbose):
         from torch import nn
 
-        from zoo.diagnosis.page import diagnosis_page
+        from zoo.diagnosis.diagnose import DiagnoseOptions, diagnose_model, diagnose_runs
 
+        chosen = {
+            "samples": samples,
+            "queries": queries,
+            "layers": layers,
+            "to": to,
+            "controls": controls,
+            "limit": limit,
+            **unknown,
+        }
+        options = validate_options(DiagnoseOptions, chosen)
         if isinstance(runs, nn.Module):
-            from zoo.diagnosis.diagnose_model import diagnose_model
-
-            if data is not None:
-                raise OptionError("data", "a model runs on the batch alone; leave data out")
-            report, path = diagnose_model(runs, overrides, **options)
+            for name, value in (("data", data), ("limit", limit)):
+                if value is not None:
+                    raise OptionError(name, f"a model runs only on its batch; leave {name} out")
+            report, path = diagnose_model(runs, overrides, options, decode)
         else:
-            from zoo.diagnosis.diagnose import build_report
-
+            if decode is not None:
+                problem = "a run decodes tokens with its own vocabulary; leave decode out"
+                raise OptionError("decode", problem)
             datasets = _collect_datasets("zoo.diagnose", data, None)
             given = [runs] if isinstance(runs, str | Path | Run) else [*runs]
-            changes = [*_describe_data(datasets), *format_overrides(overrides)]
-            words = [*(os.fspath(one) for one in given), *format_options(options), *changes]
-            report, path = build_report(words, datasets)
-        diagnosis_page.write(report, path)
+            edits = join_overrides(_name_datasets(datasets), overrides)
+            names = [os.fspath(one) for one in given]
+            report, path = diagnose_runs(names, options, edits, datasets)
         return Diagnosis(path, report)

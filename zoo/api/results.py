@@ -147,8 +147,8 @@ class StoredRecipe:
 
         with isolate_process(verbose=False):
             recipe = self.change("generate", {**options, "prompt": prompt, "samples": 1})
-            (sample,) = generate_samples(recipe, task, quiet=True)
-            return str(sample["text"])
+            (sample,) = generate_samples(recipe, task)
+            return sample.text
 
 
 @overload

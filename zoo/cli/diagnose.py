@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from zoo.cli.predict import split_paths
 from zoo.utils import escape_text
 
 SUMMARY = "write a page about the attention of trained models"
@@ -24,9 +25,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Write the page, and print its path or its numbers."""
-    from zoo.diagnosis.diagnose import diagnose
+    from zoo.config.command_line import parse_options, parse_overrides, split_words
+    from zoo.diagnosis.diagnose import DiagnoseOptions, diagnose_runs
 
-    path = diagnose(known.overrides)
+    names, changes = split_paths(known.overrides)
+    own, words = split_words(changes, [DiagnoseOptions])
+    options = DiagnoseOptions(**parse_options(own, [DiagnoseOptions])[0])
+    _, path = diagnose_runs(names, options, parse_overrides(words))
     print(
         path.with_suffix(".json").read_text(encoding="utf-8")
         if known.json

@@ -29,9 +29,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Evaluate, and print a table or JSON."""
+    from zoo.config.command_line import parse_overrides
     from zoo.evaluation.evaluate import evaluate
-    from zoo.evaluation.report import table
 
-    result = evaluate(known.checkpoint, known.overrides, known.words)
-    if result:
-        print(as_json(result.to_dict()) if known.json else table(result))
+    result = evaluate(known.checkpoint, parse_overrides(known.overrides))
+    if result is None:
+        # another process reports the result
+        return
+    if known.json:
+        print(as_json(result.to_dict()))
+    else:
+        from zoo.evaluation.report import table
+
+        print(table(result))

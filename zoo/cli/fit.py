@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from pathlib import Path
 
 from zoo.reporting.numbers import as_json
+
+log = logging.getLogger("zoo")
 
 SUMMARY = "train a recipe, then test its best checkpoint"
 EXAMPLE = "zoo fit vit_comrope model.encoding=liere model.dim=192 seed=1"
@@ -51,8 +54,12 @@ def run(known: argparse.Namespace) -> None:
 
     # a wrong recipe is reported before lightning and the data libraries are imported
     recipe = config.load(known.recipe, parse_overrides(known.overrides))
-    from zoo.run.fit import fit_recipe
+    from zoo.run.fit import fit
 
-    result = fit_recipe(recipe, known.run_dir, known.resume, known.words, wait=known.wait)
-    if known.json and result:
-        print(as_json(result))
+    result = fit(recipe, known.run_dir, known.resume, wait=known.wait)
+    if result is None:
+        # another process reports the result
+        return
+    log.info("next: zoo eval %s    zoo diagnose %s    tensorboard --logdir %s", *3 * [result.run])
+    if known.json:
+        print(as_json(result.to_dict()))

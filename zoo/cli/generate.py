@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 
+from zoo.config.overrides import Change, Edit
 from zoo.reporting.numbers import as_json
+from zoo.utils import escape_text
 
 SUMMARY = "continue a text with a language model"
 EXAMPLE = 'zoo generate runs/lm_rope/latest prompt="The import statement" temperature=0.7'
 OPTIONS = (("", "zoo.config.schema:GenerateOptions"),)
 JSON = True
+TEXT_OPTIONS = ("prompt", "stop")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +31,25 @@ def run(known: argparse.Namespace) -> None:
     """Generate; with --json print only the result."""
     from zoo.evaluation.generate import generate
 
-    result = generate(known.checkpoint, known.overrides, quiet=known.json)
+    result = generate(known.checkpoint, _parse(known.overrides), None if known.json else _print)
     if known.json:
-        print(as_json(result))
+        print(as_json(result.to_dict()))
+
+
+def _parse(words: Sequence[str]) -> list[Edit]:
+    r"""Parse options of the section `generate`; texts need no quotes, and \n is a new line."""
+    from zoo.config.command_line import parse_overrides
+
+    edits: list[Edit] = []
+    for word in words:
+        key, equals, text = word.partition("=")
+        if key in TEXT_OPTIONS and equals:
+            edits.append(Change(f"generate.{key}", text.replace("\\n", "\n")))
+        else:
+            edits += parse_overrides([word if "." in key or not equals else f"generate.{word}"])
+    return edits
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(escape_text(text, keep="\n\t"))
+    sys.stdout.flush()

@@ -6,7 +6,7 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, ModuleType
 from typing import NoReturn
 
@@ -117,16 +117,24 @@ def _add_command(
         parser.epilog = "\n\n".join(filter(None, [options, example and f"example:\n    {example}"]))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code. A user's mistake never shows a traceback."""
+def main(arguments: Sequence[str] | None = None, work: Callable[[], None] | None = None) -> int:
+    """Run a command and return its exit code. A user's mistake never shows a traceback.
+
+    Args:
+        arguments: The command and its arguments; by default those of this process.
+        work: What to do instead of a command, with the same log and exit codes.
+    """
     utils.limit_spinning()  # before a command imports torch
     _set_up_logging()
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        known = _parse(words)
+        known = None if work else _parse(words)
         utils.keep_freed_memory()
         with explain_imports():
-            known.run(known)
+            if work:
+                work()
+            elif known:
+                known.run(known)
     except ZooError as error:
         text = error.spell(COMMAND_LINE)
         if text and not (isinstance(error, RecipeError) and _is_secondary_process()):

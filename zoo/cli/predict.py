@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 from zoo.reporting.numbers import as_json
+from zoo.utils import escape_text
 
 SUMMARY = "classify files and folders with a trained model"
 EXAMPLE = "zoo predict runs/vit_comrope/latest photos/ top=3"
@@ -29,8 +34,28 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Predict; with --json print only the result."""
+    from zoo.config.command_line import parse_overrides
     from zoo.evaluation.predict import predict
 
-    result = predict(known.checkpoint, known.overrides, quiet=known.json)
+    paths, changes = split_paths(known.overrides)
+    words = [word if "." in word.partition("=")[0] else f"predict.{word}" for word in changes]
+    show = None if known.json else _print
+    result = predict(known.checkpoint, [*map(Path, paths)], parse_overrides(words), show)
     if known.json:
-        print(as_json(result))
+        print(as_json(result.to_dict()))
+
+
+def split_paths(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Separate paths from overrides, which have a `=` or begin with `~` and are no file."""
+    overrides = [
+        word
+        for word in words
+        if ("=" in word or word.startswith("~")) and not os.path.lexists(word)
+    ]
+    return [word for word in words if word not in overrides], overrides
+
+
+def _print(line: str) -> None:
+    """Print a line with names of files and classes, which are not trusted."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(escape_text(line).encode(encoding, "backslashreplace").decode(encoding), flush=True)

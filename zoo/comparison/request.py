@@ -37,7 +37,7 @@ from zoo.options import Between, Count
 from zoo.packages import require
 from zoo.run.build import build_data
 from zoo.run.load import load_recipe
-from zoo.run.preflight import check
+from zoo.run.preflight import build_experiment
 
 Measure = Literal["accuracy", "exact", "loss"]
 # more than there can be seeds counted from the recipe's own
@@ -430,7 +430,7 @@ def _load_recipe(request: CompareRequest, combination: Combination, is_local: bo
     recipe = load_variant(request, combination)
     _check_single_process(recipe)
     if is_local:
-        check(recipe)
+        build_experiment(recipe)
     else:
         load_recipe(request.recipe, parse_overrides([*words, *LOCAL_TRAINER]))
 

@@ -69,7 +69,7 @@ from zoo.launch.executor import (
 from zoo.packages import require
 from zoo.run import loggers, run_dir
 from zoo.run.callbacks.manifest import END
-from zoo.run.fit import fit, fit_recipe
+from zoo.run.fit import fit
 from zoo.run.load import load_recipe
 from zoo.utils import Ticker, format_duration, stop_on_signal
 
@@ -98,11 +98,11 @@ def run_cell(run: Path) -> None:
             _run_trial(path, run)
             return
         if not (run / END).exists():
-            fit(str(path), [], run, "auto")
+            fit(config.load(path), run, "auto")
         recipe = load_recipe(path)
         conditions = recipe.evaluate
         if conditions.resolutions or conditions.lengths or conditions.data_variants:
-            measured = evaluate(str(run), [f"trainer.accelerator={recipe.trainer.accelerator}"])
+            measured = evaluate(run, {"trainer.accelerator": recipe.trainer.accelerator})
             files.write_json(measured.to_dict() if measured else {}, run / MEASURED)
         write_state(run, "done")
 
@@ -110,13 +110,15 @@ def run_cell(run: Path) -> None:
 def _run_trial(path: Path, run: Path) -> None:
     """Train a trial without testing it, and write what it came to on validation data."""
     if not (run / TRIAL).exists():
+        found: dict[str, Any] = {"monitor": "", "mode": "", "best": None}
         try:
-            found = fit_recipe(config.load(str(path)), run, "auto", [], is_tested=False)
+            result = fit(config.load(path), run, "auto", is_tested=False)
         except NonFiniteError as error:
             # a setting that cannot be trained with is a finding too
             log.info("non-finite: %s", error)
-            found = {"monitor": "", "mode": "", "best": None}
-        files.write_json(found or {}, run / TRIAL)
+        else:
+            found = {key: getattr(result, key) for key in found}
+        files.write_json(found, run / TRIAL)
     write_state(run, "done")
 
 

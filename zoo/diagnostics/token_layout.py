@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -38,8 +39,13 @@ class Layout:
     query_index: tuple[int, ...]
 
     @property
+    def unit(self) -> Literal["tokens", "patches"]:
+        """What the grid consists of."""
+        return "tokens" if len(self.grid) == 1 else "patches"
+
+    @property
     def tokens(self) -> int:
-        """Return the number of tokens."""
+        """The number of tokens."""
         return len(self.extra) + prod(self.grid)
 
 

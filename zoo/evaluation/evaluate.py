@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from signal import Signals
@@ -13,47 +13,44 @@ from typing import Any
 import lightning as L
 
 from zoo import files
-from zoo.config.command_line import parse_overrides
+from zoo.config import Overrides, Recipe, join_overrides
 from zoo.config.schema import format_size
 from zoo.data.base import DataModule, Datasets
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec
 from zoo.errors import OptionError, RecipeError, Stopped
 from zoo.evaluation.results import METRIC_LISTS, Evaluation, Measurement
 from zoo.packages import skip_without_package
-from zoo.run import checkpoint, conditions, loggers, run_dir
+from zoo.run import checkpoint as checkpoints
+from zoo.run import conditions, loggers, run_dir
 from zoo.run.build import Experiment
 from zoo.run.callbacks.guards import StopOnSignal
 from zoo.run.callbacks.progress import EvaluationProgress
 from zoo.run.conditions import Condition
-from zoo.run.load import restore
+from zoo.run.load import read_recipe, restore_content
 from zoo.run.machine import is_out_of_memory
-from zoo.run.processes import Processes, join_processes
+from zoo.run.processes import Processes, count_missing_processes, join_processes, run_in_processes
 from zoo.tasks.base import Task
 
 log = logging.getLogger("zoo")
 
 RESULT = "evaluation.json"  # in the run directory: the latest evaluation under other conditions
 # the trainer of training is not taken over unless overridden
-DEFAULT_OVERRIDES = (
-    "trainer.accelerator=auto",
-    "trainer.devices=1",
-    "trainer.num_nodes=1",
-    "trainer.strategy=auto",
-)
+DEFAULT_OVERRIDES = {
+    "trainer.accelerator": "auto",
+    "trainer.devices": 1,
+    "trainer.num_nodes": 1,
+    "trainer.strategy": "auto",
+}
 
 
 def evaluate(
-    name: str | Path,
-    overrides: Sequence[str],
-    command: Sequence[str] = (),
-    datasets: Datasets | None = None,
+    checkpoint: str | Path, overrides: Overrides = (), datasets: Datasets | None = None
 ) -> Evaluation | None:
-    """Test a checkpoint.
+    """Test a checkpoint under all conditions of its recipe.
 
     Args:
-        name: A run directory or a checkpoint, as `zoo.load` takes it.
+        checkpoint: A run directory or a checkpoint, as `zoo.load` takes it.
         overrides: Changes of the stored recipe.
-        command: As in `zoo.run.fit.fit`.
         datasets: The samples of a Python program, for data `torch_dataset`.
 
     Returns:
@@ -62,20 +59,40 @@ def evaluate(
     Raises:
         ZooError: With the exit code of the failure.
     """
-    path = checkpoint.locate(name)
-    experiment, task = restore(path, parse_overrides([*DEFAULT_OVERRIDES, *overrides]), datasets)
+    path = checkpoints.locate(checkpoint)
+    content = checkpoints.read(path)
+    recipe = read_recipe(content, path, join_overrides(DEFAULT_OVERRIDES, overrides))
+    return evaluate_recipe(recipe, path, content, datasets)
+
+
+def evaluate_recipe(
+    recipe: Recipe,
+    path: Path,
+    content: Mapping[str, Any] | None = None,
+    datasets: Datasets | None = None,
+) -> Evaluation | None:
+    """Test a checkpoint as `evaluate` does, by a resolved recipe.
+
+    Args:
+        recipe: The recipe of the checkpoint, after all changes.
+        path: The checkpoint file.
+        content: What `checkpoint.read` returned. None: read it.
+        datasets: The samples of a Python program.
+    """
+    experiment, task = restore_content(content or checkpoints.read(path), path, recipe, datasets)
     if datasets is not None:
         experiment.check_single_process()
-    processes = join_processes(
-        experiment.recipe, experiment.trainer, command or ["eval", str(name), *overrides]
-    )
-    if processes is None:
-        return None
+    trainer = experiment.trainer
+    if count := count_missing_processes(recipe, trainer):
+        result = run_in_processes(count, "evaluate", recipe, {"checkpoint": str(path)})
+        return Evaluation.from_dict(result)
+
+    processes = join_processes(recipe, trainer)
     evaluator = Evaluator(path, experiment, task, processes)
     with StopOnSignal(processes) as stop:
-        experiment.trainer.callbacks += [EvaluationProgress(), stop]  # type: ignore[attr-defined]
-        result = evaluator.run()
-    return result if processes.first else None
+        trainer.callbacks += [EvaluationProgress(), stop]  # type: ignore[attr-defined]
+        evaluation = evaluator.run()
+    return evaluation if processes.first else None
 
 
 class Evaluator:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import json
 import logging
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,20 +16,16 @@ from torch import nn
 
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
 from zoo.attention.layer import Context
-from zoo.config import GenerateOptions, Recipe
-from zoo.config.command_line import parse_overrides
+from zoo.config import GenerateOptions, Overrides, Recipe, join_overrides
 from zoo.data.spec import TextSpec, Vocabulary
 from zoo.errors import OptionError, RecipeError
 from zoo.evaluation.evaluate import DEFAULT_OVERRIDES
 from zoo.models.generation import TextStreamer, sample_tokens
-from zoo.run import checkpoint
+from zoo.run import checkpoint as checkpoints
 from zoo.run.load import restore
 from zoo.tasks.base import Task
-from zoo.utils import escape_text
 
 log = logging.getLogger("zoo")
-
-TEXT_OPTIONS = ("prompt", "stop")  # taken as they are written, without quotes
 
 
 def choose_device(recipe: Recipe) -> str:
@@ -37,38 +33,78 @@ def choose_device(recipe: Recipe) -> str:
     return "cuda" if recipe.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
 
 
-def generate(name: str, words: Sequence[str], quiet: bool = False) -> dict[str, Any]:
-    """Continue the prompt with a trained model.
+@dataclass(frozen=True, kw_only=True)
+class GeneratedSample:
+    """One continuation of a prompt.
+
+    Attributes:
+        text: The continuation.
+        tokens: Its tokens.
+        ended: Why it ended: "tokens", "stop", or why the model refused to go on.
+    """
+
+    text: str
+    tokens: int
+    ended: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """The continuations of a prompt.
+
+    Attributes:
+        recipe: The name of the recipe.
+        checkpoint: The checkpoint.
+        prompt: The text that was continued.
+        samples: The continuations.
+    """
+
+    recipe: str
+    checkpoint: Path
+    prompt: str
+    samples: tuple[GeneratedSample, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON, as `zoo generate --json` prints it."""
+        samples = [asdict(sample) for sample in self.samples]
+        return {
+            "recipe": self.recipe,
+            "checkpoint": str(self.checkpoint),
+            "prompt": self.prompt,
+            "samples": samples,
+        }
+
+
+def generate(
+    checkpoint: str | Path, overrides: Overrides = (), show: Callable[[str], None] | None = None
+) -> Generation:
+    """Continue the prompt of a recipe, `generate.prompt`, with a trained model.
 
     Args:
-        name: A run directory or a checkpoint.
-        words: Options of `generate`, such as `prompt=...`, and overrides of the recipe.
-        quiet: Do not print the text.
-
-    Returns:
-        What `--json` prints.
+        checkpoint: A run directory or a checkpoint.
+        overrides: Changes of the stored recipe.
+        show: Called with each piece of text as soon as it is generated.
 
     Raises:
         RecipeError: There is nothing to continue, or the model cannot.
         CheckpointError: As `zoo.load` raises it.
     """
-    path = checkpoint.locate(name)
-    experiment, task = restore(
-        path, parse_overrides([*DEFAULT_OVERRIDES, *map(_complete_key, words)])
-    )
+    path = checkpoints.locate(checkpoint)
+    experiment, task = restore(path, join_overrides(DEFAULT_OVERRIDES, overrides))
     recipe = experiment.recipe
     task.to(choose_device(recipe))
-    samples = generate_samples(recipe, task, quiet)
-    return {
-        "recipe": recipe.name,
-        "checkpoint": str(path),
-        "prompt": recipe.generate.prompt,
-        "samples": samples,
-    }
+    return Generation(
+        recipe=recipe.name,
+        checkpoint=path,
+        prompt=recipe.generate.prompt,
+        samples=tuple(generate_samples(recipe, task, show)),
+    )
 
 
-def generate_samples(recipe: Recipe, task: Task, quiet: bool) -> list[dict[str, Any]]:
-    """Continue the prompt of a recipe: {text, tokens, ended} of each sample.
+def generate_samples(
+    recipe: Recipe, task: Task, show: Callable[[str], None] | None = None
+) -> list[GeneratedSample]:
+    """Continue the prompt of a recipe.
 
     Raises:
         RecipeError: There is nothing to continue, or the model cannot.
@@ -82,17 +118,9 @@ def generate_samples(recipe: Recipe, task: Task, quiet: bool) -> list[dict[str, 
 
     start, samples = time.monotonic(), []
     for number in range(recipe.generate.samples):
-        samples.append(_generate_sample(recipe, task.model, spec.vocabulary, prompt, number, quiet))
+        samples.append(_generate_sample(recipe, task.model, spec.vocabulary, prompt, number, show))
     _log_summary(samples, len(prompt), spec.length, time.monotonic() - start)
     return samples
-
-
-def _complete_key(word: str) -> str:
-    r"""Return `temperature=1` as `generate.temperature=1`; quote texts, with \n for a new line."""
-    key, equals, text = word.partition("=")
-    if key in TEXT_OPTIONS and equals:
-        text = json.dumps(text.replace("\\n", "\n"), ensure_ascii=False)
-    return word if "." in key or not equals else f"generate.{key}{equals}{text}"
 
 
 def _encode_prompt(recipe: Recipe, model: nn.Module, spec: Any) -> list[int]:
@@ -108,12 +136,12 @@ def _encode_prompt(recipe: Recipe, model: nn.Module, spec: Any) -> list[int]:
     except OptionError as error:
         raise OptionError("generate.prompt", str(error)) from None
     if not prompt:
-        raise OptionError("generate.prompt", "there is no text to continue; write prompt=...")
+        raise OptionError("generate.prompt", "there is no text to continue; set it")
     return prompt
 
 
 def _can_generate(model: nn.Module) -> bool:
-    """Tell whether a model takes a context and returns the logits of the last token alone."""
+    """Return whether a model takes a context and returns the logits of only the last token."""
     return {"context", "last"} <= inspect.signature(model.forward).parameters.keys()
 
 
@@ -123,9 +151,8 @@ def _generate_sample(
     vocabulary: Vocabulary,
     prompt: list[int],
     number: int,
-    quiet: bool,
-) -> dict[str, Any]:
-    """Return one continuation; `ended` says why it ended."""
+    show: Callable[[str], None] | None,
+) -> GeneratedSample:
     options, count, ended = recipe.generate, 0, "tokens"
     writer = TextStreamer(vocabulary, options.stop, prompt)
     shown = options.prompt
@@ -134,9 +161,9 @@ def _generate_sample(
     try:
         for token in islice(_generate_tokens(options, model, prompt, number), options.tokens):
             text = writer.put(token)
-            if not quiet:
-                # the prompt is printed once the model has accepted it
-                _print(text if count else shown + text)
+            if show is not None:
+                # the prompt is shown once the model has accepted it
+                show(text if count else shown + text)
             count += 1
             if writer.stopped:
                 ended = "stop"
@@ -147,9 +174,9 @@ def _generate_sample(
             raise RecipeError(recipe.make_issue(key, str(error))) from None
         ended = str(error)
     rest = writer.end()
-    if not quiet:
-        _print(rest + "\n")
-    return {"text": writer.text, "tokens": count, "ended": ended}
+    if show is not None:
+        show(rest + "\n")
+    return GeneratedSample(text=writer.text, tokens=count, ended=ended)
 
 
 def _generate_tokens(
@@ -171,17 +198,14 @@ def _generate_tokens(
     )
 
 
-def _print(text: str) -> None:
-    sys.stdout.write(escape_text(text, keep="\n\t"))
-    sys.stdout.flush()
-
-
-def _log_summary(samples: list[dict[str, Any]], prompt: int, length: int, seconds: float) -> None:
-    count = sum(sample["tokens"] for sample in samples)
+def _log_summary(
+    samples: Sequence[GeneratedSample], prompt: int, length: int, seconds: float
+) -> None:
+    count = sum(sample.tokens for sample in samples)
     log.info("%d tokens, %.0f per second", count, count / max(seconds, 1e-9))
     for sample in samples:
-        if sample["ended"] not in ("tokens", "stop"):
-            log.info("Ended after %d tokens: %s", sample["tokens"], sample["ended"])
-        elif prompt + sample["tokens"] > length:
-            log.info("Tokens after the first %d are beyond the length of training", length)
+        if sample.ended not in ("tokens", "stop"):
+            log.info("Ended after %d tokens: %s", sample.tokens, sample.ended)
+        elif prompt + sample.tokens > length:
+            log.info("Tokens after the first %d are beyond the training length", length)
             break

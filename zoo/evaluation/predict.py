@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,15 +17,14 @@ import torch
 from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor
 
-from zoo.config import Recipe
-from zoo.config.command_line import parse_overrides
+from zoo.config import Overrides, Recipe, join_overrides
 from zoo.data.base import FileBatch
 from zoo.data.spec import ImageSpec, TextClassificationSpec, VideoSpec
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, OptionError, RecipeError
 from zoo.evaluation.evaluate import DEFAULT_OVERRIDES
 from zoo.evaluation.generate import choose_device
 from zoo.packages import explain_imports
-from zoo.run import checkpoint
+from zoo.run import checkpoint as checkpoints
 from zoo.run.build import Experiment
 from zoo.run.load import restore
 from zoo.tasks.base import Task
@@ -106,16 +105,6 @@ class Files(NamedTuple):
     problems: dict[Path, str]
 
 
-def split_paths(words: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """Split paths from overrides, which have a `=` or begin with `~` and name no file."""
-    overrides = [
-        word
-        for word in words
-        if ("=" in word or word.startswith("~")) and not os.path.lexists(word)
-    ]
-    return [Path(word) for word in words if word not in overrides], overrides
-
-
 def list_image_suffixes() -> frozenset[str]:
     """Return the suffixes of images that can be read."""
     with explain_imports():
@@ -162,45 +151,73 @@ def _walk(folder: Path, suffixes: frozenset[str], problems: dict[Path, str]) -> 
                 yield path
 
 
-def predict(name: str, words: Sequence[str], quiet: bool = False) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Predictions:
+    """What a model predicts for files.
+
+    Attributes:
+        recipe: The name of the recipe.
+        checkpoint: The checkpoint.
+        predictions: For each file that could be read, its path with label, probability and the
+            likeliest classes; or of a language model with tokens, loss and perplexity.
+        skipped: The files that could not be read, each with the problem.
+    """
+
+    recipe: str
+    checkpoint: Path
+    predictions: tuple[Mapping[str, Any], ...]
+    skipped: Mapping[Path, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON, as `zoo predict --json` prints it."""
+        return {
+            "recipe": self.recipe,
+            "checkpoint": str(self.checkpoint),
+            "predictions": [dict(one) for one in self.predictions],
+            "skipped": [{"path": str(path), "problem": why} for path, why in self.skipped.items()],
+        }
+
+
+def predict(
+    checkpoint: str | Path,
+    paths: Sequence[Path],
+    overrides: Overrides = (),
+    show: Callable[[str], None] | None = None,
+) -> Predictions:
     """Predict for files with a trained model; the data of its training need not be there.
 
     Args:
-        name: A run directory or a checkpoint.
-        words: Files and folders, options of `predict` such as `top=3`, overrides of the recipe.
-        quiet: Do not print a line per file.
-
-    Returns:
-        What `--json` prints.
+        checkpoint: A run directory or a checkpoint.
+        paths: Files and folders.
+        overrides: Changes of the stored recipe.
+        show: Called with the lines of each file as soon as it is done.
 
     Raises:
         DataError: No file could be read.
-        RecipeError: The model predicts nothing of a file by itself.
+        RecipeError: The task does not predict anything for a single file.
         CheckpointError: As `zoo.load` raises it.
     """
-    paths, overrides = split_paths(words)
     if not paths:
         remedy = "name a file or a folder after the run"
         raise RecipeError(ConfigIssue(ARGUMENT, "", "nothing to predict", remedy))
-    path = checkpoint.locate(name)
-    words = [*DEFAULT_OVERRIDES, *map(_complete_key, overrides)]
-    experiment, task = restore(path, parse_overrides(words))
+    path = checkpoints.locate(checkpoint)
+    experiment, task = restore(path, join_overrides(DEFAULT_OVERRIDES, overrides))
     predictor = _choose_predictor(experiment, task)
     is_image = isinstance(task.spec, ImageSpec)
     files = find_files(paths, list_image_suffixes() if is_image else TEXT_SUFFIXES)
     for problem in _format_problems(files.problems):
         log.warning("Skipped %s", problem)
 
-    predictions = _predict_files(experiment, task, predictor, files, quiet)
+    predictions = _predict_files(experiment, task, predictor, files, show)
     if not predictions:
         first, count = _format_problems(files.problems)[0], len(files.problems)
         raise DataError(f"{first}; none of {count} could be read")
-    return {
-        "recipe": experiment.recipe.name,
-        "checkpoint": str(path),
-        "predictions": predictions,
-        "skipped": [{"path": str(path), "problem": text} for path, text in files.problems.items()],
-    }
+    return Predictions(
+        recipe=experiment.recipe.name,
+        checkpoint=path,
+        predictions=tuple(predictions),
+        skipped=files.problems,
+    )
 
 
 def predict_inputs(experiment: Experiment, task: Task, inputs: Any) -> list[dict[str, Any]]:
@@ -230,7 +247,7 @@ def predict_inputs(experiment: Experiment, task: Task, inputs: Any) -> list[dict
             _write_input(one, Path(folder) / str(number), task) for number, one in enumerate(given)
         ]
         files = Files(paths, {})
-        found = _predict_files(experiment, task, predictor, files, quiet=True)
+        found = _predict_files(experiment, task, predictor, files)
     if files.problems:
         raise DataError("; ".join(_format_problems(files.problems)))
     for one, source in zip(found, given, strict=True):
@@ -270,11 +287,6 @@ def _explain_misfit(recipe: Recipe) -> Iterator[None]:
         raise RecipeError(recipe.make_issue(f"model.{error.key}", str(error))) from None
 
 
-def _complete_key(word: str) -> str:
-    """Return `top=3` as `predict.top=3`."""
-    return word if "." in word.partition("=")[0] else f"predict.{word}"
-
-
 def _choose_predictor(experiment: Experiment, task: Task) -> ClassPredictor | LossPredictor:
     recipe = experiment.recipe
     if isinstance(task, Classification):
@@ -282,7 +294,7 @@ def _choose_predictor(experiment: Experiment, task: Task) -> ClassPredictor | Lo
     if isinstance(task, CausalLM):
         return LossPredictor(task)
     problem = f"{recipe.task.name} predicts nothing of a file by itself"
-    remedy = "zoo eval measures it, zoo generate lets a decoder write"
+    remedy = "evaluate it on a data set, or let a decoder generate"
     raise RecipeError(recipe.make_issue("task.name", problem, remedy))
 
 
@@ -291,9 +303,9 @@ def _predict_files(
     task: Task,
     predictor: ClassPredictor | LossPredictor,
     files: Files,
-    quiet: bool,
+    show: Callable[[str], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Predict for each readable file, print it at once, and add the others to `files.problems`."""
+    """Predict for each readable file, show it at once, and add the others to `files.problems`."""
     recipe = experiment.recipe
     try:
         batches = experiment.data.read_files(files.paths, task.spec)
@@ -304,9 +316,9 @@ def _predict_files(
     predictions: list[dict[str, Any]] = []
     with _explain_misfit(recipe), torch.inference_mode():
         for one in predictor.predict(_skip_unreadable(batches, files)):
-            for line in predictor.format_lines(one, width, first=not predictions):
-                if not quiet:
-                    _print(line)
+            if show is not None:
+                for line in predictor.format_lines(one, width, first=not predictions):
+                    show(line)
             predictions.append(one)
     return predictions
 
@@ -326,12 +338,6 @@ def _skip_unreadable(batches: Iterable[FileBatch], files: Files) -> Iterator[Fil
             count = len(files.paths)
             left = (time.monotonic() - start) * (count / len(seen) - 1)
             log.info("%d of %d files, %s left", len(seen), count, format_duration(left))
-
-
-def _print(line: str) -> None:
-    """Print a line with names of files and classes, which are not trusted."""
-    encoding = sys.stdout.encoding or "utf-8"
-    print(escape_text(line).encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
 def _format_problems(problems: dict[Path, str]) -> list[str]:

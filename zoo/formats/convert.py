@@ -34,7 +34,7 @@ from zoo.formats.safetensors import read_safetensors
 from zoo.formats.vit import ViTFamily
 from zoo.run import atomic_io, checkpoint, run_dir
 from zoo.run.build import build_task
-from zoo.run.preflight import check
+from zoo.run.preflight import build_experiment
 from zoo.tasks.base import Task
 from zoo.utils import escape_text
 
@@ -208,7 +208,7 @@ def build_recipe(
         file = Path(folder) / f"{name}.yaml"
         # JSON is YAML too
         file.write_text(json.dumps(plain), encoding="utf-8")
-        return check(config.load(file, overrides), spec).recipe
+        return build_experiment(config.load(file, overrides), spec).recipe
 
 
 def _load(source: Path, task: Task, weights: Mapping[str, Tensor]) -> None:

@@ -28,7 +28,7 @@ from zoo.packages import explain_imports
 from zoo.run import checkpoint
 from zoo.run.build import build_data
 from zoo.run.checkpoint import read_spec
-from zoo.run.load import build_stored_model, restore_content
+from zoo.run.load import build_stored_model, read_recipe, restore_content
 from zoo.tasks.base import Task
 
 CONFIG = Path("config.json")
@@ -245,8 +245,9 @@ def restore_exported(
     assert isinstance(metadata, dict)
     if published.tokenizer is not None:
         content["zoo"] = restore_vocabulary(metadata, published.tokenizer)
-    experiment, task = restore_content(content, source, overrides)
-    return experiment.recipe, task
+    recipe = read_recipe(content, source, overrides)
+    _, task = restore_content(content, source, recipe)
+    return recipe, task
 
 
 def restore_vocabulary(metadata: dict[str, Any], tokenizer: str) -> dict[str, Any]:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import lightning as L
 import torch
 
-from zoo import config
 from zoo.config import Recipe
-from zoo.config.command_line import parse_overrides
 from zoo.data.base import Datasets
 from zoo.diagnostics.callback import AttentionDiagnostics
 from zoo.errors import Message, OptionError, RecipeError, Setting, ZooError
@@ -31,8 +29,8 @@ from zoo.run.callbacks.manifest import CostTracker, StartManifest, measure_step_
 from zoo.run.callbacks.progress import EvaluationProgress, TrainingProgress
 from zoo.run.init_from import TransferReport
 from zoo.run.machine import choose_threads, count_cores, measure_free_cores
-from zoo.run.preflight import check, plan_backends
-from zoo.run.processes import Processes, join_processes
+from zoo.run.preflight import build_experiment, plan_backends
+from zoo.run.processes import Processes, count_missing_processes, join_processes, run_in_processes
 from zoo.run.resume import find_resume_point
 from zoo.run.run_dir import RUN_LOCK
 from zoo.tasks.base import Task
@@ -56,7 +54,7 @@ class Start(NamedTuple):
         checkpoint: The checkpoint to resume from, None for a new run.
         step: Optimiser steps done by it.
         donor: The checkpoint whose weights a new run is initialised with, if any.
-        threads: How the number of CPU threads was chosen, in words; empty if zoo did not choose.
+        threads: How the number of CPU threads was chosen, as text; empty if zoo did not choose.
     """
 
     run: Path
@@ -66,118 +64,105 @@ class Start(NamedTuple):
     threads: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class FitResult:
+    """What a training came to.
+
+    Attributes:
+        recipe: The name of the recipe.
+        run: The run directory.
+        monitor: The metric that chooses the best checkpoint; empty if the task has none.
+        mode: Whether the monitored metric should be low ("min") or high ("max").
+        best: The best value of the monitored metric; None if no validation gave a finite one.
+        checkpoint: The best checkpoint; None if it was not tested.
+        count: Test samples.
+        metrics: Metrics on the test data.
+        baselines: {metric: {baseline: value}} of what a model must beat.
+        data: The data, in a line.
+        minutes: Minutes of training, over all attempts.
+        init_from: What `trainer.init_from` took from another checkpoint, if anything.
+    """
+
+    recipe: str
+    run: Path
+    monitor: str
+    mode: str
+    best: float | None
+    checkpoint: Path | None = None
+    count: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    data: str = ""
+    minutes: float = 0.0
+    init_from: Mapping[str, Any] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON, as `zoo fit --json` prints it; `from_dict` reads it."""
+        plain = {one.name: getattr(self, one.name) for one in fields(self)}
+        plain |= {"run": str(self.run), "checkpoint": str(self.checkpoint or "") or None}
+        if self.init_from is None:
+            del plain["init_from"]
+        return plain
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` returned."""
+        checkpoint = plain["checkpoint"]
+        paths = {"run": Path(plain["run"]), "checkpoint": checkpoint and Path(checkpoint)}
+        return cls(**{**plain, **paths})
+
+
 def fit(
-    name: str,
-    overrides: Sequence[str],
-    path: Path | None,
-    resume: str,
-    command: Sequence[str] = (),
+    recipe: Recipe,
+    run: Path | None = None,
+    resume: str = "never",
     *,
+    datasets: Datasets | None = None,
     wait: bool = False,
-) -> dict[str, Any] | None:
+    is_tested: bool = True,
+    started: Callable[[Path], None] | None = None,
+) -> FitResult | None:
     """Train a recipe and test its best checkpoint.
 
     Args:
-        name: A recipe file or a registered name.
-        overrides: Changes of the recipe.
-        path: The run directory. None: a new one under `runs`.
+        recipe: The resolved recipe.
+        run: The run directory. None: a new one under `runs`.
         resume: "never", "auto", or the checkpoint to resume from.
-        command: The words after `zoo` with which other processes are started, where the recipe
-            asks for several. Empty: those that make this very call.
+        datasets: What `data: {name: torch_dataset}` reads.
         wait: Wait until no other process trains in the run directory, instead of raising.
+        is_tested: Whether the best checkpoint is tested. Otherwise no test sample is read.
+        started: Called with the run directory once it exists.
 
     Returns:
-        What `--json` prints; None in all processes but the first.
+        The result; None in all processes but the first.
 
     Raises:
         ZooError: With the exit code of the failure.
     """
-    chosen = [] if path is None else ["--run-dir", str(path)]
-    words = command or ["fit", name, *overrides, *chosen, "--resume", resume]
-    return fit_recipe(config.load(name, parse_overrides(overrides)), path, resume, words, wait=wait)
-
-
-def fit_recipe(
-    recipe: Recipe,
-    path: Path | None,
-    resume: str,
-    command: Sequence[str],
-    *,
-    wait: bool = False,
-    is_tested: bool = True,
-) -> dict[str, Any] | None:
-    """Train a resolved recipe, as `fit` does with a recipe's name and overrides.
-
-    Args:
-        recipe: The recipe.
-        path: The run directory; None for a new one.
-        resume: As in `fit`.
-        command: As in `fit`.
-        wait: As in `fit`.
-        is_tested: Whether the best checkpoint is tested. Otherwise no test sample is read.
-    """
-    training = begin(recipe, path, resume, command, wait=wait)
-    return None if training is None else training.run(is_tested=is_tested)
-
-
-class Training(NamedTuple):
-    """A run whose directory is there and locked, and whose training has not begun."""
-
-    experiment: Experiment
-    start: Start
-    processes: Processes
-    locks: contextlib.ExitStack
-
-    def run(self, *, is_tested: bool = True) -> dict[str, Any] | None:
-        """Train and test; returns what `--json` prints, None in all processes but the first."""
-        processes, folder = self.processes, self.start.run
-        log_file = loggers.log_to_file(folder / "train.log")
-        with (
-            self.locks,
-            log_file if processes.first else contextlib.nullcontext(),
-            _explain_failures(folder, processes),
-            log_thread_failures(),
-        ):
-            result = train(self.experiment, self.start, processes, is_tested=is_tested)
-        return result if processes.first else None
-
-
-def begin(
-    recipe: Recipe,
-    path: Path | None,
-    resume: str,
-    command: Sequence[str],
-    datasets: Datasets | None = None,
-    *,
-    wait: bool = False,
-) -> Training | None:
-    """Check a resolved recipe, join the processes and create the run directory.
-
-    Args:
-        recipe: The resolved recipe.
-        path: As of `fit`.
-        resume: As of `fit`.
-        command: As of `fit`.
-        datasets: What `data: {name: torch_dataset}` reads.
-        wait: As of `fit`.
-
-    Returns:
-        The training to run; None if other processes have done all of it.
-    """
-    experiment = check(recipe, datasets=datasets)
+    experiment = build_experiment(recipe, datasets=datasets)
     _check_data_exists(experiment)
     if datasets is not None:
         experiment.check_single_process()
-    processes = join_processes(recipe, experiment.trainer, command)
-    if processes is None:
-        return None
+    count = count_missing_processes(recipe, experiment.trainer)
+    if count:
+        path = None if run is None else str(run)
+        job = {"run": path, "resume": resume, "wait": wait, "is_tested": is_tested}
+        return FitResult.from_dict(run_in_processes(count, "fit", recipe, job))
+
+    processes = join_processes(recipe, experiment.trainer)
     with contextlib.ExitStack() as locks:
-        prepare = partial(_prepare, experiment, path, resume, processes, locks)
-        start = processes.run_on_rank_zero(partial(prepare, wait=wait))
+        prepare = partial(_prepare, experiment, run, resume, processes, locks, wait=wait)
+        start = processes.run_on_rank_zero(prepare)
         while start is None:
             # in turns, since the other processes wait for an answer with a time limit
-            start = processes.run_on_rank_zero(partial(prepare, wait=wait))
-        return Training(experiment, start, processes, locks.pop_all())
+            start = processes.run_on_rank_zero(prepare)
+        if started is not None:
+            started(start.run)
+        if processes.first:
+            locks.enter_context(loggers.log_to_file(start.run / "train.log"))
+        with _explain_failures(start.run, processes), log_thread_failures():
+            result = train(experiment, start, processes, is_tested=is_tested)
+    return result if processes.first else None
 
 
 def _check_data_exists(experiment: Experiment) -> None:
@@ -313,8 +298,8 @@ def _explain_failures(run: Path, processes: Processes) -> Iterator[None]:
 
 def train(
     experiment: Experiment, start: Start, processes: Processes, *, is_tested: bool
-) -> dict[str, Any]:
-    """Train, then test the best checkpoint if asked; returns what `--json` prints."""
+) -> FitResult:
+    """Train, then test the best checkpoint if asked."""
     recipe, data, trainer = experiment.recipe, experiment.data, experiment.trainer
     L.seed_everything(recipe.seed, workers=True, verbose=False)
     task, transfer = _build_task(experiment, start, processes)
@@ -336,8 +321,15 @@ def train(
     with signals:
         trainer.fit(task, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
         spent = costs.state_dict()
+        result = FitResult(
+            recipe=recipe.name,
+            run=start.run,
+            monitor=task.monitor,
+            mode=task.mode,
+            best=checkpoints.best,
+        )
         if not is_tested:
-            return {"monitor": task.monitor, "mode": task.mode, "best": checkpoints.best}
+            return result
         best = checkpoint.locate(start.run)
         trainer.test(task, datamodule=data, ckpt_path=best, weights_only=True, verbose=False)
 
@@ -348,21 +340,20 @@ def train(
     }
     _write_confusion(experiment, task, start.run, processes)
     loggers.log_results(trainer.loggers, recipe, metrics, trainer.global_step)
-    result: dict[str, Any] = {} if transfer is None else {"init_from": transfer.plain()}
-    result |= {
-        "recipe": recipe.name,
-        "run": str(start.run),
-        "checkpoint": str(best),
-        "count": data.count_samples("test"),
-        "metrics": metrics,
-        "baselines": data.compute_baselines(),
-        "data": data.title,
-        "minutes": spent["seconds"] / 60,
-    }
-    _log_results(result, task.monitor, checkpoints.best)
+    result = replace(
+        result,
+        checkpoint=best,
+        count=data.count_samples("test"),
+        metrics=metrics,
+        baselines=data.compute_baselines(),
+        data=data.title,
+        minutes=spent["seconds"] / 60,
+        init_from=None if transfer is None else transfer.plain(),
+    )
+    _log_results(result)
     if processes.first:
         end = {
-            **result,
+            **result.to_dict(),
             "steps": trainer.global_step,
             "step_seconds": measure_step_seconds(recipe, start.run, processes.count),
             "memory": spent["memory"],
@@ -455,17 +446,15 @@ def _begin(
         trainer.callbacks.append(manifest)  # type: ignore[attr-defined]
 
 
-def _log_results(result: dict[str, Any], monitor: str, best: float | None) -> None:
-    duration = format_duration(60 * result["minutes"])
-    if best is None:
-        log.info("No validation gave a finite %s: testing the last weights", monitor)
+def _log_results(result: FitResult) -> None:
+    duration = format_duration(60 * result.minutes)
+    if result.best is None:
+        log.info("No validation gave a finite %s: testing the last weights", result.monitor)
     else:
-        log.info("Best %s: %.4f", monitor, best)
-    metrics = ", ".join(f"{name} {value:.4f}" for name, value in result["metrics"].items())
+        log.info("Best %s: %.4f", result.monitor, result.best)
+    metrics = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
     log.info("Test metrics: %s (trained for %s)", metrics, duration)
-    for metric, values in result["baselines"].items():
+    for metric, values in result.baselines.items():
         for name, value in values.items():
             log.info("Baseline %s: %s %.4f", name, metric, value)
-    run = result["run"]
-    log.info("Run directory: %s", run)
-    log.info("next: zoo eval %s    zoo diagnose %s    tensorboard --logdir %s", run, run, run)
+    log.info("Run directory: %s", result.run)

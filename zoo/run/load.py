@@ -14,7 +14,7 @@ from zoo.data.base import Datasets
 from zoo.errors import CheckpointError, OptionError, RecipeError
 from zoo.run import checkpoint as checkpoints
 from zoo.run.build import Experiment, build_model
-from zoo.run.preflight import check
+from zoo.run.preflight import build_experiment
 from zoo.tasks.base import Task
 from zoo.version import __version__
 
@@ -38,7 +38,7 @@ def load_recipe(path: str | Path, overrides: Overrides = ()) -> Recipe:
 
 def load_experiment(path: str | Path, overrides: Overrides = ()) -> Experiment:
     """Load a recipe as `load_recipe` does, with what the check has built."""
-    return check(config.load(path, overrides))
+    return build_experiment(config.load(path, overrides))
 
 
 def restore(
@@ -59,25 +59,22 @@ def restore(
             weights do not fit the recipe.
         RecipeError: An override is wrong.
     """
-    return restore_content(checkpoints.read(path), path, overrides, datasets)
+    content = checkpoints.read(path)
+    return restore_content(content, path, read_recipe(content, path, overrides), datasets)
 
 
 def restore_content(
-    content: Mapping[str, Any],
-    path: Path,
-    overrides: Overrides = (),
-    datasets: Datasets | None = None,
+    content: Mapping[str, Any], path: Path, recipe: Recipe, datasets: Datasets | None = None
 ) -> tuple[Experiment, Task]:
-    """Restore experiment and task as `restore` does, of a checkpoint's content.
+    """Restore experiment and task as `restore` does, from a checkpoint's content.
 
     Args:
         content: What `checkpoint.read` returned.
         path: Where it was read, for messages.
-        overrides: Changes of the stored recipe.
+        recipe: The stored recipe, after all changes.
         datasets: The samples of a Python program.
     """
-    recipe = _read_recipe(content["zoo"], overrides, path)
-    experiment = check(recipe, checkpoints.read_spec(content, path), datasets)
+    experiment = build_experiment(recipe, checkpoints.read_spec(content, path), datasets)
     task = experiment.build_task()
     try:
         task.load_state_dict(content["state_dict"], strict=True)
@@ -107,11 +104,22 @@ def build_stored_model(metadata: Mapping[str, Any], origin: Path) -> nn.Module:
         raise CheckpointError(f"{origin}: {problem}") from None
 
 
-def _read_recipe(metadata: Mapping[str, Any], overrides: Overrides, path: Path) -> Recipe:
-    """Return the recipe that a checkpoint carries, changed by overrides."""
-    stored, origin, name = metadata["recipe"], str(path), metadata["name"]
+def read_recipe(content: Mapping[str, Any], path: Path, overrides: Overrides = ()) -> Recipe:
+    """Return the recipe that a checkpoint carries, changed by overrides.
+
+    Args:
+        content: What `checkpoint.read` returned.
+        path: Where it was read, for messages.
+        overrides: Changes of the stored recipe.
+
+    Raises:
+        CheckpointError: The stored recipe cannot be read.
+        RecipeError: An override is wrong.
+    """
+    metadata = content["zoo"]
+    origin, name = str(path), metadata["name"]
     try:
-        return config.from_plain(stored, overrides, origin=origin, name=name)
+        return config.from_plain(metadata["recipe"], overrides, origin=origin, name=name)
     except RecipeError:
         # whose issue is it: the checkpoint's or an override's?
         _check_stored_recipe(metadata, path)

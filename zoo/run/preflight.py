@@ -25,10 +25,10 @@ from zoo.run.build import Experiment, build_sample, find_reader, silence_librari
 from zoo.tasks.base import Task
 
 
-def check(
+def build_experiment(
     recipe: Recipe, spec: DataSpec | None = None, datasets: Datasets | None = None
 ) -> Experiment:
-    """Check a recipe: build each part, the model on the meta device, and pass a sample through it.
+    """Build an experiment and check that its parts fit together.
 
     Args:
         recipe: The resolved recipe.
@@ -42,8 +42,24 @@ def check(
         RecipeError: With every issue, each located in the recipe.
         DataError: There is no issue but that data is missing.
     """
-    silence_libraries()
     experiment = Experiment(recipe, spec, datasets)
+    issues = check(experiment)
+    if issues:
+        raise RecipeError(*issues)
+    return experiment
+
+
+def check(experiment: Experiment) -> list[ConfigIssue]:
+    """Build each part of an experiment, the model on the meta device, and pass a sample through it.
+
+    Returns:
+        Every issue, each located in the recipe.
+
+    Raises:
+        DataError: There is no issue but that data is missing.
+    """
+    silence_libraries()
+    recipe = experiment.recipe
     issues = IssueCollector(recipe)
     with issues.collect("optim"):
         experiment.optimizer  # noqa: B018
@@ -60,11 +76,9 @@ def check(
         for error in unmet:
             issues.add("evaluate", error)
     issues.found += _check_trainer(experiment)
-    if issues.found:
-        raise RecipeError(*issues.found)
-    if issues.missing_data:
+    if issues.missing_data and not issues.found:
         raise issues.missing_data[0]
-    return experiment
+    return issues.found
 
 
 class IssueCollector:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import lightning as L
@@ -25,12 +27,14 @@ from lightning.pytorch.accelerators import (
 from lightning.pytorch.strategies import ParallelStrategy
 from torch import distributed
 
+from zoo import files
 from zoo.config import Recipe, TrainerOptions
 from zoo.errors import AlreadyReported, RecipeError, ZooError
 from zoo.run.machine import count_cores
 
 log = logging.getLogger("zoo")
 
+JOB, RESULT = "job.json", "result.json"
 SHUTDOWN_TIMEOUT = 300  # seconds for a process to save and end after a signal
 
 ACCELERATORS: dict[str, tuple[type[Accelerator], ...]] = {
@@ -58,7 +62,7 @@ def detect_launcher() -> tuple[int, int] | None:
 
 
 def is_slurm() -> bool:
-    """Tell whether SLURM assigns the ranks; a job of SLURM may start torchrun, which then does."""
+    """Return whether SLURM assigns the ranks; within a SLURM job, torchrun may do so instead."""
     return bool(SLURMEnvironment.detect()) and not TorchElasticEnvironment.detect()
 
 
@@ -85,8 +89,8 @@ Value = TypeVar("Value")
 class Processes:
     """All processes of a run, seen from one of them.
 
-    They exchange Python objects over gloo on the CPU, beside the collectives of training. All
-    processes call a method at once; a lone process pays nothing.
+    They exchange Python objects over gloo on the CPU, in addition to the collectives of training.
+    Methods are collective: every rank must call them. A lone process pays nothing.
     """
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
@@ -105,7 +109,7 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Is this rank 0, which writes files and talks to the user?"""
+        """True on rank 0, which writes files and logs."""
         return self.rank == 0
 
     def all_gather(self, value: Value) -> list[Value]:
@@ -149,7 +153,7 @@ class Processes:
         return result  # type: ignore[return-value]
 
     def is_connection_error(self, error: Exception) -> bool:
-        """Tell whether an error means that another process has died."""
+        """Return whether an error means that another process has died."""
         types = (RuntimeError, distributed.DistBackendError, distributed.DistNetworkError)
         pattern = "gloo|nccl|connection|socket"
         matches = re.search(pattern, str(error), re.IGNORECASE) is not None
@@ -183,24 +187,26 @@ def _disconnect() -> None:
         distributed.destroy_process_group()
 
 
-def join_processes(recipe: Recipe, trainer: L.Trainer, command: Sequence[str]) -> Processes | None:
-    """Return the processes that the recipe or a launcher asks for, this one among them.
-
-    Only the first process keeps logging. Where the recipe asks for several and nobody has started
-    them, run `zoo COMMAND` in each, wait for them and return None.
+def count_missing_processes(recipe: Recipe, trainer: L.Trainer) -> int:
+    """Return how many processes the recipe asks for that nobody has started; 0 if none.
 
     Raises:
         RecipeError: The recipe asks for several nodes, which a launcher has to start.
-        AlreadyReported: The started processes failed and have printed why.
     """
-    if detect_launcher() is None and trainer.world_size > 1:
-        if recipe.trainer.num_nodes > 1:
-            problem = f"{recipe.trainer.num_nodes} nodes, but no launcher says which node this is"
-            remedy = "start it with torchrun or SLURM: zoo launch"
-            raise RecipeError(recipe.make_issue("trainer.num_nodes", problem, remedy))
-        spawn_processes(trainer.world_size, command)
-        return None
+    if detect_launcher() is not None or trainer.world_size == 1:
+        return 0
+    if recipe.trainer.num_nodes > 1:
+        problem = f"{recipe.trainer.num_nodes} nodes, but no launcher says which node this is"
+        remedy = "start one process per device with torchrun or SLURM"
+        raise RecipeError(recipe.make_issue("trainer.num_nodes", problem, remedy))
+    return trainer.world_size
 
+
+def join_processes(recipe: Recipe, trainer: L.Trainer) -> Processes:
+    """Return the processes that a launcher has started, this one among them.
+
+    Only the first process keeps logging.
+    """
     if isinstance(recipe.trainer.num_threads, int):
         torch.set_num_threads(recipe.trainer.num_threads)
     processes = Processes.connect(trainer)
@@ -212,10 +218,22 @@ def join_processes(recipe: Recipe, trainer: L.Trainer, command: Sequence[str]) -
     return processes
 
 
-def spawn_processes(count: int, command: Sequence[str]) -> None:
-    """Run `zoo COMMAND` in several processes on this machine and wait for them.
+def run_in_processes(
+    count: int, task: str, recipe: Recipe, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Run a task in several processes on this machine and wait for them.
 
-    All of them receive the signals that this process receives.
+    They read the recipe and the options from a file in a temporary folder, and the first of them
+    writes the result there. All of them receive the signals that this process receives.
+
+    Args:
+        count: How many processes.
+        task: What they do, a key of `zoo.cli.worker.TASKS`.
+        recipe: The resolved recipe.
+        options: Further arguments of the task, as plain data.
+
+    Returns:
+        The result of the first process, as plain data.
 
     Raises:
         AlreadyReported: A process failed, which ended the others; has its exit code.
@@ -228,7 +246,10 @@ def spawn_processes(count: int, command: Sequence[str]) -> None:
     threads = max(1, count_cores() // count)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_TIMEOUT))
-    with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
+    with tempfile.TemporaryDirectory(prefix="zoo-") as name:
+        folder = Path(name)
+        job = {"task": task, "name": recipe.name, "recipe": recipe.plain(), "options": options}
+        files.write_json(job, folder / JOB)
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -238,15 +259,17 @@ def spawn_processes(count: int, command: Sequence[str]) -> None:
             rdzv_backend="c10d",
             rdzv_endpoint="localhost:0",
             local_addr="localhost",
-            logs_specs=DefaultLogsSpecs(log_dir=folder),
+            logs_specs=DefaultLogsSpecs(log_dir=name),
         )
         try:
-            elastic_launch(config, sys.executable)("-m", "zoo", *command)
+            elastic_launch(config, sys.executable)("-m", "zoo.cli.worker", name)
         except ChildFailedError as error:
             codes = [failure.exitcode for failure in error.failures.values()]
             raise AlreadyReported(choose_exit_code(codes)) from None
         except SignalException as error:
             raise AlreadyReported(128 + error.sigval) from None
+        result: dict[str, Any] = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+        return result
 
 
 def choose_exit_code(codes: Iterable[int]) -> int:
@@ -256,7 +279,7 @@ def choose_exit_code(codes: Iterable[int]) -> int:
 
 
 def _silence_launcher() -> None:
-    """Leave it to the processes to say what happens."""
+    """Turn off the launcher's own log: the processes report what happens."""
     for name in list(logging.root.manager.loggerDict):
         if name.startswith(("torch.distributed.elastic", "torch.distributed.launcher")):
             logging.getLogger(name).setLevel(logging.CRITICAL)

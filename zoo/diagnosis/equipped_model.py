@@ -1,0 +1,148 @@
+"""A model that `zoo.equip` changed as the subject of a diagnosis."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from zoo.attention.layer import find_encoded
+from zoo.diagnosis.inputs import CapturedAttention, Inputs, Saved
+from zoo.diagnosis.report import UNCHANGED, Control, Sample
+from zoo.diagnostics.capture import evaluation_mode
+from zoo.diagnostics.position_ablation import Change, change_positions
+from zoo.diagnostics.token_layout import to_pictures
+from zoo.errors import OptionError
+
+log = logging.getLogger("zoo")
+
+LOSS, CHANGE = "loss", "change of the output"
+Batch = Mapping[str, Any] | Sequence[Any] | Tensor
+
+
+class BoundModel(nn.Module):
+    """A model with the arguments of one call.
+
+    Args:
+        model: The model.
+        batch: Its keyword arguments, its arguments, or the only one.
+    """
+
+    def __init__(self, model: nn.Module, batch: Batch) -> None:
+        super().__init__()
+        self.bound, self.batch = model, batch
+
+    def forward(self) -> Any:
+        """Call the model."""
+        if isinstance(self.batch, Mapping):
+            return self.bound(**self.batch)
+        if isinstance(self.batch, Tensor):
+            return self.bound(self.batch)
+        return self.bound(*self.batch)
+
+
+class EquippedModel:
+    """An equipped model and the batch to run it on.
+
+    Without a loss of its own, the model is judged by how much its output changes.
+
+    Args:
+        model: The model; it runs in evaluation mode and is left unchanged.
+        batch: Its keyword arguments, its arguments, or the only one.
+        decode: Turns token ids into text; None: ids are shown.
+
+    Raises:
+        OptionError: The model has no encodings of zoo.
+    """
+
+    checkpoint = "a model in memory"
+    saved = Saved(recipe="", training=(), extrapolation=())
+    metric = LOSS
+
+    def __init__(
+        self, model: nn.Module, batch: Batch, decode: Callable[[list[int]], str] | None = None
+    ) -> None:
+        self.name = self.label = type(model).__name__
+        if not find_encoded(model):
+            problem = f"{self.name} has no encodings of zoo"
+            raise OptionError("model", f"{problem}; call zoo.equip(model, ...) first")
+        self.model, self.batch, self.decode = BoundModel(model, batch), batch, decode
+        self.encodings = tuple(one.name for one in find_encoded(model)[0].chains[0])
+
+    def load_inputs(self, samples: int) -> Inputs:
+        """Return no arguments: the bound model has its batch already."""
+        return ()
+
+    def describe_samples(self, seen: CapturedAttention) -> tuple[Sample, ...]:
+        """Return the samples of the batch as pictures or tokens, or their positions as numbers."""
+        count, layout = len(seen.weights), seen.layout
+        titles = [f"sample {number + 1}" for number in range(count)]
+        for values in _list_tensors(self.batch):
+            if len(layout.grid) > 1 and values.ndim == 4:
+                low, high = values.amin(), values.amax()
+                images = (values.float() - low) / (high - low).clamp(min=1e-12)
+                return tuple(
+                    Sample(title=title, pictures=to_pictures(image, layout.grid[0]))
+                    for title, image in zip(titles, images, strict=True)
+                )
+            is_text = not values.is_floating_point() and values.shape == (count, layout.tokens)
+            if is_text and len(layout.grid) == 1:
+                decode = self.decode
+                return tuple(
+                    Sample(
+                        title=title,
+                        tokens=tuple(decode([token]) if decode else str(token) for token in row),
+                    )
+                    for title, row in zip(titles, values.tolist(), strict=True)
+                )
+        numbered = tuple(str(number) for number in range(layout.tokens))
+        return tuple(Sample(title=title, tokens=numbered) for title in titles)
+
+    def run_controls(self, changes: Mapping[str, Change], limit: int | None) -> Iterator[Control]:
+        """Yield the loss and the change of the output, first with unchanged positions."""
+        output, loss = self._compute_output()
+        yield Control(name=UNCHANGED, metrics=_list_metrics(loss, 0.0))
+        for name, change in changes.items():
+            log.info("running with positions %s", name)
+            try:
+                with change_positions(self.model, change):
+                    other, loss = self._compute_output()
+            except OptionError as error:
+                yield Control(name=name, metrics={}, refused=str(error))
+                continue
+            by = float((other - output).norm() / output.norm().clamp(min=1e-30))
+            yield Control(name=name, metrics=_list_metrics(loss, by))
+
+    def _compute_output(self) -> tuple[Tensor, float | None]:
+        """Compute the first floating-point tensor of the output, and the loss if it has one."""
+        with evaluation_mode(self.model):
+            found = self.model()
+        loss = found.get("loss") if isinstance(found, Mapping) else None
+        large = [value for value in _list_tensors(found) if value.ndim]
+        if not large:
+            raise OptionError("model", f"{self.name} returned no tensor")
+        return large[0].float(), None if loss is None else float(loss)
+
+    def list_facts(self, seen: CapturedAttention, limit: int | None) -> dict[str, str]:
+        """Return the number of samples in the batch."""
+        return {"samples": f"{len(seen.weights):,}"}
+
+    @contextlib.contextmanager
+    def locate_errors(self, section: str) -> Iterator[None]:
+        """Leave errors unchanged: there is no recipe to locate them in."""
+        yield
+
+
+def _list_metrics(loss: float | None, change: float) -> dict[str, float]:
+    return {CHANGE: change} if loss is None else {LOSS: loss, CHANGE: change}
+
+
+def _list_tensors(values: Any) -> list[Tensor]:
+    """Return the tensors of a batch or of an output."""
+    if isinstance(values, Tensor):
+        return [values]
+    entries = values.values() if isinstance(values, Mapping) else values
+    return [value for value in entries if isinstance(value, Tensor)]

@@ -1,0 +1,209 @@
+"""A trained run as the subject of a diagnosis."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from zoo.config import Overrides, Recipe, join_overrides
+from zoo.data.base import Datasets
+from zoo.diagnosis.inputs import (
+    CapturedAttention,
+    Inputs,
+    Saved,
+    describe_samples,
+    load_samples,
+    read_saved,
+)
+from zoo.diagnosis.report import UNCHANGED, Control, Sample
+from zoo.diagnostics.position_ablation import Change, change_positions
+from zoo.errors import ARGUMENT, ConfigIssue, NonFiniteError, OptionError, RecipeError
+from zoo.evaluation.evaluate import DEFAULT_OVERRIDES, measure_metrics
+from zoo.evaluation.generate import choose_device
+from zoo.run import atomic_io, checkpoint, run_dir
+from zoo.run.build import Experiment
+from zoo.run.callbacks.guards import StopOnSignal
+from zoo.run.callbacks.progress import EvaluationProgress
+from zoo.run.load import restore
+from zoo.run.processes import Processes
+from zoo.tasks.base import Task
+
+log = logging.getLogger("zoo")
+
+
+class TrainedRun:
+    """A restored checkpoint.
+
+    Args:
+        name: A name that tells it apart from others.
+        path: The checkpoint file.
+        experiment: What its recipe describes.
+        task: The restored task.
+    """
+
+    saved: Saved
+
+    def __init__(self, name: str, path: Path, experiment: Experiment, task: Task) -> None:
+        self.name, self.path, self.checkpoint = name, path, str(path)
+        self.experiment, self.task = experiment, task
+        self.batch: Any = None
+        self.inputs: Inputs = ()
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of the checkpoint."""
+        return self.experiment.recipe
+
+    @property
+    def model(self) -> nn.Module:
+        """The model of the task."""
+        return self.task.model
+
+    @property
+    def encodings(self) -> tuple[str, ...]:
+        """The names of the encodings in the recipe."""
+        return tuple(choice.name for choice in self.recipe.model.options.get("encoding", ()))
+
+    @property
+    def metric(self) -> str:
+        """The monitored metric, on the test data."""
+        return self.task.monitor.replace("val/", "test/")
+
+    @property
+    def label(self) -> str:
+        """The name of the model in the recipe."""
+        return self.recipe.model.name
+
+    def read_saved(self) -> None:
+        """Read the recipe and the curves beside the checkpoint. Raises DataError."""
+        self.saved = read_saved(self.path, self.recipe, self.task.spec)
+
+    def load_inputs(self, samples: int) -> Inputs:
+        """Load the first test samples, and move the model to its device."""
+        task = self.task.to(choose_device(self.recipe))
+        with self.locate_errors("data"):
+            self.batch = load_samples(task, self.experiment.data, samples)
+        with self.locate_errors("task"):
+            self.inputs = task.inputs(self.batch)
+        return self.inputs
+
+    def describe_samples(self, seen: CapturedAttention) -> tuple[Sample, ...]:
+        """Return the samples with titles: their classes, and what the model predicts."""
+        data, grid = self.experiment.data, seen.layout.grid
+        return describe_samples(self.task, data, self.batch, self.inputs, grid)
+
+    def run_controls(self, changes: Mapping[str, Change], limit: int | None) -> Iterator[Control]:
+        """Test on the test data, first with unchanged positions, then with each change.
+
+        Args:
+            changes: Changes of positions, by name.
+            limit: Test batches at most.
+        """
+        experiment, task = self.experiment, self.task
+        trainer, data = experiment.trainer, experiment.data
+        if limit is not None:
+            trainer.limit_test_batches = limit
+        with StopOnSignal(Processes()) as stop:
+            trainer.callbacks += [EvaluationProgress(), stop]  # type: ignore[attr-defined]
+            log.info("%s: testing with positions %s", self.name, UNCHANGED)
+            yield Control(name=UNCHANGED, metrics=measure_metrics(trainer, task, data))
+            for name, change in changes.items():
+                log.info("%s: testing with positions %s", self.name, name)
+                try:
+                    with change_positions(task.model, change):
+                        yield Control(name=name, metrics=measure_metrics(trainer, task, data))
+                except OptionError as error:
+                    yield Control(name=name, metrics={}, refused=str(error))
+
+    def list_facts(self, seen: CapturedAttention, limit: int | None) -> dict[str, str]:
+        """Return the data, and how much of it the model was tested on."""
+        data = self.experiment.data
+        tested = describe_test(data.count_samples("test"), self.recipe, limit)
+        return {"data": data.title, "tested on": tested}
+
+    @contextmanager
+    def locate_errors(self, section: str) -> Iterator[None]:
+        """Raise an OptionError within the block as an issue of a section of the recipe."""
+        try:
+            yield
+        except OptionError as error:
+            key = f"{section}.{error.key}" if error.key else section
+            raise RecipeError(self.recipe.make_issue(key, str(error))) from None
+
+
+def load_runs(
+    names: Sequence[str | Path], overrides: Overrides, datasets: Datasets | None
+) -> list[TrainedRun]:
+    """Restore checkpoints.
+
+    Args:
+        names: Run directories or checkpoints.
+        overrides: Changes of the stored recipes.
+        datasets: The samples of a Python program.
+
+    Raises:
+        RecipeError: A name is missing or appears twice, or an override is wrong.
+        CheckpointError: As `zoo.load` raises it.
+        NonFiniteError: A weight is not finite.
+    """
+    if not names or "" in names:
+        problem = "an empty name" if names else "nothing to diagnose"
+        remedy = "name a run directory or a checkpoint"
+        raise RecipeError(ConfigIssue(ARGUMENT, "", problem, remedy))
+    paths = [checkpoint.locate(name) for name in names]
+    for path, count in Counter(path.resolve() for path in paths).items():
+        if count > 1:
+            raise RecipeError(ConfigIssue(ARGUMENT, str(path), "named twice", "name each once"))
+
+    edits = join_overrides(DEFAULT_OVERRIDES, overrides)
+    loaded = [(path, *restore(path, edits, datasets)) for path in paths]
+    for path, experiment, task in loaded:
+        _check_weights(path, task)
+        if experiment.trainer.world_size > 1:
+            problem, remedy = "a diagnosis runs in one process", "leave it at 1"
+            issue = experiment.recipe.make_issue("trainer.devices", problem, remedy)
+            raise RecipeError(issue)
+    labels = _choose_names([(experiment.recipe.name, path) for path, experiment, _ in loaded])
+    return [TrainedRun(label, *one) for label, one in zip(labels, loaded, strict=True)]
+
+
+def _check_weights(path: Path, task: Task) -> None:
+    """Raise NonFiniteError if a weight is infinite or NaN."""
+    for name, weight in task.named_parameters():
+        if not weight.isfinite().all():
+            others = atomic_io.describe_checkpoints(path.parent, path)
+            problem = f"{name} has weights that are infinite or NaN"
+            raise NonFiniteError(f"{path}: {problem}; {others}")
+
+
+def _choose_names(known: Sequence[tuple[str, Path]]) -> list[str]:
+    """Return the shortest kind of name that tells all runs apart.
+
+    That is the recipe's name, with the run directory, with the checkpoint, or with a number.
+    """
+    kinds: list[Callable[[str, Path], str]] = [
+        lambda recipe, path: recipe,
+        lambda recipe, path: f"{recipe} {run_dir.find_run_dir(path).name}",
+        lambda recipe, path: f"{recipe} {run_dir.find_run_dir(path).name} {path.stem}",
+    ]
+    for kind in kinds:
+        names = [kind(*one) for one in known]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{recipe} {number + 1}" for number, (recipe, _) in enumerate(known)]
+
+
+def describe_test(count: int, recipe: Recipe, limit: int | None) -> str:
+    """Return how many test samples, or how many batches of them, a test reads."""
+    batch_size = recipe.data.options.get("batch_size")
+    if limit is None or limit * (batch_size or 0) >= count:
+        return f"{count:,} samples"
+    batches = f"{limit:,} batch" if limit == 1 else f"{limit:,} batches"
+    size = f" of {batch_size:,}" if batch_size else ""
+    return f"{batches}{size}; the test part has {count:,}"
