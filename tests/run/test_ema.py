@@ -77,7 +77,7 @@ def test_the_average_is_validated_tested_and_loaded(whole):
     result, run, _ = whole
     content, task = read(run, "best"), zoo.load(run)
     assert same(task.state_dict(), content["state_dict"])
-    assert evaluate(str(run), [])["metrics"] == result["metrics"]
+    assert evaluate(str(run), []).metrics == result["metrics"]
     recipe = zoo.load_recipe(run / "recipe.yaml")
     data, trainer = build_data(recipe), build_trainer(recipe)
     (validated,) = trainer.validate(task, datamodule=data, verbose=False)
