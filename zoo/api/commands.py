@@ -50,7 +50,8 @@ def fit(
 
     Args:
         recipe: A YAML file, the name of a registered recipe, or a recipe of `zoo.load_recipe`.
-        overrides: Changes of the recipe: {key: value}, or a list of `key=value` and `~key`.
+        overrides: Changes of the recipe: {key: value}, or a list of `zoo.config.Change` and
+            `zoo.config.Removal`.
         data: Samples of your own instead of the recipe's: {"train": dataset, "val": ..., "test":
             ...}; a pair (train, val), of which val is the test too; or a Lightning data module. The
             recipe's data becomes `torch_dataset`, with its options `batch_size`, `workers`, `size`.

@@ -111,7 +111,8 @@ def compare(
 
     Args:
         recipe: A YAML file or the name of a registered recipe; None with `rebuild`.
-        overrides: Changes of the recipe: {key: value}, or a list of `key=value` and `~key`.
+        overrides: Changes of the recipe: {key: value}, or a list of `zoo.config.Change` and
+            `zoo.config.Removal`.
         encodings: The encodings that vary: names, mappings with options, or lists of these.
         vary: Other keys that vary: {key: [value, ...]}.
         verbose: Print progress to standard error.
