@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from zoo import config
 from zoo.api.results import Diagnosis, Run
 from zoo.config import Overrides, Recipe
-from zoo.config.command_line import format_flow, format_options, format_overrides, parse_overrides
+from zoo.config.command_line import format_edits, format_flow, format_options, parse_overrides
+from zoo.config.overrides import join_overrides, list_edits
 from zoo.errors import ConfigIssue, OptionError, RecipeError, Stopped
 from zoo.run.process_state import isolate_process
 
@@ -78,7 +79,7 @@ def fit(
         from zoo.run import run_dir as run_dirs
 
         datasets = _collect_datasets("zoo.fit", data, spec)
-        words = [*_describe_data(datasets), *format_overrides(overrides)]
+        words = [*_describe_data(datasets), *format_edits(list_edits(overrides))]
         resolved = _resolve(recipe, words)
         folder = Path(run_dir) if run_dir else None
         with _write_command(recipe, words, folder, str(resume), wait=wait) as command:
@@ -194,7 +195,11 @@ def evaluate(
             "data_variants": data_variants,
         }
         given = {f"evaluate.{key}": value for key, value in chosen.items() if value is not None}
-        words = [*_describe_data(datasets), *format_overrides(overrides), *format_overrides(given)]
+        words = [
+            *_describe_data(datasets),
+            *format_edits(list_edits(overrides)),
+            *format_edits(list_edits(given)),
+        ]
         result = run_evaluation(os.fspath(run), words, datasets=datasets)
         if result is None:
             problem = "an evaluation in several processes returns nothing to Python"
@@ -233,8 +238,10 @@ def predict(
 
         given = [paths] if isinstance(paths, str | Path) else [*paths]
         options: dict[str, Any] = {} if top is None else {"predict.top": top}
-        words = [*(os.fspath(one) for one in given), *format_overrides(options)]
-        return run_prediction(os.fspath(run), [*words, *format_overrides(overrides)], quiet=True)
+        words = [*(os.fspath(one) for one in given), *format_edits(list_edits(options))]
+        return run_prediction(
+            os.fspath(run), [*words, *format_edits(list_edits(overrides))], quiet=True
+        )
 
 
 def generate(
@@ -260,7 +267,7 @@ def generate(
         from zoo.evaluation.generate import generate as run_generation
 
         given = {f"generate.{key}": value for key, value in {**options, "prompt": prompt}.items()}
-        words = [*format_overrides(overrides), *format_overrides(given)]
+        words = format_edits(join_overrides(overrides, given))
         return run_generation(os.fspath(run), words, quiet=True)
 
 
@@ -312,7 +319,7 @@ def diagnose(
 
             datasets = _collect_datasets("zoo.diagnose", data, None)
             given = [runs] if isinstance(runs, str | Path | Run) else [*runs]
-            changes = [*_describe_data(datasets), *format_overrides(overrides)]
+            changes = [*_describe_data(datasets), *format_edits(list_edits(overrides))]
             words = [*(os.fspath(one) for one in given), *format_options(options), *changes]
             report, path = build_report(words, datasets)
         diagnosis_page.write(report, path)

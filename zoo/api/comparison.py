@@ -9,7 +9,8 @@ from typing import Any
 
 from zoo.comparison.results import Comparison
 from zoo.config import Overrides
-from zoo.config.command_line import format_flow, format_options, format_overrides
+from zoo.config.command_line import format_edits, format_flow, format_options
+from zoo.config.overrides import list_edits
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError, Stopped
 from zoo.reporting.tables import build_frame
 from zoo.run.process_state import isolate_process
@@ -133,7 +134,7 @@ def compare(
         varied = {} if encodings is None else {"encodings": encodings}
         varied |= {f"vary.{key}": values for key, values in (vary or {}).items()}
         words = [f"{key}={format_flow(values, key)}" for key, values in varied.items()]
-        words += [*format_options(options), *format_overrides(overrides)]
+        words += [*format_options(options), *format_edits(list_edits(overrides))]
         if "rebuild" in options:
             return ComparisonResult(Path(options["rebuild"]), runner.rebuild(words))
         if recipe is None:

@@ -271,8 +271,9 @@ def _explain_misfit(recipe: Recipe) -> Iterator[None]:
 
 
 def _complete_key(word: str) -> str:
-    """Return `top=3` as `predict.top=3`."""
-    return word if "." in word.partition("=")[0] else f"predict.{word}"
+    """Return `top=3` as `predict.top=3`; a removal, `~seed`, is one of the recipe."""
+    is_whole = word.startswith("~") or "." in word.partition("=")[0]
+    return word if is_whole else f"predict.{word}"
 
 
 def _choose_predictor(experiment: Experiment, task: Task) -> ClassPredictor | LossPredictor:
