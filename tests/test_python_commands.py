@@ -1,5 +1,6 @@
 """The Python functions do what the commands do, with their numbers and errors, and leave no trace."""
 
+import inspect
 import json
 import logging
 import os
@@ -7,6 +8,7 @@ import random
 import signal
 import threading
 import warnings
+from pathlib import Path
 
 import lightning as L
 import numpy as np
@@ -15,10 +17,12 @@ import torch
 from PIL import Image
 from tiny import TINY, language
 from torch.utils.data import DataLoader, Dataset, TensorDataset
+from untrained import write_checkpoint
 
 import zoo as package
 from zoo.cli.edge import COMMAND_LINE
-from zoo.config.command_line import format_overrides
+from zoo.config.command_line import format_edits, parse_overrides
+from zoo.config.overrides import Change, Removal, list_edits
 from zoo.data.corpus.tokenizer import Bytes
 
 SPEC = package.ImageSpec(1, 8, 8, classes=3, names=("a", "b", "c"))
@@ -162,7 +166,60 @@ def test_errors_are_those_of_the_command_line(zoo):
     ],
 )
 def test_values_keep_their_types(value, word):
-    assert format_overrides({"a.b": value}) == [f"a.b={word}"]
+    """Python's values reach other processes as words, which read back as the same values."""
+    edits = list_edits({"a.b": value})
+    assert parse_overrides(format_edits(edits)) == edits == parse_overrides([f"a.b={word}"])
+
+
+TAKE_OVERRIDES = {
+    "fit": lambda run, edits: package.fit("vit_none", edits, verbose=False),
+    "evaluate": lambda run, edits: package.evaluate(run, edits, verbose=False),
+    "predict": lambda run, edits: package.predict(run, "picture.png", edits),
+    "generate": lambda run, edits: package.generate(run, "a", edits),
+    "diagnose": lambda run, edits: package.diagnose(run, edits, verbose=False),
+    "compare": lambda run, edits: package.compare("vit_none", edits, encodings=["none"]),
+    "export": lambda run, edits: package.export(run, "out", "safetensors", edits),
+    "convert": lambda run, edits: package.convert("published", edits),
+    "load": lambda run, edits: package.load(run, edits),
+    "load_recipe": lambda run, edits: package.load_recipe("vit_none", edits),
+}
+
+
+def test_every_function_with_overrides_is_listed():
+    functions = {name: getattr(package, name) for name in package.__all__}
+    found = {
+        name
+        for name, one in functions.items()
+        if inspect.isfunction(one) and "overrides" in inspect.signature(one).parameters
+    }
+    assert found == TAKE_OVERRIDES.keys()
+
+
+@pytest.mark.parametrize("name", [name for name in TAKE_OVERRIDES if name != "convert"])
+@pytest.mark.parametrize(
+    ("edits", "remedy"),
+    [
+        (["seed=1"], '{"seed": 1}'),
+        (["model.encoding=rope"], '{"model.encoding": "rope"}'),
+        (["~seed"], "Removal('seed')"),
+        ("seed=1", '{"seed": 1}'),
+    ],
+)
+def test_strings_are_no_overrides_in_python(name, edits, remedy):
+    write_checkpoint(Path("run"), "vit_none", ["model.depth=1"])
+    with pytest.raises(package.RecipeError) as caught:
+        TAKE_OVERRIDES[name](Path("run"), edits)
+    assert remedy in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name in TAKE_OVERRIDES if name != "convert"])
+def test_edits_are_overrides_everywhere(name):
+    """An edit of an unknown key is read as one, and refused with the key's own message."""
+    write_checkpoint(Path("run"), "vit_none", ["model.depth=1"])
+    with pytest.raises(package.RecipeError, match=r"model\.depht: unknown key"):
+        TAKE_OVERRIDES[name](Path("run"), [Change("model.depht", 2)])
+    with pytest.raises(package.RecipeError, match=r"seeed: cannot be removed"):
+        TAKE_OVERRIDES[name](Path("run"), [Removal("seeed")])
 
 
 def test_a_thread_fits_with_the_same_numbers():
@@ -355,7 +412,7 @@ def test_a_loaded_model_predicts_for_pictures_files_and_tensors(predicted):
 
 def test_a_loaded_model_generates_as_the_command_does(tmp_path, zoo):
     words = language(tmp_path / "text.txt", "trainer.max_steps=2")
-    run = package.fit("lm_rope", words, verbose=False)
+    run = package.fit("lm_rope", parse_overrides(words), verbose=False)
     code, out, _ = zoo("generate", run.path, "prompt=abc", "tokens=9", "seed=4", "--json")
     assert code == 0
     expected = json.loads(out)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from zoo import utils
+from zoo.run import machine
 
 PAGES = 8 * 2**20 // resource.getpagesize()
 
@@ -80,7 +81,7 @@ def test_hostile_names_are_escaped_wherever_they_are_shown(capsys, monkeypatch):
     [(2, 2.0, 2), (2, 1.6, 2), (2, 1.0, 1), (2, 0.0, 1), (16, 12.7, 13), (4, 9.0, 4), (8, None, 8)],
 )
 def test_a_small_model_takes_as_many_threads_as_cores_are_free(most, free, chosen):
-    assert utils.choose_threads(most, free) == chosen
+    assert machine.choose_threads(most, free) == chosen
 
 
 @pytest.mark.robustness
@@ -91,23 +92,23 @@ def test_free_cores_are_those_that_were_idle_meanwhile(tmp_path, monkeypatch):
     stat.write_text(
         "cpu 9 9 9 9999 9\ncpu0 1 1 1 500 0 1\ncpu1 5 0 5 200 10 0\ncpu3 0 0 0 90 0\n\n"
     )
-    assert utils.count_cores() == 2
-    assert utils._read_idle_seconds(stat) == 3.0
+    assert machine.count_cores() == 2
+    assert machine._read_idle_seconds(stat) == 3.0
     for damaged in ("cpu1 5\n", "cpu1 5 0 5 all 1\n"):
         stat.write_text(damaged)
-        assert utils._read_idle_seconds(stat) is None
-    assert utils._read_idle_seconds(tmp_path / "absent") is None
+        assert machine._read_idle_seconds(stat) is None
+    assert machine._read_idle_seconds(tmp_path / "absent") is None
 
     seconds, clock = iter([7.0, 7.3]), iter([100.0, 100.2])
-    monkeypatch.setattr(utils, "_read_idle_seconds", lambda: next(seconds))
-    monkeypatch.setattr(utils.time, "monotonic", lambda: next(clock))
-    assert utils.measure_free_cores(0) == pytest.approx(1.5)
+    monkeypatch.setattr(machine, "_read_idle_seconds", lambda: next(seconds))
+    monkeypatch.setattr(machine.time, "monotonic", lambda: next(clock))
+    assert machine.measure_free_cores(0) == pytest.approx(1.5)
 
     # a system without /proc tells the load of the last minute, if anything
-    monkeypatch.setattr(utils, "_read_idle_seconds", lambda: None)
+    monkeypatch.setattr(machine, "_read_idle_seconds", lambda: None)
     monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 9.0, 9.0))
-    assert utils.measure_free_cores() == 1.5
+    assert machine.measure_free_cores() == 1.5
     monkeypatch.setattr(os, "getloadavg", lambda: (7.0, 0.0, 0.0))
-    assert utils.measure_free_cores() == 0
+    assert machine.measure_free_cores() == 0
     monkeypatch.delattr(os, "getloadavg")
-    assert utils.measure_free_cores() is None
+    assert machine.measure_free_cores() is None

@@ -7,6 +7,7 @@ line will read it: `spell` writes it for either edge, and `str` writes it for Py
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -63,7 +64,8 @@ def repr_entry(setting: Setting) -> str:
 
 
 def _quote(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+    # double quotes, as in the documentation; json escapes those within the text
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 class Message:
@@ -95,7 +97,8 @@ class Message:
         return isinstance(other, Message) and self.parts == other.parts
 
     def __hash__(self) -> int:
-        return hash(self.parts)
+        # by its text: the value of a setting may be a list, which has no hash
+        return hash(str(self))
 
 
 def spell(text: str | Message, edge: Edge) -> str:

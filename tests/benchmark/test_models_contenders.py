@@ -13,10 +13,10 @@ from zoo.benchmark.measures import (
     TrainMeasure,
 )
 from zoo.benchmark.models import build_all_contenders, build_contender
-from zoo.benchmark.protocol import SHAPES, Setting, find_refusal
+from zoo.benchmark.protocol import SHAPES, Workload, find_refusal
 from zoo.options import Choice
 
-TEXT, IMAGE = Setting(shape=SHAPES["lm_toy"]), Setting(shape=SHAPES["vit_toy"], jitter=0.25)
+TEXT, IMAGE = Workload(shape=SHAPES["lm_toy"]), Workload(shape=SHAPES["vit_toy"], jitter=0.25)
 
 
 def make_contender(name, **options):

@@ -10,7 +10,7 @@ from torch import nn
 
 from zoo.benchmark.measures import TrainMeasure
 from zoo.benchmark.models import build_peers, read_versions
-from zoo.benchmark.protocol import SHAPES, Setting
+from zoo.benchmark.protocol import SHAPES, Workload
 
 SMALL = replace(SHAPES["vit_s"], batch=1, length=32)
 
@@ -44,7 +44,7 @@ def timm(monkeypatch):
 
 def test_timm_has_three_of_our_encodings(timm):
     found = build_peers(SMALL, ["none", "learned", "rope_axial", "rope_mixed"])
-    runs = [TrainMeasure("images").prepare(one, Setting(shape=SMALL)).run() for one in found]
+    runs = [TrainMeasure("images").prepare(one, Workload(shape=SMALL)).run() for one in found]
     assert min(runs) > 0
     assert timm == [
         "vit_small_patch16_224",
@@ -74,7 +74,7 @@ def test_x_transformers_trains_and_continues():
     assert len(found) == 7  # alibi and fox also as the library computes them unless told
     assert read_versions(found).keys() == {"x-transformers"}
     for one in found:
-        model = one.make(Setting(shape=shape))
+        model = one.make(Workload(shape=shape))
         assert model(shape.make_inputs()).shape == (shape.batch, shape.length, shape.outputs)
         with torch.no_grad():
             assert one.generate(model, shape.make_inputs()[:1, :4], 3).shape == (1, 3)

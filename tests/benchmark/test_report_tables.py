@@ -150,6 +150,6 @@ def test_a_recorded_result_is_a_section_of_the_page(tmp_path, monkeypatch):
     write_result(result(REFERENCE, ROW), folder)
     made = importlib.import_module("measured_pages").write_speed_page(page)
     assert made.startswith("written\n\n## Recorded\n\nWritten by")
-    assert "### bench\n\n    zoo bench\n" in made
+    assert "### bench\n\n```sh\nzoo bench\n```\n" in made
     assert "#### Training, 32 tokens" in made
     assert made.endswith("](speed/bench.png)\n")

@@ -6,10 +6,10 @@ from itertools import count
 import pytest
 import torch
 
-from zoo.benchmark.protocol import SHAPES, Contender, PreparedRun, RunFacts, Setting, run_rounds
+from zoo.benchmark.protocol import SHAPES, Contender, PreparedRun, RunFacts, Workload, run_rounds
 from zoo.benchmark.runner import Benchmark, Pace, form_groups
 
-SETTING = Setting(shape=SHAPES["lm_toy"])
+SETTING = Workload(shape=SHAPES["lm_toy"])
 
 
 @pytest.fixture(autouse=True)

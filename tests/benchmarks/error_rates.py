@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from zoo.comparison.design import Choices, Range, choose_best, list_settings
+from zoo.comparison.design import ChoiceAxis, Range, choose_best, list_settings
 from zoo.comparison.overall import rank_scores
 from zoo.comparison.racing import LOOKS, decide
 from zoo.comparison.statistics import (
@@ -52,7 +52,7 @@ BETTER_BY = (0.005, 0.03)
 AXES = (
     Range("optim.lr", 1e-4, 1e-2),
     Range("optim.weight_decay", 0.0, 0.2, "linear"),
-    Choices("model.scale_embeddings", (True, False)),
+    ChoiceAxis("model.scale_embeddings", (True, False)),
 )
 UNEQUAL = {"equal": [1.0], "one varies 3 times as much": [3.0], "one varies 5 times as much": [5.0]}
 

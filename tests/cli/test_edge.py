@@ -1,5 +1,6 @@
 """The same fault in Python and on the command line: each message is spelled for its reader."""
 
+import ast
 import logging
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 import zoo
 from zoo.cli import main
 from zoo.cli.edge import COMMAND_LINE, CommandLineFormatter
-from zoo.errors import Message, Setting, ZooError
+from zoo.errors import ARGUMENT, ConfigIssue, Message, Setting, ZooError
 
 
 @pytest.mark.parametrize(
@@ -162,3 +163,15 @@ def test_a_run_directory_that_exists_is_explained_in_the_words_of_each(
     assert "--" not in python
     assert "command line: --run-dir: taken exists already" in command_line
     assert "add --resume auto" in command_line
+
+
+def test_python_quotes_text_so_that_it_can_be_pasted():
+    for text in ("plain", 'say "x"', "it's", "back\\slash", "Größe"):
+        spelled = str(Message("write ", Setting("stop", text)))
+        assert ast.literal_eval(spelled.removeprefix("write stop=")) == text
+
+
+@pytest.mark.parametrize("value", [[0, 7], {"a": [1]}, None, 0.1, "auto"])
+def test_equal_issues_are_reported_once_whatever_value_they_name(value):
+    issues = [ConfigIssue(ARGUMENT, "k", "p", Message("x ", Setting("k", value)))] * 2
+    assert len(dict.fromkeys(issues)) == 1

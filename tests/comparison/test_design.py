@@ -8,7 +8,7 @@ import pytest
 from benchmarks.error_rates import RECORD, STUDIES, draw_once, draw_studies, find_worse
 
 from zoo.comparison.design import (
-    Choices,
+    ChoiceAxis,
     Range,
     choose_best,
     drop_without_effect,
@@ -19,7 +19,7 @@ from zoo.comparison.design import (
 
 RATE = Range("optim.lr", 1e-4, 1e-2)
 DECAY = Range("optim.weight_decay", 0.0, 0.2, "linear")
-SCALED = Choices("model.scale_embeddings", (True, False))
+SCALED = ChoiceAxis("model.scale_embeddings", (True, False))
 AXES = (RATE, DECAY, SCALED)
 
 
@@ -52,7 +52,9 @@ def test_a_study_spreads_over_all_axes_at_once():
 
 
 def test_choices_are_equally_frequent_over_studies():
-    studies = [list_settings((SCALED, Choices("b", (1, 2, 3))), n, 6, seed=0) for n in range(200)]
+    studies = [
+        list_settings((SCALED, ChoiceAxis("b", (1, 2, 3))), n, 6, seed=0) for n in range(200)
+    ]
     counts = Counter(one["b"] for own in studies for one in own)
     assert all(count == pytest.approx(400, rel=0.1) for count in counts.values())
 

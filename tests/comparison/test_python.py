@@ -9,6 +9,7 @@ from tiny import TINY
 
 import zoo
 from zoo.cli.edge import COMMAND_LINE
+from zoo.config.command_line import parse_overrides
 
 ENCODINGS = ["rope_axial", {"name": "learned"}]
 VARIED = [word for word in TINY if not word.startswith("model.encoding")]
@@ -24,7 +25,12 @@ def test_a_comparison_has_the_numbers_of_the_command(compared, forked):
 
     changes = ["evaluate.resolutions=[24]", *VARIED]
     found = zoo.compare(
-        "vit_comrope", changes, encodings=ENCODINGS, seeds=1, to="two", verbose=False
+        "vit_comrope",
+        parse_overrides(changes),
+        encodings=ENCODINGS,
+        seeds=1,
+        to="two",
+        verbose=False,
     )
     assert not found.stopped
     metrics = [variant["cells"][0]["metrics"] for variant in expected["variants"]]

@@ -15,7 +15,7 @@ from zoo.diagnostics.capture import capture_model
 from zoo.diagnostics.encoding_panels import draw_encodings, list_reported_panels
 from zoo.diagnostics.position_ablation import CHANGES, change_positions
 from zoo.diagnostics.token_layout import choose_cells, decode_pieces, find_layout, to_pictures
-from zoo.evaluation.results import Evaluation, Measurement
+from zoo.evaluation.results import ConditionResult, Evaluation
 from zoo.run.conditions import Condition
 
 # what is shown
@@ -260,7 +260,7 @@ def test_an_evaluation_at_other_lengths_is_drawn_with_its_own():
     def measure(length, loss, windows="", **more):
         condition = Condition(str(length), "size", (length,))
         metrics = {} if loss is None else {"test/loss": loss}
-        return Measurement(condition=condition, metrics=metrics, windows=windows, **more)
+        return ConditionResult(condition=condition, metrics=metrics, windows=windows, **more)
 
     def draw(own, windows):
         sizes = (

@@ -18,7 +18,7 @@ from zoo.data.vision import Augmentation
 from zoo.errors import Stopped
 from zoo.evaluation.evaluate import RESULT
 from zoo.evaluation.report import _average, plot_by_size
-from zoo.evaluation.results import Evaluation, Measurement
+from zoo.evaluation.results import ConditionResult, Evaluation
 from zoo.models.decoder import Decoder
 from zoo.options import Choice
 from zoo.options.validation import explain_misfit
@@ -283,12 +283,14 @@ def make_evaluation(trained_size, *measured):
 
 def make_measurement(size, accuracy, windows="", kind="size"):
     condition = Condition(str(size[0]), kind, size)
-    return Measurement(condition=condition, metrics={"test/accuracy": accuracy}, windows=windows)
+    return ConditionResult(
+        condition=condition, metrics={"test/accuracy": accuracy}, windows=windows
+    )
 
 
 def test_sliding_windows_and_others_are_no_curve():
     trained = make_measurement((16,), 0.9, "side by side", "trained")
-    refused = Measurement(condition=Condition("64", "size", (64,)), refused="no")
+    refused = ConditionResult(condition=Condition("64", "size", (64,)), refused="no")
     aligned = make_evaluation((16,), trained, make_measurement((32,), 0.5, "side by side"))
     slid = make_evaluation((16,), trained, make_measurement((32,), 0.5, "sliding by 4"), refused)
     assert collect_points(aligned, "tokens")["as it is"] == [(16.0, 0.9), (32.0, 0.5)]

@@ -507,7 +507,7 @@ def test_a_folder_is_uploaded_to_a_new_repository(tmp_path, zoo, hub):
     code, _, message = zoo("export", "run", "to=safetensors", "two", "push=me/taken")
     assert code == 1
     assert "two was written" in message
-    assert "the repository exists; hf upload me/taken two" in message
+    assert "the repository exists; try again: hf upload me/taken two" in message
     assert message.count("\n") == 1
     assert (tmp_path / "two" / "model.safetensors").exists()
 

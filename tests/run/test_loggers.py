@@ -168,7 +168,7 @@ def test_a_tracker_that_is_not_installed_is_a_fault(tiny, capsys, monkeypatch):
     logged = capsys.readouterr().err
     assert code == 2
     assert (
-        "argument: trainer.logger: wandb is not installed; pip install wandb, or leave it out"
+        "command line: trainer.logger: wandb is not installed; pip install wandb, or leave it out"
         in logged
     )
     assert "mlflow is not installed; pip install mlflow" in logged

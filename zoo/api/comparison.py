@@ -9,7 +9,8 @@ from typing import Any
 
 from zoo.comparison.results import Comparison
 from zoo.config import Overrides
-from zoo.config.command_line import format_flow, format_options, format_overrides
+from zoo.config.command_line import format_edits, format_flow, format_options
+from zoo.config.overrides import list_edits
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError, Stopped
 from zoo.reporting.tables import build_frame
 from zoo.run.process_state import isolate_process
@@ -111,7 +112,8 @@ def compare(
 
     Args:
         recipe: A YAML file or the name of a registered recipe; None with `rebuild`.
-        overrides: Changes of the recipe: {key: value}, or a list of `key=value` and `~key`.
+        overrides: Changes of the recipe: {key: value}, or a list of `zoo.config.Change` and
+            `zoo.config.Removal`.
         encodings: The encodings that vary: names, mappings with options, or lists of these.
         vary: Other keys that vary: {key: [value, ...]}.
         verbose: Print progress to standard error.
@@ -132,7 +134,7 @@ def compare(
         varied = {} if encodings is None else {"encodings": encodings}
         varied |= {f"vary.{key}": values for key, values in (vary or {}).items()}
         words = [f"{key}={format_flow(values, key)}" for key, values in varied.items()]
-        words += [*format_options(options), *format_overrides(overrides)]
+        words += [*format_options(options), *format_edits(list_edits(overrides))]
         if "rebuild" in options:
             return ComparisonResult(Path(options["rebuild"]), runner.rebuild(words))
         if recipe is None:

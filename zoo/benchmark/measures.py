@@ -16,9 +16,9 @@ from zoo.benchmark.protocol import (
     Contender,
     PreparedRun,
     RunFacts,
-    Setting,
     Shape,
     Trial,
+    Workload,
     measure_peak_memory,
     time_once,
 )
@@ -44,24 +44,24 @@ def make_batch(shape: Shape) -> tuple[Tensor, Tensor]:
 class TrainingStep:
     """A model with a batch: forward, loss, backward and a step of AdamW."""
 
-    def __init__(self, contender: Contender, setting: Setting) -> None:
+    def __init__(self, contender: Contender, workload: Workload) -> None:
         torch.manual_seed(0)
-        self.setting = setting
-        self.model = contender.make(setting).to(setting.device).train()
-        self.inputs, self.targets = (one.to(setting.device) for one in make_batch(setting.shape))
+        self.workload = workload
+        self.model = contender.make(workload).to(workload.device).train()
+        self.inputs, self.targets = (one.to(workload.device) for one in make_batch(workload.shape))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE)
         self.parameters = _count_parameters(self.model)
 
         self.backend = ""
         if contender.describe_backend:
-            with torch.no_grad(), _autocast(setting):
-                self.backend = contender.describe_backend(self.model, self.inputs, setting.device)
-        if setting.shape.compile:
+            with torch.no_grad(), _autocast(workload):
+                self.backend = contender.describe_backend(self.model, self.inputs, workload.device)
+        if workload.shape.compile:
             self.model.compile()
 
     def step(self) -> None:
         """Train for one step; gradients are freed after it."""
-        with _autocast(self.setting):
+        with _autocast(self.workload):
             logits = self.model(self.inputs)
             loss = F.cross_entropy(logits.flatten(0, -2), self.targets.flatten())
         loss.backward()
@@ -84,12 +84,12 @@ class TrainMeasure(BenchMeasure):
     def __init__(self, rate: str) -> None:
         self.rate = rate
 
-    def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
+    def prepare(self, contender: Contender, workload: Workload) -> PreparedRun:
         """Build the model; the batch counts in images or tokens."""
-        training, shape = TrainingStep(contender, setting), setting.shape
+        training, shape = TrainingStep(contender, workload), workload.shape
         amount = shape.batch * (shape.length if shape.kind == "text" else 1)
         facts = RunFacts(amount=amount, parameters=training.parameters, backend=training.backend)
-        return PreparedRun(lambda: time_once(training.step, setting.device), facts)
+        return PreparedRun(lambda: time_once(training.step, workload.device), facts)
 
 
 class MemoryMeasure(BenchMeasure):
@@ -97,13 +97,13 @@ class MemoryMeasure(BenchMeasure):
 
     name, unit, is_repeated = "memory", "bytes", False
 
-    def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
+    def prepare(self, contender: Contender, workload: Workload) -> PreparedRun:
         """Build the model and train for one step, which creates the optimizer state."""
-        training = TrainingStep(contender, setting)
+        training = TrainingStep(contender, workload)
         training.step()
 
         def run() -> float:
-            peak = measure_peak_memory(training.step, setting.device)
+            peak = measure_peak_memory(training.step, workload.device)
             return training.count_held_bytes() + peak
 
         facts = RunFacts(parameters=training.parameters, backend=training.backend)
@@ -122,7 +122,7 @@ class DecodeMeasure(BenchMeasure):
 
     name, unit, rate = "decode", "seconds", "tokens"
 
-    def choose_lengths(self, setting: Setting, lengths: Sequence[int]) -> Sequence[int]:
+    def choose_lengths(self, workload: Workload, lengths: Sequence[int]) -> Sequence[int]:
         """Return the length of the prompt."""
         return (self.prompt,)
 
@@ -130,13 +130,13 @@ class DecodeMeasure(BenchMeasure):
         """Return whether the contender can generate."""
         return contender.generate is not None
 
-    def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
+    def prepare(self, contender: Contender, workload: Workload) -> PreparedRun:
         """Build a model for the prompt and the tokens after it."""
         assert contender.generate is not None
-        generate, setting = contender.generate, setting.with_length(self.prompt + self.tokens)
-        model = contender.make(setting).to(setting.device).eval()
-        prompt = _draw_prompt(setting, self.prompt)
-        run = _time_inference(lambda: generate(model, prompt, self.tokens), setting)
+        generate, workload = contender.generate, workload.with_length(self.prompt + self.tokens)
+        model = contender.make(workload).to(workload.device).eval()
+        prompt = _draw_prompt(workload, self.prompt)
+        run = _time_inference(lambda: generate(model, prompt, self.tokens), workload)
         facts = RunFacts(amount=self.tokens, parameters=_count_parameters(model))
         return PreparedRun(run, facts)
 
@@ -154,7 +154,7 @@ class ContextMeasure(BenchMeasure):
 
     name, unit, rate = "context", "seconds", "tokens"
 
-    def choose_lengths(self, setting: Setting, lengths: Sequence[int]) -> Sequence[int]:
+    def choose_lengths(self, workload: Workload, lengths: Sequence[int]) -> Sequence[int]:
         """Return the lengths of the contexts."""
         return self.contexts
 
@@ -162,19 +162,19 @@ class ContextMeasure(BenchMeasure):
         """Return whether the contender can generate token by token."""
         return contender.stream is not None
 
-    def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
+    def prepare(self, contender: Contender, workload: Workload) -> PreparedRun:
         """Build a model that is long enough for all contexts, and read the context."""
         assert contender.stream is not None
-        context = setting.shape.length
-        setting = setting.with_length(max(self.contexts) + 1 + self.steps * self.runs)
-        model = contender.make(setting).to(setting.device).eval()
-        stream = contender.stream(model, _draw_prompt(setting, context))
+        context = workload.shape.length
+        workload = workload.with_length(max(self.contexts) + 1 + self.steps * self.runs)
+        model = contender.make(workload).to(workload.device).eval()
+        stream = contender.stream(model, _draw_prompt(workload, context))
 
         def generate_steps() -> None:
             for _ in range(self.steps):
                 next(stream)
 
-        run = _time_inference(generate_steps, setting)
+        run = _time_inference(generate_steps, workload)
         # the first run reads the context, which is not counted
         run()
         facts = RunFacts(amount=1, parameters=_count_parameters(model))
@@ -190,11 +190,11 @@ class LayerMeasure(BenchMeasure):
         """Return whether the contender has a single layer to build."""
         return contender.layer is not None
 
-    def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
+    def prepare(self, contender: Contender, workload: Workload) -> PreparedRun:
         """Build the layer without a model."""
         assert contender.layer is not None
-        layer = contender.layer(setting).to(setting.device)
-        run = build_layer_trial(layer, setting.shape.batch, setting.device)
+        layer = contender.layer(workload).to(workload.device)
+        run = build_layer_trial(layer, workload.shape.batch, workload.device)
         return PreparedRun(run, RunFacts(parameters=_count_parameters(layer)))
 
 
@@ -212,21 +212,21 @@ def build_layer_trial(attention: Attention, batch: int, device: str) -> Trial:
     return run
 
 
-def _draw_prompt(setting: Setting, length: int) -> Tensor:
-    return make_batch(setting.shape)[0][:1, :length].to(setting.device)
+def _draw_prompt(workload: Workload, length: int) -> Tensor:
+    return make_batch(workload.shape)[0][:1, :length].to(workload.device)
 
 
-def _time_inference(act: Callable[[], object], setting: Setting) -> Trial:
+def _time_inference(act: Callable[[], object], workload: Workload) -> Trial:
     def run() -> float:
-        with torch.no_grad(), _autocast(setting):
-            return time_once(act, setting.device)
+        with torch.no_grad(), _autocast(workload):
+            return time_once(act, workload.device)
 
     return run
 
 
-def _autocast(setting: Setting) -> AbstractContextManager[object]:
-    enabled = setting.shape.precision == "bf16-mixed"
-    return torch.autocast(setting.device, torch.bfloat16, enabled=enabled)
+def _autocast(workload: Workload) -> AbstractContextManager[object]:
+    enabled = workload.shape.precision == "bf16-mixed"
+    return torch.autocast(workload.device, torch.bfloat16, enabled=enabled)
 
 
 def _count_parameters(model: nn.Module) -> int:

@@ -20,7 +20,7 @@ from zoo.attention.encoding import Dims
 from zoo.attention.functional import Attention, make_factory
 from zoo.attention.kv_cache import KeyValueCache
 from zoo.attention.layer import SelfAttention
-from zoo.benchmark.protocol import Contender, Setting, Shape, find_refusal
+from zoo.benchmark.protocol import Contender, Shape, Workload, find_refusal
 from zoo.data.spec import ImageSpec, TextSpec
 from zoo.encodings.common.chains import build_shortest_chain, format_chain
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
@@ -61,7 +61,7 @@ TIMM: Mapping[str, str] = MappingProxyType(
 def choose_contenders(
     encodings: Sequence[Sequence[Choice]],
     against: Sequence[Choice] | None,
-    setting: Setting,
+    workload: Workload,
     lengths: Sequence[int],
 ) -> tuple[list[Contender], dict[str, str]]:
     """Choose the reference and the encodings that the sizes allow.
@@ -69,7 +69,7 @@ def choose_contenders(
     Args:
         encodings: Chains of encodings; empty for all.
         against: The chain that is the reference; None for that of the shape.
-        setting: The sizes, the device and the augmentation of all models.
+        workload: The sizes, the device and the augmentation of all models.
         lengths: The lengths to measure at.
 
     Returns:
@@ -79,12 +79,12 @@ def choose_contenders(
     Raises:
         RecipeError: The reference does not apply, or nothing else does.
     """
-    settings = [setting.with_length(length) for length in lengths]
-    if reason := find_refusal(build_contender([Choice("none")]), settings):
+    workloads = [workload.with_length(length) for length in lengths]
+    if reason := find_refusal(build_contender([Choice("none")]), workloads):
         raise RecipeError(ConfigIssue(ARGUMENT, "lengths", reason))
-    reference = build_contender(against or [Choice(setting.shape.default_reference)])
-    if reason := find_refusal(reference, settings):
-        remedy = f"name an encoding for {setting.shape.kind}s"
+    reference = build_contender(against or [Choice(workload.shape.default_reference)])
+    if reason := find_refusal(reference, workloads):
+        remedy = f"name an encoding for {workload.shape.kind}s"
         raise RecipeError(ConfigIssue(ARGUMENT, "against", reason, remedy))
 
     named = [build_contender(chain) for chain in encodings] or build_all_contenders()
@@ -92,7 +92,7 @@ def choose_contenders(
     for one in {one.name: one for one in named}.values():
         if one.name == reference.name:
             continue
-        if reason := find_refusal(one, settings):
+        if reason := find_refusal(one, workloads):
             excluded[one.name] = reason
         else:
             chosen.append(one)
@@ -112,12 +112,12 @@ def build_all_contenders() -> list[Contender]:
 def build_contender(choices: Sequence[Choice]) -> Contender:
     """Build the contender of a chain of encodings, named after them."""
 
-    def make(setting: Setting) -> nn.Module:
-        build = _build_vit if setting.shape.kind == "image" else _build_decoder
-        return build(setting, choices)
+    def make(workload: Workload) -> nn.Module:
+        build = _build_vit if workload.shape.kind == "image" else _build_decoder
+        return build(workload, choices)
 
-    def layer(setting: Setting) -> Attention:
-        shape = setting.shape
+    def layer(workload: Workload) -> Attention:
+        shape = workload.shape
         side = shape.length // shape.patch_size
         grid = (side, side) if shape.kind == "image" else (shape.length,)
         # depth 2, since the last layer may have less to do
@@ -134,8 +134,8 @@ def build_contender(choices: Sequence[Choice]) -> Contender:
     )
 
 
-def _build_vit(setting: Setting, choices: Sequence[Choice]) -> ViT:
-    shape = setting.shape
+def _build_vit(workload: Workload, choices: Sequence[Choice]) -> ViT:
+    shape = workload.shape
     return ViT(
         ImageSpec(3, shape.length, shape.length, shape.outputs),
         dim=shape.dim,
@@ -144,16 +144,16 @@ def _build_vit(setting: Setting, choices: Sequence[Choice]) -> ViT:
         patch_size=shape.patch_size,
         pool="class",
         encoding={one.name: make_factory(one) for one in choices},
-        position_augmentation=_build_augmentation(setting),
+        position_augmentation=_build_augmentation(workload),
     )
 
 
-def _build_decoder(setting: Setting, choices: Sequence[Choice]) -> Decoder:
+def _build_decoder(workload: Workload, choices: Sequence[Choice]) -> Decoder:
     """Build a decoder whose positions are indices, whatever an encoding uses by default.
 
     The length of text is unknown until it has been read.
     """
-    shape = setting.shape
+    shape = workload.shape
     indexed = [Choice(one.name, {"coordinates": "index", **one.options}) for one in choices]
     return Decoder(
         TextSpec(shape.length, NumberVocabulary(shape.outputs)),
@@ -161,12 +161,12 @@ def _build_decoder(setting: Setting, choices: Sequence[Choice]) -> Decoder:
         depth=shape.depth,
         heads=shape.heads,
         encoding={one.name: make_factory(one) for one in indexed},
-        position_augmentation=_build_augmentation(setting),
+        position_augmentation=_build_augmentation(workload),
     )
 
 
-def _build_augmentation(setting: Setting) -> PositionAugmentation:
-    return PositionAugmentation(jitter=setting.jitter, per_sample=setting.jitter > 0)
+def _build_augmentation(workload: Workload) -> PositionAugmentation:
+    return PositionAugmentation(jitter=workload.jitter, per_sample=workload.jitter > 0)
 
 
 class NumberVocabulary:
@@ -281,9 +281,9 @@ def _list_x_transformers(shape: Shape) -> list[Contender]:
     ]
 
 
-def _make_decoder(options: Mapping[str, bool], setting: Setting) -> nn.Module:
+def _make_decoder(options: Mapping[str, bool], workload: Workload) -> nn.Module:
     library: Any = importlib.import_module("x_transformers")
-    shape = setting.shape
+    shape = workload.shape
     layers = library.Decoder(
         dim=shape.dim,
         depth=shape.depth,
@@ -324,8 +324,8 @@ def _list_timm(shape: Shape) -> list[Contender]:
     ]
 
 
-def _make_vit(name: str, setting: Setting) -> nn.Module:
+def _make_vit(name: str, workload: Workload) -> nn.Module:
     library: Any = importlib.import_module("timm")
-    shape = setting.shape
+    shape = workload.shape
     model: nn.Module = library.create_model(name, img_size=shape.length, num_classes=shape.outputs)
     return model

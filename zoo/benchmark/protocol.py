@@ -1,4 +1,4 @@
-"""The vocabulary of a benchmark: shapes, settings, contenders and measures."""
+"""The vocabulary of a benchmark: shapes, workloads, contenders and measures."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class Workload:
     """A shape, the device and the augmentation of positions."""
 
     shape: Shape
@@ -162,12 +162,12 @@ class Setting:
     jitter: float = 0.0
     """Jitter of positions in training, in patches or tokens."""
 
-    def with_length(self, length: int) -> Setting:
-        """Return the same setting with images or texts of another length."""
+    def with_length(self, length: int) -> Workload:
+        """Return the same workload with images or texts of another length."""
         return replace(self, shape=replace(self.shape, length=length))
 
 
-Make = Callable[[Setting], nn.Module]
+Make = Callable[[Workload], nn.Module]
 """Build a model from images [B, 3, L, L] or tokens [B, L] to logits. Raises OptionError."""
 
 Generate = Callable[[nn.Module, Tensor, int], object]
@@ -193,15 +193,15 @@ class Contender:
     generate: Generate | None = None
     stream: Stream | None = None
     describe_backend: DescribeBackend | None = None
-    layer: Callable[[Setting], Attention] | None = None
+    layer: Callable[[Workload], Attention] | None = None
 
 
-def find_refusal(contender: Contender, settings: Sequence[Setting]) -> str | None:
+def find_refusal(contender: Contender, workloads: Sequence[Workload]) -> str | None:
     """Return why a model cannot be built or run, or None. Allocates no memory."""
     try:
         with torch.device("meta"), torch.no_grad():
-            for setting in settings:
-                contender.make(setting)(setting.shape.make_inputs())
+            for workload in workloads:
+                contender.make(workload)(workload.shape.make_inputs())
     except OptionError as error:
         return str(error)
     except Exception as error:
@@ -237,7 +237,7 @@ class BenchMeasure(ABC):
     is_repeated: bool = True
     """Whether the value differs from run to run."""
 
-    def choose_lengths(self, setting: Setting, lengths: Sequence[int]) -> Sequence[int]:
+    def choose_lengths(self, workload: Workload, lengths: Sequence[int]) -> Sequence[int]:
         """Return the lengths to measure at: the given lengths, or the measure's own."""
         return lengths
 
@@ -246,5 +246,5 @@ class BenchMeasure(ABC):
         return True
 
     @abstractmethod
-    def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
+    def prepare(self, contender: Contender, workload: Workload) -> PreparedRun:
         """Build the model and its inputs. Raises OptionError if the contender does not allow it."""

@@ -12,7 +12,6 @@ from typing import Annotated, Literal
 
 import torch
 
-from zoo import errors
 from zoo.benchmark.measures import (
     ContextMeasure,
     DecodeMeasure,
@@ -26,14 +25,14 @@ from zoo.benchmark.protocol import (
     BenchMeasure,
     Contender,
     RunFacts,
-    Setting,
     Trial,
+    Workload,
     run_rounds,
 )
 from zoo.benchmark.report import prepare_folder, write_result
 from zoo.benchmark.result import BenchResult, BenchRow
 from zoo.encodings.common.chains import format_chain
-from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError
+from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError, Setting
 from zoo.options import Between, Choice
 from zoo.run.machine import describe_machine, is_out_of_memory
 from zoo.utils import Ticker, format_now, stop_on_signal
@@ -108,9 +107,14 @@ class GroupRun:
     """
 
     def __init__(
-        self, measure: BenchMeasure, setting: Setting, contenders: Sequence[Contender], tell: Tell
+        self, measure: BenchMeasure, workload: Workload, contenders: Sequence[Contender], tell: Tell
     ) -> None:
-        self.measure, self.setting, self.contenders, self.tell = measure, setting, contenders, tell
+        self.measure, self.workload, self.contenders, self.tell = (
+            measure,
+            workload,
+            contenders,
+            tell,
+        )
         self.runs: dict[str, Trial] = {}
         self.facts: dict[str, RunFacts] = {}
         self.errors: dict[str, str] = {}
@@ -119,15 +123,15 @@ class GroupRun:
     def run(self, pace: Pace) -> None:
         """Run all rounds, and free the models at the end, also after a signal."""
         try:
-            with _compile_freely() if self.setting.shape.compile else nullcontext():
+            with _compile_freely() if self.workload.shape.compile else nullcontext():
                 for one in self.contenders:
                     with self._catch_errors(one.name):
-                        prepared = self.measure.prepare(one, self.setting)
+                        prepared = self.measure.prepare(one, self.workload)
                         self.runs[one.name], self.facts[one.name] = prepared
                 self._run_rounds(pace)
         finally:
             self.runs.clear()
-            _free_memory(self.setting.device)
+            _free_memory(self.workload.device)
 
     def build_rows(self, group: int, reference: str) -> list[BenchRow]:
         """Return a row for each contender, with the rounds that are done."""
@@ -151,7 +155,7 @@ class GroupRun:
 
     @contextmanager
     def _catch_errors(self, name: str, step: str = "") -> Iterator[None]:
-        length = self.setting.shape.length
+        length = self.workload.shape.length
         self.tell(f"{self.measure.name} {length} {name}{step}")
         try:
             yield
@@ -162,7 +166,7 @@ class GroupRun:
             self.runs.pop(name, None)
         else:
             return
-        _free_memory(self.setting.device)
+        _free_memory(self.workload.device)
 
     def _build_row(self, one: Contender, group: int, reference: str) -> BenchRow:
         facts = self.facts.get(one.name, RunFacts())
@@ -170,7 +174,7 @@ class GroupRun:
             measure=self.measure.name,
             unit=self.measure.unit,
             rate=self.measure.rate,
-            length=self.setting.shape.length,
+            length=self.workload.shape.length,
             name=one.name,
             library=one.library,
             counterpart=one.counterpart,
@@ -203,7 +207,7 @@ class Benchmark:
     groups: Sequence[Sequence[Contender]]
     measures: Sequence[BenchMeasure]
     lengths: Sequence[int]
-    setting: Setting
+    workload: Workload
     pace: Pace
     tell: Tell
     rows: list[BenchRow] = field(default_factory=list)
@@ -211,16 +215,16 @@ class Benchmark:
     def run(self) -> None:
         """Run each group under each measure at each length."""
         for measure in self.measures:
-            for length in measure.choose_lengths(self.setting, self.lengths):
-                setting = self.setting.with_length(length)
+            for length in measure.choose_lengths(self.workload, self.lengths):
+                workload = self.workload.with_length(length)
                 for number, group in enumerate(self.groups):
-                    self._run_group(measure, setting, number, group)
+                    self._run_group(measure, workload, number, group)
 
     def _run_group(
-        self, measure: BenchMeasure, setting: Setting, number: int, group: Sequence[Contender]
+        self, measure: BenchMeasure, workload: Workload, number: int, group: Sequence[Contender]
     ) -> None:
         contenders = [one for one in group if measure.supports(one)]
-        group_run = GroupRun(measure, setting, contenders, self.tell)
+        group_run = GroupRun(measure, workload, contenders, self.tell)
         try:
             group_run.run(self.pace)
         finally:
@@ -251,20 +255,20 @@ def run_bench(
         RecipeError: An option does not fit the machine, or an encoding does not fit the shape;
             nothing was measured.
     """
-    setting = _build_setting(options)
-    lengths = _list_lengths(options) or (setting.shape.length,)
-    measures = _build_measures(options, setting)
+    workload = _build_workload(options)
+    lengths = _list_lengths(options) or (workload.shape.length,)
+    measures = _build_measures(options, workload)
 
-    contenders, excluded = choose_contenders(encodings, against, setting, lengths)
+    contenders, excluded = choose_contenders(encodings, against, workload, lengths)
     folder = prepare_folder(options.to)
     if options.peers:
-        contenders += build_peers(setting.shape, [one.name for one in contenders])
+        contenders += build_peers(workload.shape, [one.name for one in contenders])
 
     benchmark = Benchmark(
         form_groups(contenders, contenders[0].name, options.together),
         measures,
         lengths,
-        setting,
+        workload,
         Pace(rounds=options.rounds, seconds=options.seconds, warmup=options.warmup),
         Ticker(),
     )
@@ -276,8 +280,8 @@ def run_bench(
         zoo_version=__version__,
         command=command,
         created=format_now(),
-        machine={**describe_machine(setting.device), "peers": read_versions(contenders)},
-        shape={"name": options.shape, **asdict(setting.shape)},
+        machine={**describe_machine(workload.device), "peers": read_versions(contenders)},
+        shape={"name": options.shape, **asdict(workload.shape)},
         options={**asdict(options), "against": format_chain(against) if against else None},
         reference=contenders[0].name,
         excluded=excluded,
@@ -313,7 +317,7 @@ def _list_peers(contenders: Sequence[Contender], name: str) -> list[Contender]:
     return [one for one in contenders if one.counterpart == name]
 
 
-def _build_setting(options: BenchOptions) -> Setting:
+def _build_workload(options: BenchOptions) -> Workload:
     shape = SHAPES[options.shape]
     shape = replace(
         shape,
@@ -323,11 +327,11 @@ def _build_setting(options: BenchOptions) -> Setting:
     )
     has_gpu, device = torch.cuda.is_available(), options.device
     if device == "cuda" and not has_gpu:
-        remedy = Message("write ", errors.Setting("device", "cpu"))
+        remedy = Message("write ", Setting("device", "cpu"))
         raise RecipeError(ConfigIssue(ARGUMENT, "device", "torch finds no GPU here", remedy))
     if device == "auto":
         device = "cuda" if has_gpu else "cpu"
-    return Setting(shape=shape, device=device, jitter=options.jitter)
+    return Workload(shape=shape, device=device, jitter=options.jitter)
 
 
 def _list_lengths(options: BenchOptions) -> tuple[int, ...]:
@@ -335,7 +339,7 @@ def _list_lengths(options: BenchOptions) -> tuple[int, ...]:
     return tuple(sorted({lengths} if isinstance(lengths, int) else {*(lengths or ())}))
 
 
-def _build_measures(options: BenchOptions, setting: Setting) -> list[BenchMeasure]:
+def _build_measures(options: BenchOptions, workload: Workload) -> list[BenchMeasure]:
     names = options.measures
     names = (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
     if not names:
@@ -347,18 +351,18 @@ def _build_measures(options: BenchOptions, setting: Setting) -> list[BenchMeasur
                 "choose from train, memory, decode, layer",
             )
         )
-    if "decode" in names and setting.shape.kind != "text":
+    if "decode" in names and workload.shape.kind != "text":
         raise RecipeError(
             ConfigIssue(
                 ARGUMENT,
                 "measures",
                 "images are not decoded",
-                Message("remove decode, or write ", errors.Setting("shape", "lm_small")),
+                Message("remove decode, or write ", Setting("shape", "lm_small")),
             )
         )
 
     known: dict[str, list[BenchMeasure]] = {
-        "train": [TrainMeasure(setting.shape.unit)],
+        "train": [TrainMeasure(workload.shape.unit)],
         "memory": [MemoryMeasure()],
         "decode": [DecodeMeasure(prompt=options.prompt, tokens=options.tokens)],
         "layer": [LayerMeasure()],

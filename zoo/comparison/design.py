@@ -55,7 +55,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Choices:
+class ChoiceAxis:
     """Values of a key without an order."""
 
     key: str
@@ -66,7 +66,7 @@ class Choices:
         return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
 
 
-Axis = Range | Choices
+Axis = Range | ChoiceAxis
 HasEffect = Callable[[str, str], bool]
 """(key, variant): whether the key changes what the variant computes."""
 
@@ -174,7 +174,7 @@ def find_edges(axes: Sequence[Axis], chosen: Mapping[int, Settings]) -> list[Edg
     """
     found = []
     for axis in axes:
-        if isinstance(axis, Choices):
+        if isinstance(axis, ChoiceAxis):
             continue
         numbers = {
             study: float(value)

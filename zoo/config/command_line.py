@@ -93,29 +93,6 @@ def _format_word(value: Any, key: str) -> str:
     return format_flow(value, key)
 
 
-def format_overrides(overrides: Any) -> list[str]:
-    """Write the changes of a recipe as words of the command line, which keep the types of values.
-
-    Args:
-        overrides: Words as they are; or keys, also of whole sections, with their values.
-
-    Raises:
-        RecipeError: Some values are no plain data; all of them are named.
-    """
-    if isinstance(overrides, str):
-        overrides = [overrides]
-    if not isinstance(overrides, Mapping):
-        return [*overrides]
-    issues: list[ConfigIssue] = []
-    words = []
-    for key, value in overrides.items():
-        with collect_issues(issues):
-            words.append(f"{key}={format_flow(value, str(key))}")
-    if issues:
-        raise RecipeError(*issues)
-    return words
-
-
 def format_options(options: Mapping[str, Any]) -> list[str]:
     """Write options of a command as its words; a text needs no quotes there."""
     return [

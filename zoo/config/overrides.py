@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zoo.config.tree import collect_issues
-from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
+from zoo.config.tree import collect_issues, parse
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, Setting, repr_entry
 from zoo.options.plain import DEPTH, PlainReader, is_key
 
 
@@ -97,5 +98,8 @@ def _refuse_entry(entry: object) -> ConfigIssue:
         remedy = f"write [Removal({entry[1:]!r})]"
     elif isinstance(entry, str) and "=" in entry:
         key, _, text = entry.partition("=")
-        remedy = f'write {{"{key}": {text}}}'
+        # text that is no YAML has no value to suggest
+        with contextlib.suppress(RecipeError):
+            value = parse(text, lambda line: ARGUMENT, []).data
+            remedy = f"write {repr_entry(Setting(key, value))}"
     return ConfigIssue(ARGUMENT, "overrides", problem, remedy)

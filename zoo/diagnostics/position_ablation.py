@@ -83,7 +83,7 @@ CHANGES: Mapping[str, Change] = MappingProxyType(
 
 
 def _group_tokens(tokens: Tokens) -> Tensor:
-    """Number the groups of tokens that may exchange positions, int [1|B, N]."""
+    """Return the group of each token, int [1|B, N]; tokens of a group may exchange positions."""
     # Groups are documents, except that each token without a position is its own group.
     device, count = tokens.index.device, len(tokens)
     groups = (

@@ -18,7 +18,7 @@ from zoo.config.schema import format_size
 from zoo.data.base import DataModule, Datasets
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec
 from zoo.errors import OptionError, RecipeError, Stopped
-from zoo.evaluation.results import METRIC_LISTS, Evaluation, Measurement
+from zoo.evaluation.results import METRIC_LISTS, ConditionResult, Evaluation
 from zoo.packages import skip_without_package
 from zoo.run import checkpoint as checkpoints
 from zoo.run import conditions, loggers, run_dir
@@ -166,7 +166,7 @@ class Evaluator:
         if self.processes.first:
             files.write_json(result.to_dict(), self.file)
 
-    def _measure(self, condition: Condition, done: Sequence[Measurement]) -> Measurement:
+    def _measure(self, condition: Condition, done: Sequence[ConditionResult]) -> ConditionResult:
         """Measure a condition, or say why the model or the machine refuses it."""
         trainer, task = self.experiment.trainer, self.task
         try:
@@ -185,15 +185,17 @@ class Evaluator:
             options = conditions.choose_data_options(self.recipe, condition)
             return measure(trainer, task, self.experiment.data_variant(options), condition)
         except OptionError as error:
-            return Measurement(condition=condition, refused=str(error))
+            return ConditionResult(condition=condition, refused=str(error))
         except (RuntimeError, MemoryError) as error:
             # other processes would wait for this one
             if trainer.world_size > 1 or not is_out_of_memory(error):
                 raise
-            return Measurement(condition=condition, refused="out of memory")
+            return ConditionResult(condition=condition, refused="out of memory")
 
 
-def measure(trainer: L.Trainer, task: Task, data: DataModule, condition: Condition) -> Measurement:
+def measure(
+    trainer: L.Trainer, task: Task, data: DataModule, condition: Condition
+) -> ConditionResult:
     """Test a task on the test part of some data; keep metrics by position too.
 
     Raises:
@@ -210,7 +212,7 @@ def measure(trainer: L.Trainer, task: Task, data: DataModule, condition: Conditi
             if (values := getattr(task, name, None))
         }
     windows = data.windowing or ""
-    return Measurement(condition=condition, metrics=metrics, windows=windows, **positions)
+    return ConditionResult(condition=condition, metrics=metrics, windows=windows, **positions)
 
 
 def measure_metrics(trainer: L.Trainer, task: Task, data: DataModule) -> dict[str, float]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from zoo.config.schema import format_size
-from zoo.evaluation.results import Evaluation, Measurement
+from zoo.evaluation.results import ConditionResult, Evaluation
 from zoo.packages import explain_imports
 from zoo.reporting.panel import Bars, Line, LineChart, Panel, Scale
 from zoo.reporting.tables import format_table
@@ -44,11 +44,11 @@ def table(result: Evaluation) -> str:
     return "\n".join(lines)
 
 
-def _title(one: Measurement) -> str:
+def _title(one: ConditionResult) -> str:
     return "test" if one.condition.kind == "trained" else one.condition.describe()
 
 
-def _describe_windows(found: Mapping[str, Measurement]) -> Iterator[str]:
+def _describe_windows(found: Mapping[str, ConditionResult]) -> Iterator[str]:
     """Yield how texts were cut into windows."""
     cut = {title: one.windows for title, one in found.items() if one.windows}
     ways = list(dict.fromkeys(cut.values()))
@@ -135,7 +135,7 @@ def plot_by_size(result: Evaluation, unit: str, metric: str) -> LineChart:
     )
 
 
-def get_positions(one: Measurement, metric: str) -> Sequence[float | None]:
+def get_positions(one: ConditionResult, metric: str) -> Sequence[float | None]:
     """Return a metric at each position of the windows; empty if it was not measured."""
     return one.position_losses if metric == LOSS else one.position_accuracies
 

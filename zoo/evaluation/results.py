@@ -14,7 +14,7 @@ METRIC_LISTS = ("position_losses", "position_accuracies", "position_counts")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement:
+class ConditionResult:
     """What was measured under one condition; without metrics if model or machine refused.
 
     Attributes:
@@ -84,7 +84,7 @@ class Evaluation:
     data: str
     count: int
     trained_size: tuple[int, ...]
-    conditions: tuple[Measurement, ...]
+    conditions: tuple[ConditionResult, ...]
     resizing: str = ""
     figure: Path | None = None
     partial: bool = False
@@ -94,7 +94,7 @@ class Evaluation:
         """The metrics under the first condition."""
         return self.conditions[0].metrics
 
-    def find(self, name: str) -> Measurement:
+    def find(self, name: str) -> ConditionResult:
         """Return what was measured under a condition, such as "256" or "256 by yarn".
 
         Raises:
@@ -113,7 +113,7 @@ class Evaluation:
         sized = [one for one in self.conditions[1:] if one.condition.size and not one.refused]
         return all(one.windows == own for one in sized)
 
-    def list_lines(self) -> dict[str, dict[str, Measurement]]:
+    def list_lines(self) -> dict[str, dict[str, ConditionResult]]:
         """Collect what was measured by size, for curves.
 
         Returns:
@@ -124,7 +124,7 @@ class Evaluation:
         sized = [one for one in self.conditions if one.condition.size]
         if not self.has_equal_windows:
             sized = sized[1:]
-        lines: dict[str, dict[str, Measurement]] = {"": {}}
+        lines: dict[str, dict[str, ConditionResult]] = {"": {}}
         for one in sorted(sized, key=lambda one: _order(one.condition)):
             assert one.condition.size is not None
             line = lines.setdefault(one.condition.extrapolation or "", {})
@@ -155,7 +155,7 @@ class Evaluation:
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
         """Read what `to_dict` returned. Raises KeyError, ValueError or TypeError if it is not."""
-        conditions = tuple(Measurement.from_dict(one) for one in plain["conditions"])
+        conditions = tuple(ConditionResult.from_dict(one) for one in plain["conditions"])
         if not conditions:
             raise ValueError("an evaluation has at least one condition")
         return cls(
