@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -27,11 +26,11 @@ from quoted_numbers import update_numbers
 
 from zoo import config
 from zoo.comparison.figures import save_figures
-from zoo.comparison.grid import list_combinations, parse_varied_keys, split_grid_words
+from zoo.comparison.grid import list_combinations
 from zoo.comparison.hypotheses import format_hypotheses
 from zoo.comparison.outputs import RESULTS
 from zoo.comparison.ranking import Standing, rank_variants
-from zoo.comparison.results import TRAINED, Comparison
+from zoo.comparison.results import Comparison
 from zoo.comparison.text import (
     capitalize,
     count_decimals,
@@ -43,10 +42,10 @@ from zoo.comparison.text import (
     format_costs,
     format_estimate,
     format_question,
-    name_condition,
 )
-from zoo.comparison.tuning import describe_tuning, format_tuning
-from zoo.config.command_line import parse_overrides
+from zoo.comparison.tuning_text import describe_tuning, format_tuning
+from zoo.config import Change
+from zoo.options.plain import to_plain
 from zoo.reporting.tables import format_markdown
 from zoo.run.callbacks.manifest import END
 from zoo.run.fit import fit
@@ -135,7 +134,7 @@ def _write_verdict(comparison: Comparison) -> str:
     """Return the result in one sentence, with its interval, and how variants were tuned."""
     if warning := describe_winning_baseline(comparison):
         return f"**{warning}**"
-    return f"**{describe_result(comparison, TRAINED)}** {describe_tuning(comparison)}"
+    return f"**{describe_result(comparison, comparison.trained)}** {describe_tuning(comparison)}"
 
 
 def _describe_training(comparison: Comparison) -> str:
@@ -148,10 +147,10 @@ def _describe_training(comparison: Comparison) -> str:
     batch = comparison.base["data"]["batch_size"] * trainer["accumulate_grad_batches"]
     minutes = sum(cell.minutes or 0 for cell in cells) / len(cells)
     others = comparison.conditions[1:]
-    evaluated = f"; evaluated also {describe_conditions(comparison, others)}" if others else ""
+    evaluated = f"; evaluated also {describe_conditions(others)}" if others else ""
     return (
         f"Recipe `{comparison.recipe}`: {sizes}, {lengths} steps of {batch} samples, trained "
-        f"{describe_conditions(comparison, [TRAINED])}{evaluated}. {len(comparison.variants)} "
+        f"{describe_conditions([comparison.trained])}{evaluated}. {len(comparison.variants)} "
         f"variants, {len(comparison.seeds)} seeds: {len(cells)} runs of {minutes:.1f} minutes on "
         f"average, {comparison.machine['jobs']} at a time on {comparison.machine['cores']} cores."
     )
@@ -164,7 +163,7 @@ def _condition_table(comparison: Comparison) -> str:
         {one.variant.name: one for one in rank_variants(comparison, condition)}
         for condition in conditions_found
     ]
-    titles = [capitalize(name_condition(comparison, condition)) for condition in conditions_found]
+    titles = [capitalize(condition.describe()) for condition in conditions_found]
     head = [comparison.axes[0].title, *titles, "differs in"]
 
     rows = []
@@ -217,20 +216,19 @@ def rerun_cell(
     comparison: Comparison, name: str, seed: int, folder: Path
 ) -> dict[str, tuple[float | None, float | None]]:
     """Train one cell again in a folder; return {metric: (recorded, now)} of those that differ."""
-    words, _ = split_grid_words(shlex.split(comparison.command)[3:])
-    found = next(one for one in list_combinations(parse_varied_keys(words, [])) if one.name == name)
-    overrides = [*found.overrides, f"seed={seed}"]
-    settings = comparison.find_settings(name).items()
-    overrides += [f"{key}={json.dumps(value)}" for key, value in settings]
+    found = next(one for one in list_combinations(comparison.axes) if one.name == name)
+    edits = [*found.edits, Change("seed", seed)]
+    edits += [Change(*pair) for pair in comparison.find_settings(name).items()]
     if comparison.base["trainer"]["num_threads"] in (None, "auto"):
-        overrides.append(f"trainer.num_threads={comparison.machine['threads']}")
-    base = folder / f"{comparison.recipe}.yaml"
-    base.write_text(config.dump(comparison.base), encoding="utf-8")
-    fit(config.load(base, parse_overrides(overrides)), folder / "run")
+        edits.append(Change("trainer.num_threads", comparison.machine["threads"]))
+    base: Any = to_plain(comparison.base)
+    recipe = config.from_plain(base, edits, origin="the record", name=comparison.recipe)
+    fit(recipe, folder / "run")
 
     end = json.loads((folder / "run" / END).read_text(encoding="utf-8"))
     variant = next(one for one in comparison.variants if one.name == name)
-    recorded = next(cell for cell in variant.cells if cell.seed == seed).metrics[TRAINED]
+    cell = next(cell for cell in variant.cells if cell.seed == seed)
+    recorded = cell.find(comparison.trained).metrics
     now = _round_floats(end["metrics"])
     pairs = {key: (value, now.get(key)) for key, value in _round_floats(dict(recorded)).items()}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}

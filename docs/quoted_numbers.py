@@ -36,7 +36,7 @@ from zoo import packages, registry
 from zoo.benchmark.result import BenchResult
 from zoo.comparison.hypotheses import judge_hypotheses
 from zoo.comparison.ranking import collect_values, rank_variants
-from zoo.comparison.results import TRAINED, Comparison
+from zoo.comparison.results import Comparison
 from zoo.comparison.text import count_decimals, format_estimate
 from zoo.reporting.numbers import format_fixed
 
@@ -129,12 +129,13 @@ def _find_parameters(plain: Any, name: str) -> float:
 
 def _find_mean(comparison: Comparison, name: str, condition: str) -> float:
     variant = next(one for one in comparison.variants if one.name.replace(" ", "_") == name)
-    return fmean(collect_values(variant, condition, comparison.measure).values())
+    found = comparison.find_condition(condition or "trained")
+    return fmean(collect_values(variant, found, comparison.measure).values())
 
 
-def _find_interval(path: Path, name: str, at: str = "", condition: str = TRAINED) -> str:
+def _find_interval(path: Path, name: str, at: str = "", condition: str = "trained") -> str:
     comparison = Comparison.read(path)
-    standings = rank_variants(comparison, condition)
+    standings = rank_variants(comparison, comparison.find_condition(condition))
     found = next(one for one in standings if one.variant.name.replace(" ", "_") == name)
     if found.mean is None:
         raise KeyError(condition)

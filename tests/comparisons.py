@@ -5,7 +5,47 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from zoo.comparison.results import TRAINED, Axis, Comparison, ComparisonCell, Flag, Variant
+from zoo.comparison.results import Axis, CellMeasurement, Comparison, ComparisonCell, Flag, Variant
+from zoo.run.conditions import TRAINED, Condition
+
+IMAGE, TEXT = Condition(TRAINED, "trained", (16, 16)), Condition(TRAINED, "trained", (128,))
+
+
+def make_sizes(*sides):
+    """Conditions of square images with these sides."""
+    return tuple(Condition(str(side), "size", (side, side)) for side in sides)
+
+
+def make_lengths(*lengths):
+    """Conditions of texts of these lengths."""
+    return tuple(Condition(str(length), "size", (length,)) for length in lengths)
+
+
+def measure(found, conditions, refused=(), position_losses=()):
+    """Measurements of {condition: metrics}, by the names of conditions, refusals and losses too."""
+    known = {one.name: one for one in conditions}
+    refused, losses = dict(refused), dict(position_losses)
+    return tuple(
+        CellMeasurement(
+            condition=known[name],
+            metrics=found.get(name, {}),
+            refused=refused.get(name, ""),
+            position_losses=losses.get(name, ()),
+        )
+        for name in known
+        if name in {*found, *refused, *losses}
+    )
+
+
+def replace_metrics(cell, found):
+    """A cell with other metrics, {condition: metrics}, by the names of its conditions."""
+    return replace(cell, measurements=measure(found, [one.condition for one in cell.measurements]))
+
+
+def make_axis(key, title, values):
+    """An axis whose values are their own labels."""
+    return Axis(key=key, title=title, values=tuple(values), settings=tuple(values))
+
 
 LEVELS = {
     "none": 0.93,
@@ -24,6 +64,7 @@ LIERE = (
 def images(seeds=(0, 1, 2), levels=LEVELS):
     """Six encodings on small images at 16, 24 and 32 pixels; one cell failed, one variant has more parameters."""
     draw = random.Random(0)
+    conditions = (IMAGE, *make_sizes(24, 32))
 
     def format_measure(level, place):
         lost = {TRAINED: 0.0, "24": 0.1, "32": 0.2}[place]
@@ -38,13 +79,13 @@ def images(seeds=(0, 1, 2), levels=LEVELS):
                 state="failed",
                 error="exit code 3: the loss became nan at step 40",
             )
-        places = {place: format_measure(level, place) for place in (TRAINED, "24", "32")}
+        found = {one.name: format_measure(level, one.name) for one in conditions}
         curve = tuple((step, 1.2 - level + 2 / (1 + step / 20)) for step in range(20, 401, 20))
         return ComparisonCell(
             seed=seed,
             run_dir=f"cells/{name}-{seed}",
             state="done",
-            metrics=places,
+            measurements=measure(found, conditions),
             curve=curve,
             parameters=678_010 + 512 * (name == "liere"),
             flops=21_874_560,
@@ -71,13 +112,11 @@ def images(seeds=(0, 1, 2), levels=LEVELS):
         recipe="vit_comrope",
         base={"seed": 0, "model": {"name": "vit", "dim": 96}},
         machine={"cores": 2, "torch": "2.13.0"},
-        axes=(Axis(key="model.encoding", title="encoding", values=tuple(levels)),),
+        axes=(make_axis("model.encoding", "encoding", levels),),
         seeds=tuple(seeds),
         measure="test/accuracy",
         better="high",
-        condition_kinds={"24": "resolutions", "32": "resolutions"},
-        conditions=(TRAINED, "24", "32"),
-        training_size="16 pixels",
+        conditions=conditions,
         shared_weights=104,
         variants=variants,
     )
@@ -86,6 +125,7 @@ def images(seeds=(0, 1, 2), levels=LEVELS):
 def texts(seeds=(0, 1, 2)):
     """Four encodings at 1x, 2x, 4x and 8x of 128 tokens; learned refuses longer ones, and one cell is not done yet."""
     draw = random.Random(1)
+    conditions = (TEXT, *make_lengths(256, 512, 1024))
     rise = {"alibi": -0.01, "rope": 0.2, "sinusoidal": 0.3, "learned": 0.0}
 
     def cell(name, seed):
@@ -114,9 +154,7 @@ def texts(seeds=(0, 1, 2)):
             seed=seed,
             run_dir=f"cells/{name}-{seed}",
             state="done",
-            metrics=metrics,
-            refused=refused,
-            position_losses=positions,
+            measurements=measure(metrics, conditions, refused, positions),
             parameters=830_000,
             curve=tuple((step, base + 3 / (1 + step / 50)) for step in range(50, 501, 50)),
             backends=("sdpa",),
@@ -142,13 +180,11 @@ def texts(seeds=(0, 1, 2)):
         recipe="lm_rope",
         base={"seed": 0},
         machine={"cores": 2},
-        axes=(Axis(key="model.encoding", title="encoding", values=tuple(rise)),),
+        axes=(make_axis("model.encoding", "encoding", rise),),
         seeds=tuple(seeds),
         measure="test/loss",
         better="low",
-        condition_kinds=dict.fromkeys(("256", "512", "1024"), "lengths"),
-        conditions=(TRAINED, "256", "512", "1024"),
-        training_size="128 tokens",
+        conditions=conditions,
         windows="windows side by side",
         variants=variants,
     )
@@ -165,10 +201,10 @@ def grid():
 
     def cell(one, level, lost, depth):
         metrics = {
-            place: {"test/accuracy": level - lost * number + 0.004 * depth + 0.002 * one.seed}
+            place.name: {"test/accuracy": level - lost * number + 0.004 * depth + 0.002 * one.seed}
             for number, place in enumerate(base.conditions)
         }
-        return replace(one, metrics=metrics)
+        return replace_metrics(one, metrics)
 
     variants = tuple(
         Variant(
@@ -183,8 +219,8 @@ def grid():
         for depth in depths
     )
     axes = (
-        Axis(key="model.encoding", title="encoding", values=tuple(levels)),
-        Axis(key="model.depth", title="depth", values=tuple(map(str, depths))),
+        make_axis("model.encoding", "encoding", levels),
+        make_axis("model.depth", "depth", map(str, depths)),
     )
     return replace(base, axes=axes, variants=variants)
 
@@ -197,7 +233,9 @@ def hostile():
     cells = tuple(
         replace(
             one,
-            metrics={place: {base.measure: number} for place in base.conditions},
+            measurements=measure(
+                {place.name: {base.measure: number} for place in base.conditions}, base.conditions
+            ),
             error=HOSTILE,
             run_dir=HOSTILE,
             curve=((20, number),),
@@ -240,29 +278,30 @@ def empty():
 
 
 def alone():
-    """One measure at no other place than that of training, whose size nobody told."""
-    return replace(images(), condition_kinds={}, conditions=(TRAINED,), training_size="")
+    """The test data of the recipe only, whose size varies among variants."""
+    base, condition = images(), Condition(TRAINED, "trained")
+    variants = []
+    for one in base.variants:
+        cells = (replace(cell, measurements=cell.measurements[:1]) for cell in one.cells)
+        variants.append(replace(one, cells=tuple(cells)))
+    return replace(base, conditions=(condition,), variants=tuple(variants))
 
 
 def lengths():
     """Seven places, more than stand side by side."""
     base = texts()
     more = {str(128 * 2**power): power for power in range(1, 7)}
+    conditions = (TEXT, *make_lengths(*map(int, more)))
 
     def cell(one, rise):
         metrics = {
             place: {"test/loss": 1.3 + rise * power + 0.01 * one.seed}
             for place, power in {TRAINED: 0, **more}.items()
         }
-        return replace(one, metrics=metrics, refused={})
+        return replace(one, measurements=measure(metrics, conditions))
 
     variants = tuple(
         replace(one, cells=tuple(cell(each, 0.1 * number) for each in one.cells))
         for number, one in enumerate(base.variants)
     )
-    return replace(
-        base,
-        condition_kinds=dict.fromkeys(more, "lengths"),
-        conditions=(TRAINED, *more),
-        variants=variants,
-    )
+    return replace(base, conditions=conditions, variants=variants)

@@ -8,7 +8,10 @@ from zoo.api.commands import generate as generate
 from zoo.api.commands import predict as predict
 from zoo.api.comparison import ComparisonFigure as ComparisonFigure
 from zoo.api.comparison import ComparisonResult as ComparisonResult
+from zoo.api.comparison import RankingResult as RankingResult
 from zoo.api.comparison import compare as compare
+from zoo.api.comparison import rank_comparisons as rank_comparisons
+from zoo.api.comparison import rebuild_comparison as rebuild_comparison
 from zoo.api.results import Diagnosis as Diagnosis
 from zoo.api.results import Run as Run
 from zoo.api.results import load as load

@@ -25,10 +25,13 @@ class Setting:
         key: The name of the argument in Python, such as `run_dir`, or a key of the recipe, such
             as `optim.lr`.
         value: What to set it to; without one, the message names the option only.
+        within: The argument that maps keys to values, such as `vary`, if the key is one of its
+            entries.
     """
 
     key: str
     value: Any = NO_VALUE
+    within: str = ""
 
 
 class Edge(Protocol):
@@ -48,6 +51,8 @@ class PythonEdge:
 
     def spell(self, setting: Setting) -> str:
         """Return `resume="auto"`, or `{"optim.lr": 0.1}` for a key of a recipe."""
+        if setting.within:
+            return f"{setting.within}={repr_entry(setting)}"
         if "." in setting.key:
             return f'"{setting.key}"' if setting.value is NO_VALUE else repr_entry(setting)
         if setting.value is NO_VALUE:
@@ -64,6 +69,8 @@ def repr_entry(setting: Setting) -> str:
 
 
 def _quote(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_quote, value))}]"
     # double quotes, as in the documentation; json escapes those within the text
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 

@@ -29,7 +29,6 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "images": ("datasets", "kornia", "pillow"),
         "text": ("datasets", "tokenizers"),
         "compare": ("altair", "vl-convert-python", "scipy"),
-        "tune": ("optuna",),
         "hf": ("transformers", "safetensors", "huggingface-hub", "peft", "gguf"),
         "timm": ("timm", "safetensors"),
         "export": ("onnx", "onnxscript", "onnxruntime", "safetensors"),

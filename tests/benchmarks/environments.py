@@ -55,12 +55,6 @@ print(model(torch.zeros(1, 3, 224, 224)).shape)
 LLAMA = "import transformers as t, torch, zoo; model = t.LlamaForCausalLM(t.LlamaConfig("
 LLAMA += "vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=1, "
 LLAMA += "num_attention_heads=2)); zoo.equip(model, 'alibi'); print(model(torch.zeros(1, 4, dtype=int)).logits.shape)"
-TUNE = """
-from zoo.comparison.tuning import TunedKey, suggest_by_tpe
-key = TunedKey(key="optim.lr", low=1e-4, high=1e-2, scale="log")
-found = [({"optim.lr": "0.001"}, 0.5), ({"optim.lr": "0.005"}, 0.7)]
-print(suggest_by_tpe([key], found, "high", [0]))
-"""
 FIT = ["zoo", "fit", "vit_none", *ONCE, "--run-dir", "run"]
 
 # commands that an extra is for
@@ -68,7 +62,6 @@ EXTRAS: dict[str, list[list[str]]] = {
     "images": [["python", "-c", PICTURES], ["zoo", "fit", "vit_none", *ONCE, f"data={IMAGES}"]],
     "text": [["python", "-c", ROWS], ["zoo", "fit", "lm_rope", *ONCE, f"data={TEXTS}"]],
     "compare": [["zoo", "compare", "vit_none", *ONCE, "encodings=[none,rope_mixed]", "seeds=1"]],
-    "tune": [["python", "-c", TUNE]],
     "hf": [["python", "-c", LLAMA]],
     "timm": [["python", "-c", TIMM]],
     "export": [

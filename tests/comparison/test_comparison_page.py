@@ -11,7 +11,6 @@ from elements import Reader
 from zoo.comparison.page.comparison_page import render
 from zoo.comparison.page.ranking_table import choose_ticks
 from zoo.comparison.ranking import choose_scale, rank_variants
-from zoo.comparison.results import TRAINED, Axis
 from zoo.reporting.panel import Scale
 
 
@@ -81,7 +80,11 @@ def test_the_table_has_the_numbers_of_the_cells(pages):
     assert head[:2] == ["encoding", "test accuracy, 16 pixels"]
     by_name = {row[0]: row for row in found}
     for variant in comparisons.images().variants:
-        values = [cell.metrics[TRAINED]["test/accuracy"] for cell in variant.cells if cell.metrics]
+        values = [
+            cell.measurements[0].metrics["test/accuracy"]
+            for cell in variant.cells
+            if cell.measurements
+        ]
         row = by_name[variant.name + ", ".join(variant.flag_kinds)]
         mean = f"{math.fsum(values) / len(values):.3f}"
         # two seeds have no interval
@@ -198,16 +201,18 @@ def test_hostile_words_are_shown_as_they_are(pages):
 
 def test_what_lies_far_off_does_not_press_the_others_together():
     made = comparisons.images(levels={"a": 0.9, "b": 0.91, "c": 0.92, "d": 0.1})
-    seen = choose_scale(rank_variants(made, TRAINED))
+    seen = choose_scale(rank_variants(made, comparisons.IMAGE))
     assert 0.8 < seen.low < 0.9 < seen.high < 1.0
     near = comparisons.images(levels={"a": 0.9, "b": 0.8, "c": 0.7})
-    assert choose_scale(rank_variants(near, TRAINED)).low < 0.7
+    assert choose_scale(rank_variants(near, comparisons.IMAGE)).low < 0.7
 
 
 def test_equals_of_the_best_do_not_narrow_what_is_shown():
     made = comparisons.images(seeds=(0,), levels={"a": 0.9, "b": 0.9, "c": 0.7})
     same = [replace(one, cells=made.variants[0].cells) for one in made.variants[:2]]
-    seen = choose_scale(rank_variants(replace(made, variants=(*same, made.variants[2])), TRAINED))
+    seen = choose_scale(
+        rank_variants(replace(made, variants=(*same, made.variants[2])), comparisons.IMAGE)
+    )
     assert seen.low < 0.7 + 0.01
 
 
@@ -226,5 +231,5 @@ def test_a_second_axis_has_columns_of_its_own():
         ["encoding \u00d7 depth", "encoding", "depth"],
         ["rope, 8", "rope", "8"],
     ]
-    deep = replace(made, axes=(*made.axes, Axis(key="optim.lr", title="lr", values=("1e-3",))))
+    deep = replace(made, axes=(*made.axes, comparisons.make_axis("optim.lr", "lr", ("1e-3",))))
     assert Reader(render(deep)).faults == []

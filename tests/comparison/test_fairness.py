@@ -4,20 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from zoo.comparison.cell_files import CellFiles, CellRecord
+from zoo.comparison.cell_files import CellFiles, CellRecord, EndFile, Environment, StartFile
 from zoo.comparison.fairness import count_shared_weights, find_flags, mark_different_starts
 from zoo.comparison.results import ComparisonCell, Flag, Variant
 
-ENVIRONMENT = {
-    "zoo": "0.1.0",
-    "packages": {"torch": "2.13.0"},
-    "git": {"commit": "a" * 40},
-    "processes": 1,
-    "devices": {"threads": 1, "cuda": []},
-}
+ENVIRONMENT = Environment(
+    zoo="0.1.0",
+    packages={"torch": "2.13.0"},
+    git={"commit": "a" * 40},
+    processes=1,
+    devices={"threads": 1, "cuda": []},
+)
 
 
-def known(
+def make_record(
     variant,
     seed,
     *,
@@ -30,7 +30,9 @@ def known(
     **more,
 ):
     weights = {"head": [4, 2, f"h{seed}"], "norm": [4, "n"], **more}
-    start = {"weights": weights, "order": f"{order}{seed}", "batch": f"b{seed}", "device": "cpu"}
+    start = StartFile(weights=weights, order=f"{order}{seed}", batch=f"b{seed}", device="cpu")
+    environment = environment or ENVIRONMENT
+    files = CellFiles(start=start, environment=environment, last_environment=environment)
     cell = ComparisonCell(
         seed=seed,
         run_dir=f"cells/{variant}-{seed}",
@@ -39,7 +41,7 @@ def known(
         backends=(interpreter,),
         steps=steps,
     )
-    return CellRecord(variant, cell, CellFiles(start, {}, {}, environment or ENVIRONMENT))
+    return CellRecord(variant, cell, files)
 
 
 def message(cells, *varied):
@@ -55,7 +57,7 @@ def message(cells, *varied):
     }
 
 
-PLAIN = [known(name, seed) for name in ("none", "rope", "fox") for seed in (0, 1)]
+PLAIN = [make_record(name, seed) for name in ("none", "rope", "fox") for seed in (0, 1)]
 
 
 def test_cells_that_are_alike_are_fair():
@@ -67,25 +69,27 @@ def test_cells_that_are_alike_are_fair():
 @pytest.mark.parametrize(
     ("other", "expected"),
     [
-        (known("t5", 0, parameters=164), "64 more parameters than most"),
-        (known("t5", 0, parameters=40), "60 fewer parameters than most"),
-        (known("t5", 0, interpreter="reference"), "attention: reference, most have sdpa"),
-        (known("t5", 0, steps=3), "steps: 3, most have 6"),
-        (known("t5", 0, order="p"), "seed 0 did not start as the others: order of samples"),
-        (known("t5", 0, head=[4, 2, "x"]), "seed 0 did not start as the others: head"),
+        (make_record("t5", 0, parameters=164), "64 more parameters than most"),
+        (make_record("t5", 0, parameters=40), "60 fewer parameters than most"),
+        (make_record("t5", 0, interpreter="reference"), "attention: reference, most have sdpa"),
+        (make_record("t5", 0, steps=3), "steps: 3, most have 6"),
+        (make_record("t5", 0, order="p"), "seed 0 did not start as the others: order of samples"),
+        (make_record("t5", 0, head=[4, 2, "x"]), "seed 0 did not start as the others: head"),
         (
-            known("t5", 0, environment={**ENVIRONMENT, "packages": {"torch": "2.12"}}),
+            make_record("t5", 0, environment=replace(ENVIRONMENT, packages={"torch": "2.12"})),
             "torch: 2.12, most have 2.13.0",
         ),
         (
-            known("t5", 0, environment={**ENVIRONMENT, "devices": {"threads": 2, "cuda": []}}),
+            make_record(
+                "t5", 0, environment=replace(ENVIRONMENT, devices={"threads": 2, "cuda": []})
+            ),
             "threads: 2, most have 1",
         ),
         (
-            known("t5", 0, environment={**ENVIRONMENT, "git": {"commit": "b"}}),
+            make_record("t5", 0, environment=replace(ENVIRONMENT, git={"commit": "b"})),
             "commit: b, most have aaaaaaaaaaaa",
         ),
-        (known("t5", 0, state="failed"), "seed 0 failed"),
+        (make_record("t5", 0, state="failed"), "seed 0 failed"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -94,20 +98,24 @@ def test_what_differs_is_told(other, expected):
 
 
 def test_weights_of_another_shape_do_not_compare():
-    wide = known("wide", 0, head=[8, 2, "x"])
+    wide = make_record("wide", 0, head=[8, 2, "x"])
     assert message([*PLAIN, wide])["wide"] == ()
     assert count_shared_weights([*PLAIN, wide]) == 1  # the norm
-    assert count_shared_weights([*PLAIN, known("t5", 0, norm=[4, "other"])]) == 1
+    assert count_shared_weights([*PLAIN, make_record("t5", 0, norm=[4, "other"])]) == 1
 
 
 def test_of_two_variants_the_first_is_the_measure():
-    assert message([known("none", 0), known("rope", 0, parameters=103)])["rope"] == (
+    assert message([make_record("none", 0), make_record("rope", 0, parameters=103)])["rope"] == (
         "3 more parameters than none",
     )
 
 
 def test_up_to_a_hundredth_more_parameters_are_told_and_mark_nobody():
-    cells = [known("none", 0), known("rope", 0, parameters=101), known("fox", 0, parameters=103)]
+    cells = [
+        make_record("none", 0),
+        make_record("rope", 0, parameters=101),
+        make_record("fox", 0, parameters=103),
+    ]
     made = [Variant(name=one.variant, values={}, cells=(one.cell,)) for one in cells]
     message = find_flags(made, cells)
     assert message["rope"] == (
@@ -121,16 +129,14 @@ def test_up_to_a_hundredth_more_parameters_are_told_and_mark_nobody():
 
 
 def test_a_cell_that_has_not_begun_says_nothing():
-    waiting = CellRecord(
-        "t5", ComparisonCell(seed=0, run_dir="", state="waiting"), CellFiles({}, {}, {}, {})
-    )
+    waiting = CellRecord("t5", ComparisonCell(seed=0, run_dir="", state="waiting"), CellFiles())
     assert message([*PLAIN, waiting])["t5"] == ()
     assert count_shared_weights([*PLAIN, waiting]) == 2
     assert mark_different_starts([replace(waiting)], ()) == [waiting.cell]
 
 
 def test_what_varies_is_not_unfair():
-    longer = known("long", 0, steps=12, order="p")
+    longer = make_record("long", 0, steps=12, order="p")
     assert "steps: 12, most have 6" in message([*PLAIN, longer], "model.depth")["long"]
     assert message([*PLAIN, longer], "trainer.max_steps")["long"] == (
         "seed 0 did not start as the others: order of samples",
@@ -139,21 +145,20 @@ def test_what_varies_is_not_unfair():
 
 def test_weights_of_encodings_that_vary_may_begin_otherwise():
     names = "encoding.rope.base", "patch_embed"
-    cells = [known(name, 0, **{key: [2, name] for key in names}) for name in ("a", "b", "b2")]
-    cells += [known("b3", 0, **{key: [2, "b"] for key in names})]
+    cells = [make_record(name, 0, **{key: [2, name] for key in names}) for name in ("a", "b", "b2")]
+    cells += [make_record("b3", 0, **{key: [2, "b"] for key in names})]
     first, *_ = mark_different_starts(cells, ["model.encoding"])
     assert first.different_start == ("patch_embed",)
     assert mark_different_starts(cells, ["model.depth"])[0].different_start == names
 
 
 def test_a_last_try_elsewhere_is_told():
-    moved = known("t5", 0)
-    later = {
-        **ENVIRONMENT,
-        "packages": {"torch": "2.14"},
-        "git": {"commit": "a" * 40, "changed": True},
-    }
-    moved = replace(moved, files=replace(moved.files, end={"environment": later, "device": "cuda"}))
+    moved = make_record("t5", 0)
+    later = replace(
+        ENVIRONMENT, packages={"torch": "2.14"}, git={"commit": "a" * 40, "changed": True}
+    )
+    files = replace(moved.files, end=EndFile(device="cuda"), last_environment=later)
+    moved = replace(moved, files=files)
     assert message([*PLAIN, moved])["t5"] == (
         "device: cuda, most have cpu",
         "torch: 2.14, most have 2.13.0",

@@ -1,6 +1,6 @@
 """Hypotheses are read, recorded before the run, and judged by corrected intervals."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import comparisons
@@ -8,10 +8,9 @@ import pytest
 from tiny import TINY
 
 from zoo import config
-from zoo.comparison import runner
+from zoo.comparison import compare
 from zoo.comparison.hypotheses import (
     HYPOTHESES,
-    RecordedHypothesis,
     check_hypotheses,
     explain_claim,
     judge_hypotheses,
@@ -21,21 +20,22 @@ from zoo.comparison.hypotheses import (
 )
 from zoo.comparison.outputs import describe_comparison
 from zoo.comparison.page.comparison_page import render
+from zoo.comparison.results import RecordedHypothesis
 from zoo.comparison.runner import CellRunner
 from zoo.comparison.text import format_comparison
 from zoo.errors import DataError, RecipeError
 
 
-def claimed(*texts, runs_ended=0):
+def claim_all(*texts, runs_ended=0):
     recorded = [
         RecordedHypothesis(text=text, written="2026-01-01 00:00 UTC", runs_ended=runs_ended)
         for text in texts
     ]
-    return replace(comparisons.images(), hypotheses=tuple(map(asdict, recorded)))
+    return replace(comparisons.images(), hypotheses=tuple(recorded))
 
 
 def verdicts(*texts):
-    return [one.verdict for one in judge_hypotheses(claimed(*texts))]
+    return [one.verdict for one in judge_hypotheses(claim_all(*texts))]
 
 
 def test_a_claim_names_variants_margin_metric_and_condition():
@@ -67,20 +67,20 @@ def test_a_claim_is_held_not_held_or_undecided():
     assert verdicts("comrope_ld > none by 0.01", "comrope_ld > none by 0.1") == ["held", "not held"]
     assert verdicts("comrope_ld < none on loss at 24") == ["held"]
     assert verdicts("comrope_ld > none at 16") == ["held"]  # the size of training
-    (found,) = judge_hypotheses(claimed("comrope_ld > none at 64"))
+    (found,) = judge_hypotheses(claim_all("comrope_ld > none at 64"))
     assert (found.verdict, found.reason) == ("undecided", "not measured at 64")
 
 
 def test_claims_are_corrected_for_their_number_across_conditions():
-    one = judge_hypotheses(claimed("rope_axial > sinusoidal"))[0]
+    one = judge_hypotheses(claim_all("rope_axial > sinusoidal"))[0]
     more = [f"none > liere at {size}" for size in (24, 32)]
-    many = judge_hypotheses(claimed("rope_axial > sinusoidal", *more))[0]
+    many = judge_hypotheses(claim_all("rope_axial > sinusoidal", *more))[0]
     assert many.p_value == pytest.approx(3 * one.p_value)
     assert many.difference.low < one.difference.low
 
 
 def test_verdicts_are_in_table_page_and_json_and_late_claims_are_told():
-    made = claimed("comrope_ld > none", runs_ended=4)
+    made = claim_all("comrope_ld > none", runs_ended=4)
     for text in (format_comparison(made), render(made)):
         assert "written after 4 runs had ended: no prediction" in text
         assert "SHA-256" in text
@@ -115,7 +115,7 @@ def test_a_comparison_writes_them_before_it_trains(compared, monkeypatch):
 
     there = []
     monkeypatch.setattr(CellRunner, "run", pretend)
-    monkeypatch.setattr(runner, "write_results", lambda *_: [])
+    monkeypatch.setattr(compare, "write_results", lambda *_: [])
     base = ["vit_comrope", *(word for word in TINY if "encoding" not in word)]
     words = [*base, "encodings=[none,learned]", "seeds=2", "to=c"]
     code, _, message = compared(*words, "hypotheses=[learned > nome]")

@@ -11,8 +11,10 @@ import comparisons
 import numpy as np
 import pytest
 
+import zoo
 from zoo.cli import main
 from zoo.comparison.overall import FILES, rank_over_tasks, rank_scores
+from zoo.comparison.results import TuningResult
 from zoo.errors import DataError
 
 NAMES = [f"v{number}" for number in range(8)]
@@ -83,16 +85,19 @@ def with_baseline(value):
 
 def write(folder, comparison):
     folder.mkdir()
-    (folder / "results.json").write_text(json.dumps(comparison.plain()))
+    (folder / "results.json").write_text(json.dumps(comparison.to_dict()))
     return str(folder)
 
 
 def test_folders_are_ranked_with_table_json_page_and_figure(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    tuned = replace(with_baseline(0.8), tuning={"budget": 8})
+    tuning = TuningResult(
+        budget=8, seed=1000, monitor="val/loss", better="low", keys=(), variants={}
+    )
+    tuned = replace(with_baseline(0.8), tuning=tuning)
     paths = [write(tmp_path / "a", with_baseline(0.9)), write(tmp_path / "b", tuned)]
     beaten = write(tmp_path / "c", with_baseline(0.9999))
-    code = main(["compare", f"rank=[{','.join([*paths, beaten])}]", "to=overall"])
+    code = main(["compare", "rank", *paths, beaten, "to=overall"])
     out = capsys.readouterr().out
     assert code == 0
     assert "# Over 2 tasks" in out
@@ -109,8 +114,12 @@ def test_folders_are_ranked_with_table_json_page_and_figure(tmp_path, capsys, mo
     assert [one["is_tuned"] for one in found["tasks"]] == [False, True]
     assert found["tasks"][0]["scores"]["comrope_ld"][0] == pytest.approx(1, abs=0.2)
     assert "Mean scores" in Path("overall/overall.html").read_text()
-    assert main(["compare", f"rank=[{','.join([*paths, beaten])}]", "to=again"]) == 0
+    assert out.endswith(f"Repeat it with: zoo compare rank {' '.join(paths)} {beaten} to=overall\n")
+    again = zoo.rank_comparisons([*paths, beaten], to="again", verbose=False)
+    assert again.to_dict()["standings"] == found["standings"]
     assert Path("again/overall.md").read_text().split("Repeat")[0] == out.split("Repeat")[0]
+    with pytest.raises(zoo.RecipeError, match="too: unknown key; did you mean to"):
+        zoo.rank_comparisons(paths, too="again", verbose=False)
 
 
 def test_what_cannot_be_ranked_is_refused(tmp_path):

@@ -121,7 +121,7 @@ SUBSTITUTIONS = {
             'encodings=["none"], seeds=1, vary={"optim.lr": [3e-4]}'
         ),
     },
-    "docs/comparing.md": {"rebuild=DIR": "rebuild=comparisons/small"},
+    "docs/comparing.md": {"rebuild DIR": "rebuild comparisons/small"},
     "docs/diagnostics.md": {
         "RUN_A RUN_B": "runs/vit_comrope/latest runs/vit_rope_axial/latest",
         "RUN": "runs/vit_comrope/latest",
@@ -271,7 +271,7 @@ def shorten_fit(words: list[str]) -> list[str]:
 
 def name_taken_folder(words: list[str]) -> list[str]:
     """Return an output folder that is refused, which happens once all else has been checked."""
-    if any(word.startswith(("rebuild=", "rank=")) for word in words):
+    if words[1] in ("rebuild", "rank"):
         return []
     Path("taken").mkdir(exist_ok=True)
     Path("taken/file").touch()

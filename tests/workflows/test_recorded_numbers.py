@@ -10,6 +10,8 @@ from pathlib import Path
 import comparisons
 import pytest
 
+from zoo.comparison.results import SearchedKey, TrialResult, TuningResult, VariantTuning
+
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [
     "README.md",
@@ -80,16 +82,16 @@ def test_a_wrong_number_is_found_and_written_anew(docs):
 def test_a_page_opens_each_record_with_its_verdict(docs):
     pages, _ = docs
     untuned = comparisons.images()
-    settings = {"settings": {"optim.lr": 0.01}, "value": 0.9}
-    found = {"trials": [settings], "best": 0, "near": [0], "edges": []}
-    tuning = {
-        "budget": 1,
-        "seed": 1000,
-        "monitor": "val/accuracy",
-        "better": "high",
-        "keys": [{"key": "optim.lr", "searched": "[0.001,0.1,log]", "choices": []}],
-        "variants": {one.name: found for one in untuned.variants},
-    }
+    trial = TrialResult(settings={"optim.lr": 0.01}, value=0.9)
+    found = VariantTuning(trials=(trial,), best=0, near=(0,))
+    tuning = TuningResult(
+        budget=1,
+        seed=1000,
+        monitor="val/accuracy",
+        better="high",
+        keys=(SearchedKey(key="optim.lr", searched="[0.001,0.1,log]"),),
+        variants={one.name: found for one in untuned.variants},
+    )
     tuned = replace(untuned, tuning=tuning)
     verdict = pages._write_verdict(tuned)
     assert verdict.startswith("**At 16 pixels comrope_ld has the highest mean: test accuracy 0.9")

@@ -1,59 +1,71 @@
-"""`zoo.compare` in Python: run a comparison, and hand it to the caller with table and figures."""
+"""Compare from Python: train variants of a recipe, rebuild a report, rank over several tasks."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from zoo.comparison.results import Comparison
-from zoo.config import Overrides
-from zoo.config.command_line import format_edits, format_flow, format_options
+from zoo.config import Overrides, Removal
+from zoo.config.arguments import validate_options
 from zoo.config.overrides import list_edits
-from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError, Stopped
+from zoo.errors import DataError, Stopped
+from zoo.options import ChainSpec
 from zoo.reporting.tables import build_frame
 from zoo.run.process_state import isolate_process
 
+if TYPE_CHECKING:
+    from zoo.comparison.overall import OverallRanking
+    from zoo.comparison.request import CompareOptions
+    from zoo.comparison.results import Comparison
 
+
+@dataclass(frozen=True, repr=False)
 class ComparisonResult:
     """A comparison and its output folder.
 
     Attributes:
         path: The folder with results.json, comparison.md, index.html and the figures.
-        comparison: What was found, as plain data: variants, their cells, their flags.
-        stopped: Whether an interrupt ended it before all cells were done.
+        comparison: The results as data: variants, their cells, their flags.
+        stopped: The interrupt that ended it before all cells were done; None if none did.
     """
 
-    def __init__(self, path: Path, comparison: Comparison, stopped: bool = False) -> None:
-        self.path, self.comparison, self.stopped = path.resolve(), comparison, stopped
+    path: Path
+    comparison: Comparison
+    stopped: Stopped | None = None
 
     def table(self) -> str:
-        """Return the answer in words and the table that `zoo compare` prints."""
+        """Return the verdicts and the tables that `zoo compare` prints."""
         from zoo.comparison.text import format_comparison
 
         return format_comparison(self.comparison)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of results.json."""
+        from zoo.comparison.outputs import describe_comparison
+
+        return describe_comparison(self.comparison)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return what each cell reached under each condition.
 
         Returns:
-            Rows with variant, the values that vary, seed, state, condition (in words, such as "24
-            pixels") and all metrics measured under it.
+            Rows with variant, the values that vary, seed, state, condition (such as "24 pixels")
+            and all metrics measured under it.
         """
         return [*self._list_rows()]
 
     def _list_rows(self) -> Iterator[dict[str, Any]]:
-        from zoo.comparison.text import name_condition
-
         titles = {axis.key: axis.title for axis in self.comparison.axes}
         for variant in self.comparison.variants:
             values = {titles[key]: value for key, value in variant.values.items()}
             for cell in variant.cells:
                 own = {"variant": variant.name, **values, "seed": cell.seed, "state": cell.state}
-                for condition, metrics in cell.metrics.items():
-                    name = name_condition(self.comparison, condition)
-                    yield {**own, "condition": name, **metrics}
+                for one in cell.measurements:
+                    if one.metrics:
+                        yield {**own, "condition": one.condition.describe(), **one.metrics}
 
     def frame(self) -> Any:
         """Return `rows` as a DataFrame of pandas. Raises ZooError if it is not installed."""
@@ -82,11 +94,11 @@ class ComparisonResult:
         return f"<pre>{html.escape(self.table())}</pre>"
 
 
+@dataclass(frozen=True, repr=False)
 class ComparisonFigure:
     """A figure of a comparison, a PNG file at `path`."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     def __repr__(self) -> str:
         return f"ComparisonFigure({str(self.path)!r})"
@@ -96,51 +108,167 @@ class ComparisonFigure:
         return self.path.read_bytes()
 
 
+@dataclass(frozen=True, repr=False)
+class RankingResult:
+    """A ranking over several comparisons and its output folder.
+
+    Attributes:
+        path: The folder with overall.json, overall.md, overall.html and overall.png.
+        ranking: The ranking as data.
+    """
+
+    path: Path
+    ranking: OverallRanking
+
+    def table(self) -> str:
+        """Return the table that `zoo compare rank` prints."""
+        from zoo.comparison.overall import format_ranking
+
+        return format_ranking(self.ranking)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of overall.json."""
+        from zoo.options.plain import to_plain
+
+        plain: dict[str, Any] = to_plain(self.ranking)
+        return plain
+
+    def __repr__(self) -> str:
+        return f"RankingResult({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        """Return the table for notebooks."""
+        return f"<pre>{html.escape(self.table())}</pre>"
+
+
 def compare(
-    recipe: str | None = None,
+    recipe: str | Path,
     overrides: Overrides = (),
     *,
-    encodings: Sequence[Any] | None = None,
+    encodings: Sequence[ChainSpec] | None = None,
     vary: Mapping[str, Sequence[Any]] | None = None,
-    verbose: bool = True,
-    **options: Any,
+    tune: Mapping[str, Sequence[Any]] | None = None,
+    options: CompareOptions | None = None,
+    show: Callable[[ComparisonResult], None] = lambda result: None,
+    command: str = "",
+    verbose: bool | None = True,
+    **changes: Any,
 ) -> ComparisonResult:
     """Train a recipe with several encodings, or values of other keys, and rank them.
 
-    It does what `zoo compare` does: cells run in processes of their own, several at the same time.
-    An interrupt has them save their state and returns what is there; the same call continues.
+    Cells run in processes of their own, several at the same time. An interrupt has them save their
+    state and returns what is there; the same call continues.
 
     Args:
-        recipe: A YAML file or the name of a registered recipe; None with `rebuild`.
+        recipe: A YAML file or the name of a registered recipe.
         overrides: Changes of the recipe: {key: value}, or a list of `zoo.config.Change` and
             `zoo.config.Removal`.
         encodings: The encodings that vary: names, mappings with options, or lists of these.
         vary: Other keys that vary: {key: [value, ...]}.
-        verbose: Print progress to standard error.
-        **options: Those of `zoo compare`: seeds, budget, tuning_seed, sampler, halving, hypotheses,
-            measure, to, jobs, engine, rebuild, and those of the engine.
+        tune: Keys that are tuned for each variant: {"optim.lr": [3e-4, 1e-2, "log"]} for a range,
+            or a list of choices.
+        options: Options as a dataclass; by default those of `CompareOptions`.
+        show: Called with the result before an error is raised for cells that failed.
+        command: What the report names as the command that repeats it; by default this call.
+        verbose: Print progress to standard error. None leaves logging to the caller.
+        **changes: Fields of `CompareOptions` that replace those of `options`: seeds, budget,
+            tuning_seed, measure, to, hypotheses, jobs, engine; and options of the engine.
 
     Returns:
         The comparison as far as it has come.
 
     Raises:
         RecipeError: Something is wrong with an argument or with any cell; nothing was started.
-        DataError: Data is missing, or `rebuild` names no comparison.
+        DataError: Data is missing.
         ZooError: Some cells failed; the others, and the table, are in the output folder.
     """
     with isolate_process(verbose):
-        from zoo.comparison import runner
+        from zoo.comparison.compare import run_comparison
+        from zoo.comparison.request import check_request
 
-        varied = {} if encodings is None else {"encodings": encodings}
-        varied |= {f"vary.{key}": values for key, values in (vary or {}).items()}
-        words = [f"{key}={format_flow(values, key)}" for key, values in varied.items()]
-        words += [*format_options(options), *format_edits(list_edits(overrides))]
-        if "rebuild" in options:
-            return ComparisonResult(Path(options["rebuild"]), runner.rebuild(words))
-        if recipe is None:
-            remedy = "write zoo.compare(recipe, encodings=[...]), or zoo.compare(rebuild=folder)"
-            raise RecipeError(ConfigIssue(ARGUMENT, "", "no recipe", remedy))
-        comparison, folder, problem = runner.compare(str(recipe), words, [])
-        if problem is not None and not isinstance(problem, Stopped):
+        given = {"encodings": encodings, "vary": vary, "tune": tune, **changes}
+        checked = check_request(
+            str(recipe),
+            overrides,
+            encodings=encodings,
+            vary=vary or {},
+            tune=tune or {},
+            given=changes,
+            base=options,
+            command=command or _format_call(recipe, overrides, given),
+        )
+        outcome = run_comparison(checked)
+        problem = outcome.problem
+        stopped = problem if isinstance(problem, Stopped) else None
+        result = ComparisonResult(outcome.folder.resolve(), outcome.comparison, stopped)
+        show(result)
+        if problem is not None and stopped is None:
             raise problem
-        return ComparisonResult(folder, comparison, stopped=problem is not None)
+        return result
+
+
+def _format_call(recipe: str | Path, overrides: Overrides, given: Mapping[str, Any]) -> str:
+    """Return the Python call that repeats a comparison, for its report."""
+    edits = list_edits(overrides)
+    arguments = [repr(str(recipe))]
+    if any(isinstance(edit, Removal) for edit in edits):
+        arguments.append(repr(edits))
+    elif edits:
+        arguments.append(repr({edit.key: edit.value for edit in edits if hasattr(edit, "value")}))
+    arguments += [f"{key}={value!r}" for key, value in given.items() if value is not None]
+    return f"zoo.compare({', '.join(arguments)})"
+
+
+def rebuild_comparison(
+    folder: str | Path, *, command: str = "", verbose: bool | None = True, **changes: Any
+) -> ComparisonResult:
+    """Write table, page and figures of a comparison again, from what its cells reached.
+
+    Args:
+        folder: The output folder of the comparison.
+        command: What the report names as the command that repeats it; by default this call.
+        verbose: Print progress to standard error. None leaves logging to the caller.
+        **changes: Fields of `RebuildOptions`: measure, the metric to compare instead.
+
+    Returns:
+        The comparison.
+
+    Raises:
+        RecipeError: An option is wrong, or no cell has the measure.
+        DataError: The folder holds no comparison.
+    """
+    with isolate_process(verbose):
+        from zoo.comparison.compare import RebuildOptions, rebuild
+
+        options = validate_options(RebuildOptions, changes)
+        call = f"zoo.rebuild_comparison({str(folder)!r}, measure={options.measure!r})"
+        comparison = rebuild(Path(folder), options, command or call)
+        return ComparisonResult(Path(folder).resolve(), comparison)
+
+
+def rank_comparisons(
+    folders: Sequence[str | Path], *, command: str = "", verbose: bool | None = True, **changes: Any
+) -> RankingResult:
+    """Rank the variants that several comparisons have, each of which is a task.
+
+    Args:
+        folders: Output folders of comparisons, or their files results.json.
+        command: What the report names as the command that repeats it; by default this call.
+        verbose: Print progress to standard error. None leaves logging to the caller.
+        **changes: Fields of `RankOptions`: to, the output folder.
+
+    Returns:
+        The ranking.
+
+    Raises:
+        RecipeError: An option is wrong.
+        DataError: A folder holds no comparison, or fewer than two tasks or variants remain.
+    """
+    with isolate_process(verbose):
+        from zoo.comparison.overall import RankOptions, run_ranking
+
+        options = validate_options(RankOptions, changes)
+        paths = [str(one) for one in folders]
+        call = ", ".join([repr(paths), *(f"{key}={value!r}" for key, value in changes.items())])
+        ranking, path = run_ranking(paths, options, command or f"zoo.rank_comparisons({call})")
+        return RankingResult(path.resolve(), ranking)

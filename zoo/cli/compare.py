@@ -1,21 +1,22 @@
-"""`zoo compare`."""
+"""Compare variants of a recipe: `zoo compare`."""
 
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from zoo.cli.bench import format_command
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.reporting.numbers import as_json
 from zoo.utils import die_with_parent, end_with_parent
 
-log = logging.getLogger("zoo")
+if TYPE_CHECKING:
+    from zoo.api.comparison import ComparisonResult
 
 SUMMARY = "train a recipe with several encodings, or values of other keys, and rank them"
 EXAMPLE = "zoo compare vit_comrope encodings=[none,learned,rope_axial] seeds=3 to=comparison"
@@ -28,31 +29,19 @@ RED, RESET = "\033[1;31m", "\033[0m"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `zoo compare`."""
+    """Declare the arguments of the command."""
     parser.add_argument("recipe", nargs="?", metavar="RECIPE")
     parser.add_argument(
         "overrides",
         nargs="*",
         metavar="key=value",
-        help="encodings=[rope,alibi] and vary.KEY=[VALUE,...] say what varies; "
-        "options, and keys of the recipe",
+        help="encodings=[rope,alibi] and vary.KEY=[VALUE,...] set what varies, "
+        "tune.KEY=[LOW,HIGH,log] what is tuned; options, and keys of the recipe",
     )
     # how a comparison starts its own processes
     parser.add_argument("--cell", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--tied", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--fork-server", action="store_true", help=argparse.SUPPRESS)
-
-
-def _rank(words: Sequence[str], as_plain: bool) -> None:
-    """Rank over the tasks of several comparisons, and print the table or JSON."""
-    from zoo.comparison.overall import format_ranking, run_ranking
-    from zoo.comparison.request import RankOptions
-    from zoo.config.command_line import parse_options
-
-    options = RankOptions(**parse_options(words, [RankOptions])[0])
-    ranking, folder = run_ranking(options.rank, options.to)
-    print(as_json(asdict(ranking)) if as_plain else format_ranking(ranking))
-    log.info("written: %s", folder)
 
 
 def redden_warnings(text: str) -> str:
@@ -62,8 +51,50 @@ def redden_warnings(text: str) -> str:
     return re.sub(r"^\*\*(.*)\*\*$", f"{RED}\\1{RESET}", text, count=1, flags=re.MULTILINE)
 
 
+def print_result(result: ComparisonResult, *, as_plain: bool) -> None:
+    """Print the tables of a comparison, or JSON."""
+    print(as_json(result.to_dict()) if as_plain else redden_warnings(result.table()))
+
+
+def parse_words(words: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments of `zoo.compare` that words stand for.
+
+    Raises:
+        RecipeError: Some words are no `key=value` or bad YAML; all issues are reported together.
+    """
+    from zoo import registry
+    from zoo.comparison.request import CompareOptions
+    from zoo.config import Change, Edit
+    from zoo.config.command_line import parse_option_words, parse_overrides
+    from zoo.config.tree import collect_issues
+
+    executors = (registry.find("executors", name) for name in registry.names("executors"))
+    issues: list[ConfigIssue] = []
+    given: dict[str, Any] = {}
+    found: dict[str, dict[str, Any]] = {"vary": {}, "tune": {}}
+    overrides: list[Edit] = []
+    with collect_issues(issues):
+        given, rest = parse_option_words(words, (CompareOptions, *executors))
+        for word in rest:
+            with collect_issues(issues):
+                (edit,) = parse_overrides([word])
+                argument, _, key = edit.key.partition(".")
+                if argument not in found:
+                    overrides.append(edit)
+                    continue
+                if key in found[argument]:
+                    problem = "the key is listed twice"
+                    raise RecipeError(
+                        ConfigIssue(ARGUMENT, edit.key, problem, "write one list of all values")
+                    )
+                found[argument][key] = edit.value if isinstance(edit, Change) else None
+    if issues:
+        raise RecipeError(*issues)
+    return {"overrides": overrides, **found, **given}
+
+
 def run(known: argparse.Namespace) -> None:
-    """Run a comparison, or rebuild the files of a finished one, and print the table or JSON."""
+    """Run a comparison, and print the table or JSON."""
     if known.fork_server:
         # before the imports, which take long
         if not die_with_parent():
@@ -76,30 +107,23 @@ def run(known: argparse.Namespace) -> None:
             return
     if known.tied:
         end_with_parent()
-
-    from zoo.comparison.outputs import describe_comparison
-    from zoo.comparison.runner import compare, rebuild, run_cell
-    from zoo.comparison.text import format_comparison
-
     if known.cell is not None:
+        from zoo.comparison.cell import run_cell
+
         run_cell(known.cell)
         return
-    if known.recipe is None:
-        remedy = "write zoo compare RECIPE encodings=[...], or zoo compare rebuild=FOLDER"
-        raise RecipeError(ConfigIssue(ARGUMENT, "", "no recipe", remedy))
 
-    problem = None
-    words = [known.recipe, *known.overrides]
-    if any(word.startswith("rank=") for word in words):
-        _rank(words, known.json)
-        return
-    if any(word.startswith("rebuild=") for word in words):
-        comparison = rebuild(words)
-    else:
-        comparison, _, problem = compare(known.recipe, known.overrides, known.plugin or [])
-    if known.json:
-        print(as_json(describe_comparison(comparison)))
-    else:
-        print(redden_warnings(format_comparison(comparison)))
-    if problem is not None:
-        raise problem
+    from zoo.api.comparison import compare
+
+    if known.recipe is None:
+        remedy = "write zoo compare RECIPE encodings=[rope,alibi]"
+        raise RecipeError(ConfigIssue(ARGUMENT, "", "no recipe", remedy))
+    result = compare(
+        known.recipe,
+        **parse_words(known.overrides),
+        show=lambda result: print_result(result, as_plain=known.json),
+        command=format_command("compare", [known.recipe, *known.overrides], known.plugin),
+        verbose=None,
+    )
+    if result.stopped is not None:
+        raise result.stopped

@@ -27,9 +27,10 @@ class CommandLineEdge:
     def spell(self, setting: Setting) -> str:
         """Return `--resume auto`, or `optim.lr=0.1`; the name alone without a value."""
         flag, value = FLAGS.get(setting.key), setting.value
+        key = f"{setting.within}.{setting.key}" if setting.within else setting.key
         if value is NO_VALUE or (flag and value is True):
-            return flag or setting.key
-        return f"{flag} {value}" if flag else f"{setting.key}={_format_value(value)}"
+            return flag or key
+        return f"{flag} {value}" if flag else f"{key}={_format_value(value)}"
 
 
 COMMAND_LINE = CommandLineEdge()

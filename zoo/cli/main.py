@@ -14,6 +14,8 @@ from zoo import registry, utils
 from zoo.cli import (
     bench,
     compare,
+    compare_rank,
+    compare_rebuild,
     convert,
     diagnose,
     diff,
@@ -44,6 +46,8 @@ COMMANDS: Mapping[str, ModuleType] = MappingProxyType(
         "diagnose": diagnose,
         "bench": bench,
         "compare": compare,
+        "compare rebuild": compare_rebuild,
+        "compare rank": compare_rank,
         "launch": launch,
         "convert": convert,
         "export": export,
@@ -109,7 +113,7 @@ def _add_command(
         parser.add_argument("--json", action="store_true", help="print the result as JSON")
     command.arguments(parser)
     # only the help of this command lists its options, which takes a moment to read
-    if name in sys.argv and {"-h", "--help"} & set(sys.argv):
+    if name.split()[-1] in sys.argv and {"-h", "--help"} & set(sys.argv):
         from zoo.options.description import format_options
 
         options = format_options(getattr(command, "OPTIONS", ()))
@@ -173,6 +177,8 @@ def _parse(words: list[str]) -> argparse.Namespace:
         RecipeError: An argument is unknown; the message names the nearest flag.
     """
     parser = build_parser()
+    if " ".join(words[:2]) in COMMANDS:
+        words = [" ".join(words[:2]), *words[2:]]
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:
         remedy = nearest(words[0], COMMANDS)
         raise RecipeError(ConfigIssue(ARGUMENT, words[0], "unknown command", remedy))

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from zoo.comparison.ranking import collect_values, measure_compute, rank_variants
-from zoo.comparison.results import BY, TRAINED, Comparison, ComparisonCell, Variant
+from zoo.comparison.results import Comparison, ComparisonCell, Variant
 from zoo.comparison.statistics import estimate_mean
-from zoo.comparison.text import capitalize, format_measure, name_condition, read_size
+from zoo.comparison.text import capitalize, format_measure
 from zoo.reporting.panel import Line, LineChart, Points, Scale, fit_height
+from zoo.run.conditions import Condition
 
 BINS = 48  # of positions, so that each point is a mean of many tokens
 SPARSE = 8  # no curve if fewer than one position in so many has a loss, as if only an answer counts
@@ -47,6 +48,12 @@ def group_by_first_axis(
     return groups
 
 
+def find_side(condition: Condition) -> int | None:
+    """Return the length, or the side of a square image; None if the size is not one number."""
+    sides = set(condition.size or ())
+    return sides.pop() if len(sides) == 1 else None
+
+
 def by_size(comparison: Comparison) -> tuple[LineChart, ...]:
     """Return the metric against resolution or length, with its interval.
 
@@ -56,19 +63,18 @@ def by_size(comparison: Comparison) -> tuple[LineChart, ...]:
     the others counts.
     """
     plain = {
-        found: condition
+        size: condition
         for condition in comparison.conditions
-        if (found := read_size(comparison, condition)) is not None
+        if condition.kind in ("trained", "size") and (size := find_side(condition)) is not None
     }
     if len(plain) < 2:
         return ()
     charts = [*_charts_by_size(comparison, plain, "")]
     for method in comparison.extrapolation_methods:
-        changed = {size: f"{condition}{BY}{method}" for size, condition in plain.items()}
         measured = {
             size: condition
-            for size, condition in changed.items()
-            if condition in comparison.condition_kinds
+            for condition in comparison.conditions
+            if condition.extrapolation == method and (size := find_side(condition)) in plain
         }
         charts += _charts_by_size(comparison, plain | measured, f", by {method}")
     # one scale for all, as they are to be compared
@@ -125,10 +131,13 @@ COSTS: Mapping[str, tuple[str, Callable[[ComparisonCell], float | None]]] = {
 }
 
 
-def by_cost(comparison: Comparison, condition: str = TRAINED) -> tuple[Points, ...]:
-    """Return the metric against each cost in which variants differ, a point for each variant."""
+def by_cost(comparison: Comparison) -> tuple[Points, ...]:
+    """Return the metric against each cost in which variants differ, a point for each variant.
+
+    The metric is that on the test data of the recipe.
+    """
     return tuple(
-        _points_by_cost(comparison, condition, title)
+        _points_by_cost(comparison, comparison.trained, title)
         for title in COSTS
         if len(_distinct_costs(comparison, title)) > 1
     )
@@ -170,7 +179,7 @@ def _list_heights(lines: Iterable[Line]) -> list[Tensor]:
 
 
 def _find_trained(comparison: Comparison) -> tuple[float, str] | None:
-    trained = read_size(comparison, TRAINED)
+    trained = find_side(comparison.trained)
     return None if trained is None else (trained, "training")
 
 
@@ -179,22 +188,22 @@ def _distinct_costs(comparison: Comparison, title: str) -> set[float]:
     return {one for one in found if one is not None}
 
 
-def _points_by_cost(comparison: Comparison, condition: str, title: str) -> Points:
+def _points_by_cost(comparison: Comparison, condition: Condition, title: str) -> Points:
     unit, pick = COSTS[title]
     groups = {}
     for variant in order_for_drawing(comparison):
         found, cost = collect_values(variant, condition, comparison.measure), mean_of(variant, pick)
         reached = fmean(found.values()) if found else None
         groups[variant.name] = (_to_tensor([cost]), _to_tensor([reached]))
-    y = f"{format_measure(comparison)}, {name_condition(comparison, condition)}"
+    y = f"{format_measure(comparison)}, {condition.describe()}"
     return Points(title=title.capitalize(), x=f"{title}, {unit}", y=y, groups=groups)
 
 
 def _charts_by_size(
-    comparison: Comparison, conditions: Mapping[float, str], suffix: str
+    comparison: Comparison, conditions: Mapping[int, Condition], suffix: str
 ) -> tuple[LineChart, ...]:
     sizes = sorted(conditions.items())
-    is_image = "resolutions" in comparison.condition_kinds.values()
+    is_image = any(one.unit == "pixels" for one in conditions.values())
     x = "resolution, pixels" if is_image else "length of windows, tokens"
     title = f"{capitalize(format_measure(comparison))} by {x.partition(',')[0]}"
     chart = LineChart(
@@ -215,7 +224,7 @@ def _charts_by_size(
 
 
 def _line_by_size(
-    comparison: Comparison, variant: Variant, sizes: Sequence[tuple[float, str]]
+    comparison: Comparison, variant: Variant, sizes: Sequence[tuple[int, Condition]]
 ) -> Line | None:
     found = [tuple(collect_values(variant, one, comparison.measure).values()) for _, one in sizes]
     means = [estimate_mean(one, comparison.bounds) if one else None for one in found]
@@ -232,7 +241,8 @@ def _line_of_steps(variant: Variant) -> Line | None:
     found: dict[int, list[float]] = {}
     for cell in variant.cells:
         for step, value in cell.curve:
-            found.setdefault(step, []).append(value if isfinite(value) else nan)
+            known = nan if value is None or not isfinite(value) else value
+            found.setdefault(step, []).append(known)
     if not found:
         return None
     steps = sorted(found)
@@ -243,25 +253,22 @@ def _line_of_steps(variant: Variant) -> Line | None:
     return Line(variant.name, torch.tensor(steps), mean, band)
 
 
-def _charts_by_position(comparison: Comparison, condition: str) -> tuple[LineChart, ...]:
+def _charts_by_position(comparison: Comparison, condition: Condition) -> tuple[LineChart, ...]:
     def line(variant: Variant) -> Line | None:
-        rows = [
-            cell.position_losses[condition]
-            for cell in variant.cells
-            if cell.position_losses.get(condition)
-        ]
+        found = (cell.find(condition).position_losses for cell in variant.cells)
+        rows = [losses for losses in found if losses]
         if all((len(row) - row.count(None)) * SPARSE < len(row) for row in rows):
             return None
         x, y = zip(*_bin(rows), strict=True)
         return Line(variant.name, torch.tensor(x), _to_tensor(y))
 
-    name = name_condition(comparison, condition)
+    name = condition.describe()
     chart = LineChart(
         title=f"Windows of {name}",
         x="position in the window",
         y="loss",
         lines=(),
-        rule=None if condition == TRAINED else _find_trained(comparison),
+        rule=None if condition == comparison.trained else _find_trained(comparison),
     )
     found = _fill(comparison, chart, line)
     return tuple(

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,7 +25,8 @@ DIGITS = 4
 EDGE = 0.125
 """Share of a range at either end that counts as its edge."""
 
-Value = float | int | str | bool | None
+Value = Any
+"""Plain data."""
 Settings = Mapping[str, Value]
 """{key: value}"""
 

@@ -1,4 +1,4 @@
-"""How cells differ from the others besides the values that vary, from what their files say."""
+"""How cells differ from the others, besides the values that vary, according to their files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import replace
 from typing import Any
 
-from zoo.comparison.cell_files import CellRecord
+from zoo.comparison.cell_files import CellRecord, Environment
 from zoo.comparison.grid import ENCODING, is_below
 from zoo.comparison.results import ComparisonCell, Flag, Variant
 from zoo.comparison.text import join_names
@@ -59,7 +59,7 @@ def count_shared_weights(records: Sequence[CellRecord]) -> int:
 
     They are equal if, for each seed, they began equal in all cells that have begun.
     """
-    begun = [(one.cell.seed, _read_start(one)) for one in records if one.files.start]
+    begun = [(one.cell.seed, _read_start(one)) for one in records if one.files.start.weights]
     if not begun:
         return 0
     shapes = [{(name, shape) for name, (shape, _) in start.items()} for _, start in begun]
@@ -95,16 +95,16 @@ def find_flags(
 def _read_start(record: CellRecord, ignores_encodings: bool = False) -> Start:
     start = record.files.start
     found: dict[str, tuple[Hashable, Hashable]] = {}
-    for name, one in start.get("weights", {}).items():
+    for name, one in start.weights.items():
         if one and not (ignores_encodings and "encoding" in name.split(".")):
             *shape, digest = one
             found[name] = tuple(shape), digest
-    if not any(start.get("weights", {}).values()):
+    if not any(start.weights.values()):
         return {}
-    if start.get("order"):
-        found[ORDER] = (), start["order"]
-    if start.get("batch"):
-        found[BATCH] = (), start["batch"]
+    if start.order:
+        found[ORDER] = (), start.order
+    if start.batch:
+        found[BATCH] = (), start.batch
     return found
 
 
@@ -167,30 +167,25 @@ def _flag_unequal(
             yield name, Flag(kind, f"{kind}: {value}, most have {usual}")
 
 
-def _pick_environment(*keys: str) -> Pick:
+def _pick_twice(look_up: Callable[[Environment], Any]) -> Pick:
     """Pick a value of the environment, of the first attempt at a cell and of its last."""
 
     def pick(record: CellRecord) -> list[Hashable]:
-        files = record.files
-        return [_look_up(one, keys) for one in (files.environment, files.end.get("environment"))]
+        both = (record.files.environment, record.files.last_environment)
+        return [_join_list(look_up(one)) for one in both]
 
     return pick
 
 
-def _look_up(found: Any, keys: Sequence[str]) -> Hashable:
-    for key in keys:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return ", ".join(map(str, found)) if isinstance(found, list) else found
+def _join_list(found: Any) -> Hashable:
+    return ", ".join(map(str, found)) if isinstance(found, list | tuple) else found
 
 
-def _pick_commits(record: CellRecord) -> list[Hashable]:
-    commits = _pick_environment("git", "commit")(record)
-    changes = _pick_environment("git", "changed")(record)
-    found: list[Hashable] = []
-    for commit, is_changed in zip(commits, changes, strict=True):
-        suffix = " with changes" if is_changed else ""
-        found.append(f"{str(commit)[:12]}{suffix}" if commit else None)
-    return found
+def _describe_commit(environment: Environment) -> str | None:
+    git = environment.git or {}
+    suffix = " with changes" if git.get("changed") else ""
+    commit = git.get("commit")
+    return f"{str(commit)[:12]}{suffix}" if commit else None
 
 
 def _find_most_common(counts: Counter[Hashable]) -> Hashable:
@@ -200,13 +195,13 @@ def _find_most_common(counts: Counter[Hashable]) -> Hashable:
 EQUAL: Mapping[str, Pick] = {
     "attention": lambda one: [", ".join(one.cell.backends)],
     "steps": lambda one: [one.cell.steps],
-    "device": lambda one: [one.files.start.get("device"), one.files.end.get("device")],
-    "GPUs": _pick_environment("devices", "cuda"),
-    "threads": _pick_environment("devices", "threads"),
-    "processes": _pick_environment("processes"),
-    "torch": _pick_environment("packages", "torch"),
-    "zoo": _pick_environment("zoo"),
-    "commit": _pick_commits,
+    "device": lambda one: [one.files.start.device, one.files.end.device],
+    "GPUs": _pick_twice(lambda one: one.devices.get("cuda")),
+    "threads": _pick_twice(lambda one: one.devices.get("threads")),
+    "processes": _pick_twice(lambda one: one.processes),
+    "torch": _pick_twice(lambda one: one.packages.get("torch")),
+    "zoo": _pick_twice(lambda one: one.zoo),
+    "commit": _pick_twice(_describe_commit),
 }
 """{kind of a flag: what should be equal in all cells}"""
 

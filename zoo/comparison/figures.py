@@ -19,12 +19,12 @@ from zoo.comparison.text import (
     count_decimals,
     format_measure,
     format_question,
-    name_condition,
     name_extreme,
 )
 from zoo.reporting import charts, numbers, render
 from zoo.reporting.axes import Chart, Style, clean, label_expression, start_chart, x_axis
 from zoo.reporting.panel import LineChart, Points, Scale
+from zoo.run.conditions import Condition
 
 MAX_LINES = 12  # in one chart; more have a chart each
 PER_ROW = {"ranking": 4, "small": 7, "charts": 3}  # charts side by side
@@ -126,7 +126,7 @@ def _shorten_names(panel: LineChart | Points) -> LineChart | Points:
     return replace(panel, title=shorten(panel.title), lines=lines)
 
 
-def _draw_condition(comparison: Comparison, condition: str) -> Chart:
+def _draw_condition(comparison: Comparison, condition: Condition) -> Chart:
     standings = rank_variants(comparison, condition)
     seen, digits = choose_scale(standings), count_decimals(comparison)
     rows = [_describe(one, number, seen, digits) for number, one in enumerate(standings)]
@@ -169,7 +169,7 @@ def _draw_condition(comparison: Comparison, condition: str) -> Chart:
     ]
     if seeds:
         layers.insert(2, dots.encode(x=x("seed"), y=y, color=colour))
-    title = shorten(capitalize(name_condition(comparison, condition)))
+    title = shorten(capitalize(condition.describe()))
     heading = alt.Title(title, anchor="start", frame="group", fontSize=12)
     return alt.layer(*layers).properties(width=220, height=24 * len(rows), title=heading)
 

@@ -2,13 +2,12 @@
 
 They are kept in a file of the output folder, beside the time at which each was written and the
 number of runs that had ended by then. A hypothesis that comes later, or is left out later, is
-told as such wherever the verdicts are shown.
+marked as late or withdrawn in every report.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,14 +17,21 @@ from typing import Any, Literal, Self
 
 from zoo import files
 from zoo.comparison.ranking import collect_values
-from zoo.comparison.results import TRAINED, Comparison, find_direction, has_shape
+from zoo.comparison.results import (
+    Comparison,
+    RecordedHypothesis,
+    build_from,
+    find_direction,
+    read_json,
+)
 from zoo.comparison.statistics import Estimate, Pair, compare_named, excludes_zero, measure_noise
 from zoo.config import Recipe
-from zoo.errors import ARGUMENT, ConfigIssue, DataError, OptionError, RecipeError, nearest
+from zoo.config.schema import format_size
+from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError, Setting, nearest
 from zoo.reporting.numbers import format_fixed
 from zoo.reporting.tables import format_markdown
 from zoo.run.build import build_data
-from zoo.run.conditions import list_conditions
+from zoo.run.conditions import Condition, list_conditions
 from zoo.utils import format_now
 
 log = logging.getLogger("zoo")
@@ -33,12 +39,13 @@ log = logging.getLogger("zoo")
 HYPOTHESES = "hypotheses.json"
 METRICS = ("accuracy", "exact", "loss")
 DECIMALS = 4
-SHAPE = {"hypotheses": [{"text": str, "written": str, "runs_ended": int, "withdrawn": str}]}
 FORM = re.compile(
     r"(?P<one>.+?)\s+(?P<sign>[<>])\s+(?P<other>.+?)(?:\s+by\s+(?P<margin>\d[\d.]*))?"
     r"(?:\s+on\s+(?:test/)?(?P<metric>\w+))?(?:\s+at\s+(?P<condition>.+))?"
 )
-EXAMPLE = "write hypotheses=[rope > none, rope > none by 0.01 on accuracy at 256]"
+EXAMPLE = Message(
+    "write ", Setting("hypotheses", ["rope > none", "rope > none by 0.01 on accuracy at 256"])
+)
 
 HypothesisVerdict = Literal["held", "not held", "undecided"]
 
@@ -59,16 +66,10 @@ class Hypothesis:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordedHypothesis:
-    """A hypothesis as the output folder keeps it."""
+class HypothesesFile:
+    """The content of hypotheses.json."""
 
-    text: str
-    written: str
-    """UTC."""
-    runs_ended: int
-    """Number of trials and cells that had ended when the hypothesis was written."""
-    withdrawn: str = ""
-    """When a later command no longer had it, UTC."""
+    hypotheses: tuple[RecordedHypothesis, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +87,7 @@ class Judgement:
 
     @classmethod
     def undecided(cls, hypothesis: RecordedHypothesis, reason: str) -> Self:
-        """Return that nothing can be said."""
+        """Return a judgement without a verdict."""
         return cls(
             hypothesis=hypothesis, verdict="undecided", difference=None, p_value=None, reason=reason
         )
@@ -153,7 +154,7 @@ def list_planned_conditions(recipe: Recipe) -> list[str]:
     return [one.name for one in found if one.kind != "trained"]
 
 
-def _refuse(problem: str, remedy: str) -> RecipeError:
+def _refuse(problem: str, remedy: str | Message) -> RecipeError:
     return RecipeError(ConfigIssue(ARGUMENT, "hypotheses", problem, remedy))
 
 
@@ -197,7 +198,7 @@ def record_hypotheses(texts: Sequence[str], folder: Path, runs_ended: int, measu
 
 
 def explain_claim(claim: Hypothesis, measure: str) -> str:
-    """Say which variant a claim calls better: of a loss, the one that is below."""
+    """Explain which variant a claim calls better: of a loss, the one that is below."""
     metric = claim.metric or measure.removeprefix("test/")
     is_above = claim.sign == ">"
     is_better = is_above == (find_direction(metric) == "high")
@@ -214,18 +215,10 @@ def read_hypotheses(folder: Path) -> tuple[RecordedHypothesis, ...]:
         DataError: The file holds something else.
     """
     path = folder / HYPOTHESES
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return ()
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: holds no hypotheses: {error}") from None
-    try:
-        if not has_shape(found, SHAPE):
-            raise TypeError
-        return tuple(RecordedHypothesis(**one) for one in found["hypotheses"])
-    except (TypeError, KeyError):
-        raise DataError(f"{path}: holds no hypotheses") from None
+    problem = "holds no hypotheses"
+    return build_from(HypothesesFile, read_json(path, problem), path, problem).hypotheses
 
 
 def hash_hypotheses(hypotheses: Iterable[RecordedHypothesis]) -> str:
@@ -235,7 +228,7 @@ def hash_hypotheses(hypotheses: Iterable[RecordedHypothesis]) -> str:
 
 def judge_hypotheses(comparison: Comparison) -> list[Judgement]:
     """Judge all hypotheses, corrected for their number (Bonferroni), also of those withdrawn."""
-    recorded = [RecordedHypothesis(**one) for one in comparison.hypotheses]
+    recorded = comparison.hypotheses
     return [_judge(comparison, one, recorded) for one in recorded]
 
 
@@ -243,9 +236,9 @@ def _judge(
     comparison: Comparison, recorded: RecordedHypothesis, family: Sequence[RecordedHypothesis]
 ) -> Judgement:
     claim = parse_hypothesis(recorded.text)
-    metric, condition = _find_place(comparison, claim)
-    if condition not in comparison.conditions:
-        return Judgement.undecided(recorded, f"not measured at {condition}")
+    metric, condition = _find_metric(comparison, claim), _find_condition(comparison, claim)
+    if condition is None:
+        return Judgement.undecided(recorded, f"not measured at {claim.condition}")
     values = {one.name: collect_values(one, condition, metric) for one in comparison.variants}
     for name in (claim.one, claim.other):
         if not values.get(name):
@@ -273,11 +266,20 @@ def _judge(
     )
 
 
-def _find_place(comparison: Comparison, claim: Hypothesis) -> tuple[str, str]:
-    """Return metric and condition; the training size may be named by its number."""
-    metric = f"test/{claim.metric}" if claim.metric else comparison.measure
-    is_trained = claim.condition == comparison.training_size.partition(" ")[0]
-    return metric, TRAINED if is_trained else claim.condition
+def _find_metric(comparison: Comparison, claim: Hypothesis) -> str:
+    return f"test/{claim.metric}" if claim.metric else comparison.measure
+
+
+def _find_condition(comparison: Comparison, claim: Hypothesis) -> Condition | None:
+    """Return the condition of a claim, None if nothing was measured under it.
+
+    The training size may be named by its number.
+    """
+    size = comparison.trained.size
+    if not claim.condition or (size is not None and claim.condition == format_size(size)):
+        return comparison.trained
+    known = {one.name: one for one in comparison.conditions}
+    return known.get(claim.condition)
 
 
 def _name_pair(claim: Hypothesis) -> Pair:
@@ -342,10 +344,10 @@ def format_hypotheses(comparison: Comparison) -> str:
 
 
 def explain_hypotheses(comparison: Comparison) -> str:
-    """Say what the verdicts mean."""
-    recorded = [RecordedHypothesis(**one) for one in comparison.hypotheses]
-    where = comparison.training_size or "the training size"
-    metrics = {_find_place(comparison, parse_hypothesis(one.text))[0] for one in recorded}
+    """Explain what the verdicts mean."""
+    recorded = comparison.hypotheses
+    where = comparison.trained.describe()
+    metrics = {_find_metric(comparison, parse_hypothesis(one.text)) for one in recorded}
     loss = " `>` says that a loss is higher, so worse." if "test/loss" in metrics else ""
     return (
         f"Without another condition a hypothesis is about {where}. Differences are to the second "

@@ -1,14 +1,14 @@
-"""Collect what the cells of a comparison reached, and write the files of its output folder."""
+"""Collect the results of the cells of a comparison, and write the files of its output folder."""
 
 from __future__ import annotations
 
 import io
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from zoo import files
-from zoo.comparison.cell_files import CellFiles, CellRecord, build_cell, list_conditions
+from zoo.comparison.cell_files import CellFiles, CellRecord, build_cell, collect_conditions
 from zoo.comparison.fairness import count_shared_weights, find_flags, mark_different_starts
 from zoo.comparison.hypotheses import describe_judgements, read_hypotheses
 from zoo.comparison.plan import CELLS, ComparisonPlan
@@ -18,7 +18,7 @@ from zoo.comparison.ranking import (
     describe_analysis,
     find_winning_baseline,
 )
-from zoo.comparison.results import TRAINED, Comparison, ConditionKind, Variant
+from zoo.comparison.results import Comparison, Variant
 from zoo.comparison.text import format_comparison
 from zoo.launch.executor import PATIENCE
 from zoo.reporting.numbers import as_json, finite
@@ -31,15 +31,13 @@ RESULTS, TABLE, PAGE = "results.json", "comparison.md", "index.html"
 
 def collect_results(plan: ComparisonPlan, folder: Path) -> Comparison:
     """Return the comparison as far as it has come, from the plan and the files of its cells."""
-    records = []
-    kinds: dict[str, ConditionKind] = {}
+    records, done = [], []
     for planned in plan.cells:
         files = CellFiles.read(folder / CELLS / planned.name)
         cell = build_cell(plan, folder, planned, files)
         records.append(CellRecord(planned.variant, cell, files))
         if cell.state == "done":
-            found = list_conditions(plan, planned, files)
-            kinds |= {condition: kind for condition, (kind, _) in found.items()}
+            done.append((planned, files))
 
     cells = mark_different_starts(records, [axis.key for axis in plan.axes])
     variants = []
@@ -59,12 +57,10 @@ def collect_results(plan: ComparisonPlan, folder: Path) -> Comparison:
         seeds=plan.seeds,
         measure=plan.measure,
         better=plan.better,
-        condition_kinds=kinds,
-        conditions=(TRAINED, *kinds),
-        training_size=plan.training_size,
+        conditions=collect_conditions(plan, done),
         windows=plan.windows,
         tuning=plan.tuning,
-        hypotheses=tuple(asdict(one) for one in read_hypotheses(folder)),
+        hypotheses=read_hypotheses(folder),
         shared_weights=count_shared_weights(records),
         variants=tuple(replace(variant, flags=flags[variant.name]) for variant in variants),
     )
@@ -81,11 +77,11 @@ def describe_comparison(comparison: Comparison) -> dict[str, Any]:
             "judgements": describe_judgements(comparison),
         }
     )
-    return {**comparison.plain(), **found}
+    return {**comparison.to_dict(), **found}
 
 
 def write_results(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write numbers, table, page and figures; those of before are replaced.
+    """Write numbers, table, page and figures; existing files are overwritten.
 
     One process writes at a time: the names of unfinished files are the same for all.
     """

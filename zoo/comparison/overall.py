@@ -19,7 +19,6 @@ import base64
 import hashlib
 import io
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import sqrt
@@ -32,7 +31,7 @@ from scipy import special, stats
 
 from zoo import files
 from zoo.comparison.ranking import average_baselines, collect_values, find_winning_baseline
-from zoo.comparison.results import TRAINED, Comparison
+from zoo.comparison.results import Comparison
 from zoo.comparison.statistics import FEWEST, LEVEL, find_range, measure_pairs
 from zoo.errors import DataError
 from zoo.reporting.html import Section, render_page
@@ -150,7 +149,8 @@ def _read(path: Path) -> Comparison:
 def _list_measured(comparison: Comparison) -> list[str]:
     """Return the variants with a value for every seed that some variant has."""
     values = {
-        one.name: collect_values(one, TRAINED, comparison.measure) for one in comparison.variants
+        one.name: collect_values(one, comparison.trained, comparison.measure)
+        for one in comparison.variants
     }
     seeds = {seed for own in values.values() for seed in own}
     return [name for name, own in values.items() if own and {*own} == seeds]
@@ -159,7 +159,7 @@ def _list_measured(comparison: Comparison) -> list[str]:
 def _build_task(path: str, comparison: Comparison, names: Sequence[str]) -> RankedTask:
     sign = 1 if comparison.better == "high" else -1
     values = {
-        one.name: collect_values(one, TRAINED, comparison.measure)
+        one.name: collect_values(one, comparison.trained, comparison.measure)
         for one in comparison.variants
         if one.name in names
     }
@@ -360,7 +360,7 @@ def format_ranking(ranking: OverallRanking) -> str:
         "## Tasks",
         format_markdown(TASK_HEADS, _list_task_rows(ranking), TASK_HEADS[:5]),
         "\n".join(f"- left out: {one}" for one in ranking.left_out),
-        f"Repeat it with: {ranking.command}",
+        f"Repeat it with: {ranking.command}" if ranking.command else "",
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -385,13 +385,26 @@ def render_ranking(ranking: OverallRanking, picture: bytes) -> str:
     )
 
 
-def run_ranking(paths: Sequence[str], to: str | None) -> tuple[OverallRanking, Path]:
+@dataclass(frozen=True, kw_only=True)
+class RankOptions:
+    """Options of a ranking over several comparisons."""
+
+    to: str | None = None
+    """Output folder; null takes comparisons/overall-<hash>."""
+
+
+def run_ranking(
+    paths: Sequence[str], chosen: RankOptions, command: str = ""
+) -> tuple[OverallRanking, Path]:
     """Rank over tasks and write the files.
+
+    Args:
+        paths: Output folders of comparisons, or their files results.json.
+        chosen: The options.
+        command: What repeats it.
 
     Raises:
         DataError: As `rank_over_tasks`.
     """
-    word = f"rank=[{','.join(paths)}]"
-    words = ["zoo", "compare", word, *([f"to={to}"] if to else [])]
-    ranking = rank_over_tasks(paths, shlex.join(words))
-    return ranking, write_ranking(ranking, to)
+    ranking = rank_over_tasks(paths, command)
+    return ranking, write_ranking(ranking, chosen.to)

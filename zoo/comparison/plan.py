@@ -1,4 +1,4 @@
-"""What a comparison will do, as plain data, written before anything is trained."""
+"""The plan of a comparison: all its cells, as plain data, written before anything is trained."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import io
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from zoo import config, files
-from zoo.comparison.grid import Combination, build_axes, name_folders
+from zoo.comparison.grid import Combination, name_folders
 from zoo.comparison.hypotheses import HYPOTHESES
 from zoo.comparison.request import CompareRequest, list_seeds
-from zoo.comparison.results import ANY_KEY, Axis, find_direction, has_shape, refuse_old_version
-from zoo.comparison.tuning import TuningRequest, count_length, describe_length
+from zoo.comparison.results import Axis, Better, TuningResult, build_from, find_direction, read_json
+from zoo.comparison.tuning import TuningRequest, count_length
 from zoo.config import Recipe, from_plain
-from zoo.config.command_line import parse_overrides
-from zoo.data.spec import DataSpec, ImageSpec, TextSpec
+from zoo.data.spec import DataSpec, TextSpec
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
 from zoo.launch.executor import Resources
+from zoo.options.plain import to_plain
 from zoo.run import run_dir
 from zoo.run.build import build_data
-from zoo.run.conditions import choose_data_options, list_conditions
+from zoo.run.conditions import TRAINED, Condition, choose_data_options, get_size, list_conditions
 from zoo.run.machine import describe_machine
 from zoo.utils import WRITE_TEST, check_writable, format_now
 from zoo.version import __version__
@@ -35,23 +35,6 @@ PLAN, CELLS, RECIPES = "plan.json", "cells", "recipes"
 # the folder of trials and, in it, that of their runs
 TUNING, TRIALS = "tuning", "trials"
 MAX_DIFFERENCES = 10
-PLAN_SHAPE: Mapping[str, Any] = {
-    "zoo_version": str,
-    "created": str,
-    "command": str,
-    "recipe": str,
-    "base": {},
-    "machine": {},
-    "axes": [{"key": str, "title": str, "values": [str]}],
-    "seeds": [int],
-    "measure": str,
-    "better": str,
-    "training_size": str,
-    "windows": str,
-    "automatic_threads": bool,
-    "variants": {ANY_KEY: {ANY_KEY: str}},
-    "cells": [{"name": str, "variant": str, "seed": int, "recipe": {}}],
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +49,28 @@ class PlannedCell:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonPlan:
-    """All cells, and what their results are reported with."""
+    """The cells of a comparison and the metadata of its report.
+
+    Attributes:
+        zoo_version: The version of zoo.
+        created: When it was planned, UTC.
+        command: What repeats the comparison.
+        recipe: The name of the recipe.
+        base: The recipe that all cells share, as plain data.
+        machine: The machine.
+        axes: What varies.
+        seeds: The seeds.
+        measure: The compared metric, such as test/accuracy.
+        better: Whether high or low values of it are better.
+        training_size: Tokens, or height and width in pixels; None if variants differ in it.
+        windows: How texts are cut.
+        automatic_threads: Whether zoo chose the number of threads, which is then no part of what
+            is compared.
+        variants: {name: {key: label of its value}}.
+        cells: The cells.
+        runs: The folder of the run directories: TRIALS for trials, which are not tested.
+        tuning: What the trials found, if something was tuned.
+    """
 
     zoo_version: str
     created: str
@@ -77,19 +81,19 @@ class ComparisonPlan:
     axes: tuple[Axis, ...]
     seeds: tuple[int, ...]
     measure: str
-    better: Literal["high", "low"]
-    training_size: str
-    """The size that models are trained at, for people: 16 pixels; empty if it varies."""
+    better: Better
+    training_size: tuple[int, ...] | None
     windows: str
     automatic_threads: bool
-    """Whether zoo chose the number of threads, which is then no part of what is compared."""
     variants: Mapping[str, Mapping[str, str]]
-    """{name: {key: value}}"""
     cells: tuple[PlannedCell, ...]
     runs: str = CELLS
-    """The folder of the run directories: TRIALS for trials, which are not tested."""
-    tuning: Mapping[str, Any] | None = None
-    """What the trials of each variant found, if something was tuned."""
+    tuning: TuningResult | None = None
+
+    @property
+    def trained(self) -> Condition:
+        """The first condition: the test data of the recipe."""
+        return Condition(TRAINED, "trained", self.training_size)
 
     @property
     def hash(self) -> str:
@@ -105,36 +109,22 @@ class ComparisonPlan:
         return found
 
     def contains(self, other: ComparisonPlan) -> bool:
-        """Tell whether all cells of another plan are among these."""
+        """Return whether all cells of another plan are among these."""
         own = {cell.name: self.list_settings(cell) for cell in self.cells}
         return all(own.get(cell.name) == other.list_settings(cell) for cell in other.cells)
 
     def write(self, folder: Path) -> None:
         """Write the plan into the output folder."""
-        text = json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
+        text = json.dumps(to_plain(self), indent=1, ensure_ascii=False) + "\n"
         files.write(io.BytesIO(text.encode()), folder / PLAN)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Return the plan of an output folder. Raises DataError if it holds none."""
-        path = folder / PLAN
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            refuse_old_version(found, path)
-            if not has_shape(found, PLAN_SHAPE):
-                raise ValueError
-            later = {"runs": CELLS, "tuning": None}
-            values = {one.name: found[one.name] for one in fields(cls) if one.name not in later}
-            values |= {key: found.get(key, value) for key, value in later.items()}
-            values["axes"] = tuple(Axis.from_plain(one) for one in found["axes"])
-            values["cells"] = tuple(PlannedCell(**one) for one in found["cells"])
-            values["seeds"] = tuple(found["seeds"])
-            return cls(**values)
-        except OSError as error:
-            problem = f"{folder}: holds no comparison, {PLAN}: {error.strerror or error}"
-            raise DataError(problem) from None
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise DataError(f"{path}: holds no plan of a comparison") from None
+        path, problem = folder / PLAN, "holds no plan of a comparison"
+        if not path.exists():
+            raise DataError(f"{folder}: holds no comparison, {PLAN} is not there")
+        return build_from(cls, read_json(path, problem), path, problem)
 
 
 def build_plan(
@@ -147,13 +137,13 @@ def build_plan(
     """Plan all cells: each recipe with each seed, and threads unless the recipe sets them."""
     first = next(iter(recipes.values()))
     specs = [build_data(recipe).spec for recipe in recipes.values()]
-    sizes = {_describe_size(one) for one in specs}
+    sizes = {get_size(one) for one in specs}
     windows: dict[str, None] = {}
     for recipe, one in zip(recipes.values(), specs, strict=True):
         windows |= dict.fromkeys(_describe_windows(recipe, one))
 
-    measure = request.measure or _choose_measure(specs[0])
-    seeds = list_seeds(request.seeds, first)
+    measure = request.options.measure or _choose_measure(specs[0])
+    seeds = list_seeds(request.options.seeds, first)
     machine = {
         **describe_machine("cuda" if resources.gpus and is_local else "cpu"),
         "threads": resources.threads,
@@ -172,13 +162,13 @@ def build_plan(
         created=format_now(),
         command=request.command,
         recipe=first.name,
-        base=config.load(request.recipe, parse_overrides(request.overrides)).plain(),
+        base=config.load(request.recipe, request.overrides).plain(),
         machine=machine,
-        axes=build_axes(request.keys),
+        axes=request.axes,
         seeds=seeds,
         measure=f"test/{measure}",
         better=find_direction(measure),
-        training_size=sizes.pop() if len(sizes) == 1 else "",
+        training_size=sizes.pop() if len(sizes) == 1 else None,
         windows=" or ".join(windows),
         automatic_threads=not any(_fixes_threads(one) for one in recipes.values()),
         variants={one.name: one.values for one in recipes},
@@ -200,46 +190,33 @@ def plan_trials(
 ) -> ComparisonPlan:
     """Plan the trials of all variants, each on the seed of tuning."""
     assert request.tuning is not None
-    seeded = replace(request, seeds=(request.tuning.seed,))
+    options = replace(request.options, seeds=(request.tuning.seed,))
+    seeded = replace(request, options=options)
     plan = build_plan(seeded, recipes, resources, is_local=is_local)
     return replace(plan, runs=TRIALS)
 
 
-def combine_hashes(tuning: TuningRequest, *plans: ComparisonPlan) -> str:
-    """Return eight hexadecimal digits that differ if any of the plans or the tuning does."""
-    parts = [plan.hash for plan in plans]
-    if tuning.sampler != "design":
-        # of these the plan has no more than the first trials
-        parts.append(f"{tuning.sampler} {tuning.budget}")
-    return hashlib.sha256("".join(parts).encode()).hexdigest()[:8]
+def combine_hashes(*plans: ComparisonPlan) -> str:
+    """Return eight hexadecimal digits that differ if any of the plans does."""
+    return hashlib.sha256("".join(plan.hash for plan in plans).encode()).hexdigest()[:8]
 
 
 def describe_costs(plan: ComparisonPlan, tuning: TuningRequest) -> str:
-    """Say how many trials and cells there are, and how many training steps or epochs they take."""
-    seeds = len(plan.seeds)
-    # cells come variant by variant, and trials are as long as those, or shorter
-    trainers = [cell.recipe["trainer"] for cell in plan.cells[::seeds]]
-    each = f"{tuning.budget} trials each"
-    if tuning.halving is not None:
-        rungs = [f"{count} of 1/{divisor}" for count, divisor in tuning.rungs[:-1]]
-        last = f"{tuning.rungs[-1][0]} of the full length"
-        lengths = dict.fromkeys(map(describe_length, trainers))
-        each = f"{each}, halved: {', '.join([*rungs, last])}, {' or '.join(lengths)}"
-    keys = [count_length(one) for one in trainers]
-    units = {key for key, _ in keys}
-    total = sum(
-        length * seeds + sum(count * (length // divisor) for count, divisor in tuning.rungs)
-        for _, length in keys
-    )
+    """Return how many trials and cells there are, and their training steps or epochs."""
+    # cells come variant by variant, and trials are as long as those
+    trainers = [cell.recipe["trainer"] for cell in plan.cells[:: len(plan.seeds)]]
+    count, each = len(trainers), tuning.budget
+    lengths = [count_length(one) for one in trainers]
+    units = {key for key, _ in lengths}
+    total = sum(length for _, length in lengths) * (each + len(plan.seeds))
     if units == {"max_steps"}:
         sums = f"at most {total:,} training steps"
     elif units == {"max_epochs"}:
         sums = f"at most {total:,} epochs of training"
     else:
         sums = "some of them by steps and some by epochs"
-    count = len(trainers)
     return (
-        f"{count} variants with {each}: {count * tuning.count} trials, then {len(plan.cells)} "
+        f"{count} variants with {each} trials each: {count * each} trials, then {len(plan.cells)} "
         f"cells; {sums}"
     )
 
@@ -257,14 +234,6 @@ def _fixes_threads(recipe: Recipe) -> bool:
 def _set_seed(recipe: Recipe, seed: int, resources: Resources) -> Recipe:
     threads = recipe.trainer.num_threads if _fixes_threads(recipe) else resources.threads
     return replace(recipe, seed=seed, trainer=replace(recipe.trainer, num_threads=threads))
-
-
-def _describe_size(spec: DataSpec) -> str:
-    if not isinstance(spec, ImageSpec):
-        return f"{spec.length} tokens"
-    if spec.height == spec.width:
-        return f"{spec.height} pixels"
-    return f"{spec.height} x {spec.width} pixels"
 
 
 def _describe_windows(recipe: Recipe, spec: DataSpec) -> Iterator[str]:

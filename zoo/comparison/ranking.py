@@ -1,4 +1,4 @@
-"""Rank variants under a condition, and tell which may be best and which are worse."""
+"""Rank variants under a condition: which may be best, and which are worse."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from math import inf, isfinite
 from statistics import fmean, median
 from typing import Any, Literal
 
-from zoo.comparison.results import TRAINED, Comparison, ComparisonCell, Variant
+from zoo.comparison.results import Comparison, ComparisonCell, Variant
 from zoo.comparison.statistics import (
     Difference,
     Estimate,
@@ -21,6 +21,7 @@ from zoo.comparison.statistics import (
     measure_noise,
 )
 from zoo.reporting.panel import Scale
+from zoo.run.conditions import Condition
 
 Verdict = Literal["best", "possible", "worse", "unsure", "missing"]
 """Where a variant stands: see `Standing.verdict`."""
@@ -63,7 +64,7 @@ class Analysis:
     """What is found with a probability of 80 %, if it is true; None if nothing is known."""
 
 
-def rank_variants(comparison: Comparison, condition: str) -> tuple[Standing, ...]:
+def rank_variants(comparison: Comparison, condition: Condition) -> tuple[Standing, ...]:
     """Rank all variants under a condition, the best first; those without a value are last."""
     order, values = _order_variants(comparison, condition)
     best = values[order[0].name] if order else {}
@@ -81,7 +82,7 @@ def rank_variants(comparison: Comparison, condition: str) -> tuple[Standing, ...
     )
 
 
-def analyze_condition(comparison: Comparison, condition: str) -> Analysis:
+def analyze_condition(comparison: Comparison, condition: Condition) -> Analysis:
     """Compare all variants with the first under a condition."""
     order, values = _order_variants(comparison, condition)
     found = tuple(
@@ -108,7 +109,7 @@ def _analyze_values(
 
 
 def _order_variants(
-    comparison: Comparison, condition: str
+    comparison: Comparison, condition: Condition
 ) -> tuple[list[Variant], dict[str, dict[int, float]]]:
     """Return the variants from best to worst, and their values."""
     sign = _sign(comparison)
@@ -140,7 +141,7 @@ def average_baselines(comparison: Comparison) -> dict[str, float]:
 def find_winning_baseline(comparison: Comparison) -> str | None:
     """Return the best baseline if no variant beats it at the training size, else None."""
     baselines = average_baselines(comparison)
-    means = [one.mean.mean for one in rank_variants(comparison, TRAINED) if one.mean]
+    means = [one.mean.mean for one in rank_variants(comparison, comparison.trained) if one.mean]
     if not baselines or not means:
         return None
     sign = _sign(comparison)
@@ -196,7 +197,8 @@ def compare_at_equal_compute(comparison: Comparison) -> dict[str, dict[str, floa
         for one in comparison.variants:
             limit = min(totals) / costs[one.name] * (1 + 1e-9)
             curves = [[value for step, value in cell.curve if step <= limit] for cell in one.cells]
-            last = [values[-1] for values in curves if values and isfinite(values[-1])]
+            ends = [values[-1] for values in curves if values]
+            last = [value for value in ends if value is not None and isfinite(value)]
             if last:
                 found.setdefault(unit, {})[one.name] = fmean(last)
     return found if len(found) > 1 else {}
@@ -217,7 +219,7 @@ def describe_analysis(comparison: Comparison) -> dict[str, Any]:
             }
             for one in rank_variants(comparison, condition)
         }
-        found[condition] = {
+        found[condition.name] = {
             "variants": variants,
             "may_be_best": [
                 name
@@ -230,19 +232,19 @@ def describe_analysis(comparison: Comparison) -> dict[str, Any]:
     return found
 
 
-def collect_values(variant: Variant, condition: str, measure: str) -> dict[int, float]:
+def collect_values(variant: Variant, condition: Condition, measure: str) -> dict[int, float]:
     """Return {seed: value} of the cells that have a finite value."""
-    found = {cell.seed: cell.metrics.get(condition, {}).get(measure) for cell in variant.cells}
+    found = {cell.seed: cell.find(condition).metrics.get(measure) for cell in variant.cells}
     return {seed: value for seed, value in found.items() if value is not None and isfinite(value)}
 
 
-def explain_missing(variant: Variant, condition: str, measure: str) -> tuple[str, ...]:
-    """Say why seeds of a variant have no finite value, each reason once.
+def explain_missing(variant: Variant, condition: Condition, measure: str) -> tuple[str, ...]:
+    """Explain why seeds of a variant have no finite value, each reason once.
 
     If all cells are refused only the first reason is given: the others differ by their random
     draws alone.
     """
-    if all(condition in cell.refused for cell in variant.cells):
+    if all(cell.find(condition).refused for cell in variant.cells):
         return tuple(_explain_cell(cell, condition, measure) for cell in variant.cells[:1])
     seeds: dict[str, list[str]] = {}
     for cell in variant.cells:
@@ -257,12 +259,15 @@ def explain_missing(variant: Variant, condition: str, measure: str) -> tuple[str
     return tuple(texts)
 
 
-def _explain_cell(cell: ComparisonCell, condition: str, measure: str) -> str:
-    value = cell.metrics.get(condition, {}).get(measure)
-    if value is not None:
+def _explain_cell(cell: ComparisonCell, condition: Condition, measure: str) -> str:
+    found = cell.find(condition)
+    if measure in found.metrics:
+        value = found.metrics[measure]
+        if value is None:
+            return "no finite number"
         return "" if isfinite(value) else f"no finite number ({value})"
-    if condition in cell.refused:
-        return f"refused: {cell.refused[condition]}"
+    if found.refused:
+        return f"refused: {found.refused}"
     if cell.state == "failed":
         return f"failed: {cell.error}" if cell.error else "failed"
     return "not measured here" if cell.state == "done" else cell.state
@@ -271,7 +276,7 @@ def _explain_cell(cell: ComparisonCell, condition: str, measure: str) -> str:
 def _build_standing(
     comparison: Comparison,
     variant: Variant,
-    condition: str,
+    condition: Condition,
     own: dict[int, float],
     found: Difference | None,
     *,

@@ -1,96 +1,139 @@
-"""What a comparison found, as plain data: variants, their cells by seed, their flags."""
+"""The results of a comparison as data: variants, their cells by seed, their flags."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from math import inf, nan
+from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from zoo.errors import DataError
 from zoo.launch.executor import State
+from zoo.options.plain import to_plain
+from zoo.options.validation import read_data
 from zoo.reporting.numbers import finite
+from zoo.run.conditions import TRAINED, Condition
 
-ConditionKind = Literal["resolutions", "lengths", "data_variants", "extrapolation"]
-SIZES: tuple[Literal["resolutions", "lengths"], ...] = ("resolutions", "lengths")
+T = TypeVar("T")
+Better = Literal["high", "low"]
 
-BY = " by "
-"""Stands between the size and the extrapolation method of a condition: 256 by yarn."""
-TRAINED = ""
-"""The condition of training: the data as the recipe has them."""
+TRAINED_CONDITION = Condition(TRAINED, "trained")
+ANALYSIS = ("analysis", "baselines", "winning_baseline", "equal_compute", "judgements")
+"""Keys of results.json that follow from the others: they are written for readers only."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """A key of the recipe that varies, such as `model.encoding`."""
+    """A key of the recipe that varies.
+
+    Attributes:
+        key: The full key, such as `model.encoding`.
+        title: Its last part, if no other axis has the same.
+        values: The values as people write them: rope, alibi+dape.
+        settings: The values as plain data, in the same order.
+    """
 
     key: str
     title: str
     values: tuple[str, ...]
-    """As people write them: rope, alibi+dape."""
+    settings: tuple[Any, ...]
 
-    @classmethod
-    def from_plain(cls, found: Mapping[str, Any]) -> Self:
-        """Return what `dataclasses.asdict` gave, read from JSON."""
-        return cls(**{**found, "values": tuple(found["values"])})
+
+@dataclass(frozen=True, kw_only=True)
+class CellMeasurement:
+    """What a cell reached under one condition.
+
+    Attributes:
+        condition: The condition.
+        metrics: {metric: value}; None where a file has no finite number.
+        refused: Why nothing was measured; empty if something was.
+        position_losses: The mean loss at each position of the window, None where no token is a
+            target; empty for tasks without it.
+    """
+
+    condition: Condition
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    refused: str = ""
+    position_losses: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonCell:
-    """One training run. What is not known of it yet is empty or None."""
+    """One training run. What is not known of it yet is empty or None.
+
+    Attributes:
+        seed: The seed.
+        run_dir: The run directory, relative to the output folder.
+        state: How far it has come.
+        error: Why it failed, in a line.
+        measurements: What was measured, the test data of the recipe first.
+        curve: (step, monitored metric) of each validation.
+        parameters: Number of parameters.
+        flops: Operations of a forward pass of one sample, as `zoo show` counts them.
+        backends: Backends that compute attention, each once.
+        steps: Training steps.
+        minutes: Minutes of training, over all attempts.
+        step_seconds: Median over training, while other cells may run at the same time.
+        peak_memory: Peak bytes of the process.
+        baselines: {metric: {baseline: value}} of what models must beat, on the data of this seed.
+        different_start: What differed at the start from the cells of the same seed: names of
+            weights, order of samples.
+    """
 
     seed: int
     run_dir: str
-    """Relative to the output folder."""
     state: State
     error: str = ""
-    """Why it failed, in a line."""
-    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """{condition: {metric: value}}, TRAINED among the conditions."""
-    refused: Mapping[str, str] = field(default_factory=dict)
-    """{condition: why it was not measured under it}"""
-    position_losses: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
-    """{condition: mean loss by position in the window}"""
-    curve: tuple[tuple[int, float], ...] = ()
-    """(step, monitored metric) of each validation."""
+    measurements: tuple[CellMeasurement, ...] = ()
+    curve: tuple[tuple[int, float | None], ...] = ()
     parameters: int | None = None
     flops: int | None = None
-    """Operations of a forward pass of one sample, as `zoo show` counts them."""
     backends: tuple[str, ...] = ()
-    """Backends that compute attention, each once."""
     steps: int | None = None
     minutes: float | None = None
-    """Minutes of training, over all attempts."""
     step_seconds: float | None = None
-    """Median over training, while other cells may run at the same time."""
     peak_memory: int | None = None
-    """Peak bytes of the process."""
     baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """{metric: {baseline: value}} of what models must beat, on the data of this seed."""
     different_start: tuple[str, ...] = ()
-    """What began otherwise than in the cells of this seed: names of weights, order of samples."""
+
+    def find(self, condition: Condition) -> CellMeasurement:
+        """Return what was measured under a condition; without metrics if nothing was."""
+        for one in self.measurements:
+            if one.condition.name == condition.name:
+                return one
+        return CellMeasurement(condition=condition)
 
 
 @dataclass(frozen=True)
 class Flag:
-    """How a variant differs from the others, besides its values."""
+    """How a variant differs from the others, besides its values.
+
+    Attributes:
+        kind: One word: parameters, attention, start, failed seeds.
+        text: The difference.
+        minor: True if the difference is too small to mark the variant.
+    """
 
     kind: str
-    """In a word: parameters, attention, start, failed seeds."""
     text: str
     minor: bool = False
-    """Whether it is too little to mark the variant by."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """The cells of one combination of values, one for each seed."""
+    """The cells of one combination of values, one for each seed.
+
+    Attributes:
+        name: Its name.
+        values: {key of an axis: label of its value}.
+        cells: Its cells.
+        flags: How it differs from the others.
+    """
 
     name: str
     values: Mapping[str, str]
-    """{key of an axis: value}"""
     cells: tuple[ComparisonCell, ...]
     flags: tuple[Flag, ...] = ()
 
@@ -101,38 +144,130 @@ class Variant:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SearchedKey:
+    """A tuned key, with the range or the choices as people write them: [0.0003,0.03,log]."""
+
+    key: str
+    searched: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialResult:
+    """A trial: its settings, and its best validation metric, None if it became non-finite."""
+
+    settings: Mapping[str, Any]
+    value: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RangeEnd:
+    """The end of what was tried at which the best setting lies: a better one may lie beyond."""
+
+    key: str
+    side: Literal["lower", "upper"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantTuning:
+    """The trials of a variant.
+
+    Attributes:
+        trials: The trials; the first has the settings of the recipe.
+        best: The number of the best one; None if all became non-finite.
+        near: The trials near the best one.
+        edges: Ends at which the best setting lies.
+    """
+
+    trials: tuple[TrialResult, ...]
+    best: int | None
+    near: tuple[int, ...] = ()
+    edges: tuple[RangeEnd, ...] = ()
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings of the best trial; empty if there is none."""
+        return {} if self.best is None else self.trials[self.best].settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningResult:
+    """What the trials of all variants found.
+
+    Attributes:
+        budget: Trials of each variant.
+        seed: The seed of all trials.
+        monitor: The validation metric.
+        better: Whether high or low values of it are better.
+        keys: The tuned keys.
+        variants: {variant: its trials}.
+    """
+
+    budget: int
+    seed: int
+    monitor: str
+    better: Better
+    keys: tuple[SearchedKey, ...]
+    variants: Mapping[str, VariantTuning]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedHypothesis:
+    """A hypothesis as the output folder keeps it.
+
+    Attributes:
+        text: The claim.
+        written: When it was written, UTC.
+        runs_ended: Number of trials and cells that had ended by then.
+        withdrawn: When a later command no longer had it, UTC.
+    """
+
+    text: str
+    written: str
+    runs_ended: int
+    withdrawn: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """All variants, and how they were made."""
+    """All variants, and how they were trained.
+
+    Attributes:
+        zoo_version: The version of zoo that planned it.
+        created: When it was planned, UTC.
+        command: What repeats the comparison, and continues an unfinished one.
+        recipe: The name of the recipe.
+        base: The recipe that all cells share, as plain data.
+        machine: The machine.
+        axes: What varies.
+        seeds: The seeds.
+        measure: The compared metric, such as test/accuracy.
+        better: Whether high or low values of it are better.
+        conditions: The evaluation conditions: the test data of the recipe first, then the others
+            in its order.
+        windows: How texts were cut: side by side, or sliding by so many tokens.
+        shared_weights: How many weights all variants have, by name and shape, with equal initial
+            values.
+        variants: The variants.
+        tuning: What the trials found, if something was tuned.
+        hypotheses: The hypotheses of the output folder.
+    """
 
     zoo_version: str
     created: str
-    """UTC."""
     command: str
-    """Repeats the comparison, and continues an unfinished one."""
     recipe: str
     base: Mapping[str, Any]
-    """The recipe that all cells share, as plain data."""
     machine: Mapping[str, Any]
     axes: tuple[Axis, ...]
     seeds: tuple[int, ...]
     measure: str
-    """The metric that is compared, such as test/accuracy."""
-    better: Literal["high", "low"]
-    condition_kinds: Mapping[str, ConditionKind]
-    """Of all conditions but TRAINED."""
-    conditions: tuple[str, ...]
-    """The evaluation conditions: TRAINED first, then as the recipe lists them."""
-    training_size: str
-    """The size of TRAINED, for people: 16 pixels, 128 tokens."""
+    better: Better
+    conditions: tuple[Condition, ...]
     windows: str = ""
-    """How texts were cut: side by side, or sliding by so many tokens."""
     shared_weights: int = 0
-    """How many weights all variants have, by name and shape, with equal initial values."""
     variants: tuple[Variant, ...]
-    tuning: Mapping[str, Any] | None = None
-    """What the trials of each variant found, if something was tuned."""
-    hypotheses: tuple[Mapping[str, Any], ...] = ()
-    """Claims with {text, written, runs_ended, withdrawn}, as the output folder keeps them."""
+    tuning: TuningResult | None = None
+    hypotheses: tuple[RecordedHypothesis, ...] = ()
 
     @property
     def cells(self) -> list[ComparisonCell]:
@@ -140,11 +275,15 @@ class Comparison:
         return [cell for variant in self.variants for cell in variant.cells]
 
     @property
+    def trained(self) -> Condition:
+        """The first condition: the test data of the recipe."""
+        return self.conditions[0]
+
+    @property
     def extrapolation_methods(self) -> tuple[str, ...]:
         """The extrapolation methods of the conditions, each once."""
-        kinds = self.condition_kinds.items()
-        found = (condition.partition(BY)[2] for condition, kind in kinds if kind == "extrapolation")
-        return tuple(dict.fromkeys(found))
+        found = (one.extrapolation for one in self.conditions)
+        return tuple(dict.fromkeys(method for method in found if method is not None))
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -153,87 +292,44 @@ class Comparison:
 
     def find_settings(self, variant: str) -> dict[str, Any]:
         """Return {key: value} that the trials of a variant found; empty without tuning."""
-        if self.tuning is None:
-            return {}
-        own = self.tuning["variants"][variant]
-        return dict(own["trials"][own["best"]]["settings"])
+        return {} if self.tuning is None else dict(self.tuning.variants[variant].settings)
 
-    def plain(self) -> dict[str, Any]:
+    def find_condition(self, name: str) -> Condition:
+        """Return the condition of a name. Raises KeyError if there is none."""
+        return {one.name: one for one in self.conditions}[name]
+
+    def to_dict(self) -> dict[str, Any]:
         """Return the comparison as JSON can hold it; `read` gives it back."""
-        found: dict[str, Any] = finite(asdict(self))
+        found: dict[str, Any] = finite(to_plain(self))
         return found
 
     @classmethod
     def read(cls, path: Path) -> Self:
         """Return the comparison of a file. Raises DataError if it holds none."""
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            refuse_old_version(found, path)
-            later = {"tuning": None, "hypotheses": ()}
-            values = {one.name: found[one.name] for one in fields(cls) if one.name not in later}
-            values |= {key: found.get(key, value) for key, value in later.items()}
-            values["hypotheses"] = tuple(values["hypotheses"])
-            values |= {key: tuple(values[key]) for key in ("seeds", "conditions")}
-            values["axes"] = tuple(Axis.from_plain(one) for one in found["axes"])
-            values["variants"] = tuple(_read_variant(one) for one in found["variants"])
-            return cls(**values)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise DataError(f"{path}: holds no comparison") from None
+        found = read_json(path, "holds no comparison")
+        if isinstance(found, dict):
+            found = {key: value for key, value in found.items() if key not in ANALYSIS}
+        return build_from(cls, found, path, "holds no comparison")
 
 
-def _read_variant(found: Mapping[str, Any]) -> Variant:
-    cells = tuple(_read_cell(one) for one in found["cells"])
-    flags = tuple(Flag(**flag) for flag in found["flags"])
-    return Variant(**{**found, "cells": cells, "flags": flags})
+def read_json(path: Path, problem: str) -> Any:
+    """Return the content of a JSON file. Raises DataError, with the problem, if it holds none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{path}: {problem}, {error.strerror or error}") from None
+    except (ValueError, RecursionError):
+        raise DataError(f"{path}: {problem}") from None
 
 
-def _read_cell(found: Mapping[str, Any]) -> ComparisonCell:
-    values = dict(found)
-    values |= {key: tuple(found[key]) for key in ("backends", "different_start")}
-    values["curve"] = tuple((step, value) for step, value in found["curve"])
-    values["position_losses"] = {
-        condition: tuple(losses) for condition, losses in found["position_losses"].items()
-    }
-    values["metrics"] = {
-        condition: {name: nan if value is None else value for name, value in metrics.items()}
-        for condition, metrics in found["metrics"].items()
-    }
-    return ComparisonCell(**values)
+def build_from(cls: type[T], plain: Any, path: Path, problem: str) -> T:
+    """Build a dataclass from the content of a file. Raises DataError if it is of something else."""
+    try:
+        return read_data(cls, plain)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: {problem}: {error}") from None
 
 
-def find_direction(measure: str) -> Literal["high", "low"]:
+def find_direction(measure: str) -> Better:
     """Return whether high or low values of a measure are better."""
     return "low" if measure == "loss" else "high"
-
-
-def refuse_old_version(found: Any, path: Path) -> None:
-    """Raise DataError for a file of zoo 0.1.0, which had other keys."""
-    if isinstance(found, dict) and "zoo" in found and "zoo_version" not in found:
-        problem = f"was written by zoo {found['zoo']}, which named keys otherwise"
-        raise DataError(f"{path}: {problem}; run the comparison again in another folder")
-
-
-ANY_KEY = "*"
-
-
-def has_shape(found: Any, shape: Any) -> bool:
-    """Tell whether JSON is as its reader expects: files may be older, damaged or another's.
-
-    Args:
-        found: What was read.
-        shape: A type, a list of one shape, a tuple of alternatives, or {key: shape}, none of whose
-            keys need be there; ANY_KEY stands for all other keys.
-    """
-    if isinstance(shape, tuple):
-        return any(has_shape(found, one) for one in shape)
-    if isinstance(shape, list):
-        return isinstance(found, list) and all(has_shape(one, shape[0]) for one in found)
-    if not isinstance(shape, Mapping):
-        return isinstance(found, shape)
-    if not isinstance(found, dict):
-        return False
-    for key, value in found.items():
-        expected = shape.get(key, shape.get(ANY_KEY))
-        if expected is not None and not has_shape(value, expected):
-            return False
-    return True

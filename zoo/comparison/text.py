@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from math import floor, log10
+from math import floor, isfinite, log10
 from statistics import fmean
 
 from zoo.comparison.hypotheses import format_hypotheses
@@ -19,17 +18,17 @@ from zoo.comparison.ranking import (
     find_winning_baseline,
     rank_variants,
 )
-from zoo.comparison.results import BY, TRAINED, Comparison, ComparisonCell, ConditionKind, Variant
+from zoo.comparison.results import Comparison, ComparisonCell, Variant
 from zoo.comparison.statistics import Estimate
-from zoo.comparison.tuning import describe_conventions, format_tuning
+from zoo.comparison.tuning_text import describe_conventions, format_tuning
 from zoo.reporting import numbers
 from zoo.reporting.numbers import format_fixed
 from zoo.reporting.tables import format_markdown
+from zoo.run.conditions import Condition
 from zoo.run.machine import format_machine
 from zoo.utils import escape_strings
 
 MB = 2**20
-UNITS: Mapping[ConditionKind | None, str] = {"resolutions": "pixels", "lengths": "tokens"}
 MAX_DECIMALS = 6
 MAX_SEEDS = 20
 # states of cells that will have a value
@@ -54,45 +53,23 @@ def format_question(comparison: Comparison) -> str:
     return f"Which {join_names(titles)}, on {comparison.recipe}?"
 
 
-def name_condition(comparison: Comparison, condition: str) -> str:
-    """Return a condition with its unit: 24 pixels, 256 tokens by yarn."""
-    if condition == TRAINED:
-        return comparison.training_size or "the training size"
-    kinds = comparison.condition_kinds
-    kind = kinds.get(condition)
-    if kind != "extrapolation":
-        return f"{condition} {UNITS[kind]}" if kind in UNITS else condition
-    size, _, method = condition.partition(BY)
-    unit = next((UNITS[one] for one in kinds.values() if one in UNITS), "")
-    return " ".join(filter(None, (size, unit, f"by {method}")))
-
-
-def describe_conditions(comparison: Comparison, conditions: Sequence[str]) -> str:
+def describe_conditions(conditions: Sequence[Condition]) -> str:
     """Name conditions in a sentence: at 16, 24 and 32 pixels and on rotated."""
-    kinds = comparison.condition_kinds
-    variants = [one for one in conditions if kinds.get(one) == "data_variants"]
-    sizes = [name_condition(comparison, one) for one in conditions if one not in variants]
+    variants = [one.describe() for one in conditions if one.data_variant is not None]
+    sizes = [one for one in conditions if one.data_variant is None]
     parts = [f"at {_join_sizes(sizes)}"] if sizes else []
     if variants:
         parts.append(f"on {join_names(variants, len(variants))}")
     return join_names(parts)
 
 
-def _join_sizes(names: Sequence[str]) -> str:
-    """Join sizes; a unit that all of them have is written once."""
-    *others, last = names
-    unit = last.rpartition(" ")[2]
-    if unit in UNITS.values() and all(name.endswith(f" {unit}") for name in names):
-        others = [name.removesuffix(f" {unit}") for name in others]
-    return join_names([*others, last], len(names))
-
-
-def read_size(comparison: Comparison, condition: str) -> float | None:
-    """Return the resolution or length of a condition; None if it is not one number."""
-    if condition != TRAINED and comparison.condition_kinds.get(condition) not in UNITS:
-        return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(?: \D*)?", name_condition(comparison, condition))
-    return float(match[1]) if match else None
+def _join_sizes(conditions: Sequence[Condition]) -> str:
+    """Join sizes; a unit that all of them end with is written once."""
+    *others, last = (one.describe() for one in conditions)
+    unit = f" {conditions[-1].unit}"
+    if all(one.unit and not one.extrapolation for one in conditions):
+        others = [name.removesuffix(unit) for name in others]
+    return join_names([*others, last], len(conditions))
 
 
 def name_extreme(comparison: Comparison) -> str:
@@ -171,7 +148,7 @@ def summarize(comparison: Comparison) -> str:
 
     parts = []
     for text, group in groupby(texts, key=lambda pair: pair[1]):
-        where = describe_conditions(comparison, [condition for condition, _ in group])
+        where = describe_conditions([condition for condition, _ in group])
         parts.append(f"{where} {text.replace(f'; {ONE_SEED}', '')}")
     if any(ONE_SEED in text for _, text in texts):
         parts.append(ONE_SEED)
@@ -201,14 +178,14 @@ def _summarize_condition(comparison: Comparison, standings: Sequence[Standing]) 
 
 
 def describe_results(comparison: Comparison) -> dict[str, str]:
-    """Return {condition: sentences with its numbers}."""
-    return {one: describe_result(comparison, one) for one in comparison.conditions}
+    """Return {name of a condition: sentences with its numbers}."""
+    return {one.name: describe_result(comparison, one) for one in comparison.conditions}
 
 
-def describe_result(comparison: Comparison, condition: str) -> str:
+def describe_result(comparison: Comparison, condition: Condition) -> str:
     """Say who is first under a condition, who else may be best, and who is flagged."""
     standings = rank_variants(comparison, condition)
-    where = describe_conditions(comparison, [condition])
+    where = describe_conditions([condition])
     present = [one for one in standings if one.mean]
     if not present:
         return join_sentences([f"{where} nothing is measured", *_describe_missing(standings)])
@@ -246,7 +223,7 @@ def _describe_near(near: Sequence[str], far: Sequence[str]) -> str:
     return f"{join_names(near)} may be best too{rest}"
 
 
-def describe_power(comparison: Comparison, condition: str) -> str:
+def describe_power(comparison: Comparison, condition: Condition) -> str:
     """Say which differences the seeds can show, and what the analysis had to assume."""
     analysis = analyze_condition(comparison, condition)
     noise, smallest = analysis.noise, analysis.smallest_difference
@@ -398,7 +375,7 @@ def describe_setup(comparison: Comparison) -> str:
     )
 
 
-def _format_condition(comparison: Comparison, condition: str) -> str:
+def _format_condition(comparison: Comparison, condition: Condition) -> str:
     standings = [one for one in rank_variants(comparison, condition) if one.mean is not None]
     if not standings:
         return ""
@@ -409,9 +386,9 @@ def _format_condition(comparison: Comparison, condition: str) -> str:
     kept = [column for column in range(len(head)) if any(row[column] for row in rows)]
     rows = [[row[column] for column in kept] for row in rows]
     table = format_markdown([head[column] for column in kept], rows, TEXT_COLUMNS)
-    baselines = describe_baselines(comparison) if condition == TRAINED else ""
+    baselines = describe_baselines(comparison) if condition == comparison.trained else ""
     below = f"\n\n{baselines}." if baselines else ""
-    return f"## {capitalize(describe_conditions(comparison, [condition]))}\n\n{table}{below}"
+    return f"## {capitalize(describe_conditions([condition]))}\n\n{table}{below}"
 
 
 def _format_row(comparison: Comparison, one: Standing) -> list[str]:
@@ -476,6 +453,7 @@ def _scale(value: float | None, factor: float) -> float | None:
 
 def _mean(cells: Sequence[ComparisonCell], key: str) -> float | None:
     values = [value for cell in cells if (value := getattr(cell, key)) is not None]
+    values = [value for value in values if isfinite(value)]
     return fmean(values) if values else None
 
 
@@ -491,10 +469,10 @@ def _format_flags(comparison: Comparison) -> str:
 def _list_refusals(comparison: Comparison) -> Iterator[tuple[str, str]]:
     """Yield (variant, conditions that it refuses), each reason once."""
     for variant in comparison.variants:
-        conditions: dict[str, list[str]] = {}
+        conditions: dict[str, list[Condition]] = {}
         for cell in variant.cells[:1]:
-            for condition, reason in cell.refused.items():
-                conditions.setdefault(reason, []).append(condition)
+            for one in cell.measurements:
+                if one.refused:
+                    conditions.setdefault(one.refused, []).append(one.condition)
         for reason, refused in conditions.items():
-            others = [condition for condition in refused if condition != TRAINED]
-            yield variant.name, f"refused {describe_conditions(comparison, others)}: {reason}"
+            yield variant.name, f"refused {describe_conditions(refused)}: {reason}"

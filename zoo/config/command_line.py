@@ -156,6 +156,27 @@ def split_words(
     return own, [word for word in words if word not in own]
 
 
+def parse_option_words(
+    words: Sequence[str], classes: Sequence[type]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the options among words, not validated yet, and the words that are overrides.
+
+    Options are `key=value` whose key has no dot and names no section of a recipe.
+
+    Args:
+        words: The arguments of the command.
+        classes: Dataclasses of options, whose texts need no quotes.
+
+    Raises:
+        RecipeError: Some options are bad YAML; all issues are reported together.
+    """
+    known, sections = _collect_options(classes), fields(Sections)
+    own = [word for word in words if _is_option(word) and word.partition("=")[0] not in sections]
+    edits = parse_overrides(_quote_text(word, known) for word in own)
+    given = {edit.key: edit.value for edit in edits if isinstance(edit, Change)}
+    return given, [word for word in words if word not in own]
+
+
 def parse_options(words: Sequence[str], classes: Sequence[type]) -> list[dict[str, Any]]:
     """Return the options of each class, validated; a text needs no quotes.
 

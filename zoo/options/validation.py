@@ -7,7 +7,7 @@ import sys
 import types
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError
 from zoo.options import Between, Choice, Choices, Matches
@@ -35,6 +35,8 @@ REFUSED_MEMBERS: Mapping[tuple[str, str], str] = MappingProxyType(
     }
 )
 
+T = TypeVar("T")
+
 BOOLEANS = MappingProxyType({"yes": "true", "on": "true", "no": "false", "off": "false"})
 
 
@@ -44,13 +46,20 @@ class Validator:
     Args:
         locations: Where each key was given.
         reported: Keys with an issue already; nothing is missing at or below them.
+        interpolates: Whether a string with `${` in it stands for another value. It does in a
+            recipe, and not in a file that zoo wrote.
     """
 
     def __init__(
-        self, locations: Mapping[str, str], reported: frozenset[str] = frozenset()
+        self,
+        locations: Mapping[str, str],
+        reported: frozenset[str] = frozenset(),
+        *,
+        interpolates: bool = True,
     ) -> None:
         self.given = locations
         self.reported = reported
+        self.interpolates = interpolates
         self.issues: list[ConfigIssue] = []
         self.locations: dict[str, str] = {}  # of every key that was validated
         self.untyped: set[str] = set()  # keys with a wrong type, or that wait for an interpolation
@@ -58,8 +67,10 @@ class Validator:
     def validate(self, annotation: Any, value: Any, key: str) -> Any:
         """Return a value as its annotation has it."""
         self.locations[key] = locate(self.given, key)
+        if annotation is Any:
+            return value
         origin = get_origin(annotation)
-        if is_interpolation(value):
+        if self.interpolates and is_interpolation(value):
             self.untyped.add(key)
             return value
         if origin is Annotated:
@@ -105,6 +116,10 @@ class Validator:
                 typed[word] = type_default(option)
         return typed
 
+    def copy(self) -> Validator:
+        """Return a validator of the same data that has found nothing yet."""
+        return Validator(self.given, self.reported, interpolates=self.interpolates)
+
     def refuse(
         self, key: str, value: Any, problem: str | Message, remedy: str | Message = ""
     ) -> Any:
@@ -139,9 +154,16 @@ class Validator:
 
     def validate_union(self, annotation: Any, value: Any, key: str) -> Any:
         """Return the first member that fits; otherwise report the issues of the closest one."""
+        members = get_args(annotation)
+        for member in members:
+            # long lists of `float | None` take no trial for each number
+            if member not in TYPES:
+                break
+            if fits(member, value):
+                return float(value) if member is float else value
         trials = []
-        for member in get_args(annotation):
-            trial = Validator(self.given, self.reported)
+        for member in members:
+            trial = self.copy()
             trials.append((trial, trial.validate(member, value, key)))
         fitting = [pair for pair in trials if not pair[0].issues]
         closest = fitting or [pair for pair in trials if key not in pair[0].untyped]
@@ -157,7 +179,7 @@ class Validator:
     def validate_sequence(self, annotation: Any, value: Any, key: str) -> Any:
         members = get_args(annotation)
         if not isinstance(value, list):
-            trial = Validator(self.given, self.reported)
+            trial = self.copy()
             trial.validate(annotation, [value], key)
             fits_alone = value is not None and not trial.issues
             remedy = f"write [{format_value(value)}]" if fits_alone else ""
@@ -242,6 +264,22 @@ class Validator:
             self.refuse(key, name, f"there is no {format_value(name)} among {kind}", remedy)
             return None
         return read_options(kind, str(name))
+
+
+def read_data(cls: type[T], plain: Any) -> T:
+    """Build a dataclass from plain data that zoo wrote, such as a JSON file.
+
+    Raises:
+        ValueError: The data is that of something else; the message names the first issue.
+    """
+    validator = Validator({}, interpolates=False)
+    typed = validator.validate(cls, plain, "")
+    if validator.issues:
+        raise ValueError(str(validator.issues[0]))
+    if not isinstance(typed, cls):
+        # validate_dataclass takes null for a mapping without entries
+        raise ValueError("nothing is given")
+    return typed
 
 
 def check_options(schema: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from zoo.comparison.grid import is_below
 from zoo.comparison.hypotheses import explain_hypotheses
 from zoo.comparison.page import number_tables, ranking_table
 from zoo.comparison.ranking import explain_missing
-from zoo.comparison.results import TRAINED, Comparison, Variant
+from zoo.comparison.results import Comparison, Variant
 from zoo.comparison.statistics import LEVEL
 from zoo.comparison.text import (
     capitalize,
@@ -25,15 +25,16 @@ from zoo.comparison.text import (
     describe_winning_baseline,
     format_measure,
     format_question,
-    name_condition,
     summarize,
 )
-from zoo.comparison.tuning import describe_conventions, describe_tuning, list_warnings
+from zoo.comparison.tuning_text import describe_conventions, describe_tuning, list_warnings
 from zoo.config import dump
+from zoo.options.plain import to_plain
 from zoo.reporting import numbers
 from zoo.reporting.html import Section, break_words, render_page
 from zoo.reporting.panel import Panel
 from zoo.reporting.render import draw_for_page
+from zoo.run.conditions import Condition
 
 FOLDER = "comparison/page"
 SECTIONS = {  # title and how to read it
@@ -79,7 +80,7 @@ def render(comparison: Comparison) -> str:
         warning=describe_winning_baseline(comparison),
         summary=_emphasize_names(summarize(marked)),
         answers=[_emphasize_names(describe_result(marked, one)) for one in comparison.conditions],
-        conditions=[describe_conditions(comparison, [one]) for one in comparison.conditions],
+        conditions=[describe_conditions([one]) for one in comparison.conditions],
         reading=explain_ranking(comparison),
         ranking=ranking_table.build_table(comparison),
         flags=list_flags(comparison),
@@ -105,7 +106,7 @@ def build_sections(comparison: Comparison) -> list[Section]:
         "costs": _draw_charts(by_cost(comparison)),
         "cells": number_tables.build_cells_table(comparison),
         "made": [(title, text) for title, text in _list_facts(comparison) if text],
-        "recipe": dump(comparison.base).splitlines(),
+        "recipe": dump(to_plain(comparison.base)).splitlines(),
     }
     return [Section(key, *SECTIONS[key], found) for key, found in contents.items() if found]
 
@@ -121,7 +122,7 @@ def write_captions(comparison: Comparison) -> dict[str, str]:
         "positions": f"Means over all seeds and over neighbouring tokens.{cut}",
         "training": f"{spread if several else 'One seed each.'} Against steps, and against "
         "seconds: steps times the median time of a step, measured beside whatever else ran.",
-        "costs": f"Means {describe_conditions(comparison, [TRAINED])}, against what differs "
+        "costs": f"Means {describe_conditions([comparison.trained])}, against what differs "
         "between variants; hover a point for its name.",
     }
 
@@ -152,7 +153,7 @@ def list_flags(comparison: Comparison) -> dict[str, str]:
 
 
 def _describe_flags(comparison: Comparison, variant: Variant) -> list[str]:
-    missing: dict[str, list[str]] = {}
+    missing: dict[str, list[Condition]] = {}
     for condition in comparison.conditions:
         for why in explain_missing(variant, condition, comparison.measure):
             if "failed" not in why:  # the flags say so already
@@ -160,7 +161,7 @@ def _describe_flags(comparison: Comparison, variant: Variant) -> list[str]:
     texts = [flag.text for flag in variant.flags]
     for why, conditions in missing.items():
         everywhere = len(conditions) == len(comparison.conditions)
-        texts.append(why if everywhere else f"{describe_conditions(comparison, conditions)} {why}")
+        texts.append(why if everywhere else f"{describe_conditions(conditions)} {why}")
     return texts
 
 
@@ -175,7 +176,7 @@ def _list_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     yield "seeds", ", ".join(map(str, comparison.seeds))
     direction = "higher" if comparison.better == "high" else "lower"
     yield "measure", f"{format_measure(comparison)}, {direction} is better"
-    yield "conditions", ", ".join(name_condition(comparison, one) for one in comparison.conditions)
+    yield "conditions", ", ".join(one.describe() for one in comparison.conditions)
     yield "windows", comparison.windows
     yield "baselines", describe_baselines(comparison)
     yield from ((key, _join_values(value)) for key, value in comparison.machine.items())

@@ -17,7 +17,6 @@ from zoo.comparison.text import (
     format_estimate,
     format_measure,
     join_names,
-    name_condition,
     name_extreme,
 )
 from zoo.reporting import numbers
@@ -67,18 +66,8 @@ def build_variants_table(comparison: Comparison) -> SortableTable:
     ]
     axes = comparison.axes if len(comparison.axes) > 1 else ()
     title = " \u00d7 ".join(axis.title for axis in comparison.axes)
-    measures = [
-        f"{format_measure(comparison)}, {name_condition(comparison, one)}"
-        for one in comparison.conditions
-    ]
-    costs = [
-        "parameters",
-        "forward, MFLOPs",
-        "step, ms",
-        "memory, MiB",
-        "interpreter",
-        "seeds done",
-    ]
+    measures = [f"{format_measure(comparison)}, {one.describe()}" for one in comparison.conditions]
+    costs = ["parameters", "forward, MFLOPs", "step, ms", "memory, MiB", "backend", "seeds done"]
     rows = []
     for name, standing in columns[0].items():
         variant = standing.variant

@@ -8,13 +8,7 @@ from dataclasses import dataclass
 from zoo.comparison.curves import group_by_first_axis
 from zoo.comparison.ranking import Standing, choose_scale, rank_variants
 from zoo.comparison.results import Comparison, Variant
-from zoo.comparison.text import (
-    count_decimals,
-    format_difference,
-    format_estimate,
-    name_condition,
-    name_extreme,
-)
+from zoo.comparison.text import count_decimals, format_difference, format_estimate, name_extreme
 from zoo.reporting import numbers
 from zoo.reporting.panel import Scale
 
@@ -107,7 +101,7 @@ def build_table(comparison: Comparison) -> RankTable:
     classes += ["single"] if len(columns) > ABREAST else []
     return RankTable(
         title=" \u00d7 ".join(axis.title for axis in comparison.axes),
-        columns=[name_condition(comparison, condition) for condition in comparison.conditions],
+        columns=[condition.describe() for condition in comparison.conditions],
         ticks=[choose_ticks(scale) for scale in scales],
         better="better \u2192" if comparison.better == "high" else "\u2190 better",
         groups=groups,
@@ -145,7 +139,7 @@ def _build_row(
     has_value = columns[0][variant.name].mean is not None
     flag, flag_tip = describe_flags(variant)
     cells = [
-        _build_cell(comparison, name_condition(comparison, condition), variant, column, scale)
+        _build_cell(comparison, condition.describe(), variant, column, scale)
         for condition, column, scale in zip(comparison.conditions, columns, scales, strict=True)
     ]
     return RankRow(

@@ -2,9 +2,16 @@
 
 import pytest
 
-from zoo.comparison.grid import parse_varied_keys
+from zoo.cli.compare import parse_words
+from zoo.comparison.grid import build_axes, read_varied_keys
 from zoo.comparison.plan import build_plan
-from zoo.comparison.request import CompareRequest, count_gpus, list_seeds, resolve_recipes
+from zoo.comparison.request import (
+    CompareOptions,
+    CompareRequest,
+    count_gpus,
+    list_seeds,
+    resolve_recipes,
+)
 from zoo.data.digits import Digits
 from zoo.errors import DataError, OptionError, RecipeError
 from zoo.launch.executor import Resources
@@ -12,19 +19,18 @@ from zoo.launch.executor import Resources
 SMALL = ("model.dim=16", "model.depth=1", "model.heads=2", "trainer.accelerator=cpu")
 
 
-def asked(recipe, *overrides, words=("encodings=[none]",), measure=None):
-    keys = parse_varied_keys(words, overrides)
+def make_request(recipe, *overrides, words=("encodings=[none]",), measure=None):
+    given = parse_words([*words, *SMALL, *overrides])
     return CompareRequest(
         recipe=recipe,
-        overrides=(*SMALL, *overrides),
-        keys=keys,
-        seeds=1,
-        measure=measure,
+        overrides=tuple(given["overrides"]),
+        axes=build_axes(read_varied_keys(given.get("encodings"), given["vary"])),
+        options=CompareOptions(seeds=1, measure=measure),
         command="",
     )
 
 
-def planned(one):
+def plan(one):
     return build_plan(one, resolve_recipes(one, is_local=True), Resources(1, 1, 0), is_local=True)
 
 
@@ -41,7 +47,7 @@ def planned(one):
     ],
 )
 def test_the_measure_is_that_of_what_is_asked(recipe, expected):
-    found = planned(asked(recipe))
+    found = plan(make_request(recipe))
     assert (found.measure, found.better) == (
         f"test/{expected}",
         "low" if expected == "loss" else "high",
@@ -49,18 +55,18 @@ def test_the_measure_is_that_of_what_is_asked(recipe, expected):
 
 
 def test_a_measure_that_is_not_logged_is_refused():
-    assert planned(asked("copying_none", measure="exact")).measure == "test/exact"
+    assert plan(make_request("copying_none", measure="exact")).measure == "test/exact"
     with pytest.raises(
         RecipeError,
-        match=r"measure: data flipflop has no single answer in each window.* measure=accuracy",
+        match=r'measure: data flipflop has no single answer in each window.* measure="accuracy"',
     ):
-        resolve_recipes(asked("flipflop_rope", measure="exact"), is_local=True)
+        resolve_recipes(make_request("flipflop_rope", measure="exact"), is_local=True)
 
 
 def test_data_that_is_not_there_is_told_of_all_variants(tmp_path):
     words = (f"vary.data.files=[{tmp_path}/a.txt,{tmp_path}/b.txt]",)
     with pytest.raises(DataError) as error:
-        resolve_recipes(asked("lm_rope", "data.name=text", words=words), is_local=True)
+        resolve_recipes(make_request("lm_rope", "data.name=text", words=words), is_local=True)
     assert "a.txt" in str(error.value)
     assert "b.txt" in str(error.value)
 
@@ -71,7 +77,7 @@ def test_data_that_is_not_as_it_is_said_to_be_is_a_fault_of_each_variant(monkeyp
 
     monkeypatch.setattr(Digits, "check_source", check_source)
     with pytest.raises(RecipeError, match=r"data.size: there are no such digits"):
-        resolve_recipes(asked("vit_none"), is_local=True)
+        resolve_recipes(make_request("vit_none"), is_local=True)
 
 
 @pytest.mark.parametrize(
@@ -79,11 +85,11 @@ def test_data_that_is_not_as_it_is_said_to_be_is_a_fault_of_each_variant(monkeyp
 )
 def test_a_cell_is_one_process(word):
     with pytest.raises(RecipeError, match="a cell is one process"):
-        resolve_recipes(asked("vit_none", word), is_local=True)
+        resolve_recipes(make_request("vit_none", word), is_local=True)
 
 
 def test_a_machine_without_gpus_plans_cells_for_another_one():
-    one = asked("vit_none", "trainer.accelerator=cuda")
+    one = make_request("vit_none", "trainer.accelerator=cuda")
     found = resolve_recipes(one, is_local=False)
     assert (
         build_plan(
@@ -97,7 +103,7 @@ def test_a_machine_without_gpus_plans_cells_for_another_one():
 
 
 def test_seeds_that_would_run_past_the_largest_are_told():
-    one = asked("vit_none", "seed=4294967294")
+    one = make_request("vit_none", "seed=4294967294")
     with pytest.raises(RecipeError, match="3 seeds from 4294967294 on end past 4294967295"):
         list_seeds(3, next(iter(resolve_recipes(one, is_local=True).values())))
 
@@ -126,4 +132,4 @@ def test_seeds_that_would_run_past_the_largest_are_told():
     ],
 )
 def test_how_texts_are_cut_is_what_their_source_says(recipe, overrides, expected):
-    assert planned(asked(recipe, *overrides)).windows == expected
+    assert plan(make_request(recipe, *overrides)).windows == expected

@@ -12,7 +12,6 @@ from PIL import Image
 from zoo.comparison import figures
 from zoo.comparison.curves import by_cost, by_position, by_size, in_training
 from zoo.comparison.figures import draw_charts, draw_lines_apart, save_figures
-from zoo.comparison.results import TRAINED
 
 
 def test_figures_are_written_whole(tmp_path):
@@ -80,7 +79,9 @@ def test_curves_by_size_have_means_and_gaps():
     lines = {line.label: line for line in chart.lines}
     assert lines["alibi"].x.tolist() == [128, 256, 512, 1024]
     assert lines["learned"].y.isfinite().tolist() == [True, False, False, False]
-    values = [cell.metrics["512"]["test/loss"] for cell in comparisons.texts().variants[0].cells]
+    found = comparisons.texts()
+    condition = found.find_condition("512")
+    values = [cell.find(condition).metrics["test/loss"] for cell in found.variants[0].cells]
     assert lines["alibi"].y[2] == pytest.approx(sum(values) / 3)
     assert chart.rule == (128, "training")
     assert chart.x_scale.log
@@ -89,8 +90,10 @@ def test_curves_by_size_have_means_and_gaps():
 def test_losses_by_place_are_means_of_neighbours():
     (chart,) = by_position(comparisons.texts())
     line = chart.lines[0]
+    found = comparisons.texts()
+    condition = found.find_condition("1024")
     rows = torch.tensor(
-        [cell.position_losses["1024"] for cell in comparisons.texts().variants[0].cells]
+        [cell.find(condition).position_losses for cell in found.variants[0].cells]
     ).double()
     assert line.x[0] == 10.0  # the middle of the first 21
     assert line.y[0] == pytest.approx(rows[:, :21].mean())
@@ -101,7 +104,11 @@ def test_losses_of_an_answer_alone_are_no_curve_by_place():
     texts = comparisons.texts()
     answers = [None] * 1019 + [1.0] * 5
     cells = tuple(
-        replace(cell, position_losses={"1024": tuple(answers)}) for cell in texts.variants[0].cells
+        replace(
+            cell,
+            measurements=comparisons.measure({}, texts.conditions, {}, {"1024": tuple(answers)}),
+        )
+        for cell in texts.variants[0].cells
     )
     only = replace(texts, variants=(replace(texts.variants[0], cells=cells),))
     assert by_position(only) == ()
@@ -110,7 +117,7 @@ def test_losses_of_an_answer_alone_are_no_curve_by_place():
 def test_costs_are_drawn_where_variants_differ_in_them():
     assert [one.title for one in by_cost(comparisons.images())] == ["Parameters"]
     assert by_cost(comparisons.texts()) == ()
-    groups = by_cost(comparisons.images(), TRAINED)[0].groups
+    groups = by_cost(comparisons.images())[0].groups
     assert groups["liere"][0].item() == pytest.approx(678.522)
 
 

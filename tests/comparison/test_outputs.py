@@ -2,13 +2,13 @@
 
 import json
 
+import comparisons
 import pytest
 
 from zoo.comparison.curves import by_size
 from zoo.comparison.outputs import collect_results
 from zoo.comparison.plan import CELLS, PLAN, ComparisonPlan, PlannedCell
-from zoo.comparison.results import TRAINED, Axis
-from zoo.comparison.text import describe_conditions, name_condition
+from zoo.comparison.text import describe_conditions
 from zoo.errors import DataError
 from zoo.launch.executor import STATE, make_run_dir, read_state, write_state
 from zoo.run.conditions import Condition
@@ -16,7 +16,7 @@ from zoo.run.conditions import Condition
 LOSS = "test/loss"
 
 
-def plan(training_size="64 tokens", stride=None, **evaluate):
+def make_plan(training_size=(64,), stride=None, **evaluate):
     recipe = {
         "trainer": {"max_epochs": 1, "max_steps": None},
         "evaluate": {"stride": stride, **evaluate},
@@ -35,7 +35,7 @@ def plan(training_size="64 tokens", stride=None, **evaluate):
         windows="",
         automatic_threads=True,
         variants={"none": {}, "rope": {}},
-        axes=(Axis(key="model.encoding", title="encoding", values=("none", "rope")),),
+        axes=(comparisons.make_axis("model.encoding", "encoding", ("none", "rope")),),
         cells=tuple(
             PlannedCell(name=f"{name}-0", variant=name, seed=0, recipe=recipe)
             for name in ("none", "rope")
@@ -47,7 +47,7 @@ def plan(training_size="64 tokens", stride=None, **evaluate):
 def collect(tmp_path):
     """collect(plan, {cell: evaluation}) -> the comparison, where each cell reached a loss of 1."""
 
-    def made(planned, evaluations, now="done", end=None):
+    def run(planned, evaluations, now="done", end=None):
         for name, evaluation in evaluations.items():
             run = make_run_dir(tmp_path / CELLS / name)
             write_state(run, now, "")
@@ -57,7 +57,11 @@ def collect(tmp_path):
             (run / "measured.json").write_text(json.dumps(evaluation))
         return collect_results(planned, tmp_path)
 
-    return made
+    return run
+
+
+def list_losses(variant, conditions):
+    return [variant.cells[0].find(one).metrics[LOSS] for one in conditions]
 
 
 def make_evaluation(trained_size, *conditions):
@@ -79,18 +83,17 @@ def test_all_kinds_of_places_are_told(collect):
         (Condition("variant 256", "data_variant", data_variant="256"), 4.0),
         (Condition("256 by yarn", "extrapolation", (256,), "yarn"), 1.5),
     )
-    found = collect(plan(), {"none-0": evaluation, "rope-0": evaluation})
-    assert found.condition_kinds == {
-        "256": "lengths",
-        "sparse": "data_variants",
-        "variant 256": "data_variants",
+    found = collect(make_plan(), {"none-0": evaluation, "rope-0": evaluation})
+    assert {one.name: one.kind for one in found.conditions} == {
+        "trained": "trained",
+        "256": "size",
+        "sparse": "data_variant",
+        "variant 256": "data_variant",
         "256 by yarn": "extrapolation",
     }
-    assert found.conditions == (TRAINED, *found.condition_kinds)
-    cell = found.variants[0].cells[0]
-    assert [cell.metrics[place][LOSS] for place in found.conditions] == [1.0, 2.0, 3.0, 4.0, 1.5]
-    assert name_condition(found, "256 by yarn") == "256 tokens by yarn"
-    assert describe_conditions(found, ["256", "sparse"]) == "at 256 tokens and on sparse"
+    assert list_losses(found.variants[0], found.conditions) == [1.0, 2.0, 3.0, 4.0, 1.5]
+    assert found.conditions[-1].describe() == "256 tokens by yarn"
+    assert describe_conditions(found.conditions[1:3]) == "at 256 tokens and on sparse"
     charts = by_size(found)
     assert [chart.title for chart in charts] == [
         "Test loss by length of windows",
@@ -108,31 +111,33 @@ def test_sizes_of_training_that_vary_are_places_like_others(collect):
         "none-0": make_evaluation([16, 16], *sizes),
         "rope-0": make_evaluation([24, 24], *sizes),
     }
-    found = collect(plan(training_size=""), evaluations)
-    assert found.conditions == (TRAINED, "16", "24")
+    found = collect(make_plan(training_size=None), evaluations)
+    assert [one.name for one in found.conditions] == ["trained", "16", "24"]
+    assert found.trained.size is None
     for variant in found.variants:
-        assert [variant.cells[0].metrics[place][LOSS] for place in ("16", "24")] == [1.0, 2.0]
+        assert list_losses(variant, found.conditions[1:]) == [1.0, 2.0]
 
 
 def test_where_windows_slide_one_value_stands_at_each_size(collect):
     evaluation = make_evaluation(
         [64], (Condition("64", "size", (64,)), 0.9), (Condition("128", "size", (128,)), 0.8)
     )
-    found = collect(plan(stride=16), {"none-0": evaluation, "rope-0": evaluation})
-    assert found.conditions == (TRAINED, "64", "128")
+    found = collect(make_plan(stride=16), {"none-0": evaluation, "rope-0": evaluation})
+    assert [one.name for one in found.conditions] == ["trained", "64", "128"]
     (chart,) = by_size(found)
     assert (chart.lines[0].x.tolist(), chart.lines[0].y.tolist()) == ([64, 128], [0.9, 0.8])
 
 
 def test_a_failed_evaluation_leaves_what_training_reached(collect):
     found = collect(
-        plan(),
+        make_plan(),
         {"none-0": make_evaluation([64], (Condition("256", "size", (256,)), 2.0))},
         now="failed",
     )
-    assert found.variants[0].cells[0].metrics == {TRAINED: {LOSS: 1.0}}
-    assert found.conditions == (TRAINED,)
-    assert found.variants[1].cells[0].metrics == {}
+    (measurement,) = found.variants[0].cells[0].measurements
+    assert (measurement.condition, measurement.metrics) == (found.trained, {LOSS: 1.0})
+    assert found.conditions == (found.trained,)
+    assert found.variants[1].cells[0].measurements == ()
 
 
 ODD = [
@@ -151,9 +156,9 @@ def test_files_of_another_shape_are_as_if_they_were_not_there(odd, collect, tmp_
     run = make_run_dir(tmp_path / CELLS / "none-0")
     for name in ("start.json", "environment.json"):
         (run / name).write_text(json.dumps(odd))
-    found = collect(plan(), {"none-0": odd}, end=odd)
-    assert found.conditions == (TRAINED,)
-    assert found.variants[0].cells[0].metrics == {}
+    found = collect(make_plan(), {"none-0": odd}, end=odd)
+    assert found.conditions == (found.trained,)
+    assert found.variants[0].cells[0].measurements == ()
     (run / STATE).write_text(json.dumps(odd))
     assert read_state(run) == ("stopped", "")
     (tmp_path / PLAN).write_text(json.dumps(odd))
@@ -162,8 +167,8 @@ def test_files_of_another_shape_are_as_if_they_were_not_there(odd, collect, tmp_
 
 
 def test_a_plan_of_another_shape_is_told(tmp_path):
-    plan().write(tmp_path)
-    assert ComparisonPlan.read(tmp_path) == plan()
+    make_plan().write(tmp_path)
+    assert ComparisonPlan.read(tmp_path) == make_plan()
     found = json.loads((tmp_path / PLAN).read_text())
     for key in ("variants", "cells", "axes", "seeds", "base"):
         (tmp_path / PLAN).write_text(
@@ -171,5 +176,6 @@ def test_a_plan_of_another_shape_is_told(tmp_path):
         )
         with pytest.raises(DataError, match="holds no plan"):
             ComparisonPlan.read(tmp_path)
-    (tmp_path / PLAN).write_text(json.dumps({**found, "kind": "lengths"}))  # as it was once written
-    assert ComparisonPlan.read(tmp_path) == plan()
+    (tmp_path / PLAN).write_text(json.dumps({**found, "kind": "lengths"}))
+    with pytest.raises(DataError, match="kind: unknown key"):
+        ComparisonPlan.read(tmp_path)

@@ -7,8 +7,9 @@ from signal import SIG_DFL, SIG_IGN, SIGTERM, SIGUSR2, getsignal, raise_signal, 
 import pytest
 
 from zoo.comparison import runner
+from zoo.comparison.cell import run_cell
 from zoo.comparison.plan import CELLS, ComparisonPlan, PlannedCell
-from zoo.comparison.runner import CellRunner, run_cell
+from zoo.comparison.runner import CellRunner
 from zoo.errors import ZooError
 from zoo.launch.executor import CellProcess, Resources, make_run_dir, read_state, write_state
 from zoo.run.callbacks.manifest import START
@@ -71,7 +72,7 @@ def make_runner(folder, engine):
         seeds=(0,),
         measure="",
         better="low",
-        training_size="",
+        training_size=None,
         windows="",
         automatic_threads=True,
         variants={},
@@ -157,9 +158,9 @@ def test_cells_that_end_at_once_are_counted_one_after_another(driven, tmp_path):
 def test_a_cell_does_not_end_by_the_signal_that_slurm_sends_to_all(tmp_path, monkeypatch):
     before = signal(SIGUSR2, SIG_DFL)
     seen = []
-    monkeypatch.setattr("zoo.comparison.runner.fit", lambda *_: seen.append(getsignal(SIGUSR2)))
-    monkeypatch.setattr("zoo.comparison.runner.load_recipe", lambda _: load_recipe("vit_none"))
-    monkeypatch.setattr("zoo.comparison.runner.evaluate", lambda *_: None)
+    monkeypatch.setattr("zoo.comparison.cell.fit", lambda *_: seen.append(getsignal(SIGUSR2)))
+    monkeypatch.setattr("zoo.comparison.cell.load_recipe", lambda _: load_recipe("vit_none"))
+    monkeypatch.setattr("zoo.comparison.cell.evaluate", lambda *_: None)
     try:
         run_cell(tmp_path / CELLS / "c-0")
     finally:

@@ -63,19 +63,20 @@ def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
     assert {path.name for path in Path("c").iterdir()} == FILES
     assert message.count("done: ") == 4
     found = Comparison.read(Path("c/results.json"))
-    assert found.conditions == ("", "24")
-    assert found.training_size == "16 pixels"
+    assert [one.describe() for one in found.conditions] == ["16 pixels", "24 pixels"]
     assert (found.measure, found.better, found.seeds) == ("test/accuracy", "high", (0, 1))
     none, learned = found.variants
     assert none.flags == ()
     assert learned.flags == (Flag("parameters", "256 more parameters than none"),)
     cell = learned.cells[1]
-    assert cell.metrics[""] == json.loads(Path("c/cells/learned-1/end.json").read_text())["metrics"]
+    metrics = {one.condition.name: one.metrics for one in cell.measurements}
+    end = json.loads(Path("c/cells/learned-1/end.json").read_text())
+    assert metrics["trained"] == end["metrics"]
     measured = json.loads(Path("c/cells/learned-1/measured.json").read_text())["conditions"]
     found_metrics = {one["name"]: one["metrics"] for one in measured}
     # 16 pixels are the training size, so a comparison shows them once
     assert found_metrics.pop("16") == found_metrics["trained"]
-    assert {"trained": cell.metrics[""], "24": cell.metrics["24"]} == found_metrics
+    assert metrics == found_metrics
     assert cell.steps == 6
     assert cell.backends == ("sdpa",)
     assert cell.flops
@@ -96,26 +97,26 @@ def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
     )
     code, _, message = compared(*BASE, *words)  # nothing is left to do
     assert (code, "done: " in message) == (0, False)
-    code, out, _ = compared("rebuild=c", "--json")
+    code, out, _ = compared("rebuild", "c", "--json")
     assert code == 0
     assert Path("c/results.json").read_bytes() == before
     assert json.loads(out) == json.loads(before)
     assert {path: path.stat().st_mtime_ns for path in Path("c").rglob("*.ckpt")} == stamps
-    out = compared("rebuild=c", "measure=loss")[1]
+    out = compared("rebuild", "c", "measure=loss")[1]
     assert out.startswith("# Which encoding, on vit_comrope?\n\n")
     assert "\n\nAt 16 pixels" in out
     assert Comparison.read(Path("c/results.json")).command.endswith(
-        "evaluate.resolutions=[16,24]' measure=loss"
+        "evaluate.resolutions=[16,24]', then zoo compare rebuild c measure=loss"
     )
 
     # what somebody asks of a cell later is not what it was compared by
     evaluate("c/cells/learned-1", ["data.test=0.1", "evaluate.resolutions=[24,32]"])
-    assert compared("rebuild=c")[0] == 0
+    assert compared("rebuild", "c")[0] == 0
     assert Path("c/results.json").read_bytes() == before
 
     # a cell rerun from its recipe gives equal numbers
     fit("c/cells/learned-1/recipe.yaml", [], Path("again"), "never")
-    assert json.loads(Path("again/end.json").read_text())["metrics"] == cell.metrics[""]
+    assert json.loads(Path("again/end.json").read_text())["metrics"] == metrics["trained"]
     assert json.loads(Path("again", START).read_text()) == json.loads(
         Path("c/cells/learned-1", START).read_text()
     )
@@ -218,7 +219,7 @@ def test_faults_of_all_cells_are_told_together_before_anything_is_started(compar
             "zoo: 3 config errors",
         ),
         (("vit_comrope", "encodings=[none]", "seeds=[1,1]"), "the list names a seed twice"),
-        (("rebuild=nowhere",), "nowhere: holds no comparison"),
+        (("rebuild", "nowhere"), "nowhere: holds no comparison"),
         (("vit_comrope", "encodings=[none]", "engine=ray", "cpus=0"), "cpus: must be at least 1"),
     ],
 )

@@ -10,7 +10,7 @@ from zoo.comparison.curves import in_training_compute
 from zoo.comparison.page.comparison_page import render
 from zoo.comparison.plan import ComparisonPlan, PlannedCell, list_differences
 from zoo.comparison.ranking import compare_at_equal_compute
-from zoo.comparison.results import Axis, ComparisonCell
+from zoo.comparison.results import ComparisonCell
 from zoo.comparison.text import format_comparison
 
 
@@ -61,7 +61,7 @@ def test_a_comparison_of_which_nothing_is_done_is_a_table_too():
         replace(one, cells=(ComparisonCell(seed=0, run_dir="", state="waiting"),), flags=())
         for one in made.variants
     )
-    text = format_comparison(replace(made, variants=waiting, conditions=("",)))
+    text = format_comparison(replace(made, variants=waiting, conditions=(comparisons.IMAGE,)))
     assert "At 16 pixels nothing is measured" in text
     assert "0 of 6 cells are done, 6 waiting" in text
 
@@ -82,11 +82,11 @@ def plan(**more):
         "seeds": (0,),
         "measure": "",
         "better": "low",
-        "training_size": "",
+        "training_size": None,
         "windows": "",
         "automatic_threads": True,
         "variants": {"none": {"model.encoding": "none"}},
-        "axes": (Axis(key="model.encoding", title="encoding", values=("none",)),),
+        "axes": (comparisons.make_axis("model.encoding", "encoding", ("none",)),),
         "cells": (PlannedCell(name="none-0", variant="none", seed=0, recipe=recipe),),
     }
     return ComparisonPlan(**{**known, **more})
@@ -116,7 +116,7 @@ def test_what_differs_is_named():
     assert [*list_differences(plan(), plan(cells=changed("trainer", max_epochs=5)))] == [
         "trainer.max_epochs is 3 there, 5 here"
     ]
-    axes = (Axis(key="model.encoding", title="encoding", values=("none", "rope")),)
+    axes = (comparisons.make_axis("model.encoding", "encoding", ("none", "rope")),)
     assert [*list_differences(plan(), plan(axes=axes, seeds=(0, 1)))] == [
         "model.encoding varies over [none] there, over [none,rope] here",
         "seeds are 0 there, 0, 1 here",

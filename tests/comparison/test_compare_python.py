@@ -9,6 +9,7 @@ from tiny import TINY
 
 import zoo
 from zoo.cli.edge import COMMAND_LINE
+from zoo.comparison.design import Range
 from zoo.config.command_line import parse_overrides
 
 ENCODINGS = ["rope_axial", {"name": "learned"}]
@@ -23,23 +24,19 @@ def test_a_comparison_has_the_numbers_of_the_command(compared, forked):
     assert code == 0
     expected = json.loads(out)
 
-    changes = ["evaluate.resolutions=[24]", *VARIED]
+    changes = parse_overrides(["evaluate.resolutions=[24]", *VARIED])
     found = zoo.compare(
-        "vit_comrope",
-        parse_overrides(changes),
-        encodings=ENCODINGS,
-        seeds=1,
-        to="two",
-        verbose=False,
+        "vit_comrope", changes, encodings=ENCODINGS, seeds=1, to="two", verbose=False
     )
     assert not found.stopped
-    metrics = [variant["cells"][0]["metrics"] for variant in expected["variants"]]
-    assert [variant.cells[0].metrics for variant in found.comparison.variants] == metrics
+    assert list_measurements(found.to_dict()) == list_measurements(expected)
+    assert found.comparison.command.startswith("zoo.compare('vit_comrope', {'evaluate.resol")
 
     rows = found.rows()
     assert [row["variant"] for row in rows] == ["rope_axial", "rope_axial", "learned", "learned"]
     assert [row["condition"] for row in rows] == 2 * ["16 pixels", "24 pixels"]
-    assert rows[0]["test/loss"] == metrics[0][""]["test/loss"]
+    metrics = list_measurements(expected)[0][0]["metrics"]
+    assert rows[0]["test/loss"] == metrics["test/loss"]
     assert found.frame()["test/loss"].tolist() == [row["test/loss"] for row in rows]
     assert found.table() in (found.path / "comparison.md").read_text()
     assert "rope_axial" in found._repr_html_()
@@ -47,8 +44,14 @@ def test_a_comparison_has_the_numbers_of_the_command(compared, forked):
     with pytest.raises(zoo.DataError, match="no figure 'size', but costs, ranking"):
         found.figure("size")
 
-    again = zoo.compare(rebuild="two", verbose=False)
+    again = zoo.rebuild_comparison("two", verbose=False)
     assert again.rows() == rows
+    with pytest.raises(zoo.RecipeError, match=r"measure: .* got 'speed'"):
+        zoo.rebuild_comparison("two", measure="speed", verbose=False)
+
+
+def list_measurements(plain):
+    return [variant["cells"][0]["measurements"] for variant in plain["variants"]]
 
 
 def test_wrong_arguments_are_those_of_the_command(compared, forked):
@@ -56,8 +59,34 @@ def test_wrong_arguments_are_those_of_the_command(compared, forked):
     with pytest.raises(zoo.RecipeError) as caught:
         zoo.compare("vit_comrope", {"model.depht": 3}, encodings=["rope_axail"], sedes=2)
     assert caught.value.spell(COMMAND_LINE) in told
-    with pytest.raises(zoo.RecipeError, match="no recipe"):
-        zoo.compare(encodings=["rope_axial"])
+
+
+def test_wrong_arguments_are_explained_in_the_words_of_python():
+    with pytest.raises(zoo.RecipeError) as caught:
+        zoo.compare("vit_none", encodings=["none"], seedz=2, tune={"optim.lr": [1, "log"]})
+    text = str(caught.value)
+    assert "argument: seedz: unknown option; did you mean seeds?" in text
+    assert 'write tune={"optim.lr": [0.0003, 0.01, "log"]}' in text
+    assert "budget: tuning needs a budget; write budget=8" in text
+    with pytest.raises(zoo.RecipeError, match="unknown option; did you mean encodings"):
+        zoo.compare("vit_none", encoding=["none"])
+
+
+def test_a_range_to_tune_is_a_list_with_its_scale(monkeypatch):
+    checked = []
+    monkeypatch.setattr("zoo.comparison.compare.run_comparison", checked.append)
+    with pytest.raises(AttributeError):
+        zoo.compare(
+            "vit_none",
+            {"trainer.max_steps": 2},
+            encodings=["none"],
+            tune={"optim.lr": [3e-4, 1e-2, "log"]},
+            budget=8,
+            verbose=False,
+        )
+    (request,) = (one.request for one in checked)
+    assert request.tuning.keys == (Range("optim.lr", 3e-4, 1e-2, "log"),)
+    assert len(checked[0].trials) == 8
 
 
 @pytest.mark.parametrize(

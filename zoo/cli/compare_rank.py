@@ -1,0 +1,42 @@
+"""Rank variants over several comparisons: `zoo compare rank`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+
+from zoo.cli.bench import format_command
+from zoo.reporting.numbers import as_json
+
+log = logging.getLogger("zoo")
+
+SUMMARY = "rank the variants that several comparisons have, each of which is a task"
+EXAMPLE = "zoo compare rank comparisons/flipflop comparisons/recall to=overall"
+OPTIONS = (("", "zoo.comparison.overall:RankOptions"),)
+JSON = True
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument(
+        "overrides",
+        nargs="+",
+        metavar="DIR|key=value",
+        help="output folders of comparisons, or their files results.json; and options",
+    )
+
+
+def run(known: argparse.Namespace) -> None:
+    """Rank, and print the table or JSON."""
+    from zoo.api.comparison import rank_comparisons
+    from zoo.comparison.overall import RankOptions
+    from zoo.config.command_line import parse_options
+
+    words = known.overrides
+    own = [word for word in words if word.partition("=")[0].isidentifier() and "=" in word]
+    (options,) = parse_options(own, [RankOptions])
+    folders = [word for word in words if word not in own]
+    command = format_command("compare", ["rank", *words], known.plugin)
+    result = rank_comparisons(folders, command=command, verbose=None, **options)
+    print(as_json(result.to_dict()) if known.json else result.table())
+    log.info("written: %s", result.path)

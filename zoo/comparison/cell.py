@@ -1,0 +1,61 @@
+"""The process of one cell: train, test and evaluate it in its run directory."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from signal import SIG_IGN, SIGUSR2, signal
+from typing import Any
+
+from zoo import config, files
+from zoo.comparison.cell_files import MEASURED, TRIAL
+from zoo.comparison.plan import RECIPES, TRIALS
+from zoo.errors import NonFiniteError
+from zoo.evaluation.evaluate import evaluate
+from zoo.launch.executor import PATIENCE, STATE, make_run_dir, write_state
+from zoo.run import run_dir
+from zoo.run.callbacks.manifest import END
+from zoo.run.fit import fit
+from zoo.run.load import load_recipe
+
+log = logging.getLogger("zoo")
+
+
+def run_cell(run: Path) -> None:
+    """Run the remaining steps of a cell: training, then evaluation.
+
+    Args:
+        run: The run directory, in the folder of the comparison.
+    """
+    # SLURM sends it to all processes of a job whose time is over; its executor asks a cell to save
+    signal(SIGUSR2, SIG_IGN)
+    path = run.parent.parent / RECIPES / f"{run.name}.yaml"
+    message = "another process is working on this cell"
+    with run_dir.lock(make_run_dir(run), message, PATIENCE):
+        (run / STATE).unlink(missing_ok=True)
+        if run.parent.name == TRIALS:
+            _run_trial(path, run)
+            return
+        if not (run / END).exists():
+            fit(config.load(path), run, "auto")
+        recipe = load_recipe(path)
+        conditions = recipe.evaluate
+        if conditions.resolutions or conditions.lengths or conditions.data_variants:
+            measured = evaluate(run, {"trainer.accelerator": recipe.trainer.accelerator})
+            files.write_json(measured.to_dict() if measured else {}, run / MEASURED)
+        write_state(run, "done")
+
+
+def _run_trial(path: Path, run: Path) -> None:
+    """Train one trial and write its best validation metric; no test sample is read."""
+    if not (run / TRIAL).exists():
+        found: dict[str, Any] = {"monitor": "", "mode": "", "best": None}
+        try:
+            result = fit(config.load(path), run, "auto", is_tested=False)
+        except NonFiniteError as error:
+            # a setting that cannot be trained with is a finding too
+            log.info("non-finite: %s", error)
+        else:
+            found = {key: getattr(result, key) for key in found}
+        files.write_json(found, run / TRIAL)
+    write_state(run, "done")

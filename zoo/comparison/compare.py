@@ -1,0 +1,243 @@
+"""Compare: plan the cells, tune, run them, and write the files of the output folder."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from signal import Signals
+from typing import Literal
+
+from zoo.comparison.cell_files import TRIAL, read_trials
+from zoo.comparison.grid import Combination
+from zoo.comparison.hypotheses import record_hypotheses
+from zoo.comparison.outputs import collect_results, write_results
+from zoo.comparison.plan import (
+    CELLS,
+    TRIALS,
+    TUNING,
+    ComparisonPlan,
+    build_plan,
+    combine_hashes,
+    describe_costs,
+    plan_trials,
+    prepare_folder,
+    write_plan,
+)
+from zoo.comparison.request import CheckedRequest, count_gpus, list_seeds, load_variant
+from zoo.comparison.results import Comparison, TuningResult, find_direction
+from zoo.comparison.runner import CellRunner
+from zoo.comparison.tuning import summarize_tuning
+from zoo.config import Recipe
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, Stopped, ZooError
+from zoo.launch.executor import CellProcess, Executor, Resources, read_state
+from zoo.packages import require
+from zoo.run import run_dir
+from zoo.run.callbacks.manifest import END
+
+log = logging.getLogger("zoo")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RebuildOptions:
+    """Options of rebuilding the files of a comparison."""
+
+    measure: Literal["accuracy", "exact", "loss"] | None = None
+    """Metric to compare; null keeps that of the comparison."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A comparison as far as it has come.
+
+    Attributes:
+        comparison: Its results.
+        folder: Its output folder.
+        problem: Why it is not complete; None if it is.
+    """
+
+    comparison: Comparison
+    folder: Path
+    problem: ZooError | None = None
+
+
+def run_comparison(checked: CheckedRequest) -> Outcome:
+    """Train and evaluate all variants of a recipe, and write the files of the output folder.
+
+    Raises:
+        RecipeError: The output folder cannot be used; nothing was started.
+    """
+    require("altair", "vl-convert-python", "scipy")  # for the page, after hours of training
+    request, is_local = checked.request, checked.executor.is_local
+    first = next(iter(checked.recipes.values()))
+    count = len(checked.recipes) * len(list_seeds(request.options.seeds, first))
+    resources = _plan_resources(checked, checked.executor, count)
+    plan = build_plan(request, checked.recipes, resources, is_local=is_local)
+    trials = None
+    if request.tuning is not None:
+        own = _plan_resources(checked, checked.executor, len(checked.trials))
+        # sums round by the number of threads: trials have as many as cells
+        own = replace(own, threads=resources.threads)
+        trials = plan_trials(request, checked.trials, own, is_local=is_local)
+        log.info("%s", describe_costs(plan, request.tuning))
+
+    name = plan.hash if trials is None else combine_hashes(plan, trials)
+    folder = Path(request.options.to or f"comparisons/{plan.recipe}-{name}")
+    prepare_folder(folder)
+    with run_dir.lock(folder, "another zoo compare is working in this folder"):
+        if trials is not None:
+            trials = write_plan(trials, folder / TUNING)
+            _record_hypotheses(checked, folder, plan.measure)
+            problem = _run_trials(checked, trials, own, folder / TUNING, len(plan.cells))
+            if problem is not None:
+                return Outcome(
+                    comparison=collect_results(plan, folder), folder=folder, problem=problem
+                )
+            tuning = _collect_tuning(checked, trials, folder / TUNING)
+            tuned = _apply_best(checked, tuning)
+            plan = build_plan(request, tuned, resources, is_local=is_local)
+            plan = replace(plan, tuning=tuning)
+        plan = write_plan(plan, folder)
+        if trials is None:
+            _record_hypotheses(checked, folder, plan.measure)
+        runner = CellRunner(folder, plan, checked.executor, resources)
+        processes = [CellProcess(folder / CELLS / cell.name, Path.cwd()) for cell in plan.cells]
+        stopped = runner.run(processes)
+        comparison = collect_results(plan, folder)
+        _write(comparison, folder)
+    problem = _find_problem(comparison, folder, stopped)
+    return Outcome(comparison=comparison, folder=folder, problem=problem)
+
+
+def _record_hypotheses(checked: CheckedRequest, folder: Path, measure: str) -> None:
+    """Write the hypotheses as soon as the folder is known to be theirs."""
+    ended = [*folder.glob(f"{CELLS}/*/{END}"), *folder.glob(f"{TUNING}/{TRIALS}/*/{TRIAL}")]
+    record_hypotheses(checked.request.options.hypotheses, folder, len(ended), measure)
+
+
+def _plan_resources(checked: CheckedRequest, executor: Executor, count: int) -> Resources:
+    jobs = checked.request.options.jobs
+    recipes = checked.recipes.values()
+    gpus = max(count_gpus(one, is_local=executor.is_local) for one in recipes)
+    return executor.plan_resources(count, None if jobs == "auto" else jobs, gpus)
+
+
+def _run_trials(
+    checked: CheckedRequest,
+    plan: ComparisonPlan,
+    resources: Resources,
+    folder: Path,
+    following: int,
+) -> ZooError | None:
+    """Run the trials that are not done; return why some are still not."""
+    runner = CellRunner(folder, plan, checked.make_executor(), resources, following)
+    runs = [folder / TRIALS / cell.name for cell in plan.cells]
+    stopped = runner.run([CellProcess(run, Path.cwd()) for run in runs])
+    states = [read_state(run) for run in runs]
+    done = sum(state == "done" for state, _ in states)
+    if stopped is not None:
+        text = f"stopped by {stopped.name} with {done} of {len(runs)} trials done"
+        return Stopped(stopped, f"{text}; {_continue(plan.command)}")
+    if done == len(runs):
+        return None
+    text = (
+        f"{len(runs) - done} of {len(runs)} trials are not done; the same command tries them again"
+    )
+    unfinished = [
+        f"  {cell.variant}: {error or state}"
+        for cell, (state, error) in zip(plan.cells, states, strict=True)
+        if state != "done"
+    ]
+    return ZooError("\n".join([f"{text} ({folder / TRIALS})", *unfinished]))
+
+
+def _collect_tuning(checked: CheckedRequest, plan: ComparisonPlan, folder: Path) -> TuningResult:
+    """Return what the trials found. Raises ZooError if all of a variant became non-finite."""
+    request = checked.request.tuning
+    assert request is not None
+    keys = [one.key for one in request.keys]
+    trials, monitor, better = read_trials(checked.trials, plan, folder, keys)
+    found = summarize_tuning(request, monitor, better, trials)
+    for name, own in found.variants.items():
+        if own.best is None:
+            raise ZooError(f"{name}: every trial became non-finite; tune other settings")
+    return found
+
+
+def _apply_best(checked: CheckedRequest, tuning: TuningResult) -> dict[Combination, Recipe]:
+    """Return the recipe of each variant with the settings of its best trial.
+
+    These are the settings as the design has them: trial 0 changes nothing.
+    """
+    request = checked.request
+    assert request.tuning is not None
+    points = {}
+    for combination in checked.trials:
+        assert combination.trial_of is not None
+        points[combination.trial_of, combination.trial] = combination
+    tuned = {}
+    for variant in checked.recipes:
+        best = points[variant.name, tuning.variants[variant.name].best]
+        tuned[variant] = load_variant(request, replace(best, name=variant.name))
+    return tuned
+
+
+def rebuild(folder: Path, options: RebuildOptions, command: str = "") -> Comparison:
+    """Write table, page and figures of an output folder again, from the files of its cells.
+
+    Args:
+        folder: The output folder.
+        options: The options.
+        command: What repeats the rebuilding, to be recorded if it changes anything.
+
+    Raises:
+        RecipeError: No cell has the measure.
+        DataError: The folder holds no comparison.
+    """
+    plan = ComparisonPlan.read(folder)
+    if options.measure is not None:
+        plan = replace(
+            plan,
+            measure=f"test/{options.measure}",
+            better=find_direction(options.measure),
+            command=", then ".join(filter(None, (plan.command, command))),
+        )
+
+    comparison = collect_results(plan, folder)
+    found = [cell.find(comparison.trained).metrics for cell in comparison.cells]
+    metrics = [one for one in found if one]
+    if metrics and not any(plan.measure in one for one in metrics):
+        problem = f"no cell has {plan.measure}, but {', '.join(metrics[0])}"
+        raise RecipeError(ConfigIssue(ARGUMENT, "measure", problem, "name one of these"))
+    _write(comparison, folder)
+    return comparison
+
+
+def _write(comparison: Comparison, folder: Path) -> None:
+    written = write_results(comparison, folder)
+    log.info("written: %s", ", ".join(map(str, written)))
+
+
+def _find_problem(comparison: Comparison, folder: Path, stopped: Signals | None) -> ZooError | None:
+    """Return why the comparison is not complete, and how to continue it."""
+    unfinished = []
+    count = 0
+    for variant in comparison.variants:
+        count += len(variant.cells)
+        for cell in variant.cells:
+            if cell.state != "done":
+                reason = cell.error or cell.state
+                unfinished.append(f"  {variant.name}, seed {cell.seed}: {reason}")
+
+    if stopped is not None:
+        done = count - len(unfinished)
+        text = f"stopped by {stopped.name} with {done} of {count} cells done"
+        return Stopped(stopped, f"{text}; {_continue(comparison.command)}")
+    if not unfinished:
+        return None
+    text = f"{len(unfinished)} of {count} cells are not done; the same command tries them again"
+    return ZooError("\n".join([f"{text} ({folder / CELLS})", *unfinished]))
+
+
+def _continue(command: str) -> str:
+    return f"the same command continues: {command}" if command else "the same command continues"
