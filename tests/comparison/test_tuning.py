@@ -49,7 +49,7 @@ def read_unchecked(base, words):
     given = parse_words(words)
     parts = {key: given.pop(key, None) for key in ("overrides", "encodings", "vary", "tune")}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(request_module, "check", lambda recipe: None)
+        patch.setattr(request_module, "build_experiment", lambda recipe: None)
         return check_request(base, given=given, **parts)
 
 
@@ -148,7 +148,9 @@ def kill_when_there(begin, folder, pattern, words):
 def test_each_variant_gets_its_own_best_trial_and_no_trial_is_tested(
     compared, driver, base, monkeypatch
 ):
-    monkeypatch.setattr(request_module, "check", lambda recipe: None)  # the cells do it too
+    monkeypatch.setattr(
+        request_module, "build_experiment", lambda recipe: None
+    )  # the cells do it too
     monkeypatch.setattr(render, "to_png", lambda *_, **__: b"")
     words = [base, *TUNED, "jobs=2"]
     code, out, message = compared(*words, "to=c")

@@ -5,14 +5,14 @@ import torch
 
 from zoo.benchmark.measures import MemoryMeasure, TrainMeasure
 from zoo.benchmark.models import build_contender
-from zoo.benchmark.protocol import SHAPES, Setting
+from zoo.benchmark.protocol import SHAPES, Workload
 from zoo.options import Choice
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-SETTING = Setting(shape=SHAPES["lm_toy"], device="cuda")
+SETTING = Workload(shape=SHAPES["lm_toy"], device="cuda")
 
 
 def test_a_step_takes_time_and_memory():

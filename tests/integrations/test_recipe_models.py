@@ -56,7 +56,7 @@ def test_a_vision_transformer_of_timm_is_trained_tested_compared_and_diagnosed(
     path = tmp_path / "mine.yaml"
     recipe = write_recipe(path, "vit_comrope", model, "resolutions: [16, 24]")
     words = ["data.batch_size=64", "data.test=0.05", "data.val=0.05"]
-    run = zoo.fit(recipe, words, run_dir=tmp_path / "run", verbose=False)
+    run = zoo.fit(recipe, parse_overrides(words), run_dir=tmp_path / "run", verbose=False)
     assert set(run.metrics) >= {"test/accuracy", "test/loss"}
     found = zoo.evaluate(run, resolutions=[24], verbose=False)
     assert found.find("24").metrics
@@ -133,7 +133,7 @@ def test_a_model_of_transformers_is_trained_tested_compared_and_diagnosed(folder
     recipe = write_recipe(tmp_path / "mine.yaml", "lm_rope", model, "lengths: [16, 32]")
     words = ["data.name=text", f"data.files=[{tmp_path / 'text.txt'}]", "data.tokens=byte"]
     words += ["data.length=16", "data.batch_size=8", "data.test=0.05", "data.val=0.05"]
-    run = zoo.fit(recipe, words, run_dir=tmp_path / "run", verbose=False)
+    run = zoo.fit(recipe, parse_overrides(words), run_dir=tmp_path / "run", verbose=False)
     assert run.metrics["test/loss"] > 0
     found = zoo.evaluate(run, lengths=[32], verbose=False)
     assert found.find("32").metrics
@@ -145,7 +145,7 @@ def test_a_model_of_transformers_is_trained_tested_compared_and_diagnosed(folder
     with pytest.raises(zoo.RecipeError, match=r"generate\.cache: .* has its own cache"):
         zoo.generate(run, "the", tokens=2)
     (sample,) = zoo.generate(run, "the", tokens=2, cache=False).samples
-    assert sample["tokens"] == 2
+    assert sample.tokens == 2
 
 
 def test_a_benchmark_takes_no_recipe(capsys):
