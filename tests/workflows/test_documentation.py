@@ -121,7 +121,13 @@ SUBSTITUTIONS = {
             'encodings=["none"], seeds=1, vary={"optim.lr": [3e-4]}'
         ),
     },
-    "docs/comparing.md": {"rebuild DIR": "rebuild comparisons/small"},
+    "docs/comparing.md": {
+        "rebuild DIR": "rebuild comparisons/small",
+        # two trials of one step in place of twenty of ten epochs
+        'zoo.fit("vit_comrope"': 'zoo.fit("small.yaml"',
+        '"trainer.max_epochs": 10,': "",
+        "n_trials=20": "n_trials=2",
+    },
     "docs/diagnostics.md": {
         "RUN_A RUN_B": "runs/vit_comrope/latest runs/vit_rope_axial/latest",
         "RUN": "runs/vit_comrope/latest",
@@ -360,6 +366,16 @@ def write_texts(folder: Path) -> None:
     (folder / "a.txt").write_text("abcabc")
 
 
+def write_small_recipe(folder: Path) -> None:
+    """Write small.yaml, which trains vit_comrope for one step."""
+    small = {
+        "extends": "vit_comrope",
+        "data": {"test": 0.02, "val": 0.02},
+        "trainer": {"max_steps": 1, "max_epochs": None},
+    }
+    (folder / "small.yaml").write_text(yaml.safe_dump(small), encoding="utf-8")
+
+
 def make_llama() -> Any:
     """Build a small random Llama, with the context of SmolLM2."""
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -397,12 +413,7 @@ def prepare_python(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     from PIL import Image
 
     write_pictures(reader.folder)
-    small = {
-        "extends": "vit_comrope",
-        "data": {"test": 0.02, "val": 0.02},
-        "trainer": {"max_steps": 1, "max_epochs": None},
-    }
-    (reader.folder / "small.yaml").write_text(yaml.safe_dump(small), encoding="utf-8")
+    write_small_recipe(reader.folder)
     reader.namespace["picture"] = Image.open(reader.folder / "scan.png")
     reader.train("lm_rope")
 
@@ -518,6 +529,7 @@ def prepare_plugin(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def prepare_comparing(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     """Provide a small comparison, and a recorded one under the names of three."""
+    write_small_recipe(reader.folder)
     few = ["encodings=[rope]", "seeds=1", *shrink(load("flipflop_rope"))]
     reader.run_zoo(["compare", "flipflop_rope", *few, "to=comparisons/small"])
     recorded = ROOT / "docs" / "questions" / "memory" / "flipflop_tuned.json"
@@ -555,6 +567,14 @@ def check_adding(reader: Reader) -> None:
     assert "Gains" in report.read_text(encoding="utf-8")
 
 
+def check_comparing(reader: Reader) -> None:
+    """Optuna found the best of two settings, each of which has a run directory."""
+    study = reader.namespace["study"]
+    runs = [library.Run(reader.folder / "study" / str(number)) for number in range(2)]
+    assert study.best_value == min(run.result["best"] for run in runs)
+    assert runs[0].recipe.plain()["optim"]["lr"] == study.trials[0].params["optim.lr"]
+
+
 def check_quickstart(reader: Reader) -> None:
     """The commands wrote what the page promises."""
     run = reader.folder / "runs" / "vit_comrope" / "latest"
@@ -570,6 +590,7 @@ def check_scale(reader: Reader) -> None:
 
 CHECKS: dict[str, Callable[[Reader], None]] = {
     "docs/adding.md": check_adding,
+    "docs/comparing.md": check_comparing,
     "docs/quickstart.md": check_quickstart,
     "docs/scale.md": check_scale,
 }
