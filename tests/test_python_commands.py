@@ -340,7 +340,7 @@ def test_datasets_that_do_not_fit_are_refused(changes, text, data):
     [
         ({"data": {"training": []}, "spec": SPEC}, "unknown split training"),
         ({"data": 3}, "expected datasets by split"),
-        ({"spec": SPEC}, "there are none"),
+        ({"spec": SPEC}, "`spec` requires `data`"),
     ],
 )
 def test_arguments_that_are_no_data_are_refused(given, text):
@@ -428,5 +428,5 @@ def test_a_diagnosis_shows_its_page(data):
     assert found.path == run.path / "diagnosis.html"
     assert "srcdoc=" in found._repr_html_()
     assert found.report.runs[0].metrics == package.evaluate(run, data=data).metrics
-    with pytest.raises(package.RecipeError, match="smaples: unknown option"):
+    with pytest.raises(package.RecipeError, match="smaples: unknown key"):
         package.diagnose(run, smaples=1)

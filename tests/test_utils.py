@@ -55,9 +55,10 @@ SHOWN = r"cat\x1b[2J\u202egnp\ndog\udcff"
 
 @pytest.mark.robustness
 def test_hostile_names_are_escaped_wherever_they_are_shown(capsys, monkeypatch):
+    from zoo.cli import predict
     from zoo.cli.main import main
     from zoo.errors import DataError
-    from zoo.evaluation import predict
+    from zoo.evaluation.predict import format_problems
     from zoo.reporting.tables import format_markdown, format_table
 
     assert utils.escape_text("Größe 猫 a b") == "Größe 猫 a b"
@@ -65,7 +66,7 @@ def test_hostile_names_are_escaped_wherever_they_are_shown(capsys, monkeypatch):
     assert SHOWN in format_markdown([HOSTILE], [["1"]])
     predict._print(HOSTILE)
     assert capsys.readouterr().out == SHOWN + "\n"
-    assert predict._format_problems({Path(HOSTILE): "bad"}) == [f"{SHOWN}: bad"]
+    assert format_problems({Path(HOSTILE): "bad"}) == [f"{SHOWN}: bad"]
 
     def fail(words):
         raise DataError("\x1b[2J\u202e: no such file")

@@ -53,6 +53,9 @@ class PythonEdge:
         """Return `resume="auto"`, or `{"optim.lr": 0.1}` for a key of a recipe."""
         if setting.within:
             return f"{setting.within}={repr_entry(setting)}"
+        if setting.key == "plugin":
+            # a plug-in registers its names when it is imported
+            return f"import {setting.value}"
         if "." in setting.key:
             return f'"{setting.key}"' if setting.value is NO_VALUE else repr_entry(setting)
         if setting.value is NO_VALUE:
@@ -228,8 +231,8 @@ class AlreadyReported(ZooError):
 class Stopped(ZooError):
     """A signal stopped the run after its state was saved. `code` is 128 + signal, as in a shell."""
 
-    def __init__(self, signal: int, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, signal: int, *parts: str | Setting | Message) -> None:
+        super().__init__(*parts)
         self.code = 128 + signal
 
 

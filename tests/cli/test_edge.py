@@ -64,7 +64,7 @@ FAULTS = {
     "an unknown option of a diagnosis": (
         lambda: zoo.diagnose("nowhere", sample=1),
         ["diagnose", "nowhere", "sample=1"],
-        "sample: unknown option; did you mean samples?",
+        "sample: unknown key; did you mean samples?",
     ),
     "nothing to compare": (
         lambda: zoo.compare("vit_none"),
@@ -90,6 +90,39 @@ FAULTS = {
         lambda: zoo.bench(["rope"], rounds="many"),
         ["bench", "rope", "rounds=many"],
         "rounds: expected an integer, got 'many'",
+    ),
+    "an unknown option of a comparison": (
+        lambda: zoo.compare("vit_none", encodings=["none", "learned"], seedz=2),
+        ["compare", "vit_none", "encodings=[none,learned]", "seedz=2"],
+        "seedz: unknown key; did you mean seeds?",
+    ),
+    "a tuned key that is wrong": (
+        lambda: zoo.compare(
+            "vit_none", encodings=["none", "learned"], tune={"optim.lrr": [1e-3, 1e-2]}, budget=2
+        ),
+        [
+            "compare",
+            "vit_none",
+            "encodings=[none,learned]",
+            "tune.optim.lrr=[1e-3,1e-2]",
+            "budget=2",
+        ],
+        "optim.lrr: unknown key; did you mean optim.lr?",
+    ),
+    "an unknown option of an export": (
+        lambda: zoo.export("nowhere", "out", to="safetensors", pusch="me/it"),
+        ["export", "nowhere", "out", "to=safetensors", "pusch=me/it"],
+        "pusch: unknown key; did you mean push?",
+    ),
+    "an unknown format": (
+        lambda: zoo.export("nowhere", "out", to="safetensor"),
+        ["export", "nowhere", "out", "to=safetensor"],
+        "to: expected",
+    ),
+    "an unknown option of a conversion": (
+        lambda: zoo.convert("nowhere", too="out"),
+        ["convert", "nowhere", "too=out"],
+        "too: unknown key; did you mean to?",
     ),
     "an unknown option of laws": (
         lambda: zoo.verify(["rope"], axs=1),

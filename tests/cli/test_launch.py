@@ -328,7 +328,7 @@ WRONG = {
     "a misspelt option": (["slurm", "vit_comrope", "node=2"], ["node", "did you mean nodes?"]),
     "an option of another engine": (
         ["torchrun", "vit_comrope", "partition=gpu"],
-        ["partition", "unknown option"],
+        ["partition", "unknown key"],
     ),
     "no nodes": (["slurm", "vit_comrope", "nodes=0"], ["nodes", "at least 1", "0"]),
     "a word for a number": (

@@ -212,8 +212,8 @@ def test_faults_of_all_cells_are_told_together_before_anything_is_started(compar
             ("vit_comrope", "encodings=[none]", "engine=slrm"),
             "there is no engine 'slrm'; did you mean slurm?",
         ),
-        (("vit_comrope", "encodings=[none]", "partition=a"), "partition: unknown option"),
-        (("vit_comrope", "encoding=[none]"), "encoding: unknown option; did you mean encodings?"),
+        (("vit_comrope", "encodings=[none]", "partition=a"), "partition: unknown key"),
+        (("vit_comrope", "encoding=[none]"), "encoding: unknown key; did you mean encodings?"),
         (
             ("vit_comrope", "encodings=[none]", "seeds=0", "jobs=0", "measure=top5"),
             "zoo: 3 config errors",

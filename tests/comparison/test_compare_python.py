@@ -65,10 +65,10 @@ def test_wrong_arguments_are_explained_in_the_words_of_python():
     with pytest.raises(zoo.RecipeError) as caught:
         zoo.compare("vit_none", encodings=["none"], seedz=2, tune={"optim.lr": [1, "log"]})
     text = str(caught.value)
-    assert "argument: seedz: unknown option; did you mean seeds?" in text
+    assert "argument: seedz: unknown key; did you mean seeds?" in text
     assert 'write tune={"optim.lr": [0.0003, 0.01, "log"]}' in text
     assert "budget: tuning needs a budget; write budget=8" in text
-    with pytest.raises(zoo.RecipeError, match="unknown option; did you mean encodings"):
+    with pytest.raises(zoo.RecipeError, match="unknown key; did you mean encodings"):
         zoo.compare("vit_none", encoding=["none"])
 
 

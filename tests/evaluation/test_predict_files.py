@@ -293,7 +293,7 @@ WRONG = {
         ["data.channels", "images of 3"],
     ),
     "a model of clips": ("clips", ["photos"], 2, ["data.name", "moving_digits", "reads no files"]),
-    "a model that fills": ("masked", ["notes.txt"], 2, ["task.name", "masked_lm", "zoo eval"]),
+    "a model that fills": ("masked", ["notes.txt"], 2, ["task.name", "masked_lm", "evaluate it"]),
     "a text in another alphabet": (
         "text",
         ["notes.txt"],

@@ -87,7 +87,7 @@ def test_zoo_fit_names_what_is_missing(tmp_path):
 
 
 def test_a_package_of_an_extra_is_named_with_the_extra(tmp_path):
-    done = run(tmp_path, OPTIONAL, "-m", "zoo", "compare", "vit_none", "encodings=[rope]")
+    done = run(tmp_path, OPTIONAL, "-m", "zoo", "compare", "vit_none", "encodings=[rope_axial]")
     assert done.returncode == 2
     assert done.stderr == "zoo: this needs altair: pip install 'transformer-zoo[compare]'\n"
 

@@ -56,7 +56,8 @@ def copy(run, tmp_path):
 def skip_tests(monkeypatch):
     """Long work is a failure."""
     monkeypatch.setattr(
-        "zoo.diagnosis.diagnose.run_controls", lambda *given: pytest.fail("it was tested")
+        "zoo.diagnosis.trained_run.TrainedRun.run_controls",
+        lambda *given: pytest.fail("it was tested"),
     )
     monkeypatch.setattr(
         "zoo.diagnosis.diagnose.capture_attention", lambda *given: pytest.fail("it was looked at")
@@ -194,7 +195,7 @@ STRANGE = {
     ),
     "an unknown encoding": (
         lambda content: content["zoo"]["recipe"]["model"].update(encoding="mine"),
-        "there is no 'mine' among encodings; if that comes from a plug-in, add --plugin MODULE\n",
+        "there is no 'mine' among encodings; if that comes from a plug-in, begin with --plugin MODULE\n",
     ),
 }
 

@@ -91,7 +91,7 @@ def test_a_run_without_its_plug_in_is_told(beside, monkeypatch):
     code, _, message = beside("eval", "runs/vit_gaussian/latest")
     assert code == 5
     assert (
-        "there is no 'gaussian' among encodings; if that comes from a plug-in, add --plugin MODULE"
+        "there is no 'gaussian' among encodings; if that comes from a plug-in, begin with --plugin MODULE"
         in message
     )
 

@@ -222,7 +222,7 @@ def test_an_interrupt_saves_and_stops(zoo, monkeypatch):
     code, _, message = zoo("fit", "vit_comrope", *TINY, "--run-dir", "run")
     assert code == 130
     assert (
-        "stopped by SIGINT at step 1; saved run/checkpoints/last.ckpt; the same command with --resume auto resumes it"
+        "stopped by SIGINT at step 1; saved run/checkpoints/last.ckpt; add --resume auto to resume it"
         in message
     )
 

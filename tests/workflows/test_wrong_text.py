@@ -251,7 +251,7 @@ def runs(tmp_path_factory):
 
 PROMPTS = {
     "an unknown character": (["prompt=abc\u03b1"], ["generate.prompt", "'\u03b1' at position 3"]),
-    "an empty prompt": (["prompt="], ["generate.prompt", "prompt=..."]),
+    "an empty prompt": (["prompt="], ["generate.prompt", "no text to continue"]),
     "the prompt of a recipe for another text": (
         ["tokens=3"],
         ["best.ckpt", "generate.prompt", "'T' at position 0"],

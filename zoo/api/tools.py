@@ -120,6 +120,7 @@ def export(
     *,
     push: str | None = None,
     verbose: bool | None = True,
+    **unknown: Any,
 ) -> ExportResult:
     """Write a trained model in a format that other programs read.
 
@@ -131,6 +132,7 @@ def export(
         push: A new repository of the Hugging Face Hub, "owner/name", that the folder is uploaded
             to.
         verbose: Print progress to standard error. None leaves logging to the caller.
+        **unknown: Refused by name, with the option that was probably meant.
 
     Returns:
         The folder and its files.
@@ -143,7 +145,7 @@ def export(
     with isolate_process(verbose):
         from zoo.formats.export import ExportOptions, export_model
 
-        options = validate_options(ExportOptions, {"to": to, "push": push})
+        options = validate_options(ExportOptions, {"to": to, "push": push, **unknown})
         return export_model(run, Path(folder), options, overrides)
 
 
@@ -153,6 +155,7 @@ def convert(
     *,
     to: str | Path | None = None,
     verbose: bool | None = True,
+    **unknown: Any,
 ) -> ConvertResult:
     """Convert published weights to a run directory: recipe, environment and checkpoint.
 
@@ -162,6 +165,7 @@ def convert(
         overrides: Changes of the recipe, as of `zoo.fit`.
         to: The run directory to write; by default a new one, runs/NAME/TIME-HASH.
         verbose: Print progress to standard error. None leaves logging to the caller.
+        **unknown: Refused by name, with the option that was probably meant.
 
     Returns:
         The run directory, its checkpoint, and the names of weights that were left out.
@@ -173,5 +177,5 @@ def convert(
     with isolate_process(verbose):
         from zoo.formats.convert import ConvertOptions, convert_weights
 
-        options = validate_options(ConvertOptions, {"to": to})
+        options = validate_options(ConvertOptions, {"to": to, **unknown})
         return convert_weights(Path(source), options, overrides)

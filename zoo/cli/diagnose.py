@@ -27,13 +27,10 @@ def run(known: argparse.Namespace) -> None:
     """Write the page, and print its path or its numbers."""
     from zoo.config.command_line import parse_options, parse_overrides, split_words
     from zoo.diagnosis.diagnose import DiagnoseOptions, diagnose_runs
+    from zoo.diagnosis.page.viewer_data import to_json
 
     names, changes = split_paths(known.overrides)
     own, words = split_words(changes, [DiagnoseOptions])
     options = DiagnoseOptions(**parse_options(own, [DiagnoseOptions])[0])
-    _, path = diagnose_runs(names, options, parse_overrides(words))
-    print(
-        path.with_suffix(".json").read_text(encoding="utf-8")
-        if known.json
-        else escape_text(str(path))
-    )
+    report, path = diagnose_runs(names, options, parse_overrides(words))
+    print(to_json(report) if known.json else escape_text(str(path)))

@@ -38,7 +38,11 @@ def run(known: argparse.Namespace) -> None:
     from zoo.evaluation.predict import predict
 
     paths, changes = split_paths(known.overrides)
-    words = [word if "." in word.partition("=")[0] else f"predict.{word}" for word in changes]
+    # without a section, a key is one of `predict`; ~KEY removes a key of the recipe
+    words = [
+        word if word.startswith("~") or "." in word.partition("=")[0] else f"predict.{word}"
+        for word in changes
+    ]
     show = None if known.json else _print
     result = predict(known.checkpoint, [*map(Path, paths)], parse_overrides(words), show)
     if known.json:

@@ -226,7 +226,7 @@ def _read_options(
             # a section of the recipe only where no option is near: seedz is seeds, not seed
             hints = [suggest(key, [*known, ENCODINGS, VARY, TUNE]), suggest(key, fields(Sections))]
             near = [hint for hint in hints if hint.startswith("did you mean")]
-            issues.append(ConfigIssue(ARGUMENT, key, "unknown option", (near or hints)[0]))
+            issues.append(ConfigIssue(ARGUMENT, key, "unknown key", (near or hints)[0]))
     with collect_issues(issues):
         read = {edit.key: edit.value for edit in list_edits(values) if isinstance(edit, Change)}
         validator = Validator({"": ARGUMENT}, interpolates=False)

@@ -149,7 +149,7 @@ def split_words(
     for key in (word.partition("=")[0] for word in own):
         if key not in known:
             remedy = suggest(key, [*known, *sections, *others])
-            issues.append(ConfigIssue(ARGUMENT, key, "unknown option", remedy))
+            issues.append(ConfigIssue(ARGUMENT, key, "unknown key", remedy))
     if issues:
         raise RecipeError(*issues)
 

@@ -136,7 +136,7 @@ def _encode_prompt(recipe: Recipe, model: nn.Module, spec: Any) -> list[int]:
     except OptionError as error:
         raise OptionError("generate.prompt", str(error)) from None
     if not prompt:
-        raise OptionError("generate.prompt", "there is no text to continue; set it")
+        raise OptionError("generate.prompt", "there is no text to continue; write some")
     return prompt
 
 

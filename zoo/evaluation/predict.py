@@ -205,12 +205,12 @@ def predict(
     predictor = _choose_predictor(experiment, task)
     is_image = isinstance(task.spec, ImageSpec)
     files = find_files(paths, list_image_suffixes() if is_image else TEXT_SUFFIXES)
-    for problem in _format_problems(files.problems):
+    for problem in format_problems(files.problems):
         log.warning("Skipped %s", problem)
 
     predictions = _predict_files(experiment, task, predictor, files, show)
     if not predictions:
-        first, count = _format_problems(files.problems)[0], len(files.problems)
+        first, count = format_problems(files.problems)[0], len(files.problems)
         raise DataError(f"{first}; none of {count} could be read")
     return Predictions(
         recipe=experiment.recipe.name,
@@ -249,7 +249,7 @@ def predict_inputs(experiment: Experiment, task: Task, inputs: Any) -> list[dict
         files = Files(paths, {})
         found = _predict_files(experiment, task, predictor, files)
     if files.problems:
-        raise DataError("; ".join(_format_problems(files.problems)))
+        raise DataError("; ".join(format_problems(files.problems)))
     for one, source in zip(found, given, strict=True):
         # the path of a temporary file tells nobody anything
         if not _is_path(source, task):
@@ -329,7 +329,7 @@ def _skip_unreadable(batches: Iterable[FileBatch], files: Files) -> Iterator[Fil
     seen: set[Path] = set()
     for given in batches:
         files.problems.update(given.errors)
-        for problem in _format_problems(given.errors):
+        for problem in format_problems(given.errors):
             log.warning("Skipped %s", problem)
         if given.paths:
             yield given
@@ -340,5 +340,6 @@ def _skip_unreadable(batches: Iterable[FileBatch], files: Files) -> Iterator[Fil
             log.info("%d of %d files, %s left", len(seen), count, format_duration(left))
 
 
-def _format_problems(problems: dict[Path, str]) -> list[str]:
+def format_problems(problems: dict[Path, str]) -> list[str]:
+    """Return a line for each file that could not be read, safe to print."""
     return [escape_text(f"{path}: {problem}") for path, problem in problems.items()]

@@ -152,9 +152,9 @@ def _adapt(model: nn.Module, donor: nn.Module, name: str, value: Tensor) -> Tens
     return value
 
 
-def _find_module(model: nn.Module, words: list[str]) -> nn.Module | None:
+def _find_module(model: nn.Module, names: list[str]) -> nn.Module | None:
     try:
-        return model.get_submodule(".".join(words))
+        return model.get_submodule(".".join(names))
     except AttributeError:
         return None
 

@@ -11,7 +11,7 @@ from torch import nn
 from zoo import config
 from zoo.config import Overrides, Recipe
 from zoo.data.base import Datasets
-from zoo.errors import CheckpointError, OptionError, RecipeError
+from zoo.errors import CheckpointError, Message, OptionError, RecipeError, Setting
 from zoo.run import checkpoint as checkpoints
 from zoo.run.build import Experiment, build_model
 from zoo.run.preflight import build_experiment
@@ -133,9 +133,9 @@ def _check_stored_recipe(metadata: Mapping[str, Any], path: Path) -> None:
     except RecipeError as error:
         issue = error.issues[0]
         problem = f"its recipe cannot be read, {issue.key}: {issue.problem}"
-        remedy = "if that comes from a plug-in, add --plugin MODULE"
         version = _describe_version(metadata)
-        raise CheckpointError(f"{path}: {problem}{version}; {remedy}") from None
+        remedy = Message("if that comes from a plug-in, begin with ", Setting("plugin", "MODULE"))
+        raise CheckpointError(f"{path}: {problem}{version}; ", remedy) from None
 
 
 def _describe_version(metadata: Mapping[str, Any]) -> str:

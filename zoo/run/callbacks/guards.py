@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from zoo.errors import AlreadyReported, NonFiniteError, Stopped, ZooError
+from zoo.errors import AlreadyReported, Message, NonFiniteError, Setting, Stopped, ZooError
 from zoo.run.atomic_io import describe_checkpoints, serialise, write_sealed
 from zoo.run.callbacks import nan_replay
 from zoo.run.callbacks.checkpointing import Checkpoints
@@ -98,18 +98,17 @@ class StopOnSignal(L.Callback):
         received = self.processes.all_reduce_max(self.received or 0)
         if not received:
             return
-        message = f"stopped by {Signals(received).name} while testing"
+        stop = f"stopped by {Signals(received).name}"
+        message = Message(f"{stop} while testing; the training is complete")
         if self.checkpoints is None:
-            message += "; nothing was written"
+            message = Message(f"{stop} while testing; nothing was written")
         elif trainer.state.fn == "fit":
             path = self.checkpoints.save(trainer, "last")
             self.checkpoints.storage.drain()
             # a launcher may kill the other processes once one has ended
             trainer.strategy.barrier()
-            message = f"stopped by {Signals(received).name} at step {trainer.global_step}"
-            message += f"; saved {path}; the same command with --resume auto resumes it"
-        else:
-            message += "; the training is complete"
+            saved = f"{stop} at step {trainer.global_step}; saved {path}; add "
+            message = Message(saved, Setting("resume", "auto"), " to resume it")
         raise (
             Stopped(received, message) if self.processes.first else AlreadyReported(128 + received)
         )
