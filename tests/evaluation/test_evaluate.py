@@ -293,8 +293,8 @@ def test_sliding_windows_and_others_are_no_curve():
     refused = ConditionResult(condition=Condition("64", "size", (64,)), refused="no")
     aligned = make_evaluation((16,), trained, make_measurement((32,), 0.5, "side by side"))
     slid = make_evaluation((16,), trained, make_measurement((32,), 0.5, "sliding by 4"), refused)
-    assert collect_points(aligned, "tokens")["as it is"] == [(16.0, 0.9), (32.0, 0.5)]
-    assert collect_points(slid, "tokens")["as it is"] == [(32.0, 0.5)]
+    assert collect_points(aligned, "tokens")["unchanged"] == [(16.0, 0.9), (32.0, 0.5)]
+    assert collect_points(slid, "tokens")["unchanged"] == [(32.0, 0.5)]
 
 
 def test_training_on_images_that_are_no_squares_is_no_place_among_squares():

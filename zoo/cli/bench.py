@@ -55,6 +55,7 @@ def run(known: argparse.Namespace) -> None:
     words = known.overrides
     own = [word for word in words if "=" in word and word.partition("=")[0].isidentifier()]
     issues: list[ConfigIssue] = []
+    # options and encodings are read first, to report the faults of both together
     with collect_issues(issues):
         options, reference = parse_options(own, (BenchOptions, Reference))
     with collect_issues(issues):

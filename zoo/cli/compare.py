@@ -121,6 +121,7 @@ def run(known: argparse.Namespace) -> None:
     result = compare(
         known.recipe,
         **parse_words(known.overrides),
+        # printed before an error of failed cells is raised: the others have results
         show=lambda result: print_result(result, as_plain=known.json),
         command=format_command("compare", [known.recipe, *known.overrides], known.plugin),
         verbose=None,

@@ -33,6 +33,7 @@ def run(known: argparse.Namespace) -> None:
     from zoo.config.command_line import parse_options
 
     words = known.overrides
+    # a folder may have "=" in its name, but then it is no identifier before it
     own = [word for word in words if word.partition("=")[0].isidentifier() and "=" in word]
     (options,) = parse_options(own, [RankOptions])
     folders = [word for word in words if word not in own]

@@ -40,6 +40,7 @@ def write_script(parser: argparse.ArgumentParser, shell: str) -> str:
     with explain_imports():
         import shtab
 
+    # the script lists them once: it runs without Python
     recipes, encodings = [*registry.recipe_files()], [*registry.names("encodings")]
     words = {
         "recipe": recipes,

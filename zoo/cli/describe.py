@@ -1,4 +1,4 @@
-"""What `zoo show` prints: a resolved recipe with its model, or an encoding explained."""
+"""Describe a resolved recipe and its model, or an encoding, for `zoo show`."""
 
 from __future__ import annotations
 
@@ -72,6 +72,7 @@ def describe_recipe(name: str, overrides: Overrides) -> str:
     flops = format_flops(experiment.flops)
     lines += [f"# tokens per sample: {count_tokens(model, spec)}"]
     lines += [f"# FLOPs per sample: {flops} in a forward pass", "", "# attention"]
+    # both are planned from the fields of the call, so no GPU is needed
     for device in ("cpu", "cuda"):
         lines += _list_backends(model, spec, device)
     return "\n".join(lines)
@@ -87,6 +88,7 @@ def format_flops(count: float) -> str:
 
 def _list_parameters(model: nn.Module) -> Iterator[str]:
     """Yield names and shapes; those that differ only in a layer's number are listed once."""
+    # a model of 24 layers would otherwise list each weight 24 times
     alike = Counter(
         (re.sub(r"\.\d+\.", ".*.", name), " x ".join(map(str, parameter.shape)))
         for name, parameter in model.named_parameters()
@@ -118,14 +120,14 @@ class Sizes:
     depth: Annotated[int, Between(1, 2**10)] = 6
     """Layers of the model."""
     length: Size | tuple[Size, ...] | None = None
-    """Tokens along each axis; null for 512 of a text, or 14 along each of several axes."""
+    """Tokens along each axis; null for 512 on one axis, or 14 along each of several."""
     axes: Literal[1, 2, 3] | None = None
     """Axes of positions; null for as many as `length` has, or the fewest the encoding takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShowOptions:
-    """Options of `zoo show ENCODING` beside sizes and the encoding's own."""
+    """Options of `zoo show ENCODING` in addition to sizes and the encoding's own."""
 
     picture: str | None = ""
     """The PNG file to draw; empty for NAME.png, null for none."""
@@ -136,7 +138,7 @@ class ShowOptions:
 
 
 class UnwrittenPicture(ZooError):
-    """The picture of an encoding cannot be written; `text` is the rest of what was asked for."""
+    """The picture of an encoding cannot be written; `text` is the rest of the output."""
 
     def __init__(self, message: str, text: str) -> None:
         super().__init__(message)
@@ -252,6 +254,7 @@ def _count_elements(link: Encoding) -> int:
 @torch.no_grad()
 def find_backend(choices: Sequence[Choice], dims: Dims, device: str) -> tuple[str, str]:
     """Return the backend of the first layer on a type of device, and why; text is causal."""
+    # the choice depends on the kind of call, not on its size
     small = replace(dims, length=(2,) * dims.axes)
     chain = Chain.of(encoding(choices, small))
     x = torch.zeros(1, small.tokens, small.dim)
@@ -314,6 +317,7 @@ def list_users() -> dict[str, list[str]]:
     for recipe in recipe_files():
         try:
             entries = load(recipe).model.options.get("encoding", ())
+        # another recipe of a plug-in may be broken; `zoo show` of it says so
         except RecipeError:
             continue
         for entry in entries:
@@ -328,6 +332,7 @@ def _check_path(text: str) -> Path:
         remedy = "name a file in one that exists, or null for none"
         raise RecipeError(ConfigIssue(ARGUMENT, "picture", problem, remedy))
     try:
+        # before the costs are measured, which takes a second
         check_writable(path.parent)
     except OSError as error:
         problem = f"{path} cannot be written, {error.strerror or error}"

@@ -111,6 +111,7 @@ def _load_recipe(name: str, overrides: Overrides) -> LoadedRecipe:
     path = Path(name)
     if (path / "recipe.yaml").is_file():
         return LoadedRecipe(config.load(path / "recipe.yaml", overrides), None)
+    # a run directory is compared by its recipe file, which needs no checkpoint and no torch
     if path.suffix != ".ckpt" and path.name not in CHECKPOINT_NAMES:
         return LoadedRecipe(config.load(name, overrides), None)
 

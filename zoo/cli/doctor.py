@@ -1,4 +1,4 @@
-"""`zoo doctor`: is this environment fit to train in, and what would mend it."""
+"""`zoo doctor`: check the environment, and name the remedy of each problem."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from zoo.reporting.numbers import as_json
 from zoo.reporting.tables import format_table
 from zoo.version import __version__
 
-SUMMARY = "check the environment: versions, devices, packages, and known faults with remedies"
+SUMMARY = "check the environment: versions, devices, packages, common problems and how to fix them"
 EXAMPLE = "zoo doctor"
 JSON = True
 EMBEDDED = ("numpy", "pillow", "torchvision")
-"""Packages that others import as soon as they are installed, so that a broken one breaks zoo."""
+"""Packages that others import whenever they are installed, so that a broken one breaks zoo."""
 
 State = Literal["ok", "absent", "broken"]
 
@@ -77,6 +77,7 @@ def check_package(distribution: str) -> Check:
     """Import a package and return its version, or what is wrong with it."""
     try:
         importlib.import_module(MODULES.get(distribution, distribution))
+    # a package built for another torch fails with almost any exception
     except Exception as error:
         return Check(distribution, "broken", str(explain(error) or error))
     return Check(distribution, "ok", _read_version(distribution))
@@ -109,6 +110,7 @@ def check_cache() -> Check:
     remedy = "set XDG_CACHE_HOME to a folder that can be written"
     try:
         folder = cache_folder()
+        # the cache may not exist yet: its nearest existing parent decides
         existing = next(one for one in (folder, *folder.parents) if one.is_dir())
         check_writable(existing)
         files = [path for path in folder.rglob("*") if path.is_file()]

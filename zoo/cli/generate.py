@@ -1,4 +1,4 @@
-"""`zoo generate`: continue a text."""
+"""`zoo generate`: continue a prompt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zoo.config.overrides import Change, Edit
 from zoo.reporting.numbers import as_json
 from zoo.utils import escape_text
 
-SUMMARY = "continue a text with a language model"
+SUMMARY = "continue a prompt with a language model"
 EXAMPLE = 'zoo generate runs/lm_rope/latest prompt="The import statement" temperature=0.7'
 OPTIONS = (("", "zoo.config.schema:GenerateOptions"),)
 JSON = True
@@ -43,6 +43,7 @@ def _parse(words: Sequence[str]) -> list[Edit]:
     edits: list[Edit] = []
     for word in words:
         key, equals, text = word.partition("=")
+        # read as they are written: YAML would take "3: yes" for a mapping
         if key in TEXT_OPTIONS and equals:
             edits.append(Change(f"generate.{key}", text.replace("\\n", "\n")))
         else:
@@ -51,5 +52,6 @@ def _parse(words: Sequence[str]) -> list[Edit]:
 
 
 def _print(text: str) -> None:
+    # generated text may hold control characters, which would reach the terminal
     sys.stdout.write(escape_text(text, keep="\n\t"))
     sys.stdout.flush()

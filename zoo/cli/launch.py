@@ -28,7 +28,9 @@ class Printing:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("launcher", metavar="slurm|torchrun", help="what starts the processes")
+    parser.add_argument(
+        "launcher", metavar="slurm|torchrun", help="the program that starts the processes"
+    )
     parser.add_argument("recipe", metavar="RECIPE", help="a YAML file or a registered name")
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="options, and keys of the recipe"

@@ -9,7 +9,7 @@ from zoo import registry
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, nearest
 from zoo.reporting.tables import format_table
 
-SUMMARY = "list encodings, recipes, and everything else that a recipe names"
+SUMMARY = "list encodings, recipes, and everything else that a recipe can use"
 EXAMPLE = "zoo list encodings"
 KINDS = ("encodings", "recipes", *(kind for kind in registry.RECIPE_KINDS if kind != "encodings"))
 

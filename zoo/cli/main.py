@@ -62,7 +62,7 @@ COMMANDS: Mapping[str, ModuleType] = MappingProxyType(
 """The commands in the order of `zoo --help`.
 
 A command is a module with SUMMARY, EXAMPLE, `arguments(parser)` and `run(known)`. OPTIONS names the
-dataclasses of its `key=value` options for `--help`; JSON says that it can print its result as JSON.
+dataclasses of its `key=value` options for `--help`; JSON is true if it can print its result as JSON.
 """
 
 
@@ -126,13 +126,14 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[], None] | None
 
     Args:
         arguments: The command and its arguments; by default those of this process.
-        work: What to do instead of a command, with the same log and exit codes.
+        work: A function to call instead of a command, with the same log and exit codes.
     """
     utils.limit_spinning()  # before a command imports torch
     _set_up_logging()
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         known = None if work else _parse(words)
+        # after parsing: `--help` need not pay for it
         utils.keep_freed_memory()
         with explain_imports():
             if work:
@@ -141,11 +142,13 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[], None] | None
                 known.run(known)
     except ZooError as error:
         text = error.spell(COMMAND_LINE)
+        # all processes find the same config errors; one report is enough
         if text and not (isinstance(error, RecipeError) and _is_secondary_process()):
             print(utils.escape_text(f"zoo: {text}", keep="\n"), file=sys.stderr)
         return error.code
     except BrokenPipeError:
         # as in: zoo list | head
+        # Python flushes standard output at exit, and would fail once more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -161,7 +164,7 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[], None] | None
 
 
 def _set_up_logging() -> None:
-    """Print messages of level INFO to standard error; DEBUG goes to the log file of a run alone."""
+    """Print messages of level INFO to standard error; DEBUG goes only to the log file of a run."""
     shown = logging.StreamHandler(sys.stderr)
     shown.setFormatter(CommandLineFormatter("%(message)s"))
     logging.basicConfig(handlers=[shown])
@@ -177,12 +180,14 @@ def _parse(words: list[str]) -> argparse.Namespace:
         RecipeError: An argument is unknown; the message names the nearest flag.
     """
     parser = build_parser()
+    # argparse has no commands of two words: `compare rank` becomes one argument
     if " ".join(words[:2]) in COMMANDS:
         words = [" ".join(words[:2]), *words[2:]]
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:
         remedy = nearest(words[0], COMMANDS)
         raise RecipeError(ConfigIssue(ARGUMENT, words[0], "unknown command", remedy))
 
+    # argparse gives up at overrides after a flag; they are collected below
     known, rest = parser.parse_known_args(words)
     known.words = words
     flags = [word for word in rest if word.startswith("-")]
@@ -195,6 +200,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
     if known.plugin:
         # a package in the current folder is found like an installed one
         sys.path.insert(0, os.getcwd())
+        # in the environment, so that the processes which this one starts know them too
         os.environ[registry.PLUGINS] = ",".join(known.plugin)
     return known
 
@@ -208,7 +214,7 @@ def _describe_unknown(parser: argparse.ArgumentParser, word: str) -> ConfigIssue
 
 
 def _is_secondary_process() -> bool:
-    """Tell whether this is one of several processes other than the first.
+    """Return whether this is one of several processes, but not the first.
 
     All of them find the same config errors before they are connected; only the first prints them.
     """

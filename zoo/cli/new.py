@@ -1,4 +1,4 @@
-"""`zoo new`: write a recipe or an encoding to begin with."""
+"""`zoo new`: create a recipe or an encoding from a template."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from zoo import registry
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, nearest
 
-SUMMARY = "write a new recipe or encoding to begin with"
+SUMMARY = "create a recipe or encoding from a template"
 EXAMPLE = "zoo new encoding window"
 
 RECIPE = """\
@@ -121,6 +121,7 @@ def _write(file: Path, text: str) -> None:
     """Write a new file. Raises RecipeError if there is one already."""
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
+        # created and claimed in one step, so that no existing file is ever overwritten
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     except FileExistsError:
         raise _refuse(str(file), "it exists already", "choose another name") from None

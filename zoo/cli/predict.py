@@ -50,7 +50,7 @@ def run(known: argparse.Namespace) -> None:
 
 
 def split_paths(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate paths from overrides, which have a `=` or begin with `~` and are no file."""
+    """Separate paths from overrides. A word with `=` or a leading `~` is a path if such a file exists."""
     overrides = [
         word
         for word in words
@@ -61,5 +61,6 @@ def split_paths(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _print(line: str) -> None:
     """Print a line with names of files and classes, which are not trusted."""
+    # a terminal of another encoding would raise on names it cannot show
     encoding = sys.stdout.encoding or "utf-8"
     print(escape_text(line).encode(encoding, "backslashreplace").decode(encoding), flush=True)

@@ -76,6 +76,7 @@ def _parse_options(
     from zoo.laws.run import VerifyOptions
     from zoo.options.signature import EveryEncoding
 
+    # options of an encoding are unambiguous only where a single one is named
     is_single = len(names) == 1 and names[0] in registry.names("encodings")
     classes = (registry.find("encodings", names[0]), EveryEncoding) if is_single else ()
     options, *groups = parse_options(assignments, (VerifyOptions, *classes))

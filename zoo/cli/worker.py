@@ -45,6 +45,7 @@ def work(folder: Path) -> None:
     job = json.loads((folder / JOB).read_text(encoding="utf-8"))
     recipe = from_plain(job["recipe"], origin=f"recipe {job['name']}", name=job["name"])
     result = TASKS[job["task"]](recipe, job["options"])
+    # only rank 0 has a result
     if result is not None:
         files.write_json(result, folder / RESULT)
 

@@ -90,6 +90,7 @@ def evaluate_recipe(
     processes = join_processes(recipe, trainer)
     evaluator = Evaluator(path, experiment, task, processes)
     with StopOnSignal(processes) as stop:
+        # last, so that a batch is counted before the signal ends the test
         trainer.callbacks += [EvaluationProgress(), stop]  # type: ignore[attr-defined]
         evaluation = evaluator.run()
     return evaluation if processes.first else None
@@ -133,6 +134,7 @@ class Evaluator:
         try:
             for condition in others:
                 measured = self._measure(condition, result.conditions)
+                # written after each condition: an evaluation that is stopped keeps what it has
                 result = replace(result, conditions=(*result.conditions, measured), partial=True)
                 self._write(result)
         except Stopped as stopped:
@@ -167,7 +169,7 @@ class Evaluator:
             files.write_json(result.to_dict(), self.file)
 
     def _measure(self, condition: Condition, done: Sequence[ConditionResult]) -> ConditionResult:
-        """Measure a condition, or say why the model or the machine refuses it."""
+        """Measure a condition, or record why the model or the machine refuses it."""
         trainer, task = self.experiment.trainer, self.task
         try:
             if condition.extrapolation is not None:
@@ -175,6 +177,8 @@ class Evaluator:
                 factors = conditions.compute_factors(task.spec, condition.size)
                 method = condition.extrapolation
                 if not conditions.changes_encodings(task.model, method, factors):
+                    # an encoding that needs no change at this size has the plain result under the
+                    # method, too
                     plain = format_size(condition.size)
                     (found,) = (one for one in done if one.condition.name == plain)
                     return replace(found, condition=condition)
@@ -234,6 +238,7 @@ def adapt_data(task: Task, data: DataModule) -> None:
     Raises:
         OptionError: It cannot yield such samples.
     """
+    # before its set-up: the data encodes with the vocabulary of the checkpoint instead of its own
     data.adopt_spec(task.spec)
     trained, found = task.spec, data.spec
     if isinstance(trained, ImageSpec):

@@ -1,4 +1,4 @@
-"""`zoo generate`: continue a text with a trained model, printed as it is generated."""
+"""`zoo generate`: continue a prompt with a trained model, and print tokens as they come."""
 
 from __future__ import annotations
 
@@ -172,7 +172,9 @@ def _generate_sample(
         if not count:
             key = "generate.cache" if error.key == "context" else "generate.prompt"
             raise RecipeError(recipe.make_issue(key, str(error))) from None
+        # the model refused to go on, as at the end of a position table; what it wrote stays
         ended = str(error)
+    # a token may hold half a character, which waits for the other half
     rest = writer.end()
     if show is not None:
         show(rest + "\n")
@@ -185,7 +187,9 @@ def _generate_tokens(
     memory = getattr(model, "memory_length", None)
     context: Context | None = KeyValueCache() if options.cache else None
     if isinstance(memory, int) and memory:
+        # a model with memory was trained without a cache of all tokens
         context = SegmentMemory(memory)
+    # one seed for each sample, so that the third is the same whether two or ten are drawn
     generator = torch.Generator().manual_seed(options.seed + number)
     return sample_tokens(
         model,

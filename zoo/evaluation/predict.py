@@ -55,6 +55,7 @@ class ClassPredictor:
     def classify(self, inputs: Tensor) -> Iterator[dict[str, Any]]:
         """Yield {label, probability, top} of each of the model inputs [B, ...]."""
         logits = self.task(inputs.to(self.task.device))
+        # in half precision, probabilities of likely classes round to one another
         probabilities, classes = logits.float().softmax(-1).topk(self.top)
         for row, numbers in zip(probabilities, classes, strict=True):
             pairs = zip(numbers.tolist(), row.tolist(), strict=True)
@@ -75,6 +76,7 @@ class LossPredictor:
 
     def predict(self, batches: Iterable[FileBatch]) -> Iterator[dict[str, Any]]:
         """Yield {path, tokens, loss, perplexity, accuracy, bits_per_...} of each text."""
+        # windows of a file follow one another; a batch never holds two files
         for (path,), windows in groupby(batches, key=lambda given: given.paths):
             # each text is a test of its own
             self.task.on_test_epoch_start()
@@ -115,7 +117,7 @@ def list_image_suffixes() -> frozenset[str]:
 
 
 def find_files(given: Iterable[Path], suffixes: Iterable[str]) -> Files:
-    """Find files as they are named, and those of folders that have one of the suffixes.
+    """Find the named files, and those in named folders that have one of the suffixes.
 
     Names in folders that begin with a dot are left out. Raises DataError where there is none.
     """
@@ -144,6 +146,7 @@ def _walk(folder: Path, suffixes: frozenset[str], problems: dict[Path, str]) -> 
         problems[Path(error.filename)] = error.strerror or str(error)
 
     for place, folders, names in os.walk(folder, onerror=note):
+        # changed in place, which is how os.walk is told where to go on
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             path = Path(place, name)
@@ -153,7 +156,7 @@ def _walk(folder: Path, suffixes: frozenset[str], problems: dict[Path, str]) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Predictions:
-    """What a model predicts for files.
+    """The predictions of a model for files.
 
     Attributes:
         recipe: The name of the recipe.
@@ -227,7 +230,7 @@ def predict_inputs(experiment: Experiment, task: Task, inputs: Any) -> list[dict
         experiment: The experiment, whose recipe says how many classes to report.
         task: The restored task.
         inputs: Model inputs [B, ...] or one of them; or a path, a picture of Pillow or, for a model
-            of texts, a text, or a list of these.
+            of texts, a string, or a list of these.
 
     Raises:
         RecipeError: The task predicts no classes.
@@ -238,6 +241,7 @@ def predict_inputs(experiment: Experiment, task: Task, inputs: Any) -> list[dict
         dimensions = 2 if isinstance(task.spec, TextClassificationSpec) else 4
         if isinstance(task.spec, VideoSpec):
             dimensions = 5
+        # a single input becomes a batch of one
         batch = inputs[None] if inputs.dim() == dimensions - 1 else inputs
         with torch.inference_mode(), _explain_misfit(experiment.recipe):
             return [*predictor.classify(batch)]
@@ -263,7 +267,7 @@ def _is_path(source: Any, task: Task) -> bool:
 
 
 def _write_input(source: Any, path: Path, task: Task) -> Path:
-    """Write a picture or a text to a file, so that it is read as all others; return its path."""
+    """Write a picture or a string to a file that is read like all others; return its path."""
     if _is_path(source, task):
         return Path(source)
     if isinstance(source, str):
@@ -328,6 +332,7 @@ def _skip_unreadable(batches: Iterable[FileBatch], files: Files) -> Iterator[Fil
     start, ticker = time.monotonic(), Ticker()
     seen: set[Path] = set()
     for given in batches:
+        # an unreadable file ends neither the others nor the command
         files.problems.update(given.errors)
         for problem in format_problems(given.errors):
             log.warning("Skipped %s", problem)

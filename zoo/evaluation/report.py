@@ -16,7 +16,7 @@ from zoo.reporting.tables import format_table
 BINS = 24  # of positions, so that each point is a mean of many tokens
 X_NAMES = {"pixels": "resolution in pixels", "tokens": "length of windows in tokens"}
 FILES = {"pixels": "resolutions", "tokens": "lengths", "": "data_variants"}
-UNCHANGED = "as it is"
+UNCHANGED = "unchanged"
 LOSS, ACCURACY = "test/loss", "test/accuracy"
 WIDTH, HEIGHT = 380, 240  # in pixels
 
@@ -81,7 +81,7 @@ def find_unit(result: Evaluation) -> str:
 
 
 def build_panels(result: Evaluation, unit: str) -> list[Panel]:
-    """Return loss and accuracy against size, of a text also by position; then data variants."""
+    """Return loss and accuracy by size, by position for language models, and by data variant."""
     panels: list[Panel] = []
     metrics = {"pixels": (ACCURACY,), "tokens": (LOSS, ACCURACY), "": ()}[unit]
     for metric in metrics:
@@ -95,7 +95,7 @@ def build_panels(result: Evaluation, unit: str) -> list[Panel]:
 
 
 def plot_by_size(result: Evaluation, unit: str, metric: str) -> LineChart:
-    """Plot a metric by size: the model as it was trained, and each extrapolation method.
+    """Plot a metric by size: the unchanged model, and each extrapolation method.
 
     Sizes whose sides differ have no order: then all stand side by side.
     """
@@ -142,6 +142,7 @@ def get_positions(one: ConditionResult, metric: str) -> Sequence[float | None]:
 
 def plot_by_position(result: Evaluation, metric: str) -> LineChart:
     """Plot a metric by position in the longest windows, without and with extrapolation."""
+    # the first line is the unchanged model
     plain, *others = (
         {int(size): one for size, one in line.items() if get_positions(one, metric)}
         for line in result.list_lines().values()
@@ -190,7 +191,7 @@ def _build_line(name: str, points: Sequence[Point]) -> Line:
 def _average(
     values: Sequence[float | None], counts: Sequence[int], trained: int
 ) -> Iterator[Point]:
-    """Yield means over runs of positions, none of which joins trained positions with others."""
+    """Yield means over bins of positions; no bin joins trained positions with longer ones."""
     found = enumerate(zip(values, counts, strict=True))
     known = [(position, value, count) for position, (value, count) in found if value is not None]
     run = max(1, len(known) // BINS)
@@ -199,6 +200,7 @@ def _average(
     for side in (within, beyond):
         for start in range(0, len(side), run):
             part = side[start : start + run]
+            # positions have different numbers of targets, so that means are weighted
             tokens = sum(count for *_, count in part)
             position = sum(position for position, *_ in part) / len(part)
             yield position, sum(value * count for _, value, count in part) / tokens

@@ -15,13 +15,13 @@ METRIC_LISTS = ("position_losses", "position_accuracies", "position_counts")
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionResult:
-    """What was measured under one condition; without metrics if model or machine refused.
+    """The measurements under one condition; no metrics if model or machine refused.
 
     Attributes:
         condition: The condition.
         metrics: Metrics on the test data, such as "test/loss".
         refused: Why nothing could be measured; empty if something was.
-        windows: How a text was cut into windows; empty for other data.
+        windows: How texts were cut into windows; empty for other data.
         position_losses: The mean loss at each position of the windows, None where no token is a
             target; empty for tasks without it.
         position_accuracies: The accuracy at each position.
@@ -108,7 +108,7 @@ class Evaluation:
 
     @property
     def has_equal_windows(self) -> bool:
-        """Whether the first condition cut texts into windows as all other sizes did."""
+        """True if the first condition cut texts into windows as all other sizes did."""
         own = self.conditions[0].windows
         sized = [one for one in self.conditions[1:] if one.condition.size and not one.refused]
         return all(one.windows == own for one in sized)
@@ -122,6 +122,7 @@ class Evaluation:
             the training size, where it changes nothing.
         """
         sized = [one for one in self.conditions if one.condition.size]
+        # windows with another overlap give their tokens another context
         if not self.has_equal_windows:
             sized = sized[1:]
         lines: dict[str, dict[str, ConditionResult]] = {"": {}}
@@ -130,6 +131,7 @@ class Evaluation:
             line = lines.setdefault(one.condition.extrapolation or "", {})
             line[format_size(one.condition.size)] = one
         trained = format_size(self.trained_size)
+        # each curve begins where all methods agree, so that they can be compared by eye
         start = {trained: lines[""][trained]} if trained in lines[""] else {}
         return {method: {**start, **line} if method else line for method, line in lines.items()}
 

@@ -30,7 +30,7 @@ SEAL_START = SEAL_LENGTH.to_bytes(2, "little") + SEAL_NAME
 
 
 def serialise(content: Any) -> io.BytesIO:
-    """Return plain data and tensors as the bytes of an unsealed file, copied as they are now."""
+    """Return plain data and tensors as the bytes of an unsealed file, copied at this moment."""
     file = io.BytesIO()
     torch.save(content, file)
     return file
@@ -39,6 +39,7 @@ def serialise(content: Any) -> io.BytesIO:
 def write_sealed(file: io.BytesIO, path: Path) -> None:
     """Seal what `serialise` returned and write it. Raises ZooError as `write` does."""
     seal = SEAL_START + hashlib.sha256(file.getbuffer()).hexdigest().encode()
+    # the seal replaces the empty comment, so the digest covers everything before it
     file.seek(-len(NO_COMMENT), os.SEEK_END)
     file.write(seal)
     try:
@@ -63,6 +64,7 @@ def write_safetensors(
     # other programs look for the format
     content = save(plain, {"format": "pt", METADATA: json.dumps(metadata)})
     header, data = _split_header(content)
+    # the library wrote the header without a checksum, which depends on the header: write it again
     header["__metadata__"][CHECKSUM] = _compute_checksum(header, data)
     table = json.dumps(header, separators=(",", ":")).encode()
     table += b" " * (-len(table) % 8)  # tensors are aligned
@@ -137,6 +139,7 @@ def read_sealed(path: Path) -> io.BytesIO:
         problem = "corrupt, or unsafe and not written by zoo: it does not end with its checksum"
         raise CheckpointError(f"{path}: {problem}; nothing of it was used{others}")
     digest = hashlib.sha256(payload)
+    # the file had an empty comment when its digest was taken
     digest.update(NO_COMMENT)
     if seal != SEAL_START + digest.hexdigest().encode():
         raise CheckpointError(f"{path}: corrupt, its checksum does not match{others}")
@@ -144,7 +147,7 @@ def read_sealed(path: Path) -> io.BytesIO:
 
 
 def is_intact(path: Path) -> bool:
-    """Tell whether a sealed file exists and is as it was written."""
+    """Return whether a sealed file exists and no byte of it has changed."""
     try:
         read_sealed(path)
     except CheckpointError:
@@ -153,7 +156,7 @@ def is_intact(path: Path) -> bool:
 
 
 def describe_checkpoints(folder: Path, exclude: Path | None = None) -> str:
-    """Say which checkpoints are in a folder, for a message about another one."""
+    """List the checkpoints of a folder, for a message about another one."""
     names = sorted(path.name for path in folder.glob("*.ckpt") if path != exclude)
     if names:
         return f"still there: {', '.join(names)} in {folder}"
@@ -163,6 +166,7 @@ def describe_checkpoints(folder: Path, exclude: Path | None = None) -> str:
 def _mention_checkpoints(path: Path, folder: Path, exclude: Path | None = None) -> str:
     """Return `describe_checkpoints` as the end of a message; nothing where none are missed."""
     text = describe_checkpoints(folder, exclude)
+    # for other files, such as replay.pt, a folder without checkpoints is nothing to mention
     return "" if text.startswith("no ") and path.suffix != ".ckpt" else f"; {text}"
 
 

@@ -77,7 +77,7 @@ class Experiment:
 
     @cached_property
     def flops(self) -> int:
-        """Floating-point operations of a forward pass of one sample, at the size of training.
+        """Floating-point operations of a forward pass of one sample, at the training size.
 
         Matrix products, convolutions and attention are counted, a multiplication and an addition as
         two operations. A backward pass takes about twice as many.
@@ -86,6 +86,7 @@ class Experiment:
 
         counter = FlopCounterMode(display=False)
         with torch.device("meta"), torch.no_grad(), counter:
+            # on the meta device, operations are counted without being computed
             self.meta_model(build_sample(self.spec))
         return counter.get_total_flops()
 
@@ -100,6 +101,7 @@ class Experiment:
         Raises:
             OptionError: An option has a value that cannot work.
         """
+        # options may hold lists, which have no hash
         key = repr(sorted(options.items()))
         if key not in self._variants:
             self._variants[key] = self._build_data(options)
@@ -149,6 +151,8 @@ def build_model(recipe: Recipe, spec: DataSpec | None = None) -> nn.Module:
     """
     if spec is None:
         spec = build_data(recipe).spec
+    # each encoding draws from its own stream, so that another encoding leaves all other weights
+    # equal
     streams = RandomStreams()
     options = {
         key: _build_encodings(value, key, streams) if _is_choices(value) else value
@@ -163,8 +167,10 @@ def build_task(recipe: Recipe, spec: DataSpec | None = None, device: str = "cpu"
         spec = build_data(recipe).spec
     optim = registry.find("optim", recipe.optim.name)(**recipe.optim.options)
     cls = find_reader(recipe, "task", spec)
+    # weights are drawn on the target device; "meta" allocates nothing
     with torch.device(device):
         model = build_model(recipe, spec)
+    # before Lightning wraps the model: DDP must not wait for gradients of frozen weights
     freeze(model, recipe.optim.options.get("param_groups", ()))
     return cast(Task, cls(model, optim, spec, **recipe.task.options))
 
@@ -177,6 +183,7 @@ def find_reader(recipe: Recipe, section: Literal["model", "task"], spec: DataSpe
     """
     name = getattr(recipe, section).name
     cls = registry.find(f"{section}s", name)
+    # the annotation of `spec` declares which kinds of samples the class reads
     expected = get_type_hints(cls.__init__).get("spec", object)
     if not isinstance(spec, expected):
         kinds = " or ".join(kind.noun for kind in get_args(expected) or (expected,))
@@ -189,6 +196,7 @@ def build_trainer(recipe: Recipe) -> L.Trainer:
     """Build Lightning's trainer; it prints nothing itself and has no loggers or callbacks yet."""
     known = [field.name for field in fields(recipe.trainer) if field.name not in OURS]
     options = {name: getattr(recipe.trainer, name) for name in known}
+    # -1 is Lightning's value for no limit
     if options["max_epochs"] is None and options["max_steps"] is not None:
         options["max_epochs"] = -1
     options["max_steps"] = options["max_steps"] or -1
@@ -209,6 +217,7 @@ def build_trainer(recipe: Recipe) -> L.Trainer:
     return L.Trainer(
         **options,
         logger=False,
+        # preflight has passed a sample already; checkpoints, bars and samplers are those of zoo
         num_sanity_val_steps=0,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -222,6 +231,7 @@ def _build_strategy(name: str, world_size: int) -> Strategy | str:
         return ModelParallelStrategy(
             world_size, tensor_parallel_size=1, save_distributed_checkpoint=False
         )
+    # gradients live in the buckets that are reduced, which saves a copy of them
     return "auto" if world_size == 1 else DDPStrategy(gradient_as_bucket_view=True)
 
 
@@ -277,10 +287,12 @@ def _build_factory(choice: Choice, key: str, streams: RandomStreams) -> Encoding
 
     def make(dims: Dims) -> Encoding:
         try:
+            # by name and layer, so that a change of depth leaves the first layers equal
             with streams.use(f"{choice.name} {dims.layer}"):
                 return build(dims)
         except OptionError as error:
             problem = str(error)
+            # in a chain of encodings, the key alone does not tell which one refuses
             if choice.name not in problem:
                 problem = f"{choice.name}: {problem}"
             raise OptionError(f"{key}.{error.key}", problem) from None

@@ -1,4 +1,4 @@
-"""Locate and read checkpoints. They are plain data and tensors, read with `weights_only` alone."""
+"""Locate and read checkpoints. They are plain data and tensors, read with `weights_only`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RENAMED_WEIGHTS = (0, 2)  # the first version whose weights have today's names
 
 
 def build_metadata(recipe: Recipe, spec: DataSpec) -> dict[str, Any]:
-    """Return what a file with weights says about them, enough to load them alone."""
+    """Return the metadata of a file with weights, enough to load it without its run."""
     return {
         "version": __version__,
         "name": recipe.name,
@@ -92,6 +92,7 @@ def _locate(path: Path) -> Path:
     if path.is_file():
         return path
     if path.is_dir():
+        # a run that was stopped before its first validation has only `last`
         for name in ("best", "last"):
             if (found := path / "checkpoints" / f"{name}.ckpt").is_file():
                 return found
@@ -158,6 +159,7 @@ def _find_problem(content: Any) -> str:
     if not isinstance(metadata, dict):
         metadata = {}
     version = str(metadata.get("version"))
+    # major and minor version decide; patches keep names
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
     if numbers and numbers < RENAMED_WEIGHTS:
         return (
@@ -189,6 +191,7 @@ def get_random_state() -> dict[str, Any]:
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        # tensors and lists, since `weights_only` refuses arrays
         "numpy": [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
         "python": [version, list(words), spare],
     }
@@ -197,6 +200,7 @@ def get_random_state() -> dict[str, Any]:
 def seed_rank(seed: int, rank: int) -> None:
     """Give each process random numbers of its own; rank 0 draws what a lone process would."""
     if rank:
+        # SeedSequence mixes its words: seed + rank would repeat the streams of other seeds
         torch.manual_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]))
 
 
@@ -212,7 +216,7 @@ def set_random_state(state: dict[str, Any]) -> None:
 
 
 class RandomStreams:
-    """Named random streams on the CPU beside torch's own, which they leave untouched.
+    """Named random streams on the CPU, which leave torch's own untouched.
 
     A stream's seed depends on its name and on the state of torch's generator when this was made.
     """
@@ -223,6 +227,7 @@ class RandomStreams:
     @contextmanager
     def use(self, name: str) -> Iterator[None]:
         """Draw from the stream of a name within the block."""
+        # Python's hash of a string differs from process to process; SHA-256 does not
         seed = hashlib.sha256(self.state + name.encode()).digest()[:8]
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int.from_bytes(seed, "little", signed=True))

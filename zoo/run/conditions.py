@@ -54,6 +54,7 @@ class Condition:
     @property
     def unit(self) -> str:
         """The unit of the size: tokens or pixels; empty without a size."""
+        # one number is a length, two are height and width
         return {0: "", 1: "tokens", 2: "pixels"}[len(self.size or ())]
 
     def describe(self) -> str:
@@ -114,12 +115,14 @@ def list_conditions(recipe: Recipe, spec: DataSpec) -> tuple[Condition, ...]:
     conditions = [Condition(TRAINED, "trained", trained)]
     conditions += [Condition(format_size(size), "size", size) for size in sizes]
     for variant in recipe.evaluate.data_variants or {}:
+        # a data variant may be called "256" too
         name = f"variant {variant}" if variant in names else variant
         conditions.append(Condition(name, "data_variant", data_variant=variant))
     for method in methods:
         conditions += [
             Condition(f"{format_size(size)} by {method}", "extrapolation", size, method)
             for size in sizes
+            # within the training size, extrapolation has nothing to change
             if method != NONE and max(compute_factors(spec, size)) > 1
         ]
     return tuple(conditions)
@@ -157,6 +160,7 @@ def choose_data_options(recipe: Recipe, condition: Condition) -> dict[str, Any]:
         return {}
     if len(condition.size) == 2:
         height, width = condition.size
+        # data accepts one number for squares, and reports it so
         return {"size": height if height == width else condition.size}
 
     # a batch has about as many tokens as in training
@@ -206,6 +210,7 @@ def _check_sizes(experiment: Experiment, key: str) -> Iterator[OptionError]:
             chosen = {name: options[name] for name in (option, "stride") if name in options}
             refusal = _find_refusal(experiment, chosen, options)
             if refusal:
+                # other refusals concern the sizes, whatever option of the data they name
                 yield OptionError("stride" if refusal.key == "stride" else key, str(refusal))
 
 
@@ -258,6 +263,7 @@ def compute_factors(spec: DataSpec, size: Sequence[int]) -> tuple[float, ...]:
         size: A length, or height and width; the frames of videos stay.
     """
     before = spec.grid if isinstance(spec, ImageSpec) else (spec.length,)
+    # videos are extended along height and width only
     after = (*before[: len(before) - len(size)], *size)
     return tuple(now / then for now, then in zip(after, before, strict=True))
 
@@ -320,6 +326,7 @@ def build_extended_task(
     options = {
         key: _change_encodings(value, changes) for key, value in recipe.model.options.items()
     }
+    # built anew, since options of an encoding are fixed when it is made
     changed = replace(recipe, model=Choice(recipe.model.name, options))
     extended = build_task(changed, task.spec)
     extended.load_state_dict(weights, strict=True)

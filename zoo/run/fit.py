@@ -47,7 +47,7 @@ SMALL_STEP = 2e10
 
 
 class Start(NamedTuple):
-    """Where a run writes, and what it starts from.
+    """The directory of a run and what the run starts from.
 
     Attributes:
         run: The run directory.
@@ -66,7 +66,7 @@ class Start(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FitResult:
-    """What a training came to.
+    """The result of a training.
 
     Attributes:
         recipe: The name of the recipe.
@@ -139,18 +139,22 @@ def fit(
     Raises:
         ZooError: With the exit code of the failure.
     """
+    # a wrong recipe ends here, before processes start or a directory is made
     experiment = build_experiment(recipe, datasets=datasets)
     _check_data_exists(experiment)
     if datasets is not None:
         experiment.check_single_process()
+    # nobody has started the other processes: start all of them and wait, training nothing here
     count = count_missing_processes(recipe, experiment.trainer)
     if count:
         path = None if run is None else str(run)
         job = {"run": path, "resume": resume, "wait": wait, "is_tested": is_tested}
         return FitResult.from_dict(run_in_processes(count, "fit", recipe, job))
 
+    # from here on, every process of the run executes the same lines
     processes = join_processes(recipe, experiment.trainer)
     with contextlib.ExitStack() as locks:
+        # one process decides on directory and checkpoint: several would race for both
         prepare = partial(_prepare, experiment, run, resume, processes, locks, wait=wait)
         start = processes.run_on_rank_zero(prepare)
         while start is None:
@@ -159,6 +163,7 @@ def fit(
         if started is not None:
             started(start.run)
         if processes.first:
+            # on the same stack as the lock, so that the log is closed before the lock is given up
             locks.enter_context(loggers.log_to_file(start.run / "train.log"))
         with _explain_failures(start.run, processes), log_thread_failures():
             result = train(experiment, start, processes, is_tested=is_tested)
@@ -201,10 +206,12 @@ def _prepare(
 
     # before a run directory is created: `latest` would then be this very run
     donor = init_from.find_donor(experiment) if point.checkpoint is None else None
+    # each of several processes has its share of the cores already
     threads = _set_threads(experiment, point.threads) if processes.count == 1 else ""
     run = point.run
     if run is None:
         run = run_dir.create(recipe, path, resume == "auto", processes.count)
+    # a new directory is locked after it was made: until then nobody knows its name
     if run != continued:
         _lock(run, locks, wait=False)
     atomic_io.remove_unfinished(run)
@@ -221,12 +228,14 @@ def _set_threads(experiment: Experiment, kept: int | None) -> str:
         kept: The threads that the run had before, if it resumes.
 
     Returns:
-        The choice in words; empty where the user, torch or a GPU decides.
+        The choice as text; empty where the user, torch or a GPU decides.
     """
     recipe, most = experiment.recipe, torch.get_num_threads()
+    # a choice of the user, in the recipe or the environment, is never overruled
     is_given = recipe.trainer.num_threads != "auto" or not THREAD_VARIABLES.isdisjoint(os.environ)
     if is_given or experiment.trainer.strategy.root_device.type != "cpu":
         return ""
+    # another number would round sums differently from the run so far
     if kept is not None and kept <= max(most, count_cores()):
         torch.set_num_threads(kept)
         return "" if kept == most else f"{kept}, as before"
@@ -244,6 +253,7 @@ def _set_threads(experiment: Experiment, kept: int | None) -> str:
 
 
 def _remove_empty(run: Path) -> None:
+    # rmdir refuses a folder with anything in it, which is what is wanted here
     with contextlib.suppress(OSError):
         run.rmdir()
 
@@ -263,7 +273,7 @@ def _find_continued(recipe: Recipe, path: Path | None, resume: str) -> Path | No
 
 
 def _lock(run: Path, locks: contextlib.ExitStack, *, wait: bool) -> bool:
-    """Lock a run directory; return whether it is, False after a while of waiting in vain."""
+    """Lock a run directory; return whether it is locked. With `wait`, try for WAIT_SECONDS."""
     message = "another zoo fit trains in this run directory"
     try:
         locks.enter_context(run_dir.lock(run, message, WAIT_SECONDS if wait else 0, RUN_LOCK))
@@ -281,7 +291,7 @@ def _lock(run: Path, locks: contextlib.ExitStack, *, wait: bool) -> bool:
 
 @contextlib.contextmanager
 def _explain_failures(run: Path, processes: Processes) -> Iterator[None]:
-    """Log all failures; raise those of the machine as ZooError in plain words."""
+    """Log all failures; raise those of the machine as ZooError."""
     try:
         yield
     except Exception as error:
@@ -301,6 +311,7 @@ def train(
 ) -> FitResult:
     """Train, then test the best checkpoint if asked."""
     recipe, data, trainer = experiment.recipe, experiment.data, experiment.trainer
+    # before anything is built: initial weights and sample order follow from the seed
     L.seed_everything(recipe.seed, workers=True, verbose=False)
     task, transfer = _build_task(experiment, start, processes)
     storage = SealedCheckpointIO(background=recipe.trainer.async_checkpoint)
@@ -318,6 +329,7 @@ def train(
     if recipe.trainer.compile:
         task.model.compile()
 
+    # handlers cover test and training, so that a signal between the two is not lost
     with signals:
         trainer.fit(task, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
         spent = costs.state_dict()
@@ -330,6 +342,7 @@ def train(
         )
         if not is_tested:
             return result
+        # the best checkpoint is on the disk by now, in all processes: on_train_end waits for it
         best = checkpoint.locate(start.run)
         trainer.test(task, datamodule=data, ckpt_path=best, weights_only=True, verbose=False)
 
@@ -360,6 +373,7 @@ def train(
             "device": trainer.strategy.root_device.type,
             "environment": run_dir.describe_environment(recipe, processes.count),
         }
+        # last of all: the file marks the run as complete
         write_end(start.run, end)
     return result
 
@@ -393,6 +407,7 @@ def _build_callbacks(
     recipe, processes = experiment.recipe, checkpoints.processes
     callbacks: list[L.Callback] = []
     if recipe.trainer.ema_decay is not None:
+        # first, so that all others see the averaged weights of a step
         callbacks.append(ExponentialMovingAverage(recipe.trainer.ema_decay))
     diagnostics = recipe.diagnostics
     if diagnostics.every_n_steps is not None:
@@ -406,6 +421,8 @@ def _build_callbacks(
         callbacks.append(StopWithoutImprovement(task, recipe.trainer.early_stopping))
     callbacks += [experiment.build_callback(choice) for choice in recipe.trainer.callbacks]
     progress = [TrainingProgress(), EvaluationProgress()]
+    # the guard stops before a broken weight is saved, and signals come last, after all state of a
+    # step
     return [*callbacks, *progress, FiniteGuard(checkpoints), checkpoints, *last]
 
 
@@ -427,6 +444,7 @@ def _begin(
     # each once, however many layers
     backends = dict.fromkeys(plan_backends(task.model, experiment.spec, device))
     for name, reason in backends:
+        # only what is slower than a user would expect
         if name == "reference" or "mask" in reason:
             log.info("Attention backend: %s (%s)", name, reason)
     factor = recipe.optim.options.get("encoding_lr", 1.0)

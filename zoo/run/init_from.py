@@ -39,7 +39,7 @@ class Source:
 
 @dataclass(frozen=True)
 class TransferReport:
-    """What became of each weight.
+    """The outcome of a transfer, weight by weight.
 
     Attributes:
         path: The checkpoint.
@@ -89,6 +89,7 @@ def find_donor(experiment: Experiment) -> Path | None:
     recipe = experiment.recipe
     if recipe.init_from is None:
         return None
+    # `latest` may point elsewhere by the time the weights are read
     path = checkpoint.locate(recipe.init_from).resolve()
     source, name = _read_source(path)
     _check_any_fits(source, experiment.meta_model, name, recipe.model.name)
@@ -102,6 +103,7 @@ def _read_source(path: Path) -> tuple[Source, str]:
     stored = from_plain(metadata["recipe"], origin=str(path), name=metadata["name"])
     weights = {key.removeprefix(PREFIX): value for key, value in content["state_dict"].items()}
     try:
+        # its modules know the sizes for which their weights were made
         with torch.device("meta"):
             model = build_model(stored, checkpoint.read_spec(content, path))
     except OptionError as error:
@@ -144,11 +146,12 @@ def copy_weights(model: nn.Module, source: Source) -> TransferReport:
 
 def _adapt(model: nn.Module, donor: nn.Module, name: str, value: Tensor) -> Tensor | None:
     """Return a value as the innermost module that adapts its weights itself would have it."""
-    words = name.split(".")
-    for cut in range(len(words) - 1, -1, -1):
-        module, origin = (_find_module(one, words[:cut]) for one in (model, donor))
+    parts = name.split(".")
+    # from the innermost module outwards: the closest one knows most about its weight
+    for cut in range(len(parts) - 1, -1, -1):
+        module, origin = (_find_module(one, parts[:cut]) for one in (model, donor))
         if isinstance(module, AdaptsParameters) and type(module) is type(origin):
-            return module.adapt_parameter(".".join(words[cut:]), value, origin)
+            return module.adapt_parameter(".".join(parts[cut:]), value, origin)
     return value
 
 
@@ -163,6 +166,7 @@ def _check_any_fits(source: Source, model: nn.Module, theirs: str, ours: str) ->
     """Raise CheckpointError where not one weight fits; tried on the meta device."""
     weights = {key: value.to("meta") for key, value in source.weights.items()}
     with torch.device("meta"):
+        # the same code as for real weights, without memory for them
         report = copy_weights(model, Source(source.path, weights, source.model))
     ranks = {key: weight.dim() for key, weight in model.state_dict().items()}
     # vectors, such as the bias of a head, fit by chance

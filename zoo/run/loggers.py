@@ -73,6 +73,7 @@ class _LogFile(logging.FileHandler):
 def read(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
     """Return columns and rows of a file of metrics, without a last line that a full disk cut."""
     with path.open(newline="", encoding="utf-8") as file:
+        # every whole row ends with a newline
         reader = csv.DictReader(line for line in file if line.endswith("\n"))
         return list(reader.fieldnames or ()), list(reader)
 
@@ -93,6 +94,7 @@ class MetricsFile(Logger):
         if path.is_file():
             columns, rows = read(path)
             self.columns = columns or self.columns
+            # a resumed run logs these steps again
             self.rows = [row for row in rows if keep_until is None or int(row["step"]) < keep_until]
             self._rewrite()
 
@@ -127,6 +129,7 @@ class MetricsFile(Logger):
                 csv.DictWriter(file, self.columns).writerow(row)
 
     def _rewrite(self) -> None:
+        # written elsewhere and moved, so that a reader never sees half a file
         unfinished = self.path.with_suffix(".writing")
         with unfinished.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self.columns)
@@ -199,6 +202,7 @@ class Wandb(Tracker):
         """Build the logger."""
         return WandbLogger(
             name=run.folder.name,
+            # the same identity after a resume, so that the curve goes on
             id=_make_identity(run.folder),
             project=os.environ.get("WANDB_PROJECT", "zoo"),
             save_dir=run.folder,

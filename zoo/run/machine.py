@@ -19,7 +19,7 @@ OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Tell whether an error says that there was too little memory, on a GPU or a CPU."""
+    """Return whether an error means that memory ran out, on a GPU or a CPU."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return any(text in str(error) for text in OUT_OF_MEMORY)
@@ -31,6 +31,7 @@ def describe_machine(device: str) -> dict[str, object]:
     machine: dict[str, object] = {
         "device": device,
         "processor": _read_processor(),
+        # a container or a job scheduler may allow fewer cores than the machine has
         "cores": len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count(),
         "threads": torch.get_num_threads(),
         "platform": platform.platform(),

@@ -69,6 +69,8 @@ def check(experiment: Experiment) -> list[ConfigIssue]:
     for number, choice in enumerate(recipe.trainer.logger):
         with issues.collect(f"trainer.logger.{number}"):
             registry.find("loggers", choice.name)(**choice.options)
+    # model and task are built for the samples, so they are checked only where the data says what it
+    # yields
     with issues.collect("data"):
         experiment.spec  # noqa: B018
         unmet = [*conditions.check_data(experiment)]
@@ -76,6 +78,7 @@ def check(experiment: Experiment) -> list[ConfigIssue]:
         for error in unmet:
             issues.add("evaluate", error)
     issues.found += _check_trainer(experiment)
+    # wrong keys are reported first: they can be corrected without the data
     if issues.missing_data and not issues.found:
         raise issues.missing_data[0]
     return issues.found
@@ -110,10 +113,12 @@ def _check_model(experiment: Experiment, issues: IssueCollector, with_conditions
     recipe, spec, task = experiment.recipe, experiment.spec, None
     with issues.collect("task"):
         task = find_reader(recipe, "task", spec)
+    # the meta device computes shapes only, so a model of any size is checked in a moment
     with issues.collect("model"), _refuse_overflow(), torch.device("meta"):
         model = experiment.meta_model
         model(build_sample(spec))
         _check_memory(recipe, model)
+        # an optimizer that cannot be built has its issue already
         if not any(issue.key.startswith("optim") for issue in issues.found):
             with issues.collect("optim"):
                 experiment.optimizer.configure(model, 1)
@@ -126,6 +131,7 @@ def _check_model(experiment: Experiment, issues: IssueCollector, with_conditions
         with issues.collect("task"):
             if task is not None:
                 _check_monitor(recipe, task(model, None, spec, **recipe.task.options), issues)
+        # conditions that the data refuses need no model
         if with_conditions:
             for error in conditions.check_model(experiment):
                 issues.add("evaluate", error)
@@ -185,6 +191,7 @@ def plan_backends(model: nn.Module, spec: DataSpec, device: str) -> list[tuple[s
     layers = [module for module in model.modules() if isinstance(module, SelfAttention)]
     hooks = [layer.register_forward_pre_hook(note) for layer in layers]
 
+    # models of other libraries compute attention in modules of their own, which report their calls
     def note_equipped(given: AttentionInput) -> None:
         call = given.describe(torch.arange(len(given.tokens)))
         assert isinstance(call, AttentionCall)
@@ -203,7 +210,7 @@ def plan_backends(model: nn.Module, spec: DataSpec, device: str) -> list[tuple[s
 
 
 def count_parameters(model: nn.Module) -> Mapping[str, int]:
-    """Return numbers of parameters by part of the model; those of all blocks are added up."""
+    """Return numbers of parameters by part of the model; summed over blocks."""
     counts: dict[str, int] = {}
     for name, parameter in model.named_parameters():
         words = name.split(".")

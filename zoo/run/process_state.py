@@ -32,6 +32,7 @@ def isolate_process(verbose: bool | None) -> Iterator[None]:
     from zoo.run.checkpoint import get_random_state, set_random_state
 
     with LOCK, explain_imports(), warnings.catch_warnings(), show_log(verbose):
+        # taken inside the lock: another thread may be within a command
         environment, generators = dict(os.environ), get_random_state()
         threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
         is_deterministic = torch.are_deterministic_algorithms_enabled()
@@ -43,9 +44,11 @@ def isolate_process(verbose: bool | None) -> Iterator[None]:
             torch.backends.cudnn.benchmark = benchmark
             torch.use_deterministic_algorithms(is_deterministic, warn_only=warns_only)
             torch.set_default_dtype(dtype)
+            # setting the number starts a new pool of threads, even if it is the same
             if torch.get_num_threads() != threads:
                 torch.set_num_threads(threads)
             set_random_state(generators)
+            # changed in place: C libraries do not see another mapping
             for name in os.environ.keys() - environment.keys():
                 del os.environ[name]
             os.environ.update(environment)
@@ -55,7 +58,7 @@ def isolate_process(verbose: bool | None) -> Iterator[None]:
 def show_log(verbose: bool | None) -> Iterator[None]:
     """Print messages of level INFO to standard error within the block, as the command line does.
 
-    Handlers of the caller get none of them: those of train.log alone are of level DEBUG.
+    Handlers of the caller get none of them; only train.log receives messages of level DEBUG.
     """
     if verbose is None:
         yield
@@ -67,6 +70,7 @@ def show_log(verbose: bool | None) -> Iterator[None]:
     level, propagate = log.level, log.propagate
     log.addHandler(handler)
     log.setLevel(logging.DEBUG)
+    # handlers of the caller would print every line twice
     log.propagate = False
     try:
         yield

@@ -95,6 +95,7 @@ class Processes:
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
         self.rank, self.count = rank, count
+        # NCCL moves tensors on GPUs only, and these are objects of Python
         self._group = distributed.new_group(backend="gloo") if count > 1 else None
 
     @classmethod
@@ -147,6 +148,7 @@ class Processes:
                 value = make()
             except ZooError as error:
                 failure = error
+        # the others wait in this broadcast, so a failure has to reach them too
         result, code = self.broadcast((value, failure.code if failure else None))
         if code is not None:
             raise failure or AlreadyReported(code)
@@ -177,8 +179,10 @@ def _initialise(strategy: ParallelStrategy, world_size: int) -> None:
         "nccl" if is_cuda else "gloo",
         rank=cluster.global_rank(),
         world_size=world_size,
+        # bound to its device at once, which lets NCCL notice a wrong one early
         device_id=device if is_cuda else None,
     )
+    # Lightning destroys only a group that it made itself
     atexit.register(_disconnect)
 
 
@@ -213,6 +217,7 @@ def join_processes(recipe: Recipe, trainer: L.Trainer) -> Processes:
     if processes.count > 1 and processes.first:
         log.info("Training in %d processes", processes.count)
     if not processes.first:
+        # warnings of any process are shown, progress of the first only
         for handler in logging.getLogger().handlers:
             handler.setLevel(logging.WARNING)
     return processes
@@ -243,6 +248,7 @@ def run_in_processes(
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     _silence_launcher()
+    # without this, each process would use all cores
     threads = max(1, count_cores() // count)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_TIMEOUT))
@@ -254,9 +260,11 @@ def run_in_processes(
             min_nodes=1,
             max_nodes=1,
             nproc_per_node=count,
+            # a run resumes from its checkpoints; a process started again would not know them
             max_restarts=0,
             run_id=str(os.getpid()),
             rdzv_backend="c10d",
+            # port 0: the system chooses a free one, so that several runs share a machine
             rdzv_endpoint="localhost:0",
             local_addr="localhost",
             logs_specs=DefaultLogsSpecs(log_dir=name),
@@ -267,6 +275,7 @@ def run_in_processes(
             codes = [failure.exitcode for failure in error.failures.values()]
             raise AlreadyReported(choose_exit_code(codes)) from None
         except SignalException as error:
+            # as a shell reports a signal
             raise AlreadyReported(128 + error.sigval) from None
         result: dict[str, Any] = json.loads((folder / RESULT).read_text(encoding="utf-8"))
         return result
@@ -275,6 +284,7 @@ def run_in_processes(
 def choose_exit_code(codes: Iterable[int]) -> int:
     """Return the most telling exit code: zoo's own before that of a crash or of a kill."""
     positive = [code for code in codes if code > 0]
+    # negative codes are signals: the launcher kills the others once one has failed
     return next((code for code in positive if code != 1), 1)
 
 

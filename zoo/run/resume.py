@@ -19,7 +19,7 @@ COMPARED = ("seed", "init_from", "model", "data", "task", "optim")  # sections t
 
 
 class ResumePoint(NamedTuple):
-    """Where a run resumes, empty for one that starts anew.
+    """The point where a run resumes; empty for one that starts anew.
 
     Attributes:
         checkpoint: The checkpoint to resume from.
@@ -71,15 +71,19 @@ def find_resume_point(recipe: Recipe, folder: Path | None, resume: str) -> Resum
 def _read_compatible(recipe: Recipe, path: Path) -> dict[str, Any]:
     """Read a checkpoint that a recipe can resume from. Raises CheckpointError."""
     content = checkpoint.read(path)
+    # converted and exported weights have no state of the optimizer
     if "loops" not in content:
         raise CheckpointError(f"{path}: it holds weights, but no training state to resume")
+    # compared with defaults filled in, since later versions add keys
     ours, theirs = recipe.plain(), _complete_recipe(content["zoo"], path)
     different = [key for key in COMPARED if ours[key] != theirs.get(key)]
+    # the only key of the trainer that changes what a step count means
     if recipe.trainer.fast_dev_run != theirs["trainer"].get("fast_dev_run", False):
         different.append("trainer.fast_dev_run")
     if different:
         raise CheckpointError(f"{path}: of another recipe, it differs in {', '.join(different)}")
     epoch, most = content["epoch"] + 1, recipe.trainer.max_epochs
+    # Lightning would return at once, without a word
     if most is not None and epoch > most + 1:
         problem = f"{path}: it was saved in epoch {epoch}, after trainer.max_epochs={most}"
         remedy = f"allow {epoch} or more, or set "
@@ -110,6 +114,8 @@ def _find_newest(recipe: Recipe, home: Path, must_fit: bool) -> ResumePoint:
     try:
         content = _read_compatible(recipe, newest)
     except CheckpointError as error:
+        # a directory that the user named may not silently start anew; `latest` may be of an older
+        # recipe
         if must_fit:
             raise
         log.info("%s; starting anew", error)
@@ -127,6 +133,7 @@ def _choose_furthest(paths: list[Path]) -> Path:
     for path in paths:
         try:
             step = checkpoint.read(path).get("global_step", -1)
+            # compared in this order: steps, then `last` before its equals
             intact.append((step, path.stem == "last", path))
         except CheckpointError as error:
             problems.append(str(error))

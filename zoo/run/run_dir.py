@@ -112,6 +112,7 @@ def _make_new(folder: Path) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     for count in itertools.count(1):
         numbered = folder if count == 1 else folder.with_name(f"{folder.name}-{count}")
+        # mkdir both asks and takes: two processes of the same second get different names
         with contextlib.suppress(FileExistsError):
             numbered.mkdir()
             return numbered
@@ -121,6 +122,7 @@ def _make_new(folder: Path) -> Path:
 def _is_occupied(folder: Path) -> bool:
     if not folder.is_dir():
         return folder.exists()
+    # a lock that waits for its run does not make a folder occupied
     return any(not path.name.startswith(LOCK) for path in folder.iterdir())
 
 
@@ -142,7 +144,7 @@ def find_run_dir(checkpoint: Path) -> Path:
 
 
 def describe_environment(recipe: Recipe, processes: int = 1) -> dict[str, object]:
-    """Return what a run depends on beside its recipe."""
+    """Return what a run depends on in addition to its recipe."""
     return {
         "zoo": __version__,
         "packages": {name: version(name) for name in PACKAGES},
@@ -184,9 +186,10 @@ def _describe_git() -> dict[str, object] | None:
 
 
 def link_latest(folder: Path) -> None:
-    """Let `latest`, beside a run directory, point to it, in one step."""
+    """Point the link `latest` next to a run directory to it, atomically."""
     link, target = folder.with_name("latest"), folder.name
     temporary = link.with_name(f".{link.name}-{os.getpid()}")
+    # relative to its folder, so that `runs` can be moved; replaced, since a link cannot be changed
     temporary.symlink_to(target)
     temporary.replace(link)
 
@@ -212,10 +215,11 @@ class Holder:
         return f"process {self.pid} on {self.host}, since {self.since}"
 
     def has_died(self) -> bool:
-        """Tell whether the process is known to have ended; one of another host is not."""
+        """Return whether the process is known to have ended; False for other hosts."""
         if self.host != platform.node():
             return False
         try:
+            # signal 0 asks whether the process exists
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return True
@@ -262,7 +266,7 @@ def lock(folder: Path, message: str, patience: float = 0.0, name: str = LOCK) ->
 
 
 def is_locked(folder: Path, name: str = LOCK) -> bool:
-    """Tell whether another process has a folder."""
+    """Return whether another process has locked a folder."""
     try:
         with (folder / name).open("r+", encoding="utf-8") as file:
             return not _try_lock(file)
@@ -274,14 +278,18 @@ def _open_locked(path: Path, message: str, patience: float) -> IO[str]:
     """Open a lock file and lock it. Raises LockedError as `lock` does."""
     start = time.monotonic()
     while True:
+        # "a+" creates the file and leaves the name of its holder to read
         file = path.open("a+", encoding="utf-8")
         if _try_lock(file):
+            # its last holder may have removed the file between open and lock: a lock on it protects
+            # nothing
             if _is_at(file, path):
                 return file
             file.close()
             continue
         holder = Holder.read(file)
         file.close()
+        # children that inherited the lock outlive their parent by a moment
         is_dead = holder is not None and holder.has_died()
         if time.monotonic() - start >= (max(patience, LOCK_SECONDS) if is_dead else patience):
             detail = "" if holder is None else f": {holder}"
@@ -290,7 +298,7 @@ def _open_locked(path: Path, message: str, patience: float) -> IO[str]:
 
 
 def _is_at(file: IO[str], path: Path) -> bool:
-    """Tell whether an open file still has its name."""
+    """Return whether an open file is still the one at a path."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
@@ -299,6 +307,8 @@ def _is_at(file: IO[str], path: Path) -> bool:
 
 def _try_lock(file: IO[str]) -> bool:
     try:
+        # unlike POSIX locks, those of flock belong to the open file: another thread cannot drop
+        # them
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False

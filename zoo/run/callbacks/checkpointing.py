@@ -45,7 +45,9 @@ class SealedCheckpointIO(CheckpointIO):
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
     ) -> None:
         """Write a checkpoint, or have it written in the background."""
+        # memory holds a copy of the state for each, so that a slow disk must hold training up
         self._wait(MAX_PENDING - 1)
+        # in this thread: the next step changes the weights in place
         file = atomic_io.serialise(checkpoint)
         if self._executor is None:
             atomic_io.write_sealed(file, Path(path))
@@ -55,7 +57,7 @@ class SealedCheckpointIO(CheckpointIO):
     def load_checkpoint(
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Read a verified checkpoint; plain data and tensors alone."""
+        """Read a verified checkpoint, which holds only plain data and tensors."""
         self.drain()
         return checkpoints.read(Path(path))
 
@@ -73,12 +75,13 @@ class SealedCheckpointIO(CheckpointIO):
         self.drain()
 
     def _wait(self, allowed: int) -> None:
+        # those that are done are collected too, so that their errors surface early
         while len(self._pending) > allowed or (self._pending and self._pending[0].done()):
             self._pending.popleft().result()
 
 
 class KeptCheckpoint(NamedTuple):
-    """A checkpoint that is kept beside `best` and `last`, and the monitored metric of its step."""
+    """A checkpoint kept in addition to `best` and `last`, and the monitored metric of its step."""
 
     step: int
     value: float
@@ -125,10 +128,13 @@ class Checkpoints(L.Callback):
         pl_module: Task,  # type: ignore[override]
         checkpoint: dict[str, Any],
     ) -> None:
-        """Add what an exact resume needs beside Lightning's state."""
+        """Add what an exact resume needs in addition to Lightning's state."""
+        # a resumed run validates again, and draws the numbers that training would have drawn after
+        # it
         rng_state = self._before_validation if self._is_validating else get_random_state()
         checkpoint["zoo"] = self.build_metadata(trainer)
         checkpoint["num_threads"] = torch.get_num_threads()
+        # Lightning saves one file for all processes, so each has to contribute its state
         checkpoint["rng_states"] = self.processes.all_gather(rng_state)
         checkpoint["batch_states"] = self.processes.all_gather(to_plain(pl_module.batch_state()))
         checkpoint["loader"] = trainer.train_dataloader.state_dict()  # type: ignore[union-attr]
@@ -154,6 +160,7 @@ class Checkpoints(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: Task) -> None:  # type: ignore[override]
         """Restore the loader, the random state and what the task carries between batches."""
         rank = self.processes.rank
+        # weights are drawn by now, equally in all processes; dropout has to differ
         seed_rank(self.recipe.seed, rank)
         self._batches = trainer.val_check_batch
         if self._resumed is None:
@@ -167,6 +174,7 @@ class Checkpoints(L.Callback):
         loader.load_state_dict(self._resumed["loader"])
         saved_by = len(self._resumed["rng_states"])
         if saved_by == self.processes.count:
+            # the number of a process means the same samples only among as many processes
             set_random_state(self._resumed["rng_states"][rank])
             pl_module.load_batch_state(self._resumed["batch_states"][rank])
         else:
@@ -208,7 +216,7 @@ class Checkpoints(L.Callback):
             self._save_if_due(trainer)
 
     def _plan_validation(self, trainer: L.Trainer, is_due: bool) -> None:
-        """Have Lightning validate after this step, or else after the last batch of the epoch."""
+        """Set whether Lightning validates after this step or after the last batch of the epoch."""
         self.is_validation_due = is_due
         # Lightning itself counts batches, which no steps are where gradients are accumulated
         trainer.val_check_batch = 1 if is_due else self._batches
@@ -235,6 +243,7 @@ class Checkpoints(L.Callback):
             self._save_best(trainer)
         self._has_validated = False
         self.save(trainer, "last")
+        # only now: a kill before this line leaves too many files, never too few
         self._remove_others(trainer)
 
     def _save_best(self, trainer: L.Trainer) -> None:
@@ -300,6 +309,7 @@ class StopWithoutImprovement(EarlyStopping):
             mode=task.mode,
             patience=options.patience,
             min_delta=options.min_delta,
+            # FiniteGuard stops at such numbers, with a replay
             check_finite=False,
             check_on_train_epoch_end=False,
         )
@@ -310,7 +320,7 @@ class StopWithoutImprovement(EarlyStopping):
             trainer.should_stop = True
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Say why training has ended."""
+        """Log why training has ended."""
         if self.wait_count >= self.patience:
             log.info(
                 "Stopped early at step %d: %s has not improved in %d validations",
@@ -340,7 +350,7 @@ def _is_due(every: int | None, step: int) -> bool:
 
 
 def _restart_validation(progress: dict[str, Any]) -> None:
-    """Have an interrupted validation start again: a checkpoint has nothing of what it measured.
+    """Mark an interrupted validation as not begun: a checkpoint has none of its measurements.
 
     Lightning resumes a validation only where a batch is under way, so the first one is marked so.
     """

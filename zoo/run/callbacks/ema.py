@@ -16,7 +16,7 @@ class ExponentialMovingAverage(WeightAveraging):
     """Average the weights: average = decay * average + (1 - decay) * weights, after each step.
 
     The average begins with the weights after the first step. Validation, and so `best`, sees the
-    average. A checkpoint has it as its weights, and beside it the weights under training. This is
+    average. A checkpoint has it as its weights, and the weights under training separately. This is
     the first of the callbacks, so that all others see a step as a whole.
 
     Args:
@@ -35,6 +35,7 @@ class ExponentialMovingAverage(WeightAveraging):
         self._device = trainer.strategy.root_device
         super().setup(trainer, pl_module, stage)
         if stage == "fit" and self._average_model is not None:
+            # Lightning converts only the module under training, so "bf16-true" would mix types
             trainer.precision_plugin.convert_module(self._average_model.module)
 
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -50,7 +51,7 @@ class ExponentialMovingAverage(WeightAveraging):
     def on_save_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Save the average as the weights, and the weights under training beside it."""
+        """Save the average as the weights, and the weights under training in addition."""
         super().on_save_checkpoint(trainer, pl_module, checkpoint)
         if self._is_swapped:
             # a signal has interrupted validation
@@ -59,7 +60,7 @@ class ExponentialMovingAverage(WeightAveraging):
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Restore both kinds of weights to go on training; a test needs the average alone."""
+        """Restore both kinds of weights to go on training; a test needs only the average."""
         if trainer.state.fn != "fit":
             return
         if LIVE in checkpoint:

@@ -46,8 +46,10 @@ class StopOnSignal(L.Callback):
         self._handler.restore()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        # a second Ctrl+C means now; SIGTERM is repeated by schedulers
         if self.received is not None and number == SIGINT:
             raise KeyboardInterrupt
+        # no work here: a handler interrupts any line, also one that writes a checkpoint
         self.received = number
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -95,6 +97,7 @@ class StopOnSignal(L.Callback):
             self._stop_if_received(trainer)
 
     def _stop_if_received(self, trainer: L.Trainer) -> None:
+        # a scheduler may signal one process only, and all must stop after the same step
         received = self.processes.all_reduce_max(self.received or 0)
         if not received:
             return
@@ -161,7 +164,9 @@ class FiniteGuard(L.Callback):
         # a gradient scaler finds infinite gradients itself and skips the step
         if trainer.precision != "16-mixed":
             checked.append(_compute_norm([grad for _, grad in named]))
+        # all ranks must reach the collectives below, whether their own numbers are finite or not
         processes = self.checkpoints.processes
+        # one transfer from the GPU for all of them
         sums = torch.stack([one.float() for one in checked])
         is_broken = not all(torch.isfinite(sums).tolist())
         if not processes.all_reduce_max(is_broken):
@@ -206,7 +211,7 @@ class FiniteGuard(L.Callback):
         )
 
     def _find_broken_weight(self, task: L.LightningModule) -> str:
-        """Return the first weight of any process that is not finite; all call this at once."""
+        """Return a weight that is not finite in some process. Collective: every rank calls it."""
         broken = ""
         for name, weight in task.named_parameters():
             if not _is_finite(weight.to_local() if isinstance(weight, DTensor) else weight):
@@ -231,6 +236,7 @@ class FiniteGuard(L.Callback):
         origins = processes.all_gather(found and found[1])
         rank = next((rank for rank, origin in enumerate(origins) if origin), 0)
         first = origins[rank] or weight or "none when the step was repeated"
+        # the rank that saw it first knows the batch
         step = processes.broadcast(self.steps[found[0] if found else -1].plain(), by=rank)
 
         path, outcome = self.checkpoints.folder.parent / "replay.pt", ""

@@ -1,6 +1,6 @@
-"""`start.json` and `end.json`: what a run began with, as digests, and what it came to and cost.
+"""`start.json` and `end.json`: digests of how a run began, and its results and cost.
 
-From the digests it can be seen what several runs have in common.
+The digests show what several runs have in common.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class StartManifest(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Add the number of steps, digests of first batch and sample order, and write the file."""
+        # written already, at the first batch
         if "batch" in self.content:
             return
         self.content["planned_steps"] = int(trainer.estimated_stepping_batches)
@@ -68,6 +69,7 @@ def digest(values: Iterable[Tensor]) -> str:
     """Return the SHA-256 of the types, shapes and bits of tensors."""
     found = hashlib.sha256()
     for value in values:
+        # equal bits of another type or shape are other values
         found.update(f"{value.dtype} {tuple(value.shape)}".encode())
         found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return found.hexdigest()
@@ -79,6 +81,7 @@ def digest_order(loader: Any) -> str | None:
         return None
     found = hashlib.sha256()
     for epoch in range(DIGESTED_EPOCHS):
+        # a copy: the sampler of training keeps its place
         sampler = copy(loader.epoch_sampler)
         sampler.skip = 0
         sampler.set_epoch(epoch)
@@ -147,6 +150,7 @@ def measure_step_seconds(recipe: Recipe, run: Path, processes: int) -> float | N
     rates = [float(rate) for row in rows if (rate := row.get("perf/samples_per_second"))]
     batch_size = recipe.data.options.get("batch_size", 0) * processes
     samples_per_step = batch_size * recipe.trainer.accumulate_grad_batches
+    # the median ignores the first steps, which compile and warm up
     return samples_per_step / statistics.median(rates) if rates and samples_per_step else None
 
 

@@ -18,7 +18,7 @@ from zoo.tasks.base import Task
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What a training step began with: enough to repeat it."""
+    """The state at the beginning of a training step, enough to repeat it."""
 
     batch: Any
     index: int
@@ -47,8 +47,8 @@ def find_origin(trainer: L.Trainer, task: Task, steps: list[StepRecord]) -> tupl
     are not checked.
 
     Returns:
-        The index of the step and the first module whose output or gradient is not finite, in words;
-        None if there is none.
+        The index of the step and a description of the first module whose output or gradient is not
+        finite; None if there is none.
     """
     origins = [_repeat(trainer, task, step) for step in steps]
     return next(((index, origin) for index, origin in enumerate(origins) if origin), None)
@@ -62,6 +62,7 @@ def _repeat(trainer: L.Trainer, task: Task, step: StepRecord) -> str | None:
         if weight.requires_grad and not isinstance(weight, DTensor)
     ]
     with ExitStack() as stack:
+        # hooks of modules do not run in compiled code
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(_isolate(task))
         stack.enter_context(_watch_modules(task, origins.append))
@@ -74,6 +75,7 @@ def _repeat(trainer: L.Trainer, task: Task, step: StepRecord) -> str | None:
             origins.append("the loss, though the outputs of all modules are finite")
         if not origins and trained:
             weights = [weight for _, weight in trained]
+            # not backward(): gradients that the optimizer has must stay
             gradients = torch.autograd.grad(loss, weights, allow_unused=True)
             for (name, _), gradient in zip(trained, gradients, strict=True):
                 if not _is_finite(gradient):
@@ -146,7 +148,9 @@ def list_tensors(value: Any) -> Iterator[Tensor]:
 def to_plain(value: Any) -> Any:
     """Return a batch as nested lists and mappings of tensors on the CPU."""
     if isinstance(value, Tensor):
+        # cloned, since the next step may write into the same memory
         return value.detach().cpu().clone()
+    # named tuples before tuples, so that names are kept
     if hasattr(value, "_asdict"):
         return to_plain(value._asdict())
     if isinstance(value, Mapping):

@@ -61,8 +61,10 @@ class TrainingProgress(L.Callback):
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Log the speed and show the progress."""
+        # every process has a batch of its own
         self.samples += len(batch[0]) * trainer.world_size
         step, now = trainer.global_step, time.monotonic()
+        # reading the loss waits for the GPU, so it is read as seldom as it is logged
         if step % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
             self.shown["loss"] = f"{float(outputs['loss']):.4f}"
             seconds = max(now - self.mark, 1e-9)
@@ -148,5 +150,6 @@ class GradientNorm(L.Callback):
         """Log the norm."""
         gradients = [p.grad for p in pl_module.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
+        # with sharded weights, each process has a part of the sum
         whole = norm.full_tensor() if isinstance(norm, DTensor) else norm
         pl_module.log("train/gradient_norm", whole, batch_size=1)
