@@ -62,7 +62,7 @@ COMMANDS: Mapping[str, ModuleType] = MappingProxyType(
 """The commands in the order of `zoo --help`.
 
 A command is a module with SUMMARY, EXAMPLE, `arguments(parser)` and `run(known)`. OPTIONS names the
-dataclasses of its `key=value` options for `--help`; JSON is true if it can print its result as JSON.
+dataclasses of its `key=value` options for `--help`; JSON is true if it can print JSON.
 """
 
 

@@ -50,7 +50,7 @@ def run(known: argparse.Namespace) -> None:
 
 
 def split_paths(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate paths from overrides. A word with `=` or a leading `~` is a path if such a file exists."""
+    """Separate paths from overrides, which have a `=` or a leading `~` and name no file."""
     overrides = [
         word
         for word in words

@@ -48,7 +48,7 @@ PAGE = "diagnosis.html"
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnoseOptions:
-    """What a diagnosis measures, and where it writes."""
+    """The measurements of a diagnosis, and its output."""
 
     samples: Count = 4
     """How many of the first test samples to measure."""
@@ -78,9 +78,9 @@ class Subject(Protocol):
     """A model that can be diagnosed, with samples to run it on and a way to test it."""
 
     name: str
-    """Tells it apart from the other subjects of a page."""
+    """A name that is unique on the page."""
     checkpoint: str
-    """Where its weights are, as text."""
+    """The location of its weights, as text."""
     saved: Saved
     """Its recipe, and curves that are already known."""
 
@@ -98,7 +98,7 @@ class Subject(Protocol):
 
     @property
     def label(self) -> str:
-        """What kind of model it is, in a word or two."""
+        """The kind of the model, in a word or two."""
 
     def load_inputs(self, samples: int) -> Inputs:
         """Load the first samples, as arguments of the model."""
@@ -122,7 +122,7 @@ def diagnose_runs(
     overrides: Overrides = (),
     datasets: Datasets | None = None,
 ) -> tuple[Report, Path]:
-    """Write a page about one or several runs, and the same numbers as JSON beside it.
+    """Write a page about one or several runs, and the same numbers as JSON next to it.
 
     Args:
         checkpoints: Run directories or checkpoints.
@@ -137,6 +137,7 @@ def diagnose_runs(
         ZooError: With the exit code of the failure, before long work begins where possible.
     """
     subjects = load_runs(checkpoints, overrides, datasets)
+    # a page that cannot be written is reported before anything is measured
     page = choose_page(options.to, [subject.path for subject in subjects])
     for subject in subjects:
         _check_layers(subject, options)
@@ -180,6 +181,7 @@ def diagnose_subject(subject: Subject, options: DiagnoseOptions) -> DiagnosedRun
         RecipeError: The model cannot follow its data.
         NonFiniteError: Its attention is not finite.
     """
+    # attention first: it takes seconds, and fails before the tests, which may take minutes
     inputs = subject.load_inputs(options.samples)
     with subject.locate_errors("model"):
         layout = find_layout(subject.model, inputs, options.queries)
@@ -201,8 +203,10 @@ def diagnose_subject(subject: Subject, options: DiagnoseOptions) -> DiagnosedRun
         unit=seen.layout.unit,
         encoding=subject.encodings,
         facts=_list_facts(subject, seen, tests) | subject.list_facts(seen, options.limit),
+        # the first test has unchanged positions
         metrics=tests[0].metrics,
         training=subject.saved.training,
+        # a measure without a value in any head has nothing to show
         measures=tuple(one for one in measures if not one.values.isnan().all()),
         profiles=draw_profiles(seen.layers),
         attended=_build_attended(seen, samples),
@@ -289,7 +293,7 @@ def choose_page(to: str | None, checkpoints: Sequence[Path]) -> Path:
         if page.is_dir():
             raise _refuse(f"{page} is a folder", "name a page")
         if numbers.exists() and not _is_diagnosis(numbers):
-            problem = f"{numbers} exists and is no diagnosis; the numbers would replace it"
+            problem = f"{numbers} exists and is no diagnosis; the numbers would overwrite it"
             raise _refuse(problem, "name another page, or remove it")
         check_writable(page.parent)
     except OSError as error:
@@ -321,6 +325,7 @@ def _write(runs: Sequence[DiagnosedRun], path: Path) -> tuple[Report, Path]:
         diagnosis_page.write(report, path)
     except OSError as error:
         problem = f"{path} cannot be written, {error.strerror}"
+        # minutes of measuring are not lost for a full disk
         path = Path(tempfile.mkdtemp(prefix="zoo-")) / path.name
         diagnosis_page.write(report, path)
         raise ZooError(f"{problem}; the page is {path}") from None

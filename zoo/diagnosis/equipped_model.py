@@ -47,7 +47,7 @@ class BoundModel(nn.Module):
 class EquippedModel:
     """An equipped model and the batch to run it on.
 
-    Without a loss of its own, the model is judged by how much its output changes.
+    A model that returns no loss is judged by the change of its output.
 
     Args:
         model: The model; it runs in evaluation mode and is left unchanged.
@@ -82,6 +82,8 @@ class EquippedModel:
         titles = [f"sample {number + 1}" for number in range(count)]
         for values in _list_tensors(self.batch):
             if len(layout.grid) > 1 and values.ndim == 4:
+                # the normalization of the images is unknown here, so they are stretched to the
+                # range shown
                 low, high = values.amin(), values.amax()
                 images = (values.float() - low) / (high - low).clamp(min=1e-12)
                 return tuple(
@@ -113,6 +115,7 @@ class EquippedModel:
             except OptionError as error:
                 yield Control(name=name, metrics={}, refused=str(error))
                 continue
+            # relative, since outputs of models have no common scale
             by = float((other - output).norm() / output.norm().clamp(min=1e-30))
             yield Control(name=name, metrics=_list_metrics(loss, by))
 
@@ -121,6 +124,7 @@ class EquippedModel:
         with evaluation_mode(self.model):
             found = self.model()
         loss = found.get("loss") if isinstance(found, Mapping) else None
+        # a scalar is the loss, not an output
         large = [value for value in _list_tensors(found) if value.ndim]
         if not large:
             raise OptionError("model", f"{self.name} returned no tensor")

@@ -1,4 +1,4 @@
-"""What `zoo diagnose` reads: test samples, run through the model, and the files of the run."""
+"""The inputs of a diagnosis: captured attention of test samples, and the files of the run."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class CapturedAttention(NamedTuple):
 
     Attributes:
         layout: Tokens of the samples, and the queries.
-        layers: One look per layer.
-        zeroed: Likewise with all tokens at one position; None where the model refuses that.
-        shifted: Likewise with all positions moved alike.
+        layers: The attention of each layer.
+        zeroed: The same with all tokens at one position; None if the model refuses that.
+        shifted: The same with all positions shifted equally.
         rollout: Attention rollout over all layers [S, Q, M]; None where it is too large.
     """
 
@@ -85,11 +85,12 @@ def _capture_changed(
 def _compute_rollout(
     model: nn.Module, inputs: Inputs, layout: Layout, first: LayerAttention
 ) -> Tensor | None:
-    """Compute the rollout layer by layer, holding the weights of one alone; None if too many."""
+    """Compute the rollout, holding the weights of one layer at a time; None if too many."""
     batch, heads = first.weights.shape[:2]
     if batch * heads * layout.tokens**2 > MAX_ROLLOUT_WEIGHTS:
         log.info("No attention rollout: %d tokens have too many pairs", layout.tokens)
         return None
+    # the rollout needs the mean over heads only: one matrix per layer instead of one per head
     means: list[Tensor] = []
     capture_layers(
         model, inputs, lambda seen: means.append(seen.weights.float().abs().mean(1, keepdim=True))
@@ -105,6 +106,7 @@ def load_samples(task: Task, data: DataModule, count: int) -> Any:
         OptionError: The data is not what the model was trained on.
     """
     adapt_data(task, data)
+    # after adopting the spec: set-up encodes the text
     data.setup("test")
     batch = _take_first(data.build_loader("test"), count)
     if batch is None:
@@ -154,7 +156,7 @@ def describe_samples(
 
 
 def _make_titles(task: Task, batch: Any, inputs: Inputs) -> list[str]:
-    """Return numbers and, of samples with a class, the class and what the model predicts."""
+    """Return the number of each sample and, if it has a class, the class and the prediction."""
     spec = task.spec
     if isinstance(spec, TextSpec):
         return [f"test window {number + 1}" for number in range(len(batch[0]))]
@@ -177,7 +179,7 @@ class Saved(NamedTuple):
 
 
 def read_saved(checkpoint: Path, stored: Recipe, spec: DataSpec) -> Saved:
-    """Read what is beside a checkpoint.
+    """Read the recipe and the curves of a checkpoint's run.
 
     The recipe is that of the run directory, else the one stored in the checkpoint, which has
     another trainer. Raises DataError where a file cannot be read.
@@ -213,6 +215,7 @@ def _read_extrapolation(file: Path, checkpoint: Path) -> tuple[Curves, ...]:
         return ()
     with _explain_errors(file):
         result = Evaluation.from_dict(json.loads(file.read_text(encoding="utf-8")))
+        # evaluation.json is of the latest evaluation, maybe of `last` where this is `best`
         if result.checkpoint.name != checkpoint.name:
             log.info("%s is of %s, so it is left out", file, result.checkpoint)
             return ()

@@ -41,7 +41,7 @@ class TrainedRun:
     """A restored checkpoint.
 
     Args:
-        name: A name that tells it apart from others.
+        name: A name that is unique on the page.
         path: The checkpoint file.
         experiment: What its recipe describes.
         task: The restored task.
@@ -81,7 +81,7 @@ class TrainedRun:
         return self.recipe.model.name
 
     def read_saved(self) -> None:
-        """Read the recipe and the curves beside the checkpoint. Raises DataError."""
+        """Read the recipe and the curves of the run. Raises DataError."""
         self.saved = read_saved(self.path, self.recipe, self.task.spec)
 
     def load_inputs(self, samples: int) -> Inputs:
@@ -110,6 +110,8 @@ class TrainedRun:
         if limit is not None:
             trainer.limit_test_batches = limit
         with StopOnSignal(Processes()) as stop:
+            # one trainer for all tests: Lightning would find devices and print their warnings each
+            # time
             trainer.callbacks += [EvaluationProgress(), stop]  # type: ignore[attr-defined]
             log.info("%s: testing with positions %s", self.name, UNCHANGED)
             yield Control(name=UNCHANGED, metrics=measure_metrics(trainer, task, data))
@@ -157,6 +159,7 @@ def load_runs(
         remedy = "name a run directory or a checkpoint"
         raise RecipeError(ConfigIssue(ARGUMENT, "", problem, remedy))
     paths = [checkpoint.locate(name) for name in names]
+    # the same checkpoint under two names would be one column, twice
     for path, count in Counter(path.resolve() for path in paths).items():
         if count > 1:
             raise RecipeError(ConfigIssue(ARGUMENT, str(path), "named twice", "name each once"))

@@ -183,6 +183,7 @@ class AttentionDiagnostics(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: Task) -> None:  # type: ignore[override]
         self.first, self.start = trainer.global_step, time.monotonic()
         every = self.cadence.every
+        # a multiple of `every`, so that a resumed run measures at the same steps
         self.due = (self.first // every + 1) * every
 
     def on_train_batch_end(
@@ -231,6 +232,7 @@ class AttentionDiagnostics(L.Callback):
         try:
             number_layers(task.model, self.options.layers)
             with _validation_mode(trainer):
+                # the same samples each time, so that curves show the model and not the data
                 batch = next(iter(trainer.datamodule.val_dataloader()))  # type: ignore[attr-defined]
                 batch = trainer.strategy.batch_to_device(
                     trainer.precision_plugin.convert_input(batch), dataloader_idx=0
@@ -241,7 +243,9 @@ class AttentionDiagnostics(L.Callback):
         except StopIteration:
             return "there are no validation samples"
         self.inputs = tuple(
-            one if one is None else one[: self.options.samples].clone() for one in inputs
+            # cloned, since a loader may reuse the memory of a batch
+            one if one is None else one[: self.options.samples].clone()
+            for one in inputs
         )
         return ""
 

@@ -140,6 +140,7 @@ def hook_attention(model: nn.Module, callback: Callable[[AttentionInput], None])
 
     def pass_on(layer: SelfAttention, given: tuple[Tokens, Chain, Context]) -> None:
         tokens, chain, _ = given
+        # an empty context: a diagnosis has no cache, whatever the model runs with
         describe = layer.describe_linear if layer.linear else layer.describe
         callback(
             AttentionInput(
@@ -168,6 +169,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
         with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             yield
     finally:
+        # each as it was: parts of a model may be frozen in evaluation mode
         for module in training:
             module.training = True
 

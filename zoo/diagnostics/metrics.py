@@ -36,6 +36,7 @@ def rollout(layers: Sequence[Tensor], residual: float = 0.5) -> Tensor:
         mixed = mixed + residual * torch.eye(
             mixed.shape[-1], dtype=mixed.dtype, device=mixed.device
         )
+        # rows of linear attention and stick-breaking do not sum to one by themselves
         mixed = mixed / mixed.sum(-1, keepdim=True)
         found = mixed if found is None else mixed @ found
     if found is None:
@@ -156,6 +157,7 @@ def word_position_correlations(
 
 def weight_shares(weights: Tensor) -> Tensor:
     """Scale the rows of |weights| to sum to one, [B, H, N, M]; NaN for a row without weight."""
+    # linear attention has negative weights, whose size counts as much
     sizes = upcast(weights).abs()
     return sizes / sizes.sum(-1, keepdim=True)
 

@@ -44,6 +44,7 @@ def apply_change(tokens: Tokens, change: Change) -> Tokens:
     index = change(tokens)
     if tokens.has_position is not None:
         index = index.where(tokens.has_position[..., None], tokens.index)
+    # fast paths for ordered positions would otherwise ignore the new ones
     return tokens.replace(index=index, pos=index, ordered=False, consecutive=False)
 
 

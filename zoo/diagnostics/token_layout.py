@@ -40,7 +40,7 @@ class Layout:
 
     @property
     def unit(self) -> Literal["tokens", "patches"]:
-        """What the grid consists of."""
+        """The unit of the grid."""
         return "tokens" if len(self.grid) == 1 else "patches"
 
     @property

@@ -110,6 +110,7 @@ def build_probe(encoding: Encoding, sizes: tuple[int, ...], causal: bool) -> Enc
 
     start = [parameter.clone() for parameter in parameters]
     for step in STEPS:
+        # the same noise at each step, only larger
         generator = _seed()
         for parameter, value in zip(parameters, start, strict=True):
             noise = torch.randn(value.shape, generator=generator, dtype=value.dtype)
@@ -132,6 +133,7 @@ def measure_effect(probe: EncodingProbe) -> float:
 
 def subtract_base(call: AttentionCall, base: float) -> Tensor:
     """Return scores [B, H, N, M] minus a base; NaN for hidden pairs."""
+    # rounding errors of float64 would be drawn as a pattern
     added = (scores(call) - base).round(decimals=12)
     return added.masked_fill(~attention_mask(call), float("nan"))
 
