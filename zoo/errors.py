@@ -1,4 +1,4 @@
-"""What can go wrong, and the exit code that each kind of failure has on the command line.
+"""Errors, and the exit code of each kind on the command line.
 
 A message may name an option (`Setting`). It does not know whether a Python program or the command
 line will read it: `spell` writes it for either edge, and `str` writes it for Python.
@@ -35,7 +35,7 @@ class Setting:
 
 
 class Edge(Protocol):
-    """Where messages are read: a Python program or the command line."""
+    """A reader of messages: a Python program or the command line."""
 
     origin: str
     """What an origin `ARGUMENT` reads as."""
@@ -112,7 +112,7 @@ class Message:
 
 
 def spell(text: str | Message, edge: Edge) -> str:
-    """Return a text or a message as a user of an edge reads it."""
+    """Return a string or a message as a user of an edge reads it."""
     return text.spell(edge) if isinstance(text, Message) else text
 
 

@@ -87,7 +87,7 @@ def skip_without_package(problem: str) -> Iterator[None]:
 
 
 def explain(error: BaseException) -> PackageError | None:
-    """Say which package is behind an error; None if it did not come from importing a package."""
+    """Return the package that caused an error; None if no import of a package did."""
     if isinstance(error, PackageError):
         return error
     importing = _find_importing(error.__traceback__)
@@ -109,7 +109,7 @@ def explain(error: BaseException) -> PackageError | None:
 
 
 def describe_missing(module: str) -> str:
-    """Say which packages are missing and how to install them.
+    """Return a message that names missing packages and how to install them.
 
     Args:
         module: Name of the module whose import failed.

@@ -118,7 +118,7 @@ def recipe_files() -> dict[str, Path]:
 
 
 def list_folders(kind: str) -> Iterator[Path]:
-    """Yield the folder `kind` of each package; a checkout of zoo has it beside the package."""
+    """Yield the folder `kind` of each package; in a checkout of zoo it is next to the package."""
     for package, root in roots().items():
         if (root / kind).is_dir():
             yield root / kind

@@ -47,7 +47,7 @@ INTERVAL = 10.0
 
 
 def limit_spinning(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let OpenMP threads spin only shortly at barriers, unless the user chose how they wait.
+    """Shorten the spinning of OpenMP threads at barriers, unless the user chose how they wait.
 
     Call it before torch is imported, since OpenMP reads the variables when it is loaded. By default
     threads spin for long, even while the thread they wait for is not scheduled: beside busy
@@ -211,7 +211,7 @@ def end_after(parent: int) -> None:
 
 
 def die_with_parent() -> bool:
-    """Have the kernel kill this process when the thread that started it ends, where it can.
+    """Ask the kernel to kill this process when the thread that started it ends (Linux only).
 
     A forked process does not inherit this. The other end of standard input, which the parent holds,
     tells of a parent that has ended before, and thus causes no signal any more.
@@ -239,13 +239,13 @@ def format_duration(seconds: float) -> str:
 
 
 class Ticker:
-    """One changing line on a terminal, else a line at intervals; an empty text clears it."""
+    """One changing line on a terminal, else a line at intervals; an empty string clears it."""
 
     def __init__(self) -> None:
         self.last = time.monotonic()
 
     def __call__(self, text: str) -> None:
-        """Show a text."""
+        """Show text."""
         if sys.stderr.isatty():
             sys.stderr.write(f"\r\x1b[K{text}")
             sys.stderr.flush()
@@ -253,7 +253,7 @@ class Ticker:
             log.info("%s", text)
 
     def is_due(self) -> bool:
-        """Tell whether a line is due, and start the next interval if so."""
+        """Return whether a line is due, and start the next interval if so."""
         now = time.monotonic()
         if now - self.last <= INTERVAL:
             return False
@@ -262,14 +262,14 @@ class Ticker:
 
 
 def escape_text(text: str, keep: str = "") -> str:
-    r"""Escape what a terminal or a page would obey rather than show, as Python writes it: \x1b.
+    r"""Escape characters that a terminal or a page would obey rather than show, as in \x1b.
 
     These are control characters such as escape sequences and line ends, marks that change the
     direction of text, and bytes of a file name that are not UTF-8.
 
     Args:
         text: Text that is not trusted, such as the name of a file or a class.
-        keep: Characters that are left as they are.
+        keep: Characters that are left unchanged.
     """
     return "".join(
         character.encode("unicode_escape").decode()

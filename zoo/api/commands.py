@@ -74,6 +74,7 @@ def fit(
     with isolate_process(verbose):
         from zoo.run.fit import fit as run_fit
 
+        # arguments first: a wrong one is reported before the recipe is read
         datasets = _collect_datasets("zoo.fit", data, spec)
         edits = join_overrides(_name_datasets(datasets), overrides)
         if isinstance(recipe, Recipe):
@@ -92,6 +93,7 @@ def fit(
                 started=paths.append,
             )
         except Stopped as stopped:
+            # no run directory exists yet, so there is no run to return
             if not paths:
                 raise
             log.info("%s", stopped)
@@ -234,11 +236,11 @@ def generate(
     cache: bool | None = None,
     **unknown: Any,
 ) -> Generation:
-    """Continue a text with a language model, as `zoo generate` does.
+    """Continue a prompt with a language model, as `zoo generate` does.
 
     Args:
         run: A run, a run directory or a checkpoint.
-        prompt: The text to continue.
+        prompt: Text to continue.
         overrides: Changes of the stored recipe, as of `zoo.fit`.
         tokens: Tokens to generate at most. None: what the recipe says, as with all arguments here.
         temperature: Divides the logits; 0 always takes the likeliest token.

@@ -1,4 +1,4 @@
-"""What the Python functions return: a run, a loaded task, a diagnosis."""
+"""Results of the Python functions: a run, a loaded task, a diagnosis."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Run:
         path: The run directory, such as `runs/vit_comrope/latest`.
 
     Raises:
-        DataError: The directory is no run's.
+        DataError: The path is not a run directory.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -49,7 +49,7 @@ class Run:
 
     @property
     def result(self) -> dict[str, Any]:
-        """What `zoo fit --json` prints, and what the run cost; empty while it is not complete."""
+        """The output of `zoo fit --json` and the cost of the run; empty until it is complete."""
         try:
             found = json.loads((self.path / "end.json").read_text(encoding="utf-8"))
         except OSError:
@@ -63,7 +63,7 @@ class Run:
 
     @property
     def stopped(self) -> bool:
-        """Whether the run ended before its training and test were complete.
+        """True if the run ended before its training and test were complete.
 
         `zoo.fit(..., run_dir=run.path, resume="auto")` continues it.
         """
@@ -133,7 +133,7 @@ class StoredRecipe:
         return config.from_plain(self.plain, edits, origin=f"recipe {self.name}", name=self.name)
 
     def predict(self, task: Task, inputs: Any, options: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Predict for inputs, as `Task.predict` says."""
+        """Predict for inputs, as `Task.predict` does."""
         from zoo.evaluation.predict import predict_inputs
         from zoo.run.build import Experiment
 
@@ -142,7 +142,7 @@ class StoredRecipe:
             return predict_inputs(experiment, task, inputs)
 
     def generate(self, task: Task, prompt: str, options: Mapping[str, Any]) -> str:
-        """Continue a text, as `Task.generate` says."""
+        """Continue a prompt, as `Task.generate` does."""
         from zoo.evaluation.generate import generate_samples
 
         with isolate_process(verbose=False):
@@ -203,7 +203,7 @@ class Diagnosis:
     """The page of `zoo diagnose`, and the report that it shows.
 
     Attributes:
-        path: The page, one self-contained HTML file; the numbers are in the JSON file beside it.
+        path: The page, one self-contained HTML file; the numbers are in the JSON file next to it.
         report: What was measured, run by run.
     """
 

@@ -30,7 +30,7 @@ TRIAL = "trial.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """What a run depends on in addition to its recipe, of environment.json and end.json."""
+    """The environment of a run, as environment.json and end.json record it."""
 
     zoo: str = ""
     packages: Mapping[str, str] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True)
 class StartFile:
-    """What a comparison reads of start.json."""
+    """The part of start.json that a comparison reads."""
 
     parameters: int | None = None
     weights: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class StartFile:
 
 @dataclass(frozen=True, kw_only=True)
 class EndFile:
-    """What a comparison reads of end.json."""
+    """The part of end.json that a comparison reads."""
 
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     baselines: Mapping[str, Mapping[str, float] | float] = field(default_factory=dict)

@@ -57,8 +57,8 @@ def find_side(condition: Condition) -> int | None:
 def by_size(comparison: Comparison) -> tuple[LineChart, ...]:
     """Return the metric against resolution or length, with its interval.
 
-    There is a chart for the models as they are and one for each extrapolation method, with the
-    models as they are at the sizes that a method leaves alone. Nothing is returned for fewer than
+    There is a chart for the unchanged models and one for each extrapolation method, which shows the
+    unchanged models at sizes that need no extrapolation. Nothing is returned for fewer than
     two sizes. Of two conditions of one size, as where windows slide, the one that was measured as
     the others counts.
     """

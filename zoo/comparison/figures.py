@@ -97,7 +97,7 @@ def draw_ranking(comparison: Comparison) -> Chart:
 
 
 def shorten(text: str, longest: int = MAX_NAME) -> str:
-    """Cut a text, and leave out what cannot be printed."""
+    """Shorten text, and leave out characters that cannot be printed."""
     short = text if len(text) <= longest else f"{text[: longest - 1]}\u2026"
     return "".join(letter for letter in short if letter.isprintable())
 

@@ -1,6 +1,6 @@
 """Hypotheses of a comparison: written before anything is trained, judged by corrected intervals.
 
-They are kept in a file of the output folder, beside the time at which each was written and the
+They are kept in a file of the output folder, with the time at which each was written and the
 number of runs that had ended by then. A hypothesis that comes later, or is left out later, is
 marked as late or withdrawn in every report.
 """

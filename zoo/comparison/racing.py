@@ -51,7 +51,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class ClaimDecision:
-    """What the studies say of a claim at a look."""
+    """The verdict of the studies on a claim at a look."""
 
     claim: Claim
     verdict: ClaimVerdict
@@ -72,7 +72,7 @@ class DroppedVariant:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What a look decides."""
+    """The decision of a look."""
 
     look: int
     """The number of finished studies; 0 if none of the planned looks is due."""

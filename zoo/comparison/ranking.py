@@ -55,7 +55,7 @@ class Standing:
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
-    """What seeds can tell of the variants under one condition."""
+    """The differences that the seeds can establish under one condition."""
 
     noise: Noise
     differences: Mapping[str, Difference]

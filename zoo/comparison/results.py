@@ -43,7 +43,7 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class CellMeasurement:
-    """What a cell reached under one condition.
+    """The metrics of a cell under one condition.
 
     Attributes:
         condition: The condition.
@@ -191,7 +191,7 @@ class VariantTuning:
 
 @dataclass(frozen=True, kw_only=True)
 class TuningResult:
-    """What the trials of all variants found.
+    """The results of the trials of all variants.
 
     Attributes:
         budget: Trials of each variant.

@@ -48,7 +48,7 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class TuningRequest:
-    """What is tuned.
+    """The keys to tune and their ranges.
 
     Attributes:
         keys: The tuned keys.

@@ -1,4 +1,4 @@
-"""What tuning found, as text."""
+"""The results of tuning, as text."""
 
 from __future__ import annotations
 

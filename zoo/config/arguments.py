@@ -93,6 +93,7 @@ def read_chain(entry: ChainSpec, key: str) -> tuple[Choice, ...]:
     if not issues and not names:
         issues.append(ConfigIssue(ARGUMENT, "", "no encoding", "name at least one"))
     if issues:
+        # the validator names keys below the entry, which a caller did not write
         found = dict.fromkeys((issue.problem, issue.remedy) for issue in issues)
         raise RecipeError(*(ConfigIssue(ARGUMENT, key, *pair) for pair in found))
     return tuple(_keep_given(*pair) for pair in zip(entries, choices, strict=True))

@@ -45,6 +45,7 @@ def _parse_override(word: str) -> Edit:
     def refuse(key: str, problem: str | Message, remedy: str | Message) -> RecipeError:
         return RecipeError(ConfigIssue(ARGUMENT, key, f"{reprlib.repr(word)}: {problem}", remedy))
 
+    # a leading + is the spelling of other programs, so it has a message of its own
     key, equals, text = word.lstrip("+~").partition("=")
     removes = word.startswith("~")
     if key.partition(".")[0] == "extends":
@@ -61,7 +62,7 @@ def _parse_override(word: str) -> Edit:
     if removes:
         return Removal(key)
     if not text.strip():
-        raise refuse(key, "no value", "write null for nothing, '' for an empty text")
+        raise refuse(key, "no value", "write null for nothing, '' for an empty string")
 
     issues: list[ConfigIssue] = []
     value = None
@@ -94,7 +95,7 @@ def _format_word(value: Any, key: str) -> str:
 
 
 def format_options(options: Mapping[str, Any]) -> list[str]:
-    """Write options of a command as its words; a text needs no quotes there."""
+    """Write options of a command as its words, in which strings need no quotes."""
     return [
         f"{key}={os.fspath(value)}"
         if isinstance(value, str | os.PathLike)
@@ -124,7 +125,7 @@ def format_flow(value: Any, key: str) -> str:
         names = {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}
         return repr(float(value)) if math.isfinite(value) else names[str(float(value))]
     problem = f"not plain data but {type(value).__name__}"
-    raise RecipeError(ConfigIssue(ARGUMENT, key, problem, "write a number, a text or a list"))
+    raise RecipeError(ConfigIssue(ARGUMENT, key, problem, "write a number, a string or a list"))
 
 
 def split_words(
@@ -165,7 +166,7 @@ def parse_option_words(
 
     Args:
         words: The arguments of the command.
-        classes: Dataclasses of options, whose texts need no quotes.
+        classes: Dataclasses of options, whose strings need no quotes.
 
     Raises:
         RecipeError: Some options are bad YAML; all issues are reported together.
@@ -178,7 +179,7 @@ def parse_option_words(
 
 
 def parse_options(words: Sequence[str], classes: Sequence[type]) -> list[dict[str, Any]]:
-    """Return the options of each class, validated; a text needs no quotes.
+    """Return the options of each class, validated; strings need no quotes.
 
     Raises:
         RecipeError: Some options are wrong; all issues are reported together.
@@ -232,10 +233,10 @@ def _is_option(word: str) -> bool:
 
 
 def _quote_text(word: str, known: dict[str, Option]) -> str:
-    """Write `time=30` as `time="30"` where the option is a text; null stays null if it may be."""
+    """Write `time=30` as `time="30"` where the option is a string; null stays null if it may be."""
     key, _, text = word.partition("=")
     annotation = known[key].annotation if key in known else None
-    # the parts of a list are texts in YAML
+    # the parts of a list are strings in YAML already
     parts = () if get_origin(annotation) is tuple else get_args(annotation)
     accepted = (annotation, *parts)
     if str not in accepted or not text or (text == "null" and NoneType in accepted):

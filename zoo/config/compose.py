@@ -44,6 +44,7 @@ class Composer:
 
     def compose(self, path: Path, chain: tuple[Path, ...] = ()) -> Tree:
         """Merge a file over what it extends. Raises RecipeError if the file cannot be read."""
+        # a fragment that several files extend is read once, and its issues are reported once
         if path.resolve() not in self.trees:
             own = read_file(path, self.issues)
             sections = dict(own.data)
@@ -104,6 +105,7 @@ def _inherit(base: Any, top: Any, tree: Tree, key: str) -> Any:
     Options that the same caller passed stay, so that the order of overrides does not matter.
     """
     if isinstance(top, dict) and isinstance(base, str):
+        # "rope" is short for {name: rope}
         base = {"name": base}
     if not isinstance(base, dict) or not isinstance(top, dict):
         return base
@@ -180,6 +182,7 @@ def _open_path(tree: Tree, parts: Sequence[str], create: bool) -> tuple[Any, Any
     Raises:
         RecipeError: A part cannot be stepped into, or is not there and not to be created.
     """
+    # trees are shared between recipes that extend the same file
     data = copy.deepcopy(tree.data)
     container: Any = {"": data}
     slot: Any = ""
@@ -231,7 +234,7 @@ def resolve_interpolations(
 ) -> Tree:
     """Put values of `complete`, the recipe with its defaults, in place of interpolations.
 
-    If there are new issues, interpolations stay as they are. So they do if the tree is `partial`:
+    If there are new issues, interpolations stay unchanged. So they do if the tree is `partial`:
     what they refer to may be absent because of an earlier issue.
     """
     texts = {
@@ -282,6 +285,7 @@ def _check_references(text: str, complete: dict[str, Any], partial: bool) -> tup
     is wrong with a value further on is reported at that value.
     """
     waiting: list[tuple[str, tuple[str, ...]]] = [(text, ())]
+    # a limit instead of recursion, since references may double at each step
     for _ in range(STEPS):
         if not waiting:
             return None
@@ -355,7 +359,7 @@ def _explain_absence(word: str) -> ConfigIssue:
 def find_extended(entry: str, file: Path) -> Path | None:
     """Return what `extends` in `file` names.
 
-    That is a file beside it, a fragment of configs/, or a registered recipe, in this order.
+    That is a file next to it, a fragment of configs/, or a registered recipe, in this order.
     """
     for folder in (file.parent, *list_folders("configs")):
         if found := _find_file(folder / entry):

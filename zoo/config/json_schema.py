@@ -132,6 +132,7 @@ def _describe_marks(inner: Any, marks: Sequence[Any]) -> Schema:
     for mark in marks:
         if isinstance(mark, Between):
             plain["minimum"] = mark.low
+            # larger bounds protect machines, and would only clutter the hints of an editor
             if mark.high <= COUNTED * 2:
                 plain["maximum"] = mark.high
         if isinstance(mark, Matches):

@@ -119,6 +119,7 @@ def _build_recipe(
     if fragment:
         issues.extend(_find_absent_sections(tree))
     reported = _list_reported_keys(issues)
+    # interpolations come before types, since a reference may stand for a value of any type
     tree = _resolve(tree, issues, reported)
 
     validator = Validator(tree.locations, reported)
@@ -126,6 +127,7 @@ def _build_recipe(
     given = {**validator.locations, "": tree.locate("")}
     trainer, evaluate, data = typed.get("trainer"), typed.get("evaluate"), typed.get("data")
     sections_at_fault = {key.partition(".")[0] for key in reported}
+    # options that do not fit together are reported only once each of them is right by itself
     if isinstance(trainer, TrainerOptions) and sections_at_fault.isdisjoint({"", "trainer"}):
         for key, *issue in trainer.find_problems("trainer"):
             validator.issues.append(ConfigIssue(locate(given, key), key, *issue))
@@ -136,6 +138,7 @@ def _build_recipe(
             typed["evaluate"] = replace(evaluate, data_variants=typed_variants)
 
     if issues or validator.issues:
+        # the same issue may be found before and after interpolation
         raise RecipeError(*dict.fromkeys([*issues, *validator.issues]))
     return Recipe(**typed, name=name, locations=MappingProxyType(given))
 

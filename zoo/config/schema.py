@@ -15,12 +15,12 @@ from zoo.options.plain import format_value, join
 MULTIPLE = re.compile(r"\d{1,6}(\.\d{1,6})?x")
 SHAPE = re.compile(r"([1-9]\d{0,5})x([1-9]\d{0,5})")
 LENGTH = Matches(
-    (MULTIPLE,), "no length", "write a number of tokens, or 2x for twice the length of training"
+    (MULTIPLE,), "no length", "write a number of tokens, or 2x for twice the training length"
 )
 RESOLUTION = Matches(
     (MULTIPLE, SHAPE),
     "no resolution",
-    "write pixels as 24, height and width as 16x32, or 2x for twice the size of training",
+    "write pixels as 24, height and width as 16x32, or 2x for twice the training size",
 )
 Sides = tuple[int, int]
 
@@ -103,7 +103,7 @@ class TrainerOptions:
     logger: Annotated[tuple[Choice, ...], Choices("loggers", may_be_empty=True)] = (
         Choice("tensorboard"),
     )
-    """Loggers beside metrics.csv, which is always written; [] for none."""
+    """Loggers in addition to metrics.csv, which is always written; [] for none."""
     callbacks: Annotated[tuple[Choice, ...], Choices("callbacks", may_be_empty=True)] = ()
     """Callbacks to add to those of zoo."""
     compile: bool = False
@@ -113,14 +113,13 @@ class TrainerOptions:
     ema_decay: Annotated[float, Between(1e-9, 1 - 1e-9)] | None = None
     """Decay of an exponential moving average of the weights, which is then evaluated."""
     val_every_n_steps: Count | None = None
-    """Optimizer steps between two validations within an epoch; null validates after epochs alone.
-    """
+    """Optimizer steps between two validations within an epoch; null validates only after epochs."""
     save_every_n_steps: Count | None = None
-    """Optimizer steps between two checkpoints within an epoch; null saves after epochs alone."""
+    """Optimizer steps between two checkpoints within an epoch; null saves only after epochs."""
     save_top_k: Count | None = None
-    """Keep the checkpoints of this many best validations; null keeps `best` alone."""
+    """Keep the checkpoints of this many best validations; null keeps only `best`."""
     early_stopping: EarlyStoppingOptions | None = None
-    """Stop where the monitored metric improves no more: {patience: 5}; null never does."""
+    """Stop when the monitored metric no longer improves: {patience: 5}; null never does."""
     async_checkpoint: bool = False
     """Write checkpoints in the background."""
     num_threads: Count | Literal["auto"] | None = "auto"
@@ -130,7 +129,7 @@ class TrainerOptions:
     def find_problems(self, key: str) -> Iterator[tuple[str, str, str]]:
         """Yield key, problem and remedy of options that do not fit together."""
         if self.max_epochs is None and self.max_steps is None:
-            yield key, "neither max_epochs nor max_steps is given", "say how long to train"
+            yield key, "neither max_epochs nor max_steps is given", "set one of them"
         for name in ("val_every_n_steps", "save_every_n_steps"):
             steps = getattr(self, name)
             if steps and self.max_steps and steps > self.max_steps:
@@ -158,7 +157,7 @@ class TrainerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosticsOptions:
-    """What is measured of the attention while training."""
+    """Measurements of attention during training."""
 
     every_n_steps: Count | None = 100
     """Steps between two measurements; null measures nothing."""
@@ -177,9 +176,9 @@ class EvaluateOptions:
     """Conditions to evaluate a model under, besides those of training."""
 
     resolutions: tuple[Count | Annotated[str, RESOLUTION], ...] | None = None
-    """Image sizes in pixels: 24, 16x32 for height and width, or 2x the size of training."""
+    """Image sizes in pixels: 24, 16x32 for height and width, or 2x the training size."""
     lengths: tuple[Count | Annotated[str, LENGTH], ...] | None = None
-    """Lengths in tokens: 512, or 2x the length of training."""
+    """Lengths in tokens: 512, or 2x the training length."""
     stride: Count | None = None
     """Tokens between the starts of windows; only new ones are scored. null: the length."""
     data_variants: Mapping[str, Mapping[str, Plain]] | None = None
@@ -190,10 +189,10 @@ class EvaluateOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions:
-    """What `zoo generate` writes, and how it samples tokens."""
+    """The prompt of `zoo generate`, and how it samples tokens."""
 
     prompt: str = ""
-    """The text to continue."""
+    """Text to continue."""
     tokens: Count = 200
     """Tokens to generate."""
     temperature: Annotated[float, Between(0)] = 1.0
@@ -214,7 +213,7 @@ class GenerateOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions:
-    """What `zoo predict` reports of each file."""
+    """The report of `zoo predict` for each file."""
 
     top: Count = 5
     """Classes to report at most, the likeliest first."""
@@ -240,12 +239,12 @@ class Sections:
 
 
 def parse_length(word: int | str, trained: int, key: str) -> int:
-    """Return a length in tokens. Raises OptionError for `key` if it is no whole number."""
+    """Return a length in tokens. Raises OptionError for `key` if it is not an integer."""
     return word if isinstance(word, int) else _multiply(word, trained, key)
 
 
 def parse_sides(word: int | str, trained: Sides, key: str) -> Sides:
-    """Return height and width in pixels. Raises OptionError for `key` if one is no whole number."""
+    """Return height and width in pixels. Raises OptionError for `key` if one is not an integer."""
     if isinstance(word, int):
         return word, word
     if found := SHAPE.fullmatch(word):
@@ -259,9 +258,10 @@ def format_size(size: Sequence[int]) -> str:
 
 
 def _multiply(word: str, trained: int, key: str) -> int:
+    # exact: 1.1 times 10 is 11, and not 11.000000000000002
     size = Fraction(word.removesuffix("x")) * trained
     if size.denominator != 1 or not size:
         raise OptionError(
-            key, f"{word} of {trained} is {float(size):g}, no whole number of at least 1"
+            key, f"{word} of {trained} is {float(size):g}, not an integer of at least 1"
         )
     return int(size)

@@ -107,6 +107,7 @@ class Dumper(yaml.SafeDumper):
         return super().represent_sequence(tag, sequence, flow_style=flat)
 
 
+# PyYAML guesses types by YAML 1.1; only the patterns above decide here
 Loader.yaml_implicit_resolvers = {}
 for _name, (_pattern, _starts, _) in SCALARS.items():
     Loader.add_implicit_resolver(TAG + _name, re.compile(f"(?:{_pattern})\\Z"), list(_starts))
@@ -120,6 +121,7 @@ def dump(plain: Mapping[str, Any]) -> str:
 
 def show_path(path: Path) -> str:
     """Write a path as the user would: relative to the working directory if it is below it."""
+    # not resolved, so that a link keeps the name that the user gave it
     absolute, here = Path(os.path.abspath(path)), Path.cwd()
     return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)
 
@@ -143,6 +145,7 @@ def read_file(path: Path, issues: list[ConfigIssue]) -> Tree:
 def _read_text(path: Path, name: str) -> str:
     try:
         with path.open("rb") as file:
+            # one byte more than allowed tells that a file is too large, whatever its size
             data = file.read(BYTES + 1)
     except OSError as error:
         raise RecipeError(ConfigIssue(name, "", f"cannot be read: {error.strerror}")) from None
@@ -225,6 +228,8 @@ class _Reader:
 
     def check_limits(self, node: yaml.Node, inside: tuple[yaml.Node, ...]) -> None:
         self.count += 1
+        # an alias may contain itself, or double at each level: both are refused before they are
+        # expanded
         if node in inside:
             raise _mark("an alias inside its own anchor", node)
         if len(inside) > DEPTH:

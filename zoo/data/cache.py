@@ -72,6 +72,7 @@ def _load(path: Path) -> CacheEntry:
         ValueError: The file is damaged.
     """
     with path.open("rb") as file:
+        # pages are shared by all processes and workers that map the file
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     digest = hashlib.sha256(memoryview(content)[DIGEST_SIZE:]).hexdigest().encode()
     if digest != content[:DIGEST_SIZE]:
@@ -94,6 +95,7 @@ def _save(path: Path, entry: CacheEntry) -> None:
         try:
             file.writelines([digest.hexdigest().encode(), header, array.data])
             file.close()
+            # two processes may make the same entry; whichever is last replaces an equal one
             os.replace(file.name, path)
         except BaseException:
             os.unlink(file.name)

@@ -82,6 +82,7 @@ class ResumableSampler(Sampler[list[Key]]):
         first, self.skip = self.skip, 0
         indices = np.arange(self.total)
         if self.seed is not None and self.shuffled:
+            # not torch's generator, whose state depends on what the model has drawn
             indices = np.random.default_rng([self.seed, self.epoch]).permutation(self.total)
         # A resumed epoch may start in the middle of a batch, if the batch size has changed.
         for end in self._batch_ends():
@@ -173,6 +174,7 @@ class ResumableLoader(DataLoader[Any]):
         self.consumed = sampler.skip
         for batch in super().__iter__():
             end = min(self.consumed + sampler.global_batch_size, sampler.count)
+            # before the batch is used: a checkpoint after its step must not repeat it
             self.consumed = end % sampler.count
             yield batch
 

@@ -308,6 +308,7 @@ def _apply_mixup(
     # kornia's mixup is not used: it draws uniform weights and ignores alpha.
     weight = torch.distributions.Beta(alpha, alpha).sample().item()
     order = torch.randperm(len(labels)).to(labels.device)
+    # weights of a mixture are probabilities of two classes
     targets = F.one_hot(labels, classes).to(torch.float32)
     mixed = torch.lerp(images[order], images, weight)
     return mixed, torch.lerp(targets[order], targets, weight)

@@ -104,7 +104,7 @@ class ZooModel(PreTrainedModel):  # type: ignore[misc]
         if bool(is_unknown.any()):
             number = int(input_ids[is_unknown][0])
             problem = f"token {number} is not in the vocabulary of the model"
-            remedy = "let a text begin with one that is (of lm-eval: prefix_token_id=0)"
+            remedy = "begin the text with one that is (of lm-eval: prefix_token_id=0)"
             raise ValueError(f"{problem}; {remedy}, or mask it as padding")
 
 
@@ -183,7 +183,7 @@ class ZooForCausalLM(ZooModel, GenerationMixin):  # type: ignore[misc]
         have; nothing depends on it. At least one text goes on.
 
         Raises:
-            ValueError: Another token is not in the vocabulary, or a text goes on after its end.
+            ValueError: Another token is not in the vocabulary, or text goes on after its end.
         """
         is_unknown = self.find_unknown(tokens)
         is_end = is_unknown.flip(1).cumprod(1).flip(1).bool()
@@ -193,7 +193,7 @@ class ZooForCausalLM(ZooModel, GenerationMixin):  # type: ignore[misc]
         self.require_known(tokens, is_unknown & ~is_end)
         if cache is not None:
             if cache.has_ended is not None and bool((cache.has_ended & ~is_end[:, 0]).any()):
-                raise ValueError("a text goes on after a token that is not in the vocabulary")
+                raise ValueError("text goes on after a token that is not in the vocabulary")
             if cache.has_ended is not None or bool(is_end.any()):
                 cache.has_ended = is_end[:, -1]
         return is_end
@@ -247,7 +247,7 @@ class ZooForMaskedLM(ZooModel):
 
 
 class ZooForSequenceClassification(ZooModel):
-    """An encoder of zoo that predicts the class of a text."""
+    """An encoder of zoo that classifies text."""
 
     def forward(
         self,

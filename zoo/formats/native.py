@@ -1,4 +1,4 @@
-"""What the formats of other architectures share: checks of recipes, names and orders of weights.
+"""Common parts of formats of other architectures: checks of recipes, names and orders of weights.
 
 A recipe that is a Llama or a ViT is exported as one, for programs that know these architectures.
 """

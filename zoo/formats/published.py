@@ -163,7 +163,7 @@ class PublishedFamily(ABC):
             raise CheckpointError("zoo has no recipe for it: " + "; ".join(wrong))
 
     def describe_text(self, length: int, task: str) -> tuple[dict[str, Any], TextSpec]:
-        """Return the data and task sections of a text model, and the facts of its data."""
+        """Return the data and task sections of a language model, and the facts of its data."""
         assert self.vocabulary is not None
         data = {
             "name": "python_docs",

@@ -85,7 +85,7 @@ class RunningProcess(Protocol):
 
     @property
     def stdin(self) -> IO[bytes] | None:
-        """What ties it to its parent."""
+        """The pipe whose end tells it that its parent has ended."""
         ...
 
     def poll(self) -> int | None:
@@ -116,7 +116,7 @@ class CellHandle(Protocol):
     def done(self) -> bool: ...
 
     def cancelled(self) -> bool:
-        """Tell whether it was never begun."""
+        """Return whether it was never started."""
         ...
 
     def result(self) -> int:
@@ -182,7 +182,7 @@ def make_run_dir(run: Path) -> Path:
 
 
 def describe_failure(run: Path, code: int) -> str:
-    """Say why a process failed: its exit code or signal, and the last lines of its output."""
+    """Describe why a process failed: its exit code or signal, and its last lines of output."""
     end = f"ended by signal {-code}" if code < 0 else f"exit code {code}"
     try:
         with (run / OUTPUT).open("rb") as file:

@@ -80,7 +80,7 @@ class ForkServer:
             )
 
     def is_alive(self) -> bool:
-        """Tell whether the server still runs."""
+        """Return whether the server still runs."""
         return self.process.poll() is None
 
     def start(self, cell: CellProcess) -> ForkedCell:
@@ -99,7 +99,7 @@ class ForkServer:
         return ForkedCell(channel, os.fdopen(writing, "wb", buffering=0))
 
     def close(self) -> None:
-        """Have the server end once its cells have, and wait for it."""
+        """Close the server, which ends once its cells have, and wait for it."""
         self.control.close()
         self.process.wait()
 

@@ -48,7 +48,7 @@ class SlurmExecutor:
         self.handles: list[_SlurmHandle] = []
 
     def plan_resources(self, cells: int, jobs: int | None, gpus: int) -> Resources:
-        """Let all cells run at once unless `jobs` limits them."""
+        """Return how many cells run at once: all of them, unless `jobs` limits them."""
         if find_spec("submitit") is None:
             raise _refuse("submitit is not installed", "pip install submitit")
         if shutil.which("srun") is None:
@@ -101,7 +101,7 @@ class RequeuedCell:
         return wait_for_exit(process)
 
     def checkpoint(self) -> Any:
-        """Let the cell save its state, and return the job that continues it."""
+        """Save the state of the cell, and return the job that continues it."""
         with explain_imports():
             from submitit.helpers import DelayedSubmission
 

@@ -42,7 +42,7 @@ def suggest(word: str, known: Iterable[str], parent: str = "") -> str:
 
 
 def describe_type(annotation: Any) -> str:
-    """Return an annotation in plain words."""
+    """Return an annotation as a noun: an integer, a list of 2 values."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated and isinstance(arguments[1], Choices):
         known = textwrap.shorten(", ".join(names(arguments[1].kind)), 80, placeholder=" ...")

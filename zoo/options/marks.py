@@ -88,7 +88,7 @@ class ByAxes:
 
 @dataclass(frozen=True)
 class Matches:
-    """Marks the patterns of a text, and problem and remedy to report for any other text."""
+    """Marks the patterns of a string, and the problem and remedy to report for any other string."""
 
     patterns: tuple[re.Pattern[str], ...]
     problem: str

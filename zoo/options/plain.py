@@ -31,7 +31,7 @@ def join(key: str, part: str | int) -> str:
 
 
 def list_ancestors(key: str) -> Iterator[str]:
-    """Yield a key and those above it: `model.dim`, `model` and the empty key of the whole."""
+    """Yield a key and those above it: `model.dim`, `model` and the empty key of all data."""
     while key:
         yield key
         key = key.rpartition(".")[0]
@@ -93,7 +93,7 @@ def check_interpolation(value: object) -> tuple[str, str] | None:
 
 
 def is_text(text: str) -> bool:
-    """Return whether a text can be written down: Python's strings may hold halves of characters."""
+    """Return whether a string is valid text: Python's strings may hold halves of characters."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -165,6 +165,7 @@ def _unwrap(value: Any) -> Any:
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, os.PathLike):
         return os.fspath(value)
+    # numpy and torch are not imported for this: whoever passes their scalars has imported them
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         return value.item()
     return value

@@ -51,7 +51,7 @@ class EveryEncoding:
 
 
 def extras(kind: str) -> Mapping[str, Option]:
-    """Return the options that members of a kind have beside their own."""
+    """Return the options common to all members of a kind."""
     return fields(EveryEncoding) if kind == "encodings" else {}
 
 
@@ -179,6 +179,7 @@ class ModuleNames(dict[str, Any]):
             raise TypeError("an option without an annotation")
         if is_annotation and isinstance(expression, ast.Constant) and expression.value is not None:
             expression = ast.parse(str(expression.value), mode="eval").body  # in quotes
+        # of zoo and of installed plug-ins only, never of a recipe
         return eval(compile(ast.Expression(expression), self.module, "eval"), {}, self)
 
     def __missing__(self, name: str) -> Any:
@@ -204,6 +205,7 @@ class ModuleNames(dict[str, Any]):
     def import_name(self, source: str, name: str) -> Any:
         """Return a name of another module, which is not imported if it is zoo's or a plug-in's."""
         module = importlib.util.resolve_name(source, self.module.rpartition(".")[0])
+        # reading the text of a module costs far less than importing torch for an annotation
         if module not in sys.modules and module.partition(".")[0] in roots():
             spec = importlib.util.find_spec(module)
             if spec is not None and spec.origin is not None:

@@ -41,7 +41,7 @@ BOOLEANS = MappingProxyType({"yes": "true", "on": "true", "no": "false", "off": 
 
 
 class Validator:
-    """One walk over a recipe, which goes on after an issue and keeps the value as it is.
+    """One walk over a recipe, which continues after an issue and keeps the value unchanged.
 
     Args:
         locations: Where each key was given.
@@ -65,7 +65,7 @@ class Validator:
         self.untyped: set[str] = set()  # keys with a wrong type, or that wait for an interpolation
 
     def validate(self, annotation: Any, value: Any, key: str) -> Any:
-        """Return a value as its annotation has it."""
+        """Return a value with the type of its annotation."""
         self.locations[key] = locate(self.given, key)
         if annotation is Any:
             return value
@@ -85,6 +85,7 @@ class Validator:
             return self.validate_mapping(annotation, value, key)
         if not fits(annotation, value):
             return self.refuse_type(annotation, value, key, _correct(annotation, value))
+        # 1 is valid where a float is expected, and is then 1.0 everywhere
         return float(value) if annotation is float else value
 
     def validate_fields(
@@ -161,6 +162,7 @@ class Validator:
                 break
             if fits(member, value):
                 return float(value) if member is float else value
+        # each member is tried by itself, so that the issues of others are forgotten
         trials = []
         for member in members:
             trial = self.copy()
@@ -208,7 +210,7 @@ class Validator:
         if len(self.issues) + len(self.untyped) > before:
             return typed
         if any(option.is_required and word not in typed for word, option in schema.items()):
-            # beneath a key with an issue, which is all that is told
+            # below a key with an issue, which is all that is reported
             return typed
         try:
             return cls(**typed)
@@ -216,7 +218,7 @@ class Validator:
             return self.refuse(join(key, error.key), value, error.message)
 
     def validate_choices(self, mark: Choices, value: Any, key: str) -> Any:
-        """Return a tuple of choices; one alone is short for a list of it."""
+        """Return a tuple of choices; a single one is short for a list of it."""
         kind = mark.kind
         annotation = Annotated[Choice, Choices(kind)]
         if not isinstance(value, str | dict | list):
@@ -241,6 +243,7 @@ class Validator:
         )
         rest = {word: each for word, each in given.items() if word != "name"}
         typed = self.validate_fields({**own, **extra}, rest, key)
+        # options of every encoding that are null leave the fact of the class
         kept = {word: each for word, each in typed.items() if word in own or each is not None}
         return Choice(str(given["name"]), MappingProxyType(kept))
 
@@ -306,7 +309,7 @@ def check_options(schema: Mapping[str, Option], given: Mapping[str, Any]) -> dic
 def validate_variants(
     validator: Validator, data: Choice, variants: Any, key: str
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Return {name: {option: value}}, changes of the options of the data, typed as they are."""
+    """Return {name: {option: value}}, changes of the options of the data, with their types."""
     schema = read_options("data", data.name)
     found = {}
     for name, change in variants.items() if isinstance(variants, dict) else ():

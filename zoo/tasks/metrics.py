@@ -83,6 +83,7 @@ class TokenCounts(NamedTuple):
     def measures(self) -> dict[str, Tensor]:
         """Compute loss in nats per target, perplexity and accuracy."""
         count = self.targets.sum()
+        # sums first: a mean of batch means would weigh short batches more
         loss = self.loss.sum() / count
         return {"loss": loss, "perplexity": loss.exp(), "accuracy": self.correct.sum() / count}
 
@@ -142,7 +143,11 @@ class TokenMetrics(Metric):
         # Sums over samples, by position in the window.
         is_target = targets != IGNORE_INDEX
         losses = F.cross_entropy(
-            logits.float().mT, targets, ignore_index=IGNORE_INDEX, reduction="none"
+            # in float32, since sums over a loop of half precision lose small losses
+            logits.float().mT,
+            targets,
+            ignore_index=IGNORE_INDEX,
+            reduction="none",
         )  # [B, N]
         is_correct = is_target & (logits.argmax(-1) == targets)
         self.loss = _add(self.loss, losses.sum(0))

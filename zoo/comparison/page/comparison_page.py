@@ -194,7 +194,7 @@ def _list_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
 
 
 def _describe_controls(comparison: Comparison) -> str:
-    """Say what all cells of a seed have in common."""
+    """Return a sentence on what all cells of a seed have in common."""
     text = "of each seed, the order of samples"
     if not any(is_below(axis.key, "data") for axis in comparison.axes):
         text += ", the test samples"

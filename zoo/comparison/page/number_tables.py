@@ -24,7 +24,7 @@ from zoo.reporting import numbers
 
 @dataclass(frozen=True)
 class TableEntry:
-    """What a cell of a table shows, and the number or word it is sorted by.
+    """A cell of a table, and the number or word it is sorted by.
 
     Args:
         text: The text.

@@ -205,6 +205,7 @@ class Corpus:
             return _encode(splits, vocabulary or self._build_vocabulary(splits))
 
         # The name of the cached file depends on everything that tokens depend on.
+        # the digest is of the joined text: other documents may join to the same text
         lengths = [len(document.text) for document in self.documents]
         depends = [self.digest, lengths, self.splitter.cache_key(), key]
         name = hashlib.sha256(json.dumps(depends).encode()).hexdigest()

@@ -56,6 +56,7 @@ class Characters:
     @cached_property
     def _token_of(self) -> NDArray[Any]:
         """The token of each code point; -1 for unknown ones."""
+        # a table of all code points encodes a text in one indexing step
         table = np.full(0x110000, -1, np.int32)
         table[_code_points(self.symbols)] = np.arange(len(self.symbols))
         return table

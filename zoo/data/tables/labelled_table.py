@@ -170,6 +170,7 @@ class SkipBudget:
         Raises:
             DataError: There are more than the limit. The message names one.
         """
+        # rows are read again in each epoch
         new = {number: error for number, error in errors.items() if number not in self.corrupt}
         self.corrupt |= new.keys()
         for error in new.values():
