@@ -48,7 +48,7 @@ class SlurmExecutor:
         self.handles: list[_SlurmHandle] = []
 
     def plan_resources(self, cells: int, jobs: int | None, gpus: int) -> Resources:
-        """Return how many cells run at once: all of them, unless `jobs` limits them."""
+        """Return the resources of the cells: all run at once, unless `jobs` limits them."""
         if find_spec("submitit") is None:
             raise _refuse("submitit is not installed", "pip install submitit")
         if shutil.which("srun") is None:
