@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from zoo.config.overrides import Change, Edit
 from zoo.reporting.numbers import as_json
 from zoo.utils import escape_text
+
+if TYPE_CHECKING:
+    from zoo.config import Edit
 
 SUMMARY = "continue a prompt with a language model"
 EXAMPLE = 'zoo generate runs/lm_rope/latest prompt="The import statement" temperature=0.7'
@@ -38,6 +41,7 @@ def run(known: argparse.Namespace) -> None:
 
 def _parse(words: Sequence[str]) -> list[Edit]:
     r"""Parse options of the section `generate`; texts need no quotes, and \n is a new line."""
+    from zoo.config import Change
     from zoo.config.command_line import parse_overrides
 
     edits: list[Edit] = []

@@ -3,67 +3,51 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType, ModuleType
+from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import NoReturn
 
 from zoo import registry, utils
-from zoo.cli import (
-    bench,
-    compare,
-    compare_rank,
-    compare_rebuild,
-    convert,
-    diagnose,
-    diff,
-    doctor,
-    export,
-    fit,
-    generate,
-    launch,
-    new,
-    predict,
-    show,
-    verify,
-)
-from zoo.cli import eval as evaluate
-from zoo.cli import list as list_command
 from zoo.cli.completion import PrintCompletion
 from zoo.cli.edge import COMMAND_LINE, CommandLineFormatter
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, ZooError, nearest
 from zoo.packages import explain_imports
 from zoo.version import __version__
 
-COMMANDS: Mapping[str, ModuleType] = MappingProxyType(
-    {
-        "fit": fit,
-        "eval": evaluate,
-        "generate": generate,
-        "predict": predict,
-        "diagnose": diagnose,
-        "bench": bench,
-        "compare": compare,
-        "compare rebuild": compare_rebuild,
-        "compare rank": compare_rank,
-        "launch": launch,
-        "convert": convert,
-        "export": export,
-        "verify": verify,
-        "list": list_command,
-        "show": show,
-        "diff": diff,
-        "new": new,
-        "doctor": doctor,
-    }
+COMMANDS = (
+    "fit",
+    "eval",
+    "generate",
+    "predict",
+    "diagnose",
+    "bench",
+    "compare",
+    "compare rebuild",
+    "compare rank",
+    "launch",
+    "convert",
+    "export",
+    "verify",
+    "list",
+    "show",
+    "diff",
+    "new",
+    "doctor",
 )
-"""The commands in the order of `zoo --help`.
+"""The commands in the order of `zoo --help`."""
 
-A command is a module with SUMMARY, EXAMPLE, `arguments(parser)` and `run(known)`. OPTIONS names the
-dataclasses of its `key=value` options for `--help`; JSON is true if it can print JSON.
-"""
+
+def import_command(name: str) -> ModuleType:
+    """Import the module of a command; that of `compare rank` is `compare_rank`.
+
+    A command is a module with SUMMARY, EXAMPLE, `arguments(parser)` and `run(known)`. OPTIONS names
+    the dataclasses of its `key=value` options for `--help`; JSON is true if it can print JSON.
+    """
+    return importlib.import_module(f"zoo.cli.{name.replace(' ', '_')}")
 
 
 class Parser(argparse.ArgumentParser):
@@ -74,8 +58,8 @@ class Parser(argparse.ArgumentParser):
         raise RecipeError(ConfigIssue(ARGUMENT, "", message, f"see {self.prog} --help"))
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Build the parser of all commands."""
+def build_parser(names: Sequence[str] = COMMANDS) -> Parser:
+    """Build the parser of commands; one that runs needs only its own."""
     parser = Parser(
         prog="zoo",
         description="Train, compare and inspect transformers with any positional encoding.",
@@ -87,21 +71,21 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"zoo {__version__}")
     parser.add_argument("--print-completion", action=PrintCompletion)
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    for name, command in COMMANDS.items():
-        _add_command(commands, name, command)
+    for name in names:
+        command = import_command(name)
+        summary = command.SUMMARY
+        own = commands.add_parser(
+            name,
+            help=summary,
+            description=summary,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        _add_arguments(own, name, command)
     return parser
 
 
-def _add_command(
-    commands: argparse._SubParsersAction[Parser], name: str, command: ModuleType
-) -> None:
-    """Add one command with the flags that all commands share, its arguments and its help."""
-    parser = commands.add_parser(
-        name,
-        help=command.SUMMARY,
-        description=command.SUMMARY,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _add_arguments(parser: Parser, name: str, command: ModuleType) -> None:
+    """Add the flags that all commands share, the arguments of one and its help."""
     parser.set_defaults(run=command.run, json=False, parser=parser, command=command)
     parser.add_argument(
         "--plugin",
@@ -179,14 +163,15 @@ def _parse(words: list[str]) -> argparse.Namespace:
     Raises:
         RecipeError: An argument is unknown; the message names the nearest flag.
     """
-    parser = build_parser()
     # argparse has no commands of two words: `compare rank` becomes one argument
     if " ".join(words[:2]) in COMMANDS:
         words = [" ".join(words[:2]), *words[2:]]
-    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+    is_command = bool(words) and not words[0].startswith("-")
+    if is_command and words[0] not in COMMANDS:
         remedy = nearest(words[0], COMMANDS)
         raise RecipeError(ConfigIssue(ARGUMENT, words[0], "unknown command", remedy))
 
+    parser = build_parser(words[:1] if is_command else COMMANDS)
     # argparse gives up at overrides after a flag; they are collected below
     known, rest = parser.parse_known_args(words)
     known.words = words
