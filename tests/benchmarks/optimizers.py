@@ -25,7 +25,7 @@ from zoo import load_recipe
 from zoo.config.command_line import parse_overrides
 from zoo.errors import RecipeError
 from zoo.run import checkpoint
-from zoo.run.callbacks.guards import StopOnSignal
+from zoo.run.callbacks.stop_on_signal import StopOnSignal
 from zoo.run.resume import find_resume_point
 
 RECIPE = [*TINY, "model.encoding=none", "trainer.max_epochs=null", "diagnostics.every_n_steps=null"]

@@ -11,7 +11,7 @@ from training import evaluate, fit
 from zoo.errors import NonFiniteError, Stopped
 from zoo.run import checkpoint
 from zoo.run.callbacks.checkpointing import Checkpoints
-from zoo.run.callbacks.guards import StopOnSignal
+from zoo.run.callbacks.stop_on_signal import StopOnSignal
 from zoo.tasks.classification import Classification
 
 LAST = [

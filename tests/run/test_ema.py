@@ -14,7 +14,7 @@ from zoo.errors import CheckpointError, RecipeError, Stopped
 from zoo.run import checkpoint
 from zoo.run.build import build_data, build_trainer
 from zoo.run.callbacks.ema import LIVE, ExponentialMovingAverage
-from zoo.run.callbacks.guards import StopOnSignal
+from zoo.run.callbacks.stop_on_signal import StopOnSignal
 from zoo.tasks.classification import Classification
 
 DECAY = 0.7

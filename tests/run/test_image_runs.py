@@ -11,7 +11,7 @@ from training import fit
 
 from zoo.data.images import Images
 from zoo.errors import DataError, Stopped
-from zoo.run.callbacks.guards import StopOnSignal
+from zoo.run.callbacks.stop_on_signal import StopOnSignal
 
 RECIPE = """
 extends: [model/vit_tiny, data/images, optim/adamw, trainer/default]

@@ -14,7 +14,8 @@ from training import evaluate, fit
 from zoo.data.vision import ImageDecoder
 from zoo.evaluation.results import Evaluation
 from zoo.run import checkpoint
-from zoo.run.callbacks.guards import FiniteGuard, StopOnSignal
+from zoo.run.callbacks.nan_guard import FiniteGuard
+from zoo.run.callbacks.stop_on_signal import StopOnSignal
 from zoo.tasks import base  # noqa: F401  before processes are forked, each of which would import it
 from zoo.tasks.masked_lm import MaskedLM
 

@@ -15,7 +15,7 @@ import zoo
 from zoo.config.command_line import parse_overrides
 from zoo.errors import CheckpointError, RecipeError, Stopped, ZooError
 from zoo.run import atomic_io, checkpoint
-from zoo.run.callbacks.guards import StopOnSignal
+from zoo.run.callbacks.stop_on_signal import StopOnSignal
 from zoo.tasks.classification import Classification
 
 

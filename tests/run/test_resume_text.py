@@ -13,7 +13,7 @@ from zoo.data.corpus.tokenizer import Characters, Words
 from zoo.data.spec import ImageSpec, TextClassificationSpec, TextSpec, VideoSpec
 from zoo.errors import CheckpointError, Stopped
 from zoo.run import checkpoint
-from zoo.run.callbacks.guards import StopOnSignal
+from zoo.run.callbacks.stop_on_signal import StopOnSignal
 
 RECIPE = """
 extends: [model/lm_tiny, data/text, optim/adamw, trainer/default]

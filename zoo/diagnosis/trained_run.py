@@ -28,8 +28,8 @@ from zoo.evaluation.evaluate import DEFAULT_OVERRIDES, measure_metrics
 from zoo.evaluation.generate import choose_device
 from zoo.run import atomic_io, checkpoint, run_dir
 from zoo.run.build import Experiment
-from zoo.run.callbacks.guards import StopOnSignal
 from zoo.run.callbacks.progress import EvaluationProgress
+from zoo.run.callbacks.stop_on_signal import StopOnSignal
 from zoo.run.load import restore
 from zoo.run.processes import Processes
 from zoo.tasks.base import Task

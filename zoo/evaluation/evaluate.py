@@ -23,8 +23,8 @@ from zoo.packages import skip_without_package
 from zoo.run import checkpoint as checkpoints
 from zoo.run import conditions, loggers, run_dir
 from zoo.run.build import Experiment
-from zoo.run.callbacks.guards import StopOnSignal
 from zoo.run.callbacks.progress import EvaluationProgress
+from zoo.run.callbacks.stop_on_signal import StopOnSignal
 from zoo.run.conditions import Condition
 from zoo.run.load import read_recipe, restore_content
 from zoo.run.machine import is_out_of_memory

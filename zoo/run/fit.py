@@ -24,9 +24,10 @@ from zoo.run import atomic_io, checkpoint, init_from, loggers, run_dir
 from zoo.run.build import Experiment
 from zoo.run.callbacks.checkpointing import Checkpoints, SealedCheckpointIO, StopWithoutImprovement
 from zoo.run.callbacks.ema import ExponentialMovingAverage
-from zoo.run.callbacks.guards import FiniteGuard, StopOnSignal
 from zoo.run.callbacks.manifest import CostTracker, StartManifest, measure_step_seconds, write_end
+from zoo.run.callbacks.nan_guard import FiniteGuard
 from zoo.run.callbacks.progress import EvaluationProgress, TrainingProgress
+from zoo.run.callbacks.stop_on_signal import StopOnSignal
 from zoo.run.init_from import TransferReport
 from zoo.run.machine import choose_threads, count_cores, measure_free_cores
 from zoo.run.preflight import build_experiment, plan_backends

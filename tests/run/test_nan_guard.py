@@ -12,7 +12,7 @@ from training import fit
 
 from zoo.attention import Encoding
 from zoo.errors import NonFiniteError
-from zoo.run.callbacks.guards import FiniteGuard
+from zoo.run.callbacks.nan_guard import FiniteGuard
 from zoo.run.callbacks.nan_replay import list_tensors
 
 pytestmark = pytest.mark.robustness
