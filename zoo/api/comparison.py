@@ -63,6 +63,7 @@ class ComparisonResult:
             values = {titles[key]: value for key, value in variant.values.items()}
             for cell in variant.cells:
                 own = {"variant": variant.name, **values, "seed": cell.seed, "state": cell.state}
+                # conditions that a model refused have no metrics, and no row
                 for one in cell.measurements:
                     if one.metrics:
                         yield {**own, "condition": one.condition.describe(), **one.metrics}
@@ -201,6 +202,7 @@ def compare(
         problem = outcome.problem
         stopped = problem if isinstance(problem, Stopped) else None
         result = ComparisonResult(outcome.folder.resolve(), outcome.comparison, stopped)
+        # before the error, which may end the program that shows it
         show(result)
         if problem is not None and stopped is None:
             raise problem

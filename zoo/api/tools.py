@@ -61,6 +61,7 @@ def bench(
         from zoo.benchmark.runner import BenchOptions, run_bench
 
         issues: list[ConfigIssue] = []
+        # all arguments are read before anything is raised, so that one error names all faults
         chosen, reference = options or BenchOptions(), None
         with collect_issues(issues):
             chosen = validate_options(BenchOptions, changes, chosen)

@@ -65,6 +65,7 @@ def count_shared_weights(records: Sequence[CellRecord]) -> int:
     shapes = [{(name, shape) for name, (shape, _) in start.items()} for _, start in begun]
     seeds = {seed for seed, _ in begun}
     count = 0
+    # equal for each seed means: one digest per seed, and no more
     for name, _ in set.intersection(*shapes) - {(ORDER, ()), (BATCH, ())}:
         digests = {(seed, start[name][1]) for seed, start in begun}
         count += len(digests) == len(seeds)
@@ -82,6 +83,7 @@ def find_flags(
     varied = {key for variant in variants for key in variant.values}
     for kind, pick in EQUAL.items():
         causes = EXPECTED_CAUSES.get(kind, ())
+        # varied on purpose, so it is no unfairness
         if any(is_below(key, cause) for key in varied for cause in causes):
             continue
         for name, flag in _flag_unequal(records, kind, pick):
@@ -158,6 +160,7 @@ def _flag_unequal(
     """Flag the variants of which a cell has another value than most cells."""
     values = []
     for record in records:
+        # a resumed cell may have ended on another machine than it began on
         for value in dict.fromkeys(pick(record)):
             if value not in (None, ""):
                 values.append((record.variant, value))

@@ -217,9 +217,10 @@ def list_combinations(axes: Iterable[Axis]) -> Iterator[Combination]:
 
 
 def name_folders(names: Sequence[str]) -> list[str]:
-    """Return a file name for each of these names, no two of them alike."""
+    """Return a file name for each of these names, no two of them equal."""
     found: list[str] = []
     for name in names:
+        # names hold what users write, such as paths; folders must stay below the output folder
         word = re.sub(r"[^A-Za-z0-9._+=-]+", "-", name).strip("-.")[:80] or "variant"
         taken = sum(other == word or other.startswith(f"{word}~") for other in found)
         found.append(f"{word}~{taken + 1}" if taken else word)

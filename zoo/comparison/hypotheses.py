@@ -177,6 +177,7 @@ def record_hypotheses(texts: Sequence[str], folder: Path, runs_ended: int, measu
             recorded[text] = RecordedHypothesis(text=text, written=now, runs_ended=runs_ended)
             if runs_ended:
                 log.info("hypothesis added after %d runs had ended: %s", runs_ended, text)
+        # listed again: the time at which it was first written stays
         elif recorded[text].withdrawn:
             recorded[text] = replace(recorded[text], withdrawn="")
     for text, one in recorded.items():
@@ -247,6 +248,7 @@ def _judge(
     pair = _name_pair(claim)
     noise = measure_noise({name: own for name, own in values.items() if own})
     width = comparison.bounds if metric == comparison.measure else (float("-inf"), float("inf"))
+    # those withdrawn count too: leaving a lost hypothesis out must not narrow the others
     found = compare_named(values, [pair], noise, width, family=len(family))
     difference = found.get(pair)
     if difference is None or difference.estimate.low is None:

@@ -39,6 +39,7 @@ def collect_results(plan: ComparisonPlan, folder: Path) -> Comparison:
         if cell.state == "done":
             done.append((planned, files))
 
+    # marks and flags compare cells with one another, so they come after all have been read
     cells = mark_different_starts(records, [axis.key for axis in plan.axes])
     variants = []
     for name, values in plan.variants.items():

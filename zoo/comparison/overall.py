@@ -98,7 +98,7 @@ def rank_over_tasks(paths: Sequence[str], command: str) -> OverallRanking:
 
     Args:
         paths: Output folders of comparisons, or their files results.json.
-        command: What repeats it.
+        command: The command that repeats it.
 
     Raises:
         DataError: A path holds no comparison, or fewer than two tasks or variants remain.
@@ -107,6 +107,7 @@ def rank_over_tasks(paths: Sequence[str], command: str) -> OverallRanking:
     left_out = []
     kept = {}
     for path, comparison in comparisons.items():
+        # the score 1 would be worse than the score 0
         if baseline := find_winning_baseline(comparison):
             left_out.append(f"{path}: no model beats the baseline {baseline}")
         else:
@@ -170,6 +171,7 @@ def _build_task(path: str, comparison: Comparison, names: Sequence[str]) -> Rank
     found = found or means
     name = (max if label == "baseline" else min)(found, key=lambda one: sign * found[one])
     zero, one = found[name], means[best]
+    # all variants are equal to the zero: their scores are 0
     span = (one - zero) or 1.0
     seeds = sorted(next(iter(values.values())))
     return RankedTask(
@@ -258,6 +260,7 @@ def _find_half(tasks: Sequence[Scores], number: int) -> float:
 
 def write_ranking(ranking: OverallRanking, to: str | None) -> Path:
     """Write numbers, table, page and figure; return the folder."""
+    # the same comparisons give the same folder, so that the command can be repeated
     digest = hashlib.sha256(json.dumps([one.path for one in ranking.tasks]).encode()).hexdigest()
     folder = Path(to or f"comparisons/overall-{digest[:8]}")
     folder.mkdir(parents=True, exist_ok=True)

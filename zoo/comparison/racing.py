@@ -118,10 +118,12 @@ def decide(
     own = {name: values[name] for name in values if name in running and values[name]}
     shared = set.intersection(*(set(found) for found in own.values())) if own else set()
     look = len(shared)
+    # looking more often would spend false alarms that no look has
     if look not in LOOKS:
         return Decision(look=0, best=None, running=tuple(own))
 
     sign = 1 if better == "high" else -1
+    # studies that all of them have, so that no mean lacks a hard one
     ranked = {name: {study: own[name][study] for study in sorted(shared)} for name in own}
     best = max(ranked, key=lambda name: sign * fmean(ranked[name].values()))
     dropped = _drop_worse(ranked, best, sign, look, bounds)

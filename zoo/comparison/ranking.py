@@ -124,7 +124,7 @@ def _order_variants(
 
     order = sorted(comparison.variants, key=sort_key)
     best = values[order[0].name] if order else {}
-    # those that are equal to the best stand beside it
+    # variants with the same values as the best share its place
     order.sort(key=lambda variant: values[variant.name] != best)
     return order, values
 
@@ -146,6 +146,7 @@ def find_winning_baseline(comparison: Comparison) -> str | None:
         return None
     sign = _sign(comparison)
     name = min(baselines, key=lambda one: sign * baselines[one])
+    # a tie counts for the baseline: a model must be better than guessing
     return name if sign * baselines[name] <= min(sign * mean for mean in means) else None
 
 
@@ -195,6 +196,7 @@ def compare_at_equal_compute(comparison: Comparison) -> dict[str, dict[str, floa
         if not totals:
             continue
         for one in comparison.variants:
+            # the least that any cell used, so that every variant has a validation within it
             limit = min(totals) / costs[one.name] * (1 + 1e-9)
             curves = [[value for step, value in cell.curve if step <= limit] for cell in one.cells]
             ends = [values[-1] for values in curves if values]
@@ -303,6 +305,7 @@ def _judge(difference: Estimate | None, sign: int) -> Verdict:
         return "unsure"
     if not excludes_zero(difference):
         return "possible"
+    # better on the seeds that both have, though its mean is worse: it lacks easy seeds
     return "worse" if sign * difference.mean > 0 else "unsure"
 
 

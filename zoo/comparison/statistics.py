@@ -144,6 +144,7 @@ def measure_noise(values: Values) -> Noise:
     if len(own) < 2:
         return Noise(variants=len(own), seeds=seeds, deviation=0.0, freedom=0, variances={})
 
+    # E[squares] = shares @ variances (Grubbs): solved below for the variances
     squares, shares, freedom = _fit_layout(own)
     variances = {}
     if len(own) >= FEWEST_VARIANTS and freedom > 0:
@@ -247,6 +248,7 @@ def compare_pair(values: Values, pair: Pair, noise: Noise) -> PairedMean | Estim
             owned = (len(one) - 1, len(other) - 1)
             rate = sum(part**2 / degrees for part, degrees in zip(parts, owned, strict=True))
             freedom = floor(2 * total**2 / rate + ROUNDING) / 2
+        # the larger of both: variances alone assume that noise of the two variants is independent
         squared = max(squared, total)
     return PairedMean(mean, count, sqrt(squared / count), freedom)
 
@@ -271,9 +273,11 @@ def find_smallest_difference(values: Values, noise: Noise) -> float | None:
     found = [one for one in every if isinstance(one, PairedMean)]
     if not found:
         return None
+    # of all pairs, since the smallest difference is stated once for the whole comparison
     error, freedom = median(one.error for one in found), median(one.freedom for one in found)
     judged = _judge_pair(PairedMean(0.0, FEWEST, 1.0, freedom), noise.variants, ANY_VALUE, LEVEL)
     critical = judged.estimate.high or 0.0
+    # the noncentrality at which a t statistic exceeds the critical value with probability POWER
     shift = float(special.nctdtrinc(freedom, 1 - POWER, critical))
     if not isfinite(shift):
         # where the series does not converge
@@ -297,6 +301,7 @@ def _exceed_range(value: float, count: int, freedom: float) -> float:
     By quadrature, as scipy's takes half a second for one quantile; a test compares them.
     """
     nodes, weights, scales = _find_nodes(freedom)
+    # integrates over the largest of the means, whose density vanishes beyond 8 deviations
     largest = 8 * nodes
     below = special.ndtr(largest) - special.ndtr(largest - value * scales[:, None])
     density = np.exp(-(largest**2) / 2) / sqrt(2 * np.pi)
@@ -321,6 +326,7 @@ def _fit_layout(values: Values) -> tuple[NDArray[np.float64], NDArray[np.float64
     seeds = sorted({seed for own in values.values() for seed in own})
     count = len(values)
     if all(len(own) == len(seeds) for own in values.values()):
+        # without gaps, the effects are means of rows and columns, and no matrix is inverted
         table = np.array([[own[seed] for seed in seeds] for own in values.values()])
         return measure_table(table)
 
@@ -336,6 +342,7 @@ def _fit_layout(values: Values) -> tuple[NDArray[np.float64], NDArray[np.float64
     # what leaves residuals: residuals = remover @ values
     remover = np.eye(len(rows)) - design @ np.linalg.pinv(design)
     residuals = remover @ reached
+    # equal values would otherwise have a variance of rounding errors, and differ "significantly"
     residuals[np.abs(residuals) < ROUNDING * np.abs(reached).max()] = 0
     squares = np.zeros(count)
     np.add.at(squares, owners, residuals**2)
@@ -395,6 +402,7 @@ def _solve_variances(
 ) -> NDArray[np.float64]:
     """Return the variances [V] whose expected sums of squares are those found (Grubbs 1948)."""
     solution = np.asarray(np.linalg.lstsq(shares, squares, rcond=None)[0], dtype=np.float64)
+    # the unbiased solution may be negative where the true variance is small
     return np.maximum(solution, 0.0)
 
 
@@ -437,6 +445,7 @@ def _judge_pair(
         # paired differences of three variants depend on each other otherwise than means do
         return _judge_by_bonferroni(pair, comb(variants, 2), bounds, level)
     critical = find_range(variants, pair.freedom, level) / sqrt(2)
+    # without noise a difference is certain: its p-value is 1 if it is 0, else 0
     p_value = float(pair.mean == 0)
     if pair.error > ROUNDING * abs(pair.mean):
         p_value = _exceed_range(sqrt(2) * abs(pair.mean) / pair.error, variants, pair.freedom)
@@ -456,6 +465,7 @@ def _judge_by_bonferroni(
 
 def _bound(pair: PairedMean, critical: float, bounds: tuple[float, float]) -> Estimate:
     """Return the interval of a difference, which ends where values do."""
+    # a difference of two values in a range is at most as wide as the range
     width, half = bounds[1] - bounds[0], critical * pair.error
     return Estimate(
         pair.mean, max(pair.mean - half, -width), min(pair.mean + half, width), pair.count

@@ -68,6 +68,7 @@ class TuningRequest:
         """
         known = _keep_allowed(self.keys, own)
         design = _design_points(self.keys, self.budget)
+        # False sorts first: the settings of the recipe, which is a trial already, come last
         design.sort(key=lambda one: one == known)
         return [{}, *design[: self.budget - 1]]
 
@@ -196,6 +197,7 @@ def _design_points(keys: Sequence[TunedKey], count: int) -> list[dict[str, Any]]
     ranges = [one for one in keys if isinstance(one, Range)]
     lists = [one for one in keys if isinstance(one, ChoiceAxis)]
     if ranges:
+        # one seed for all comparisons, so that trials do not depend on the variants
         shares = qmc.Halton(len(ranges), rng=np.random.default_rng(0)).random(count)
     else:
         count = min(count, math.prod(len(one.values) for one in lists))
@@ -224,6 +226,7 @@ def _cycle_choices(sizes: Sequence[int], count: int, *, is_alone: bool) -> list[
     """
     columns = []
     for number, size in enumerate(sizes):
+        # a stream for each key: adding a key leaves the columns of the others unchanged
         generator = np.random.default_rng([1, number])
         column: list[int] = []
         while len(column) < count:
