@@ -88,7 +88,7 @@ def test_text_that_looks_like_a_mark_registers_nothing(write: Write) -> None:
             3,
             "@register takes no arguments; write @register alone",
         ),
-        ("class Mine:\n  def:\n", 2, "bad Python: invalid syntax"),
+        ("class Mine:\n  def:\n", 2, "syntax error: invalid syntax"),
     ],
 )
 def test_a_file_that_is_no_member_is_an_error_that_names_it(

@@ -90,12 +90,15 @@ def explain(error: BaseException) -> PackageError | None:
     """Return the package that caused an error; None if no import of a package did."""
     if isinstance(error, PackageError):
         return error
+    # a broken package may raise any error, so the traceback tells whether a module was being
+    # imported
     importing = _find_importing(error.__traceback__)
     if isinstance(error, ModuleNotFoundError) and error.name:
         missing = error.name.partition(".")[0]
         if missing in sys.stdlib_module_names:
             problem = f"this Python was built without the module {missing}"
             return PackageError(f"{problem}; install another Python, or what it needs to be built")
+        # a module that an installed package lacks is that package's fault, not a missing extra
         if missing in _list_known_modules() and not _is_installed(missing):
             return PackageError(describe_missing(missing))
         if importing is None:
@@ -168,6 +171,7 @@ def list_missing(distributions: Iterable[str]) -> list[str]:
 def _find_importing(traceback: TracebackType | None) -> str | None:
     """Return the package whose file was being imported when an error was raised, the last one."""
     package = None
+    # the innermost module is the one that is broken; those around it only import it
     while traceback is not None:
         frame = traceback.tb_frame
         if frame.f_code.co_name == "<module>":

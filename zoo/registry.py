@@ -92,6 +92,7 @@ def roots() -> dict[str, Path]:
     found = {"zoo": Path(__file__).parent}
     for package in [*INSTALLED, *filter(None, os.environ.get(PLUGINS, "").split(","))]:
         try:
+            # finds a package without running it
             spec = importlib.util.find_spec(package)
         except (ImportError, ValueError):
             spec = None
@@ -163,6 +164,7 @@ def members(kind: str) -> dict[str, Member]:
 
     for module, path in _list_modules(kind):
         try:
+            # listed first, so that a plug-in cannot change what a name of zoo means
             found.setdefault(path.stem, _read_member(kind, module, path))
         except RecipeError as error:
             issues.extend(error.issues)
@@ -182,6 +184,7 @@ def find_member(kind: str, name: str) -> Member:
     for member in _list_collected(kind):
         if member.name == name:
             return member
+    # only the file of this name is parsed: a broken plug-in must not stop other members
     for module, path in _list_modules(kind):
         if path.stem == name:
             return _read_member(kind, module, path)
@@ -235,7 +238,7 @@ def _read_member(kind: str, module: str, path: Path) -> Member:
     try:
         tree = parse_file(path, path.stat().st_mtime_ns)
     except SyntaxError as error:
-        raise refuse(f"bad Python: {error.msg}", "correct it", error.lineno) from None
+        raise refuse(f"syntax error: {error.msg}", "", error.lineno) from None
 
     marks = _list_register_names(tree)
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
@@ -245,6 +248,8 @@ def _read_member(kind: str, module: str, path: Path) -> Member:
             if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) in marks:
                 remedy = "write @register alone; the name of the file is the name"
                 raise refuse("@register takes no arguments", remedy, decorator.lineno)
+            # decided from the text: importing all files would take seconds, and run code of plug-
+            # ins
             if ast.unparse(decorator) in marks:
                 registered.append(node)
 

@@ -130,6 +130,7 @@ class GroupRun:
                         self.runs[one.name], self.facts[one.name] = prepared
                 self._run_rounds(pace)
         finally:
+            # the next group must not be measured with the memory of this one taken
             self.runs.clear()
             _free_memory(self.workload.device)
 
@@ -196,6 +197,7 @@ class GroupRun:
         """Return the ratios within the rounds that both completed."""
         if other not in [one.name for one in self.contenders]:
             return ()
+        # within rounds, so that a machine that changes its pace changes both alike
         pairs = zip(self._values_of(name), self._values_of(str(other)), strict=True)
         return tuple(ours / theirs for ours, theirs in pairs if not math.isnan(ours + theirs))
 
@@ -260,6 +262,7 @@ def run_bench(
     measures = _build_measures(options, workload)
 
     contenders, excluded = choose_contenders(encodings, against, workload, lengths)
+    # before hours of measuring: a folder that cannot be written is reported now
     folder = prepare_folder(options.to)
     if options.peers:
         contenders += build_peers(workload.shape, [one.name for one in contenders])
@@ -304,6 +307,7 @@ def form_groups(
     """
     first = next(one for one in contenders if one.name == reference)
     others = [one for one in contenders if one.counterpart is None and one is not first]
+    # each group has the reference, since ratios of different groups cannot be compared
     groups = [[first, *_list_peers(contenders, reference)]]
     for one in others:
         party = [one, *_list_peers(contenders, one.name)]

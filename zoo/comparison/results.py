@@ -108,7 +108,7 @@ class ComparisonCell:
 
 @dataclass(frozen=True)
 class Flag:
-    """How a variant differs from the others, besides its values.
+    """A difference of a variant from the others, besides its values.
 
     Attributes:
         kind: One word: parameters, attention, start, failed seeds.
@@ -234,21 +234,21 @@ class Comparison:
     Attributes:
         zoo_version: The version of zoo that planned it.
         created: When it was planned, UTC.
-        command: What repeats the comparison, and continues an unfinished one.
+        command: The command that repeats the comparison, and continues an unfinished one.
         recipe: The name of the recipe.
         base: The recipe that all cells share, as plain data.
         machine: The machine.
-        axes: What varies.
+        axes: The keys that vary.
         seeds: The seeds.
         measure: The compared metric, such as test/accuracy.
         better: Whether high or low values of it are better.
         conditions: The evaluation conditions: the test data of the recipe first, then the others
             in its order.
-        windows: How texts were cut: side by side, or sliding by so many tokens.
+        windows: How texts were cut into windows: side by side, or sliding by a number of tokens.
         shared_weights: How many weights all variants have, by name and shape, with equal initial
             values.
         variants: The variants.
-        tuning: What the trials found, if something was tuned.
+        tuning: The results of the trials, if something was tuned.
         hypotheses: The hypotheses of the output folder.
     """
 
@@ -308,6 +308,7 @@ class Comparison:
         """Return the comparison of a file. Raises DataError if it holds none."""
         found = read_json(path, "holds no comparison")
         if isinstance(found, dict):
+            # computed anew from the cells, so that an edited or older analysis is never believed
             found = {key: value for key, value in found.items() if key not in ANALYSIS}
         return build_from(cls, found, path, "holds no comparison")
 

@@ -71,6 +71,7 @@ class PixelReader:
                 is_picture = isinstance(picture, Image.Image)
                 image = picture if is_picture else Image.fromarray(np.asarray(picture))
                 paths.append(Path(folder) / f"{number}.png")
+                # as files, so that they are decoded and resized by the code of training
                 image.save(paths[-1])
             batches = [*self.data.read_files(paths, self.spec)]
         for batch in batches:
@@ -149,6 +150,7 @@ def describe_config(source: ExportSource, chosen: HeadClass) -> dict[str, Any]:
         "auto_map": {"AutoConfig": f"{MODULE}.ZooConfig", chosen.auto: f"{MODULE}.{chosen.own}"},
         "model_type": "zoo",
         "dtype": str(dtype).removeprefix("torch."),
+        # zoo ties weights itself; transformers would tie them by names of its own
         "tie_word_embeddings": False,
         "zoo": source.metadata(),
     }
@@ -263,6 +265,8 @@ def restore_vocabulary(metadata: dict[str, Any], tokenizer: str) -> dict[str, An
         settings, size = json.loads(tokenizer), int(stored["size"])
         added = [token for token in settings["added_tokens"] if token["id"] < size]
     except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{TOKENIZER}: not as transformers writes it: {error!r}") from None
+        raise CheckpointError(
+            f"{TOKENIZER}: not a tokenizer file of transformers: {error!r}"
+        ) from None
     subwords = Subwords(json.dumps({**settings, "added_tokens": added}, ensure_ascii=False))
     return {**metadata, "samples": {**samples, "vocabulary": subwords.to_dict()}}

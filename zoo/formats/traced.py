@@ -52,6 +52,8 @@ class BoundedModel(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute logits of token numbers int64 [B, N], or of images [B, C, H, W]."""
         if self.max_length is not None:
+            # zeros are added: the only effect is that an index beyond the table is an error in any
+            # runtime
             inputs = inputs + self.allowed[torch.arange(inputs.shape[1], device=inputs.device)]
         return self.model(inputs)
 
@@ -84,6 +86,8 @@ class InputSizes:
         counts = ("tubelets", "rows", "columns")[-len(self.patch) :]
         sides = {}
         for axis, (name, step) in enumerate(zip(counts, self.patch, strict=True), start=2):
+            # torch.export then knows that sides are multiples of a patch, and divides without a
+            # remainder
             sides[axis] = step * Dim(name, min=1, max=2**20) if step > 1 else Dim(name)
         return {0: Dim("batch"), **sides}
 
@@ -125,6 +129,7 @@ def find_max_length(model: nn.Module, spec: DataSpec) -> int | None:
     if accepts(refused):
         return None
     accepted = 1
+    # by bisection, since a model says only whether it accepts a length
     while refused - accepted > 1:
         middle = (accepted + refused) // 2
         accepted, refused = (middle, refused) if accepts(middle) else (accepted, middle)
@@ -268,6 +273,7 @@ def bake_parameters(module: fx.GraphModule) -> int:
 
     count = 0
     for node in derived:
+        # intermediate results that only other constants read need no buffer
         is_read = any(user not in values for user in node.users)
         if not is_read or not isinstance(values[node], Tensor):
             continue
@@ -294,6 +300,7 @@ def _compare(graph: Any, model: nn.Module, sizes: InputSizes) -> float:
         ZooError: It is too large.
     """
     largest = 0.0
+    # several sizes, since a size that was captured as a constant is right for one of them
     for inputs in sizes.draw_examples():
         expected, actual = model(inputs), graph(inputs)
         difference, allowed = measure_difference(actual, expected), TOLERANCE
@@ -351,6 +358,7 @@ def describe_preprocessing(source: ExportSource) -> Mapping[str, Any] | None:
     shape = (spec.height, spec.width) if spec.channels == 1 else (spec.height, spec.width, 3)
     reader = PixelReader(source.metadata())
     try:
+        # measured instead of read from options, so that any data source is described
         black, white = reader.read([np.full(shape, level, np.uint8) for level in (0, 255)])
     except OptionError:
         return None
