@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import time
 from pathlib import Path
 from signal import SIG_IGN, SIGUSR2, signal
 from typing import Any
@@ -14,11 +16,14 @@ from zoo.errors import NonFiniteError
 from zoo.evaluation.evaluate import evaluate
 from zoo.launch.executor import PATIENCE, STATE, make_run_dir, write_state
 from zoo.run import run_dir
-from zoo.run.callbacks.manifest import END
+from zoo.run.callbacks.manifest import END, START
 from zoo.run.fit import fit
 from zoo.run.load import load_recipe
 
 log = logging.getLogger("zoo")
+
+# a file, since cells may run on another machine, in a queue
+DEADLINE = ".until.json"
 
 
 def run_cell(run: Path) -> None:
@@ -32,6 +37,10 @@ def run_cell(run: Path) -> None:
     path = run.parent.parent / RECIPES / f"{run.name}.yaml"
     message = "another process is working on this cell"
     with run_dir.lock(make_run_dir(run), message, PATIENCE):
+        if is_time_over(run.parent.parent):
+            # what has begun keeps what it has saved
+            write_state(run, "stopped" if (run / START).exists() else "waiting")
+            return
         (run / STATE).unlink(missing_ok=True)
         if run.parent.name == TRIALS:
             _run_trial(path, run)
@@ -44,6 +53,23 @@ def run_cell(run: Path) -> None:
             measured = evaluate(run, {"trainer.accelerator": recipe.trainer.accelerator})
             files.write_json(measured.to_dict() if measured else {}, run / MEASURED)
         write_state(run, "done")
+
+
+def write_deadline(folder: Path, until: float | None) -> None:
+    """Have cells of an output folder begin only until a time, in seconds since 1970."""
+    if until is None:
+        (folder / DEADLINE).unlink(missing_ok=True)
+    else:
+        files.write_json({"until": until}, folder / DEADLINE)
+
+
+def is_time_over(folder: Path) -> bool:
+    """Return whether no cell of an output folder may begin any more."""
+    try:
+        until = json.loads((folder / DEADLINE).read_text(encoding="utf-8"))["until"]
+        return bool(time.time() > until)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _run_trial(path: Path, run: Path) -> None:

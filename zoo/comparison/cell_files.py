@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from math import fsum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from zoo.comparison.grid import Combination, find_setting
-from zoo.comparison.plan import CELLS, TRIALS, ComparisonPlan, PlannedCell
-from zoo.comparison.results import Better, CellMeasurement, ComparisonCell, TrialResult
+from zoo.comparison.plan import ComparisonPlan, PlannedCell
+from zoo.comparison.results import CellMeasurement, ComparisonCell, StepsToSolve
 from zoo.evaluation.results import ConditionResult
-from zoo.launch.executor import read_state
+from zoo.launch.executor import State
 from zoo.options.signature import fields
 from zoo.options.validation import read_data
+from zoo.reporting.numbers import finite
 from zoo.run import loggers
 from zoo.run.callbacks.manifest import END, START
 from zoo.run.conditions import Condition
@@ -26,6 +29,14 @@ T = TypeVar("T")
 MEASURED = "measured.json"
 # the validation metric of a trial
 TRIAL = "trial.json"
+
+SHORT_DIGITS = 8
+"""Hexadecimal digits of a digest that only serves to find what differs."""
+MAX_POSITIONS = 32
+"""Up to so many losses by position are kept unchanged."""
+MAX_VALIDATIONS = 24
+"""Points of a learning curve that are kept."""
+ACCURACY = "val/accuracy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +50,35 @@ class Environment:
     devices: Mapping[str, Any] = field(default_factory=dict)
 
 
+WeightGroup = tuple[int, str, str]
+"""The number of weights, and the first digits of the digests of their shapes and values."""
+
+
+def group_weights(weights: Mapping[str, Sequence[int | str]]) -> dict[str, WeightGroup]:
+    """Group weights that have the same name in all blocks: blocks.*.attention.qkv.weight.
+
+    Args:
+        weights: {name: its shape, and the digest of its values}.
+    """
+    members: dict[str, list[str]] = {}
+    for name, digests in weights.items():
+        if digests:
+            pattern = ".".join("*" if part.isdecimal() else part for part in name.split("."))
+            members.setdefault(pattern, []).append(name)
+    return {
+        pattern: (
+            len(names),
+            _shorten([[name, *weights[name][:-1]] for name in names]),
+            _shorten([weights[name][-1] for name in names]),
+        )
+        for pattern, names in members.items()
+    }
+
+
+def _shorten(parts: Sequence[Any]) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:SHORT_DIGITS]
+
+
 @dataclass(frozen=True, kw_only=True)
 class StartFile:
     """The part of start.json that a comparison reads."""
@@ -46,6 +86,8 @@ class StartFile:
     parameters: int | None = None
     weights: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
     """{name: its shape, and the digest of its initial values}."""
+    groups: Mapping[str, WeightGroup] = field(default_factory=dict)
+    """What remains of `weights` in a portable cell."""
     backends: tuple[str, ...] = ()
     monitor: str = ""
     order: str | None = None
@@ -53,6 +95,11 @@ class StartFile:
     device: str | None = None
     planned_steps: int | None = None
     flops: int | None = None
+
+    @property
+    def weight_groups(self) -> Mapping[str, WeightGroup]:
+        """Weights that have the same name in all blocks, as groups."""
+        return self.groups or group_weights(self.weights)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,27 +136,36 @@ class CellFiles:
         trained_size: The training size.
         environment: The environment of the first attempt.
         last_environment: That of the last attempt.
+        curve: (step, monitored metric) of validations, thinned.
+        accuracies: (step, accuracy) of all validations; empty in a portable cell.
+        steps_to_solve: When the task was solved, in a portable cell.
     """
 
     start: StartFile = StartFile()
     end: EndFile = EndFile()
-    measured: tuple[ConditionResult, ...] = ()
+    measured: tuple[CellMeasurement, ...] = ()
     trained_size: tuple[int, ...] | None = None
     environment: Environment = Environment()
     last_environment: Environment = Environment()
+    curve: tuple[tuple[int, float], ...] = ()
+    accuracies: tuple[tuple[int, float], ...] = ()
+    steps_to_solve: StepsToSolve | None = None
 
     @classmethod
     def read(cls, run: Path) -> CellFiles:
         """Read the files of a run directory."""
+        start = _read_known(StartFile, _read_json(run / START))
         end = _read_known(EndFile, _read_json(run / END))
         measured, trained_size = _read_measured(_read_json(run / MEASURED))
         return cls(
-            start=_read_known(StartFile, _read_json(run / START)),
+            start=start,
             end=end,
             measured=measured,
             trained_size=trained_size,
             environment=_read_known(Environment, _read_json(run / "environment.json")),
             last_environment=_read_known(Environment, end.environment),
+            curve=thin_curve(_read_curve(run, start.monitor)),
+            accuracies=_read_curve(run, ACCURACY),
         )
 
 
@@ -139,28 +195,79 @@ def _read_known(cls: type[T], found: Any) -> T:
         return cls()
 
 
-def _read_measured(found: Any) -> tuple[tuple[ConditionResult, ...], tuple[int, ...] | None]:
+def _read_measured(found: Any) -> tuple[tuple[CellMeasurement, ...], tuple[int, ...] | None]:
     try:
         measured = tuple(ConditionResult.from_dict(one) for one in found["conditions"])
-        return measured, tuple(int(side) for side in found["trained_size"])
+        size = tuple(int(side) for side in found["trained_size"])
+        return tuple(map(_build_measurement, measured)), size
     except (KeyError, ValueError, TypeError, AttributeError):
         return (), None
 
 
+def _build_measurement(one: ConditionResult) -> CellMeasurement:
+    losses, edges = bin_positions(one.position_losses, one.position_counts)
+    return CellMeasurement(
+        condition=one.condition,
+        metrics=finite(dict(one.metrics)),
+        refused=one.refused,
+        position_losses=losses,
+        position_edges=edges,
+    )
+
+
+def bin_positions(
+    losses: Sequence[float | None], counts: Sequence[int] = ()
+) -> tuple[tuple[float | None, ...], tuple[int, ...]]:
+    """Average losses by position over bins that begin at powers of two.
+
+    Args:
+        losses: The mean loss at each position, None where no token is a target.
+        counts: The number of targets at each position; equal ones if empty.
+
+    Returns:
+        The mean of each bin, and the first position of each bin with the end of the last one. Few
+        positions are returned unchanged, without edges.
+    """
+    if len(losses) <= MAX_POSITIONS:
+        return tuple(losses), ()
+    edges = [0, 1]
+    while edges[-1] < len(losses):
+        edges.append(min(2 * edges[-1], len(losses)))
+    weights = counts if len(counts) == len(losses) else [1] * len(losses)
+    means: list[float | None] = []
+    for low, high in pairwise(edges):
+        pairs = [
+            (loss, weight)
+            for loss, weight in zip(losses[low:high], weights[low:high], strict=True)
+            if loss is not None and weight
+        ]
+        total = sum(weight for _, weight in pairs)
+        means.append(fsum(loss * weight for loss, weight in pairs) / total if total else None)
+    return tuple(means), tuple(edges)
+
+
+def thin_curve(curve: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    """Return evenly spaced points of a learning curve, the first and the last among them."""
+    if len(curve) <= MAX_VALIDATIONS:
+        return tuple(curve)
+    last = len(curve) - 1
+    chosen = {round(number * last / (MAX_VALIDATIONS - 1)) for number in range(MAX_VALIDATIONS)}
+    return tuple(curve[number] for number in sorted(chosen))
+
+
 def build_cell(
-    plan: ComparisonPlan, folder: Path, planned: PlannedCell, files: CellFiles
+    plan: ComparisonPlan, planned: PlannedCell, files: CellFiles, state: State, error: str = ""
 ) -> ComparisonCell:
     """Build a cell from its files, without how it differs from others."""
-    run = folder / CELLS / planned.name
-    state, error = read_state(run)
     return ComparisonCell(
         seed=planned.seed,
-        run_dir=f"{CELLS}/{planned.name}",
+        run_dir=f"{plan.runs}/{planned.name}",
         state=state,
         error=error,
         # an evaluation that was interrupted may be of an earlier attempt
         measurements=tuple(_list_measurements(plan, planned, files, is_done=state == "done")),
-        curve=_read_curve(run, files.start.monitor),
+        curve=files.curve,
+        steps_to_solve=files.steps_to_solve,
         parameters=files.start.parameters,
         flops=files.start.flops,
         backends=files.start.backends,
@@ -184,19 +291,15 @@ def _list_measurements(
             metrics=files.end.metrics,
             refused=first.refused if first else "",
             position_losses=first.position_losses if first else (),
+            position_edges=first.position_edges if first else (),
         )
-    for one in list_further(plan, planned, files) if is_done else ():
-        yield CellMeasurement(
-            condition=one.condition,
-            metrics=one.metrics,
-            refused=one.refused,
-            position_losses=one.position_losses,
-        )
+    if is_done:
+        yield from list_further(plan, planned, files)
 
 
 def list_further(
     plan: ComparisonPlan, planned: PlannedCell, files: CellFiles
-) -> Iterable[ConditionResult]:
+) -> Iterable[CellMeasurement]:
     """Yield what was measured under conditions other than the test data of the recipe.
 
     The training size among the sizes is left out where it was measured in the same way. That is not
@@ -234,33 +337,6 @@ def read_trial(run: Path) -> TrialFile | None:
     """Return the metric of a trial; None if it has not ended."""
     found = _read_json(run / TRIAL)
     return _read_known(TrialFile, found) if isinstance(found, Mapping) else None
-
-
-def read_trials(
-    combinations: Iterable[Combination], plan: ComparisonPlan, folder: Path, keys: Sequence[str]
-) -> tuple[dict[str, list[TrialResult]], str, Better]:
-    """Return what the trials reached, their metric, and whether high values of it are better.
-
-    Args:
-        combinations: The trials.
-        plan: Their plan; all of them are done.
-        folder: The folder of the trials.
-        keys: The tuned keys.
-
-    Returns:
-        {variant: its trials, in order}, the metric, and the direction.
-    """
-    monitor, better = "", "high"
-    found: dict[str, list[TrialResult]] = {}
-    for combination, cell in zip(combinations, plan.cells, strict=True):
-        assert combination.trial_of is not None
-        ended = read_trial(folder / TRIALS / cell.name) or TrialFile()
-        if ended.best is not None:
-            monitor, better = ended.monitor, "high" if ended.mode == "max" else "low"
-        settings = {key: find_setting(cell.recipe, key) for key in keys}
-        result = TrialResult(settings=settings, value=ended.best)
-        found.setdefault(combination.trial_of, []).append(result)
-    return found, monitor, "high" if better == "high" else "low"
 
 
 def _read_curve(run: Path, monitor: str) -> tuple[tuple[int, float], ...]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
 from typing import Literal
 
-from zoo.comparison.cell_files import TRIAL, read_trials
+from zoo.comparison.cell import is_time_over, write_deadline
+from zoo.comparison.cell_files import TRIAL
 from zoo.comparison.grid import Combination
 from zoo.comparison.hypotheses import record_hypotheses
 from zoo.comparison.outputs import collect_results, write_results
@@ -24,13 +26,14 @@ from zoo.comparison.plan import (
     prepare_folder,
     write_plan,
 )
-from zoo.comparison.request import CheckedRequest, count_gpus, list_seeds, load_variant
+from zoo.comparison.portable import check_portable, find_cell, list_portable, read_trials
+from zoo.comparison.request import CheckedRequest, count_gpus, list_seeds, load_variant, read_part
 from zoo.comparison.results import Comparison, TuningResult, find_direction
 from zoo.comparison.runner import CellRunner
 from zoo.comparison.tuning import summarize_tuning
 from zoo.config import Recipe
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, Stopped, ZooError
-from zoo.launch.executor import CellProcess, Executor, Resources, read_state
+from zoo.launch.executor import CellProcess, Executor, Resources
 from zoo.packages import require
 from zoo.run import run_dir
 from zoo.run.callbacks.manifest import END
@@ -69,6 +72,8 @@ def run_comparison(checked: CheckedRequest) -> Outcome:
     """
     require("altair", "vl-convert-python", "scipy")  # for the page, after hours of training
     request, is_local = checked.request, checked.executor.is_local
+    minutes = request.options.minutes
+    until = None if minutes is None else time.time() + 60 * minutes
     first = next(iter(checked.recipes.values()))
     count = len(checked.recipes) * len(list_seeds(request.options.seeds, first))
     resources = _plan_resources(checked, checked.executor, count)
@@ -88,6 +93,8 @@ def run_comparison(checked: CheckedRequest) -> Outcome:
         if trials is not None:
             trials = write_plan(trials, folder / TUNING)
             _record_hypotheses(checked, folder, plan.measure)
+            check_portable(trials, folder / TUNING)
+            write_deadline(folder / TUNING, until)
             problem = _run_trials(checked, trials, own, folder / TUNING, len(plan.cells))
             if problem is not None:
                 return Outcome(
@@ -100,19 +107,35 @@ def run_comparison(checked: CheckedRequest) -> Outcome:
         plan = write_plan(plan, folder)
         if trials is None:
             _record_hypotheses(checked, folder, plan.measure)
-        runner = CellRunner(folder, plan, checked.executor, resources)
-        processes = [CellProcess(folder / CELLS / cell.name, Path.cwd()) for cell in plan.cells]
+        check_portable(plan, folder)
+        write_deadline(folder, until)
+        chosen = choose_part(plan, request.options.part)
+        keeps_weights = request.options.keep == "weights"
+        runner = CellRunner(
+            folder, chosen, checked.executor, resources, keeps_weights=keeps_weights
+        )
+        processes = [CellProcess(folder / CELLS / cell.name, Path.cwd()) for cell in chosen.cells]
         stopped = runner.run(processes)
         comparison = collect_results(plan, folder)
         _write(comparison, folder)
-    problem = _find_problem(comparison, folder, stopped)
+        is_over = is_time_over(folder)
+        write_deadline(folder, None)
+    problem = _find_problem(comparison, chosen, folder, stopped, is_over=is_over)
     return Outcome(comparison=comparison, folder=folder, problem=problem)
+
+
+def choose_part(plan: ComparisonPlan, part: str | None) -> ComparisonPlan:
+    """Return the plan with the cells of every so-manieth block only, such as 2/5."""
+    number, count = read_part(part)
+    blocks = plan.blocks[number - 1 :: count]
+    return replace(plan, cells=tuple(cell for cell in plan.cells if cell.block in blocks))
 
 
 def _record_hypotheses(checked: CheckedRequest, folder: Path, measure: str) -> None:
     """Write the hypotheses as soon as the folder is known to be theirs."""
     ended = [*folder.glob(f"{CELLS}/*/{END}"), *folder.glob(f"{TUNING}/{TRIALS}/*/{TRIAL}")]
-    record_hypotheses(checked.request.options.hypotheses, folder, len(ended), measure)
+    names = {path.parent.name for path in ended} | {path.stem for path in list_portable(folder)}
+    record_hypotheses(checked.request.options.hypotheses, folder, len(names), measure)
 
 
 def _plan_resources(checked: CheckedRequest, executor: Executor, count: int) -> Resources:
@@ -130,10 +153,14 @@ def _run_trials(
     following: int,
 ) -> ZooError | None:
     """Run the trials that are not done; return why some are still not."""
-    runner = CellRunner(folder, plan, checked.make_executor(), resources, following)
+    keeps_weights = checked.request.options.keep == "weights"
+    runner = CellRunner(
+        folder, plan, checked.make_executor(), resources, following, keeps_weights=keeps_weights
+    )
     runs = [folder / TRIALS / cell.name for cell in plan.cells]
     stopped = runner.run([CellProcess(run, Path.cwd()) for run in runs])
-    states = [read_state(run) for run in runs]
+    found = [find_cell(plan, folder, cell) for cell in plan.cells]
+    states = [(one.state, one.error) for one in found]
     done = sum(state == "done" for state, _ in states)
     if stopped is not None:
         text = f"stopped by {stopped.name} with {done} of {len(runs)} trials done"
@@ -218,14 +245,29 @@ def _write(comparison: Comparison, folder: Path) -> None:
     log.info("written: %s", ", ".join(map(str, written)))
 
 
-def _find_problem(comparison: Comparison, folder: Path, stopped: Signals | None) -> ZooError | None:
-    """Return why the comparison is not complete, and how to continue it."""
+def _find_problem(
+    comparison: Comparison,
+    chosen: ComparisonPlan,
+    folder: Path,
+    stopped: Signals | None,
+    *,
+    is_over: bool,
+) -> ZooError | None:
+    """Return why the chosen cells are not complete, and how to continue.
+
+    Cells that were not begun since the minutes are over are no problem.
+    """
+    names = {f"{chosen.runs}/{cell.name}" for cell in chosen.cells}
     unfinished = []
-    count = 0
+    count = waiting = 0
     for variant in comparison.variants:
-        count += len(variant.cells)
         for cell in variant.cells:
-            if cell.state != "done":
+            if cell.run_dir not in names:
+                continue
+            count += 1
+            if is_over and stopped is None and cell.state in ("waiting", "stopped"):
+                waiting += 1
+            elif cell.state != "done":
                 reason = cell.error or cell.state
                 unfinished.append(f"  {variant.name}, seed {cell.seed}: {reason}")
 
@@ -233,6 +275,13 @@ def _find_problem(comparison: Comparison, folder: Path, stopped: Signals | None)
         done = count - len(unfinished)
         text = f"stopped by {stopped.name} with {done} of {count} cells done"
         return Stopped(stopped, f"{text}; {_continue(comparison.command)}")
+    if waiting:
+        log.info(
+            "the minutes are over with %d of %d cells left; %s",
+            waiting + len(unfinished),
+            count,
+            _continue(comparison.command),
+        )
     if not unfinished:
         return None
     text = f"{len(unfinished)} of {count} cells are not done; the same command tries them again"

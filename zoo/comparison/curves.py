@@ -255,7 +255,7 @@ def _line_of_steps(variant: Variant) -> Line | None:
 
 def _charts_by_position(comparison: Comparison, condition: Condition) -> tuple[LineChart, ...]:
     def line(variant: Variant) -> Line | None:
-        found = (cell.find(condition).position_losses for cell in variant.cells)
+        found = (cell.find(condition).list_position_losses() for cell in variant.cells)
         rows = [losses for losses in found if losses]
         # one answer at the end of a window is a point, not a curve
         if all((len(row) - row.count(None)) * SPARSE < len(row) for row in rows):

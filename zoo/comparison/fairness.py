@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import replace
 from typing import Any
 
-from zoo.comparison.cell_files import CellRecord, Environment
+from zoo.comparison.cell_files import SHORT_DIGITS, CellRecord, Environment
 from zoo.comparison.grid import ENCODING, is_below
 from zoo.comparison.results import ComparisonCell, Flag, Variant
 from zoo.comparison.text import join_names
@@ -17,7 +17,7 @@ MAX_NAMES = 3
 # share of the parameters up to which a difference is minor
 MINOR_SHARE = 0.01
 
-Start = Mapping[str, tuple[Hashable, Hashable]]
+Start = Mapping[str, tuple[tuple[Any, ...], Hashable]]
 """{what a cell began with: (what must be equal for two of them to be comparable, digest)}"""
 
 Pick = Callable[[CellRecord], Sequence[Hashable]]
@@ -59,16 +59,18 @@ def count_shared_weights(records: Sequence[CellRecord]) -> int:
 
     They are equal if, for each seed, they began equal in all cells that have begun.
     """
-    begun = [(one.cell.seed, _read_start(one)) for one in records if one.files.start.weights]
+    begun = [(one.cell.seed, _read_start(one)) for one in records if one.files.start.weight_groups]
     if not begun:
         return 0
     shapes = [{(name, shape) for name, (shape, _) in start.items()} for _, start in begun]
     seeds = {seed for seed, _ in begun}
     count = 0
     # equal for each seed means: one digest per seed, and no more
-    for name, _ in set.intersection(*shapes) - {(ORDER, ()), (BATCH, ())}:
+    for name, shape in set.intersection(*shapes) - {(ORDER, ()), (BATCH, ())}:
         digests = {(seed, start[name][1]) for seed, start in begun}
-        count += len(digests) == len(seeds)
+        if len(digests) == len(seeds):
+            # of weights that have the same name in all blocks
+            count += shape[0]
     return count
 
 
@@ -96,17 +98,16 @@ def find_flags(
 
 def _read_start(record: CellRecord, ignores_encodings: bool = False) -> Start:
     start = record.files.start
-    found: dict[str, tuple[Hashable, Hashable]] = {}
-    for name, one in start.weights.items():
-        if one and not (ignores_encodings and "encoding" in name.split(".")):
-            *shape, digest = one
-            found[name] = tuple(shape), digest
-    if not any(start.weights.values()):
+    found: dict[str, tuple[tuple[Any, ...], Hashable]] = {}
+    for name, (count, shapes, values) in start.weight_groups.items():
+        if not (ignores_encodings and "encoding" in name.split(".")):
+            found[name] = (count, shapes), values
+    if not start.weight_groups:
         return {}
     if start.order:
-        found[ORDER] = (), start.order
+        found[ORDER] = (), start.order[:SHORT_DIGITS]
     if start.batch:
-        found[BATCH] = (), start.batch
+        found[BATCH] = (), start.batch[:SHORT_DIGITS]
     return found
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from zoo import files
-from zoo.comparison.cell_files import CellFiles, CellRecord, build_cell, collect_conditions
+from zoo.comparison.cell_files import CellRecord, build_cell, collect_conditions
 from zoo.comparison.fairness import count_shared_weights, find_flags, mark_different_starts
 from zoo.comparison.hypotheses import describe_judgements, read_hypotheses
-from zoo.comparison.plan import CELLS, ComparisonPlan
+from zoo.comparison.plan import ComparisonPlan
+from zoo.comparison.portable import find_cell
 from zoo.comparison.ranking import (
     average_baselines,
     compare_at_equal_compute,
@@ -33,11 +34,11 @@ def collect_results(plan: ComparisonPlan, folder: Path) -> Comparison:
     """Return the comparison as far as it has come, from the plan and the files of its cells."""
     records, done = [], []
     for planned in plan.cells:
-        files = CellFiles.read(folder / CELLS / planned.name)
-        cell = build_cell(plan, folder, planned, files)
-        records.append(CellRecord(planned.variant, cell, files))
+        found = find_cell(plan, folder, planned)
+        cell = build_cell(plan, planned, found.files, found.state, found.error)
+        records.append(CellRecord(planned.variant, cell, found.files))
         if cell.state == "done":
-            done.append((planned, files))
+            done.append((planned, found.files))
 
     # marks and flags compare cells with one another, so they come after all have been read
     cells = mark_different_starts(records, [axis.key for axis in plan.axes])

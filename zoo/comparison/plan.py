@@ -7,6 +7,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -35,16 +36,43 @@ PLAN, CELLS, RECIPES = "plan.json", "cells", "recipes"
 # the folder of trials and, in it, that of their runs
 TUNING, TRIALS = "tuning", "trials"
 MAX_DIFFERENCES = 10
+IGNORE = ".gitignore"
+IGNORED = """\
+# what is committed: plan.json, hypotheses.json, results.json, comparison.md, the files of cells
+/cells/*/
+/trials/*/
+/recipes/
+/*.html
+/*.png
+/.*
+!/.gitignore
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedCell:
-    """A cell: the names of its folder and of its variant, and its recipe as plain data."""
+    """A cell: the names of its folder and of its variant, and its recipe as plain data.
+
+    Attributes:
+        name: The name of its folder.
+        variant: The name of its variant.
+        seed: Its seed.
+        recipe: Its recipe as plain data.
+        study: The number of its study, if the comparison has studies.
+        trial: The number of the trial in the study.
+    """
 
     name: str
     variant: str
     seed: int
     recipe: Mapping[str, Any]
+    study: int | None = None
+    trial: int | None = None
+
+    @property
+    def block(self) -> int:
+        """What cells have in common that are compared with each other: the study, or the seed."""
+        return self.seed if self.study is None else self.study
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +94,7 @@ class ComparisonPlan:
         windows: How texts are cut.
         automatic_threads: Whether zoo chose the number of threads, which is then no part of what
             is compared.
+        has_answers: Whether the task is to answer, so that it can be solved.
         variants: {name: {key: label of its value}}.
         cells: The cells.
         runs: The folder of the run directories: TRIALS for trials, which are not tested.
@@ -87,6 +116,7 @@ class ComparisonPlan:
     automatic_threads: bool
     variants: Mapping[str, Mapping[str, str]]
     cells: tuple[PlannedCell, ...]
+    has_answers: bool = False
     runs: str = CELLS
     tuning: TuningResult | None = None
 
@@ -101,6 +131,11 @@ class ComparisonPlan:
         settings = {cell.name: self.list_settings(cell) for cell in self.cells}
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """The blocks of cells, each once and in order."""
+        return tuple(dict.fromkeys(cell.block for cell in self.cells))
+
     def list_settings(self, cell: PlannedCell) -> dict[str, Any]:
         """Return {full key: value} of a cell's recipe."""
         found = dict(_walk_leaves(cell.recipe))
@@ -114,8 +149,11 @@ class ComparisonPlan:
         return all(own.get(cell.name) == other.list_settings(cell) for cell in other.cells)
 
     def write(self, folder: Path) -> None:
-        """Write the plan into the output folder."""
-        text = json.dumps(to_plain(self), indent=1, ensure_ascii=False) + "\n"
+        """Write the plan into the output folder; of each recipe, how it differs from the base."""
+        plain = to_plain(self)
+        for cell in plain["cells"]:
+            cell["settings"] = list_changes(self.base, cell.pop("recipe"))
+        text = json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
         files.write(io.BytesIO(text.encode()), folder / PLAN)
 
     @classmethod
@@ -124,7 +162,42 @@ class ComparisonPlan:
         path, problem = folder / PLAN, "holds no plan of a comparison"
         if not path.exists():
             raise DataError(f"{folder}: holds no comparison, {PLAN} is not there")
-        return build_from(cls, read_json(path, problem), path, problem)
+        plain = read_json(path, problem)
+        try:
+            for cell in plain["cells"]:
+                cell["recipe"] = apply_changes(plain["base"], cell.pop("settings"))
+        except (KeyError, TypeError, AttributeError):
+            raise DataError(f"{path}: {problem}") from None
+        return build_from(cls, plain, path, problem)
+
+
+def list_changes(base: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return {full key: value} that turns the base recipe into another one.
+
+    A section that lacks entries of the base is listed as a whole, since no value means "no entry".
+    """
+    found: dict[str, Any] = {}
+    for key, value in recipe.items():
+        before = base.get(key)
+        if key in base and before == value and type(before) is type(value):
+            continue
+        if isinstance(value, Mapping) and isinstance(before, Mapping) and {*before} <= {*value}:
+            found |= {f"{key}.{part}": one for part, one in list_changes(before, value).items()}
+        else:
+            found[key] = value
+    return found
+
+
+def apply_changes(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the recipe that differs from the base as `list_changes` lists it."""
+    recipe = deepcopy(dict(base))
+    for key, value in changes.items():
+        *parents, last = key.split(".")
+        section = recipe
+        for parent in parents:
+            section = section[parent]
+        section[last] = value
+    return recipe
 
 
 def build_plan(
@@ -170,6 +243,7 @@ def build_plan(
         better=find_direction(measure),
         training_size=sizes.pop() if len(sizes) == 1 else None,
         windows=" or ".join(windows),
+        has_answers=all(isinstance(one, TextSpec) and one.targets == "answers" for one in specs),
         automatic_threads=not any(_fixes_threads(one) for one in recipes.values()),
         variants={one.name: one.values for one in recipes},
         cells=tuple(cells),
@@ -256,7 +330,7 @@ def prepare_folder(folder: Path) -> None:
 
     others = [name for name in names if not name.startswith((run_dir.LOCK, WRITE_TEST))]
     # a comparison that was stopped before its first cell has no more
-    early = {TUNING, HYPOTHESES, *(f".{one}{files.WRITING}" for one in (PLAN, HYPOTHESES))}
+    early = {TUNING, HYPOTHESES, IGNORE, *(f".{one}{files.WRITING}" for one in (PLAN, HYPOTHESES))}
     is_known = PLAN in others or {*others} <= early
     if others and not is_known:
         problem = f"{folder} holds other files, {others[0]} among them"
@@ -276,6 +350,8 @@ def write_plan(plan: ComparisonPlan, folder: Path) -> ComparisonPlan:
     if (folder / PLAN).exists():
         plan = _extend_existing(plan, folder)
     plan.write(folder)
+    if not (folder / IGNORE).exists():
+        (folder / IGNORE).write_text(IGNORED, encoding="utf-8")
     (folder / RECIPES).mkdir(exist_ok=True)
     for cell in plan.cells:
         path = folder / RECIPES / f"{cell.name}.yaml"

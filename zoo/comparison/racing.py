@@ -13,10 +13,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from statistics import fmean
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
+from zoo.comparison.results import Better, StepsToSolve
 from zoo.comparison.statistics import (
     LEVEL,
     Difference,
@@ -35,7 +36,6 @@ LOOK_LEVEL = 1 - (1 - LEVEL) / len(LOOKS)
 SOLVED = 0.95
 """Validation accuracy from which a synthetic task counts as solved."""
 
-Better = Literal["high", "low"]
 ClaimVerdict = Literal["held", "reversed", "smaller than the paper's", "undecided"]
 
 
@@ -214,15 +214,6 @@ def _turn(found: Estimate, sign: int) -> Estimate:
 
 def _show(found: Estimate) -> str:
     return f"{found.mean:.3g} ({found.low:.3g} to {found.high:.3g})"
-
-
-class StepsToSolve(NamedTuple):
-    """When a task was solved."""
-
-    steps: int
-    """The step of the first validation at the threshold, or of the last one if there is none."""
-    is_solved: bool
-    """False if training ended before: the true number of steps is larger (censored)."""
 
 
 def find_steps_to_solve(

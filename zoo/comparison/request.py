@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -57,6 +58,7 @@ from zoo.run.preflight import build_experiment
 
 # more than there can be seeds counted from the recipe's own
 TUNING_SEED_OFFSET = 1000
+PART = re.compile(r"(\d{1,4})/(\d{1,4})")
 # a trainer that this machine has, for checking a recipe that will run on another one
 LOCAL_TRAINER = (Change("trainer.accelerator", "cpu"), Change("trainer.precision", "32-true"))
 
@@ -79,6 +81,12 @@ class CompareOptions:
     """Claims to judge: [rope > none, rope > none by 0.01 on accuracy at 256]."""
     jobs: Count | Literal["auto"] = "auto"
     """Cells that run at the same time; auto takes as many as there are CPU cores or GPUs."""
+    minutes: Annotated[float, Between(1e-9)] | None = None
+    """No further cell begins after so many minutes; the same command continues."""
+    part: str | None = None
+    """Which share of the blocks is trained here: 2/5 takes every fifth, from the second on."""
+    keep: Literal["weights"] | None = None
+    """`weights` keeps the checkpoints of finished cells; null deletes them."""
     engine: str = "local"
     """What runs the cells: local (this machine), slurm or ray."""
 
@@ -159,6 +167,8 @@ def check_request(
         edits = list_edits(overrides)
     with collect_issues(issues):
         keys = read_varied_keys(encodings, vary, edits)
+    with collect_issues(issues):
+        read_part(chosen.part)
     with collect_issues(issues):
         _check_budget_given(chosen, is_tuned=bool(tune))
     with collect_issues(issues):
@@ -253,6 +263,16 @@ def _build_executor(cls: Any, special: dict[str, Any]) -> Executor:
         return cast(Executor, cls(**special))
     except OptionError as error:
         raise RecipeError(ConfigIssue(ARGUMENT, error.key, error.message)) from None
+
+
+def read_part(text: str | None) -> tuple[int, int]:
+    """Return which of how many parts of the blocks is trained. Raises RecipeError if it is none."""
+    found = PART.fullmatch(text or "1/1")
+    number, count = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1 <= number <= count:
+        remedy = Message("write ", Setting("part", "2/5"), " for the second of five")
+        raise RecipeError(ConfigIssue(ARGUMENT, "part", f"{text!r} is no part", remedy))
+    return number, count
 
 
 def _check_budget_given(chosen: CompareOptions, *, is_tuned: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -49,14 +50,37 @@ class CellMeasurement:
         condition: The condition.
         metrics: {metric: value}; None where a file has no finite number.
         refused: Why nothing was measured; empty if something was.
-        position_losses: The mean loss at each position of the window, None where no token is a
-            target; empty for tasks without it.
+        position_losses: The mean loss in each bin of positions of the window, None where no token
+            is a target; empty for tasks without it.
+        position_edges: The first position of each bin, and the end of the last one; empty if each
+            position is a bin.
     """
 
     condition: Condition
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     refused: str = ""
     position_losses: tuple[float | None, ...] = ()
+    position_edges: tuple[int, ...] = ()
+
+    def list_position_losses(self) -> list[float | None]:
+        """Return the loss at each position: that of its bin."""
+        if not self.position_edges:
+            return [*self.position_losses]
+        widths = (high - low for low, high in pairwise(self.position_edges))
+        found: list[float | None] = []
+        for loss, width in zip(self.position_losses, widths, strict=False):
+            found += [loss] * width
+        return found
+
+
+@dataclass(frozen=True)
+class StepsToSolve:
+    """When a task was solved."""
+
+    steps: int
+    """The step of the first validation at the threshold, or of the last one if there is none."""
+    is_solved: bool
+    """False if training ended before: the true number of steps is larger (censored)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +93,8 @@ class ComparisonCell:
         state: How far it has come.
         error: Why it failed, in a line.
         measurements: What was measured, the test data of the recipe first.
-        curve: (step, monitored metric) of each validation.
+        curve: (step, monitored metric) of validations, thinned if there are many.
+        steps_to_solve: When a synthetic task was solved, if it has validations.
         parameters: Number of parameters.
         flops: Operations of a forward pass of one sample, as `zoo show` counts them.
         backends: Backends that compute attention, each once.
@@ -88,6 +113,7 @@ class ComparisonCell:
     error: str = ""
     measurements: tuple[CellMeasurement, ...] = ()
     curve: tuple[tuple[int, float | None], ...] = ()
+    steps_to_solve: StepsToSolve | None = None
     parameters: int | None = None
     flops: int | None = None
     backends: tuple[str, ...] = ()

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from signal import SIGINT, SIGKILL, SIGTERM, Signals
 
-from zoo.comparison.cell_files import CellFiles, TrialFile, build_cell, read_trial
+from zoo.comparison.cell import is_time_over
+from zoo.comparison.cell_files import CellFiles, build_cell
 from zoo.comparison.plan import TRIALS, ComparisonPlan, PlannedCell
+from zoo.comparison.portable import find_cell, find_trial, is_done, keep_finished
 from zoo.errors import ZooError
 from zoo.launch.executor import (
     POLL_SECONDS,
@@ -44,6 +46,7 @@ class CellRunner:
         executor: What runs them.
         resources: How many run at the same time, and what each has.
         following: How many cells will follow these, for the estimate of the time that is left.
+        keeps_weights: Whether the checkpoints of finished cells are kept.
     """
 
     def __init__(
@@ -53,7 +56,10 @@ class CellRunner:
         executor: Executor,
         resources: Resources,
         following: int = 0,
+        *,
+        keeps_weights: bool = False,
     ) -> None:
+        self.keeps_weights = keeps_weights
         self.folder, self.plan = folder, plan
         self.executor, self.resources = executor, resources
         self.pending: list[tuple[PlannedCell, CellHandle]] = []
@@ -69,6 +75,9 @@ class CellRunner:
             The signal that stopped it, if one did. Cells save their state then; a second signal
             kills them.
         """
+        for cell in self.plan.cells:
+            # of a driver that was killed
+            self._keep(cell)
         pairs = zip(self.plan.cells, processes, strict=True)
         given = [(cell, process) for cell, process in pairs if self._read_state(cell) != "done"]
         self.done = len(processes) - len(given)
@@ -148,7 +157,10 @@ class CellRunner:
         title = f"{cell.variant}, seed {cell.seed}"
         if self._read_state(cell) == "done":
             self.done += 1
+            self._keep(cell)
             log.info("done: %s: %s", title, self._describe_cell(cell))
+        elif code == 0 and is_time_over(self.folder):
+            log.info("not started: %s: the minutes are over", title)
         elif run_dir.is_locked(run):
             log.info("not started: %s: another process is working on it", title)
         elif self.stopped or code in STOPPED_CODES:
@@ -157,6 +169,13 @@ class CellRunner:
             error_text = lost or describe_failure(run, code)
             log.info("failed: %s: %s", title, error_text)
             self._write_state(run, "failed", error_text)
+
+    def _keep(self, cell: PlannedCell) -> None:
+        """Write the portable file of a cell that is done; a full disk does not end the others."""
+        try:
+            keep_finished(self.plan, self.folder, cell, keeps_weights=self.keeps_weights)
+        except (ZooError, OSError) as problem:
+            log.info("%s: its portable file cannot be written: %s", cell.name, problem)
 
     def _write_state(self, run: Path, state: State, error: str = "") -> None:
         """Write a state; if that fails, as on a full disk, the other cells are still followed."""
@@ -167,11 +186,11 @@ class CellRunner:
 
     def _describe_cell(self, planned: PlannedCell) -> str:
         if self.plan.runs == TRIALS:
-            found = read_trial(self.folder / TRIALS / planned.name) or TrialFile()
-            text = "non-finite" if found.best is None else f"{found.monitor} {found.best:.4f}"
+            trial = find_trial(self.plan, self.folder, planned)
+            text = "non-finite" if trial.best is None else f"{trial.monitor} {trial.best:.4f}"
             return f"{text}; {self.done} of {len(self.plan.cells)} trials"
-        files = CellFiles.read(self.folder / self.plan.runs / planned.name)
-        cell = build_cell(self.plan, self.folder, planned, files)
+        found = find_cell(self.plan, self.folder, planned)
+        cell = build_cell(self.plan, planned, found.files, found.state)
         value = cell.find(self.plan.trained).metrics.get(self.plan.measure)
         reached = "" if value is None else f"{self.plan.measure} {value:.4f}, "
         duration = format_duration(60 * (cell.minutes or 0))
@@ -205,4 +224,6 @@ class CellRunner:
         return min(TRAINED_SHARE, step / planned) if planned else 0.0
 
     def _read_state(self, cell: PlannedCell) -> State:
+        if is_done(self.plan, self.folder, cell):
+            return "done"
         return read_state(self.folder / self.plan.runs / cell.name)[0]

@@ -30,7 +30,7 @@ def describe_machine(device: str) -> dict[str, object]:
     has_affinity = hasattr(os, "sched_getaffinity")
     machine: dict[str, object] = {
         "device": device,
-        "processor": _read_processor(),
+        "processor": read_processor(),
         # a container or a job scheduler may allow fewer cores than the machine has
         "cores": len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -48,7 +48,7 @@ def format_machine(machine: Mapping[str, Any]) -> str:
     return f"{machine['gpu']} ({cpu})" if "gpu" in machine else cpu
 
 
-def _read_processor() -> str:
+def read_processor() -> str:
     """Return the model of the processor as Linux names it, or what Python knows of it."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")

@@ -162,8 +162,10 @@ def describe_environment(recipe: Recipe, processes: int = 1) -> dict[str, object
 def _describe_devices() -> dict[str, object]:
     import torch
 
+    from zoo.run.machine import read_processor
+
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return {"processor": platform.machine(), "threads": torch.get_num_threads(), "cuda": names}
+    return {"processor": read_processor(), "threads": torch.get_num_threads(), "cuda": names}
 
 
 def _describe_git() -> dict[str, object] | None:

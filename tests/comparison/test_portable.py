@@ -1,0 +1,224 @@
+"""Portable cells: a comparison that is packed, continued elsewhere and checked by its own files."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tiny import TINY
+
+from zoo.comparison.cell_files import (
+    MAX_VALIDATIONS,
+    bin_positions,
+    group_weights,
+    thin_curve,
+)
+from zoo.comparison.plan import ComparisonPlan, apply_changes, list_changes
+from zoo.comparison.portable import hash_plain, read_portable
+from zoo.comparison.results import CellMeasurement, Comparison
+from zoo.errors import DataError
+from zoo.run.conditions import Condition
+
+BASE = [
+    "vit_comrope",
+    *(word for word in TINY if "encoding" not in word),
+    "trainer.num_threads=1",
+    "diagnostics.every_n_steps=null",
+    "trainer.max_steps=3",
+    "encodings=[none,rope_mixed]",
+    "seeds=2",
+    "evaluate.resolutions=[16,24]",
+]
+COSTS = ("minutes", "step_seconds", "peak_memory")
+
+
+def read_lasting(folder):
+    """Return results.json without time, memory and what names folder, machine or moment."""
+    found = json.loads(Path(folder, "results.json").read_text())
+    for key in ("created", "command", "machine", "equal_compute"):
+        del found[key]
+    for variant in found["variants"]:
+        for cell in variant["cells"]:
+            for key in COSTS:
+                del cell[key]
+    return found
+
+
+def list_states(folder):
+    found = Comparison.read(Path(folder) / "results.json")
+    return {
+        (variant.name, cell.seed): cell.state
+        for variant in found.variants
+        for cell in variant.cells
+    }
+
+
+def clone(folder, target):
+    """Copy what git would, by the .gitignore of the folder."""
+    Path(target, "cells").mkdir(parents=True)
+    for name in ("plan.json", ".gitignore", "results.json", "comparison.md"):
+        shutil.copy(Path(folder, name), target)
+    for path in Path(folder).glob("cells/*.json"):
+        shutil.copy(path, Path(target, "cells"))
+
+
+def edit(path, **changes):
+    """Change a file of a cell by hand, and leave its SHA-256."""
+    plain = json.loads(path.read_text())
+    path.write_text(json.dumps({**plain, **changes}))
+
+
+def test_a_comparison_that_moves_ends_with_the_numbers_of_one_that_stays(compared):
+    code, _, message = compared(*BASE, "to=whole")
+    assert code == 0, message
+
+    code, _, message = compared(*BASE, "to=first", "part=2/2")
+    assert code == 0, message
+    assert list_states("first") == {
+        ("none", 0): "waiting",
+        ("none", 1): "done",
+        ("rope_mixed", 0): "waiting",
+        ("rope_mixed", 1): "done",
+    }
+    clone("first", "second")
+    before = {path: path.read_bytes() for path in Path("second/cells").glob("*.json")}
+    code, _, message = compared(*BASE, "to=second")
+    assert code == 0, message
+    assert message.count("done: ") == 2  # the committed ones are not trained again
+    assert {path: path.read_bytes() for path in before} == before
+    assert not Path("second/cells/none-1").exists()
+    assert read_lasting("second") == read_lasting("whole")
+
+    # a deleted cell is trained again, to the same digits
+    path = Path("second/cells/rope_mixed-1.json")
+    old = read_portable(path)
+    path.unlink()
+    code, _, message = compared(*BASE, "to=second")
+    assert code == 0, message
+    new = read_portable(path)
+    assert (new.test, new.measured, new.curve) == (old.test, old.measured, old.curve)
+    assert (new.start, new.recipe) == (old.start, old.recipe)
+    assert read_lasting("second") == read_lasting("whole")
+
+    # an edit is refused by name, and a rebuilt page names it
+    edit(path, test={"test/accuracy": 1.0, "test/loss": 0.1})
+    code, _, message = compared(*BASE, "to=second")
+    assert code == 4
+    assert "second/cells/rope_mixed-1.json: its content does not fit its SHA-256" in message
+    code, out, _ = compared("rebuild", "second")
+    assert code == 0
+    assert "rope_mixed-1.json: its content does not fit its SHA-256" in out
+
+
+def test_a_portable_cell_is_small_and_says_what_it_was_made_by(compared):
+    code, _, message = compared(*BASE, "seeds=[1]", "to=c")
+    assert code == 0, message
+    for name in ("none-1", "rope_mixed-1"):
+        path = Path(f"c/cells/{name}.json")
+        assert 800 < len(path.read_bytes()) < 3072
+        assert not Path(f"c/cells/{name}/checkpoints").exists()
+        found = read_portable(path)
+        end = json.loads(Path(f"c/cells/{name}/end.json").read_text())
+        assert found.test == end["metrics"]
+        assert [one.condition.name for one in found.measured] == ["trained", "16", "24"]
+        assert found.settings["seed"] == 1
+        assert found.environment.packages["torch"]
+        assert found.environment.devices["processor"]
+        assert len(found.recipe) == len(found.start) == 64
+    plan = ComparisonPlan.read(Path("c"))
+    assert plan.cells[0].recipe["seed"] == 1
+    assert "/cells/*/" in Path("c/.gitignore").read_text().split("\n")
+
+
+def test_weights_are_kept_on_request(compared):
+    words = (*BASE, "encodings=[none]", "seeds=1", "to=c")
+    words = [word for word in words if word not in BASE[-3:-1]]
+    code, _, message = compared(*words, "keep=weights")
+    assert code == 0, message
+    assert list(Path("c/cells/none-0/checkpoints").iterdir())
+
+
+def test_minutes_end_at_a_boundary_of_cells(compared, monkeypatch):
+    code, out, message = compared(*BASE, "to=c", "minutes=1e-6")
+    assert code == 0, message
+    assert "the minutes are over with 4 of 4 cells left; the same command continues" in message
+    assert "minutes" not in Comparison.read(Path("c/results.json")).command
+    assert set(list_states("c").values()) == {"waiting"}
+    code, _, message = compared(*BASE, "to=c", "minutes=10")
+    assert code == 0, message
+    assert set(list_states("c").values()) == {"done"}
+    assert not Path("c/.until.json").exists()
+
+
+@pytest.mark.parametrize("part", ["0/2", "3/2", "2", "a/b"])
+def test_what_is_no_part_is_refused(part, compared):
+    code, _, message = compared(*BASE, f"part={part}")
+    assert code == 2
+    assert "is no part; write part=2/5 for the second of five" in message
+
+
+def test_a_file_is_refused_if_a_single_digit_changes(tmp_path):
+    plain = {
+        "name": "a-0",
+        "variant": "a",
+        "seed": 0,
+        "recipe": "r",
+        "start": "s",
+        "test": {"test/loss": 0.25},
+        "format": 1,
+    }
+    path = tmp_path / "a-0.json"
+    path.write_text(json.dumps({**plain, "sha256": hash_plain(plain)}, indent=8))
+    assert read_portable(path).test == {"test/loss": 0.25}
+    path.write_text(path.read_text().replace("0.25", "0.26"))
+    with pytest.raises(DataError, match=r"a-0\.json: its content does not fit"):
+        read_portable(path)
+    path.write_text(json.dumps(plain))
+    with pytest.raises(DataError, match="holds no finished cell"):
+        read_portable(path)
+
+
+def test_losses_by_position_are_binned_by_powers_of_two():
+    losses = [float(number) for number in range(40)]
+    means, edges = bin_positions(losses)
+    assert edges == (0, 1, 2, 4, 8, 16, 32, 40)
+    assert means == (0.0, 1.0, 2.5, 5.5, 11.5, 23.5, 35.5)
+    one = CellMeasurement(
+        condition=Condition("40", "size", (40,)), position_losses=means, position_edges=edges
+    )
+    spread = one.list_position_losses()
+    assert len(spread) == 40
+    assert spread[16:32] == [23.5] * 16
+    assert bin_positions(losses[:32]) == (tuple(losses[:32]), ())
+    # positions without a target have no weight
+    means, _ = bin_positions([None, 4.0, 1.0, *[2.0] * 37], [0, 1, 3, 1, *[1] * 36])
+    assert means[:3] == (None, 4.0, 1.25)
+
+
+def test_a_long_curve_keeps_its_ends():
+    curve = [(step, 1 / (step + 1)) for step in range(500)]
+    thin = thin_curve(curve)
+    assert len(thin) == MAX_VALIDATIONS
+    assert (thin[0], thin[-1]) == (curve[0], curve[-1])
+    assert thin_curve(curve[:5]) == tuple(curve[:5])
+
+
+def test_weights_of_the_same_name_are_a_group():
+    weights = {"blocks.0.norm": [4, "a"], "blocks.1.norm": [4, "b"], "head": [2, 4, "c"]}
+    found = group_weights(weights)
+    assert {name: one[0] for name, one in found.items()} == {"blocks.*.norm": 2, "head": 1}
+    other = group_weights({**weights, "blocks.1.norm": [4, "d"]})
+    assert other["blocks.*.norm"][:2] == found["blocks.*.norm"][:2]
+    assert other["blocks.*.norm"][2] != found["blocks.*.norm"][2]
+
+
+def test_a_recipe_follows_from_its_changes():
+    base = {"a": {"name": "x", "lr": 1, "deep": {"k": [1, 2]}}, "seed": 0}
+    for recipe in (
+        base,
+        {"a": {"name": "x", "lr": 1.0, "deep": {"k": [1]}}, "seed": 3},
+        {"a": {"name": "y", "beta": 2}, "seed": 0},
+        {"a": {"name": "x", "lr": 1, "deep": {}}, "seed": 0},
+    ):
+        assert apply_changes(base, list_changes(base, recipe)) == recipe
+    assert list_changes(base, {**base, "seed": 3}) == {"seed": 3}

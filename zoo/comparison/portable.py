@@ -1,0 +1,453 @@
+"""Portable cells: one small file for each finished cell or trial, which outlives its machine.
+
+The file `cells/NAME.json` holds the settings of a cell, digests of what it began with, what it
+reached and cost, and its own SHA-256. Results are always built from these values, so that a
+comparison gives the same numbers whether its run directories are still there or not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from zoo import files
+from zoo.comparison.cell_files import (
+    SHORT_DIGITS,
+    CellFiles,
+    EndFile,
+    Environment,
+    StartFile,
+    TrialFile,
+    WeightGroup,
+    read_trial,
+)
+from zoo.comparison.grid import Combination, find_setting
+from zoo.comparison.plan import CELLS, ComparisonPlan, PlannedCell, list_changes
+from zoo.comparison.racing import find_steps_to_solve
+from zoo.comparison.results import (
+    Better,
+    CellMeasurement,
+    StepsToSolve,
+    TrialResult,
+    build_from,
+    read_json,
+)
+from zoo.errors import DataError
+from zoo.launch.executor import State, read_state
+from zoo.options.plain import to_plain
+from zoo.reporting.numbers import finite
+from zoo.run.conditions import TRAINED
+
+FORMAT = 1
+HASH = "sha256"
+PROBLEM = "holds no finished cell"
+EDITED = "its content does not fit its SHA-256: it was changed by hand or damaged"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortableCell:
+    """A finished cell or trial.
+
+    Attributes:
+        name: Its name in the comparison.
+        variant: The name of its variant.
+        seed: Its seed.
+        study: The number of its study, if the comparison has studies.
+        trial: The number of the trial in the study.
+        settings: {key: value} in which its recipe differs from that of the plan.
+        recipe: SHA-256 of all settings of its recipe.
+        start: SHA-256 of the digests of weights, sample order and first batch.
+        weights: Digests of weights that have the same name in all blocks.
+        order: The first digits of the digest of the sample order; None for a stream.
+        batch: Those of the first batch.
+        environment: Versions, commit and machine of the first attempt.
+        continued: Those of the last attempt, if they differ.
+        monitor: The validation metric that chooses the checkpoint.
+        value: The best value of a trial's criterion; None if it became non-finite, and of cells.
+        criterion: The validation metric by which a trial is judged; empty for cells.
+        mode: Whether high values of it are better ("max") or low ones ("min").
+        test: Metrics on the test data of the recipe at the end of training.
+        measured: What was measured under each condition.
+        trained_size: The training size.
+        curve: (step, monitored metric) of validations, thinned.
+        steps_to_solve: When the task was solved, if it is one that can be.
+        baselines: {metric: {baseline: value}}.
+        parameters: Number of parameters.
+        flops: Operations of a forward pass of one sample.
+        backends: What computes attention.
+        device: The device.
+        planned_steps: Training steps of the recipe.
+        steps: Training steps that were done.
+        minutes: Minutes of training.
+        step_seconds: Median seconds of a step.
+        memory: Peak bytes.
+        format: The version of this format.
+    """
+
+    name: str
+    variant: str
+    seed: int
+    study: int | None = None
+    trial: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    recipe: str
+    start: str
+    weights: Mapping[str, WeightGroup] = field(default_factory=dict)
+    order: str | None = None
+    batch: str = ""
+    environment: Environment = field(default_factory=Environment)
+    continued: Environment | None = None
+    monitor: str = ""
+    value: float | None = None
+    criterion: str = ""
+    mode: str = ""
+    test: Mapping[str, float | None] = field(default_factory=dict)
+    measured: tuple[CellMeasurement, ...] = ()
+    trained_size: tuple[int, ...] | None = None
+    curve: tuple[tuple[int, float], ...] = ()
+    steps_to_solve: StepsToSolve | None = None
+    baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    parameters: int | None = None
+    flops: int | None = None
+    backends: tuple[str, ...] = ()
+    device: str | None = None
+    planned_steps: int | None = None
+    steps: int | None = None
+    minutes: float | None = None
+    step_seconds: float | None = None
+    memory: int | None = None
+    format: int = FORMAT
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether test samples were read; trials read none."""
+        return bool(self.test or self.measured)
+
+    @property
+    def machine(self) -> str:
+        """The processor or the GPUs that trained it, as text; empty if unknown."""
+        devices = (self.continued or self.environment).devices
+        return ", ".join(devices.get("cuda") or ()) or str(devices.get("processor", ""))
+
+    def to_files(self) -> CellFiles:
+        """Return the cell as its run directory would have it."""
+        start = StartFile(
+            parameters=self.parameters,
+            groups=self.weights,
+            backends=self.backends,
+            monitor=self.monitor,
+            order=self.order,
+            batch=self.batch,
+            device=self.device,
+            planned_steps=self.planned_steps,
+            flops=self.flops,
+        )
+        end = EndFile(
+            metrics=self.test,
+            baselines=self.baselines,
+            steps=self.steps,
+            minutes=self.minutes,
+            step_seconds=self.step_seconds,
+            memory=self.memory,
+            device=self.device if self.steps is not None else None,
+        )
+        return CellFiles(
+            start=start,
+            end=end,
+            measured=self.measured,
+            trained_size=self.trained_size,
+            environment=self.environment,
+            last_environment=self.continued or self.environment,
+            curve=self.curve,
+            steps_to_solve=self.steps_to_solve,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON with its SHA-256; what is empty or unknown is left out."""
+        plain = _drop_empty(finite(to_plain(self)))
+        return {**plain, HASH: hash_plain(plain)}
+
+    def write(self, path: Path) -> None:
+        """Write the file, a key on each line."""
+        plain = self.to_dict()
+        lines = ",\n".join(f"{json.dumps(key)}: {_format(value)}" for key, value in plain.items())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write(io.BytesIO(f"{{\n{lines}\n}}\n".encode()), path)
+
+
+def read_portable(path: Path) -> PortableCell:
+    """Return the cell of a file.
+
+    Raises:
+        DataError: The file holds something else, or its content does not fit its SHA-256.
+    """
+    plain = read_json(path, PROBLEM)
+    if not isinstance(plain, dict) or HASH not in plain:
+        raise DataError(f"{path}: {PROBLEM}")
+    given = plain.pop(HASH)
+    if given != hash_plain(plain):
+        raise DataError(f"{path}: {EDITED}; restore it, or delete it to train the cell again")
+    if plain.get("format") != FORMAT:
+        raise DataError(f"{path}: written by another version of zoo, format {plain.get('format')}")
+    return build_from(PortableCell, plain, path, PROBLEM)
+
+
+def locate_portable(folder: Path, plan: ComparisonPlan, name: str) -> Path:
+    """Return where the file of a cell is in an output folder."""
+    return folder / plan.runs / f"{name}.json"
+
+
+def hash_plain(plain: Any) -> str:
+    """Return the SHA-256 of plain data as canonical JSON: sorted keys, no spaces, UTF-8."""
+    return hashlib.sha256(_format(plain, is_sorted=True).encode()).hexdigest()
+
+
+def hash_recipe(plan: ComparisonPlan, planned: PlannedCell) -> str:
+    """Return the SHA-256 of all settings of a cell that change its results."""
+    return hash_plain(plan.list_settings(planned))
+
+
+def _format(value: Any, *, is_sorted: bool = False) -> str:
+    return json.dumps(
+        value, sort_keys=is_sorted, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+
+
+def _drop_empty(value: Any) -> Any:
+    """Drop entries of mappings that are None or empty, at every level but that of settings."""
+    if isinstance(value, list):
+        return [_drop_empty(one) for one in value]
+    if not isinstance(value, Mapping):
+        return value
+    kept = {
+        key: one if key == "settings" else _drop_empty(one)
+        for key, one in value.items()
+        # a metric that is no number stays, as null
+        if one is not None or "/" in key
+    }
+    return {key: one for key, one in kept.items() if one not in ("", [], {})}
+
+
+def build_portable(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> PortableCell:
+    """Build a portable cell from the run directory of a cell that is done."""
+    run = folder / plan.runs / planned.name
+    found = CellFiles.read(run)
+    start, end = found.start, found.end
+    trial = read_trial(run)
+    first, last = found.environment, found.last_environment
+    is_continued = bool(end.environment) and last != first
+    return PortableCell(
+        name=planned.name,
+        variant=planned.variant,
+        seed=planned.seed,
+        study=planned.study,
+        trial=planned.trial,
+        settings=list_changes(plan.base, planned.recipe),
+        recipe=hash_recipe(plan, planned),
+        start=hash_start(start),
+        weights=start.weight_groups,
+        order=start.order and start.order[:SHORT_DIGITS],
+        batch=start.batch[:SHORT_DIGITS],
+        environment=first,
+        continued=last if is_continued else None,
+        monitor=start.monitor,
+        value=trial.best if trial else None,
+        criterion=trial.monitor if trial else "",
+        mode=trial.mode if trial else "",
+        test=end.metrics,
+        measured=tuple(map(_drop_test, found.measured)),
+        trained_size=found.trained_size,
+        curve=found.curve,
+        steps_to_solve=find_steps_to_solve(found.accuracies) if plan.has_answers else None,
+        baselines={key: one for key, one in end.baselines.items() if isinstance(one, Mapping)},
+        parameters=start.parameters,
+        flops=start.flops,
+        backends=start.backends,
+        device=end.device or start.device,
+        planned_steps=start.planned_steps,
+        steps=end.steps,
+        minutes=end.minutes,
+        step_seconds=end.step_seconds,
+        memory=end.memory,
+    )
+
+
+def hash_start(start: StartFile) -> str:
+    """Return one SHA-256 of the digests of all weights, of the sample order and first batch."""
+    weights = {name: [*digests] for name, digests in start.weights.items()}
+    return hash_plain({"weights": weights, "order": start.order, "batch": start.batch})
+
+
+def _drop_test(one: CellMeasurement) -> CellMeasurement:
+    """Drop the metrics on the test data of the recipe, those of the test at the end of training."""
+    return replace(one, metrics={}) if one.condition.kind == TRAINED else one
+
+
+@dataclass(frozen=True)
+class FoundCell:
+    """What an output folder has of a cell.
+
+    Attributes:
+        state: How far it has come.
+        error: Why it failed, in a line.
+        files: Its files; those of its portable file if it is done.
+        portable: Its portable content, if it is done.
+    """
+
+    state: State
+    error: str
+    files: CellFiles
+    portable: PortableCell | None = None
+
+
+def find_cell(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> FoundCell:
+    """Return what an output folder has of a cell, from its portable file or its run directory."""
+    path = locate_portable(folder, plan, planned.name)
+    if path.exists():
+        try:
+            portable = read_portable(path)
+        except DataError as error:
+            reason = str(error).removeprefix(f"{path}: ")
+            return FoundCell("failed", f"{path.name}: {reason}", CellFiles())
+        return FoundCell("done", "", portable.to_files(), portable)
+    run = folder / plan.runs / planned.name
+    state, error_text = read_state(run)
+    if state == "done":
+        portable = build_portable(plan, folder, planned)
+        return FoundCell("done", "", portable.to_files(), portable)
+    return FoundCell(state, error_text, CellFiles.read(run))
+
+
+def find_trial(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> TrialFile:
+    """Return the validation metric of a trial; that of one which became non-finite by default."""
+    portable = find_cell(plan, folder, planned).portable
+    if portable is None:
+        return TrialFile()
+    return TrialFile(monitor=portable.criterion, mode=portable.mode, best=portable.value)
+
+
+def is_done(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> bool:
+    """Return whether a cell needs no more training, here or on the machine that trained it."""
+    path = locate_portable(folder, plan, planned.name)
+    return path.exists() or read_state(folder / plan.runs / planned.name)[0] == "done"
+
+
+def read_trials(
+    combinations: Iterable[Combination], plan: ComparisonPlan, folder: Path, keys: Sequence[str]
+) -> tuple[dict[str, list[TrialResult]], str, Better]:
+    """Return what the trials reached, their metric, and whether high values of it are better.
+
+    Args:
+        combinations: The trials.
+        plan: Their plan; all of them are done.
+        folder: The folder of the trials.
+        keys: The tuned keys.
+
+    Returns:
+        {variant: its trials, in order}, the metric, and the direction.
+    """
+    monitor, better = "", "high"
+    found: dict[str, list[TrialResult]] = {}
+    for combination, cell in zip(combinations, plan.cells, strict=True):
+        assert combination.trial_of is not None
+        ended = find_trial(plan, folder, cell)
+        if ended.best is not None:
+            monitor, better = ended.monitor, "high" if ended.mode == "max" else "low"
+        settings = {key: find_setting(cell.recipe, key) for key in keys}
+        result = TrialResult(settings=settings, value=ended.best)
+        found.setdefault(combination.trial_of, []).append(result)
+    return found, monitor, "high" if better == "high" else "low"
+
+
+def keep_finished(
+    plan: ComparisonPlan, folder: Path, planned: PlannedCell, *, keeps_weights: bool
+) -> None:
+    """Write the portable file of a cell that is done, and delete its weights unless kept."""
+    run = folder / plan.runs / planned.name
+    path = locate_portable(folder, plan, planned.name)
+    if read_state(run)[0] != "done":
+        return
+    if not path.exists():
+        build_portable(plan, folder, planned).write(path)
+    if not keeps_weights:
+        shutil.rmtree(run / "checkpoints", ignore_errors=True)
+
+
+def list_portable(folder: Path) -> list[Path]:
+    """Return the portable files of an output folder, those of trials included."""
+    return sorted(folder.glob(f"{CELLS}/*.json")) + sorted(folder.glob("tuning/trials/*.json"))
+
+
+def check_portable(plan: ComparisonPlan, folder: Path) -> None:
+    """Check all portable cells of a plan.
+
+    Raises:
+        DataError: Some were changed, or are of another recipe; all of them are named.
+    """
+    problems = []
+    for planned in plan.cells:
+        path = locate_portable(folder, plan, planned.name)
+        if not path.exists():
+            continue
+        try:
+            found = read_portable(path)
+        except DataError as error:
+            problems.append(str(error))
+            continue
+        differences = list_setting_differences(plan, planned, found)
+        if differences:
+            problems.append(f"{path}: of another recipe: {'; '.join(differences)}")
+    if problems:
+        raise DataError("\n".join(problems))
+
+
+def list_setting_differences(
+    plan: ComparisonPlan, planned: PlannedCell, found: PortableCell
+) -> list[str]:
+    """Return in which settings a portable cell differs from a planned one; none if equal."""
+    if found.recipe == hash_recipe(plan, planned):
+        return []
+    own = list_changes(plan.base, planned.recipe)
+    keys = [key for key in {**own, **found.settings} if own.get(key) != found.settings.get(key)]
+    return [
+        f"{key} is {_format(found.settings.get(key))} there, {_format(own.get(key))} in the plan"
+        for key in keys
+    ] or ["its base recipe differs"]
+
+
+def describe_unequal(one: PortableCell, other: PortableCell) -> list[str]:
+    """Return the fields in which two portable cells differ, apart from time, memory and machine."""
+    names = [each.name for each in fields(one) if each.name not in COSTS]
+    plain, others = (finite(to_plain(cell)) for cell in (one, other))
+    return [
+        f"{place} is {_format(before)} and {_format(after)}"
+        for name in names
+        for place, before, after in _compare(name, plain[name], others[name])
+    ]
+
+
+COSTS = ("environment", "continued", "minutes", "step_seconds", "memory", "format")
+"""Fields that differ from run to run on the same machine, or with the machine."""
+
+
+def _compare(place: str, one: Any, other: Any) -> list[tuple[str, Any, Any]]:
+    if one == other:
+        return []
+    if isinstance(one, dict) and isinstance(other, dict):
+        keys = dict.fromkeys([*one, *other])
+        found = []
+        for key in keys:
+            found += _compare(f"{place} {key}", one.get(key), other.get(key))
+        return found
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        found = []
+        for number, (before, after) in enumerate(zip(one, other, strict=True)):
+            found += _compare(f"{place}[{number}]", before, after)
+        return found
+    return [(place, one, other)]
