@@ -31,7 +31,7 @@ TOLD = {
     "training.png",
     "costs.png",
 }
-FILES = {"plan.json", "cells", "recipes", *TOLD}
+FILES = {".gitignore", "plan.json", "cells", "recipes", *TOLD}
 
 
 def states(folder):
@@ -57,6 +57,7 @@ def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
         "jobs=2",
         "to=c",
         "evaluate.resolutions=[16,24]",
+        "keep=weights",
     )
     code, out, message = compared(*BASE, *words)
     assert code == 0, message
@@ -106,7 +107,7 @@ def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
     assert out.startswith("# Which encoding, on vit_comrope?\n\n")
     assert "\n\nAt 16 pixels" in out
     assert Comparison.read(Path("c/results.json")).command.endswith(
-        "evaluate.resolutions=[16,24]', then zoo compare rebuild c measure=loss"
+        "evaluate.resolutions=[16,24]' keep=weights, then zoo compare rebuild c measure=loss"
     )
 
     # what somebody asks of a cell later is not what it was compared by
@@ -130,7 +131,8 @@ def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
 def test_a_comparison_grows_by_encodings_and_seeds(compared):
     base = [word for word in BASE if "threads" not in word]
     assert compared(*base, "encodings=[none,learned]", "seeds=1", "jobs=1", "to=c")[0] == 0
-    before = {path: path.stat().st_mtime_ns for path in Path("c/cells").rglob("*.ckpt")}
+    before = {path: path.stat().st_mtime_ns for path in Path("c/cells").glob("*.json")}
+    assert len(before) == 2
     threads = ComparisonPlan.read(Path("c")).machine["threads"]
 
     code, out, message = compared(

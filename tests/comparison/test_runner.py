@@ -158,9 +158,10 @@ def test_cells_that_end_at_once_are_counted_one_after_another(driven, tmp_path):
 def test_a_cell_does_not_end_by_the_signal_that_slurm_sends_to_all(tmp_path, monkeypatch):
     before = signal(SIGUSR2, SIG_DFL)
     seen = []
-    monkeypatch.setattr("zoo.comparison.cell.config.load", lambda _: load_recipe("vit_none"))
+    recipe = load_recipe("vit_none")
+    monkeypatch.setattr("zoo.comparison.cell.config.load", lambda _: recipe)
     monkeypatch.setattr("zoo.comparison.cell.fit", lambda *_: seen.append(getsignal(SIGUSR2)))
-    monkeypatch.setattr("zoo.comparison.cell.load_recipe", lambda _: load_recipe("vit_none"))
+    monkeypatch.setattr("zoo.comparison.cell.load_recipe", lambda _: recipe)
     monkeypatch.setattr("zoo.comparison.cell.evaluate", lambda *_: None)
     try:
         run_cell(tmp_path / CELLS / "c-0")
