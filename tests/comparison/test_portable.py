@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 from tiny import TINY
 
-from zoo.comparison.cell_files import (
-    MAX_VALIDATIONS,
-    bin_positions,
-    group_weights,
-    thin_curve,
-)
+from zoo.comparison.cell_files import MAX_VALIDATIONS, bin_positions, group_weights, thin_curve
 from zoo.comparison.plan import ComparisonPlan, apply_changes, list_changes
 from zoo.comparison.portable import hash_plain, read_portable
 from zoo.comparison.results import CellMeasurement, Comparison
@@ -138,8 +133,8 @@ def test_weights_are_kept_on_request(compared):
     assert list(Path("c/cells/none-0/checkpoints").iterdir())
 
 
-def test_minutes_end_at_a_boundary_of_cells(compared, monkeypatch):
-    code, out, message = compared(*BASE, "to=c", "minutes=1e-6")
+def test_minutes_end_at_a_boundary_of_cells(compared):
+    code, _, message = compared(*BASE, "to=c", "minutes=1e-6")
     assert code == 0, message
     assert "the minutes are over with 4 of 4 cells left; the same command continues" in message
     assert "minutes" not in Comparison.read(Path("c/results.json")).command
