@@ -11,8 +11,8 @@ import pytest
 from hostile import CLASS, NAME, SHOWN, make_images
 from tiny import TINY
 
+from zoo.cli import generate
 from zoo.comparison.outputs import write_results
-from zoo.evaluation import generate
 from zoo.utils import EscapingFormatter, escape_text
 
 pytestmark = pytest.mark.robustness
