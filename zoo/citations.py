@@ -8,7 +8,7 @@ from pathlib import Path
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError, nearest
 from zoo.registry import find_member, names
 
-REFERENCES = "references.bib"  # beside the encodings of zoo or of a plug-in
+REFERENCES = "references.bib"  # in the folder of the encodings, of zoo or of a plug-in
 
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 

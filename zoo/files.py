@@ -21,7 +21,7 @@ def write_json(content: Mapping[str, Any], path: Path) -> None:
 
 
 def write(file: io.BytesIO, path: Path) -> None:
-    """Write a file beside `path` and rename it once it is safe on the disk.
+    """Write a file next to `path` and rename it once it is safe on the disk.
 
     Raises:
         ZooError: It cannot be written; the previous content of `path` is still there.

@@ -175,7 +175,7 @@ def members(kind: str) -> dict[str, Member]:
 
 
 def find_member(kind: str, name: str) -> Member:
-    """Return the member of a name, reading its file alone.
+    """Return the member of a name, reading only its file.
 
     Raises:
         KeyError: No member has this name; the message ends with the nearest names.
@@ -246,7 +246,7 @@ def _read_member(kind: str, module: str, path: Path) -> Member:
     for node in classes:
         for decorator in node.decorator_list:
             if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) in marks:
-                remedy = "write @register alone; the name of the file is the name"
+                remedy = "write @register without arguments; the name of the file is the name"
                 raise refuse("@register takes no arguments", remedy, decorator.lineno)
             # decided from the text: importing all files would take seconds, and run code of plug-
             # ins

@@ -50,7 +50,7 @@ def limit_spinning(environment: MutableMapping[str, str] = os.environ) -> None:
     """Shorten the spinning of OpenMP threads at barriers, unless the user chose how they wait.
 
     Call it before torch is imported, since OpenMP reads the variables when it is loaded. By default
-    threads spin for long, even while the thread they wait for is not scheduled: beside busy
+    threads spin for long, even while the thread they wait for is not scheduled: next to busy
     processes, two threads make 0.4 training steps a second in place of 5. Threads that sleep at
     once (OMP_WAIT_POLICY=passive) take half of the speed of an idle machine, where a tiny model
     passes a barrier every few microseconds.
@@ -121,7 +121,7 @@ def log_thread_failures() -> Iterator[None]:
 class SignalHandler:
     """Passes signals to a function until the previous handlers are restored.
 
-    Python handles signals in the main thread alone; in another thread this does nothing.
+    Python handles signals only in the main thread; in another thread this does nothing.
 
     Args:
         on_signal: Called with the signal's number and the current frame.

@@ -53,7 +53,7 @@ def fit(
         data: Samples of your own instead of the recipe's: {"train": dataset, "val": ..., "test":
             ...}; a pair (train, val), of which val is the test too; or a Lightning data module. The
             recipe's data becomes `torch_dataset`, with its options `batch_size`, `workers`, `size`.
-            The recipe alone cannot repeat this: `zoo.evaluate` and `zoo.diagnose` take `data` too.
+            Pass `data` again to repeat the run, and to `zoo.evaluate` and `zoo.diagnose`.
         spec: The facts of the samples of `data`: `zoo.ImageSpec`, `zoo.VideoSpec`, `zoo.TextSpec`
             or `zoo.TextClassificationSpec`. By default the attribute `spec` of `data`.
         run_dir: The run directory; by default a new one, runs/RECIPE/TIME-HASH.

@@ -197,7 +197,7 @@ class GroupRun:
         """Return the ratios within the rounds that both completed."""
         if other not in [one.name for one in self.contenders]:
             return ()
-        # within rounds, so that a machine that changes its pace changes both alike
+        # within rounds, so that a machine that changes its pace changes both equally
         pairs = zip(self._values_of(name), self._values_of(str(other)), strict=True)
         return tuple(ours / theirs for ours, theirs in pairs if not math.isnan(ours + theirs))
 

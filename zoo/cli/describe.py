@@ -89,11 +89,11 @@ def format_flops(count: float) -> str:
 def _list_parameters(model: nn.Module) -> Iterator[str]:
     """Yield names and shapes; those that differ only in a layer's number are listed once."""
     # a model of 24 layers would otherwise list each weight 24 times
-    alike = Counter(
+    weights = Counter(
         (re.sub(r"\.\d+\.", ".*.", name), " x ".join(map(str, parameter.shape)))
         for name, parameter in model.named_parameters()
     )
-    for (name, shape), count in alike.items():
+    for (name, shape), count in weights.items():
         yield f"{name}  {shape}" + (f", {count} times" if count > 1 else "")
 
 

@@ -25,7 +25,7 @@ class CommandLineEdge:
     origin = "command line"
 
     def spell(self, setting: Setting) -> str:
-        """Return `--resume auto`, or `optim.lr=0.1`; the name alone without a value."""
+        """Return `--resume auto`, or `optim.lr=0.1`; only the name without a value."""
         flag, value = FLAGS.get(setting.key), setting.value
         key = f"{setting.within}.{setting.key}" if setting.within else setting.key
         if value is NO_VALUE or (flag and value is True):

@@ -56,7 +56,7 @@ def run_cell(run: Path) -> None:
 
 
 def write_deadline(folder: Path, until: float | None) -> None:
-    """Have cells of an output folder begin only until a time, in seconds since 1970."""
+    """Set the time, in seconds since 1970, after which no cell of an output folder begins."""
     if until is None:
         (folder / DEADLINE).unlink(missing_ok=True)
     else:

@@ -1,4 +1,4 @@
-"""The files of a cell's run: what it began with, what it reached, what it cost."""
+"""The files of a cell's run: its start, its results and its cost."""
 
 from __future__ import annotations
 
@@ -130,8 +130,8 @@ class CellFiles:
     """The files of a cell's run; defaults where they do not exist yet, or hold something else.
 
     Attributes:
-        start: What it began with.
-        end: What it reached and cost.
+        start: The digests at its start.
+        end: Its results and cost.
         measured: What was measured under each condition.
         trained_size: The training size.
         environment: The environment of the first attempt.

@@ -154,7 +154,7 @@ def _fill(
 ) -> tuple[LineChart, ...]:
     """Return a chart for each group, with a line for each variant that has one, on one scale.
 
-    Bands are left out where they could not be told apart.
+    Bands are left out where they could not be distinguished.
     """
     groups = group_by_first_axis(comparison, order_for_drawing(comparison))
     lines: dict[str, Line] = {}

@@ -31,7 +31,7 @@ PER_ROW = {"ranking": 4, "small": 7, "charts": 3}  # charts side by side
 MAX_TITLE, MAX_NAME = 90, 40  # characters of the title of a figure, and of a name
 STYLE = Style(width=330, height=220)
 SMALL = Style(width=110, height=85)
-SIGNS = {"parameters": "\u2020", "attention": "\u2021"}  # beside the names of flagged variants
+SIGNS = {"parameters": "\u2020", "attention": "\u2021"}  # after the names of flagged variants
 OTHER_SIGN = "*"
 
 
@@ -56,7 +56,7 @@ def save_figures(comparison: Comparison, folder: Path) -> list[Path]:
 
 
 def draw_charts(comparison: Comparison, panels: Sequence[LineChart | Points]) -> Chart:
-    """Draw all charts, or each line of the last one alone if its lines are too many."""
+    """Draw all charts; each line of the last one separately if there are too many."""
     last = panels[-1]
     if isinstance(last, LineChart) and len(comparison.axes) < 2 and len(last.lines) > MAX_LINES:
         return draw_lines_apart(comparison, last)

@@ -71,7 +71,7 @@ class PlannedCell:
 
     @property
     def block(self) -> int:
-        """What cells have in common that are compared with each other: the study, or the seed."""
+        """The study or the seed that cells share if they are compared with each other."""
         return self.seed if self.study is None else self.study
 
 
@@ -396,7 +396,7 @@ def extend_plan(old: ComparisonPlan, new: ComparisonPlan) -> ComparisonPlan:
 
 
 def list_differences(old: ComparisonPlan, new: ComparisonPlan) -> Iterator[str]:
-    """Yield in words how a new plan differs from an old one."""
+    """Yield the differences of a new plan from an old one, as text."""
     for key in dict.fromkeys(axis.key for axis in (*old.axes, *new.axes)):
         there, here = (",".join(_find_values(plan, key)) for plan in (old, new))
         if there != here:

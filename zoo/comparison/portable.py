@@ -126,7 +126,7 @@ class PortableCell:
 
     @property
     def is_tested(self) -> bool:
-        """Whether test samples were read; trials read none."""
+        """True if test samples were read; trials read none."""
         return bool(self.test or self.measured)
 
     @property
@@ -291,7 +291,7 @@ def _drop_test(one: CellMeasurement) -> CellMeasurement:
 
 @dataclass(frozen=True)
 class FoundCell:
-    """What an output folder has of a cell.
+    """The state of a cell in an output folder.
 
     Attributes:
         state: How far it has come.

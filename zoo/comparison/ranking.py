@@ -243,8 +243,8 @@ def collect_values(variant: Variant, condition: Condition, measure: str) -> dict
 def explain_missing(variant: Variant, condition: Condition, measure: str) -> tuple[str, ...]:
     """Explain why seeds of a variant have no finite value, each reason once.
 
-    If all cells are refused only the first reason is given: the others differ by their random
-    draws alone.
+    If all cells are refused only the first reason is given: the others differ only by their
+    random draws.
     """
     if all(cell.find(condition).refused for cell in variant.cells):
         return tuple(_explain_cell(cell, condition, measure) for cell in variant.cells[:1])

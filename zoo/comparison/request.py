@@ -1,4 +1,4 @@
-"""What a comparison is asked for: read, with the recipe of every variant and trial checked."""
+"""Read the request of a comparison, and check the recipe of every variant and trial."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class CompareOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class CompareRequest:
-    """What is to be compared.
+    """The variants to compare, and how.
 
     Attributes:
         recipe: A recipe file or a registered name.

@@ -1,4 +1,4 @@
-"""A comparison in words and as text tables: who is first, who else may be best."""
+"""A comparison as sentences and text tables: which variant is first, which may be best."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def describe_results(comparison: Comparison) -> dict[str, str]:
 
 
 def describe_result(comparison: Comparison, condition: Condition) -> str:
-    """Say who is first under a condition, who else may be best, and who is flagged."""
+    """Name the first variant under a condition, others that may be best, and those flagged."""
     standings = rank_variants(comparison, condition)
     where = describe_conditions([condition])
     present = [one for one in standings if one.mean]
@@ -200,7 +200,7 @@ def describe_result(comparison: Comparison, condition: Condition) -> str:
 
 
 def _describe_lead(comparison: Comparison, best: Sequence[str], present: Sequence[Standing]) -> str:
-    """Say who is first: a has the highest mean; a and b share the highest mean."""
+    """Name the first: a has the highest mean; a and b share the highest mean."""
     verb = "has" if len(best) == 1 else "share"
     what = "value" if _has_single_seeds(present) else "mean"
     return f"{join_names(best)} {verb} the {_extreme(comparison)} {what}"
@@ -216,7 +216,7 @@ def _describe_others(present: Sequence[Standing]) -> str:
 
 
 def _describe_near(near: Sequence[str], far: Sequence[str]) -> str:
-    """Say who may be best too, and whether the others are worse."""
+    """Name the others that may be best, and state whether the rest is worse."""
     if not near:
         return f"{far[0]} is worse" if len(far) == 1 else "all others are worse"
     rest = "" if not far else f", {far[0]} is worse" if len(far) == 1 else ", the others are worse"
@@ -224,7 +224,7 @@ def _describe_near(near: Sequence[str], far: Sequence[str]) -> str:
 
 
 def describe_power(comparison: Comparison, condition: Condition) -> str:
-    """Say which differences the seeds can show, and what the analysis had to assume."""
+    """State which differences the seeds can show, and what the analysis assumes."""
     analysis = analyze_condition(comparison, condition)
     noise, smallest = analysis.noise, analysis.smallest_difference
     if smallest is None:
@@ -266,7 +266,7 @@ def _describe_unsure(present: Sequence[Standing]) -> str:
 
 
 def _has_single_seeds(present: Sequence[Standing]) -> bool:
-    """Tell whether no variant has more than one seed."""
+    """Return whether no variant has more than one seed."""
     return all(one.mean.count == 1 for one in present if one.mean)
 
 
@@ -287,7 +287,7 @@ def _describe_missing(standings: Sequence[Standing]) -> list[str]:
 
 
 def _describe_flags(present: Sequence[Standing]) -> list[str]:
-    """Say what is flagged of the first and of those that may be best; in full if it is one."""
+    """List the flags of the first and of those that may be best; in full if only one has any."""
     leading = [one.variant for one in present if one.verdict in ("best", "possible")]
     flagged = [variant for variant in leading if variant.flag_kinds]
     if len(flagged) == 1:
@@ -323,7 +323,7 @@ def describe_baselines(comparison: Comparison) -> str:
 
 
 def describe_unfinished(comparison: Comparison) -> str:
-    """Say how many cells are not done, by their state; empty if none will have a value."""
+    """Count the cells that are not done, by state; empty if none will have a value."""
     states = [cell.state for cell in comparison.cells]
     counts = [f"{states.count(one)} {one}" for one in UNFINISHED if one in states]
     if not counts:
@@ -356,7 +356,7 @@ def format_comparison(comparison: Comparison) -> str:
 
 
 def describe_setup(comparison: Comparison) -> str:
-    """Say how it was measured, on what, and how it is repeated."""
+    """State how and on what machine it was measured, and the command that repeats it."""
     seeds = join_names([str(seed) for seed in comparison.seeds], MAX_SEEDS)
     machine = comparison.machine
     where = format_machine(machine) if "processor" in machine else ""

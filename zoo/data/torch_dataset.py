@@ -28,7 +28,7 @@ ABSENT = (
 
 @register
 class TorchDataset(DataModule):
-    """Samples of datasets that a Python program passes; the recipe cannot repeat such a run alone.
+    """Samples of datasets that a Python program passes; the recipe cannot repeat such a run by itself.
 
     Images are float tensors [channels, height, width] with a label each; clips have frames before
     height. `size`, the side of a square or [height, width], resizes images bilinearly. Text samples

@@ -141,7 +141,7 @@ def diagnose_runs(
     page = choose_page(options.to, [subject.path for subject in subjects])
     for subject in subjects:
         _check_layers(subject, options)
-        # files beside a checkpoint are read now, so that a damaged one fails before long work
+        # files of a run are read now, so that a damaged one fails before long work
         subject.read_saved()
     return _write([diagnose_subject(subject, options) for subject in subjects], page)
 
@@ -278,7 +278,7 @@ def choose_page(to: str | None, checkpoints: Sequence[Path]) -> Path:
     """Return the page: `to`, else in the run directory of a single checkpoint, or here.
 
     Raises:
-        RecipeError: It cannot be written, or the JSON beside it would replace another file.
+        RecipeError: It cannot be written, or its JSON would overwrite another file.
     """
     default = Path(PAGE)
     if len(checkpoints) == 1:

@@ -146,7 +146,7 @@ def _walk(folder: Path, suffixes: frozenset[str], problems: dict[Path, str]) -> 
         problems[Path(error.filename)] = error.strerror or str(error)
 
     for place, folders, names in os.walk(folder, onerror=note):
-        # changed in place, which is how os.walk is told where to go on
+        # changed in place, since os.walk continues with what is left in the list
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             path = Path(place, name)
@@ -187,7 +187,7 @@ def predict(
     overrides: Overrides = (),
     show: Callable[[str], None] | None = None,
 ) -> Predictions:
-    """Predict for files with a trained model; the data of its training need not be there.
+    """Predict for files with a trained model; the training data need not exist.
 
     Args:
         checkpoint: A run directory or a checkpoint.

@@ -269,7 +269,7 @@ def read_published(source: Path) -> Published:
 
 
 def _read_tensors(file: Path) -> dict[str, Tensor]:
-    """Read what `torch.save` wrote as plain data and tensors alone."""
+    """Read what `torch.save` wrote as plain data and tensors only."""
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:

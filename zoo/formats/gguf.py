@@ -94,7 +94,7 @@ def build_gguf_tokenizer(fields: Mapping[str, Any]) -> str | None:
     before = {"smollm": [pre_tokenizers.Digits(individual_digits=True)], "gpt-2": []}
     kind = fields.get("tokenizer.ggml.pre", "gpt-2")
     if fields.get("tokenizer.ggml.model") != "gpt2" or kind not in before:
-        log.info("the tokenizer %s of the file is not known; the model reads token ids alone", kind)
+        log.info("the tokenizer %s of the file is not known; the model reads only token ids", kind)
         return None
     pieces, kinds = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
     merges = [tuple(merge.split(" ", 1)) for merge in fields["tokenizer.ggml.merges"]]

@@ -225,7 +225,7 @@ def _set_threads(experiment: Experiment, kept: int | None) -> str:
     It is chosen once, and kept when the run resumes, since it changes how sums round.
 
     Args:
-        experiment: What will be trained, in this process alone.
+        experiment: What will be trained, by this process only.
         kept: The threads that the run had before, if it resumes.
 
     Returns:

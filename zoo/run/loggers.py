@@ -114,7 +114,7 @@ class MetricsFile(Logger):
     def log_hyperparams(
         self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any
     ) -> None:
-        """Ignore the recipe, which is beside this file already."""
+        """Ignore the recipe, which the run directory has already."""
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
@@ -160,7 +160,7 @@ class Tracker:
 
     name: str
     package: str | None = None
-    """The distribution that it needs beside those that zoo needs, if any."""
+    """The distribution that it needs in addition to those that zoo needs, if any."""
 
     def build(self, run: LoggedRun) -> Logger:
         """Build the logger of a run."""

@@ -1,4 +1,4 @@
-"""The run directory: `runs/<recipe>/<UTC time>-<hash>/`, the link `latest` beside it, its lock."""
+"""The run directory: `runs/<recipe>/<UTC time>-<hash>/`, the link `latest` next to it, its lock."""
 
 from __future__ import annotations
 

@@ -48,11 +48,11 @@ SECTIONS = {  # title and how to read it
         "Means with their 95 % intervals over seeds; below them the difference to the first "
         "variant with its corrected interval. A heading sorts.",
     ),
-    "sizes": ("By size", "The same models at other sizes than those they were trained at."),
-    "positions": ("By position in the window", "Where in a window the loss is made."),
+    "sizes": ("By size", "The same models at sizes other than the training size."),
+    "positions": ("By position in the window", "The loss at each position."),
     "training": ("Training", "The monitored metric at each validation."),
-    "costs": ("What it costs", "What was reached, against what it took."),
-    "cells": ("Cells", "One training run each, with its run directory beside this page."),
+    "costs": ("What it costs", "The metric against the cost of each variant."),
+    "cells": ("Cells", "One training run each; its run directory is in the folder of this page."),
     "made": (
         "How it was made",
         "The command repeats the comparison, and continues an unfinished one.",
@@ -121,7 +121,7 @@ def write_captions(comparison: Comparison) -> dict[str, str]:
         "sizes": f"{bands} The dotted line is the training size.",
         "positions": f"Means over all seeds and over neighbouring tokens.{cut}",
         "training": f"{spread if several else 'One seed each.'} Against steps, and against "
-        "seconds: steps times the median time of a step, measured beside whatever else ran.",
+        "seconds: steps times the median time of a step, measured while other programs ran.",
         "costs": f"Means {describe_conditions([comparison.trained])}, against what differs "
         "between variants; hover a point for its name.",
     }
