@@ -86,7 +86,7 @@ def test_text_that_looks_like_a_mark_registers_nothing(write: Write) -> None:
         (
             f"{IMPORT}\n@register('other')\nclass Mine: ...\n",
             3,
-            "@register takes no arguments; write @register without arguments",
+            "@register takes no arguments; write only @register",
         ),
         ("class Mine:\n  def:\n", 2, "syntax error: invalid syntax"),
     ],

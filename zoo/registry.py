@@ -246,7 +246,7 @@ def _read_member(kind: str, module: str, path: Path) -> Member:
     for node in classes:
         for decorator in node.decorator_list:
             if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) in marks:
-                remedy = "write @register without arguments; the name of the file is the name"
+                remedy = "write only @register; the name of the file is the name"
                 raise refuse("@register takes no arguments", remedy, decorator.lineno)
             # decided from the text: importing all files would take seconds, and run code of plug-
             # ins

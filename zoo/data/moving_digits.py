@@ -31,10 +31,10 @@ class MovingDigits(SyntheticTask):
 
     Digits move by `speed` pixels per frame. `size` is the side of square frames, or
     [height, width]. The label is the digit or its direction: the number of its first heading in
-    eighths of a turn, from rightward over downward. Only space and time together
-    show the direction. All digits of a clip move in one direction. `train`, `val` and `test` are numbers
-    of clips; each split has its own digits, drawn from the seed. Training clips depend on
-    (seed, epoch, index).
+    eighths of a turn, from rightward over downward. Only space and time together show the
+    direction. All digits of a clip move in one direction. `train`, `val` and `test` are numbers of
+    clips; each split has its own digits, drawn from the seed. Training clips depend on (seed,
+    epoch, index).
     """
 
     def __init__(

@@ -28,7 +28,7 @@ ABSENT = (
 
 @register
 class TorchDataset(DataModule):
-    """Samples of datasets that a Python program passes; the recipe cannot repeat such a run by itself.
+    """Samples of datasets that a Python program passes; a recipe cannot repeat such a run.
 
     Images are float tensors [channels, height, width] with a label each; clips have frames before
     height. `size`, the side of a square or [height, width], resizes images bilinearly. Text samples
