@@ -27,7 +27,7 @@ class Reference:
     """The encoding that all others are compared with."""
 
     against: str | None = None
-    """The reference, an encoding; null takes none for images and rope for texts."""
+    """The reference, an encoding; null takes none for images and rope for text."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""`zoo eval`: evaluate a checkpoint, also past the length or resolution of training."""
+"""`zoo eval`: evaluate a checkpoint, also beyond the training length or resolution."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 
 from zoo.reporting.numbers import as_json
 
-SUMMARY = "evaluate a checkpoint, also past the length or resolution of training"
+SUMMARY = "evaluate a checkpoint, also beyond the training length or resolution"
 EXAMPLE = "zoo eval runs/lm_rope/latest evaluate.lengths=[1x,2x,4x]"
 OPTIONS = (("evaluate.", "zoo.config.schema:EvaluateOptions"),)
 JSON = True

@@ -68,9 +68,9 @@ class CompareOptions:
     """Options of `zoo compare`, whatever the executor."""
 
     seeds: Annotated[int, Between(1, 1000)] | tuple[Seed, ...] = 3
-    """How many seeds, from the recipe's own on, or a list of them."""
+    """Number of seeds, counted from the recipe's seed, or a list of seeds."""
     budget: Annotated[int, Between(1, 1000)] | None = None
-    """Trials of each variant with what `tune.KEY=[...]` lists; needs at least one of these."""
+    """Trials of each variant; needs at least one tuned key, `tune.KEY=[...]`."""
     tuning_seed: Seed | None = None
     """Seed of all trials, not among `seeds`; null takes the recipe's own plus 1000."""
     measure: Literal["accuracy", "exact", "loss"] | None = None
@@ -82,13 +82,13 @@ class CompareOptions:
     jobs: Count | Literal["auto"] = "auto"
     """Cells that run at the same time; auto takes as many as there are CPU cores or GPUs."""
     minutes: Annotated[float, Between(1e-9)] | None = None
-    """No further cell begins after so many minutes; the same command continues."""
+    """Minutes after which no further cell begins; the same command continues."""
     part: str | None = None
-    """Which share of the blocks is trained here: 2/5 takes every fifth, from the second on."""
+    """Share of the blocks to train here: 2/5 takes every fifth, from the second on."""
     keep: Literal["weights"] | None = None
     """`weights` keeps the checkpoints of finished cells; null deletes them."""
     engine: str = "local"
-    """What runs the cells: local (this machine), slurm or ray."""
+    """Executor of the cells: local (this machine), slurm or ray."""
 
 
 @dataclass(frozen=True, kw_only=True)
