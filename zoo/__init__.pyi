@@ -8,8 +8,13 @@ from zoo.api.commands import generate as generate
 from zoo.api.commands import predict as predict
 from zoo.api.comparison import ComparisonFigure as ComparisonFigure
 from zoo.api.comparison import ComparisonResult as ComparisonResult
+from zoo.api.comparison import PackResult as PackResult
 from zoo.api.comparison import RankingResult as RankingResult
+from zoo.api.comparison import SpotCheckResult as SpotCheckResult
+from zoo.api.comparison import check_comparison as check_comparison
 from zoo.api.comparison import compare as compare
+from zoo.api.comparison import merge_comparisons as merge_comparisons
+from zoo.api.comparison import pack_comparison as pack_comparison
 from zoo.api.comparison import rank_comparisons as rank_comparisons
 from zoo.api.comparison import rebuild_comparison as rebuild_comparison
 from zoo.api.results import Diagnosis as Diagnosis

@@ -2,15 +2,19 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tiny import TINY
 
+import zoo
+from zoo.comparison import spot_check
 from zoo.comparison.cell_files import MAX_VALIDATIONS, bin_positions, group_weights, thin_curve
-from zoo.comparison.plan import ComparisonPlan, apply_changes, list_changes
-from zoo.comparison.portable import hash_plain, read_portable
-from zoo.comparison.results import CellMeasurement, Comparison
+from zoo.comparison.findings import list_findings
+from zoo.comparison.plan import ComparisonPlan, PlannedCell, apply_changes, list_changes
+from zoo.comparison.portable import FoundCell, PortableCell, hash_plain, read_portable
+from zoo.comparison.results import CellMeasurement, Comparison, RecordedHypothesis
 from zoo.errors import DataError
 from zoo.run.conditions import Condition
 
@@ -217,3 +221,159 @@ def test_a_recipe_follows_from_its_changes():
     ):
         assert apply_changes(base, list_changes(base, recipe)) == recipe
     assert list_changes(base, {**base, "seed": 3}) == {"seed": 3}
+
+
+def test_cells_of_two_machines_merge_and_one_of_them_is_checked(compared, monkeypatch):
+    for part, folder in (("1/2", "here"), ("2/2", "there")):
+        code, _, message = compared(*BASE, f"to={folder}", f"part={part}")
+        assert code == 0, message
+    code, out, message = compared("pack", "there", "to=packed")
+    assert code == 0, message
+    assert out.endswith("packed: 2 finished cells and trials\n")
+    assert sorted(path.name for path in Path("packed/cells").iterdir()) == [
+        "none-1.json",
+        "rope_mixed-1.json",
+    ]
+    assert not Path("packed/recipes").exists()
+
+    code, out, message = compared("merge", "here", "packed", "to=both", "--json")
+    assert code == 0, message
+    assert json.loads(out)["findings"] == []
+    assert set(list_states("both").values()) == {"done"}
+    whole = read_lasting("both")
+    assert compared(*BASE, "to=both")[0] == 0  # nothing is left to train
+    assert read_lasting("both") == whole
+
+    # a block that is split over machines is named, and so is a machine's other start
+    path = Path("packed/cells/none-1.json")
+    cell = read_portable(path)
+    elsewhere = replace(
+        cell.environment, devices={**cell.environment.devices, "processor": "another"}
+    )
+    replace(cell, environment=elsewhere).write(path)
+    code, out, message = compared("merge", "here", "packed", "to=split")
+    assert code == 0, message
+    assert "warning: the cells of seed 1 were trained on several machines: none-1 on another" in (
+        message
+    )
+    assert "- split block: the cells of seed 1" in out
+    assert "Split block" in Path("split/index.html").read_text()
+
+    replace(cell, start="0" * 64, batch="0" * 8).write(path)
+    code, _, message = compared("merge", "both", "packed", "to=odd")
+    assert code == 4
+    assert "packed/cells/none-1.json: did not start as both/cells/none-1.json: " in message
+    assert 'batch is "' in message
+    edit(path, minutes=0.0)
+    code, _, message = compared("merge", "here", "packed", "to=odd")
+    assert code == 4
+    assert "packed/cells/none-1.json: its content does not fit its SHA-256" in message
+    assert not Path("odd").exists()
+
+    # training a cell again gives every digit; one that was planted is found
+    code, out, message = compared("check", "both", "cell=none-1")
+    assert code == 0, message
+    assert out == "both/cells/none-1.json: equal to the last digit\n"
+    path = Path("both/cells/none-1.json")
+    replace(cell, test={**cell.test, "test/loss": cell.test["test/loss"] + 1e-12}).write(path)
+    found = zoo.check_comparison("both", cell="none-1", verbose=False)
+    assert len(found.differences) == 1
+    assert found.differences[0].startswith("test test/loss is ")
+    monkeypatch.setattr(spot_check, "read_commit", lambda folder: "a" * 40)
+    monkeypatch.setattr(spot_check, "choose_cell", lambda names, commit: "none-1")
+    code, out, message = compared("check", "both")
+    assert code == 1
+    assert "not equal, chosen by commit aaaaaaaaaaaa" in out
+    assert "both/cells/none-1.json: 1 fields are not equal" in message
+
+
+def write_plan_of(folder, **changes):
+    """Write the plan of a comparison of two cells, with changes of its base."""
+    base = {"model": {"dim": 16}, "trainer": {"max_steps": 3}, "seed": 0, **changes}
+    cells = tuple(PlannedCell(name=f"{name}-0", variant=name, seed=0, recipe=base) for name in "ab")
+    Path(folder).mkdir()
+    ComparisonPlan(
+        zoo_version="",
+        created="",
+        command="",
+        recipe="r",
+        base=base,
+        machine={},
+        axes=(),
+        seeds=(0,),
+        measure="test/loss",
+        better="low",
+        training_size=None,
+        windows="",
+        automatic_threads=False,
+        variants={"a": {}, "b": {}},
+        cells=cells,
+    ).write(Path(folder))
+
+
+def test_cells_of_another_recipe_are_refused_with_the_difference(tmp_path):
+    write_plan_of(tmp_path / "one")
+    write_plan_of(tmp_path / "other", model={"dim": 32}, trainer={"max_steps": 4})
+    with pytest.raises(DataError) as caught:
+        zoo.merge_comparisons([tmp_path / "one", tmp_path / "other"], to=str(tmp_path / "c"))
+    text = str(caught.value)
+    assert "other: of another recipe than" in text
+    assert "model.dim is 32, not 16; trainer.max_steps is 4, not 3" in text
+    assert not (tmp_path / "c").exists()
+    with pytest.raises(zoo.RecipeError, match="no output folder"):
+        zoo.pack_comparison(tmp_path / "one")
+
+
+def test_the_commit_chooses_the_cell(tmp_path):
+    names = [f"c-{number}" for number in range(50)]
+    chosen = {spot_check.choose_cell(names, f"{number:040x}") for number in range(30)}
+    assert len(chosen) > 15
+    assert spot_check.choose_cell(names[::-1], "a" * 40) == spot_check.choose_cell(names, "a" * 40)
+    with pytest.raises(DataError, match="is in no repository of git"):
+        spot_check.read_commit(tmp_path)
+
+
+def make_trial(number, value, **more):
+    """Return a trial of study 0 with a validation value."""
+    return PortableCell(
+        name=f"a-{number}",
+        variant="a",
+        seed=0,
+        study=0,
+        trial=number,
+        recipe="r",
+        start="s",
+        value=value,
+        mode="max",
+        **more,
+    )
+
+
+def test_a_trial_that_was_tested_though_validation_chose_another_is_named(tmp_path):
+    write_plan_of(tmp_path / "c")
+    plan = ComparisonPlan.read(tmp_path / "c")
+    cells = [
+        PlannedCell(name=f"a-{n}", variant="a", seed=0, recipe={}, study=0, trial=n)
+        for n in range(3)
+    ]
+    plan = replace(plan, cells=tuple(cells))
+    tested = {"test": {"test/accuracy": 0.9}}
+    trials = [make_trial(0, 0.5), make_trial(1, 0.7, **tested), make_trial(2, 0.7)]
+
+    def find(trials):
+        found = {one.name: FoundCell("done", "", one.to_files(), one) for one in trials}
+        return [one.text for one in list_findings(plan, found, ())]
+
+    assert find(trials) == []  # of equal ones the first is tested
+    leaked = [make_trial(0, 0.5, **tested), trials[1], trials[2]]
+    assert find(leaked) == ["a, study 0: a-0 was tested, though validation chose a-1"]
+
+
+def test_a_hypothesis_that_was_written_late_is_named():
+    late = RecordedHypothesis(text="a > b", written="now", runs_ended=3)
+    early = RecordedHypothesis(text="b > a", written="now", runs_ended=0)
+    plan = ComparisonPlan.__new__(ComparisonPlan)
+    object.__setattr__(plan, "cells", ())
+    (found,) = list_findings(plan, {}, (early, late))
+    assert found.kind == "late hypothesis"
+    assert found.text == "a > b: written after 3 runs had ended, so no prediction"

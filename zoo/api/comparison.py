@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from zoo.comparison.overall import OverallRanking
     from zoo.comparison.request import CompareOptions
     from zoo.comparison.results import Comparison
+    from zoo.comparison.spot_check import CheckResult
 
 
 @dataclass(frozen=True, repr=False)
@@ -140,6 +141,68 @@ class RankingResult:
     def _repr_html_(self) -> str:
         """Return the table for notebooks."""
         return f"<pre>{html.escape(self.table())}</pre>"
+
+
+@dataclass(frozen=True, repr=False)
+class PackResult:
+    """A packed comparison and its folder.
+
+    Attributes:
+        path: The folder.
+        comparison: The results as data.
+        count: Number of packed cells and trials.
+    """
+
+    path: Path
+    comparison: Comparison
+    count: int
+
+    def table(self) -> str:
+        """Return what was packed, as `zoo compare pack` prints it."""
+        return f"{self.path}: {self.count} finished cells and trials"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the folder and the number of cells as plain data."""
+        return {"path": str(self.path), "count": self.count}
+
+    def __repr__(self) -> str:
+        return f"PackResult({str(self.path)!r})"
+
+
+@dataclass(frozen=True, repr=False)
+class SpotCheckResult:
+    """A committed cell and what training it again gave.
+
+    Attributes:
+        path: The file of the cell.
+        check: The cell, the differences and the machines as data.
+    """
+
+    path: Path
+    check: CheckResult
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """The fields that differ, with both values."""
+        return self.check.differences
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all digits are equal."""
+        return self.check.is_equal
+
+    def table(self) -> str:
+        """Return the text that `zoo compare check` prints."""
+        return self.check.table()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as plain data."""
+        from zoo.options.plain import to_plain
+
+        return {**to_plain(self.check), "path": str(self.path), "is_equal": self.is_equal}
+
+    def __repr__(self) -> str:
+        return f"SpotCheckResult({str(self.path)!r}, is_equal={self.is_equal})"
 
 
 def compare(
@@ -275,3 +338,81 @@ def rank_comparisons(
         call = ", ".join([repr(paths), *(f"{key}={value!r}" for key, value in changes.items())])
         ranking, path = run_ranking(paths, options, command or f"zoo.rank_comparisons({call})")
         return RankingResult(path.resolve(), ranking)
+
+
+def merge_comparisons(
+    folders: Sequence[str | Path], *, verbose: bool | None = True, **changes: Any
+) -> ComparisonResult:
+    """Join the finished cells of comparisons of one recipe, trained on several machines.
+
+    Args:
+        folders: Output folders of comparisons.
+        verbose: Print progress to standard error. None leaves logging to the caller.
+        **changes: Fields of `PackOptions`: to, the output folder, which may hold a comparison.
+
+    Returns:
+        The comparison of all cells.
+
+    Raises:
+        RecipeError: An option is wrong, or the output folder cannot be used.
+        DataError: A folder holds no comparison, one of another recipe, or a cell that was changed
+            by hand or began otherwise; all of them are named, and nothing is written.
+    """
+    with isolate_process(verbose):
+        from zoo.comparison.merge import PackOptions, merge
+
+        options = validate_options(PackOptions, changes)
+        comparison, _ = merge([Path(one) for one in folders], options)
+        return ComparisonResult(Path(options.to).resolve(), comparison)
+
+
+def pack_comparison(
+    folder: str | Path, *, verbose: bool | None = True, **changes: Any
+) -> PackResult:
+    """Write plan, finished cells and results of a comparison into a folder to be committed.
+
+    Args:
+        folder: The output folder of the comparison.
+        verbose: Print progress to standard error. None leaves logging to the caller.
+        **changes: Fields of `PackOptions`: to, the output folder.
+
+    Returns:
+        The folder, and how many cells it has.
+
+    Raises:
+        RecipeError: An option is wrong, or the output folder cannot be used.
+        DataError: The folder holds no comparison, or a cell that was changed by hand.
+    """
+    with isolate_process(verbose):
+        from zoo.comparison.merge import PackOptions, pack
+
+        options = validate_options(PackOptions, changes)
+        comparison, count = pack(Path(folder), options)
+        return PackResult(Path(options.to).resolve(), comparison, count)
+
+
+def check_comparison(
+    folder: str | Path, *, verbose: bool | None = True, **changes: Any
+) -> SpotCheckResult:
+    """Train one finished cell of a committed comparison again, and compare it to the last digit.
+
+    The hash of the commit chooses the cell, so that whoever commits cannot.
+
+    Args:
+        folder: The output folder of the comparison, in a repository of git.
+        verbose: Print progress to standard error. None leaves logging to the caller.
+        **changes: Fields of `CheckOptions`: cell, the name of a cell to train instead.
+
+    Returns:
+        The differences; none if all digits are equal.
+
+    Raises:
+        RecipeError: An option is wrong, or there is no such cell.
+        DataError: The folder holds no finished cell or is in no repository, or a cell was changed
+            by hand.
+    """
+    with isolate_process(verbose):
+        from zoo.comparison.spot_check import CheckOptions, check
+
+        result = check(Path(folder), validate_options(CheckOptions, changes))
+        return SpotCheckResult(result.path.resolve(), result)

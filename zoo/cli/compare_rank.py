@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import logging
+from collections.abc import Sequence
+from typing import Any
 
 from zoo.cli.bench import format_command
 from zoo.reporting.numbers import as_json
@@ -26,17 +28,27 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def split_words(words: Sequence[str], options: type) -> tuple[list[str], dict[str, Any]]:
+    """Return the folders among words, and the options of a dataclass that the others set.
+
+    Raises:
+        RecipeError: An option is wrong.
+    """
+    from zoo.config.command_line import parse_options
+
+    # a folder may have "=" in its name, but then it is no identifier before it
+    own = [word for word in words if word.partition("=")[0].isidentifier() and "=" in word]
+    (given,) = parse_options(own, [options])
+    return [word for word in words if word not in own], given
+
+
 def run(known: argparse.Namespace) -> None:
     """Rank, and print the table or JSON."""
     from zoo.api.comparison import rank_comparisons
     from zoo.comparison.overall import RankOptions
-    from zoo.config.command_line import parse_options
 
     words = known.overrides
-    # a folder may have "=" in its name, but then it is no identifier before it
-    own = [word for word in words if word.partition("=")[0].isidentifier() and "=" in word]
-    (options,) = parse_options(own, [RankOptions])
-    folders = [word for word in words if word not in own]
+    folders, options = split_words(words, RankOptions)
     command = format_command("compare", ["rank", *words], known.plugin)
     result = rank_comparisons(folders, command=command, verbose=None, **options)
     print(as_json(result.to_dict()) if known.json else result.table())

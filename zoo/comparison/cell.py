@@ -42,17 +42,28 @@ def run_cell(run: Path) -> None:
             write_state(run, "stopped" if (run / START).exists() else "waiting")
             return
         (run / STATE).unlink(missing_ok=True)
-        if run.parent.name == TRIALS:
-            _run_trial(path, run)
-            return
-        if not (run / END).exists():
-            fit(config.load(path), run, "auto")
-        recipe = load_recipe(path)
-        conditions = recipe.evaluate
-        if conditions.resolutions or conditions.lengths or conditions.data_variants:
-            measured = evaluate(run, {"trainer.accelerator": recipe.trainer.accelerator})
-            files.write_json(measured.to_dict() if measured else {}, run / MEASURED)
-        write_state(run, "done")
+        train_cell(path, run, is_tested=run.parent.name != TRIALS)
+
+
+def train_cell(path: Path, run: Path, *, is_tested: bool) -> None:
+    """Do what is left of a cell or trial: training, then tests unless it is a trial.
+
+    Args:
+        path: Its recipe.
+        run: Its run directory.
+        is_tested: Whether test samples are read.
+    """
+    if not is_tested:
+        _run_trial(path, run)
+        return
+    if not (run / END).exists():
+        fit(config.load(path), run, "auto")
+    recipe = load_recipe(path)
+    conditions = recipe.evaluate
+    if conditions.resolutions or conditions.lengths or conditions.data_variants:
+        measured = evaluate(run, {"trainer.accelerator": recipe.trainer.accelerator})
+        files.write_json(measured.to_dict() if measured else {}, run / MEASURED)
+    write_state(run, "done")
 
 
 def write_deadline(folder: Path, until: float | None) -> None:

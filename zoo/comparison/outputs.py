@@ -10,6 +10,7 @@ from typing import Any
 from zoo import files
 from zoo.comparison.cell_files import CellRecord, build_cell, collect_conditions
 from zoo.comparison.fairness import count_shared_weights, find_flags, mark_different_starts
+from zoo.comparison.findings import list_findings
 from zoo.comparison.hypotheses import describe_judgements, read_hypotheses
 from zoo.comparison.plan import ComparisonPlan
 from zoo.comparison.portable import find_cell
@@ -33,8 +34,9 @@ RESULTS, TABLE, PAGE = "results.json", "comparison.md", "index.html"
 def collect_results(plan: ComparisonPlan, folder: Path) -> Comparison:
     """Return the comparison as far as it has come, from the plan and the files of its cells."""
     records, done = [], []
+    everything = {}
     for planned in plan.cells:
-        found = find_cell(plan, folder, planned)
+        found = everything[planned.name] = find_cell(plan, folder, planned)
         cell = build_cell(plan, planned, found.files, found.state, found.error)
         records.append(CellRecord(planned.variant, cell, found.files))
         if cell.state == "done":
@@ -48,6 +50,7 @@ def collect_results(plan: ComparisonPlan, folder: Path) -> Comparison:
         variants.append(Variant(name=name, values=values, cells=tuple(own)))
     flags = find_flags(variants, records)
 
+    hypotheses = read_hypotheses(folder)
     return Comparison(
         zoo_version=plan.zoo_version,
         created=plan.created,
@@ -62,7 +65,8 @@ def collect_results(plan: ComparisonPlan, folder: Path) -> Comparison:
         conditions=collect_conditions(plan, done),
         windows=plan.windows,
         tuning=plan.tuning,
-        hypotheses=read_hypotheses(folder),
+        hypotheses=hypotheses,
+        findings=list_findings(plan, everything, hypotheses),
         shared_weights=count_shared_weights(records),
         variants=tuple(replace(variant, flags=flags[variant.name]) for variant in variants),
     )

@@ -102,7 +102,7 @@ class PortableCell:
     order: str | None = None
     batch: str = ""
     environment: Environment = field(default_factory=Environment)
-    continued: Environment | None = None
+    continued: tuple[Environment, ...] = ()
     monitor: str = ""
     value: float | None = None
     criterion: str = ""
@@ -130,9 +130,14 @@ class PortableCell:
         return bool(self.test or self.measured)
 
     @property
+    def last_environment(self) -> Environment:
+        """Versions, commit and machine of the last attempt."""
+        return self.continued[-1] if self.continued else self.environment
+
+    @property
     def machine(self) -> str:
         """The processor or the GPUs that trained it, as text; empty if unknown."""
-        devices = (self.continued or self.environment).devices
+        devices = self.last_environment.devices
         return ", ".join(devices.get("cuda") or ()) or str(devices.get("processor", ""))
 
     def to_files(self) -> CellFiles:
@@ -163,7 +168,7 @@ class PortableCell:
             measured=self.measured,
             trained_size=self.trained_size,
             environment=self.environment,
-            last_environment=self.continued or self.environment,
+            last_environment=self.last_environment,
             curve=self.curve,
             steps_to_solve=self.steps_to_solve,
         )
@@ -255,7 +260,7 @@ def build_portable(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> 
         order=start.order and start.order[:SHORT_DIGITS],
         batch=start.batch[:SHORT_DIGITS],
         environment=first,
-        continued=last if is_continued else None,
+        continued=(last,) if is_continued else (),
         monitor=start.monitor,
         value=trial.best if trial else None,
         criterion=trial.monitor if trial else "",
@@ -304,6 +309,8 @@ class FoundCell:
     error: str
     files: CellFiles
     portable: PortableCell | None = None
+    is_refused: bool = False
+    """Whether it has a portable file that cannot be used."""
 
 
 def find_cell(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> FoundCell:
@@ -314,7 +321,7 @@ def find_cell(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> Found
             portable = read_portable(path)
         except DataError as error:
             reason = str(error).removeprefix(f"{path}: ")
-            return FoundCell("failed", f"{path.name}: {reason}", CellFiles())
+            return FoundCell("failed", f"{path.name}: {reason}", CellFiles(), is_refused=True)
         return FoundCell("done", "", portable.to_files(), portable)
     run = folder / plan.runs / planned.name
     state, error_text = read_state(run)

@@ -254,6 +254,19 @@ class RecordedHypothesis:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What speaks against the record of a comparison, for every reader of its page.
+
+    Attributes:
+        kind: What it is.
+        text: What happened to which cell, block or hypothesis.
+    """
+
+    kind: Literal["edited", "split block", "test leak", "late hypothesis"]
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """All variants, and how they were trained.
 
@@ -276,6 +289,7 @@ class Comparison:
         variants: The variants.
         tuning: The results of the trials, if something was tuned.
         hypotheses: The hypotheses of the output folder.
+        findings: What speaks against the record.
     """
 
     zoo_version: str
@@ -294,6 +308,7 @@ class Comparison:
     variants: tuple[Variant, ...]
     tuning: TuningResult | None = None
     hypotheses: tuple[RecordedHypothesis, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     @property
     def cells(self) -> list[ComparisonCell]:

@@ -335,6 +335,12 @@ def describe_unfinished(comparison: Comparison) -> str:
 # Tables
 
 
+def format_findings(comparison: Comparison) -> str:
+    """Format what speaks against the record as Markdown; empty if nothing does."""
+    lines = [f"- {one.kind}: {one.text}" for one in comparison.findings]
+    return "\n".join(["Against this record:", "", *lines]) if lines else ""
+
+
 def format_comparison(comparison: Comparison) -> str:
     """Format the results, a table for each condition, costs and flags, as Markdown."""
     comparison = escape_strings(comparison)
@@ -344,6 +350,7 @@ def format_comparison(comparison: Comparison) -> str:
         f"**{warning}**" if warning else "",
         "\n".join([*describe_results(comparison).values()]),
         describe_unfinished(comparison),
+        format_findings(comparison),
         format_hypotheses(comparison),
         *(_format_condition(comparison, one) for one in comparison.conditions),
         format_costs(comparison),

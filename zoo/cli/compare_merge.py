@@ -1,0 +1,32 @@
+"""Join the finished cells of several comparisons: `zoo compare merge`."""
+
+from __future__ import annotations
+
+import argparse
+
+from zoo.cli.compare import print_result
+from zoo.cli.compare_rank import split_words
+
+SUMMARY = "join the finished cells of comparisons of one recipe, trained on several machines"
+EXAMPLE = "zoo compare merge here/flipflop there/flipflop to=docs/records/flipflop"
+OPTIONS = (("", "zoo.comparison.merge:PackOptions"),)
+JSON = True
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument(
+        "overrides",
+        nargs="+",
+        metavar="DIR|key=value",
+        help="output folders of comparisons; and options",
+    )
+
+
+def run(known: argparse.Namespace) -> None:
+    """Merge, and print the table or JSON."""
+    from zoo.api.comparison import merge_comparisons
+    from zoo.comparison.merge import PackOptions
+
+    folders, options = split_words(known.overrides, PackOptions)
+    print_result(merge_comparisons(folders, verbose=None, **options), as_plain=known.json)

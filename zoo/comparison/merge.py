@@ -1,0 +1,249 @@
+"""Pack the finished cells of a comparison for a repository, and merge those of several machines."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from zoo import files
+from zoo.comparison.findings import find_split_blocks
+from zoo.comparison.hypotheses import HYPOTHESES, read_hypotheses
+from zoo.comparison.outputs import collect_results, write_results
+from zoo.comparison.plan import (
+    PLAN,
+    TUNING,
+    ComparisonPlan,
+    extend_plan,
+    list_changes,
+    list_differences,
+    prepare_folder,
+    write_plan,
+)
+from zoo.comparison.portable import (
+    PortableCell,
+    describe_unequal,
+    find_cell,
+    list_setting_differences,
+    locate_portable,
+)
+from zoo.comparison.results import Axis, Comparison, RecordedHypothesis
+from zoo.errors import ARGUMENT, ConfigIssue, DataError, Message, RecipeError, Setting
+from zoo.options.plain import format_value
+from zoo.run import run_dir
+
+log = logging.getLogger("zoo")
+
+START_FIELDS = ("start", "weights", "order", "batch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackOptions:
+    """Options of packing and of merging comparisons."""
+
+    to: str = ""
+    """The output folder."""
+
+
+def pack(folder: Path, options: PackOptions) -> tuple[Comparison, int]:
+    """Write plan, hypotheses, finished cells and results of a comparison into another folder.
+
+    Returns:
+        The comparison, and the number of packed cells and trials.
+
+    Raises:
+        RecipeError: The output folder cannot be used.
+        DataError: The folder holds no comparison, or a cell that was changed by hand.
+    """
+    plan = ComparisonPlan.read(folder)
+    return _combine([folder], plan, _require_target(options))
+
+
+def merge(folders: Sequence[Path], options: PackOptions) -> tuple[Comparison, int]:
+    """Join the finished cells of several comparisons of the same recipe in one folder.
+
+    A folder that holds a comparison already is joined too.
+
+    Returns:
+        The comparison, and the number of its finished cells.
+
+    Raises:
+        RecipeError: The output folder cannot be used.
+        DataError: A folder holds no comparison, one of another recipe, or a cell that was changed
+            by hand or began otherwise; all of them are named, and nothing is written.
+    """
+    target = _require_target(options)
+    folders = [*dict.fromkeys([*([target] if (target / PLAN).exists() else []), *folders])]
+    plan = _join_plans(folders)
+    return _combine(folders, plan, target)
+
+
+def _require_target(options: PackOptions) -> Path:
+    if not options.to:
+        remedy = Message("write ", Setting("to", "docs/records/flipflop"))
+        raise RecipeError(ConfigIssue(ARGUMENT, "to", "no output folder", remedy))
+    return Path(options.to)
+
+
+def _combine(folders: Sequence[Path], plan: ComparisonPlan, target: Path) -> tuple[Comparison, int]:
+    cells = _collect_cells(folders, plan)
+    # a comparison that was tuned before its cells were trained
+    tunings = [one / TUNING for one in folders if (one / TUNING / PLAN).exists()]
+    trials_plan = _join_plans(tunings) if tunings else None
+    trials = {} if trials_plan is None else _collect_cells(tunings, trials_plan)
+
+    prepare_folder(target)
+    with run_dir.lock(target, "another zoo compare is working in this folder"):
+        plan = write_plan(plan, target)
+        _write_cells(cells, plan, target)
+        if trials_plan is not None:
+            trials_plan = write_plan(trials_plan, target / TUNING)
+            _write_cells(trials, trials_plan, target / TUNING)
+        hypotheses = _join_hypotheses(folders)
+        if hypotheses:
+            content = {"hypotheses": [asdict(one) for one in hypotheses]}
+            files.write_json(content, target / HYPOTHESES)
+        for one in find_split_blocks([*cells.values()], plan):
+            log.info("warning: %s", one.text)
+        comparison = collect_results(plan, target)
+        write_results(comparison, target)
+        # recipes follow from the plan
+        for each in (target, target / TUNING):
+            shutil.rmtree(each / "recipes", ignore_errors=True)
+    return comparison, len(cells) + len(trials)
+
+
+def _write_cells(cells: dict[str, PortableCell], plan: ComparisonPlan, folder: Path) -> None:
+    for name, cell in cells.items():
+        path = locate_portable(folder, plan, name)
+        if not path.exists():
+            cell.write(path)
+
+
+def _join_plans(folders: Sequence[Path]) -> ComparisonPlan:
+    """Return the plan with the cells of all folders. Raises DataError for other recipes."""
+    first, *others = [ComparisonPlan.read(folder) for folder in folders]
+    plan, problems = first, []
+    for folder, other in zip(folders[1:], others, strict=True):
+        differences = _list_obstacles(plan, other)
+        if differences:
+            shown = "; ".join(differences)
+            problems.append(f"{folder}: of another recipe than {folders[0]}: {shown}")
+        elif not plan.contains(other):
+            plan = _unite(plan, other)
+    if problems:
+        raise DataError("\n".join(problems))
+    return plan
+
+
+def _list_obstacles(plan: ComparisonPlan, other: ComparisonPlan) -> list[str]:
+    """Return, field by field, why the cells of two plans cannot be compared; empty if they can."""
+    missing = "nothing"
+    found = []
+    for key in dict.fromkeys(
+        [*list_changes(plan.base, other.base), *list_changes(other.base, plan.base)]
+    ):
+        here, there = (_find(one.base, key, missing) for one in (plan, other))
+        found.append(f"{key} is {format_value(there)}, not {format_value(here)}")
+    for name in ("measure", "runs"):
+        here, there = getattr(plan, name), getattr(other, name)
+        if here != there:
+            found.append(f"{name} is {there}, not {here}")
+    if [one.key for one in plan.axes] != [one.key for one in other.axes]:
+        found += list_differences(plan, other)
+    if found:
+        return found
+    own = {cell.name: plan.list_settings(cell) for cell in plan.cells}
+    for cell in other.cells:
+        before, after = own.get(cell.name), other.list_settings(cell)
+        for key in dict.fromkeys([*(before or after), *after]):
+            if before is not None and before.get(key) != after.get(key):
+                here, there = format_value(before.get(key)), format_value(after.get(key))
+                found.append(f"{key} of {cell.name} is {there}, not {here}")
+    return found
+
+
+def _find(base: object, key: str, missing: str) -> object:
+    value = base
+    for part in key.split("."):
+        value = value.get(part, missing) if isinstance(value, dict) else missing
+    return value
+
+
+def _unite(plan: ComparisonPlan, other: ComparisonPlan) -> ComparisonPlan:
+    """Return the first plan with the further variants, seeds and cells of another."""
+    known = {cell.name for cell in plan.cells}
+    further = replace(
+        other,
+        axes=tuple(map(_unite_axes, plan.axes, other.axes)),
+        seeds=tuple(dict.fromkeys([*plan.seeds, *other.seeds])),
+        variants={**plan.variants, **other.variants},
+        command=plan.command,
+        cells=(*plan.cells, *(cell for cell in other.cells if cell.name not in known)),
+    )
+    return extend_plan(plan, further)
+
+
+def _unite_axes(one: Axis, other: Axis) -> Axis:
+    pairs = zip((*one.values, *other.values), (*one.settings, *other.settings), strict=True)
+    found = dict(pairs)
+    return replace(one, values=tuple(found), settings=tuple(found.values()))
+
+
+def _collect_cells(folders: Sequence[Path], plan: ComparisonPlan) -> dict[str, PortableCell]:
+    """Return the finished cells of all folders; of one that several have, the first.
+
+    Raises:
+        DataError: Some do not fit the plan or each other; all of them are named.
+    """
+    found: dict[str, PortableCell] = {}
+    origins: dict[str, Path] = {}
+    problems = []
+    for folder in folders:
+        for planned in plan.cells:
+            path = locate_portable(folder, plan, planned.name)
+            one = find_cell(plan, folder, planned)
+            if one.is_refused:
+                problems.append(f"{path.parent}/{one.error}")
+            if one.portable is None:
+                continue
+            differences = list_setting_differences(plan, planned, one.portable)
+            if differences:
+                problems.append(f"{path}: of another recipe: {'; '.join(differences)}")
+                continue
+            first = found.setdefault(planned.name, one.portable)
+            if first is one.portable:
+                origins[planned.name] = path
+                continue
+            unequal = describe_unequal(first, one.portable)
+            if first.start != one.portable.start:
+                starts = [line for line in unequal if line.split()[0] in START_FIELDS]
+                where = f"{path}: did not start as {origins[planned.name]}"
+                problems.append(f"{where}: {'; '.join(starts)}")
+            elif unequal:
+                log.info(
+                    "%s: left out, %s stays; they differ: %s",
+                    path,
+                    origins[planned.name],
+                    "; ".join(unequal),
+                )
+    if problems:
+        raise DataError("\n".join(problems))
+    return found
+
+
+def _join_hypotheses(folders: Sequence[Path]) -> list[RecordedHypothesis]:
+    """Return the hypotheses of all folders; what speaks against one in any of them stays."""
+    found: dict[str, RecordedHypothesis] = {}
+    for folder in folders:
+        for one in read_hypotheses(folder):
+            before = found.get(one.text, one)
+            found[one.text] = replace(
+                before,
+                written=min(before.written, one.written),
+                runs_ended=max(before.runs_ended, one.runs_ended),
+                withdrawn=before.withdrawn or one.withdrawn,
+            )
+    return [*found.values()]
