@@ -107,7 +107,7 @@ def rank_over_tasks(paths: Sequence[str], command: str) -> OverallRanking:
     left_out = []
     kept = {}
     for path, comparison in comparisons.items():
-        # the score 1 would be worse than the score 0
+        # the best model, whose score is 1, would be worse than the baseline, whose score is 0
         if baseline := find_winning_baseline(comparison):
             left_out.append(f"{path}: no model beats the baseline {baseline}")
         else:

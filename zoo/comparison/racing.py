@@ -118,7 +118,7 @@ def decide(
     own = {name: values[name] for name in values if name in running and values[name]}
     shared = set.intersection(*(set(found) for found in own.values())) if own else set()
     look = len(shared)
-    # looking more often would spend false alarms that no look has
+    # more looks than planned would raise more false alarms
     if look not in LOOKS:
         return Decision(look=0, best=None, running=tuple(own))
 

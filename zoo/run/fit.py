@@ -408,7 +408,7 @@ def _build_callbacks(
     recipe, processes = experiment.recipe, checkpoints.processes
     callbacks: list[L.Callback] = []
     if recipe.trainer.ema_decay is not None:
-        # first, so that all others see the averaged weights of a step
+        # first, so that all others see a step as a whole, its average included
         callbacks.append(ExponentialMovingAverage(recipe.trainer.ema_decay))
     diagnostics = recipe.diagnostics
     if diagnostics.every_n_steps is not None:

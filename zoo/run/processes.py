@@ -179,7 +179,7 @@ def _initialise(strategy: ParallelStrategy, world_size: int) -> None:
         "nccl" if is_cuda else "gloo",
         rank=cluster.global_rank(),
         world_size=world_size,
-        # bound to its device at once, which lets NCCL notice a wrong one early
+        # the device of this rank, which NCCL would otherwise guess
         device_id=device if is_cuda else None,
     )
     # Lightning destroys only a group that it made itself
@@ -260,7 +260,7 @@ def run_in_processes(
             min_nodes=1,
             max_nodes=1,
             nproc_per_node=count,
-            # a run resumes from its checkpoints; a process started again would not know them
+            # a process that is started again would train anew; the user decides to resume
             max_restarts=0,
             run_id=str(os.getpid()),
             rdzv_backend="c10d",

@@ -77,13 +77,13 @@ def _read_compatible(recipe: Recipe, path: Path) -> dict[str, Any]:
     # compared with defaults filled in, since later versions add keys
     ours, theirs = recipe.plain(), _complete_recipe(content["zoo"], path)
     different = [key for key in COMPARED if ours[key] != theirs.get(key)]
-    # the only key of the trainer that changes what a step count means
+    # a trial of one batch is no run to continue, nor does it continue one
     if recipe.trainer.fast_dev_run != theirs["trainer"].get("fast_dev_run", False):
         different.append("trainer.fast_dev_run")
     if different:
         raise CheckpointError(f"{path}: of another recipe, it differs in {', '.join(different)}")
     epoch, most = content["epoch"] + 1, recipe.trainer.max_epochs
-    # Lightning would return at once, without a word
+    # Lightning refuses this too, but only after all is built, and without a remedy
     if most is not None and epoch > most + 1:
         problem = f"{path}: it was saved in epoch {epoch}, after trainer.max_epochs={most}"
         remedy = f"allow {epoch} or more, or set "

@@ -62,7 +62,7 @@ def _repeat(trainer: L.Trainer, task: Task, step: StepRecord) -> str | None:
         if weight.requires_grad and not isinstance(weight, DTensor)
     ]
     with ExitStack() as stack:
-        # hooks of modules do not run in compiled code
+        # hooks that are added after compilation would not run
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(_isolate(task))
         stack.enter_context(_watch_modules(task, origins.append))
