@@ -49,11 +49,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Train, and print the result as JSON if asked."""
-    from zoo import config
+    from zoo.config import load
     from zoo.config.command_line import parse_overrides
 
     # a wrong recipe is reported before lightning and the data libraries are imported
-    recipe = config.load(known.recipe, parse_overrides(known.overrides))
+    recipe = load(known.recipe, parse_overrides(known.overrides))
     from zoo.run.fit import fit
 
     result = fit(recipe, known.run_dir, known.resume, wait=known.wait)

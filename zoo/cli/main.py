@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import NoReturn
 
-from zoo import registry, utils
 from zoo.cli.completion import PrintCompletion
 from zoo.cli.edge import COMMAND_LINE, CommandLineFormatter
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, ZooError, nearest
 from zoo.packages import explain_imports
+from zoo.registry import PLUGINS
+from zoo.utils import escape_text, keep_freed_memory, limit_spinning
 from zoo.version import __version__
 
 COMMANDS = (
@@ -61,8 +62,8 @@ class Parser(argparse.ArgumentParser):
         raise RecipeError(ConfigIssue(ARGUMENT, "", message, f"see {self.prog} --help"))
 
 
-def build_parser(names: Sequence[str] = COMMANDS) -> Parser:
-    """Build the parser of commands; one that runs needs only its own."""
+def build_parser() -> Parser:
+    """Build the parser of all commands, for help and completion."""
     parser = Parser(
         prog="zoo",
         description="Train, compare and inspect transformers with any positional encoding.",
@@ -74,22 +75,24 @@ def build_parser(names: Sequence[str] = COMMANDS) -> Parser:
     parser.add_argument("--version", action="version", version=f"zoo {__version__}")
     parser.add_argument("--print-completion", action=PrintCompletion)
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    for name in names:
+    for name in COMMANDS:
         command = import_command(name)
-        summary = command.SUMMARY
-        own = commands.add_parser(
-            name,
-            help=summary,
-            description=summary,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        _add_arguments(own, name, command)
+        _add_arguments(commands.add_parser(name, help=command.SUMMARY), name, command)
+    return parser
+
+
+def build_command_parser(name: str) -> Parser:
+    """Build the parser of the words that follow `zoo NAME`."""
+    parser = Parser(prog=f"zoo {name}")
+    _add_arguments(parser, name, import_command(name))
     return parser
 
 
 def _add_arguments(parser: Parser, name: str, command: ModuleType) -> None:
     """Add the flags that all commands share, the arguments of one and its help."""
-    parser.set_defaults(run=command.run, json=False, parser=parser, command=command)
+    parser.description = command.SUMMARY
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.set_defaults(run=command.run, json=False)
     parser.add_argument(
         "--plugin",
         action="append",
@@ -115,13 +118,13 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[], None] | None
         arguments: The command and its arguments; by default those of this process.
         work: A function to call instead of a command, with the same log and exit codes.
     """
-    utils.limit_spinning()  # before a command imports torch
+    limit_spinning()  # before a command imports torch
     _set_up_logging()
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         known = None if work else _parse(words)
         # after parsing: `--help` need not pay for it
-        utils.keep_freed_memory()
+        keep_freed_memory()
         with explain_imports():
             if work:
                 work()
@@ -131,7 +134,7 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[], None] | None
         text = error.spell(COMMAND_LINE)
         # all processes find the same config errors; one report is enough
         if text and not (isinstance(error, RecipeError) and _is_secondary_process()):
-            print(utils.escape_text(f"zoo: {text}", keep="\n"), file=sys.stderr)
+            print(escape_text(f"zoo: {text}", keep="\n"), file=sys.stderr)
         return error.code
     except BrokenPipeError:
         # as in: zoo list | head
@@ -142,7 +145,7 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[], None] | None
         # a full disk, a directory without write permission
         where = error.filename or "input or output"
         problem = f"zoo: {where}: {error.strerror or error}"
-        print(utils.escape_text(problem, keep="\n"), file=sys.stderr)
+        print(escape_text(problem, keep="\n"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("zoo: stopped by SIGINT", file=sys.stderr)
@@ -169,18 +172,20 @@ def _parse(words: list[str]) -> argparse.Namespace:
     # argparse has no commands of two words: `compare rank` becomes one argument
     if " ".join(words[:2]) in COMMANDS:
         words = [" ".join(words[:2]), *words[2:]]
-    is_command = bool(words) and not words[0].startswith("-")
-    if is_command and words[0] not in COMMANDS:
-        remedy = nearest(words[0], COMMANDS)
-        raise RecipeError(ConfigIssue(ARGUMENT, words[0], "unknown command", remedy))
-
-    parser = build_parser(words[:1] if is_command else COMMANDS)
+    if words and not words[0].startswith("-"):
+        if words[0] not in COMMANDS:
+            remedy = nearest(words[0], COMMANDS)
+            raise RecipeError(ConfigIssue(ARGUMENT, words[0], "unknown command", remedy))
+        # reading the modules of all commands would only delay this one
+        name, *words = words
+        parser = build_command_parser(name)
+    else:
+        parser = build_parser()
     # argparse gives up at overrides after a flag; they are collected below
     known, rest = parser.parse_known_args(words)
-    known.words = words
     flags = [word for word in rest if word.startswith("-")]
     if flags or (rest and not hasattr(known, "overrides")):
-        raise RecipeError(_describe_unknown(known.parser, (flags or rest)[0]))
+        raise RecipeError(_describe_unknown(parser, (flags or rest)[0]))
     if rest:
         # overrides that follow a flag
         known.overrides += rest
@@ -189,7 +194,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
         # a package in the current folder is found like an installed one
         sys.path.insert(0, os.getcwd())
         # in the environment, so that the processes which this one starts know them too
-        os.environ[registry.PLUGINS] = ",".join(known.plugin)
+        os.environ[PLUGINS] = ",".join(known.plugin)
     return known
 
 

@@ -22,7 +22,10 @@ UNREADABLE = "${_}"  # takes the place of an interpolation that is reported alre
 
 def locate(locations: Mapping[str, str], key: str) -> str:
     """Return the location of a key, or of the nearest key above it; empty if there is none."""
-    return next((locations[known] for known in list_ancestors(key) if known in locations), "")
+    # called for every key of a recipe, so without list_ancestors
+    while key and key not in locations:
+        key = key.rpartition(".")[0]
+    return locations.get(key, "")
 
 
 def join(key: str, part: str | int) -> str:

@@ -74,7 +74,15 @@ class Validator:
             self.untyped.add(key)
             return value
         if origin is Annotated:
-            return self.validate_annotated(annotation, value, key)
+            inner, *marks = get_args(annotation)
+            if inner is Choice:
+                return self.validate_choice(marks[0].kind, value, key)
+            if isinstance(marks[0], Choices):
+                return self.validate_choices(marks[0], value, key)
+            typed = self.validate(inner, value, key)
+            if key not in self.untyped:
+                self.check_marks(marks, typed, key)
+            return typed
         if origin in (Union, types.UnionType):
             return self.validate_union(annotation, value, key)
         if dataclasses.is_dataclass(annotation):
@@ -137,21 +145,13 @@ class Validator:
         problem = f"expected {describe_type(annotation)}, got {format_value(value)}"
         return self.refuse(key, value, problem, remedy)
 
-    def validate_annotated(self, annotation: Any, value: Any, key: str) -> Any:
-        inner, *marks = get_args(annotation)
-        if isinstance(marks[0], Choices):
-            if inner is Choice:
-                return self.validate_choice(marks[0].kind, value, key)
-            return self.validate_choices(marks[0], value, key)
-        typed = self.validate(inner, value, key)
-        if key in self.untyped:
-            return typed
+    def check_marks(self, marks: Sequence[Any], typed: Any, key: str) -> None:
+        """Report a value outside the bounds or patterns of its annotation."""
         for mark in marks:
             if isinstance(mark, Between) and not mark.low <= typed <= mark.high:
                 self.refuse(key, typed, f"must be {mark.explain(typed)}, got {format_value(typed)}")
             if isinstance(mark, Matches) and not any(p.fullmatch(typed) for p in mark.patterns):
                 self.refuse(key, typed, f"{format_value(typed)} is {mark.problem}", mark.remedy)
-        return typed
 
     def validate_union(self, annotation: Any, value: Any, key: str) -> Any:
         """Return the first member that fits; otherwise report the issues of the closest one."""
@@ -162,6 +162,10 @@ class Validator:
                 break
             if fits(member, value):
                 return float(value) if member is float else value
+        # nearly every value has the form of one member only
+        similar = [member for member in members if has_form(member, value)]
+        if len(similar) == 1:
+            return self.validate(similar[0], value, key)
         # each member is tried by itself, so that the issues of others are forgotten
         trials = []
         for member in members:
@@ -190,8 +194,10 @@ class Validator:
             members = members[:1] * len(value)
         if len(members) != len(value):
             return self.refuse_type(annotation, value, key)
-        pairs = enumerate(zip(members, value, strict=True))
-        return tuple(self.validate(member, item, join(key, i)) for i, (member, item) in pairs)
+        typed = []
+        for number, (member, item) in enumerate(zip(members, value, strict=True)):
+            typed.append(self.validate(member, item, join(key, number)))
+        return tuple(typed)
 
     def validate_mapping(self, annotation: Any, value: Any, key: str) -> Any:
         if not isinstance(value, dict):
@@ -226,8 +232,10 @@ class Validator:
         entries = value if isinstance(value, list) else [value]
         if not entries and not mark.may_be_empty:
             return self.refuse(key, value, f"a list of no {kind}", suggest("", names(kind)))
-        pairs = enumerate(entries)
-        return tuple(self.validate(annotation, entry, join(key, i)) for i, entry in pairs)
+        typed = []
+        for number, entry in enumerate(entries):
+            typed.append(self.validate(annotation, entry, join(key, number)))
+        return tuple(typed)
 
     def validate_choice(self, kind: str, value: Any, key: str) -> Any:
         """Return a Choice with every option of its class, if there is such a class."""
@@ -337,6 +345,24 @@ def type_default(option: Option) -> Any:
     typed = validator.validate(option.annotation, to_plain(option.default), "")
     assert not validator.issues, f"a default that its own annotation refuses: {validator.issues}"
     return typed
+
+
+def has_form(annotation: Any, value: object) -> bool:
+    """Return whether a value has the outermost type of an annotation, whatever it contains."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated and isinstance(arguments[1], Choices):
+        return isinstance(value, str | dict if arguments[0] is Choice else str | dict | list)
+    if origin is Annotated:
+        return has_form(arguments[0], value)
+    if origin in (Union, types.UnionType):
+        return any(has_form(one, value) for one in arguments)
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        return isinstance(value, list) and len(value) == len(arguments)
+    if origin in (list, tuple, Sequence):
+        return isinstance(value, list)
+    if dataclasses.is_dataclass(annotation) or origin in (dict, Mapping):
+        return isinstance(value, dict)
+    return annotation is Any or fits(annotation, value)
 
 
 def fits(annotation: Any, value: object) -> bool:
