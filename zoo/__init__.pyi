@@ -25,12 +25,12 @@ from zoo.api.tools import convert as convert
 from zoo.api.tools import export as export
 from zoo.api.tools import verify as verify
 from zoo.attention.chain import Chain as Chain
+from zoo.attention.chain import encoding as encoding
+from zoo.attention.chain import encoding_class as encoding_class
+from zoo.attention.chain import encoding_names as encoding_names
 from zoo.attention.encoding import Dims as Dims
 from zoo.attention.encoding import Encoding as Encoding
 from zoo.attention.functional import Attention as Attention
-from zoo.attention.functional import encoding as encoding
-from zoo.attention.functional import encoding_class as encoding_class
-from zoo.attention.functional import encoding_names as encoding_names
 from zoo.attention.kv_cache import KeyValueCache as KeyValueCache
 from zoo.attention.kv_cache import SegmentMemory as SegmentMemory
 from zoo.config import Recipe as Recipe

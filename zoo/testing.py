@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from zoo import registry
-from zoo.attention.functional import encoding_class
+from zoo.attention.chain import encoding_class
 from zoo.encodings.common.chains import build_shortest_chain
 from zoo.laws import LAWS, Case, Law
 from zoo.packages import explain_imports

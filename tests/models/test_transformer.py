@@ -11,7 +11,7 @@ import torch
 from language import decoder, encoder, lively, text
 
 import zoo
-from zoo.attention.functional import make_factory
+from zoo.attention.chain import make_factory
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
 from zoo.config.command_line import parse_overrides
 from zoo.data.spec import ImageSpec

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from zoo.attention.chain import make_factory
 from zoo.attention.encoding import Dims
-from zoo.attention.functional import make_factory
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError

@@ -1,9 +1,11 @@
-"""A chain of encodings that a layer applies in order."""
+"""Make encodings by name, and chain those that a layer applies in order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -18,6 +20,10 @@ from zoo.attention.special_tokens import (
 )
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
+from zoo.options import Choice, EncodingSpec
+from zoo.options.signature import extras, options
+from zoo.options.validation import check_options
+from zoo.registry import find, names
 from zoo.reporting.panel import Panel
 
 # Fields of a call that only one encoding of a chain may set: they cannot be combined.
@@ -87,28 +93,30 @@ class Chain(Encoding):
         """Call each encoding's `embed`; tokens without a position keep their states."""
         for encoding in self:
             new = encoding.embed(_localize(encoding, tokens))
-            tokens = restore_states(encoding, tokens, new)
+            has_all = tokens.has_position is None
+            tokens = new if has_all else restore_states(encoding, tokens, new)
         return tokens
 
     def prepare(self, tokens: Tokens) -> Tokens:
         """Call each encoding's `prepare`; tokens without a position keep their states."""
         for encoding in self:
             new = encoding.prepare(_localize(encoding, tokens))
-            tokens = restore_states(encoding, tokens, new)
+            has_all = tokens.has_position is None
+            tokens = new if has_all else restore_states(encoding, tokens, new)
         return tokens
 
     def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         """Call each encoding's `transform_query` for tokens with a position."""
         for encoding in self:
             new = encoding.transform_query(q, _localize(encoding, tokens))
-            q = restore_heads(encoding, q, new, tokens)
+            q = new if tokens.has_position is None else restore_heads(encoding, q, new, tokens)
         return q
 
     def transform_key(self, k: Tensor, tokens: Tokens) -> Tensor:
         """Call each encoding's `transform_key` for tokens with a position."""
         for encoding in self:
             new = encoding.transform_key(k, _localize(encoding, tokens))
-            k = restore_heads(encoding, k, new, tokens)
+            k = new if tokens.has_position is None else restore_heads(encoding, k, new, tokens)
         return k
 
     def update_cached_keys(self, k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
@@ -222,7 +230,7 @@ def _transforms_queries(encoding: Encoding) -> bool:
 def _localize(encoding: Encoding, tokens: Tokens) -> Tokens:
     """Apply the encoding's coordinate convention, and place special tokens at the origin."""
     tokens = apply_convention(tokens, encoding.coordinates, encoding.dims.length)  # type: ignore[arg-type]
-    return place_at_origin(tokens)
+    return tokens if tokens.has_position is None else place_at_origin(tokens)
 
 
 def _check_fields(encoding: Encoding, old: AttentionCall, new: AttentionCall) -> None:
@@ -237,3 +245,125 @@ def _check_fields(encoding: Encoding, old: AttentionCall, new: AttentionCall) ->
     if old.transform_scores is not None and counts != (len(new.biases), len(new.low_rank_biases)):
         problem = f"{encoding.name} adds a bias to scores that an encoding before it transforms"
         raise OptionError("encoding", f"{problem}; list it first")
+
+
+def encoding_names() -> tuple[str, ...]:
+    """Return the registered names of all encodings.
+
+    Returns:
+        The names in alphabetical order, including those of plug-ins.
+    """
+    return names("encodings")
+
+
+def encoding_class(name: str) -> type[Encoding]:
+    """Return the class of an encoding, whose attributes are its declared facts.
+
+    Args:
+        name: A registered name, such as "rope".
+
+    Returns:
+        The class. Its arguments are `dims` and the encoding's options.
+
+    Raises:
+        OptionError: No encoding has this name.
+    """
+    try:
+        return find("encodings", name)
+    except KeyError as error:
+        raise OptionError("name", error.args[0]) from None
+    except TypeError:
+        raise OptionError("name", f"the name of an encoding is a string, not {name!r}") from None
+
+
+def encoding(name: EncodingSpec | Sequence[EncodingSpec], dims: Dims, **options: Any) -> Encoding:
+    """Make an encoding for a model of given sizes.
+
+    Args:
+        name: A name, a mapping `{"name": "liere", "block": 4}`, or a list of these, which are
+            applied in order.
+        dims: The sizes of the model.
+        **options: Options of a single encoding. Every encoding also takes `shared` (one module for
+            all layers) and `coordinates` (a convention), which replace the values it declares.
+
+    Returns:
+        The encoding; a `Chain` if `name` is a list.
+
+    Raises:
+        OptionError: A name or option is unknown, or a value does not fit `dims`. It is a
+            ValueError.
+    """
+    if not isinstance(dims, Dims):
+        raise OptionError("dims", f"dims is {type(dims).__name__}, not zoo.Dims")
+    if not isinstance(name, Sequence) or isinstance(name, str):
+        choice = parse_entry(name)
+        return make_factory(Choice(choice.name, {**choice.options, **options}))(dims)
+    if options:
+        problem = "a list of encodings takes options in its entries: [{name: liere, block: 4}]"
+        raise OptionError("name", problem)
+
+    # A chain registers its encodings as modules by name, so a name can occur only once.
+    choices = [parse_entry(entry) for entry in name]
+    counts = Counter(choice.name for choice in choices)
+    repeated = sorted(name for name, count in counts.items() if count > 1)
+    if repeated:
+        problem = f"{', '.join(repeated)} is in the list twice; list it once"
+        raise OptionError("name", problem)
+    return Chain(dims, {choice.name: make_factory(choice)(dims) for choice in choices})
+
+
+def parse_entry(entry: EncodingSpec) -> Choice:
+    """Return the name and the options of one encoding, given in any accepted form.
+
+    Raises:
+        OptionError: The entry has no name, or its options are not a mapping.
+    """
+    if isinstance(entry, Choice):
+        return entry
+    if isinstance(entry, str):
+        return Choice(entry)
+    if not isinstance(entry, Mapping):
+        problem = f"an encoding is a name, a mapping or a list of these, not {entry!r}"
+        raise OptionError("name", problem)
+    # Options are next to the name, or in a separate mapping, as in a resolved recipe.
+    options = dict(entry)
+    name, more = options.pop("name", None), options.pop("options", {})
+    if not isinstance(name, str):
+        raise OptionError("name", f"no name in {dict(entry)!r}; write {{name: rope, ...}}")
+    if not isinstance(more, Mapping):
+        raise OptionError("options", f"options are a mapping, not {more!r}")
+    return Choice(name, {**more, **options})
+
+
+def make_factory(entry: EncodingSpec) -> EncodingFactory:
+    """Validate an encoding's name and options, and return a factory that takes the sizes.
+
+    Raises:
+        OptionError: The name or an option is unknown, or a value is out of bounds.
+    """
+    choice = parse_entry(entry)
+    cls = encoding_class(choice.name)
+    # every encoding takes these, which replace facts that its class declares
+    common = extras("encodings")
+    try:
+        given = check_options({**options(cls), **common}, choice.options)
+    except OptionError as error:
+        raise OptionError(error.key, f"{choice.name}: ", error.message) from None
+    facts = {key: given.pop(key) for key in common if key in given}
+
+    def make(dims: Dims) -> Encoding:
+        try:
+            encoding = cls(dims, **given)
+        except OptionError as error:
+            # A recipe may list several encodings: the message names the one at fault.
+            message = str(error)
+            if not message.startswith(choice.name):
+                message = f"{choice.name}: {message}"
+            raise OptionError(error.key, message) from None
+        for fact, value in facts.items():
+            if value is not None:
+                setattr(encoding, fact, value)
+        encoding.check_options()
+        return encoding
+
+    return make

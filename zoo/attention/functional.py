@@ -1,4 +1,4 @@
-"""Functions and a layer that make an encoding by name and compute attention with it.
+"""Functions and a layer that compute attention with an encoding.
 
 Shapes: B batch, H query heads, G key-value heads, N queries, M keys, K head dim, V value dim, D
 model dim, P axes. If N < M, the queries are the last N of the M tokens.
@@ -6,24 +6,20 @@ model dim, P axes. If N < M, the queries are the last N of the M tokens.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from zoo import registry
 from zoo.attention.backends import dispatch, fused, reference
 from zoo.attention.backends.fused import ScoreMod
 from zoo.attention.call import AttentionCall, repeat_kv_heads
-from zoo.attention.chain import Chain
+from zoo.attention.chain import Chain, encoding
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import (
     Dims,
     Encoding,
-    EncodingFactory,
     check_coordinates,
     check_heads,
     check_per_token,
@@ -32,131 +28,7 @@ from zoo.attention.encoding import (
 from zoo.attention.layer import Context, SelfAttention
 from zoo.attention.tokens import Tokens, check_tensor, document_lengths, document_positions, upcast
 from zoo.errors import OptionError
-from zoo.options import Choice, EncodingSpec
-from zoo.options.signature import extras, options
-from zoo.options.validation import check_options
-
-
-def encoding_names() -> tuple[str, ...]:
-    """Return the registered names of all encodings.
-
-    Returns:
-        The names in alphabetical order, including those of plug-ins.
-    """
-    return registry.names("encodings")
-
-
-def encoding_class(name: str) -> type[Encoding]:
-    """Return the class of an encoding, whose attributes are its declared facts.
-
-    Args:
-        name: A registered name, such as "rope".
-
-    Returns:
-        The class. Its arguments are `dims` and the encoding's options.
-
-    Raises:
-        OptionError: No encoding has this name.
-    """
-    try:
-        return registry.find("encodings", name)
-    except KeyError as error:
-        raise OptionError("name", error.args[0]) from None
-    except TypeError:
-        raise OptionError("name", f"the name of an encoding is a string, not {name!r}") from None
-
-
-def encoding(name: EncodingSpec | Sequence[EncodingSpec], dims: Dims, **options: Any) -> Encoding:
-    """Make an encoding for a model of given sizes.
-
-    Args:
-        name: A name, a mapping `{"name": "liere", "block": 4}`, or a list of these, which are
-            applied in order.
-        dims: The sizes of the model.
-        **options: Options of a single encoding. Every encoding also takes `shared` (one module for
-            all layers) and `coordinates` (a convention), which replace the values it declares.
-
-    Returns:
-        The encoding; a `Chain` if `name` is a list.
-
-    Raises:
-        OptionError: A name or option is unknown, or a value does not fit `dims`. It is a
-            ValueError.
-    """
-    if not isinstance(dims, Dims):
-        raise OptionError("dims", f"dims is {type(dims).__name__}, not zoo.Dims")
-    if not isinstance(name, Sequence) or isinstance(name, str):
-        choice = parse_entry(name)
-        return make_factory(Choice(choice.name, {**choice.options, **options}))(dims)
-    if options:
-        problem = "a list of encodings takes options in its entries: [{name: liere, block: 4}]"
-        raise OptionError("name", problem)
-
-    # A chain registers its encodings as modules by name, so a name can occur only once.
-    choices = [parse_entry(entry) for entry in name]
-    counts = Counter(choice.name for choice in choices)
-    repeated = sorted(name for name, count in counts.items() if count > 1)
-    if repeated:
-        problem = f"{', '.join(repeated)} is in the list twice; list it once"
-        raise OptionError("name", problem)
-    return Chain(dims, {choice.name: make_factory(choice)(dims) for choice in choices})
-
-
-def parse_entry(entry: EncodingSpec) -> Choice:
-    """Return the name and the options of one encoding, given in any accepted form.
-
-    Raises:
-        OptionError: The entry has no name, or its options are not a mapping.
-    """
-    if isinstance(entry, Choice):
-        return entry
-    if isinstance(entry, str):
-        return Choice(entry)
-    if not isinstance(entry, Mapping):
-        problem = f"an encoding is a name, a mapping or a list of these, not {entry!r}"
-        raise OptionError("name", problem)
-    # Options are next to the name, or in a separate mapping, as in a resolved recipe.
-    options = dict(entry)
-    name, more = options.pop("name", None), options.pop("options", {})
-    if not isinstance(name, str):
-        raise OptionError("name", f"no name in {dict(entry)!r}; write {{name: rope, ...}}")
-    if not isinstance(more, Mapping):
-        raise OptionError("options", f"options are a mapping, not {more!r}")
-    return Choice(name, {**more, **options})
-
-
-def make_factory(entry: EncodingSpec) -> EncodingFactory:
-    """Validate an encoding's name and options, and return a factory that takes the sizes.
-
-    Raises:
-        OptionError: The name or an option is unknown, or a value is out of bounds.
-    """
-    choice = parse_entry(entry)
-    cls = encoding_class(choice.name)
-    # every encoding takes these, which replace facts that its class declares
-    common = extras("encodings")
-    try:
-        given = check_options({**options(cls), **common}, choice.options)
-    except OptionError as error:
-        raise OptionError(error.key, f"{choice.name}: ", error.message) from None
-    facts = {key: given.pop(key) for key in common if key in given}
-
-    def make(dims: Dims) -> Encoding:
-        try:
-            encoding = cls(dims, **given)
-        except OptionError as error:
-            # A recipe may list several encodings: the message names the one at fault.
-            message = str(error)
-            if not message.startswith(choice.name):
-                message = f"{choice.name}: {message}"
-            raise OptionError(error.key, message) from None
-        for fact, value in facts.items():
-            if value is not None:
-                setattr(encoding, fact, value)
-        encoding.check_options()
-        return encoding
-
-    return make
+from zoo.options import EncodingSpec
 
 
 @torch.no_grad()

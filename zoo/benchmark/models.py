@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from zoo import registry
+from zoo.attention.chain import make_factory
 from zoo.attention.coordinates import PositionAugmentation
 from zoo.attention.encoding import Dims
-from zoo.attention.functional import Attention, make_factory
+from zoo.attention.functional import Attention
 from zoo.attention.kv_cache import KeyValueCache
 from zoo.attention.layer import SelfAttention
 from zoo.benchmark.protocol import Contender, Shape, Workload, find_refusal

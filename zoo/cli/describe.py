@@ -20,10 +20,10 @@ from torch import nn
 from zoo import registry
 from zoo.attention import Dims, Encoding, Tokens
 from zoo.attention.backends.dispatch import choose_backend
-from zoo.attention.chain import Chain
+from zoo.attention.chain import Chain, encoding
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import describe_facts
-from zoo.attention.functional import Attention, encoding
+from zoo.attention.functional import Attention
 from zoo.attention.layer import Context, SelfAttention
 from zoo.benchmark.measures import build_layer_trial
 from zoo.benchmark.protocol import run_rounds

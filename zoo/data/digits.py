@@ -17,8 +17,8 @@ from torch.utils.data import Dataset
 from zoo.data.base import DataModule, FileBatch
 from zoo.data.baselines import Baselines, score_labels
 from zoo.data.sampler import Key, ResumableLoader
-from zoo.data.spec import DataSpec, ImageSpec, check_fractions
-from zoo.data.vision import ImageDecoder, Size, check_reads_images, get_sides, read_image_files
+from zoo.data.spec import DataSpec, ImageSpec, check_fractions, get_sides
+from zoo.data.vision import ImageDecoder, Size, check_reads_images, read_image_files
 from zoo.options import Between, Count
 from zoo.registry import register
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from zoo.data.base import FileBatch
 from zoo.data.baselines import Baselines
 from zoo.data.cache import CacheEntry, load_or_make
-from zoo.data.spec import DataSpec, ImageSpec
+from zoo.data.spec import DataSpec, ImageSpec, get_sides
 from zoo.data.tables.labelled_table import (
     FetchesRows,
     LabelledTable,
@@ -54,7 +54,6 @@ from zoo.data.vision import (
     ImageTransform,
     Size,
     check_reads_images,
-    get_sides,
     isolate_rng,
     read_image_files,
 )

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from zoo.data.digits import COUNT, load_digits
 from zoo.data.sampler import Key
-from zoo.data.spec import VideoSpec
+from zoo.data.spec import VideoSpec, get_sides
 from zoo.data.synthetic.base import SyntheticTask, split_keys
-from zoo.data.vision import Size, get_sides
+from zoo.data.vision import Size
 from zoo.errors import OptionError
 from zoo.options import Between, Count
 from zoo.registry import register

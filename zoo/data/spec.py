@@ -119,6 +119,11 @@ class TextBatch(NamedTuple):
 DataSpec = ImageSpec | TextSpec | TextClassificationSpec
 
 
+def get_sides(size: int | tuple[int, int]) -> tuple[int, int]:
+    """Return height and width of a size; one integer is the side of a square."""
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
 def check_fractions(val: float, test: float) -> None:
     """Check that fractions of val and test are positive and leave samples for training.
 

@@ -13,8 +13,15 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from zoo.data.base import DataModule, Datasets
 from zoo.data.sampler import Key, ResumableLoader
-from zoo.data.spec import DataSpec, ImageSpec, TextBatch, TextClassificationSpec, TextSpec
-from zoo.data.vision import Size, get_sides
+from zoo.data.spec import (
+    DataSpec,
+    ImageSpec,
+    TextBatch,
+    TextClassificationSpec,
+    TextSpec,
+    get_sides,
+)
+from zoo.data.vision import Size
 from zoo.errors import DataError, OptionError
 from zoo.options import Between, Count
 from zoo.registry import register

@@ -39,11 +39,6 @@ Probability = Annotated[float, Between(0, 1)]
 Transform = Callable[[Tensor], Tensor]
 
 
-def get_sides(size: int | tuple[int, int]) -> tuple[int, int]:
-    """Return height and width of a size; one integer is the side of a square."""
-    return (size, size) if isinstance(size, int) else (size[0], size[1])
-
-
 @dataclass(frozen=True)
 class ImageDecoder:
     """A decoder of images to uint8 [channels, height, width], resized bicubically.

@@ -12,13 +12,13 @@ from typing import Any
 
 import lightning as L
 
-from zoo import files
 from zoo.config import Overrides, Recipe, join_overrides
 from zoo.config.schema import format_size
 from zoo.data.base import DataModule, Datasets
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec
 from zoo.errors import OptionError, RecipeError, Stopped
 from zoo.evaluation.results import METRIC_LISTS, ConditionResult, Evaluation
+from zoo.files import write_json
 from zoo.packages import skip_without_package
 from zoo.run import checkpoint as checkpoints
 from zoo.run import conditions, loggers, run_dir
@@ -166,7 +166,7 @@ class Evaluator:
 
     def _write(self, result: Evaluation) -> None:
         if self.processes.first:
-            files.write_json(result.to_dict(), self.file)
+            write_json(result.to_dict(), self.file)
 
     def _measure(self, condition: Condition, done: Sequence[ConditionResult]) -> ConditionResult:
         """Measure a condition, or record why the model or the machine refuses it."""

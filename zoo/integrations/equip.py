@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from zoo.attention.backends.dispatch import BACKENDS
+from zoo.attention.chain import make_factory, parse_entry
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
-from zoo.attention.functional import make_factory, parse_entry
 from zoo.errors import OptionError
 from zoo.integrations.equipment import Equipment, Surgery
 from zoo.integrations.torch_modules import MODULES, TorchAdapter

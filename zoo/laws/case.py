@@ -9,10 +9,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from zoo.attention.chain import Chain
+from zoo.attention.chain import Chain, make_factory
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.functional import make_factory
 from zoo.errors import OptionError
 from zoo.options import Choice
 

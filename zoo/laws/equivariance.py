@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from zoo.attention import functional
+from zoo.attention.chain import encoding
 from zoo.attention.encoding import Encoding
 from zoo.attention.tokens import Tokens
 from zoo.laws.attention_stack import AttentionStack
@@ -169,7 +170,7 @@ def special_tokens_are_left_alone(case: Case, recorder: Recorder) -> None:
         chain, x = AttentionStack(case, causal=causal, layers=1).first, case.states()
         q, k = torch.randn(2, BATCH, HEADS, TOKENS, case.head_dim, dtype=x.dtype).unbind()
         scores = functional.scores(chain, q, k, pos, x=x, has_position=has_position, causal=causal)
-        plain = functional.scores(functional.encoding([], case.dims), q, k, pos, causal=causal)
+        plain = functional.scores(encoding([], case.dims), q, k, pos, causal=causal)
         tokens = chain.prepare(chain.embed(Tokens.at(x, pos, has_position)))
         query, key = chain.transform_query(q, tokens), chain.transform_key(k, tokens)
         unbiased = query @ key.mT * case.head_dim**-0.5

@@ -68,10 +68,10 @@ def is_interpolation(value: object) -> bool:
 def to_plain(typed: Any) -> Any:
     """Turn a typed value into dicts, lists and scalars."""
     if isinstance(typed, Choice):
-        return {"name": typed.name, **to_plain(typed.options)}
-    if dataclasses.is_dataclass(typed):
-        fields = [field.name for field in dataclasses.fields(typed) if field.init]
-        return {name: to_plain(getattr(typed, name)) for name in fields}
+        typed = {"name": typed.name, **typed.options}
+    elif dataclasses.is_dataclass(typed):
+        names = [field.name for field in dataclasses.fields(typed) if field.init]
+        typed = {name: getattr(typed, name) for name in names}
     if isinstance(typed, Mapping):
         return {word: to_plain(each) for word, each in typed.items()}
     return [to_plain(each) for each in typed] if isinstance(typed, list | tuple) else typed

@@ -16,7 +16,7 @@ from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Str
 from torch import nn
 
 from zoo import registry
-from zoo.attention import functional
+from zoo.attention.chain import make_factory
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.config import Recipe
 from zoo.config.schema import ONCE, OURS
@@ -283,7 +283,7 @@ def _build_encodings(
 
 def _build_factory(choice: Choice, key: str, streams: RandomStreams) -> EncodingFactory:
     """Return a factory of an encoding whose errors name its key in the recipe."""
-    build = functional.make_factory(choice)
+    build = make_factory(choice)
 
     def make(dims: Dims) -> Encoding:
         try:

@@ -32,7 +32,7 @@ from zoo.run.init_from import TransferReport
 from zoo.run.machine import choose_threads, count_cores, measure_free_cores
 from zoo.run.preflight import build_experiment, plan_backends
 from zoo.run.processes import Processes, count_missing_processes, join_processes, run_in_processes
-from zoo.run.resume import find_resume_point
+from zoo.run.resume import ResumePoint, find_resume_point
 from zoo.run.run_dir import RUN_LOCK
 from zoo.tasks.base import Task
 from zoo.utils import format_duration, log_thread_failures
@@ -203,10 +203,13 @@ def _prepare(
         if not _lock(continued, locks, wait=wait):
             return None
     # whoever had the directory until now may have saved a later step
-    point = find_resume_point(recipe, continued if resume == "auto" else path, resume)
+    point = ResumePoint()
+    if resume != "never":
+        point = find_resume_point(recipe, continued if resume == "auto" else path, resume)
 
     # before a run directory is created: `latest` would then be this very run
-    donor = init_from.find_donor(experiment) if point.checkpoint is None else None
+    is_initialised = recipe.init_from is not None and point.checkpoint is None
+    donor = init_from.find_donor(experiment) if is_initialised else None
     # each of several processes has its share of the cores already
     threads = _set_threads(experiment, point.threads) if processes.count == 1 else ""
     run = point.run
@@ -262,7 +265,8 @@ def _remove_empty(run: Path) -> None:
 def _find_continued(recipe: Recipe, path: Path | None, resume: str) -> Path | None:
     """Find the directory that another process may have; None for a new one under `runs`."""
     run = path
-    if path is None or resume != "auto":
+    # "auto" continues in the directory that the user chose, if any
+    if resume != "never" and (path is None or resume != "auto"):
         run = find_resume_point(recipe, path, resume).run or path
     if run is not None:
         run_dir.check_name(run)

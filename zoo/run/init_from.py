@@ -78,8 +78,8 @@ class TransferReport:
                 yield f"  {kind}: {len(weights) - LOGGED} more"
 
 
-def find_donor(experiment: Experiment) -> Path | None:
-    """Return the checkpoint file that `init_from` names now; None where it names nothing.
+def find_donor(experiment: Experiment) -> Path:
+    """Return the checkpoint file that `init_from` names now.
 
     `latest` is another run once this one has begun, so the file is looked up once.
 
@@ -87,8 +87,7 @@ def find_donor(experiment: Experiment) -> Path | None:
         CheckpointError: It cannot be read, or not one of its weights fits.
     """
     recipe = experiment.recipe
-    if recipe.init_from is None:
-        return None
+    assert recipe.init_from is not None
     # `latest` may point elsewhere by the time the weights are read
     path = checkpoint.locate(recipe.init_from).resolve()
     source, name = _read_source(path)

@@ -27,9 +27,9 @@ from lightning.pytorch.accelerators import (
 from lightning.pytorch.strategies import ParallelStrategy
 from torch import distributed
 
-from zoo import files
 from zoo.config import Recipe, TrainerOptions
 from zoo.errors import AlreadyReported, RecipeError, ZooError
+from zoo.files import write_json
 from zoo.run.machine import count_cores
 
 log = logging.getLogger("zoo")
@@ -255,7 +255,7 @@ def run_in_processes(
     with tempfile.TemporaryDirectory(prefix="zoo-") as name:
         folder = Path(name)
         job = {"task": task, "name": recipe.name, "recipe": recipe.plain(), "options": options}
-        files.write_json(job, folder / JOB)
+        write_json(job, folder / JOB)
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,

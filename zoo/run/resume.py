@@ -45,7 +45,7 @@ def find_resume_point(recipe: Recipe, folder: Path | None, resume: str) -> Resum
     Args:
         recipe: The recipe of the run.
         folder: The run directory that the user chose.
-        resume: "never", "auto", "last", "best", or a run directory or checkpoint.
+        resume: "auto", "last", "best", or a run directory or checkpoint.
 
     Returns:
         The resume point, empty where the run starts anew.
@@ -53,8 +53,6 @@ def find_resume_point(recipe: Recipe, folder: Path | None, resume: str) -> Resum
     Raises:
         CheckpointError: There are checkpoints, but none that this recipe can resume from.
     """
-    if resume == "never":
-        return ResumePoint()
     home = folder or run_dir.find_latest(recipe)
     if resume == "auto":
         return _find_newest(recipe, home, must_fit=folder is not None)

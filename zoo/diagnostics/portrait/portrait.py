@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 
 from zoo.attention import Dims
-from zoo.attention.chain import Chain
-from zoo.attention.functional import encoding, encoding_class
+from zoo.attention.chain import Chain, encoding, encoding_class
 from zoo.diagnostics.portrait.image_panels import collect_image_panels
 from zoo.diagnostics.portrait.probe import SEED, EncodingProbe, build_probe
 from zoo.diagnostics.portrait.text_panels import collect_text_panels

@@ -20,9 +20,9 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
-from zoo import files
 from zoo.config import Recipe
 from zoo.data.sampler import ResumableSampler
+from zoo.files import write_json
 from zoo.run import loggers
 
 START, END = "start.json", "end.json"
@@ -62,7 +62,7 @@ class StartManifest(L.Callback):
         self.content["planned_steps"] = int(trainer.estimated_stepping_batches)
         self.content["order"] = digest_order(trainer.train_dataloader)
         self.content["batch"] = digest(list_batch_tensors(batch))
-        files.write_json(self.content, self.path)
+        write_json(self.content, self.path)
 
 
 def digest(values: Iterable[Tensor]) -> str:
@@ -156,4 +156,4 @@ def measure_step_seconds(recipe: Recipe, run: Path, processes: int) -> float | N
 
 def write_end(run: Path, content: Mapping[str, Any]) -> None:
     """Write end.json, last of all: where it exists, the run is complete."""
-    files.write_json(content, run / END)
+    write_json(content, run / END)
