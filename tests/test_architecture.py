@@ -1,6 +1,8 @@
 """Imports go down only: the floors of the package, and the libraries that each may use."""
 
 import ast
+import os
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -110,6 +112,62 @@ def test_a_language_model_reads_from_few_files():
 
     assert {"models/decoder.py", "attention/layer.py", "encodings/rope.py"} < entered
     assert len(entered) <= 14, sorted(entered)
+
+
+ENTERED = """
+import sys
+from zoo.cli.main import main
+
+root, *words = sys.argv[1:]
+files, depth, deepest = set(), 0, 0
+
+def note_call(frame, event, argument):
+    global depth, deepest
+    # 2 is the flag of functions: bodies of modules and classes run when they are imported
+    code = frame.f_code
+    if not code.co_filename.startswith(root) or not code.co_flags & 2:
+        return
+    if event == "call":
+        files.add(code.co_filename)
+        depth += 1
+        deepest = max(deepest, depth)
+    elif event == "return":
+        depth -= 1
+
+sys.setprofile(note_call)
+code = main(words)
+sys.setprofile(None)
+print(code, deepest, *(file.removeprefix(root) for file in files), file=sys.stderr)
+"""
+"""Run a command; print its code, the depth of its deepest stack and the files that it enters."""
+
+
+def enter_files(*words):
+    """Return how deep a command's stack of zoo's functions is, and the files they are in."""
+    given = [sys.executable, "-c", ENTERED, f"{PACKAGE}{os.sep}", *words]
+    done = subprocess.run(
+        given, cwd=PACKAGE.parent, capture_output=True, text=True, check=True, timeout=120
+    )
+    code, depth, *files = done.stderr.splitlines()[-1].split()
+    assert code == "0", done.stderr
+    return int(depth), sorted(files)
+
+
+def test_a_training_reads_from_few_files_and_a_shallow_stack(tmp_path):
+    """A reader who follows `zoo fit` or `zoo eval` in a debugger opens a bounded part of zoo."""
+    small = ["model.encoding=rope_axial", "model.dim=16", "model.depth=1", "model.heads=2"]
+    once = ["data=digits", "trainer.max_epochs=1", "trainer.max_steps=1", "trainer.accelerator=cpu"]
+    run = tmp_path / "run"
+
+    depth, files = enter_files("fit", "vit_comrope", *small, *once, "--run-dir", str(run))
+    assert "run/fit.py" in files
+    assert len(files) <= 55, files
+    assert depth <= 20
+
+    # with a test at each of several resolutions, and their figure
+    _, files = enter_files("eval", str(run))
+    assert "reporting/charts.py" in files
+    assert len(files) <= 56, files
 
 
 def test_test_modules_have_names_of_their_own():

@@ -1,6 +1,5 @@
 """Where metrics go beside metrics.csv, and what is told of a tracker that is not there."""
 
-import json
 import logging
 import sys
 from pathlib import Path
@@ -184,8 +183,7 @@ def test_a_small_confusion_matrix_is_a_table_in_tensorboard(made, monkeypatch):
     _, found = made("tensorboard")
     shown = []
     monkeypatch.setattr(found[1].experiment, "add_text", lambda *given: shown.append(given))
-    path = Path("runs", "one", "confusion.json")
-    loggers.write_confusion(found, path, ("a", "b"), [[3, 1], [0, 2]], 7)
+    loggers.log_confusion(found, ("a", "b"), [[3, 1], [0, 2]], 7)
     assert shown == [
         (
             "test/confusion",
@@ -193,12 +191,11 @@ def test_a_small_confusion_matrix_is_a_table_in_tensorboard(made, monkeypatch):
             7,
         )
     ]
-    assert json.loads(path.read_text())["counts"] == [[3, 1], [0, 2]]
-
     many = [[0] * 21 for _ in range(21)]
-    loggers.write_confusion(found, path, [*map(str, range(21))], many, 7)
+    loggers.log_confusion(found, [*map(str, range(21))], many, 7)
     assert len(shown) == 1
-    assert json.loads(path.read_text())["counts"] == many
+    # its thread writes to a relative path, which another test would move
+    found[1].experiment.close()
 
 
 def test_trackio_begins_a_run_with_the_recipe(made, monkeypatch):

@@ -114,7 +114,8 @@ def test_a_run_directory_whose_name_is_not_text_is_refused(zoo, tmp_path, monkey
     # the last one was renamed after it had been trained
     point = ResumePoint(run=Path(name))
     monkeypatch.setattr(fit, "find_resume_point", lambda recipe, folder, resume: point)
-    for words in (["--run-dir", name], ["--run-dir", name, "--resume", "auto"], []):
+    auto = ["--resume", "auto"]
+    for words in (["--run-dir", name], ["--run-dir", name, *auto], auto):
         code, _, message = zoo(*FIT[:-2], *words)
         assert code == 2
         assert r"run directory: caf\udce9: its name is not UTF-8; rename it" in message

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from zoo import registry
 from zoo.packages import explain_imports
+from zoo.registry import names, recipe_files
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -41,7 +41,7 @@ def write_script(parser: argparse.ArgumentParser, shell: str) -> str:
         import shtab
 
     # the script lists them once: it runs without Python
-    recipes, encodings = [*registry.recipe_files()], [*registry.names("encodings")]
+    recipes, encodings = [*recipe_files()], [*names("encodings")]
     words = {
         "recipe": recipes,
         "what": [*recipes, *encodings, "schema"],

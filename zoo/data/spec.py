@@ -124,6 +124,12 @@ def get_sides(size: int | tuple[int, int]) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
+def name_classes(spec: DataSpec, count: int) -> tuple[str, ...]:
+    """Return the names of so many classes; their numbers where the data has no names."""
+    names = spec.names if isinstance(spec, ImageSpec | TextClassificationSpec) else ()
+    return names or tuple(map(str, range(count)))
+
+
 def check_fractions(val: float, test: float) -> None:
     """Check that fractions of val and test are positive and leave samples for training.
 

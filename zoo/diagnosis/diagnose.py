@@ -37,7 +37,7 @@ from zoo.diagnostics.token_layout import find_layout
 from zoo.errors import ARGUMENT, ConfigIssue, NonFiniteError, OptionError, RecipeError, ZooError
 from zoo.options import Count
 from zoo.packages import explain_imports
-from zoo.run import run_dir
+from zoo.run.checkpoint import find_run_dir
 from zoo.utils import check_writable, format_now
 from zoo.version import __version__
 
@@ -282,7 +282,7 @@ def choose_page(to: str | None, checkpoints: Sequence[Path]) -> Path:
     """
     default = Path(PAGE)
     if len(checkpoints) == 1:
-        default = run_dir.find_run_dir(checkpoints[0]) / PAGE
+        default = find_run_dir(checkpoints[0]) / PAGE
     page = default if to is None else Path(to)
     if page.suffix.lower() not in (".html", ".htm"):
         raise _refuse(f"{page} is not the name of a page", "let it end with .html")

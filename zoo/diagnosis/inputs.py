@@ -27,7 +27,8 @@ from zoo.errors import DataError, OptionError
 from zoo.evaluation.evaluate import RESULT, adapt_data
 from zoo.evaluation.results import Evaluation
 from zoo.reporting.panel import Curves
-from zoo.run import loggers, run_dir
+from zoo.run import loggers
+from zoo.run.checkpoint import find_run_dir
 from zoo.tasks.base import Task
 
 log = logging.getLogger("zoo")
@@ -184,7 +185,7 @@ def read_saved(checkpoint: Path, stored: Recipe, spec: DataSpec) -> Saved:
     The recipe is that of the run directory, else the one stored in the checkpoint, which has
     another trainer. Raises DataError where a file cannot be read.
     """
-    run = run_dir.find_run_dir(checkpoint)
+    run = find_run_dir(checkpoint)
     is_image = isinstance(spec, ImageSpec)
     unit = "patches" if is_image else "tokens"
     return Saved(

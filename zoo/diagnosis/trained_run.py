@@ -26,10 +26,11 @@ from zoo.diagnostics.position_ablation import Change, change_positions
 from zoo.errors import ARGUMENT, ConfigIssue, NonFiniteError, OptionError, RecipeError
 from zoo.evaluation.evaluate import DEFAULT_OVERRIDES, measure_metrics
 from zoo.evaluation.generate import choose_device
-from zoo.run import atomic_io, checkpoint, run_dir
+from zoo.run import atomic_io, checkpoint
 from zoo.run.build import Experiment
 from zoo.run.callbacks.progress import EvaluationProgress
 from zoo.run.callbacks.stop_on_signal import StopOnSignal
+from zoo.run.checkpoint import find_run_dir
 from zoo.run.load import restore
 from zoo.run.processes import Processes
 from zoo.tasks.base import Task
@@ -192,8 +193,8 @@ def _choose_names(known: Sequence[tuple[str, Path]]) -> list[str]:
     """
     kinds: list[Callable[[str, Path], str]] = [
         lambda recipe, path: recipe,
-        lambda recipe, path: f"{recipe} {run_dir.find_run_dir(path).name}",
-        lambda recipe, path: f"{recipe} {run_dir.find_run_dir(path).name} {path.stem}",
+        lambda recipe, path: f"{recipe} {find_run_dir(path).name}",
+        lambda recipe, path: f"{recipe} {find_run_dir(path).name} {path.stem}",
     ]
     for kind in kinds:
         names = [kind(*one) for one in known]

@@ -15,13 +15,13 @@ import lightning as L
 from zoo.config import Overrides, Recipe, join_overrides
 from zoo.config.schema import format_size
 from zoo.data.base import DataModule, Datasets
-from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec
+from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec, name_classes
 from zoo.errors import OptionError, RecipeError, Stopped
 from zoo.evaluation.results import METRIC_LISTS, ConditionResult, Evaluation
 from zoo.files import write_json
 from zoo.packages import skip_without_package
 from zoo.run import checkpoint as checkpoints
-from zoo.run import conditions, loggers, run_dir
+from zoo.run import conditions
 from zoo.run.build import Experiment
 from zoo.run.callbacks.progress import EvaluationProgress
 from zoo.run.callbacks.stop_on_signal import StopOnSignal
@@ -30,6 +30,7 @@ from zoo.run.load import read_recipe, restore_content
 from zoo.run.machine import is_out_of_memory
 from zoo.run.processes import Processes, count_missing_processes, join_processes, run_in_processes
 from zoo.tasks.base import Task
+from zoo.tasks.metrics import CONFUSION, write_confusion
 
 log = logging.getLogger("zoo")
 
@@ -104,7 +105,7 @@ class Evaluator:
     ) -> None:
         self.path, self.experiment, self.task = path, experiment, task
         self.recipe, self.processes = experiment.recipe, processes
-        self.file = run_dir.find_run_dir(path) / RESULT
+        self.file = checkpoints.find_run_dir(path) / RESULT
         # copied now: a strategy may shard them later
         self.weights = task.state_dict() if self.recipe.evaluate.extrapolation else {}
 
@@ -161,8 +162,8 @@ class Evaluator:
         counts, folder = self.task.confusion, self.file.parent
         is_run = (folder / "checkpoints").is_dir() and os.access(folder, os.W_OK)
         if self.processes.first and counts is not None and is_run:
-            classes = loggers.name_classes(self.experiment.data.spec, len(counts))
-            loggers.write_confusion([], folder / loggers.CONFUSION, classes, counts, step=0)
+            classes = name_classes(self.experiment.data.spec, len(counts))
+            write_confusion(folder / CONFUSION, classes, counts)
 
     def _write(self, result: Evaluation) -> None:
         if self.processes.first:

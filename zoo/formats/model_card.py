@@ -13,7 +13,7 @@ from zoo.errors import CheckpointError, DataError, RecipeError
 from zoo.formats.export import ExportSource
 from zoo.packages import explain_imports
 from zoo.reporting.tables import disarm_markdown, format_markdown
-from zoo.run import run_dir
+from zoo.run.checkpoint import find_run_dir
 from zoo.utils import escape_text
 from zoo.version import __version__
 
@@ -93,7 +93,7 @@ def write_card(source: ExportSource, task: str, needs_zoo: bool = True) -> str:
         task: What the Hub calls its task.
         needs_zoo: Whether zoo computes it, through `trust_remote_code`.
     """
-    recipe, run = source.recipe, run_dir.find_run_dir(source.checkpoint)
+    recipe, run = source.recipe, find_run_dir(source.checkpoint)
     is_best = source.checkpoint.name == "best.ckpt"
     metrics: dict[str, float] = _read_record(run / "end.json", _read_metrics, {}) if is_best else {}
     environment = run / "environment.json"

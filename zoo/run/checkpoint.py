@@ -23,7 +23,6 @@ from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec,
 from zoo.errors import CheckpointError
 from zoo.packages import PackageError
 from zoo.run.atomic_io import describe_checkpoints, read_safetensors, read_sealed
-from zoo.run.run_dir import find_run_dir
 from zoo.version import __version__
 
 SAFETENSORS = "model.safetensors"  # the weights in an exported folder
@@ -115,6 +114,12 @@ def _locate(path: Path) -> Path:
             suggestion = path.with_name(close)
     hint = f"did you mean {suggestion}?" if suggestion else _describe_others(path)
     raise CheckpointError(f"{path}: no such checkpoint; {hint}")
+
+
+def find_run_dir(checkpoint: Path) -> Path:
+    """Return the run directory that a checkpoint file belongs to, else the file's folder."""
+    folder = checkpoint.resolve().parent
+    return folder.parent if folder.name == "checkpoints" else folder
 
 
 def read(path: Path) -> dict[str, Any]:

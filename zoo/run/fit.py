@@ -16,6 +16,7 @@ import torch
 
 from zoo.config import Recipe
 from zoo.data.base import Datasets
+from zoo.data.spec import name_classes
 from zoo.diagnostics.callback import AttentionDiagnostics
 from zoo.errors import Message, OptionError, RecipeError, Setting, ZooError
 from zoo.models.transformer import enable_activation_checkpointing
@@ -35,6 +36,7 @@ from zoo.run.processes import Processes, count_missing_processes, join_processes
 from zoo.run.resume import ResumePoint, find_resume_point
 from zoo.run.run_dir import RUN_LOCK
 from zoo.tasks.base import Task
+from zoo.tasks.metrics import CONFUSION, write_confusion
 from zoo.utils import format_duration, log_thread_failures
 
 log = logging.getLogger("zoo")
@@ -384,12 +386,13 @@ def train(
 
 
 def _write_confusion(experiment: Experiment, task: Task, run: Path, processes: Processes) -> None:
-    """Write the confusion matrix of the test, where the task has one."""
+    """Write and log the confusion matrix of the test, where the task has one."""
     if not processes.first or task.confusion is None:
         return
-    trainer, file = experiment.trainer, run / loggers.CONFUSION
-    classes = loggers.name_classes(experiment.data.spec, len(task.confusion))
-    loggers.write_confusion(trainer.loggers, file, classes, task.confusion, trainer.global_step)
+    trainer, counts = experiment.trainer, task.confusion
+    classes = name_classes(experiment.data.spec, len(counts))
+    write_confusion(run / CONFUSION, classes, counts)
+    loggers.log_confusion(trainer.loggers, classes, counts, trainer.global_step)
 
 
 def _build_task(

@@ -6,8 +6,6 @@ import contextlib
 import csv
 import hashlib
 import html
-import io
-import json
 import logging
 import os
 import platform
@@ -22,9 +20,8 @@ from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogg
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from zoo import files, registry
+from zoo import registry
 from zoo.config import Recipe
-from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec
 from zoo.errors import RecipeError
 from zoo.options import Choice
 from zoo.registry import register
@@ -33,7 +30,6 @@ from zoo.utils import EscapingFormatter
 
 log = logging.getLogger("zoo")
 
-CONFUSION = "confusion.json"
 LARGEST_TABLE = 20  # classes of a confusion matrix that TensorBoard can show
 
 
@@ -361,38 +357,19 @@ def log_results(
             logger.finalize("success")
 
 
-def name_classes(spec: DataSpec, count: int) -> tuple[str, ...]:
-    """Return the names of so many classes; their numbers where the data has no names."""
-    names = spec.names if isinstance(spec, ImageSpec | TextClassificationSpec) else ()
-    return names or tuple(map(str, range(count)))
-
-
-def write_confusion(
-    loggers: list[Logger],
-    path: Path,
-    classes: Sequence[str],
-    counts: Sequence[Sequence[int]],
-    step: int,
+def log_confusion(
+    loggers: list[Logger], classes: Sequence[str], counts: Sequence[Sequence[int]], step: int
 ) -> None:
-    """Write the confusion matrix of a test as JSON, and show a small one in TensorBoard.
+    """Show a small confusion matrix in TensorBoard.
 
     Args:
         loggers: The loggers of the run.
-        path: The file.
         classes: The names of the classes, in their order.
         counts: Samples by label (rows) and predicted class (columns).
         step: Optimizer steps done.
     """
-    # a row of counts is a line of the file
-    rows = ",\n".join(f"    {json.dumps(row)}" for row in counts)
-    text = (
-        f'{{\n  "rows": "label",\n  "columns": "prediction",\n  "classes": {json.dumps(classes)},\n'
-        f'  "counts": [\n{rows}\n  ]\n}}\n'
-    )
-    files.write(io.BytesIO(text.encode()), path)
     if len(classes) > LARGEST_TABLE:
         return
-
     rows_of_text = [[name, *map(str, row)] for name, row in zip(classes, counts, strict=True)]
     table = format_markdown(["label", *classes], rows_of_text, text=["label"])
     for logger in loggers:

@@ -137,12 +137,6 @@ def find_latest(recipe: Recipe) -> Path:
     return link.parent / link.readlink() if link.is_symlink() else link
 
 
-def find_run_dir(checkpoint: Path) -> Path:
-    """Return the run directory that a checkpoint file belongs to, else the file's folder."""
-    folder = checkpoint.resolve().parent
-    return folder.parent if folder.name == "checkpoints" else folder
-
-
 def describe_environment(recipe: Recipe, processes: int = 1) -> dict[str, object]:
     """Return what a run depends on in addition to its recipe."""
     return {

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import json
 import math
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Literal, NamedTuple, get_args, get_type_hints
 
 import torch
@@ -15,8 +18,11 @@ from torchmetrics.classification import MulticlassCalibrationError, MulticlassF1
 from zoo import registry
 from zoo.data.spec import IGNORE_INDEX, DataSpec, ImageSpec, TextClassificationSpec
 from zoo.errors import OptionError
+from zoo.files import write
 from zoo.options import Choice, Count
 from zoo.registry import register
+
+CONFUSION = "confusion.json"  # in the run directory
 
 
 def mean_loss(
@@ -264,3 +270,20 @@ def _divide(sums: Tensor, counts: Tensor) -> list[float | None]:
 def _add(one: Tensor, other: Tensor) -> Tensor:
     width = max(len(one), len(other))
     return F.pad(one, (0, width - len(one))) + F.pad(other, (0, width - len(other)))
+
+
+def write_confusion(path: Path, classes: Sequence[str], counts: Sequence[Sequence[int]]) -> None:
+    """Write the confusion matrix of a test as JSON.
+
+    Args:
+        path: The file.
+        classes: The names of the classes, in their order.
+        counts: Samples by label (rows) and predicted class (columns).
+    """
+    # a row of counts is a line of the file
+    rows = ",\n".join(f"    {json.dumps(row)}" for row in counts)
+    text = (
+        f'{{\n  "rows": "label",\n  "columns": "prediction",\n  "classes": {json.dumps(classes)},\n'
+        f'  "counts": [\n{rows}\n  ]\n}}\n'
+    )
+    write(io.BytesIO(text.encode()), path)
