@@ -23,7 +23,7 @@ from zoo.config.command_line import parse_overrides
 from zoo.encodings.common.chains import build_shortest_chain
 from zoo.errors import RecipeError, ZooError
 from zoo.formats.traced import measure_difference
-from zoo.run import atomic_io
+from zoo.run import checkpoint
 from zoo.run.build import build_task
 from zoo.run.checkpoint import build_metadata
 from zoo.run.load import load_recipe
@@ -74,7 +74,7 @@ def make_run(folder: Path, recipe_name: str, overrides: Sequence[str]) -> Task:
         parameter.data.normal_(std=0.3)
     (folder / "checkpoints").mkdir(parents=True)
     content = {"zoo": build_metadata(recipe, task.spec), "state_dict": task.state_dict()}
-    atomic_io.write_sealed(atomic_io.serialise(content), folder / "checkpoints" / "best.ckpt")
+    checkpoint.write_sealed(checkpoint.serialise(content), folder / "checkpoints" / "best.ckpt")
     return task
 
 

@@ -1,7 +1,7 @@
 """Checkpoints of tiny models that nobody has trained."""
 
 from zoo.config.command_line import parse_overrides
-from zoo.run import atomic_io
+from zoo.run import checkpoint
 from zoo.run.build import build_task
 from zoo.run.checkpoint import build_metadata
 from zoo.run.load import load_recipe
@@ -15,4 +15,4 @@ def write_checkpoint(run, name, overrides):
         parameter.data.normal_(std=0.3)
     (run / "checkpoints").mkdir(parents=True)
     content = {"zoo": build_metadata(recipe, task.spec), "state_dict": task.state_dict()}
-    atomic_io.write_sealed(atomic_io.serialise(content), run / "checkpoints" / "best.ckpt")
+    checkpoint.write_sealed(checkpoint.serialise(content), run / "checkpoints" / "best.ckpt")

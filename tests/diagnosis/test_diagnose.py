@@ -15,7 +15,7 @@ from zoo.diagnostics.capture import capture_model
 from zoo.diagnostics.metrics import rollout
 from zoo.diagnostics.token_layout import find_layout
 from zoo.reporting.panel import Curves, HeatmapGrid
-from zoo.run import atomic_io
+from zoo.run import checkpoint
 from zoo.version import __version__
 
 MOVING = [
@@ -300,7 +300,7 @@ def checkpoints(runs):
     content = torch.load(runs / "digits" / "checkpoints" / "best.ckpt", weights_only=True)
     model = {**content["zoo"]["recipe"]["model"], "depht": 2}
     content["zoo"] |= {"version": "9.9", "recipe": {**content["zoo"]["recipe"], "model": model}}
-    atomic_io.write_sealed(atomic_io.serialise(content), runs / "other.ckpt")
+    checkpoint.write_sealed(checkpoint.serialise(content), runs / "other.ckpt")
     (runs / "corrupt.ckpt").write_bytes((runs / "other.ckpt").read_bytes()[:-900])
     return runs
 

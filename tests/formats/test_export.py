@@ -15,7 +15,7 @@ from untrained import write_checkpoint
 import zoo as package
 from zoo.errors import CheckpointError, RecipeError, Stopped, ZooError
 from zoo.formats.folders import new_folder
-from zoo.run import atomic_io, checkpoint
+from zoo.run import checkpoint
 from zoo.run.run_dir import LockedError
 
 NEEDED = {"hf": "huggingface_hub", "llama": "safetensors", "safetensors": "safetensors"}
@@ -229,7 +229,7 @@ def test_other_tensors_than_those_of_the_recipe_are_named(exported, zoo):
     removed = next(iter(weights))
     del weights[removed]
     weights["model.strange"] = torch.zeros(3)
-    atomic_io.write_safetensors(weights, content["zoo"], exported / "model.safetensors")
+    checkpoint.write_safetensors(weights, content["zoo"], exported / "model.safetensors")
     code, _, message = zoo("eval", exported)
     assert code == 5
     assert removed in message

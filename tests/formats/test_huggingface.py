@@ -24,7 +24,7 @@ from zoo.config.command_line import parse_overrides
 from zoo.data.corpus.tokenizer import Bytes, Characters, Words, train_bpe, vocabulary_from_dict
 from zoo.formats.huggingface import restore_vocabulary
 from zoo.formats.tokenizer_files import write_tokenizer
-from zoo.run import atomic_io
+from zoo.run import checkpoint
 from zoo.run.checkpoint import read as read_checkpoint
 from zoo.run.load import load_experiment
 from zoo.utils import escape_text
@@ -429,7 +429,7 @@ def test_hostile_names_are_kept_as_data_and_obeyed_by_none(tmp_path, zoo, target
     path = tmp_path / "run" / "checkpoints" / "best.ckpt"
     content = read_checkpoint(path)
     content["zoo"]["samples"]["names"], content["zoo"]["name"] = names, f"{NAME}`y`[z](w)"
-    atomic_io.write_sealed(atomic_io.serialise(content), path)
+    checkpoint.write_sealed(checkpoint.serialise(content), path)
     (tmp_path / "run" / "end.json").write_text(json.dumps({"metrics": {f"test/{NAME}": 1.0}}))
 
     folder = Path(f"out {NAME}".replace("=", ""))  # with one it is an option

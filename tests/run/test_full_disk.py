@@ -10,7 +10,7 @@ from tiny import TINY
 
 from zoo import files
 from zoo.errors import CheckpointError, ZooError
-from zoo.run import atomic_io
+from zoo.run import checkpoint
 
 pytestmark = pytest.mark.robustness
 
@@ -78,7 +78,7 @@ def test_no_checkpoint_is_missed_beside_other_files(tmp_path, monkeypatch):
     assert str(failed.value).endswith("end.json: cannot be written, No space left on device")
     (tmp_path / "notes.txt").write_text("none of ours")
     with pytest.raises(CheckpointError) as failed:
-        atomic_io.read_sealed(tmp_path / "notes.txt")
+        checkpoint.read_sealed(tmp_path / "notes.txt")
     assert "checkpoint there" not in str(failed.value)
     with pytest.raises(CheckpointError, match="no other checkpoint there"):
-        atomic_io.read_sealed(tmp_path / "last.ckpt")
+        checkpoint.read_sealed(tmp_path / "last.ckpt")

@@ -14,7 +14,7 @@ from training import fit
 import zoo
 from zoo.config.command_line import parse_overrides
 from zoo.errors import CheckpointError, RecipeError, Stopped, ZooError
-from zoo.run import atomic_io, checkpoint
+from zoo.run import checkpoint
 from zoo.run.callbacks.stop_on_signal import StopOnSignal
 from zoo.tasks.classification import Classification
 
@@ -214,7 +214,7 @@ def test_a_checkpoint_without_newer_keys_has_their_defaults(whole, tiny, weights
     path = Path("old/checkpoints/last.ckpt")
     content = checkpoint.read(path)
     del content["zoo"]["recipe"]["optim"]["encoding_lr"]
-    atomic_io.write_sealed(atomic_io.serialise(content), path)
+    checkpoint.write_sealed(checkpoint.serialise(content), path)
     assert fit("vit_comrope", tiny, Path("old"), "auto")["metrics"] == whole[1]["metrics"]
     changed = [*tiny, "optim.encoding_lr=2.0"]
     with pytest.raises(CheckpointError, match="of another recipe, it differs in optim"):

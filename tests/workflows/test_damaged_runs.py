@@ -11,7 +11,7 @@ import torch
 from tiny import language
 from untrained import write_checkpoint
 
-from zoo.run import atomic_io
+from zoo.run import checkpoint
 from zoo.tasks.causal_lm import CausalLM
 
 CPU = "trainer.accelerator=cpu"
@@ -163,7 +163,7 @@ def rewrite(file, change):
     """Write a checkpoint anew, sealed as zoo does, with something of it changed."""
     content = torch.load(file, weights_only=True)
     change(content)
-    atomic_io.write_sealed(atomic_io.serialise(content), file)
+    checkpoint.write_sealed(checkpoint.serialise(content), file)
 
 
 def test_weights_that_are_not_finite_are_told(copy, zoo, skip_tests):

@@ -26,7 +26,7 @@ from zoo.diagnostics.position_ablation import Change, change_positions
 from zoo.errors import ARGUMENT, ConfigIssue, NonFiniteError, OptionError, RecipeError
 from zoo.evaluation.evaluate import DEFAULT_OVERRIDES, measure_metrics
 from zoo.evaluation.generate import choose_device
-from zoo.run import atomic_io, checkpoint
+from zoo.run import checkpoint
 from zoo.run.build import Experiment
 from zoo.run.callbacks.progress import EvaluationProgress
 from zoo.run.callbacks.stop_on_signal import StopOnSignal
@@ -181,7 +181,7 @@ def _check_weights(path: Path, task: Task) -> None:
     """Raise NonFiniteError if a weight is infinite or NaN."""
     for name, weight in task.named_parameters():
         if not weight.isfinite().all():
-            others = atomic_io.describe_checkpoints(path.parent, path)
+            others = checkpoint.describe_checkpoints(path.parent, path)
             problem = f"{name} has weights that are infinite or NaN"
             raise NonFiniteError(f"{path}: {problem}; {others}")
 

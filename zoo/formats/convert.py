@@ -32,7 +32,7 @@ from zoo.formats.published import TOKENIZER, Pool, Published, PublishedFamily, r
 from zoo.formats.rope_vit import RoPEViTFamily
 from zoo.formats.safetensors import read_safetensors
 from zoo.formats.vit import ViTFamily
-from zoo.run import atomic_io, checkpoint, run_dir
+from zoo.run import checkpoint, run_dir
 from zoo.run.build import build_task
 from zoo.run.preflight import build_experiment
 from zoo.tasks.base import Task
@@ -117,7 +117,7 @@ def convert_weights(
         metadata = checkpoint.build_metadata(recipe, task.spec)
         content = {"zoo": metadata, "state_dict": task.state_dict()}
         target = unfinished / "checkpoints" / "best.ckpt"
-        atomic_io.write_sealed(atomic_io.serialise(content), target)
+        checkpoint.write_sealed(checkpoint.serialise(content), target)
     if options.to is None:
         run_dir.link_latest(folder)
     return ConvertResult(

@@ -11,7 +11,7 @@ from torch import Tensor
 from zoo.errors import CheckpointError
 from zoo.formats.export import ExportOptions, ExportSource
 from zoo.packages import explain_imports
-from zoo.run import atomic_io, checkpoint
+from zoo.run import checkpoint
 
 
 def write_weights(source: ExportSource, options: ExportOptions, folder: Path) -> None:
@@ -20,7 +20,7 @@ def write_weights(source: ExportSource, options: ExportOptions, folder: Path) ->
     Weights have the names of a checkpoint, `model.` and the name in the model. zoo reads the folder
     as it reads a run directory.
     """
-    atomic_io.write_safetensors(
+    checkpoint.write_safetensors(
         source.task.state_dict(), source.metadata(), folder / checkpoint.SAFETENSORS
     )
     (folder / "recipe.yaml").write_text(source.recipe.yaml(), encoding="utf-8")

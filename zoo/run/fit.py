@@ -21,7 +21,7 @@ from zoo.diagnostics.callback import AttentionDiagnostics
 from zoo.errors import Message, OptionError, RecipeError, Setting, ZooError
 from zoo.models.transformer import enable_activation_checkpointing
 from zoo.optim.base import find_encoding_parameters
-from zoo.run import atomic_io, checkpoint, init_from, loggers, run_dir
+from zoo.run import checkpoint, init_from, loggers, run_dir
 from zoo.run.build import Experiment
 from zoo.run.callbacks.checkpointing import Checkpoints, SealedCheckpointIO, StopWithoutImprovement
 from zoo.run.callbacks.ema import ExponentialMovingAverage
@@ -220,7 +220,7 @@ def _prepare(
     # a new directory is locked after it was made: until then nobody knows its name
     if run != continued:
         _lock(run, locks, wait=False)
-    atomic_io.remove_unfinished(run)
+    checkpoint.remove_unfinished(run)
     return Start(run, point.checkpoint, point.step, donor, threads)
 
 
@@ -303,7 +303,7 @@ def _explain_failures(run: Path, processes: Processes) -> Iterator[None]:
         yield
     except Exception as error:
         log.debug("failed", exc_info=error)
-        others = atomic_io.describe_checkpoints(run / "checkpoints")
+        others = checkpoint.describe_checkpoints(run / "checkpoints")
         if isinstance(error, OSError) and error.filename is None:
             # such as a full disk
             raise ZooError(f"{run}: {error.strerror or error}; {others}") from None

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 from zoo import config
 from zoo.config import Recipe
 from zoo.errors import CheckpointError, RecipeError, Setting
-from zoo.run import atomic_io, checkpoint, run_dir
+from zoo.run import checkpoint, run_dir
 from zoo.run.callbacks.ema import LIVE
 
 log = logging.getLogger("zoo")
@@ -120,7 +120,7 @@ def _find_newest(recipe: Recipe, home: Path, must_fit: bool) -> ResumePoint:
         return ResumePoint()
     if newest.stem != "last":
         # `last` is missing or damaged
-        atomic_io.copy(newest, newest.with_name("last.ckpt"))
+        checkpoint.copy(newest, newest.with_name("last.ckpt"))
     return ResumePoint.describe(newest, home, content)
 
 

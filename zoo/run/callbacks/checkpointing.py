@@ -17,9 +17,7 @@ from lightning.pytorch.plugins.io import CheckpointIO
 from zoo.config import Recipe
 from zoo.config.schema import EarlyStoppingOptions
 from zoo.data.base import DataModule
-from zoo.run import atomic_io
 from zoo.run import checkpoint as checkpoints
-from zoo.run.callbacks.nan_replay import to_plain
 from zoo.run.checkpoint import get_random_state, seed_rank, set_random_state
 from zoo.run.processes import Processes
 from zoo.tasks.base import Task
@@ -48,11 +46,11 @@ class SealedCheckpointIO(CheckpointIO):
         # memory holds a copy of the state for each, so that a slow disk must hold training up
         self._wait(MAX_PENDING - 1)
         # in this thread: the next step changes the weights in place
-        file = atomic_io.serialise(checkpoint)
+        file = checkpoints.serialise(checkpoint)
         if self._executor is None:
-            atomic_io.write_sealed(file, Path(path))
+            checkpoints.write_sealed(file, Path(path))
         else:
-            self._pending.append(self._executor.submit(atomic_io.write_sealed, file, Path(path)))
+            self._pending.append(self._executor.submit(checkpoints.write_sealed, file, Path(path)))
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
@@ -136,7 +134,9 @@ class Checkpoints(L.Callback):
         checkpoint["num_threads"] = torch.get_num_threads()
         # Lightning saves one file for all processes, so each has to contribute its state
         checkpoint["rng_states"] = self.processes.all_gather(rng_state)
-        checkpoint["batch_states"] = self.processes.all_gather(to_plain(pl_module.batch_state()))
+        checkpoint["batch_states"] = self.processes.all_gather(
+            checkpoints.to_plain(pl_module.batch_state())
+        )
         checkpoint["loader"] = trainer.train_dataloader.state_dict()  # type: ignore[union-attr]
         checkpoint["best_metric"] = self.best
         checkpoint["kept"] = [list(kept) for kept in self.kept]
@@ -151,10 +151,10 @@ class Checkpoints(L.Callback):
         """Keep the state until training starts."""
         if trainer.state.fn == "fit":
             # without an intact `best` the next validated checkpoint is the best
-            has_best = atomic_io.is_intact(self.folder / "best.ckpt")
+            has_best = checkpoints.is_intact(self.folder / "best.ckpt")
             self.best = checkpoint["best_metric"] if has_best else None
             kept = [KeptCheckpoint(*one) for one in checkpoint.get("kept", ())]
-            self.kept = [one for one in kept if atomic_io.is_intact(self._find_path(one.name))]
+            self.kept = [one for one in kept if checkpoints.is_intact(self._find_path(one.name))]
             self._resumed = checkpoint
 
     def on_train_start(self, trainer: L.Trainer, pl_module: Task) -> None:  # type: ignore[override]

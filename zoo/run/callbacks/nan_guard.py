@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import lightning as L
@@ -10,11 +11,40 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from zoo.errors import AlreadyReported, NonFiniteError, ZooError
-from zoo.run.atomic_io import describe_checkpoints, serialise, write_sealed
 from zoo.run.callbacks import nan_replay
 from zoo.run.callbacks.checkpointing import Checkpoints
-from zoo.run.callbacks.nan_replay import StepRecord
+from zoo.run.checkpoint import (
+    describe_checkpoints,
+    get_random_state,
+    serialise,
+    to_plain,
+    write_sealed,
+)
 from zoo.tasks.base import Task
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """The state at the beginning of a training step, enough to repeat it."""
+
+    batch: Any
+    index: int
+    rng_state: dict[str, Any]
+    batch_state: dict[str, Any]  # what the task carries from the batch before
+
+    @classmethod
+    def capture(cls, task: Task, batch: Any, index: int) -> StepRecord:
+        """Record the step that begins now."""
+        return cls(batch, index, get_random_state(), task.batch_state())
+
+    def plain(self) -> dict[str, Any]:
+        """Return the record as plain data and tensors on the CPU."""
+        return {
+            "batch": to_plain(self.batch),
+            "index": self.index,
+            "rng_state": self.rng_state,
+            "batch_state": to_plain(self.batch_state),
+        }
 
 
 class FiniteGuard(L.Callback):

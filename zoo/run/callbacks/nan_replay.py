@@ -4,40 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
 
 import lightning as L
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from zoo.run.checkpoint import get_random_state, set_random_state
+from zoo.run.checkpoint import set_random_state
 from zoo.tasks.base import Task
 
-
-@dataclass(frozen=True)
-class StepRecord:
-    """The state at the beginning of a training step, enough to repeat it."""
-
-    batch: Any
-    index: int
-    rng_state: dict[str, Any]
-    batch_state: dict[str, Any]  # what the task carries from the batch before
-
-    @classmethod
-    def capture(cls, task: Task, batch: Any, index: int) -> StepRecord:
-        """Record the step that begins now."""
-        return cls(batch, index, get_random_state(), task.batch_state())
-
-    def plain(self) -> dict[str, Any]:
-        """Return the record as plain data and tensors on the CPU."""
-        return {
-            "batch": to_plain(self.batch),
-            "index": self.index,
-            "rng_state": self.rng_state,
-            "batch_state": to_plain(self.batch_state),
-        }
+if TYPE_CHECKING:
+    from zoo.run.callbacks.nan_guard import StepRecord
 
 
 def find_origin(trainer: L.Trainer, task: Task, steps: list[StepRecord]) -> tuple[int, str] | None:
@@ -143,16 +122,3 @@ def list_tensors(value: Any) -> Iterator[Tensor]:
             yield from list_tensors(one)
     elif is_dataclass(value):
         yield from list_tensors([getattr(value, field.name) for field in fields(value)])
-
-
-def to_plain(value: Any) -> Any:
-    """Return a batch as nested lists and mappings of tensors on the CPU."""
-    if isinstance(value, Tensor):
-        # cloned, since the next step may write into the same memory
-        return value.detach().cpu().clone()
-    # named tuples before tuples, so that names are kept
-    if hasattr(value, "_asdict"):
-        return to_plain(value._asdict())
-    if isinstance(value, Mapping):
-        return {key: to_plain(one) for key, one in value.items()}
-    return [to_plain(one) for one in value] if isinstance(value, tuple | list) else value

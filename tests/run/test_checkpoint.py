@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from zoo.errors import CheckpointError, ZooError
-from zoo.run import atomic_io, checkpoint
+from zoo.run import checkpoint
 from zoo.run.callbacks.checkpointing import SealedCheckpointIO
 from zoo.version import __version__
 
@@ -26,7 +26,7 @@ CONTENT = {
 @pytest.fixture
 def path(tmp_path):
     """A small checkpoint."""
-    atomic_io.write_sealed(atomic_io.serialise(CONTENT), tmp_path / "last.ckpt")
+    checkpoint.write_sealed(checkpoint.serialise(CONTENT), tmp_path / "last.ckpt")
     return tmp_path / "last.ckpt"
 
 
@@ -86,8 +86,8 @@ def test_nothing_runs_even_under_a_true_checksum(content, zipped, tmp_path, monk
     file = io.BytesIO()
     torch.save(content, file, _use_new_zipfile_serialization=zipped)
     if not zipped:
-        file.write(atomic_io.NO_COMMENT)  # which the seal will replace
-    atomic_io.write_sealed(file, Path("evil.ckpt"))
+        file.write(checkpoint.NO_COMMENT)  # which the seal will replace
+    checkpoint.write_sealed(file, Path("evil.ckpt"))
     with pytest.raises(CheckpointError, match="unsafe, it holds more than plain data"):
         checkpoint.read(Path("evil.ckpt"))
     assert not Path("hacked").exists()
@@ -103,7 +103,7 @@ def test_a_full_disk_leaves_what_was_there(call, path, monkeypatch):
             ZooError,
             match=r"last.ckpt: cannot be written, No space left on device; still there: last.ckpt",
         ):
-            atomic_io.write_sealed(atomic_io.serialise({}), path)
+            checkpoint.write_sealed(checkpoint.serialise({}), path)
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == ["last.ckpt"]
 
@@ -113,7 +113,7 @@ def test_unfinished_files_of_a_killed_run_are_removed(path):
     (run / "checkpoints").mkdir()
     for name in ("metrics.writing", "checkpoints/.last.ckpt.writing"):
         (run / name).touch()
-    atomic_io.remove_unfinished(run)
+    checkpoint.remove_unfinished(run)
     assert sorted(file.name for file in run.rglob("*")) == ["checkpoints", "last.ckpt"]
 
 
@@ -121,10 +121,10 @@ def test_the_background_saves_what_there_was(tmp_path, monkeypatch):
     disk, weight, published = (
         SealedCheckpointIO(background=True),
         torch.ones(3),
-        atomic_io.write_sealed,
+        checkpoint.write_sealed,
     )
     monkeypatch.setattr(
-        atomic_io, "write_sealed", lambda *given: (time.sleep(0.2), published(*given))
+        checkpoint, "write_sealed", lambda *given: (time.sleep(0.2), published(*given))
     )
     disk.save_checkpoint({**CONTENT, "state_dict": {"weight": weight}}, tmp_path / "one.ckpt")
     weight.zero_()
@@ -145,7 +145,7 @@ def test_what_goes_wrong_in_the_background_is_raised(tmp_path):
 
 def test_a_checkpoint_of_an_older_version_is_refused_by_its_version(path):
     metadata = {**CONTENT["zoo"], "version": "0.1.0"}
-    atomic_io.write_sealed(atomic_io.serialise({**CONTENT, "zoo": metadata}), path)
+    checkpoint.write_sealed(checkpoint.serialise({**CONTENT, "zoo": metadata}), path)
     message = rf"written by zoo 0\.1\.0; this is {__version__}, which renamed weights; no migration"
     with pytest.raises(CheckpointError, match=message) as refusal:
         checkpoint.read(path)
