@@ -171,7 +171,7 @@ class PackResult:
 
 @dataclass(frozen=True, repr=False)
 class SpotCheckResult:
-    """A committed cell and what training it again gave.
+    """A committed cell and the outcome of training it again.
 
     Attributes:
         path: The file of the cell.
@@ -188,7 +188,7 @@ class SpotCheckResult:
 
     @property
     def is_equal(self) -> bool:
-        """Whether all digits are equal."""
+        """True if all digits are equal."""
         return self.check.is_equal
 
     def table(self) -> str:

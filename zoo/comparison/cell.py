@@ -46,7 +46,7 @@ def run_cell(run: Path) -> None:
 
 
 def train_cell(path: Path, run: Path, *, is_tested: bool) -> None:
-    """Do what is left of a cell or trial: training, then tests unless it is a trial.
+    """Run the remaining steps of a cell or trial: training, then tests unless it is a trial.
 
     Args:
         path: Its recipe.

@@ -1,4 +1,4 @@
-"""What speaks against the record of a comparison: edits, split blocks, leaks, late hypotheses."""
+"""Reasons to doubt the record of a comparison: edits, split blocks, leaks, late hypotheses."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from zoo.comparison.plan import TRIALS, ComparisonPlan, PlannedCell
 from zoo.comparison.portable import FoundCell, PortableCell
-from zoo.comparison.results import Better, Finding, RecordedHypothesis
+from zoo.comparison.results import Better, RecordedHypothesis, RecordFlaw
 
 
 def list_findings(
     plan: ComparisonPlan, found: Mapping[str, FoundCell], hypotheses: Sequence[RecordedHypothesis]
-) -> tuple[Finding, ...]:
-    """Return what speaks against the record of a comparison.
+) -> tuple[RecordFlaw, ...]:
+    """List the reasons to doubt the record of a comparison.
 
     Args:
         plan: The plan.
-        found: {name of a cell: what the output folder has of it}.
+        found: {name of a cell: its state in the output folder}.
         hypotheses: The hypotheses of the output folder.
     """
     cells = [(cell, found[cell.name]) for cell in plan.cells if cell.name in found]
@@ -28,13 +28,13 @@ def list_findings(
     )
 
 
-def _find_edits(cells: Sequence[tuple[PlannedCell, FoundCell]]) -> Iterator[Finding]:
+def _find_edits(cells: Sequence[tuple[PlannedCell, FoundCell]]) -> Iterator[RecordFlaw]:
     for _, one in cells:
         if one.is_refused:
-            yield Finding(kind="edited", text=one.error)
+            yield RecordFlaw(kind="edited", text=one.error)
 
 
-def find_split_blocks(cells: Sequence[PortableCell], plan: ComparisonPlan) -> Iterator[Finding]:
+def find_split_blocks(cells: Sequence[PortableCell], plan: ComparisonPlan) -> Iterator[RecordFlaw]:
     """Yield the blocks whose cells were trained on several machines: they are not paired."""
     planned = {cell.name: cell for cell in plan.cells}
     machines: dict[int, dict[str, list[str]]] = {}
@@ -43,16 +43,18 @@ def find_split_blocks(cells: Sequence[PortableCell], plan: ComparisonPlan) -> It
             own = machines.setdefault(planned[one.name].block, {})
             own.setdefault(one.machine, []).append(one.name)
     for block, names in machines.items():
+        # numbers of two processors differ in the last digits, so their difference is not noise of
+        # seeds only
         if len(names) > 1:
             word = "seed" if all(cell.study is None for cell in plan.cells) else "study"
             where = "; ".join(f"{', '.join(each)} on {name}" for name, each in names.items())
             text = f"the cells of {word} {block} were trained on several machines: {where}"
-            yield Finding(kind="split block", text=text)
+            yield RecordFlaw(kind="split block", text=text)
 
 
 def _find_leaks(
     plan: ComparisonPlan, cells: Sequence[tuple[PlannedCell, FoundCell]]
-) -> Iterator[Finding]:
+) -> Iterator[RecordFlaw]:
     """Yield tested trials that validation did not choose: the test may have chosen instead."""
     studies: dict[tuple[str, int | None], list[PortableCell]] = {}
     for planned, one in cells:
@@ -60,13 +62,14 @@ def _find_leaks(
         if is_trial and one.portable is not None:
             studies.setdefault((planned.variant, planned.study), []).append(one.portable)
     for (variant, study), own in studies.items():
+        # without cells, no trial of a study is meant to be tested
         best = None if plan.runs == TRIALS else choose_trial(own)
         for trial in own:
             if trial.is_tested and trial is not best:
                 chosen = "" if best is None else f", though validation chose {best.name}"
                 where = variant if study is None else f"{variant}, study {study}"
                 text = f"{where}: {trial.name} was tested{chosen}"
-                yield Finding(kind="test leak", text=text)
+                yield RecordFlaw(kind="test leak", text=text)
 
 
 def choose_trial(trials: Sequence[PortableCell]) -> PortableCell | None:
@@ -79,8 +82,8 @@ def choose_trial(trials: Sequence[PortableCell]) -> PortableCell | None:
     return max(measured, key=lambda one: sign * (one.value or 0.0))
 
 
-def _find_late(hypotheses: Sequence[RecordedHypothesis]) -> Iterator[Finding]:
+def _find_late(hypotheses: Sequence[RecordedHypothesis]) -> Iterator[RecordFlaw]:
     for one in hypotheses:
         if one.runs_ended:
             text = f"{one.text}: written after {one.runs_ended} runs had ended, so no prediction"
-            yield Finding(kind="late hypothesis", text=text)
+            yield RecordFlaw(kind="late hypothesis", text=text)

@@ -76,6 +76,7 @@ def merge(folders: Sequence[Path], options: PackOptions) -> tuple[Comparison, in
     """
     target = _require_target(options)
     folders = [*dict.fromkeys([*([target] if (target / PLAN).exists() else []), *folders])]
+    # checked before the target is touched: nothing is written if one folder does not fit
     plan = _join_plans(folders)
     return _combine(folders, plan, target)
 
@@ -118,6 +119,7 @@ def _combine(folders: Sequence[Path], plan: ComparisonPlan, target: Path) -> tup
 def _write_cells(cells: dict[str, PortableCell], plan: ComparisonPlan, folder: Path) -> None:
     for name, cell in cells.items():
         path = locate_portable(folder, plan, name)
+        # a cell that is there already has been compared with the others
         if not path.exists():
             cell.write(path)
 
@@ -152,6 +154,7 @@ def _list_obstacles(plan: ComparisonPlan, other: ComparisonPlan) -> list[str]:
         if here != there:
             found.append(f"{name} is {there}, not {here}")
     if [one.key for one in plan.axes] != [one.key for one in other.axes]:
+        # settings of cells can be compared only where the same keys vary
         found += list_differences(plan, other)
     if found:
         return found
@@ -213,11 +216,14 @@ def _collect_cells(folders: Sequence[Path], plan: ComparisonPlan) -> dict[str, P
             if differences:
                 problems.append(f"{path}: of another recipe: {'; '.join(differences)}")
                 continue
+            # of equal cells either may stay; the first folder is the one that the user named first
             first = found.setdefault(planned.name, one.portable)
             if first is one.portable:
                 origins[planned.name] = path
                 continue
             unequal = describe_unequal(first, one.portable)
+            # other digests at the start mean other weights or samples: such cells are not the same
+            # experiment
             if first.start != one.portable.start:
                 starts = [line for line in unequal if line.split()[0] in START_FIELDS]
                 where = f"{path}: did not start as {origins[planned.name]}"
@@ -242,6 +248,7 @@ def _join_hypotheses(folders: Sequence[Path]) -> list[RecordedHypothesis]:
             before = found.get(one.text, one)
             found[one.text] = replace(
                 before,
+                # the earliest time, but every run that ended before it was known on any machine
                 written=min(before.written, one.written),
                 runs_ended=max(before.runs_ended, one.runs_ended),
                 withdrawn=before.withdrawn or one.withdrawn,

@@ -254,11 +254,11 @@ class RecordedHypothesis:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
-    """What speaks against the record of a comparison, for every reader of its page.
+class RecordFlaw:
+    """A reason to doubt the record of a comparison, shown to every reader of its page.
 
     Attributes:
-        kind: What it is.
+        kind: The kind of flaw.
         text: What happened to which cell, block or hypothesis.
     """
 
@@ -289,7 +289,7 @@ class Comparison:
         variants: The variants.
         tuning: The results of the trials, if something was tuned.
         hypotheses: The hypotheses of the output folder.
-        findings: What speaks against the record.
+        findings: Reasons to doubt the record.
     """
 
     zoo_version: str
@@ -308,7 +308,7 @@ class Comparison:
     variants: tuple[Variant, ...]
     tuning: TuningResult | None = None
     hypotheses: tuple[RecordedHypothesis, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[RecordFlaw, ...] = ()
 
     @property
     def cells(self) -> list[ComparisonCell]:

@@ -35,7 +35,7 @@ class CheckOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckResult:
-    """What training a committed cell again gave.
+    """The outcome of training a committed cell again.
 
     Attributes:
         path: The file of the cell.
@@ -57,7 +57,7 @@ class CheckResult:
 
     @property
     def is_equal(self) -> bool:
-        """Whether all digits are equal."""
+        """True if all digits are equal."""
         return not self.differences
 
     def table(self) -> str:
@@ -90,6 +90,7 @@ def check(folder: Path, options: CheckOptions) -> CheckResult:
     }
     if not done:
         raise DataError(f"{folder}: holds no finished cell")
+    # a named cell needs no commit, so it can be checked before one exists
     commit = "" if options.cell else read_commit(folder)
     name = options.cell or choose_cell([*done], commit)
     if name not in done:
@@ -99,6 +100,7 @@ def check(folder: Path, options: CheckOptions) -> CheckResult:
     log.info("%s: training %s again", folder, name)
     path = locate_portable(folder, plan, name)
     committed = read_portable(path)
+    # tested only if the committed cell was: a trial must not read test samples
     again = _train_again(plan, done[name], is_tested=committed.is_tested)
     differences = describe_unequal(committed, again)
     return CheckResult(
@@ -115,6 +117,7 @@ def check(folder: Path, options: CheckOptions) -> CheckResult:
 def choose_cell(names: list[str], commit: str) -> str:
     """Return the cell that the hash of a commit chooses: whoever commits cannot choose it."""
     number = int(hashlib.sha256(commit.encode()).hexdigest(), 16)
+    # sorted, so that the order of the plan cannot move the choice
     return sorted(names)[number % len(names)]
 
 
