@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -171,7 +171,7 @@ def _list_obstacles(plan: ComparisonPlan, other: ComparisonPlan) -> list[str]:
 def _find(base: object, key: str, missing: str) -> object:
     value = base
     for part in key.split("."):
-        value = value.get(part, missing) if isinstance(value, dict) else missing
+        value = value.get(part, missing) if isinstance(value, Mapping) else missing
     return value
 
 
