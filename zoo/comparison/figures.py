@@ -116,6 +116,7 @@ def _arrange(
         offset=14,
     )
     grid = alt.concat(*drawn, columns=min(columns, len(drawn)), spacing=28)
+    # charts of different conditions have scales of their own, as losses at other sizes have
     return grid.resolve_scale(color="independent", strokeDash="independent").properties(title=title)
 
 
@@ -134,6 +135,7 @@ def _draw_condition(comparison: Comparison, condition: Condition) -> Chart:
         {"row": row["row"], "seed": value, "colour": row["colour"]}
         for row, one in zip(rows, standings, strict=True)
         for value in (one.values.values() if row["interval"] else ())
+        # altair would widen the scale for a seed outside it
         if seen.low <= value <= seen.high
     ]
     arrow = "\u2192" if comparison.better == "high" else "\u2190"
@@ -153,6 +155,7 @@ def _draw_condition(comparison: Comparison, condition: Condition) -> Chart:
 
     colour = alt.Color("colour:N", scale=None)
     base = start_chart(rows).encode(y=y)
+    # variants outside the scale, and those without a value, have a note in place of a point
     inside = base.transform_filter("isValid(datum.mean)")
     interval = inside.mark_rule(strokeWidth=4, opacity=0.4, strokeCap="round")
     mean = inside.mark_point(filled=True, size=60, opacity=1, strokeWidth=1.6)
@@ -189,6 +192,7 @@ def _describe(one: Standing, number: int, seen: Scale, digits: int) -> dict[str,
         return row | {"note": f"{value} \u25b8"}
 
     row["mean"] = one.mean.mean
+    # open: the point of a variant that may be best is white inside
     if one.verdict == "possible":
         row["fill"] = "#ffffff"
     if one.mean.low is not None and one.mean.high is not None:

@@ -111,6 +111,7 @@ def build_table(comparison: Comparison) -> RankTable:
 
 def choose_ticks(scale: Scale) -> list[tuple[float, str]]:
     """Return position in percent and label of two or three round numbers, none near an end."""
+    # few round numbers may all lie near an end, where labels would be cut
     for count in (3, 6, 12):
         ticks = [
             (_percent(scale, number), label)
@@ -135,6 +136,7 @@ def _build_row(
     scales: Sequence[Scale],
 ) -> RankRow:
     done, count = sum(cell.state == "done" for cell in variant.cells), len(variant.cells)
+    # rows stay in the order of the first condition; the script of the page sorts them by another
     orders = [list(column).index(variant.name) for column in columns]
     has_value = columns[0][variant.name].mean is not None
     flag, flag_tip = describe_flags(variant)
@@ -166,6 +168,7 @@ def _build_cell(
         tip = f"{variant.name}, {condition}\n{missing}"
         return RankCell(standing.verdict, tip, missing=missing)
 
+    # the same number of decimals in all cells, so that columns can be compared
     digits = count_decimals(comparison)
     notes = {"best": name_extreme(comparison), "possible": "may be best"}
     behind = standing.difference.mean if standing.difference else None
@@ -183,7 +186,7 @@ def _build_cell(
 
 
 def _describe(standing: Standing, condition: str, digits: int) -> str:
-    """Return what stands under the pointer: all numbers of a cell."""
+    """Return the text that the pointer shows: all numbers of a cell."""
     assert standing.mean
     seeds = [
         f"{numbers.format_fixed(value, digits)} (seed {seed})"
