@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from zoo.config.compose import merge, remove_key, set_key
+from zoo.config.compose import merge
+from zoo.config.overrides import remove_key, set_key
 from zoo.config.tree import Tree, parse
 from zoo.errors import ARGUMENT, RecipeError
 

@@ -13,8 +13,7 @@ from types import NoneType
 from typing import Any, get_args, get_origin
 
 from zoo.config.arguments import read_chain
-from zoo.config.compose import apply_edit
-from zoo.config.overrides import Change, Edit, Removal, check_key
+from zoo.config.overrides import Change, Edit, Removal, apply_edit, check_key
 from zoo.config.schema import Sections
 from zoo.config.tree import Tree, collect_issues, parse
 from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError

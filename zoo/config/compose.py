@@ -1,24 +1,20 @@
-"""Compose a recipe: files over what they extend, then overrides, then interpolations.
+"""Compose a recipe: files over what they extend, and interpolations.
 
-OmegaConf merges, sets dotted keys and resolves `${...}`. What it cannot know is here: the location
-of every key, the rule that a new `name` drops the options of the old one, and the shorthands of
-names and lists. Recipes and fragments are found by name or path: in zoo, in plug-ins, or anywhere
-on disk.
+OmegaConf resolves `${...}`; what it cannot know is here. Recipes and fragments are found by name or
+path: in zoo, in plug-ins, or anywhere on disk.
 """
 
 from __future__ import annotations
 
-import copy
 import os
 import reprlib
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zoo.config.overrides import Edit, Removal
+from zoo.config.overrides import merge_data, relocate
 from zoo.config.tree import Tree, collect_issues, read_file, show_path
-from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
+from zoo.errors import ConfigIssue, RecipeError
 from zoo.options.description import suggest
 from zoo.options.plain import (
     DEPTH,
@@ -81,152 +77,10 @@ class Composer:
 
 def merge(base: Tree, top: Tree) -> Tree:
     """Merge `top` over `base`: mappings key by key, everything else is replaced."""
-    data = _merge_data(base.data, top.data, base, "")
+    data = merge_data(base.data, top.data, base, "")
     # a bare name may have become {name: ...}, which keeps its location
     names = {join(key, "name"): base.locate(key) for key, value in walk(base.data) if value}
-    return _relocate(data, {**names, **base.locations, **top.locations})
-
-
-def _merge_data(base: Any, top: Any, tree: Tree, key: str) -> Any:
-    """Merge plain data, of which `base` stands at `key` of `tree`."""
-    from omegaconf import OmegaConf
-
-    if not isinstance(top, dict):
-        return top
-    inherited = _inherit(base, top, tree, key)
-    if not isinstance(inherited, dict):
-        return top
-    return OmegaConf.to_container(OmegaConf.merge(inherited, top))
-
-
-def _inherit(base: Any, top: Any, tree: Tree, key: str) -> Any:
-    """Return what `top` inherits of `base`: neither options of another name nor another structure.
-
-    Options that the same caller passed stay, so that the order of overrides does not matter.
-    """
-    if isinstance(top, dict) and isinstance(base, str):
-        # "rope" is short for {name: rope}
-        base = {"name": base}
-    if not isinstance(base, dict) or not isinstance(top, dict):
-        return base
-    if base.get("name") and top.get("name") and base["name"] != top["name"]:
-        base = {
-            word: child for word, child in base.items() if tree.locate(join(key, word)) == ARGUMENT
-        }
-    kept = {}
-    for word, child in base.items():
-        if word in top:
-            child = _inherit(child, top[word], tree, join(key, word))
-            if isinstance(child, dict) != isinstance(top[word], dict):
-                child = None
-        kept[word] = child
-    return kept
-
-
-def _relocate(data: Any, locations: dict[str, str]) -> Tree:
-    """Keep the locations of keys that are still there."""
-    present = {key for key, _ in walk(data)}
-    return Tree(data, {key: where for key, where in locations.items() if key in present})
-
-
-def apply_edit(tree: Tree, edit: Edit) -> Tree:
-    """Return the changed tree. Raises RecipeError if there can be no such key, or is none."""
-    parts = edit.key.split(".")
-    if isinstance(edit, Removal):
-        return remove_key(tree, parts)
-    return set_key(tree, parts, edit.value)
-
-
-def set_key(tree: Tree, parts: Sequence[str], value: Any) -> Tree:
-    """Set a key to a value that the caller passed, merged with what the key holds."""
-    from omegaconf import OmegaConf
-
-    data, parent, last = _open_path(tree, parts, create=True)
-    key, above = ".".join(parts), ".".join(parts[:-1])
-    config = OmegaConf.create(data)
-    if above and last == "name":  # like {name: value}, it drops the options of the old name
-        changed = _merge_data(parent, {"name": value}, tree, above)
-        OmegaConf.update(config, above, changed, merge=False)
-    else:
-        changed = _merge_data(parent[last], value, tree, key)
-        OmegaConf.update(config, key, changed, merge=False)
-
-    given = {join(key, part) if part else key: ARGUMENT for part, _ in walk(value)}
-    return _relocate(OmegaConf.to_container(config), {**tree.locations, **given})
-
-
-def remove_key(tree: Tree, parts: Sequence[str]) -> Tree:
-    """Remove a key and all below it."""
-    data, parent, last = _open_path(tree, parts, create=False)
-    del parent[last]
-    if isinstance(parent, dict):
-        return _relocate(data, dict(tree.locations))
-
-    # the entries after it move up, and their locations with them
-    locations, above = {}, join(".".join(parts[:-1]), "")
-    for key, location in tree.locations.items():
-        number, dot, below = key.removeprefix(above).partition(".")
-        if not key.startswith(above) or not number.isdecimal() or int(number) < last:
-            locations[key] = location
-        elif int(number) > last:
-            locations[f"{above}{int(number) - 1}{dot}{below}"] = location
-    return _relocate(data, locations)
-
-
-def _open_path(tree: Tree, parts: Sequence[str], create: bool) -> tuple[Any, Any, Any]:
-    """Copy the data and step to a key, writing out shorthands on the way.
-
-    Returns:
-        The copy, the container of the key, and the key's own part in it.
-
-    Raises:
-        RecipeError: A part cannot be stepped into, or is not there and not to be created.
-    """
-    # trees are shared between recipes that extend the same file
-    data = copy.deepcopy(tree.data)
-    container: Any = {"": data}
-    slot: Any = ""
-    key = ""
-    for part in parts:
-        node = container[slot] = _write_out(container[slot], part)
-        full = join(key, part)
-        if isinstance(node, list):
-            container, slot = node, _find_entry(node, part, key)
-        elif create and isinstance(node, dict):
-            container, slot = node, part
-            node.setdefault(part, None)
-        elif create:
-            problem = f"{key} is {format_value(node)} and has no keys"
-            raise RecipeError(ConfigIssue(ARGUMENT, full, problem))
-        elif isinstance(node, dict) and part in node:
-            container, slot = node, part
-        else:
-            remedy = suggest(part, node if isinstance(node, dict) else (), key)
-            problem = "cannot be removed, it is not there"
-            raise RecipeError(ConfigIssue(ARGUMENT, full, problem, remedy))
-        key = full
-    return data, container, slot
-
-
-def _write_out(node: Any, part: str) -> Any:
-    """Write out the container that `part` steps into."""
-    if isinstance(node, str):
-        return [node] if part.isdecimal() else {"name": node}
-    if node is None:
-        return [] if part.isdecimal() else {}
-    if isinstance(node, dict) and part.isdecimal() and "name" in node and part not in node:
-        return [node]
-    return node
-
-
-def _find_entry(items: list[Any], part: str, key: str) -> int:
-    """Return the number of an entry of a list. Raises RecipeError where there is no such entry."""
-    if part.isdecimal() and int(part) < len(items):
-        return int(part)
-    count = {0: "no entry", 1: "1 entry"}.get(len(items), f"{len(items)} entries")
-    remedy = f"did you mean {key}.0.{part}?" if items and not part.isdecimal() else ""
-    problem = f"{key} has {count}, counted from 0"
-    raise RecipeError(ConfigIssue(ARGUMENT, join(key, part), problem, remedy))
+    return relocate(data, {**names, **base.locations, **top.locations})
 
 
 def resolve_interpolations(

@@ -10,14 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from zoo.config.compose import (
-    Composer,
-    apply_edit,
-    find_recipe,
-    is_fragment,
-    resolve_interpolations,
-)
-from zoo.config.overrides import Edit, Overrides, list_edits
+from zoo.config.compose import Composer, find_recipe, is_fragment, resolve_interpolations
+from zoo.config.overrides import Edit, Overrides, apply_edit, list_edits
 from zoo.config.schema import EvaluateOptions, Sections, TrainerOptions
 from zoo.config.tree import Tree, collect_issues, dump, read_plain
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
