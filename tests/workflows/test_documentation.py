@@ -123,6 +123,7 @@ SUBSTITUTIONS = {
     },
     "docs/comparing.md": {
         "rebuild DIR": "rebuild comparisons/small",
+        "comparisons/vit_comrope-1a2b3c4d": "comparisons/small",
         # two trials of one step in place of twenty of ten epochs
         'zoo.fit("vit_comrope"': 'zoo.fit("small.yaml"',
         '"trainer.max_epochs": 10,': "",
@@ -228,6 +229,8 @@ class Reader:
             assert re.search(rf"^{words[0]}:", makefile, re.MULTILINE), command
         elif program == "pip":
             check_pip(words)
+        elif program == "git":
+            subprocess.run(command, shell=True, check=True, capture_output=True)
         elif program == "python":
             paths = [word for word in words if word.startswith("tests/")]
             assert paths, command
@@ -277,7 +280,7 @@ def shorten_fit(words: list[str]) -> list[str]:
 
 def name_taken_folder(words: list[str]) -> list[str]:
     """Return an output folder that is refused, which happens once all else has been checked."""
-    if words[1] in ("rebuild", "rank"):
+    if words[1] in ("rebuild", "rank", "pack", "merge", "check"):
         return []
     Path("taken").mkdir(exist_ok=True)
     Path("taken/file").touch()
@@ -528,10 +531,15 @@ def prepare_plugin(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def prepare_comparing(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Provide a small comparison, and a recorded one under the names of three."""
+    """Provide a small comparison, packed in a repository, and a recorded one under three names."""
     write_small_recipe(reader.folder)
     few = ["encodings=[rope]", "seeds=1", *shrink(load("flipflop_rope"))]
     reader.run_zoo(["compare", "flipflop_rope", *few, "to=comparisons/small"])
+    for place in ("docs/records", "here", "there"):
+        reader.run_zoo(["compare", "pack", "comparisons/small", f"to={place}/digits"])
+    # the hash of a commit chooses the cell that is trained again
+    for words in (["init"], ["config", "user.name", "me"], ["config", "user.email", "me@here"]):
+        subprocess.run(["git", *words], check=True, capture_output=True)
     recorded = ROOT / "docs" / "questions" / "memory" / "flipflop_tuned.json"
     for name in ("flipflop", "recall", "lm"):
         folder = reader.folder / "comparisons" / name
