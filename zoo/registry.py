@@ -59,7 +59,7 @@ KINDS: Mapping[str, MemberKind] = MappingProxyType(
         "loggers": MemberKind(("loggers",), collections=("run/loggers",)),
         "launchers": MemberKind(
             ("launch",),
-            frozenset({"executor", "fork_server", "launch", "local", "ray", "slurm_executor"}),
+            frozenset({"executor", "launch", "local", "ray", "slurm_executor"}),
             in_recipes=False,
         ),
         "executors": MemberKind(

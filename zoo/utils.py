@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import select
 import signal
 import sys
 import tempfile
@@ -34,10 +33,7 @@ WRITE_TEST_BYTES = 2**14
 WRITE_TEST = ".zoo-write-test-"  # prefix of the name of a file that is created and removed
 log = logging.getLogger("zoo")
 
-# for a process without a parent to save its state
-GRACE_SECONDS = 5.0
 WATCH_SECONDS = 1.0
-PR_SET_PDEATHSIG = 1  # of prctl
 
 UNSAFE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Unicode categories: control, format, surrogates, line and paragraph separators."""
@@ -177,24 +173,6 @@ def stop_on_signal() -> Iterator[list[Signals]]:
         handler.restore()
 
 
-def end_with_parent() -> None:
-    """End this process soon after the other end of standard input is closed.
-
-    A parent that is killed cannot pass that on. SIGTERM comes first, so that a run can save its
-    state. Whatever is left of the process group after `GRACE_SECONDS` is killed: a run in the
-    middle of a long step resumes from its last checkpoint.
-    """
-
-    def wait() -> None:
-        while os.read(0, 1):
-            pass
-        os.kill(os.getpid(), SIGTERM)
-        time.sleep(GRACE_SECONDS)
-        os.killpg(0, SIGKILL)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
 def end_after(parent: int) -> None:
     """End this process within about a second after the process that started it.
 
@@ -208,22 +186,6 @@ def end_after(parent: int) -> None:
         os.kill(os.getpid(), SIGKILL)
 
     threading.Thread(target=wait, daemon=True).start()
-
-
-def die_with_parent() -> bool:
-    """Ask the kernel to kill this process when the thread that started it ends (Linux only).
-
-    A forked process does not inherit this. The other end of standard input, which the parent holds,
-    tells of a parent that has ended before, and thus causes no signal any more.
-
-    Returns:
-        Whether the parent is still there.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL)
-    parent = select.poll()
-    parent.register(0, select.POLLHUP)
-    return not parent.poll(0)
 
 
 def format_now() -> str:

@@ -1,20 +1,19 @@
 """Comparisons of tiny recipes, whose cells are forked off the test, which has imported everything."""
 
+import multiprocessing
 import os
 import signal
 import sys
 import traceback
-import warnings
 
 import kornia.augmentation
 import pytest
 import torch
 import torch.utils.tensorboard
 
-from zoo.cli import main
-from zoo.comparison import runner
-from zoo.launch import local
-from zoo.launch.executor import OUTPUT, CellProcess, make_run_dir
+from zoo.cli import main, worker
+from zoo.comparison import cell, runner
+from zoo.launch import executor
 from zoo.reporting import render
 
 IMPORTED = (kornia.augmentation, torch.utils.tensorboard, runner)
@@ -25,53 +24,30 @@ def _render_nothing():
     render.to_png = lambda *_, **__: b""
 
 
-class Forked:
-    """Of subprocess.Popen, what an engine asks for."""
+def _close_inherited():
+    """Close what a new process would not have: pipes of other cells, and the lock of the folder."""
+    kept = multiprocessing.parent_process().sentinel
+    os.closerange(3, kept)
+    os.closerange(kept + 1, 512)
 
-    stdin = None
 
-    def __init__(self, task):
-        reading, self.writing = os.pipe()
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # of threads, of which the child has none
-            self.pid = os.fork()
-        if self.pid:
-            os.close(reading)
-            return
-        code = 1
-        try:
-            os.dup2(reading, 0)
-            with (make_run_dir(task.folder / task.run) / OUTPUT).open("ab") as message:
-                os.dup2(message.fileno(), 1)
-                os.dup2(message.fileno(), 2)
-            sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-            os.closerange(3, 512)  # as Popen does: pipes of other cells, and the lock of the folder
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(
-                    number,
-                    signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL,
-                )
-            os.setsid()
-            torch.set_num_threads(1)
-            _render_nothing()
-            code = main(["compare", "--cell", str(task.run), "--tied"])
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-
-    def poll(self):
-        ended, status = os.waitpid(self.pid, os.WNOHANG)
-        if not ended:
-            return None
-        os.close(self.writing)
-        return os.waitstatus_to_exitcode(status)
-
-    def send_signal(self, number):
-        os.kill(self.pid, number)
+def _run_cell(run):
+    """Run a cell in a process that was forked off the test."""
+    _close_inherited()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+    torch.set_num_threads(1)
+    _render_nothing()
+    code = 1
+    try:
+        code = main(work=lambda: cell.run_cell(run))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        # the threads and exit functions of the test are none of its own
+        os._exit(code)
 
 
 @pytest.fixture
@@ -79,8 +55,9 @@ def forked(monkeypatch, tmp_path):
     """Cells take a second, not ten; runs go to a folder of the test's own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZOO_PLUGINS", "")
-    monkeypatch.setattr(CellProcess, "start", lambda self, more=None: Forked(self))
-    monkeypatch.setattr(local, "find_obstacle", lambda resources: "the test forks them itself")
+    # the test itself is the process that has imported everything
+    monkeypatch.setattr(executor, "get_context", lambda _: multiprocessing.get_context("fork"))
+    monkeypatch.setattr(worker, "run_cell", _run_cell)
 
 
 @pytest.fixture

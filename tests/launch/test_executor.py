@@ -2,6 +2,7 @@
 
 import _thread
 import contextlib
+import multiprocessing
 import os
 import sys
 import threading
@@ -12,8 +13,9 @@ from signal import SIG_IGN, SIGINT, SIGTERM, getsignal, signal
 
 import pytest
 
+from zoo.cli import worker
 from zoo.errors import OptionError, RecipeError, ZooError
-from zoo.launch import ray
+from zoo.launch import executor, ray
 from zoo.launch import slurm_executor as slurm
 from zoo.launch.executor import (
     OUTPUT,
@@ -27,29 +29,19 @@ from zoo.launch.executor import (
 from zoo.launch.local import LocalExecutor
 from zoo.run import run_dir
 
-SLEEP = "import os, sys, time; time.sleep({}); print(os.environ.get('CUDA_VISIBLE_DEVICES')); sys.exit({})"
+SLEEP = "import os, time; time.sleep({}); os.system('echo $CUDA_VISIBLE_DEVICES'); os._exit({})"
 
 
 @pytest.fixture
 def tasks(tmp_path, monkeypatch):
     """tasks(*programs): each runs a line of Python in place of a cell."""
-    from subprocess import Popen
 
     def made(*programs):
         lines = {f"cell-{number}": program for number, program in enumerate(programs)}
-
-        def started(command, **more):
-            return Popen(
-                [sys.executable, "-c", lines[command[command.index("--cell") + 1]]], **more
-            )
-
-        monkeypatch.setattr("zoo.launch.executor.subprocess.Popen", started)
-        monkeypatch.setattr(
-            "zoo.launch.local.find_obstacle", lambda resources: "these are no cells"
-        )
-        return [
-            CellProcess(tmp_path.joinpath(name).relative_to(tmp_path), tmp_path) for name in lines
-        ]
+        # forked off this test, so that they have the line
+        monkeypatch.setattr(executor, "get_context", lambda _: multiprocessing.get_context("fork"))
+        monkeypatch.setattr(worker, "run_cell", lambda run: exec(lines[run.name], {}))
+        return [CellProcess(Path(name), tmp_path) for name in lines]
 
     return made
 

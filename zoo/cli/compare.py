@@ -7,13 +7,11 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.cli.bench import format_command
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.reporting.numbers import as_json
-from zoo.utils import die_with_parent, end_with_parent
 
 if TYPE_CHECKING:
     from zoo.api.comparison import ComparisonResult
@@ -39,10 +37,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="encodings=[rope,alibi] and vary.KEY=[VALUE,...] set what varies, "
         "tune.KEY=[LOW,HIGH,log] what is tuned; options, and keys of the recipe",
     )
-    # how a comparison starts its own processes
-    parser.add_argument("--cell", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--tied", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--fork-server", action="store_true", help=argparse.SUPPRESS)
 
 
 def redden_warnings(text: str) -> str:
@@ -96,24 +90,6 @@ def parse_words(words: Sequence[str]) -> dict[str, Any]:
 
 def run(known: argparse.Namespace) -> None:
     """Run a comparison, and print the table or JSON."""
-    if known.fork_server:
-        # before the imports, which take long
-        if not die_with_parent():
-            return
-        from zoo.launch.fork_server import serve
-
-        # from here on this is the process of a cell, unless there are no more
-        known.cell, known.tied = serve(), True
-        if known.cell is None:
-            return
-    if known.tied:
-        end_with_parent()
-    if known.cell is not None:
-        from zoo.comparison.cell import run_cell
-
-        run_cell(known.cell)
-        return
-
     from zoo.api.comparison import compare
 
     if known.recipe is None:

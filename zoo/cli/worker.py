@@ -1,6 +1,8 @@
-"""One of several processes of a training or an evaluation that another process has started.
+"""What a process does that another process of zoo has started.
 
-`python -m zoo.cli.worker FOLDER` reads the job in the folder; rank 0 writes its result there.
+`python -m zoo.cli.worker FOLDER` is one of several processes of a training or an evaluation: it
+reads the job in the folder, and rank 0 writes its result there. `run_cell` is a cell of a
+comparison.
 """
 
 from __future__ import annotations
@@ -48,6 +50,21 @@ def work(folder: Path) -> None:
     # only rank 0 has a result
     if result is not None:
         files.write_json(result, folder / RESULT)
+
+
+def run_cell(run: Path) -> int:
+    """Run a cell of a comparison, and return the exit code of its process.
+
+    Args:
+        run: The run directory, in the folder of the comparison.
+    """
+
+    def work() -> None:
+        from zoo.comparison import cell
+
+        cell.run_cell(run)
+
+    return main(work=work)
 
 
 if __name__ == "__main__":

@@ -2,25 +2,54 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import importlib
 import io
 import json
+import multiprocessing
 import os
-import subprocess
+import signal
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from signal import SIGTERM, Signals
-from typing import IO, Literal, Protocol, get_args
+from signal import SIGINT, SIGKILL, SIGTERM, Signals
+from types import ModuleType
+from typing import Literal, NoReturn, Protocol, get_args
 
 from zoo import files
 from zoo.run import run_dir
+from zoo.utils import limit_spinning
 
 State = Literal["done", "running", "waiting", "stopped", "failed"]
+StartMethod = Literal["forkserver", "spawn"]
 
-
+# the module whose `run_cell` gives a cell the log and the exit codes of a command
+ENTRY = "zoo.cli.worker"
+# what a cell imports, late imports included
+PRELOADED = (
+    ENTRY,
+    "omegaconf",
+    "torch.utils.tensorboard",
+    "zoo.comparison.cell",
+    "zoo.diagnosis.training_curves",
+    "zoo.reporting.charts",
+    "zoo.reporting.render",
+)
+# Starting a process polls all others, and of two threads that poll one, the second is told LOST.
+BOOKKEEPING = threading.Lock()
+# exit code that `multiprocessing` reports of the processes of a killed fork server
+LOST = 255
+# to start a process while a killed fork server is being reaped
+ATTEMPTS = 50
+# for a process without a parent to save its state
+GRACE_SECONDS = 5.0
 POLL_SECONDS = 0.1
 STATE, OUTPUT = "cell.json", "output.log"
 # for a process whose parent was killed to save its state and end
@@ -41,71 +70,164 @@ class Resources:
 
 @dataclass(frozen=True)
 class CellProcess:
-    """`zoo compare --cell RUN`, started in `folder`. A call waits for its exit code."""
+    """The process that runs a cell, started in `folder`. A call waits for its exit code."""
 
     run: Path
     folder: Path
 
-    def start(self, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-        """Start the process in a group of its own, so that no signal of a terminal reaches it.
+    def start(
+        self, method: StartMethod = "spawn", environment: Mapping[str, str] | None = None
+    ) -> RunningCell:
+        """Start the process in a session of its own, so that no signal of a terminal reaches it.
 
-        When its standard input is closed, as when its parent is killed, it saves its state and
-        ends.
+        When its parent is killed, it saves its state and ends.
 
         Args:
+            method: `forkserver` forks it off a process that has imported what cells import and
+                trains nothing; `spawn` starts Python anew, which takes seconds.
             environment: Further environment variables.
         """
-        command = [sys.executable, "-m", "zoo", "compare", "--cell", str(self.run), "--tied"]
-        run = make_run_dir(self.folder / self.run)
-        with (run / OUTPUT).open("ab") as output:
-            return subprocess.Popen(
-                command,
-                cwd=self.folder,
-                env={**os.environ, **(environment or {})},
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+        make_run_dir(self.folder / self.run)
+        # OpenMP reads it when torch is loaded, in the fork server before there is a cell
+        limit_spinning()
+        context: ForkServerContext | SpawnContext = get_context("spawn")
+        if method == "forkserver":
+            context = get_context("forkserver")
+            context.set_forkserver_preload([*PRELOADED])
+        arguments = (
+            self.run,
+            self.folder,
+            {**os.environ, **(environment or {})},
+            multiprocessing.get_start_method(allow_none=True),
+        )
+        with BOOKKEEPING, _block_interrupts(), _hide_main_module():
+            for attempt in range(ATTEMPTS):
+                process = context.Process(target=_run_cell, args=arguments)
+                try:
+                    process.start()
+                except (EOFError, ConnectionError):
+                    # The fork server was killed. Another one takes its place once it is reaped.
+                    if attempt == ATTEMPTS - 1:
+                        raise
+                    time.sleep(POLL_SECONDS)
+                else:
+                    break
+        return RunningCell(process, self.folder / self.run)
 
     def __call__(self) -> int:
-        process = self.start()
+        running = self.start()
         try:
-            return wait_for_exit(process)
+            return running.wait()
         finally:
             # if an executor interrupts this, the cell saves what it has
-            if process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.send_signal(SIGTERM)
-                wait_for_exit(process)
+            if running.poll() is None:
+                running.send_signal(SIGTERM)
+                running.wait()
 
 
-class RunningProcess(Protocol):
-    """The process of a cell: what matters here of a `subprocess.Popen`."""
+class RunningCell:
+    """The process of a cell that has begun.
 
-    @property
-    def stdin(self) -> IO[bytes] | None:
-        """The pipe whose end tells it that its parent has ended."""
-        ...
+    Args:
+        process: A process of `multiprocessing` that was started.
+        run: The run directory.
+    """
+
+    def __init__(self, process: BaseProcess, run: Path) -> None:
+        self.process, self.run = process, run
 
     def poll(self) -> int | None:
         """Return the exit code once there is one, negative for the signal that ended it."""
-        ...
+        with BOOKKEEPING:
+            code = self.process.exitcode
+        # The cells of a killed fork server run on; only their codes are lost.
+        return None if code == LOST and run_dir.is_locked(self.run) else code
 
-    def send_signal(self, signal: int, /) -> None: ...
+    def wait(self) -> int:
+        """Return the exit code, once there is one.
+
+        It is polled: Ray interrupts a task between two lines of Python, not by a signal that would
+        end a wait.
+        """
+        while (code := self.poll()) is None:
+            time.sleep(POLL_SECONDS)
+        return code
+
+    def send_signal(self, signal: int) -> None:
+        """Send a signal unless the process has ended."""
+        pid = self.process.pid
+        if pid is not None and self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal)
 
 
-def wait_for_exit(process: RunningProcess) -> int:
-    """Return the exit code of a cell's process, once there is one.
+@contextlib.contextmanager
+def _block_interrupts() -> Iterator[None]:
+    """Have processes that start in the block begin with SIGINT blocked.
 
-    It is polled: Ray interrupts a task between two lines of Python, not by a signal that would
-    end a wait.
+    They belong to the group that a terminal interrupts until they have a session of their own.
     """
-    while (code := process.poll()) is None:
-        time.sleep(POLL_SECONDS)
-    if process.stdin is not None:
-        process.stdin.close()
-    return code
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _hide_main_module() -> Iterator[None]:
+    """Keep `multiprocessing` from running the caller's script again in processes of the block.
+
+    A script without `if __name__ == "__main__"` would compare there once more.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _run_cell(
+    run: Path, folder: Path, environment: Mapping[str, str], start_method: str | None
+) -> NoReturn:
+    """Run a cell in this process, which was started for it, and exit."""
+    os.setsid()
+    os.chdir(folder)
+    # the fork server has the variables of the moment when it started
+    os.environ.clear()
+    os.environ.update(environment)
+    # workers of data loaders start as they would in the parent
+    multiprocessing.set_start_method(start_method, force=True)
+    with (run / OUTPUT).open("ab") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    _end_with_parent()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [SIGINT])
+
+    code = importlib.import_module(ENTRY).run_cell(run)
+    # loggers register their end here, which a process of `multiprocessing` skips
+    atexit._run_exitfuncs()
+    sys.exit(code)
+
+
+def _end_with_parent() -> None:
+    """End this process soon after its parent.
+
+    A parent that is killed cannot pass that on. SIGTERM comes first, so that a run can save its
+    state. Whatever is left of the process group after `GRACE_SECONDS` is killed: a run in the
+    middle of a long step resumes from its last checkpoint.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os.kill(os.getpid(), SIGTERM)
+        time.sleep(GRACE_SECONDS)
+        os.killpg(0, SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 class CellHandle(Protocol):

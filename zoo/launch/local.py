@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
+import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
@@ -14,8 +14,7 @@ from typing import ClassVar
 
 import torch
 
-from zoo.launch.executor import CellProcess, Resources, RunningProcess, wait_for_exit
-from zoo.launch.fork_server import NEVER_BEGUN, ForkServer, find_obstacle
+from zoo.launch.executor import CellProcess, Resources, RunningCell, StartMethod
 from zoo.registry import register
 from zoo.run.machine import count_cores
 
@@ -32,12 +31,12 @@ class LocalExecutor:
 
     def __init__(self) -> None:
         self.handles: list[Future[int]] = []
-        self.running: set[RunningProcess] = set()
+        self.running: set[RunningCell] = set()
         self.free_devices: SimpleQueue[str | None] = SimpleQueue()
-        self.lock, self.stopped = Lock(), False
+        self.lock = Lock()
+        self.stopped: Signals | None = None
         self.pool: ThreadPoolExecutor | None = None
-        self.server: ForkServer | None = None
-        self.unfinished = 0
+        self.method: StartMethod = "spawn"
 
     def plan_resources(self, cells: int, jobs: int | None, gpus: int) -> Resources:
         """Give each cell an equal share of the cores."""
@@ -55,63 +54,50 @@ class LocalExecutor:
 
         obstacle = find_obstacle(resources)
         if obstacle is None:
-            self.server = ForkServer(processes[0].folder)
+            self.method = "forkserver"
         else:
             log.info("each cell starts anew, which takes seconds: %s", obstacle)
         self.pool = pool = ThreadPoolExecutor(resources.jobs)
-        self.unfinished = len(processes)
         for process in processes:
             self.handles.append(pool.submit(self._run, process))
 
     def stop(self, signal: Signals) -> None:
         """Cancel the cells that wait, and send a signal to those that run."""
         with self.lock:
-            self.stopped = True
+            self.stopped = signal
+            running = [*self.running]
         if self.pool is not None:
             self.pool.shutdown(wait=False, cancel_futures=True)
-        for process in [*self.running]:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal)
+        for cell in running:
+            cell.send_signal(signal)
 
     def _run(self, cell: CellProcess) -> int:
         device = self.free_devices.get()
         try:
-            code = self._run_once(cell, device, forked=True)
-            if code == NEVER_BEGUN:
-                log.info("%s: the fork server has ended, so this cell starts anew", cell.run)
-                code = self._run_once(cell, device, forked=False)
+            if self.stopped is not None:
+                return 128 + SIGTERM
+            environment = {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
+            # Without the lock: the first one waits until the fork server has imported everything.
+            running = cell.start(self.method, environment)
+            with self.lock:
+                self.running.add(running)
+                missed = self.stopped
+            if missed is not None:
+                running.send_signal(missed)
+            code = running.wait()
+            self.running.discard(running)
             return code
         finally:
             self.free_devices.put(device)
-            self._conclude()
 
-    def _run_once(self, cell: CellProcess, device: str | None, *, forked: bool) -> int:
-        with self.lock:
-            if self.stopped:
-                return 128 + SIGTERM
-            process = self._start(cell, device, forked=forked)
-            self.running.add(process)
-        code = wait_for_exit(process)
-        self.running.discard(process)
-        return code
 
-    def _start(self, cell: CellProcess, device: str | None, *, forked: bool) -> RunningProcess:
-        if self.server is None or not forked:
-            return cell.start({} if device is None else {"CUDA_VISIBLE_DEVICES": device})
-        if not self.server.is_alive():
-            # it was killed; cells that it had forked run on
-            self.server.close()
-            self.server = ForkServer(cell.folder)
-        return self.server.start(cell)
-
-    def _conclude(self) -> None:
-        """Count a cell that has ended, and end the fork server with the last one."""
-        with self.lock:
-            self.unfinished -= 1
-            is_last = self.unfinished == 0 or (self.stopped and not self.running)
-            if is_last and self.server is not None:
-                self.server.close()
-                self.server = None
+def find_obstacle(resources: Resources) -> str | None:
+    """Return why cells cannot be forked off a server; None where they can."""
+    if resources.gpus:
+        return "a GPU cannot be used after a fork"
+    if sys.platform != "linux":
+        return f"a fork is not safe on {sys.platform}"
+    return None
 
 
 def _list_devices() -> list[str]:

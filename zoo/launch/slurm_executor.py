@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from signal import Signals
-from subprocess import Popen
+from signal import SIGTERM, Signals
 from typing import Annotated, Any, ClassVar
 
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
-from zoo.launch.executor import CellProcess, Resources, wait_for_exit
+from zoo.launch.executor import CellProcess, Resources, RunningCell
 from zoo.launch.slurm import SlurmLauncher, parse_time_limit
 from zoo.options import Between, Count
 from zoo.packages import explain_imports
@@ -94,20 +93,20 @@ class RequeuedCell:
 
     def __init__(self, cell: CellProcess) -> None:
         self.cell = cell
-        self.process: Popen[bytes] | None = None
+        self.running: RunningCell | None = None
 
     def __call__(self) -> int:
-        self.process = process = self.cell.start()
-        return wait_for_exit(process)
+        self.running = self.cell.start()
+        return self.running.wait()
 
     def checkpoint(self) -> Any:
         """Save the state of the cell, and return the job that continues it."""
         with explain_imports():
             from submitit.helpers import DelayedSubmission
 
-        if self.process is not None:
-            self.process.terminate()
-            self.process.wait()
+        if self.running is not None:
+            self.running.send_signal(SIGTERM)
+            self.running.wait()
         return DelayedSubmission(RequeuedCell(self.cell))
 
 
