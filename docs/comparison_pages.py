@@ -37,13 +37,11 @@ from zoo.comparison.text import (
     describe_baselines,
     describe_conditions,
     describe_result,
-    describe_setup,
     describe_winning_baseline,
-    format_costs,
-    format_estimate,
+    format_part,
     format_question,
+    format_standing,
 )
-from zoo.comparison.tuning_text import describe_tuning, format_tuning
 from zoo.config import Change
 from zoo.options.plain import to_plain
 from zoo.reporting.tables import format_markdown
@@ -123,10 +121,10 @@ def _recorded_section(path: Path) -> Iterator[str]:
         if name != first:
             yield from (f"![{FIGURES[name]}: {path.stem}]({folder}/{picture.name})", "")
     yield from (f"[Every seed and difference]({folder}/{path.stem}.html)", "")
-    for text in (format_tuning(comparison), format_costs(comparison)):
+    for text in (format_part(comparison, "tuning"), format_part(comparison, "costs")):
         if text:
             yield from (re.sub("^## ", "#### ", text), "")
-    yield from (*describe_setup(comparison).splitlines(), "")
+    yield from (*format_part(comparison, "setup").splitlines(), "")
     yield from ("</details>", "")
 
 
@@ -134,7 +132,8 @@ def _write_verdict(comparison: Comparison) -> str:
     """Return the result in one sentence, with its interval, and how variants were tuned."""
     if warning := describe_winning_baseline(comparison):
         return f"**{warning}**"
-    return f"**{describe_result(comparison, comparison.trained)}** {describe_tuning(comparison)}"
+    result = describe_result(comparison, comparison.trained)
+    return f"**{result}** {format_part(comparison, 'tuning_sentence')}"
 
 
 def _describe_training(comparison: Comparison) -> str:
@@ -177,7 +176,7 @@ def _condition_cell(comparison: Comparison, standing: Standing) -> str:
     if standing.mean is None:
         # the first word of the reason: refused, failed
         return standing.missing_reasons[0].partition(":")[0]
-    return format_estimate(standing.mean, count_decimals(comparison))
+    return format_standing(standing, count_decimals(comparison))
 
 
 def record_comparison(folder: Path, to: Path) -> None:

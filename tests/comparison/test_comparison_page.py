@@ -88,7 +88,8 @@ def test_the_table_has_the_numbers_of_the_cells(pages):
         row = by_name[variant.name + ", ".join(variant.flag_kinds)]
         mean = f"{math.fsum(values) / len(values):.3f}"
         # two seeds have no interval
-        assert row[1].startswith(f"{mean} (" if len(values) > 2 else mean)
+        both = " and ".join(f"{value:.3f}" for value in values)
+        assert row[1].startswith(f"{mean} (" if len(values) > 2 else both)
         assert len(values) > 2 or "(" not in row[1]
         assert row[-1] == f"{len(values)} of 3"
     assert by_name["none"][4:9] == ["678\u202f010", "21.9", "50", "700", "sdpa"]

@@ -135,10 +135,7 @@ def with_baselines(made=None, metric="test/loss", **values):
 def test_a_baseline_that_beats_every_model_is_told_at_the_top():
     text = format_comparison(with_baselines(bigram=1.1, unigram=2.0))
     head, *_ = text.split("At 128 tokens")
-    assert (
-        "No conclusion about variants follows: no model beats the baseline bigram, test loss 1.10"
-        in head
-    )
+    assert "Inconclusive: no model beats the baseline bigram, test loss 1.10" in head
     assert "no model beats" in render(with_baselines(bigram=1.1)).split('class="answer"')[0]
 
 
@@ -148,7 +145,7 @@ def test_the_warning_is_red_in_a_terminal_and_on_the_page(monkeypatch):
     assert ".warning { color: #b3000c" in page
     assert redden_warnings(text) == text  # standard output is a file here
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert "\033[1;31mNo conclusion about variants follows" in redden_warnings(text)
+    assert "\033[1;31mInconclusive: no model beats" in redden_warnings(text)
     beaten = format_comparison(with_baselines(bigram=2.5))
     assert redden_warnings(beaten) == beaten
     monkeypatch.setenv("NO_COLOR", "1")
@@ -158,7 +155,7 @@ def test_the_warning_is_red_in_a_terminal_and_on_the_page(monkeypatch):
 def test_baselines_that_are_beaten_stand_under_the_table():
     text = format_comparison(with_baselines(bigram=2.5))
     assert "Baselines: bigram 2.50" in text
-    assert "No conclusion" not in text
+    assert "Inconclusive" not in text
     assert 'role="alert"' not in render(with_baselines(bigram=2.5))
 
 
@@ -201,6 +198,6 @@ def test_baselines_are_those_of_the_measure():
     )
     beaten = format_comparison(with_baselines(comparisons.images(), "test/accuracy", majority=0.1))
     assert "Baselines: majority 0.100" in beaten
-    assert "No conclusion" not in beaten
+    assert "Inconclusive" not in beaten
     other = with_baselines(comparisons.images(), "test/loss", bigram=0.01)
     assert "aseline" not in format_comparison(other)

@@ -12,7 +12,6 @@ from zoo.comparison.text import (
     count_decimals,
     describe_conditions,
     describe_result,
-    describe_results,
     describe_unfinished,
     format_comparison,
     format_question,
@@ -58,11 +57,14 @@ def test_the_best_is_named_with_its_interval_and_who_else_may_be_best():
     # means 0.90, 0.89, 0.80; differences of b to a: -0.03, 0.01, -0.01, whose interval holds 0; of c: -0.1 of each seed
     found = compare(a=[0.89, 0.90, 0.91], b=[0.86, 0.91, 0.90], c=[0.79, 0.80, 0.81])
     assert describe_result(found, IMAGE) == (
-        "At 16 pixels a has the highest mean: test accuracy 0.900 (0.875 to 0.925); "
-        "b may be best too, c is worse. "
+        "At 16 pixels `a` has the highest mean: test accuracy 0.900 (0.875 to 0.925); "
+        "`b` may be best too; `c` is worse. "
         "With 3 seeds a difference below 0.11 cannot be seen (power 80 %)."
     )
-    assert summarize(found) == "At 16 pixels a has the highest mean, but b may be best too."
+    assert (
+        summarize(found)
+        == "At 16 pixels `a` has the highest mean; `b` may be best too; `c` is worse."
+    )
 
 
 def test_differences_are_those_of_seeds_and_not_of_means():
@@ -70,13 +72,13 @@ def test_differences_are_those_of_seeds_and_not_of_means():
     found = compare(a=[0.5, 0.7, 0.9], b=[0.49, 0.691, 0.891])
     (_, second) = rank_variants(found, IMAGE)
     assert second.verdict == "worse"
-    assert summarize(found) == "At 16 pixels a has the highest mean, and all others are worse."
+    assert summarize(found) == "At 16 pixels `a` has the highest mean; `b` is worse."
 
 
 def test_a_lower_loss_is_better():
     found = compare("low", a=[2.0, 2.1], b=[1.0, 1.1], c=[3.0, 3.1])
     assert [one.variant.name for one in rank_variants(found, IMAGE)] == ["b", "a", "c"]
-    assert "b has the lowest mean: test accuracy 1.050" in describe_result(found, IMAGE)
+    assert "`b` has the lowest mean: test accuracy 1.000 and 1.100" in describe_result(found, IMAGE)
 
 
 def test_who_is_equal_in_every_seed_is_as_good_and_of_one_mean_others_may_be_best():
@@ -86,39 +88,52 @@ def test_who_is_equal_in_every_seed_is_as_good_and_of_one_mean_others_may_be_bes
         ("c", "best"),
         ("b", "possible"),
     ]
-    assert summarize(found) == "At 16 pixels a and c share the highest mean, but b may be best too."
-    assert "a and c share the highest mean: test accuracy 0.55" in describe_result(found, IMAGE)
-    assert "b may be best too." in describe_result(found, IMAGE)
+    assert summarize(found) == (
+        "At 16 pixels `a` and `c` share the highest mean; no difference is established."
+    )
+    assert "`a` and `c` share the highest mean: test accuracy 0.55" in describe_result(found, IMAGE)
 
 
 def test_of_equal_variants_none_is_named_above_another():
     found = compare(a=[1.0] * 3, b=[1.0] * 3, c=[0.40, 0.41, 0.40])
-    assert (
-        summarize(found) == "At 16 pixels a and b share the highest mean, and all others are worse."
-    )
+    assert summarize(found) == "At 16 pixels `a` and `b` share the highest mean; `c` is worse."
     both = compare(a=[1.0] * 3, b=[1.0] * 3)
-    assert summarize(both) == "At 16 pixels a and b are alike, to the last digit of each seed."
+    assert summarize(both) == (
+        "At 16 pixels `a` and `b` share the highest mean; their seeds are equal."
+    )
     assert describe_result(both, IMAGE) == (
-        "At 16 pixels a and b share the highest mean: test accuracy 1.000 (1.000 to 1.000); no other is measured there. "
+        "At 16 pixels `a` and `b` share the highest mean: test accuracy 1.000 (1.000 to 1.000); their seeds are equal. "
         "With 3 seeds that never differ, any difference can be seen."
     )
 
 
-def test_one_seed_cannot_tell():
+def test_a_variant_called_none_is_no_word_of_the_verdict():
+    found = compare(a=[0.89, 0.90, 0.91], none=[0.79, 0.80, 0.81])
+    assert summarize(found) == "At 16 pixels `a` has the highest mean; `none` is worse."
+    found = compare(a=[0.89, 0.90, 0.91], b=[0.86, 0.91, 0.90])
+    assert "none" not in describe_result(found, IMAGE)
+
+
+def test_fewer_than_three_seeds_have_values_and_no_interval():
     found = compare(a=[0.9], b=[0.5])
     assert describe_result(found, IMAGE) == (
-        "At 16 pixels a has the highest value: test accuracy 0.900; with one seed each, nothing tells a difference from chance."
+        "At 16 pixels `a` has the highest value: test accuracy 0.900; fewer than three seeds cannot tell a difference from chance."
     )
     assert summarize(found) == (
-        "At 16 pixels a has the highest value. With one seed each, nothing tells a difference from chance."
+        "At 16 pixels `a` has the highest value; fewer than three seeds cannot tell a difference from chance."
+    )
+    found = replace(compare(a=[0.549, 0.549], b=[0.5, 0.51]), seeds=(0, 1))
+    assert describe_result(found, IMAGE) == (
+        "At 16 pixels `a` has the highest mean: test accuracy 0.549 and 0.549; fewer than three seeds cannot tell a difference from chance."
+    )
+    assert "test accuracy: values of seeds 0 and 1; fewer than three seeds have no interval." in (
+        format_comparison(found)
     )
 
 
 def test_who_shares_one_seed_with_the_best_is_told_apart_from_nobody():
     found = compare(a=[0.9, 0.91, 0.92], b=[0.5], c=[0.6, 0.61, 0.62])
-    assert "of b fewer than three seeds can be compared, which cannot tell" in describe_result(
-        found, IMAGE
-    )
+    assert "; too few seeds to judge `b`." in describe_result(found, IMAGE)
     assert [one.verdict for one in rank_variants(found, IMAGE)] == ["best", "worse", "unsure"]
 
 
@@ -126,7 +141,7 @@ def test_who_is_better_on_all_seeds_that_both_have_is_not_told_worse():
     # a lacks the hard seed 3, without which b would be the best
     found = compare(a=[0.90, 0.91, 0.90], b=[0.92, 0.93, 0.92, 0.5])
     assert [one.verdict for one in rank_variants(found, IMAGE)] == ["best", "unsure"]
-    assert "on the seeds that both have, b is better" in describe_result(found, IMAGE)
+    assert "on the seeds that both have, `b` is better" in describe_result(found, IMAGE)
     assert "worse" not in format_comparison(found)
 
 
@@ -136,8 +151,8 @@ def test_neighbouring_places_with_one_answer_share_a_sentence():
         a={TRAINED: near, "24": near, "32": far}, b={TRAINED: far, "24": far, "32": near}
     )
     assert summarize(found) == (
-        "At 16 and 24 pixels a has the highest mean, and all others are worse. "
-        "At 32 pixels b has the highest mean, and all others are worse."
+        "At 16 and 24 pixels `a` has the highest mean; `b` is worse. "
+        "At 32 pixels `b` has the highest mean; `a` is worse."
     )
     assert [one.variant.name for one in rank_variants(found, found.find_condition("32"))] == [
         "b",
@@ -155,14 +170,14 @@ def test_what_is_no_number_is_left_out_and_told(odd):
         (f"seed 1: no finite number ({odd})",),
     )
     assert (last.variant.name, last.verdict) == ("b", "missing")
-    assert f"No value of b (no finite number ({odd}))." in describe_result(found, IMAGE)
+    assert f"No value of `b` (no finite number ({odd}))." in describe_result(found, IMAGE)
 
 
 def test_what_was_refused_is_told_with_its_reason():
-    message = describe_results(comparisons.texts())
-    assert list(message) == [TRAINED, "256", "512", "1024"]
-    assert message["1024"].startswith("At 1024 tokens alibi has the lowest mean: test loss 1.2")
-    assert message["1024"].endswith("No value of learned (refused: the table has 128 places).")
+    found = comparisons.texts()
+    message = describe_result(found, found.find_condition("1024"))
+    assert message.startswith("At 1024 tokens `alibi` has the lowest mean: test loss 1.2")
+    assert message.endswith("No value of `learned` (refused: the table has 128 places).")
 
 
 def test_refusals_that_differ_by_what_was_drawn_are_told_once():
@@ -179,7 +194,7 @@ def test_refusals_that_differ_by_what_was_drawn_are_told_once():
     ]
     found = replace(texts, variants=(texts.variants[0], replace(learned, cells=tuple(drawn))))
     assert describe_result(found, found.find_condition("256")).endswith(
-        "No value of learned (refused: place 141 is past it)."
+        "No value of `learned` (refused: place 141 is past it)."
     )
 
 
@@ -190,14 +205,14 @@ def test_the_best_and_its_equals_are_named_with_what_is_unfair():
     found = replace(
         found, variants=(replace(first, flags=(large, slow)), replace(second, flags=(large,)))
     )
-    assert describe_result(found, IMAGE).endswith("Note that a is flagged: too large; too slow.")
+    assert describe_result(found, IMAGE).endswith("Note that `a` is flagged: too large; too slow.")
     found = compare(a=[0.9, 0.91, 0.9], b=[0.9, 0.92, 0.9])
     first, second = found.variants
     found = replace(
         found, variants=(replace(first, flags=(large,)), replace(second, flags=(slow, large)))
     )
     assert describe_result(found, IMAGE).endswith(
-        "Not as in most: attention of b; parameters of b and a."
+        "Not as in most: attention of `b`; parameters of `b` and `a`."
     )
 
 
@@ -223,7 +238,7 @@ def test_nothing_measured_is_said():
     )
     found = replace(found, variants=waiting, conditions=(IMAGE,))
     assert summarize(found) == "At 16 pixels nothing is measured yet."
-    assert describe_result(found, IMAGE).startswith("At 16 pixels nothing is measured.")
+    assert describe_result(found, IMAGE).startswith("At 16 pixels nothing is measured yet.")
     assert (
         describe_unfinished(found)
         == "Not finished: 0 of 4 cells are done, 2 running and 2 waiting."

@@ -94,7 +94,7 @@ def test_a_page_opens_each_record_with_its_verdict(docs):
     )
     tuned = replace(untuned, tuning=tuning)
     verdict = pages._write_verdict(tuned)
-    assert verdict.startswith("**At 16 pixels comrope_ld has the highest mean: test accuracy 0.9")
+    assert verdict.startswith("**At 16 pixels `comrope_ld` has the highest mean: test accuracy 0.9")
     assert "Each variant was tuned by 1 trials" in verdict
 
     baselines = {"test/accuracy": {"regression": 0.9999}}

@@ -1,11 +1,17 @@
-"""A comparison as sentences and text tables: which variant is first, which may be best."""
+"""The text of a comparison: names, numbers, a sentence of verdict, warnings, comparison.md."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import groupby
 from math import floor, isfinite, log10
 from statistics import fmean
+from typing import Any, Literal
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 
 from zoo.comparison.hypotheses import format_hypotheses
 from zoo.comparison.ranking import (
@@ -19,24 +25,35 @@ from zoo.comparison.ranking import (
     rank_variants,
 )
 from zoo.comparison.results import Comparison, ComparisonCell, Variant
-from zoo.comparison.statistics import Estimate
-from zoo.comparison.tuning_text import describe_conventions, format_tuning
+from zoo.comparison.statistics import FEWEST, Estimate
+from zoo.comparison.tuning import NEAR, is_finite_number
 from zoo.reporting import numbers
+from zoo.reporting.html import read_file
 from zoo.reporting.numbers import format_fixed
 from zoo.reporting.tables import format_markdown
 from zoo.run.conditions import Condition
 from zoo.run.machine import format_machine
 from zoo.utils import escape_strings
 
+TEMPLATE = "comparison/comparison.md.jinja"
+Part = Literal["costs", "tuning", "tuning_sentence", "conventions", "setup"]
+"""A block of the template."""
+
 MB = 2**20
 MAX_DECIMALS = 6
 MAX_SEEDS = 20
 # states of cells that will have a value
 UNFINISHED = ("running", "stopped", "waiting")
-ONE_SEED = "with one seed each, nothing tells a difference from chance"
 # columns that are aligned to the left
 TEXT_COLUMNS = ("variant", "attention", "verdict", "flags")
 VERDICTS: Mapping[Verdict, str] = {"possible": "may be best", "worse": "worse", "unsure": "?"}
+CONVENTIONS = (
+    "optim.lr",
+    "optim.encoding_lr",
+    "model.scale_embeddings",
+    "model.position_augmentation",
+)
+"""Keys that are known to reverse rankings: each is said to be held, varied or tuned."""
 
 
 # Names and numbers
@@ -73,12 +90,10 @@ def _join_sizes(conditions: Sequence[Condition]) -> str:
 
 
 def name_extreme(comparison: Comparison) -> str:
-    """Name what the first variant of a ranking has: highest mean, or lowest mean of a loss."""
-    return f"{_extreme(comparison)} {'mean' if len(comparison.seeds) > 1 else 'value'}"
-
-
-def _extreme(comparison: Comparison) -> str:
-    return "highest" if comparison.better == "high" else "lowest"
+    """Name what the first variant of a ranking has: highest mean, or lowest value of a loss."""
+    has_means = any(len(variant.cells) > 1 for variant in comparison.variants)
+    extreme = "highest" if comparison.better == "high" else "lowest"
+    return f"{extreme} {'mean' if has_means else 'value'}"
 
 
 def join_names(names: Sequence[str], most: int = 5) -> str:
@@ -115,6 +130,14 @@ def format_estimate(found: Estimate, decimals: int, *, sign: bool = False) -> st
     return f"{mean} ({low} to {high})"
 
 
+def format_standing(one: Standing, decimals: int) -> str:
+    """Format a mean with its interval, or the values of fewer than three seeds."""
+    assert one.mean is not None
+    if one.mean.count >= FEWEST:
+        return format_estimate(one.mean, decimals)
+    return join_names([format_fixed(value, decimals) for value in one.values.values()])
+
+
 def format_difference(standing: Standing, decimals: int) -> str:
     """Format the difference to the first with its interval and its corrected p-value."""
     if standing.difference is None:
@@ -131,103 +154,93 @@ def capitalize(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
-def join_sentences(parts: Iterable[str]) -> str:
-    """Write each part that is not empty as a sentence."""
-    return " ".join(f"{capitalize(part)}." for part in parts if part)
+# The verdict
 
 
-# Sentences
+def describe_verdict(
+    comparison: Comparison, condition: Condition, *, with_value: bool = True
+) -> str:
+    """Return a sentence on who is first under a condition and who else may be best.
 
+    Names of variants are set off as code: `none` is a variant, and not the word.
 
-def summarize(comparison: Comparison) -> str:
-    """Summarize the ranking without numbers, neighbouring conditions with one result together."""
-    texts = []
-    for condition in comparison.conditions:
-        standings = rank_variants(comparison, condition)
-        texts.append((condition, _summarize_condition(comparison, standings)))
-
-    parts = []
-    for text, group in groupby(texts, key=lambda pair: pair[1]):
-        where = describe_conditions([condition for condition, _ in group])
-        parts.append(f"{where} {text.replace(f'; {ONE_SEED}', '')}")
-    if any(ONE_SEED in text for _, text in texts):
-        parts.append(ONE_SEED)
-    return join_sentences(parts)
-
-
-def _summarize_condition(comparison: Comparison, standings: Sequence[Standing]) -> str:
-    present = [one for one in standings if one.mean]
+    Args:
+        comparison: The comparison.
+        condition: The condition.
+        with_value: Whether the value of the first is written.
+    """
+    present = [one for one in rank_variants(comparison, condition) if one.mean]
     if not present:
         is_pending = any(cell.state in UNFINISHED for cell in comparison.cells)
         return "nothing is measured yet" if is_pending else "nothing is measured"
 
-    best, near = _list_names(present, "best"), _list_names(present, "possible")
-    if len(present) == len(best) == 1:
-        return f"{best[0]} alone is measured"
+    best, near, far = (_list_names(present, one) for one in ("best", "possible", "worse"))
+    verb = "has" if len(best) == 1 else "share"
+    lead = f"{join_names(best)} {verb} the {name_extreme(comparison)}"
+    if with_value:
+        value = format_standing(present[0], count_decimals(comparison))
+        lead += f": {format_measure(comparison)} {value}"
+
     if len(present) == len(best):
-        return f"{join_names(best)} are alike, to the last digit of each seed"
+        return f"{lead}; {'no other is measured' if len(best) == 1 else 'their seeds are equal'}"
+    if all(one.mean.count < FEWEST for one in present if one.mean):
+        return f"{lead}; fewer than three seeds cannot tell a difference from chance"
+    parts = []
+    if near and len(near) == len(present) - len(best):
+        parts.append("no difference is established")
+    elif near:
+        parts.append(f"{join_names(near)} may be best too")
+    if len(far) > 1 and len(near) + len(far) == len(present) - len(best):
+        parts.append("the others are worse")
+    elif far:
+        parts.append(f"{join_names(far)} {'is' if len(far) == 1 else 'are'} worse")
+    return "; ".join([lead, *parts, *_describe_unsure(present)])
 
-    lead = _describe_lead(comparison, best, present)
-    if _list_names(present, "unsure"):
-        return f"{lead}; {_describe_unsure(present)}"
-    if not near:
-        return f"{lead}, and all others are worse"
-    if 1 < len(near) == len(present) - len(best):
-        return f"{lead}, but any other may be best"
-    return f"{lead}, but {join_names(near)} may be best too"
+
+def _describe_unsure(present: Sequence[Standing]) -> Iterator[str]:
+    """Yield why variants can neither be called worse nor as good as the first."""
+    unsure = [one for one in present if one.verdict == "unsure"]
+    few = [one for one in unsure if one.difference is None or one.difference.low is None]
+    ahead = [one for one in unsure if one not in few]
+    if few:
+        yield f"too few seeds to judge {join_names([_quote(one) for one in few])}"
+    if ahead:
+        verb = "is" if len(ahead) == 1 else "are"
+        names = join_names([_quote(one) for one in ahead])
+        yield f"on the seeds that both have, {names} {verb} better"
 
 
-def describe_results(comparison: Comparison) -> dict[str, str]:
-    """Return {name of a condition: sentences with its numbers}."""
-    return {one.name: describe_result(comparison, one) for one in comparison.conditions}
+def summarize(comparison: Comparison) -> str:
+    """Return the verdicts without values, neighbouring conditions with one verdict together."""
+    texts = [
+        (condition, describe_verdict(comparison, condition, with_value=False))
+        for condition in comparison.conditions
+    ]
+    sentences = []
+    for text, group in groupby(texts, key=lambda pair: pair[1]):
+        where = describe_conditions([condition for condition, _ in group])
+        sentences.append(f"{capitalize(where)} {text}.")
+    return " ".join(sentences)
 
 
 def describe_result(comparison: Comparison, condition: Condition) -> str:
-    """Name the first variant under a condition, others that may be best, and those flagged."""
+    """Return the verdict under a condition, and what to mind about it."""
     standings = rank_variants(comparison, condition)
-    where = describe_conditions([condition])
-    present = [one for one in standings if one.mean]
-    if not present:
-        return join_sentences([f"{where} nothing is measured", *_describe_missing(standings)])
-
-    assert present[0].mean
-    lead = _describe_lead(comparison, _list_names(present, "best"), present)
-    value = format_estimate(present[0].mean, count_decimals(comparison))
-    reached = f"{format_measure(comparison)} {value}"
-    first = f"{where} {lead}: {reached}; {_describe_others(present)}"
-    power = describe_power(comparison, condition)
-    return join_sentences([first, power, *_describe_missing(standings), *_describe_flags(present)])
-
-
-def _describe_lead(comparison: Comparison, best: Sequence[str], present: Sequence[Standing]) -> str:
-    """Name the first: a has the highest mean; a and b share the highest mean."""
-    verb = "has" if len(best) == 1 else "share"
-    what = "value" if _has_single_seeds(present) else "mean"
-    return f"{join_names(best)} {verb} the {_extreme(comparison)} {what}"
-
-
-def _describe_others(present: Sequence[Standing]) -> str:
-    verdicts: tuple[Verdict, ...] = ("possible", "worse", "unsure")
-    near, far, unsure = (_list_names(present, verdict) for verdict in verdicts)
-    if len(present) == len(_list_names(present, "best")):
-        return "no other is measured there"
-    parts = [_describe_near(near, far)] if near or far or not unsure else []
-    return "; ".join([*parts, _describe_unsure(present)] if unsure else parts)
-
-
-def _describe_near(near: Sequence[str], far: Sequence[str]) -> str:
-    """Name the others that may be best, and state whether the rest is worse."""
-    if not near:
-        return f"{far[0]} is worse" if len(far) == 1 else "all others are worse"
-    rest = "" if not far else f", {far[0]} is worse" if len(far) == 1 else ", the others are worse"
-    return f"{join_names(near)} may be best too{rest}"
+    verdict = f"{describe_conditions([condition])} {describe_verdict(comparison, condition)}"
+    parts = [
+        verdict,
+        describe_power(comparison, condition),
+        *_describe_missing(standings),
+        *_describe_flags(standings),
+    ]
+    return " ".join(f"{capitalize(part)}." for part in parts if part)
 
 
 def describe_power(comparison: Comparison, condition: Condition) -> str:
     """State which differences the seeds can show, and what the analysis assumes."""
     analysis = analyze_condition(comparison, condition)
     noise, smallest = analysis.noise, analysis.smallest_difference
-    if smallest is None:
+    if smallest is None or noise.seeds < FEWEST:
         return ""
     low, high = comparison.bounds
     seeds = f"with {noise.seeds} seeds"
@@ -246,32 +259,12 @@ def describe_power(comparison: Comparison, condition: Condition) -> str:
     return text
 
 
-def _describe_unsure(present: Sequence[Standing]) -> str:
-    if _has_single_seeds(present):
-        return ONE_SEED
-    few: list[str] = []
-    ahead: list[str] = []
-    for one in present:
-        if one.verdict == "unsure":
-            has_interval = one.difference is not None and one.difference.low is not None
-            (ahead if has_interval else few).append(one.variant.name)
-    parts = []
-    if few:
-        text = f"of {join_names(few)} fewer than three seeds can be compared, which cannot tell"
-        parts.append(text)
-    if ahead:
-        verb = "is" if len(ahead) == 1 else "are"
-        parts.append(f"on the seeds that both have, {join_names(ahead)} {verb} better")
-    return "; ".join(parts)
-
-
-def _has_single_seeds(present: Sequence[Standing]) -> bool:
-    """Return whether no variant has more than one seed."""
-    return all(one.mean.count == 1 for one in present if one.mean)
+def _quote(one: Standing) -> str:
+    return f"`{one.variant.name}`"
 
 
 def _list_names(standings: Sequence[Standing], verdict: Verdict) -> list[str]:
-    return [one.variant.name for one in standings if one.verdict == verdict]
+    return [_quote(one) for one in standings if one.verdict == verdict]
 
 
 def _describe_missing(standings: Sequence[Standing]) -> list[str]:
@@ -279,25 +272,25 @@ def _describe_missing(standings: Sequence[Standing]) -> list[str]:
     names: dict[str, list[str]] = {}
     for one in standings:
         if one.verdict == "missing":
-            names.setdefault("; ".join(one.missing_reasons), []).append(one.variant.name)
+            names.setdefault("; ".join(one.missing_reasons), []).append(_quote(one))
     return [
         f"no value of {join_names(own)}{f' ({reason})' if reason else ''}"
         for reason, own in names.items()
     ]
 
 
-def _describe_flags(present: Sequence[Standing]) -> list[str]:
+def _describe_flags(standings: Sequence[Standing]) -> list[str]:
     """List the flags of the first and of those that may be best; in full if only one has any."""
-    leading = [one.variant for one in present if one.verdict in ("best", "possible")]
-    flagged = [variant for variant in leading if variant.flag_kinds]
+    leading = [one for one in standings if one.verdict in ("best", "possible")]
+    flagged = [one for one in leading if one.variant.flag_kinds]
     if len(flagged) == 1:
-        texts = "; ".join(flag.text for flag in flagged[0].flags if not flag.minor)
-        return [f"note that {flagged[0].name} is flagged: {texts}"]
+        texts = "; ".join(flag.text for flag in flagged[0].variant.flags if not flag.minor)
+        return [f"note that {_quote(flagged[0])} is flagged: {texts}"]
 
     names: dict[str, list[str]] = {}
-    for variant in flagged:
-        for kind in variant.flag_kinds:
-            names.setdefault(kind, []).append(variant.name)
+    for one in flagged:
+        for kind in one.variant.flag_kinds:
+            names.setdefault(kind, []).append(_quote(one))
     texts = "; ".join(f"{kind} of {join_names(own)}" for kind, own in names.items())
     return [f"not as in most: {texts}"] if names else []
 
@@ -309,8 +302,7 @@ def describe_winning_baseline(comparison: Comparison) -> str:
         return ""
     value = format_fixed(average_baselines(comparison)[name], count_decimals(comparison))
     return (
-        f"No conclusion about variants follows: no model beats the baseline {name}, "
-        f"{format_measure(comparison)} {value}."
+        f"Inconclusive: no model beats the baseline {name}, {format_measure(comparison)} {value}."
     )
 
 
@@ -332,83 +324,106 @@ def describe_unfinished(comparison: Comparison) -> str:
     return f"Not finished: {done}, {join_names(counts)}."
 
 
-# Tables
-
-
-def format_findings(comparison: Comparison) -> str:
-    """Format what speaks against the record as Markdown; empty if nothing does."""
-    lines = [f"- {one.kind}: {one.text}" for one in comparison.findings]
-    return "\n".join(["Against this record:", "", *lines]) if lines else ""
+# The page
 
 
 def format_comparison(comparison: Comparison) -> str:
     """Format the results, a table for each condition, costs and flags, as Markdown."""
     comparison = escape_strings(comparison)
-    warning = describe_winning_baseline(comparison)
-    parts = [
-        f"# {format_question(comparison)}",
-        f"**{warning}**" if warning else "",
-        "\n".join([*describe_results(comparison).values()]),
-        describe_unfinished(comparison),
-        format_findings(comparison),
-        format_hypotheses(comparison),
-        *(_format_condition(comparison, one) for one in comparison.conditions),
-        format_costs(comparison),
-        _format_equal_compute(comparison),
-        format_tuning(comparison),
-        _format_flags(comparison),
-        describe_setup(comparison),
-    ]
-    return "\n\n".join(part for part in parts if part)
+    return _strip_lines(_load_template().render(_collect_variables(comparison)))
 
 
-def describe_setup(comparison: Comparison) -> str:
-    """State how and on what machine it was measured, and the command that repeats it."""
-    seeds = join_names([str(seed) for seed in comparison.seeds], MAX_SEEDS)
+def format_part(comparison: Comparison, part: Part) -> str:
+    """Format one block of the page; empty if it has nothing to say."""
+    template = _load_template()
+    context = template.new_context(_collect_variables(comparison))
+    return _strip_lines("".join(template.blocks[part](context)))
+
+
+@cache
+def _load_template() -> Template:
+    environment = Environment(
+        loader=FunctionLoader(read_file),
+        autoescape=False,  # Markdown: tags are disarmed where it is written
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["join_names"] = join_names
+    return environment.get_template(TEMPLATE)
+
+
+def _strip_lines(text: str) -> str:
+    """Leave one empty line where parts between others are empty."""
+    return re.sub(r"\n{3,}", "\n\n", text).strip("\n")
+
+
+def _collect_variables(comparison: Comparison) -> dict[str, Any]:
+    """Return the variables of the template."""
+    tuning = comparison.tuning
+    varied = [axis.key for axis in comparison.axes]
+    tuned = [one.key for one in tuning.keys] if tuning else []
+    named = [*varied, *tuned]
+    tables = {one: _format_condition(comparison, one) for one in comparison.conditions}
     machine = comparison.machine
     where = format_machine(machine) if "processor" in machine else ""
     zoo = f"zoo {comparison.zoo_version}"
-    facts = filter(None, (where, comparison.windows, zoo, comparison.created))
-    return "\n".join(
-        [
-            f"{format_measure(comparison)}: means over seeds {seeds} with 95 % intervals "
-            "(Student's t); differences to the first are paired by seed and corrected for all "
-            "pairs of variants; who may be best includes the best with 95 %.",
-            describe_conventions(comparison),
-            f"{'; '.join(facts)}.",
-            f"{comparison.shared_weights} weights that all variants have began equal; "
-            f"repeat it with: {comparison.command}",
-        ]
-    )
+    return {
+        "comparison": comparison,
+        "question": format_question(comparison),
+        "measure": format_measure(comparison),
+        "warning": describe_winning_baseline(comparison),
+        "results": [describe_result(comparison, one) for one in comparison.conditions],
+        "unfinished": describe_unfinished(comparison),
+        "hypotheses": format_hypotheses(comparison),
+        "standings": {
+            capitalize(describe_conditions([one])): table for one, table in tables.items() if table
+        },
+        "baselines": describe_baselines(comparison),
+        "costs": format_costs(comparison),
+        "equal_compute": _format_equal_compute(comparison),
+        "tuning": tuning,
+        "trials": _format_trials(comparison),
+        "searched": ", ".join(f"{one.key} over {one.searched}" for one in tuning.keys)
+        if tuning
+        else "",
+        "tuning_warnings": list_tuning_warnings(comparison),
+        "flags": [*_list_flags(comparison)],
+        "has_intervals": len(comparison.seeds) >= FEWEST,
+        "seeds": join_names([str(seed) for seed in comparison.seeds], MAX_SEEDS),
+        "held": [
+            key
+            for key in CONVENTIONS
+            if not any(one == key or one.endswith(f".{key}") for one in named)
+        ],
+        "varied": varied,
+        "tuned": tuned,
+        "has_own_coordinates": not any(one.endswith(".coordinates") for one in named),
+        "facts": [*filter(None, (where, comparison.windows, zoo, comparison.created))],
+    }
 
 
 def _format_condition(comparison: Comparison, condition: Condition) -> str:
+    """Format the ranking under a condition as a table; empty if nothing is measured."""
     standings = [one for one in rank_variants(comparison, condition) if one.mean is not None]
-    if not standings:
-        return ""
-    measure = format_measure(comparison)
-    head = ["variant", measure, "to the first", "verdict", "seeds", "flags"]
-    rows = [_format_row(comparison, one) for one in standings]
+    head = ["variant", format_measure(comparison), "to the first", "verdict", "seeds", "flags"]
+    decimals = count_decimals(comparison)
+    best = name_extreme(comparison)
+    rows = [
+        [
+            one.variant.name,
+            format_standing(one, decimals),
+            format_difference(one, decimals),
+            best if one.verdict == "best" else VERDICTS.get(one.verdict, ""),
+            str(len(one.values)),
+            ", ".join(one.variant.flag_kinds),
+        ]
+        for one in standings
+    ]
     # columns that say something
     kept = [column for column in range(len(head)) if any(row[column] for row in rows)]
     rows = [[row[column] for column in kept] for row in rows]
-    table = format_markdown([head[column] for column in kept], rows, TEXT_COLUMNS)
-    baselines = describe_baselines(comparison) if condition == comparison.trained else ""
-    below = f"\n\n{baselines}." if baselines else ""
-    return f"## {capitalize(describe_conditions([condition]))}\n\n{table}{below}"
-
-
-def _format_row(comparison: Comparison, one: Standing) -> list[str]:
-    assert one.mean is not None
-    decimals = count_decimals(comparison)
-    return [
-        one.variant.name,
-        format_estimate(one.mean, decimals),
-        format_difference(one, decimals),
-        name_extreme(comparison) if one.verdict == "best" else VERDICTS.get(one.verdict, ""),
-        str(one.mean.count),
-        ", ".join(one.variant.flag_kinds),
-    ]
+    return format_markdown([head[column] for column in kept], rows, TEXT_COLUMNS) if rows else ""
 
 
 def format_costs(comparison: Comparison) -> str:
@@ -421,8 +436,7 @@ def format_costs(comparison: Comparison) -> str:
         head.insert(2, "forward MFLOPs")
         for variant, row in zip(variants, rows, strict=True):
             row.insert(2, format_fixed(_scale(_mean(variant.cells, "flops"), 1e-6), 1))
-    table = format_markdown([*head, "cells done"], rows, TEXT_COLUMNS)
-    return f"## What it costs\n\n{table}" if rows else ""
+    return format_markdown([*head, "cells done"], rows, TEXT_COLUMNS) if rows else ""
 
 
 def _format_cost(variant: Variant) -> list[str]:
@@ -450,8 +464,7 @@ def _format_equal_compute(comparison: Comparison) -> str:
         [one.name, *(format_fixed(own.get(one.name), 4) for own in found.values())]
         for one in comparison.variants
     ]
-    head = ["variant", *(f"equal {unit}" for unit in found)]
-    return f"## Validation metric at equal compute\n\n{format_markdown(head, rows, TEXT_COLUMNS)}"
+    return format_markdown(["variant", *(f"equal {unit}" for unit in found)], rows, TEXT_COLUMNS)
 
 
 def _scale(value: float | None, factor: float) -> float | None:
@@ -464,13 +477,61 @@ def _mean(cells: Sequence[ComparisonCell], key: str) -> float | None:
     return fmean(values) if values else None
 
 
-def _format_flags(comparison: Comparison) -> str:
-    lines = []
+def _format_trials(comparison: Comparison) -> str:
+    """Format the best settings of each variant as a table; empty if nothing was tuned."""
+    tuning = comparison.tuning
+    if tuning is None:
+        return ""
+    keys = [one.key for one in tuning.keys]
+    rows = []
+    for name, found in tuning.variants.items():
+        best = None if found.best is None else found.trials[found.best].value
+        rows.append(
+            [
+                name,
+                *(_format_setting(found.settings.get(key)) for key in keys),
+                f"{found.best}",
+                _format_value(best),
+                _format_value(found.trials[0].value),
+                f"{len(found.near)} of {len(found.trials)}",
+            ]
+        )
+    head = ["variant", *keys, "best trial", tuning.monitor, "at the recipe's own"]
+    return format_markdown([*head, f"within {NEAR:.0%}"], rows, ("variant",))
+
+
+def list_tuning_warnings(comparison: Comparison) -> list[str]:
+    """Name variants whose best setting lies at an edge, and trials without a value."""
+    tuning = comparison.tuning
+    found = []
+    searched = {one.key: one.searched for one in tuning.keys} if tuning else {}
+    for name, own in tuning.variants.items() if tuning else ():
+        for edge in own.edges:
+            setting = _format_setting(own.settings[edge.key])
+            found.append(
+                f"{name}: {edge.key} = {setting} lies at the {edge.side} edge of what was tried of "
+                f"{searched[edge.key]}; widen it"
+            )
+        failed = [str(number) for number, one in enumerate(own.trials) if one.value is None]
+        if failed:
+            found.append(f"{name}: trials {', '.join(failed)} became non-finite")
+    return found
+
+
+def _format_setting(value: Any) -> str:
+    return f"{value:g}" if is_finite_number(value) else json.dumps(value, ensure_ascii=False)
+
+
+def _format_value(value: float | None) -> str:
+    return "non-finite" if value is None else f"{value:.4f}"
+
+
+def _list_flags(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    """Yield (variant, what it has that others do not, or refuses)."""
     for variant in comparison.variants:
         if variant.flags:
-            lines.append(f"- {variant.name}: {'; '.join(flag.text for flag in variant.flags)}")
-    lines += [f"- {name}: {text}" for name, text in _list_refusals(comparison)]
-    return "## Flags\n\n" + "\n".join(lines) if lines else ""
+            yield variant.name, "; ".join(flag.text for flag in variant.flags)
+    yield from _list_refusals(comparison)
 
 
 def _list_refusals(comparison: Comparison) -> Iterator[tuple[str, str]]:

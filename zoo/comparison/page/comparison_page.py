@@ -24,10 +24,11 @@ from zoo.comparison.text import (
     describe_unfinished,
     describe_winning_baseline,
     format_measure,
+    format_part,
     format_question,
+    list_tuning_warnings,
     summarize,
 )
-from zoo.comparison.tuning_text import describe_conventions, describe_tuning, list_warnings
 from zoo.config import dump
 from zoo.options.plain import to_plain
 from zoo.reporting import numbers
@@ -182,9 +183,12 @@ def _list_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     yield from ((key, _join_values(value)) for key, value in comparison.machine.items())
     yield "made", f"{comparison.created}, zoo {comparison.zoo_version}"
     yield "held equal", _describe_controls(comparison)
-    yield "conventions", describe_conventions(comparison)
+    yield "conventions", format_part(comparison, "conventions")
     yield "hypotheses", explain_hypotheses(comparison) if comparison.hypotheses else ""
-    yield "tuning", " ".join([describe_tuning(comparison), *list_warnings(comparison)])
+    yield (
+        "tuning",
+        " ".join([format_part(comparison, "tuning_sentence"), *list_tuning_warnings(comparison)]),
+    )
     yield (
         "intervals",
         f"of means Student's, {LEVEL:.0%}, over seeds; of differences simultaneous for all pairs "
@@ -224,7 +228,8 @@ def _mark_names(comparison: Comparison) -> Comparison:
 
 
 def _emphasize_names(sentence: str) -> Markup:
-    parts = re.split(f"{BEGIN}(.*?){END}", sentence, flags=re.DOTALL)
+    # sentences set names off as code, the page in bold
+    parts = re.split(f"`?{BEGIN}(.*?){END}`?", sentence, flags=re.DOTALL)
     bold = Markup("<b>{}</b>")
     texts = [
         bold.format(break_words(part)) if number % 2 else break_words(part)

@@ -14,8 +14,8 @@ from zoo.comparison.results import Comparison, ComparisonCell, Variant
 from zoo.comparison.text import (
     count_decimals,
     format_difference,
-    format_estimate,
     format_measure,
+    format_standing,
     join_names,
     name_extreme,
 )
@@ -128,7 +128,7 @@ def _build_value(comparison: Comparison, standing: Standing) -> TableEntry:
     }
     behind = format_difference(standing, digits)
     notes = tuple(filter(None, [behind, verdicts.get(standing.verdict, "")]))
-    text = format_estimate(standing.mean, digits)
+    text = format_standing(standing, digits)
     return TableEntry(text, standing.mean.mean, "value", notes, standing.verdict)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from zoo.comparison.curves import group_by_first_axis
 from zoo.comparison.ranking import Standing, choose_scale, rank_variants
 from zoo.comparison.results import Comparison, Variant
-from zoo.comparison.text import count_decimals, format_difference, format_estimate, name_extreme
+from zoo.comparison.text import count_decimals, format_difference, format_standing, name_extreme
 from zoo.reporting import numbers
 from zoo.reporting.panel import Scale
 
@@ -195,7 +195,7 @@ def _describe(standing: Standing, condition: str, digits: int) -> str:
     behind = standing.difference
     lines = [
         f"{standing.variant.name}, {condition}",
-        format_estimate(standing.mean, digits),
+        format_standing(standing, digits),
         f"to the first {format_difference(standing, digits)}" if behind else "",
         ", ".join(seeds),
         *standing.missing_reasons,
