@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.attention.layer import Context, UpdateKeys, keep_keys, shift_heads
+from zoo.attention.layer import Context, UpdateKeys, keep_keys, shift_heads, take_heads
 from zoo.attention.linear import LinearState
-from zoo.attention.tokens import Tokens, concat, select_rows
+from zoo.attention.tokens import Tokens, concat, order_padding_first, select_rows
 from zoo.errors import OptionError
 
 
@@ -36,11 +36,16 @@ class KeyValueCache(Context):
     def previous_heads(self, layer: int, heads: Tensor, tokens: Tokens) -> Tensor:
         """Return the heads [B, G, M, ..] of each previous token, 0 at the start of a document."""
         count, tokens = heads.shape[2], tokens.drop_states()
-        last = heads[:, :, -1:], tokens.last(1)
         if layer in self._last:
             old_heads, old_tokens = self._last[layer]
             heads, tokens = torch.cat([old_heads, heads], dim=2), old_tokens.join(tokens)
-        self._last[layer] = last
+        last_heads, last_tokens = heads, tokens.last(1)
+        # The last token of each sample that is no padding.
+        if tokens.document is not None:
+            order = order_padding_first(tokens.document)[:, -1:]
+            last_heads = take_heads(heads, order)
+            last_tokens = last_tokens.replace(document=tokens.document.gather(1, order))
+        self._last[layer] = last_heads[:, :, -1:], last_tokens
         return shift_heads(heads, tokens)[:, :, -count:]
 
     def extend(

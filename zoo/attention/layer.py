@@ -19,7 +19,7 @@ from zoo.attention.call import AttentionCall, repeat_kv_heads
 from zoo.attention.chain import Chain
 from zoo.attention.encoding import Dims
 from zoo.attention.linear import LinearCall, LinearState
-from zoo.attention.tokens import Tokens, disable_autocast
+from zoo.attention.tokens import Tokens, disable_autocast, order_padding_first, take_tokens
 from zoo.errors import OptionError
 from zoo.options import Between
 
@@ -328,12 +328,27 @@ class SelfAttention(nn.Module):
 
 
 def shift_heads(heads: Tensor, tokens: Tokens) -> Tensor:
-    """Shift heads [B, G, M, ..] by one token within documents; the first token gets 0."""
-    shifted = torch.cat([torch.zeros_like(heads[:, :, :1]), heads[:, :, :-1]], dim=2)
+    """Shift heads [B, G, M, ..] by one token within documents; the first token gets 0.
+
+    Padding inside a document is passed over.
+    """
     if tokens.document is None:
-        return shifted
-    is_same = tokens.document[:, 1:] == tokens.document[:, :-1]  # [1|B, M - 1]
-    return torch.cat([shifted[:, :, :1], shifted[:, :, 1:] * is_same[:, None, :, None]], dim=2)
+        return _shift(heads)
+    order = order_padding_first(tokens.document)
+    document = tokens.document.gather(1, order)
+    is_same = document[:, 1:] == document[:, :-1]  # [1|B, M - 1]
+    shifted = _shift(take_heads(heads, order))
+    kept = shifted[:, :, 1:].masked_fill(~is_same[:, None, :, None], 0)
+    return take_heads(torch.cat([shifted[:, :, :1], kept], dim=2), order.argsort(1))
+
+
+def take_heads(heads: Tensor, order: Tensor) -> Tensor:
+    """Return heads [B, G, M, ..] in another order of the tokens, int [1|B, n], for each sample."""
+    return take_tokens(heads.transpose(1, 2), order).transpose(1, 2)
+
+
+def _shift(heads: Tensor) -> Tensor:
+    return torch.cat([torch.zeros_like(heads[:, :, :1]), heads[:, :, :-1]], dim=2)
 
 
 @dataclass(frozen=True)

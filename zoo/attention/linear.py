@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from zoo.attention.backends.reference import attention_mask
 from zoo.attention.call import AttentionCall, repeat_kv_heads
 from zoo.attention.encoding import Encoding
-from zoo.attention.tokens import disable_autocast, select_rows, upcast
+from zoo.attention.tokens import disable_autocast, fill_padding, select_rows, upcast
 from zoo.errors import OptionError
 
 KINDS = ("softmax", "linear")
@@ -244,19 +244,6 @@ def scan_chunks(
     within = (q @ k.mT).masked_fill(~masks.pairs, 0) @ v
     out = within + (q * masks.first) @ torch.stack(states, dim=3)
     return out.flatten(-3, -2)[..., :count, :], state
-
-
-def fill_padding(document: Tensor, before: Tensor | None) -> Tensor:
-    """Replace the number of padding in [1|B, N] by that of the document before it.
-
-    The document then continues after the padding. `before` is the last document of earlier calls,
-    int [1|B].
-    """
-    # The index of the last real token up to each token; -1 before the first one.
-    indices = torch.arange(document.shape[1], device=document.device)
-    last = torch.where(document >= 0, indices, -1).cummax(1).values
-    earlier = document.new_full((1,), -1) if before is None else before
-    return torch.where(last >= 0, document.gather(1, last.clamp(min=0)), earlier[:, None])
 
 
 def _group_heads(linear: LinearCall, is_real: Tensor | None) -> tuple[Tensor, ...]:

@@ -42,7 +42,8 @@ class Tokens:
     """bool [1|B, N], False for CLS and register tokens. None: all tokens have a position."""
 
     document: Tensor | None = None
-    """Document numbers, int [1|B, N], -1 for padding. None: one document without padding."""
+    """Document numbers, int [1|B, N], -1 for padding, wherever it stands: a document continues
+    after padding inside it. None: one document without padding."""
 
     ordered: bool = False
     """True if coordinates never decrease within a document, so that under a causal mask no visible
@@ -97,6 +98,18 @@ class Tokens:
     def with_per_token(self, **values: Tensor) -> Tokens:
         """Return the tokens with more values per token, [1|B, N, ...]."""
         return self.replace(per_token={**self.per_token, **values})
+
+    @property
+    def valid(self) -> Tensor | None:
+        """Bool [1|B, N], False for padding; None if there is none."""
+        return None if self.document is None else self.document >= 0
+
+    def clear_padding(self, values: Tensor) -> Tensor:
+        """Set values per token [1|B, N, ...] of padding to 0, so that it adds nothing to sums."""
+        if self.valid is None:
+            return values
+        axes = (1,) * (values.dim() - 2)
+        return values.masked_fill(~self.valid.reshape(*self.valid.shape, *axes), 0)
 
     def last(self, count: int) -> Tokens:
         """Return the last `count` tokens."""
@@ -214,6 +227,22 @@ def select_rows(values: Tensor, rows: Tensor) -> Tensor:
     return values if is_shared else values.index_select(0, rows.to(values.device))
 
 
+def order_padding_first(document: Tensor) -> Tensor:
+    """Return the order of tokens int [1|B, N] that has padding first, then all others in sequence.
+
+    Neighbours of a document are then next to each other, also across padding between them.
+    """
+    return (document >= 0).int().argsort(dim=1, stable=True)
+
+
+def take_tokens(values: Tensor, order: Tensor) -> Tensor:
+    """Return values [1|B, N, ...] in another order of the tokens, int [1|B, n], for each sample."""
+    batch = max(len(values), len(order))
+    axes = values.shape[2:]
+    index = order.reshape(*order.shape, *(1,) * len(axes)).expand(batch, -1, *axes)
+    return values.expand(batch, *values.shape[1:]).gather(1, index)
+
+
 def upcast(tensor: Tensor) -> Tensor:
     """Convert to at least float32, as angles, exponentials and long sums require."""
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
@@ -273,14 +302,32 @@ def check_tensor(key: str, value: Any, *shapes: Sequence[int | None], kind: str 
 
 
 def document_positions(documents: Tensor) -> Tensor:
-    """Count positions from 0 within each run of equal document numbers, [B, N] -> [B, N]."""
-    # Subtract the index of each token's first token, a running maximum over first tokens.
-    indices = torch.arange(documents.shape[1], device=documents.device)
-    is_first = torch.ones_like(documents, dtype=torch.bool)
-    is_first[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    return indices - torch.where(is_first, indices, 0).cummax(1).values
+    """Count positions from 0 within each run of equal document numbers, [B, N] -> [B, N].
+
+    Padding (-1) counts for nothing: a document continues after it. Its own position is 0.
+    """
+    # Subtract the rank of each token's first token, a running maximum over first tokens.
+    filled, is_real = fill_padding(documents, None), documents >= 0
+    ranks = is_real.cumsum(1) - 1
+    is_first = torch.ones_like(is_real)
+    is_first[:, 1:] = filled[:, 1:] != filled[:, :-1]
+    first = torch.where(is_first, ranks, 0).cummax(1).values
+    return torch.where(is_real, ranks - first, 0)
 
 
 def document_lengths(documents: Tensor) -> Tensor:
     """Count the tokens of each token's document, [B, N] -> [B, N]."""
     return (documents[:, None] == documents[..., None]).sum(-1)
+
+
+def fill_padding(document: Tensor, before: Tensor | None) -> Tensor:
+    """Replace the number of padding in [1|B, N] by that of the document before it.
+
+    The document then continues after the padding. `before` is the last document of earlier calls,
+    int [1|B].
+    """
+    # The index of the last real token up to each token; -1 before the first one.
+    indices = torch.arange(document.shape[1], device=document.device)
+    last = torch.where(document >= 0, indices, -1).cummax(1).values
+    earlier = document.new_full((1,), -1) if before is None else before
+    return torch.where(last >= 0, document.gather(1, last.clamp(min=0)), earlier[:, None])

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from zoo.attention import Dims, Encoding, Tokens
 from zoo.attention.coordinates import spacing
+from zoo.attention.tokens import fill_padding
 from zoo.encodings.sinusoidal import plane_waves, sinusoid
 from zoo.errors import OptionError
 from zoo.options import Between
@@ -78,7 +79,9 @@ def mean_positions(tokens: Tokens) -> Tensor:
     # Number the documents of each row, then sum coordinates and counts per document.
     number = torch.zeros_like(pos[..., 0], dtype=torch.long)
     if document is not None:
-        changes = document.diff(dim=1, prepend=document[:, :1]) != 0
+        counted = counted * (document >= 0)[..., None]
+        filled = fill_padding(document, None)
+        changes = filled.diff(dim=1, prepend=filled[:, :1]) != 0
         number = number + changes.cumsum(1)
     sums = torch.cat([pos * counted, counted], dim=-1)
     index = number[..., None].expand_as(sums)

@@ -28,7 +28,7 @@ class FoX(Encoding):
 
     def prepare(self, tokens: Tokens) -> Tokens:
         logs = F.logsigmoid(apply_linear(self.gate, tokens.x))  # [B, N, H]
-        return tokens.with_per_token(log_forget=logs)
+        return tokens.with_per_token(log_forget=tokens.clear_padding(logs))
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         sums = call.keys.per_token["log_forget"].cumsum(1).mT[..., None]  # [B, H, M, 1]

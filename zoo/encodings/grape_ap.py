@@ -62,4 +62,8 @@ class GRAPEAP(Encoding):
             logs = F.logsigmoid(call.select_queries(path) @ edges.mT / self.size)
             slopes = head_slopes(self.dims.heads, logs)[:, None, None]
             past = call.evaluate(lambda b, h, i, j: j <= call.key_index(i))
-            return logs * slopes * past
+            logs = logs * slopes * past
+            if call.keys.valid is None:
+                return logs
+            # Padding adds nothing to a path that leads over it.
+            return logs.masked_fill(~call.keys.valid[:, None, None], 0)

@@ -26,6 +26,7 @@ from zoo.attention import (
     repeat_kv_heads,
     upcast,
 )
+from zoo.attention.tokens import order_padding_first, take_tokens
 from zoo.encodings.common.layers import apply_linear, convolve, init_normal
 from zoo.encodings.common.panels import Panels, spread_panel
 from zoo.options import Between
@@ -69,16 +70,31 @@ class PaTH(Encoding):
         down, up = self.direction
         direction = apply_linear(up, apply_linear(down, tokens.x))  # [B, N, G K]
         strength = 2 * apply_linear(self.strength, tokens.x).sigmoid()  # [B, N, G]
-        return tokens.with_per_token(path_direction=direction, path_strength=strength)
+        # Only directions of recent tokens are kept, and so are their documents.
+        document = tokens.document
+        if document is None:
+            document = direction.new_zeros(1, direction.shape[1], dtype=torch.long)
+        strength = tokens.clear_padding(strength)
+        return tokens.with_per_token(
+            path_direction=direction, path_strength=strength, path_document=document
+        )
 
     def update_cached_keys(self, k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
         direction, strength = tokens.per_token["path_direction"], tokens.per_token["path_strength"]
         # The next call needs directions for its convolution, but no strengths of these tokens:
         # an empty strength marks their reflections as part of the keys.
-        rest = direction[:, max(direction.shape[1] - self.lookback, 0) :]
+        document = tokens.per_token["path_document"]
+        if tokens.document is not None:
+            order = order_padding_first(document)
+            direction, document = take_tokens(direction, order), document.gather(1, order)
+        start = max(direction.shape[1] - self.lookback, 0)
         with disable_autocast(k.device):
             k = update_keys(upcast(k), *self._reflections(tokens, k.shape[0]))
-        return k, tokens.with_per_token(path_direction=rest, path_strength=strength[:, :0])
+        return k, tokens.with_per_token(
+            path_direction=direction[:, start:],
+            path_strength=strength[:, :0],
+            path_document=document[:, start:],
+        )
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         with disable_autocast(call.q.device):
@@ -98,7 +114,8 @@ class PaTH(Encoding):
         """Return w [B, G, n, K] and beta [B, G, n] of the last n tokens, which keys lack so far."""
         direction, strength = tokens.per_token["path_direction"], tokens.per_token["path_strength"]
         if self.filter is not None:
-            direction = convolve(direction, self.filter, tokens.document)
+            document = None if tokens.document is None else tokens.per_token["path_document"]
+            direction = convolve(direction, self.filter, document)
         last = direction[:, direction.shape[1] - strength.shape[1] :]
         w = F.normalize(last.unflatten(-1, (self.dims.num_kv_heads, -1)).transpose(1, 2), dim=-1)
         return w.expand(batch, -1, -1, -1), strength.mT.expand(batch, -1, -1)

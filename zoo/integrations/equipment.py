@@ -37,6 +37,12 @@ class ForwardPass:
     grid_size: tuple[int, ...] | None = None
     """Number of patches along each axis of the images in this pass; None for text."""
 
+    positions: Tensor | None = None
+    """Positions that the caller of the model gave, int [1|B, N], or None."""
+
+    is_packed: bool = False
+    """Whether positions that restart are the beginning of another text."""
+
     tokens: Tokens | None = None
     """The tokens at the input of the first layer, without states."""
 
@@ -112,12 +118,14 @@ class Layer:
             q, tokens = q[:, :, query_index], tokens.select(query_index)
             if mask is not None and mask.shape[2] > 1:
                 mask = mask[:, :, query_index]
+        # The model's mask alone says what a query sees, also one that is masked itself.
+        queries = tokens.replace(document=None)
         call = AttentionCall(
             self.chain.transform_query(q, tokens),
             repeat_kv_heads(k, heads),
             repeat_kv_heads(v, heads),
             q,
-            tokens,
+            queries,
             keys,
             self.causal,
             q.shape[-1] ** -0.5 if scale is None else scale,
@@ -143,7 +151,9 @@ class Layer:
             call = self.describe(q, k, v, scale=scale, mask=mask, dropout=dropout)
             return self.attend_call(call)
 
-        # The fast path: encodings only transform queries and keys.
+        # The fast path: encodings only transform queries and keys. They may make heads wider, which
+        # does not change the scale.
+        scale = q.shape[-1] ** -0.5 if scale is None else scale
         if self.keys is None:
             k = self.transform_key(k)
         if mask is not None:
@@ -228,7 +238,13 @@ class Equipment(nn.ModuleDict, Encoded):
         self.surgery = Surgery()
         self.arguments: dict[str, Any] = {}  # the arguments of `zoo.equip`, which `zoo.save` writes
 
-    def begin(self, forward_pass: ForwardPass, x: Tensor, positions: Tensor | None) -> Tensor:
+    def begin(
+        self,
+        forward_pass: ForwardPass,
+        x: Tensor,
+        positions: Tensor | None,
+        document: Tensor | None = None,
+    ) -> Tensor:
         """Make the tokens of a forward pass, and apply encodings to the input of the first layer.
 
         Args:
@@ -236,16 +252,23 @@ class Equipment(nn.ModuleDict, Encoded):
             x: States [B, N, D] before the first layer.
             positions: Positions of text tokens, int [1|B, N]. None: the grid of the pass in
                 row-major order, after tokens without a position (CLS and register tokens).
+            document: Document numbers of text tokens, int [1|B, N], -1 for masked tokens. None: one
+                document, no token is masked.
 
         Returns:
             The states with the encodings of the input [B, N, D].
         """
-        tokens = self._make_tokens(forward_pass, x, positions)
+        tokens = self._make_tokens(forward_pass, x, positions, document)
         for hook in self.token_hooks:
             tokens = hook(tokens)
         embedded = self.chains[0].embed(tokens)
         forward_pass.tokens = embedded.drop_states()
         return embedded.x.to(x.dtype)
+
+    @property
+    def reads_masks(self) -> bool:
+        """Whether what is computed depends on which tokens are masked, beyond their visibility."""
+        return not self.causal or any(chain.modifies_calls for chain in self.chains)
 
     def enter_layer(self, forward_pass: ForwardPass, number: int, x: Tensor) -> Layer:
         """Prepare one attention of a forward pass.
@@ -265,16 +288,24 @@ class Equipment(nn.ModuleDict, Encoded):
         return Layer(chain, tokens, self.causal, self.backend, interleave, hooks=hooks)
 
     def _make_tokens(
-        self, forward_pass: ForwardPass, x: Tensor, positions: Tensor | None
+        self,
+        forward_pass: ForwardPass,
+        x: Tensor,
+        positions: Tensor | None,
+        document: Tensor | None,
     ) -> Tokens:
         sizes = forward_pass.grid_size
         if sizes is None:
             assert positions is not None
             pos = positions[..., None].to(torch.promote_types(x.dtype, torch.float32))
-            tokens = Tokens.at(x, pos, ordered=self.causal)
+            tokens = Tokens.at(x, pos, None, document, ordered=self.causal)
             if self.causal:
                 return tokens
-            return tokens.replace(grid_size=tokens.pos.new_tensor([[[x.shape[1]]]]))
+            if document is None:
+                return tokens.replace(grid_size=tokens.pos.new_tensor([[[x.shape[1]]]]))
+            # The length of a text is the number of its tokens that are not masked.
+            count = (document >= 0).sum(1).clamp(min=1).to(tokens.pos.dtype)
+            return tokens.replace(grid_size=count[:, None, None])
 
         # All tokens before the patches are special (CLS, registers) and placed at the origin.
         pos = grid(sizes, x)

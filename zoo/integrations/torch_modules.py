@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -46,7 +47,7 @@ class TorchAdapter:
 
     def install(self, equipment: Equipment, surgery: Surgery) -> list[str]:
         """Put the encodings into the model, and describe what was removed from it."""
-        hooks = AttentionHooks(equipment, self.attentions[0].batch_first)
+        hooks = AttentionHooks(equipment, self.attentions[0].batch_first, self.model)
         surgery.hook(self.model, hooks.begin)
         if isinstance(self.model, nn.TransformerEncoder):
             surgery.set_attribute(self.model, "use_nested_tensor", False)
@@ -64,11 +65,13 @@ class AttentionHooks:
     Args:
         equipment: The encodings.
         batch_first: Whether states are [B, N, D] instead of [N, B, D].
+        model: The equipped model.
     """
 
-    def __init__(self, equipment: Equipment, batch_first: bool) -> None:
+    def __init__(self, equipment: Equipment, batch_first: bool, model: nn.Module) -> None:
         self.equipment, self.batch_first = equipment, batch_first
         self.current = ForwardPass()
+        self.names = tuple(inspect.signature(model.forward).parameters)
 
     def begin(
         self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -81,7 +84,9 @@ class AttentionHooks:
 
         x = self._put_batch_first(states)
         self.current = ForwardPass()
-        x = self.equipment.begin(self.current, x, torch.arange(x.shape[1], device=x.device)[None])
+        given = {**dict(zip(self.names, args, strict=False)), **kwargs}
+        positions, document = self._locate(x, given)
+        x = self.equipment.begin(self.current, x, positions, document)
         x = self._restore(x, states.dim())
         # For a single attention, query, key and value are the same tensor: replace all three.
         args = tuple(x if one is states else one for one in args)
@@ -112,12 +117,18 @@ class AttentionHooks:
             need_weights: Whether to return attention weights before dropout.
             attn_mask: True or -inf for pairs to ignore, [N, N] or [B H, N, N].
             average_attn_weights: Whether to average weights over heads.
-            is_causal: A hint that `attn_mask` is causal, which is ignored.
+            is_causal: A hint that `attn_mask` is causal. Without one, as in torch, it is refused,
+                unless the model was equipped as causal.
 
         Raises:
             OptionError: Keys are not the queries, a mask adds numbers other than 0 and -inf, or
-                differs between heads.
+                differs between heads, or `is_causal` comes without a mask.
         """
+        if is_causal and attn_mask is None and not self.equipment.causal:
+            problem = (
+                "is_causal is a hint about attn_mask, which is missing; pass the mask, or call"
+            )
+            raise OptionError("is_causal", f"{problem} zoo.equip with causal=True")
         if key is not query or value is not query:
             problem = "an equipped attention is self-attention: pass one tensor as all three"
             raise OptionError("key", problem)
@@ -142,6 +153,17 @@ class AttentionHooks:
             weights = weights.mean(1) if average_attn_weights else weights
             weights = weights if query.dim() == 3 else weights[0]
         return self._restore(out, query.dim()), weights
+
+    def _locate(self, x: Tensor, given: Mapping[str, Any]) -> tuple[Tensor, Tensor | None]:
+        """Return the positions and documents int [1|B, N] of states x [B, N, D].
+
+        Padding has no position: those of the other tokens are consecutive.
+        """
+        for name in ("src_key_padding_mask", "key_padding_mask"):
+            if given.get(name) is not None:
+                mask = _read_mask(given[name], name).reshape(len(x), x.shape[1])
+                return (mask.long().cumsum(1) - 1).clamp(min=0), mask.long() - 1
+        return torch.arange(x.shape[1], device=x.device)[None], None
 
     def _put_batch_first(self, states: Tensor) -> Tensor:
         if states.dim() == 2:

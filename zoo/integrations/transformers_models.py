@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, StaticLayer, StaticSlidingWindowLayer
-from transformers.masking_utils import sdpa_mask
+from transformers.masking_utils import find_packed_sequence_indices, sdpa_mask
 
 from zoo.attention.encoding import Dims
 from zoo.attention.tokens import Tokens, select_rows
@@ -141,7 +141,7 @@ class TransformersAdapter:
         AttentionInterface.register(IMPLEMENTATION, attend_equipped)
         AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
         self._replace_config(surgery)
-        hooks = PassHooks(equipment, self.family, self.config)
+        hooks = PassHooks(equipment, self.family, self.config, self.base, self.layers[0])
         surgery.hook(self.base, hooks.start_pass)
         surgery.hook(self.layers[0], hooks.begin)
         for number, layer in enumerate(self.layers):
@@ -184,13 +184,18 @@ class PassHooks:
         equipment: The encodings.
         family: The paths of the model's parts.
         config: The model's configuration.
+        base: The base model.
+        first: Its first layer.
     """
 
-    def __init__(self, equipment: Equipment, family: Family, config: Any) -> None:
+    def __init__(
+        self, equipment: Equipment, family: Family, config: Any, base: nn.Module, first: nn.Module
+    ) -> None:
         # In a tuple, as in other places that must not register the module again.
         self._equipment = (equipment,)
         self.family, self.patch_size = family, getattr(config, "patch_size", None)
         self.current = ForwardPass()
+        self._model_names, self._names = _argument_names(base), _argument_names(first)
 
     def start_pass(
         self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -198,6 +203,10 @@ class PassHooks:
         """Start a forward pass. It is called before the base model."""
         # Layers receive the pass as a keyword argument, so that checkpointing recomputes with it.
         self.current = ForwardPass()
+        given = {**dict(zip(self._model_names, args, strict=False)), **kwargs}
+        # transformers tells packed texts apart only where no mask is given.
+        self.current.is_packed = given.get("attention_mask") is None
+        self.current.positions = given.get("position_ids")
         if self.family.is_image:
             pixels = args[0] if args else kwargs["pixel_values"]
             height, width = pixels.shape[-2:]
@@ -209,13 +218,12 @@ class PassHooks:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Make tokens, and apply encodings to the input. It is called before the first layer."""
         x = args[0] if args else kwargs["hidden_states"]
-        positions = None
-        if not self.family.is_image:
-            positions = kwargs.get("position_ids")
-            if positions is None:
-                positions = torch.arange(x.shape[1], device=x.device)[None]
         (equipment,) = self._equipment
-        x = equipment.begin(self._find_pass(kwargs), x, positions)
+        positions = document = None
+        if not self.family.is_image:
+            given = {**dict(zip(self._names, args, strict=False)), **kwargs}
+            positions, document = self._locate(x, given, kwargs)
+        x = equipment.begin(self._find_pass(kwargs), x, positions, document)
         if args:
             return (x, *args[1:]), kwargs
         return args, {**kwargs, "hidden_states": x}
@@ -234,9 +242,59 @@ class PassHooks:
                 kwargs = {**kwargs, name: CacheView(kwargs[name], layer)}
         return args, kwargs
 
+    def _locate(
+        self, x: Tensor, given: Mapping[str, Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Find the positions int [1|B, N] and documents int [1|B, N] of the tokens of a text.
+
+        Args:
+            x: States [B, N, D].
+            given: The arguments of the first layer by name.
+            kwargs: Its keyword arguments.
+        """
+        (equipment,) = self._equipment
+        current, count = self._find_pass(kwargs), x.shape[1]
+        mask, cache = given.get("attention_mask"), None
+        for name in CACHE_NAMES:
+            cache = given.get(name) if cache is None else cache
+        positions = given.get("position_ids")
+        if positions is None:
+            positions = current.positions
+
+        document = visible = None
+        if mask is not None and (equipment.reads_masks or positions is None):
+            visible, end = _read_visible(mask), mask.shape[-1]
+            # A static cache has rows that are not in use yet.
+            if cache is not None and any(isinstance(one, StaticLayer) for one in cache.layers[:1]):
+                end = int(cache.get_seq_length()) + count
+            # Whoever is masked is hidden from all queries.
+            document = visible[:, 0, :, end - count : end].any(1).long() - 1
+            if current.is_packed and positions is not None and cache is None:
+                packed = find_packed_sequence_indices(positions)
+                document = document if packed is None else torch.where(document < 0, -1, packed)
+            if positions is None:
+                # The model counts masked tokens; encodings do not.
+                seen = visible[:, 0, -1, :end] if cache is not None else document >= 0
+                positions = (seen.long().cumsum(-1) - 1).clamp(min=0)[:, -count:]
+        if positions is None:
+            start = 0 if cache is None else int(cache.get_seq_length())
+            positions = torch.arange(start, start + count, device=x.device)[None]
+        return positions, document if equipment.reads_masks else None
+
     def _find_pass(self, kwargs: Mapping[str, Any]) -> ForwardPass:
         found = kwargs.get(PASS)
         return self.current if found is None else found
+
+
+def _argument_names(module: nn.Module) -> tuple[str, ...]:
+    """Return the names of the arguments of a module's forward."""
+    return tuple(inspect.signature(module.forward).parameters)
+
+
+def _read_visible(mask: Tensor) -> Tensor:
+    """Convert a mask of transformers, bool or additive, to True where a query may attend."""
+    # An additive mask has the smallest number of its dtype at hidden pairs.
+    return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
 
 
 def attend_equipped(
@@ -256,10 +314,7 @@ def attend_equipped(
         The output [B, N, H, V], and the weights [B, H, N, M] if they were requested.
     """
     layer = module.zoo_layer
-    # An additive mask has the smallest number of its dtype at hidden pairs.
-    mask = attention_mask
-    if mask is not None and mask.dtype != torch.bool:
-        mask = mask > torch.finfo(mask.dtype).min / 2
+    mask = None if attention_mask is None else _read_visible(attention_mask)
     if output_attentions is None:
         output_attentions = module.config.output_attentions
     if not output_attentions:
@@ -426,17 +481,20 @@ class CacheView:
         # transformers makes the layers of a cache when they are first used.
         is_adopted = layer_idx < len(layers) and "zoo_tokens" in vars(layers[layer_idx])
         reads_keys = layer.chain.modifies_calls or layer.chain.key_updaters or layer.hooks
-        seen: int | Tensor = 0
+        seen = 0
         if reads_keys or not is_adopted or isinstance(layers[layer_idx], StaticLayer):
-            seen = self._cache.get_seq_length(layer_idx)
+            # The update changes the length of a static cache in place.
+            seen = int(self._cache.get_seq_length(layer_idx))
         k = layer.transform_key(key_states)
         k, v = self._cache.update(k, value_states, layer_idx, *args, **kwargs)
         store = layers[layer_idx]
         if not is_adopted:
             _adopt(store, seen)
         if isinstance(store, StaticLayer):
-            count = int(seen) + len(layer.tokens)
+            count = seen + len(layer.tokens)
             k, v = k[:, :, :count], v[:, :, :count]
+            # The keys of this pass are those before their update, which writes into the cache.
+            k = k.clone() if layer.chain.key_updaters else k
         if reads_keys:
             self._remember(store, seen, k)
         # Keys are final and no encoding reads their tokens: only their number matters.
@@ -444,11 +502,11 @@ class CacheView:
             layer.keys = layer.tokens.replace(x=k[:1, 0, :, :0])
         return k.to(key_states.dtype), v
 
-    def _remember(self, store: Any, seen: int | Tensor, k: Tensor) -> None:
+    def _remember(self, store: Any, seen: int, k: Tensor) -> None:
         """Join the new tokens to those of earlier keys, and store them for later calls."""
         layer = self._layer
         tokens = layer.tokens.drop_states()
-        if store.zoo_tokens is not None and int(seen):
+        if store.zoo_tokens is not None and seen:
             is_recorded = torch.is_grad_enabled()
             tokens = store.zoo_tokens.join(tokens if is_recorded else tokens.detach())
         layer.keys = store.zoo_tokens = tokens = tokens.last(k.shape[2])
@@ -471,7 +529,7 @@ class CacheView:
             store.keys = k
 
 
-def _adopt(store: Any, seen: int | Tensor) -> None:
+def _adopt(store: Any, seen: int) -> None:
     """Change a cache layer into one that stores tokens.
 
     Raises:
@@ -482,7 +540,7 @@ def _adopt(store: Any, seen: int | Tensor) -> None:
     ):
         problem = f"an equipped model cannot use a cache of {type(store).__name__}"
         raise OptionError("cache", f"{problem}; use the dynamic or the static cache")
-    if int(seen):
+    if seen:
         problem = "this cache was filled by a model with other positions"
         raise OptionError("cache", f"{problem}; start from an empty cache")
     # Changing the class of the instance keeps its keys and works for every kind of cache.

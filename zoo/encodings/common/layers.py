@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import disable_autocast, upcast
+from zoo.attention.tokens import order_padding_first, take_tokens
 
 
 def convolve(x: Tensor, kernel: Tensor, document: Tensor | None) -> Tensor:
@@ -19,19 +20,30 @@ def convolve(x: Tensor, kernel: Tensor, document: Tensor | None) -> Tensor:
     Args:
         x: Token states [1|B, N, D].
         kernel: Weights [S, D]; the first row belongs to the token itself.
-        document: Document numbers int [1|B, M], whose last N belong to x; None: one document.
+        document: Document numbers int [1|B, M], whose last N belong to x, -1 for padding, which
+            the convolution passes over; None: one document.
 
     Returns:
         The convolved states [1|B, N, D] in at least float32.
     """
-    x, count = upcast(x), x.shape[1]
+    x = upcast(x)
+    if document is None:
+        return _convolve(x, kernel, None)
+    # Without the padding between them, the tokens of a document are neighbours.
+    document = document[:, -x.shape[1] :]
+    order = order_padding_first(document)
+    out = _convolve(take_tokens(x, order), kernel, document.gather(1, order))
+    return take_tokens(out, order.argsort(1))
+
+
+def _convolve(x: Tensor, kernel: Tensor, document: Tensor | None) -> Tensor:
+    """Compute the convolution of `convolve` over neighbours."""
     out = upcast(kernel[0]) * x
     for step in range(1, len(kernel)):
         earlier = upcast(kernel[step]) * _shift(x, step)
         # A token of another document contributes nothing.
         if document is not None:
-            own = document[:, -count:]
-            earlier = earlier * (_shift(own, step) == own)[..., None]
+            earlier = earlier * (_shift(document, step) == document)[..., None]
         out = out + earlier
     return out
 

@@ -239,7 +239,7 @@ class CumulativeRotary(Encoding):
             raise OptionError("encoding", f"{self.name} {problem}")
         # Per-token angles are cached and summed here, after the cache, for queries and keys.
         with disable_autocast(call.q.device):
-            angles = self.token_angles(call.keys)
+            angles = call.keys.clear_padding(self.token_angles(call.keys))
             sums = angles.cumsum(1) if self.inclusive else angles.cumsum(1) - angles
             # Sums relative to the last token stay small, and so exact, for recent tokens.
             keys = cos_sin((sums - sums[:, -1:]).transpose(1, 2))  # [B, 1|G, M, K/2, 2]
