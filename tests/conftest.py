@@ -1,11 +1,15 @@
 """Every test starts from the same seed, on one thread, and no warning passes unnoticed but those named here.
 
-What zoo keeps of texts goes to a folder of the tests' own.
+What zoo keeps of texts goes to a folder of the tests' own. Work that hundreds of tests repeat with
+the same result is done once in a process: reading zoo's own recipes, fitting regressions, and
+looking up what packages are installed.
 """
 
 from __future__ import annotations
 
 import base64
+import copy
+import gc
 import hashlib
 import importlib.metadata
 import json
@@ -15,6 +19,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,10 +27,15 @@ from skips import pytest_sessionfinish  # noqa: F401
 from torch.nn.attention import flex_attention
 
 from zoo.cli import main
+from zoo.config.compose import Composer
+from zoo.config.tree import Tree, show_path
 from zoo.data import baselines
 
 # by torch's compiler
 KNOWN = "ignore:<class 'torch.autograd.function.Function'> should not be instantiated:DeprecationWarning"
+
+# folders whose tests train, start processes or compile
+LONG = {"workflows", "formats", "integrations", "run", "comparison"}
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4//8/AAX+Av4N70a4AAAAAElFTkSuQmCC"
@@ -50,6 +60,17 @@ def pytest_configure(config: pytest.Config) -> None:
         True  # on a CPU it would trace each call to run it eagerly
     )
     config.addinivalue_line("filterwarnings", KNOWN)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with folders of long tests: at the end a worker would be alone with one of them."""
+    items.sort(key=lambda item: item.path.parent.name not in LONG)
+
+
+def pytest_collection_finish() -> None:
+    """Exempt modules and collected tests, a few million objects, from every later collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -85,6 +106,29 @@ def _regressions_fitted_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _compose_recipes_once() -> Iterator[None]:
+    """Read and merge the files of a registered recipe for the first test that loads it."""
+    root = Path(__file__).parents[1]
+    shipped = {path for kind in ("recipes", "configs") for path in (root / kind).rglob("*.yaml")}
+    trees: dict[tuple[Path, str], Tree] = {}
+    compose = Composer.compose
+
+    def look_up(self: Composer, path: Path, chain: tuple[Path, ...] = ()) -> Tree:
+        # messages show a path relative to the working directory
+        key = path.resolve(), show_path(path)
+        if key[0] not in shipped:
+            return compose(self, path, chain)
+        if key not in trees:
+            trees[key] = compose(self, path, chain)
+        tree = trees[key]
+        return Tree(copy.deepcopy(tree.data), dict(tree.locations))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Composer, "compose", look_up)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
@@ -105,7 +149,7 @@ def zoo(capsys, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def predicted(zoo):
+def predict_json(zoo):
     """What `zoo predict` prints as JSON."""
 
     def run(*arguments):
@@ -114,6 +158,12 @@ def predicted(zoo):
         return json.loads(out)
 
     return run
+
+
+@pytest.fixture
+def weights():
+    """Reads the weights of a checkpoint file."""
+    return lambda path: torch.load(path, weights_only=True)["state_dict"]
 
 
 @pytest.fixture

@@ -388,13 +388,13 @@ def test_texts_of_different_lengths_are_classified():
     assert 0 <= run.metrics["test/accuracy"] <= 1
 
 
-def test_a_loaded_model_predicts_for_pictures_files_and_tensors(predicted):
+def test_a_loaded_model_predicts_for_pictures_files_and_tensors(predict_json):
     run = package.fit("vit_comrope", SMALL, verbose=False)
     rows = np.random.default_rng(0).integers(0, 255, (2, 20, 20)).astype("u1")
     pictures = [Image.fromarray(row) for row in rows]
     for number, picture in enumerate(pictures):
         picture.save(f"{number}.png")
-    expected = predicted(run.path, "0.png", "1.png", "top=2")["predictions"]
+    expected = predict_json(run.path, "0.png", "1.png", "top=2")["predictions"]
 
     model = package.load(run)
     assert model.predict(["0.png", "1.png"], top=2) == expected

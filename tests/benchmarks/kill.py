@@ -42,7 +42,7 @@ STATE = (
 SLOW = 0.05  # seconds, for each file and each folder that has to be safe on the disk
 
 
-def started(run: Path, *overrides: str) -> int:
+def start_fit(run: Path, *overrides: str) -> int:
     """The process of a run that goes on from whatever lies there; what it tells goes to a file."""
     process = os.fork()
     if process:
@@ -61,28 +61,28 @@ def started(run: Path, *overrides: str) -> int:
         os._exit(code)
 
 
-def ended(process: int, run: Path) -> None:
+def wait_for_end(process: int, run: Path) -> None:
     assert os.waitpid(process, 0)[1] == 0, Path(f"{run}.log").read_text()
 
 
-def killed(process: int, run: Path, seconds: float, saving: bool) -> bool:
+def kill_after(process: int, run: Path, seconds: float, saving: bool) -> bool:
     """Whether the process was still there to be killed after so long, or when it next had a file half written."""
     time.sleep(seconds)
     while (
         not (over := os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT))
         and saving
-        and not unfinished(run)
+        and not list_unfinished(run)
     ):
         time.sleep(SLOW / 20)
     if over:
-        ended(process, run)
+        wait_for_end(process, run)
         return False
     os.kill(process, signal.SIGKILL)
     os.waitpid(process, 0)
     return True
 
 
-def unfinished(run: Path) -> list[Path]:
+def list_unfinished(run: Path) -> list[Path]:
     return list(run.rglob("*.writing"))
 
 
@@ -105,28 +105,28 @@ def compare(whole: Path, run: Path) -> None:
             assert same(one[key], two[key]), (
                 f"{run} {name}: {key} is not that of the run that was not killed"
             )
-    assert not unfinished(run)
+    assert not list_unfinished(run)
 
 
 def main(kills: int, seed: int) -> None:
     torch.set_num_threads(1)
     draw, done, saving, runs = random.Random(seed), 0, 0, 0
     whole, began = Path("whole"), time.monotonic()
-    ended(started(whole), whole)
+    wait_for_end(start_fit(whole), whole)
     length = time.monotonic() - began  # seconds
     while done < kills:
         run, runs, alive = Path(f"run-{runs}"), runs + 1, False
         more = f"trainer.async_checkpoint={str(runs % 2 == 0).lower()}"
         while not alive and done < kills:
-            alive = not killed(
-                started(run, more), run, draw.uniform(0, length), draw.random() < 0.5
+            alive = not kill_after(
+                start_fit(run, more), run, draw.uniform(0, length), draw.random() < 0.5
             )
             done += not alive
-            saving += bool(unfinished(run))
+            saving += bool(list_unfinished(run))
         if alive:
             length *= 0.8  # it is the pace of this machine now that counts
         else:
-            ended(started(run, more), run)
+            wait_for_end(start_fit(run, more), run)
         compare(whole, run)
     print(
         f"{done} kills, {saving} of them in the middle of a file, in {runs} runs: each ended as if it had not been"

@@ -32,7 +32,7 @@ def heat(tab):
     return tab.locator(".stage canvas:not([data-plain])").first.evaluate(PIXELS)
 
 
-def chosen(tab, *names):
+def choose(tab, *names):
     return [tab.locator(f"select[name={name}]").input_value() for name in names]
 
 
@@ -70,10 +70,10 @@ def test_layer_and_head_are_picked_from_the_small_maps(visit):
     before = heat(tab)
     tab.get_by_role("gridcell", name="layer 1, head 3").click()
     assert heat(tab) != before
-    assert chosen(tab, "head") == ["2"]
+    assert choose(tab, "head") == ["2"]
     tab.keyboard.press("ArrowDown")
     tab.keyboard.press("Enter")
-    assert chosen(tab, "layer") == ["2"]
+    assert choose(tab, "layer") == ["2"]
 
 
 def test_the_pointer_asks_and_a_click_holds(visit):
@@ -159,7 +159,7 @@ def test_frames_of_a_clip_stand_in_a_row(visit):
 def test_a_view_has_an_address(visit):
     tab = visit("image", "#looks?sample=2&layer=2&head=2&query=10")
     assert viewer_text(tab).startswith("query row 1, column 1:")
-    assert chosen(tab, "sample", "layer", "head") == ["1", "2", "1"]
+    assert choose(tab, "sample", "layer", "head") == ["1", "2", "1"]
     tab.locator("select[name=head]").select_option("mean")
     tab.wait_for_url("**/*#looks?run=1&sample=2&layer=2&head=mean&query=10")
 
@@ -182,7 +182,7 @@ def test_a_table_of_heads_is_read_by_keys_and_leads_to_the_viewer(visit):
         "vit_learned, layer 1, head 2: 2 nats" in tab.locator("#measures .told").first.inner_text()
     )
     tab.keyboard.press("Enter")
-    assert chosen(tab, "run", "layer", "head") == ["1", "1", "1"]
+    assert choose(tab, "run", "layer", "head") == ["1", "1", "1"]
 
 
 def test_numbers_under_the_pointer(visit):

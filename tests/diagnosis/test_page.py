@@ -113,11 +113,11 @@ def test_weights_reach_the_script_within_half_a_level(make_reports):
     exact = report.runs[0].attended.weights
     largest = exact.amax(-1).max()
     torch.testing.assert_close(
-        decoded(message["weights"], exact.shape), exact, atol=float(largest) / 500, rtol=0
+        decode_values(message["weights"], exact.shape), exact, atol=float(largest) / 500, rtol=0
     )
 
 
-def decoded(message, shape):
+def decode_values(message, shape):
     """Weights from their bytes."""
     levels = torch.frombuffer(bytearray(base64.b64decode(message["levels"])), dtype=torch.uint8)
     low, high = (
@@ -137,7 +137,7 @@ def test_json_has_the_weights_as_bytes(make_reports):
         exact, found = getattr(seen, name), message[name]
         assert found["shape"] == list(exact.shape)
         torch.testing.assert_close(
-            decoded(found, found["shape"]), exact, atol=float(exact.max()) / 500, rtol=0
+            decode_values(found, found["shape"]), exact, atol=float(exact.max()) / 500, rtol=0
         )
 
 

@@ -19,7 +19,7 @@ from zoo.options import Choice
 TEXT, IMAGE = Dims(32, 2, length=12, depth=2), Dims(32, 2, axes=2, length=(5, 5), depth=2)
 
 
-def shown(name, dims=TEXT, **options):
+def draw(name, dims=TEXT, **options):
     """{title: panel} of one encoding."""
     with torch.no_grad():
         return {
@@ -29,33 +29,33 @@ def shown(name, dims=TEXT, **options):
 
 
 def test_a_bias_is_shown_as_its_slope_per_head():
-    lines = shown("alibi")["Bias on scores"].lines
+    lines = draw("alibi")["Bias on scores"].lines
     distance = torch.arange(-11, 12).abs().double()
     torch.testing.assert_close(lines["head 1"], -distance / 16)
     torch.testing.assert_close(lines["head 2"], -distance / 256)
 
 
 def test_rotations_show_their_frequencies():
-    (points,) = shown("rope", base=100.0)["Rotation of each pair of channels"].groups.values()
+    (points,) = draw("rope", base=100.0)["Rotation of each pair of channels"].groups.values()
     torch.testing.assert_close(points[1], 100.0 ** (-torch.arange(8.0, dtype=torch.float64) / 8))
 
 
 def test_channels_that_do_not_turn_are_counted():
-    panel = shown("rope", rotary_fraction=0.5)["Rotation of each pair of channels"]
+    panel = draw("rope", rotary_fraction=0.5)["Rotation of each pair of channels"]
     assert panel.note == "4 of 8 pairs stay"
     assert panel.groups["all heads"][1].isnan().sum() == 4
 
 
 def test_equal_tokens_lose_score_by_the_mean_of_cosines():
-    (line,) = shown("rope")["Scores of equal tokens"].lines.values()
+    (line,) = draw("rope")["Scores of equal tokens"].lines.values()
     assert line[11] == 0
     assert (line[:11] < 0).all()
 
 
 def test_waves_of_an_image_lie_on_its_axes_or_off_them():
-    (both,) = shown("rope_axial", IMAGE)["Wave vectors of the rotations"].groups.values()
+    (both,) = draw("rope_axial", IMAGE)["Wave vectors of the rotations"].groups.values()
     torch.testing.assert_close(both[0] * both[1], torch.zeros_like(both[0]), atol=1e-9, rtol=0)
-    mixed = shown("rope_mixed", IMAGE)["Wave vectors of the rotations"].groups["head 1"]
+    mixed = draw("rope_mixed", IMAGE)["Wave vectors of the rotations"].groups["head 1"]
     assert (mixed[0] * mixed[1]).abs().min() > 1e-9
 
 
@@ -80,7 +80,7 @@ def test_angles_and_waves_of_known_turns():
 
 
 def test_turns_that_do_not_commute_are_told():
-    assert "Angles of rotations that do not commute" in shown("liere", IMAGE)
+    assert "Angles of rotations that do not commute" in draw("liere", IMAGE)
 
 
 def test_nothing_turns_where_nothing_is_turned():
@@ -89,12 +89,12 @@ def test_nothing_turns_where_nothing_is_turned():
 
 
 def test_what_is_added_to_the_input_is_shown_as_it_is():
-    values = shown("sinusoidal")["Added to the input"].values
+    values = draw("sinusoidal")["Added to the input"].values
     torch.testing.assert_close(values[0], torch.arange(12.0, dtype=torch.float64).sin())
 
 
 def test_gates_are_shown_for_random_tokens():
-    titles = shown("fox")
+    titles = draw("fox")
     assert "The same of random tokens, head 2" in titles
     assert "Bias of random tokens, head 2" in titles
 
@@ -106,12 +106,12 @@ def test_what_starts_as_nothing_is_moved_and_said_to_be():
 
 
 def test_places_of_an_image_that_are_not_relative_are_shown_twice():
-    assert "Scores of a patch off the centre" in shown("sinusoidal", IMAGE)
-    assert "Scores of a patch off the centre" not in shown("rope_axial", IMAGE)
+    assert "Scores of a patch off the centre" in draw("sinusoidal", IMAGE)
+    assert "Scores of a patch off the centre" not in draw("rope_axial", IMAGE)
 
 
 def test_a_clip_is_shown_by_one_frame():
-    clip = shown("rope_axial", Dims(32, 2, axes=3, length=(2, 5, 5)))
+    clip = draw("rope_axial", Dims(32, 2, axes=3, length=(2, 5, 5)))
     assert clip["Scores of the centre with all"].values.shape == (5, 5)
 
 

@@ -41,7 +41,7 @@ def runs(tmp_path_factory):
 
 
 @pytest.fixture
-def evaluated(zoo):
+def evaluate_run(zoo):
     def run(*arguments):
         code, out, message = zoo("eval", *arguments, "--json")
         assert code == 0, message
@@ -58,15 +58,15 @@ def read_result(run):
     return Evaluation.from_dict(json.loads((run / RESULT).read_text()))
 
 
-def test_rules_are_tried_at_each_length_past_training(runs, evaluated, zoo):
+def test_rules_are_tried_at_each_length_past_training(runs, evaluate_run, zoo):
     overrides = ["evaluate.lengths=[0.5x,1x,2x,48]", "evaluate.extrapolation=[none,linear,yarn]"]
-    found = evaluated(runs / "rope", *overrides)
+    found = evaluate_run(runs / "rope", *overrides)
     by_method = ["32 by linear", "48 by linear", "32 by yarn", "48 by yarn"]
     assert list_names(found) == ["trained", "8", "16", "32", "48", *by_method]
     at_32 = ("32", "32 by linear", "32 by yarn")
     assert len({found.find(name).metrics["test/loss"] for name in at_32}) == 3
     scaling = "model.encoding.0.scaling={rule: yarn, factor: 2}"
-    alone = evaluated(runs / "rope", "evaluate.lengths=[32]", scaling).find("32")
+    alone = evaluate_run(runs / "rope", "evaluate.lengths=[32]", scaling).find("32")
     assert replace(found.find("32 by yarn"), condition=alone.condition) == alone
     assert found.conditions[0].condition.size == found.trained_size == (16,)
     _, out, _ = zoo("eval", runs / "rope", *overrides)
@@ -75,8 +75,8 @@ def test_rules_are_tried_at_each_length_past_training(runs, evaluated, zoo):
     assert "\nwindows: side by side\n" in out
 
 
-def test_a_learned_table_is_read_past_its_end_by_resampling(runs, evaluated):
-    found = evaluated(
+def test_a_learned_table_is_read_past_its_end_by_resampling(runs, evaluate_run):
+    found = evaluate_run(
         runs / "learned", "evaluate.lengths=[2x]", "evaluate.extrapolation=[resample]"
     )
     assert found.find("32").refused
@@ -114,9 +114,9 @@ def zoo_context():
     return Context()
 
 
-def test_sliding_windows_are_each_window_by_itself(runs, evaluated):
+def test_sliding_windows_are_each_window_by_itself(runs, evaluate_run):
     """One window after another, each token asked by the last window that a literal loop has it at the end of."""
-    found = evaluated(runs / "rope", "evaluate.lengths=[2x]", "evaluate.stride=5").find("32")
+    found = evaluate_run(runs / "rope", "evaluate.lengths=[2x]", "evaluate.stride=5").find("32")
     assert found.windows == "sliding by 5, the last 5 tokens of each are targets"
     task = load(runs / "rope")
     data = build_data(recipe(runs / "rope" / "recipe.yaml"))
@@ -143,18 +143,18 @@ def test_sliding_windows_are_each_window_by_itself(runs, evaluated):
     assert found.position_counts == tuple(count.tolist())
 
 
-def test_variants_change_options_of_the_data(runs, evaluated):
-    found = evaluated(runs / "flipflop", SPARSE, "evaluate.lengths=[2x]")
+def test_variants_change_options_of_the_data(runs, evaluate_run):
+    found = evaluate_run(runs / "flipflop", SPARSE, "evaluate.lengths=[2x]")
     # dense is the recipe's own
     assert list_names(found) == ["trained", "32", "sparse", "dense", "long"]
-    alone = evaluated(runs / "flipflop", "data.ignore=0.98").metrics
+    alone = evaluate_run(runs / "flipflop", "data.ignore=0.98").metrics
     assert found.find("sparse").metrics == alone
     assert alone["test/loss"] != found.metrics["test/loss"]
     # the same samples in other batches
     long, doubled = found.find("long").metrics, found.find("32").metrics
     assert long["test/loss"] == pytest.approx(doubled["test/loss"], rel=1e-5)
     assert not any(one.windows for one in found.conditions)
-    only = evaluated(runs / "flipflop", SPARSE, "evaluate.lengths=null")
+    only = evaluate_run(runs / "flipflop", SPARSE, "evaluate.lengths=null")
     assert only.conditions[1:] == found.conditions[2:]
     assert only.figure.name == "data_variants.png"
 
@@ -165,14 +165,14 @@ def test_a_variant_may_change_an_option_of_several_words():
     assert explain_misfit(data, "augment", {"flip": 2}) == "must be from 0 to 1, got 2.0"
 
 
-def test_images_of_other_shapes_are_measured(runs, evaluated, zoo):
+def test_images_of_other_shapes_are_measured(runs, evaluate_run, zoo):
     overrides = ["evaluate.resolutions=[16,8x32,1.5x]", "evaluate.extrapolation=[linear]"]
-    found = evaluated(runs / "axial", *overrides)
+    found = evaluate_run(runs / "axial", *overrides)
     names = ["trained", "16", "8x32", "24", "8x32 by linear", "24 by linear"]
     assert list_names(found) == names
     assert found.find("16").metrics == found.metrics
     assert found.resizing == "each side resized to its own length, bilinearly"
-    alone = evaluated(
+    alone = evaluate_run(
         runs / "axial", "evaluate.resolutions=[8x32]", "model.encoding.0.coordinates=interpolated"
     )
     interpolated = alone.find("8x32").metrics
@@ -183,8 +183,8 @@ def test_images_of_other_shapes_are_measured(runs, evaluated, zoo):
     assert re.search(r"^ *8x32 pixels by linear  +0", out, re.MULTILINE)
 
 
-def test_what_is_trained_stays_so_where_the_data_are_resized(runs, evaluated):
-    found = evaluated(
+def test_what_is_trained_stays_so_where_the_data_are_resized(runs, evaluate_run):
+    found = evaluate_run(
         runs / "axial",
         "data.size=24",
         "evaluate.resolutions=[2x]",
@@ -192,7 +192,7 @@ def test_what_is_trained_stays_so_where_the_data_are_resized(runs, evaluated):
     )
     assert found.trained_size == (16, 16)
     assert found.conditions[0].condition.size == (24, 24)
-    alone = evaluated(
+    alone = evaluate_run(
         runs / "axial", "evaluate.resolutions=[24,32]", "evaluate.extrapolation=[linear]"
     )
     assert list_names(found) == ["trained", "32", "32 by linear"]
@@ -227,9 +227,13 @@ def beyond(monkeypatch):
     ],
     ids=["cuda", "cpu"],
 )
-def test_too_little_memory_at_one_length_is_told_and_stops_no_other(error, runs, evaluated, beyond):
+def test_too_little_memory_at_one_length_is_told_and_stops_no_other(
+    error, runs, evaluate_run, beyond
+):
     beyond(error)
-    found = evaluated(runs / "rope", "evaluate.lengths=[2x,48,64]", "evaluate.extrapolation=[yarn]")
+    found = evaluate_run(
+        runs / "rope", "evaluate.lengths=[2x,48,64]", "evaluate.extrapolation=[yarn]"
+    )
     for name in ("48", "48 by yarn"):
         assert found.find(name).refused == "out of memory"
         assert not found.find(name).metrics

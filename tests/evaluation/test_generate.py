@@ -38,7 +38,7 @@ def train(tmp_path_factory):
 
 
 @pytest.fixture
-def evaluated(zoo):
+def evaluate_run(zoo):
     """What `zoo eval` prints as JSON."""
 
     def run(*arguments):
@@ -50,7 +50,7 @@ def evaluated(zoo):
 
 
 @pytest.fixture
-def generated(zoo):
+def generate_text(zoo):
     """The samples that `zoo generate` prints as JSON."""
 
     def run(*arguments):
@@ -129,9 +129,9 @@ def test_the_digest_tells_one_text_from_another(train, zoo, tmp_path):
         ("lm_dape", ["data.tokens=byte"]),
     ],
 )
-def test_eval_gives_what_training_ended_with(recipe, overrides, train, evaluated):
+def test_eval_gives_what_training_ended_with(recipe, overrides, train, evaluate_run):
     run, result = train(recipe, *overrides)
-    found = evaluated(run)
+    found = evaluate_run(run)
     assert found.metrics == result["metrics"]
     assert found.count == result["count"]
 
@@ -139,9 +139,9 @@ def test_eval_gives_what_training_ended_with(recipe, overrides, train, evaluated
 # lengths
 
 
-def test_eval_at_lengths_tells_each_place_and_draws_a_figure(train, evaluated):
+def test_eval_at_lengths_tells_each_place_and_draws_a_figure(train, evaluate_run):
     run, result = train("lm_rope")
-    found = evaluated(run, "evaluate.lengths=[8,16,32]")
+    found = evaluate_run(run, "evaluate.lengths=[8,16,32]")
     for length in (8, 16, 32):
         assert result["metrics"].keys() == found.find(str(length)).metrics.keys()
         assert len(found.find(str(length)).position_losses) == length
@@ -153,15 +153,15 @@ def test_eval_at_lengths_tells_each_place_and_draws_a_figure(train, evaluated):
 @pytest.mark.parametrize(
     ("recipe", "overrides"), [("lm_xl", MEMORY), ("flipflop_rope", []), ("mlm_t5", [])]
 )
-def test_other_models_are_measured_at_lengths_too(recipe, overrides, train, evaluated):
-    found = evaluated(train(recipe, *overrides)[0], "evaluate.lengths=[8,32]")
+def test_other_models_are_measured_at_lengths_too(recipe, overrides, train, evaluate_run):
+    found = evaluate_run(train(recipe, *overrides)[0], "evaluate.lengths=[8,32]")
     assert all(found.find(length).metrics["test/loss"] > 0 for length in ("8", "32"))
     assert found.figure.is_file()
 
 
-def test_a_table_of_positions_refuses_what_is_past_it(train, evaluated, zoo):
+def test_a_table_of_positions_refuses_what_is_past_it(train, evaluate_run, zoo):
     run, result = train("lm_learned")
-    found = evaluated(run, "evaluate.lengths=[32,8,16]")
+    found = evaluate_run(run, "evaluate.lengths=[32,8,16]")
     assert not found.find("32").metrics
     assert "past the table of 16 positions" in found.find("32").refused
     assert found.find("16").metrics["test/loss"] == result["metrics"]["test/loss"]
@@ -170,21 +170,21 @@ def test_a_table_of_positions_refuses_what_is_past_it(train, evaluated, zoo):
     assert "\n8 tokens" in out
 
 
-def test_a_length_that_the_text_does_not_have_is_refused(train, evaluated):
-    found = evaluated(train("lm_rope")[0], "evaluate.lengths=[8,500]")
+def test_a_length_that_the_text_does_not_have_is_refused(train, evaluate_run):
+    found = evaluate_run(train("lm_rope")[0], "evaluate.lengths=[8,500]")
     assert "needs 501" in found.find("500").refused
     assert found.find("8").metrics["test/loss"] > 0
 
 
-def test_with_a_stride_only_the_last_places_are_asked(train, evaluated):
+def test_with_a_stride_only_the_last_places_are_asked(train, evaluate_run):
     run, _ = train("lm_rope")
-    found = evaluated(run, "evaluate.lengths=[16]", "evaluate.stride=4").find("16").metrics
-    whole = evaluated(run).metrics
+    found = evaluate_run(run, "evaluate.lengths=[16]", "evaluate.stride=4").find("16").metrics
+    whole = evaluate_run(run).metrics
     assert found["test/loss"] != whole["test/loss"]
     assert found["test/loss"] == pytest.approx(whole["test/loss"], rel=0.05)
 
 
-def test_a_figure_marks_the_length_of_training_whatever_the_data(train, evaluated, monkeypatch):
+def test_a_figure_marks_the_length_of_training_whatever_the_data(train, evaluate_run, monkeypatch):
     run, _ = train("lm_rope")
     sizes = []
 
@@ -192,16 +192,16 @@ def test_a_figure_marks_the_length_of_training_whatever_the_data(train, evaluate
         sizes.append(result.trained_size)
 
     monkeypatch.setattr(report, "save_figure", note_size)
-    evaluated(run, "data.length=32", "evaluate.lengths=[8]")
+    evaluate_run(run, "data.length=32", "evaluate.lengths=[8]")
     assert sizes == [(16,)]
 
 
 # other texts
 
 
-def test_another_text_is_read_with_the_vocabulary_of_training(train, evaluated, tmp_path):
+def test_another_text_is_read_with_the_vocabulary_of_training(train, evaluate_run, tmp_path):
     (tmp_path / "song.txt").write_text("aha " * 200)
-    found = evaluated(
+    found = evaluate_run(
         train("lm_rope")[0], "data.name=text", f"data.files=[{tmp_path / 'song.txt'}]"
     )
     assert found.count == 5
@@ -219,36 +219,36 @@ def test_characters_that_training_did_not_have_are_named(train, zoo, tmp_path):
 # generate
 
 
-def test_the_same_seed_writes_the_same_text_with_and_without_a_cache(train, generated):
+def test_the_same_seed_writes_the_same_text_with_and_without_a_cache(train, generate_text):
     run, _ = train("lm_rope")
     overrides = ("prompt=abc", "tokens=30")
-    (one,) = generated(run, *overrides)
+    (one,) = generate_text(run, *overrides)
     assert one["tokens"] == len(one["text"]) == 30
     assert one["ended"] == "tokens"
-    assert generated(run, *overrides) == generated(run, *overrides, "cache=false") == [one]
-    assert generated(run, *overrides, "seed=1") != [one]
+    assert generate_text(run, *overrides) == generate_text(run, *overrides, "cache=false") == [one]
+    assert generate_text(run, *overrides, "seed=1") != [one]
 
 
-def test_samples_are_those_of_the_seeds_that_follow(train, generated):
+def test_samples_are_those_of_the_seeds_that_follow(train, generate_text):
     run, _ = train("lm_rope")
-    samples = generated(run, "prompt=abc", "tokens=20", "samples=2")
+    samples = generate_text(run, "prompt=abc", "tokens=20", "samples=2")
     assert samples == [
-        generated(run, "prompt=abc", "tokens=20", f"seed={seed}")[0] for seed in (0, 1)
+        generate_text(run, "prompt=abc", "tokens=20", f"seed={seed}")[0] for seed in (0, 1)
     ]
 
 
 @pytest.mark.parametrize("greedy", ["top_k=1", "top_p=1e-6", "temperature=1e-300"])
-def test_the_likeliest_token_is_taken(greedy, train, generated):
+def test_the_likeliest_token_is_taken(greedy, train, generate_text):
     run, _ = train("lm_rope")
-    likeliest = generated(run, "prompt=abc", "tokens=20", "temperature=0")
-    assert generated(run, "prompt=abc", "tokens=20", "seed=5", greedy) == likeliest
+    likeliest = generate_text(run, "prompt=abc", "tokens=20", "temperature=0")
+    assert generate_text(run, "prompt=abc", "tokens=20", "seed=5", greedy) == likeliest
 
 
-def test_text_ends_before_the_stop(train, generated):
+def test_text_ends_before_the_stop(train, generate_text):
     run, _ = train("lm_rope")
-    (whole,) = generated(run, "prompt=abc", "tokens=60")
+    (whole,) = generate_text(run, "prompt=abc", "tokens=60")
     assert "\n" in whole["text"]
-    (sample,) = generated(run, "prompt=abc", "tokens=60", "stop=\\n")
+    (sample,) = generate_text(run, "prompt=abc", "tokens=60", "stop=\\n")
     assert sample["text"] == whole["text"].partition("\n")[0]
     assert sample["ended"] == "stop"
     assert sample["tokens"] == len(sample["text"]) + 1
@@ -279,9 +279,11 @@ def test_text_is_written_piece_by_piece(train, zoo, monkeypatch):
     assert end == "\n"
 
 
-def test_what_is_printed_is_the_prompt_and_the_sample(train, zoo, generated, caplog):
+def test_what_is_printed_is_the_prompt_and_the_sample(train, zoo, generate_text, caplog):
     run, _ = train("lm_rope")
-    samples = [sample["text"] for sample in generated(run, "prompt=abc", "tokens=9", "samples=2")]
+    samples = [
+        sample["text"] for sample in generate_text(run, "prompt=abc", "tokens=9", "samples=2")
+    ]
     caplog.clear()
     _, out, _ = zoo("generate", run, "prompt=abc", "tokens=9", "samples=2")
     assert out == f"--- 1 of 2\nabc{samples[0]}\n--- 2 of 2\nabc{samples[1]}\n"
@@ -295,9 +297,9 @@ def test_json_is_one_object_and_nothing_else(train, zoo):
 
 
 @pytest.mark.parametrize("cache", ["true", "false"])
-def test_a_table_of_positions_ends_the_text(cache, train, zoo, generated, caplog):
+def test_a_table_of_positions_ends_the_text(cache, train, zoo, generate_text, caplog):
     run, _ = train("lm_learned")
-    (sample,) = generated(run, "prompt=abc", f"cache={cache}")
+    (sample,) = generate_text(run, "prompt=abc", f"cache={cache}")
     assert sample["tokens"] == 14
     assert "past the table of 16 positions" in sample["ended"]
     code, out, _ = zoo("generate", run, "prompt=abc", f"cache={cache}")
@@ -305,9 +307,9 @@ def test_a_table_of_positions_ends_the_text(cache, train, zoo, generated, caplog
     assert "Ended after 14 tokens: position 16 is past the table" in caplog.text
 
 
-def test_a_model_that_remembers_segments_writes_past_them(train, generated, zoo):
+def test_a_model_that_remembers_segments_writes_past_them(train, generate_text, zoo):
     run, _ = train("lm_xl", *MEMORY)
-    (sample,) = generated(run, "prompt=abc", "tokens=50")
+    (sample,) = generate_text(run, "prompt=abc", "tokens=50")
     assert sample["tokens"] == 50
     code, _, message = zoo("generate", run, "prompt=abc", "cache=false")
     assert code == 2

@@ -88,7 +88,7 @@ def photos(tmp_path):
     return tmp_path / "photos"
 
 
-def drawn(folder, numbers):
+def draw_digits(folder, numbers):
     """Files of the digits, in this order."""
     images, _ = load_digits()
     folder.mkdir()
@@ -101,14 +101,14 @@ def drawn(folder, numbers):
 # images
 
 
-def test_files_of_digits_are_what_the_model_was_tested_on(runs, predicted, tmp_path):
+def test_files_of_digits_are_what_the_model_was_tested_on(runs, predict_json, tmp_path):
     order = np.random.default_rng(0).permutation(1797)[:30]  # how the seed 0 draws the test part
-    drawn(tmp_path / "drawn", order)
+    draw_digits(tmp_path / "drawn", order)
     source = Digits(0, test=0.4, val=0.4)
     source.setup("test")
     images, _ = source.splits["test"].__getitems__(list(range(30)))
     expected = load(runs / "digits")(images).softmax(-1)
-    found = predicted(runs / "digits", "drawn", "top=10")["predictions"]
+    found = predict_json(runs / "digits", "drawn", "top=10")["predictions"]
     for one, shares in zip(found, expected, strict=True):
         message = {each["label"]: each["probability"] for each in one["top"]}
         assert [message[number] for number in range(10)] == pytest.approx(
@@ -116,9 +116,9 @@ def test_files_of_digits_are_what_the_model_was_tested_on(runs, predicted, tmp_p
         )
 
 
-def test_images_are_read_as_the_data_of_training_is(runs, photos, predicted):
+def test_images_are_read_as_the_data_of_training_is(runs, photos, predict_json):
     task = load(runs / "photos", {"evaluate.resolutions": None})
-    found = predicted(runs / "photos", photos / "b.png", "top=4")["predictions"][0]
+    found = predict_json(runs / "photos", photos / "b.png", "top=4")["predictions"][0]
     pixels = ImageDecoder((8, 8), 3, "crop").decode((photos / "b.png").read_bytes()) / 255
     scaled = (pixels - np.array([0.4, 0.5, 0.6])[:, None, None]) / np.array([0.2, 0.3, 0.4])[
         :, None, None
@@ -130,8 +130,8 @@ def test_images_are_read_as_the_data_of_training_is(runs, photos, predicted):
     assert [found["label"], found["probability"]] == [*found["top"][0].values()]
 
 
-def test_folders_are_searched_and_what_is_broken_is_told(runs, photos, predicted, caplog):
-    found = predicted(runs / "photos", "photos")
+def test_folders_are_searched_and_what_is_broken_is_told(runs, photos, predict_json, caplog):
+    found = predict_json(runs / "photos", "photos")
     names = ["photos/a.PNG", "photos/b.png", "photos/z.png", "photos/c/d.bmp", "photos/c/e/f.webp"]
     assert [one["path"] for one in found["predictions"]] == names
     assert [one["path"] for one in found["skipped"]] == ["photos/broken.jpg"]
@@ -139,21 +139,21 @@ def test_folders_are_searched_and_what_is_broken_is_told(runs, photos, predicted
     assert found.keys() == {"recipe", "checkpoint", "predictions", "skipped"}
 
 
-def test_each_file_is_asked_once_and_alone_gives_the_same(runs, photos, predicted):
-    many = predicted(runs / "photos", "photos/z.png", "photos", "photos/b.png")["predictions"]
+def test_each_file_is_asked_once_and_alone_gives_the_same(runs, photos, predict_json):
+    many = predict_json(runs / "photos", "photos/z.png", "photos", "photos/b.png")["predictions"]
     assert many[0]["path"] == "photos/z.png"
     assert len(many) == 5
-    (alone,) = predicted(runs / "photos", "photos/c/d.bmp")["predictions"]
+    (alone,) = predict_json(runs / "photos", "photos/c/d.bmp")["predictions"]
     together = next(one for one in many if one["path"] == "photos/c/d.bmp")
     assert [each["label"] for each in alone["top"]] == [each["label"] for each in together["top"]]
     assert alone["probability"] == pytest.approx(together["probability"], abs=1e-6)
 
 
-def test_a_line_for_each_file(runs, photos, zoo, predicted):
+def test_a_line_for_each_file(runs, photos, zoo, predict_json):
     code, out, message = zoo("predict", runs / "photos", "photos", "top=2")
     assert code == 0
     lines = out.splitlines()
-    first = predicted(runs / "photos", "photos", "top=2")["predictions"][0]["top"]
+    first = predict_json(runs / "photos", "photos", "top=2")["predictions"][0]["top"]
     assert lines[0] == "photos/a.PNG     " + "".join(
         f"  {e['label']} {e['probability']:.4f}" for e in first
     )
@@ -161,9 +161,9 @@ def test_a_line_for_each_file(runs, photos, zoo, predicted):
     assert "Traceback" not in message
 
 
-def test_a_path_may_have_an_equals_sign(runs, photos, predicted):
+def test_a_path_may_have_an_equals_sign(runs, photos, predict_json):
     shutil.copy(photos / "a.PNG", photos / "top=1.png")
-    found = predicted(runs / "photos", "photos/top=1.png", "top=1")["predictions"]
+    found = predict_json(runs / "photos", "photos/top=1.png", "top=1")["predictions"]
     assert [one["path"] for one in found] == ["photos/top=1.png"]
     assert len(found[0]["top"]) == 1
 
@@ -175,39 +175,39 @@ def test_a_name_need_not_be_text(runs, photos, zoo):
     assert "photos/\\udcff.png " in out
 
 
-def test_another_resolution_is_a_key_of_the_data(runs, photos, predicted):
+def test_another_resolution_is_a_key_of_the_data(runs, photos, predict_json):
     one, two = (
-        predicted(runs / "photos", photos / "z.png", f"data.size={size}")["predictions"][0]
+        predict_json(runs / "photos", photos / "z.png", f"data.size={size}")["predictions"][0]
         for size in (8, 16)
     )
     assert one["probability"] != two["probability"]
 
 
-def test_workers_change_nothing(runs, photos, predicted):
+def test_workers_change_nothing(runs, photos, predict_json):
     plain, shared = (
-        predicted(runs / "photos", "photos", *more) for more in ([], ["data.workers=2"])
+        predict_json(runs / "photos", "photos", *more) for more in ([], ["data.workers=2"])
     )
     assert plain == shared
 
 
-def test_long_work_says_how_far_it_is(runs, photos, predicted, monkeypatch, caplog):
+def test_long_work_says_how_far_it_is(runs, photos, predict_json, monkeypatch, caplog):
     monkeypatch.setattr("zoo.utils.INTERVAL", 0.0)
     caplog.set_level(logging.INFO)
-    predicted(runs / "photos", "photos")
+    predict_json(runs / "photos", "photos")
     assert "of 6 files, 0:00 left" in caplog.text
 
 
 # texts
 
 
-def test_a_text_has_the_loss_that_eval_gives(runs, zoo, predicted, tmp_path):
+def test_a_text_has_the_loss_that_eval_gives(runs, zoo, predict_json, tmp_path):
     (tmp_path / "song.txt").write_text(LETTERS)
     code, out, message = zoo(
         "eval", runs / "text", "evaluate.lengths=null", "data.files=[song.txt]", "--json"
     )
     assert code == 0, message
     (tmp_path / "end.txt").write_text(LETTERS[-200:])
-    (found,) = predicted(runs / "text", "end.txt")["predictions"]
+    (found,) = predict_json(runs / "text", "end.txt")["predictions"]
     assert found["tokens"] == 199
     measured = {
         f"test/{key}": found[key]
@@ -216,7 +216,7 @@ def test_a_text_has_the_loss_that_eval_gives(runs, zoo, predicted, tmp_path):
     assert measured == pytest.approx(json.loads(out)["metrics"], rel=1e-5)
 
 
-def test_texts_are_told_apart_and_short_ones_are_read(runs, zoo, predicted, tmp_path):
+def test_texts_are_told_apart_and_short_ones_are_read(runs, zoo, predict_json, tmp_path):
     for name, text in (
         ("a.txt", "abc"),
         ("b.txt", LETTERS[:40]),
@@ -225,7 +225,7 @@ def test_texts_are_told_apart_and_short_ones_are_read(runs, zoo, predicted, tmp_
         ("e.md", "abc"),
     ):
         (tmp_path / name).write_text(text)
-    found = predicted(runs / "text", ".")
+    found = predict_json(runs / "text", ".")
     assert [(one["path"], one["tokens"]) for one in found["predictions"]] == [
         ("a.txt", 2),
         ("b.txt", 39),
@@ -233,19 +233,19 @@ def test_texts_are_told_apart_and_short_ones_are_read(runs, zoo, predicted, tmp_
     assert [one["path"] for one in found["skipped"]] == ["c.txt", "d.txt"]
     assert "'x' at position 0" in found["skipped"][0]["problem"]
     assert "fewer than two tokens" in found["skipped"][1]["problem"]
-    both = predicted(runs / "text", "b.txt", "a.txt")["predictions"]
+    both = predict_json(runs / "text", "b.txt", "a.txt")["predictions"]
     assert both[::-1] == found["predictions"]
     head, first, _ = zoo("predict", runs / "text", ".")[1].splitlines()
     assert head.split() == ["path", "tokens", "loss", "perplexity", "accuracy", "bits/character"]
     assert first.split()[:3] == ["a.txt", "2", f"{found['predictions'][0]['loss']:.4f}"]
 
 
-def test_what_is_remembered_ends_with_a_text(runs, predicted, tmp_path):
+def test_what_is_remembered_ends_with_a_text(runs, predict_json, tmp_path):
     (tmp_path / "a.txt").write_text(LETTERS[:100])
     (tmp_path / "b.txt").write_text(LETTERS[100:200])
-    both = predicted(runs / "memory", "a.txt", "b.txt")["predictions"]
+    both = predict_json(runs / "memory", "a.txt", "b.txt")["predictions"]
     assert both == [
-        predicted(runs / "memory", name)["predictions"][0] for name in ("a.txt", "b.txt")
+        predict_json(runs / "memory", name)["predictions"][0] for name in ("a.txt", "b.txt")
     ]
     assert all(math.isfinite(one["loss"]) for one in both)
 

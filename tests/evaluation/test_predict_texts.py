@@ -29,14 +29,14 @@ def calm(tmp_path_factory):
     return folder
 
 
-def test_texts_are_named_by_their_classes(calm, predicted, tmp_path):
+def test_texts_are_named_by_their_classes(calm, predict_json, tmp_path):
     for name, words in (("a.txt", "abc"), ("b.txt", LETTERS[:40]), ("c.txt", "")):
         (tmp_path / name).write_text(words)
-    found = predicted(calm / "run", ".")
+    found = predict_json(calm / "run", ".")
     assert [one["path"] for one in found["predictions"]] == ["a.txt", "b.txt"]
     assert {each["label"] for each in found["predictions"][0]["top"]} == {"calm", "wild"}
     assert [one["problem"] for one in found["skipped"]] == ["empty"]
-    (alone,) = predicted(calm / "run", "a.txt")["predictions"]
+    (alone,) = predict_json(calm / "run", "a.txt")["predictions"]
     assert alone["probability"] == pytest.approx(found["predictions"][0]["probability"], abs=1e-6)
 
 

@@ -30,7 +30,7 @@ def run(tmp_path):
 
 
 @pytest.fixture
-def exported(run, zoo, tmp_path):
+def export_folder(run, zoo, tmp_path):
     """Its weights and recipe."""
     pytest.importorskip("safetensors")
     code, out, _ = zoo("export", run, "to=safetensors", "out", "--json")
@@ -39,35 +39,37 @@ def exported(run, zoo, tmp_path):
     return tmp_path / "out"
 
 
-def test_zoo_evaluates_what_it_exported(run, exported, zoo):
+def test_zoo_evaluates_what_it_exported(run, export_folder, zoo):
     def evaluate(folder):
         code, out, _ = zoo("eval", folder, "~evaluate.lengths", "--json")
         assert code == 0
         return json.loads(out)["metrics"]
 
-    assert evaluate(exported) == evaluate(run)
-    assert [one.name for one in exported.parent.iterdir() if one.name.startswith(".")] == []
+    assert evaluate(export_folder) == evaluate(run)
+    assert [one.name for one in export_folder.parent.iterdir() if one.name.startswith(".")] == []
 
 
-def test_weights_are_loaded_to_the_bit(run, exported):
-    first, second = (package.load(folder).state_dict() for folder in (run, exported))
+def test_weights_are_loaded_to_the_bit(run, export_folder):
+    first, second = (package.load(folder).state_dict() for folder in (run, export_folder))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_a_run_starts_from_exported_weights(exported, zoo, tmp_path):
-    words = language(tmp_path / "text.txt", "trainer.fast_dev_run=true", f"init_from={exported}")
+def test_a_run_starts_from_exported_weights(export_folder, zoo, tmp_path):
+    words = language(
+        tmp_path / "text.txt", "trainer.fast_dev_run=true", f"init_from={export_folder}"
+    )
     code, out, _ = zoo("fit", "lm_rope", *words, "--json")
     assert code == 0
     assert json.loads(out)["init_from"]["left"] == {}
 
 
-def test_a_changed_byte_is_noticed(exported, zoo):
-    file = exported / "model.safetensors"
+def test_a_changed_byte_is_noticed(export_folder, zoo):
+    file = export_folder / "model.safetensors"
     content = bytearray(file.read_bytes())
     content[-5] ^= 1
     file.write_bytes(content)
-    code, _, message = zoo("eval", exported)
+    code, _, message = zoo("eval", export_folder)
     assert code == 5
     assert "its checksum does not match" in message
 
@@ -223,19 +225,19 @@ def test_pickles_are_never_loaded(tmp_path, zoo, name):
     assert not (tmp_path / "new").exists()
 
 
-def test_other_tensors_than_those_of_the_recipe_are_named(exported, zoo):
-    content = checkpoint.read(exported / "model.safetensors")
+def test_other_tensors_than_those_of_the_recipe_are_named(export_folder, zoo):
+    content = checkpoint.read(export_folder / "model.safetensors")
     weights = dict(content["state_dict"])
     removed = next(iter(weights))
     del weights[removed]
     weights["model.strange"] = torch.zeros(3)
-    checkpoint.write_safetensors(weights, content["zoo"], exported / "model.safetensors")
-    code, _, message = zoo("eval", exported)
+    checkpoint.write_safetensors(weights, content["zoo"], export_folder / "model.safetensors")
+    code, _, message = zoo("eval", export_folder)
     assert code == 5
     assert removed in message
     assert "model.strange" in message
     with pytest.raises(CheckpointError, match=r"model\.strange"):
-        package.load(exported)
+        package.load(export_folder)
 
 
 def test_a_folder_that_cannot_be_created_is_named(tmp_path):

@@ -34,7 +34,7 @@ FEW = [
 
 
 @pytest.fixture(scope="module")
-def printed(environment):
+def outputs(environment):
     """What verbs print, all in one process: importing torch and Lightning takes longer than the rest."""
     verbs = [
         ["show", "gaussian"],
@@ -82,16 +82,16 @@ def test_it_lists_what_there_is(environment):
     }
 
 
-def test_recipes_of_the_wheel_and_of_the_plug_in_train(environment, printed):
-    assert '"count": 719' in printed["fit vit_comrope"]
-    assert '"count": 48' in printed["fit vit_gaussian"]
+def test_recipes_of_the_wheel_and_of_the_plug_in_train(environment, outputs):
+    assert '"count": 719' in outputs["fit vit_comrope"]
+    assert '"count": 48' in outputs["fit vit_gaussian"]
     for recipe in ("vit_comrope", "vit_gaussian"):
         assert (
             environment.home / "runs" / recipe / "latest" / "checkpoints" / "best.ckpt"
         ).is_file()
 
 
-def test_the_plug_in_is_found_without_being_named(environment, printed):
+def test_the_plug_in_is_found_without_being_named(environment, outputs):
     assert re.search(
         r"^gaussian +A Gaussian of the distance",
         environment.run("zoo", "list", "encodings"),
@@ -100,5 +100,5 @@ def test_the_plug_in_is_found_without_being_named(environment, printed):
     assert re.search(
         r"^dots +Images of two dots", environment.run("zoo", "list", "data"), re.MULTILINE
     )
-    assert "exp(log_width)" in printed["show gaussian"]
-    assert "recipes\n  vit_gaussian" in printed["show gaussian"]
+    assert "exp(log_width)" in outputs["show gaussian"]
+    assert "recipes\n  vit_gaussian" in outputs["show gaussian"]

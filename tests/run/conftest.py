@@ -1,7 +1,6 @@
 """A recipe that trains in a second, and a place of its own for its runs."""
 
 import pytest
-import torch
 from tiny import MORE, TINY
 
 
@@ -10,9 +9,3 @@ def tiny(tmp_path, monkeypatch):
     """Overrides of vit_comrope that make it tiny; runs go to a temporary folder."""
     monkeypatch.chdir(tmp_path)
     return [*TINY, *MORE]
-
-
-@pytest.fixture
-def weights():
-    """Reads the weights of a checkpoint file."""
-    return lambda path: torch.load(path, weights_only=True)["state_dict"]

@@ -11,7 +11,7 @@ from zoo.data.base import DataModule
 
 
 @pytest.fixture
-def built(monkeypatch):
+def build_counts(monkeypatch):
     """Counts the trainers and data modules that are built."""
     counts = Counter()
     for cls in (L.Trainer, DataModule):
@@ -27,32 +27,32 @@ def built(monkeypatch):
 PLAIN = ["trainer.max_epochs=1", "evaluate.resolutions=null"]
 
 
-def test_fit_builds_one_trainer_and_one_data_module(built, tiny):
+def test_fit_builds_one_trainer_and_one_data_module(build_counts, tiny):
     fit("vit_comrope", [*tiny, *PLAIN], Path("run"), "never")
-    assert built == {L.Trainer: 1, DataModule: 1}
+    assert build_counts == {L.Trainer: 1, DataModule: 1}
 
 
-def test_fit_checks_each_variant_that_will_be_evaluated_once(built, tiny):
+def test_fit_checks_each_variant_that_will_be_evaluated_once(build_counts, tiny):
     fit("vit_comrope", [*tiny, *PLAIN, "evaluate.resolutions=[2x,24]"], Path("run"), "never")
-    assert built == {L.Trainer: 1, DataModule: 3}
+    assert build_counts == {L.Trainer: 1, DataModule: 3}
 
 
-def test_fit_from_other_weights_and_a_resumed_fit_build_no_more(built, tiny):
+def test_fit_from_other_weights_and_a_resumed_fit_build_no_more(build_counts, tiny):
     fit("vit_comrope", [*tiny, *PLAIN], Path("first"), "never")
     more = [*tiny, *PLAIN, "init_from=first", "trainer.ema_decay=0.9"]
-    built.clear()
+    build_counts.clear()
     fit("vit_comrope", more, Path("second"), "never")
-    assert built == {L.Trainer: 1, DataModule: 1}
-    built.clear()
+    assert build_counts == {L.Trainer: 1, DataModule: 1}
+    build_counts.clear()
     fit("vit_comrope", [*more, "trainer.max_epochs=2"], Path("second"), "auto")
-    assert built == {L.Trainer: 1, DataModule: 1}
+    assert build_counts == {L.Trainer: 1, DataModule: 1}
 
 
-def test_eval_builds_one_data_module_for_each_evaluated_variant(built, tiny):
+def test_eval_builds_one_data_module_for_each_evaluated_variant(build_counts, tiny):
     fit("vit_comrope", [*tiny, *PLAIN], Path("run"), "never")
     given = ["trainer.accelerator=cpu", "evaluate.resolutions=[2x,24]"]
     given += ["evaluate.data_variants={turned: {rotation: 90}}"]
-    built.clear()
+    build_counts.clear()
     found = evaluate("run", given)
     assert len(found.conditions) == 4
-    assert built == {L.Trainer: 1, DataModule: 4}
+    assert build_counts == {L.Trainer: 1, DataModule: 4}

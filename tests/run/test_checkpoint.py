@@ -30,7 +30,7 @@ def path(tmp_path):
     return tmp_path / "last.ckpt"
 
 
-def refused(path, content):
+def refuse(path, content):
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=str(path)) as printed:
         checkpoint.read(path)
@@ -58,12 +58,12 @@ def test_a_thousand_changed_bytes_are_each_told(path, monkeypatch):
     for at in [0, len(good) - 1, *(draw.randrange(len(good)) for _ in range(998))]:
         bad = bytearray(good)
         bad[at] ^= draw.randrange(1, 256)
-        assert refused(path, bad).code == 5
+        assert refuse(path, bad).code == 5
 
 
 @pytest.mark.parametrize("cut", [0, 1, 30, 77, 78, -1, -77])
 def test_a_part_of_a_file_is_told(cut, path):
-    assert "corrupt" in str(refused(path, path.read_bytes()[:cut]))
+    assert "corrupt" in str(refuse(path, path.read_bytes()[:cut]))
 
 
 class Payload:

@@ -20,7 +20,7 @@ LAST = [
 ]  # in the middle of the second epoch of six
 
 
-def validated(run):
+def read_validations(run):
     """{step: loss} of the validations."""
     header, *rows = [row.split(",") for row in Path(run, "metrics.csv").read_text().splitlines()]
     found = (dict(zip(header, row, strict=True)) for row in rows)
@@ -36,7 +36,7 @@ def steps(run):
 
 def test_a_run_of_so_many_steps_is_validated_where_it_ends(tiny):
     fit("vit_comrope", [*tiny, *LAST], Path("run"), "never")
-    losses = [*validated("run").values()]
+    losses = [*read_validations("run").values()]
     assert len(losses) == 2
     best = checkpoint.read(Path("run/checkpoints/best.ckpt"))
     assert best["best_metric"] == pytest.approx(min(losses))
@@ -45,7 +45,7 @@ def test_a_run_of_so_many_steps_is_validated_where_it_ends(tiny):
 
 def test_a_run_shorter_than_an_epoch_has_a_best(tiny):
     result = fit("vit_comrope", [*tiny, "trainer.max_steps=2"], Path("run"), "never")
-    assert len(validated("run")) == 1
+    assert len(read_validations("run")) == 1
     assert steps("run") == {"best": 2, "last": 2}
 
     # the confusion matrix of its test agrees with the test
@@ -78,7 +78,7 @@ def test_a_signal_in_the_last_validation_loses_nothing(last, tiny, weights, monk
             fit("vit_comrope", given, Path("broken"), "never")
     resumed = fit("vit_comrope", given, Path("broken"), "auto")
     assert resumed["metrics"] == whole["metrics"]
-    assert validated("broken") == validated("whole")
+    assert read_validations("broken") == read_validations("whole")
     assert steps("broken") == steps("whole")
 
 
@@ -91,7 +91,7 @@ def test_a_signal_in_the_last_step_loses_no_validation(tiny, monkeypatch):
         patch.setattr(StopOnSignal, "on_train_batch_start", stop)
         with pytest.raises(Stopped, match="SIGTERM at step 8"):
             fit("vit_comrope", [*tiny, *LAST], Path("run"), "never")
-    assert len(validated("run")) == 2
+    assert len(read_validations("run")) == 2
 
 
 def test_the_same_few_batches_are_trained_on_after_a_resume(tiny, weights):

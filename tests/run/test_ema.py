@@ -34,7 +34,7 @@ def short(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def averaged(short):
+def with_average(short):
     return [*short, f"trainer.ema_decay={DECAY}"]
 
 
@@ -87,7 +87,7 @@ def test_the_average_is_validated_tested_and_loaded(whole):
 
 
 @pytest.mark.parametrize("when", ["step 2", "validation"])
-def test_a_stopped_run_ends_as_if_it_had_not_been(when, whole, averaged, monkeypatch):
+def test_a_stopped_run_ends_as_if_it_had_not_been(when, whole, with_average, monkeypatch):
     def stop_in_training(self, trainer, *_):
         if trainer.global_step == 1:
             self._note(signal.SIGTERM, None)
@@ -100,15 +100,17 @@ def test_a_stopped_run_ends_as_if_it_had_not_been(when, whole, averaged, monkeyp
         hooked = {"validation": ("on_validation_batch_start", stop_in_validation)}
         patch.setattr(StopOnSignal, *hooked.get(when, ("on_train_batch_start", stop_in_training)))
         with pytest.raises(Stopped):
-            fit("vit_comrope", averaged, Path("broken"), "never")
-    assert fit("vit_comrope", averaged, Path("broken"), "auto")["metrics"] == whole[0]["metrics"]
+            fit("vit_comrope", with_average, Path("broken"), "never")
+    assert (
+        fit("vit_comrope", with_average, Path("broken"), "auto")["metrics"] == whole[0]["metrics"]
+    )
     for name in ("last", "best"):
         one, two = read(whole[1], name), read("broken", name)
         for kept in ("state_dict", LIVE, "averaging_state"):
             assert same(one[kept], two[kept]), f"{name}: {kept}"
 
 
-def test_a_killed_run_ends_as_if_it_had_not_been(whole, averaged, monkeypatch):
+def test_a_killed_run_ends_as_if_it_had_not_been(whole, with_average, monkeypatch):
     def die(self, trainer, *_):
         if trainer.current_epoch == 1 and trainer.global_step > 4:
             raise KeyboardInterrupt
@@ -116,14 +118,14 @@ def test_a_killed_run_ends_as_if_it_had_not_been(whole, averaged, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(StopOnSignal, "on_train_batch_start", die)
         with pytest.raises((KeyboardInterrupt, SystemExit)):
-            fit("vit_comrope", averaged, Path("broken"), "never")
-    fit("vit_comrope", averaged, Path("broken"), "auto")
+            fit("vit_comrope", with_average, Path("broken"), "never")
+    fit("vit_comrope", with_average, Path("broken"), "auto")
     assert all(same(read(whole[1])[kept], read("broken")[kept]) for kept in ("state_dict", LIVE))
 
 
-def test_an_average_may_begin_late_but_not_be_dropped(averaged, short):
+def test_an_average_may_begin_late_but_not_be_dropped(with_average, short):
     fit("vit_comrope", [*short, "trainer.max_epochs=1"], Path("run"), "never")
-    fit("vit_comrope", averaged, Path("run"), "auto")
+    fit("vit_comrope", with_average, Path("run"), "auto")
     assert LIVE in read("run")
     with pytest.raises(
         CheckpointError, match="its weights are an average, which this recipe does not keep"
@@ -132,9 +134,9 @@ def test_an_average_may_begin_late_but_not_be_dropped(averaged, short):
 
 
 @pytest.mark.parametrize("more", ["trainer.strategy=fsdp", "trainer.precision=bf16-true"])
-def test_what_cannot_be_averaged_is_refused(more, averaged):
+def test_what_cannot_be_averaged_is_refused(more, with_average):
     with pytest.raises(RecipeError, match=r"trainer\.ema_decay: an average"):
-        zoo.load_recipe("vit_comrope", parse_overrides([*averaged, more]))
+        zoo.load_recipe("vit_comrope", parse_overrides([*with_average, more]))
 
 
 def test_constants_and_equals_are_not_rounded_away():

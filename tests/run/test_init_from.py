@@ -15,7 +15,7 @@ STILL = ["optim.lr=1e-12", "trainer.max_epochs=1"]  # what a run ends with is wh
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def first_run(tmp_path_factory):
     """A tiny run."""
     run = tmp_path_factory.mktemp("trained") / "first"
     fit("vit_comrope", [*TINY, *MORE, "trainer.max_epochs=1"], run, "never")
@@ -23,9 +23,9 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture
-def first(tiny, trained):
+def first(tiny, first_run):
     """The last checkpoint of a copy of that run, beside which runs of `tiny` go."""
-    shutil.copytree(trained, "first")
+    shutil.copytree(first_run, "first")
     return Path("first/checkpoints/last.ckpt")
 
 

@@ -18,8 +18,8 @@ from zoo.run import loggers
 
 
 @pytest.fixture
-def made(tiny):
-    """made(name) -> the loggers of a run, each of which has taken one metric."""
+def make_loggers(tiny):
+    """make_loggers(name) -> the loggers of a run, each of which has taken one metric."""
 
     def make(*names):
         recipe = zoo.load_recipe(
@@ -62,9 +62,9 @@ class Run:
 
 
 def module(name, **contents):
-    made = ModuleType(name)
-    vars(made).update(contents)
-    return made
+    make_loggers = ModuleType(name)
+    vars(make_loggers).update(contents)
+    return make_loggers
 
 
 @pytest.fixture
@@ -107,8 +107,8 @@ def mlflow(monkeypatch):
     return run, given
 
 
-def test_metrics_csv_is_always_there(made):
-    _, found = made()
+def test_metrics_csv_is_always_there(make_loggers):
+    _, found = make_loggers()
     assert [type(logger).__name__ for logger in found] == ["MetricsFile"]
 
 
@@ -125,8 +125,8 @@ def test_the_log_of_a_run_that_has_ended_is_not_opened_again(tmp_path):
     assert "after" not in (tmp_path / "train.log").read_text()
 
 
-def test_tensorboard_is_told_the_recipe(made):
-    recipe, (_, board) = made("tensorboard")
+def test_tensorboard_is_told_the_recipe(make_loggers):
+    recipe, (_, board) = make_loggers("tensorboard")
     board.save()
     assert (
         f"dim: {recipe.model.options['dim']}"
@@ -134,20 +134,22 @@ def test_tensorboard_is_told_the_recipe(made):
     )
 
 
-def test_wandb_is_told_the_recipe_and_metrics_and_keeps_to_the_machine(wandb, made, monkeypatch):
+def test_wandb_is_told_the_recipe_and_metrics_and_keeps_to_the_machine(
+    wandb, make_loggers, monkeypatch
+):
     run, given = wandb
-    recipe, _ = made("wandb")
+    recipe, _ = make_loggers("wandb")
     assert run.logged == [recipe.plain(), {"train/loss": 2.0, "trainer/global_step": 3}]
     assert (given["project"], given["name"], given["dir"]) == ("zoo", "one", "runs/one")
     assert of_wandb.os.environ["WANDB_MODE"] == "dryrun"
     first = given["id"]
-    made("wandb")
+    make_loggers("wandb")
     assert given["id"] == first
 
 
-def test_mlflow_is_told_the_recipe_and_metrics_in_the_run_directory(mlflow, made):
+def test_mlflow_is_told_the_recipe_and_metrics_in_the_run_directory(mlflow, make_loggers):
     run, given = mlflow
-    made("mlflow")
+    make_loggers("mlflow")
     assert given == [f"sqlite:///{Path('runs/one/mlflow.db').resolve()}"]
     name, *params, metrics = run.logged  # MLflow takes a hundred at a time
     assert name == "vit_none"
@@ -155,9 +157,9 @@ def test_mlflow_is_told_the_recipe_and_metrics_in_the_run_directory(mlflow, made
     assert metrics == [("train/loss", 2.0)]
 
 
-def test_mlflow_goes_where_the_environment_says(mlflow, made, monkeypatch):
+def test_mlflow_goes_where_the_environment_says(mlflow, make_loggers, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://somewhere")
-    made("mlflow")
+    make_loggers("mlflow")
     assert mlflow[1] == ["http://somewhere"]
 
 
@@ -179,8 +181,8 @@ def test_an_unknown_tracker_is_a_fault(tiny, capsys):
     assert "trainer.logger" in capsys.readouterr().err
 
 
-def test_a_small_confusion_matrix_is_a_table_in_tensorboard(made, monkeypatch):
-    _, found = made("tensorboard")
+def test_a_small_confusion_matrix_is_a_table_in_tensorboard(make_loggers, monkeypatch):
+    _, found = make_loggers("tensorboard")
     shown = []
     monkeypatch.setattr(found[1].experiment, "add_text", lambda *given: shown.append(given))
     loggers.log_confusion(found, ("a", "b"), [[3, 1], [0, 2]], 7)
@@ -198,14 +200,14 @@ def test_a_small_confusion_matrix_is_a_table_in_tensorboard(made, monkeypatch):
     found[1].experiment.close()
 
 
-def test_trackio_begins_a_run_with_the_recipe(made, monkeypatch):
+def test_trackio_begins_a_run_with_the_recipe(make_loggers, monkeypatch):
     given, entries = [], []
     run = SimpleNamespace(
         log=lambda metrics, step: entries.append((step, metrics)), finish=lambda: None
     )
     fake = module("trackio", init=lambda **options: (given.append(options), run)[1])
     monkeypatch.setitem(sys.modules, "trackio", fake)
-    recipe, (_, logger) = made("{name: trackio, project: mine}")
+    recipe, (_, logger) = make_loggers("{name: trackio, project: mine}")
     (options,) = given
     assert (options["project"], options["config"]) == ("mine", recipe.plain())
     assert options["name"].startswith("one-")

@@ -35,7 +35,7 @@ def weights(name, overrides, *encodings, seed=0):
     return *found, torch.rand(4)
 
 
-def listed(name):
+def list_lines(name):
     return ["alibi", name] if zoo.encoding_class(name).consumes_biases else [name]
 
 
@@ -43,7 +43,7 @@ def able(kind, names):
     """Those that a small model of a kind can have."""
     for name in names:
         try:
-            weights(*kind, *listed(name))
+            weights(*kind, *list_lines(name))
         except OptionError:
             continue
         yield name
@@ -59,7 +59,7 @@ def test_weights_that_models_share_begin_equal_whatever_their_encodings(kind, mo
     tried = [*able(kind, zoo.encoding_names())]
     assert len(tried) > 10
     for encoding in tried:
-        found, _, after = weights(name, [*overrides, *more], *listed(encoding))
+        found, _, after = weights(name, [*overrides, *more], *list_lines(encoding))
         assert found.keys() == known.keys(), encoding
         assert all(torch.equal(found[key], known[key]) for key in known), encoding
         assert torch.equal(after, rest), f"{encoding} has moved the stream that dropout draws from"
@@ -67,9 +67,9 @@ def test_weights_that_models_share_begin_equal_whatever_their_encodings(kind, mo
 
 def test_an_encoding_begins_equal_in_whatever_list_it_stands():
     _, alone, _ = weights(*TEXTS, "fox")
-    _, listed, _ = weights(*TEXTS, "rope", "fox")
+    _, list_lines, _ = weights(*TEXTS, "rope", "fox")
     assert alone
-    assert all(torch.equal(listed[key], alone[key]) for key in alone)
+    assert all(torch.equal(list_lines[key], alone[key]) for key in alone)
 
 
 def test_encodings_of_two_models_differ_and_so_do_those_of_two_layers():

@@ -28,7 +28,7 @@ def spoil_gradient(tensor):
 
 
 @contextmanager
-def planted(task, change):
+def plant(task, change):
     """One module gives something else, or takes another gradient."""
     module = task.get_submodule(PLACE)
     forward = module.forward
@@ -37,14 +37,14 @@ def planted(task, change):
     del module.forward
 
 
-def broken_run(overrides, monkeypatch, change):
+def break_run(overrides, monkeypatch, change):
     """The message, and the contents of the replay, of a run with a fault in one step."""
     step = Classification.training_step
 
     def training_step(self, batch, batch_idx):
         if self.trainer.global_step < STEP:
             return step(self, batch, batch_idx)
-        with planted(self, change):
+        with plant(self, change):
             return step(self, batch, batch_idx)
 
     monkeypatch.setattr(Classification, "training_step", training_step)
@@ -70,7 +70,7 @@ def test_the_first_module_is_named(more, tiny, monkeypatch):
     monkeypatch.setattr(
         torch.nn.Module, "compile", lambda module: compiled(module, backend="eager")
     )
-    printed, content = broken_run([*tiny, "trainer.max_epochs=6", *more], monkeypatch, spoil)
+    printed, content = break_run([*tiny, "trainer.max_epochs=6", *more], monkeypatch, spoil)
     assert (
         f"first: the output of {PLACE}; batch, random states and weights are in run/replay.pt"
         in printed
@@ -80,12 +80,12 @@ def test_the_first_module_is_named(more, tiny, monkeypatch):
 
 
 def test_the_first_gradient_is_named(tiny, monkeypatch):
-    printed, _ = broken_run(tiny, monkeypatch, spoil_gradient)
+    printed, _ = break_run(tiny, monkeypatch, spoil_gradient)
     assert f"first: the gradient of the output of {PLACE}" in printed
 
 
 def test_no_weight_that_is_not_finite_is_in_any_file(tiny, monkeypatch, weights):
-    broken_run(tiny, monkeypatch, spoil)
+    break_run(tiny, monkeypatch, spoil)
     files = [Path("run/replay.pt"), *Path("run/checkpoints").iterdir()]
     assert len(files) == 3
     for path in files:
@@ -96,11 +96,11 @@ def test_a_replay_takes_the_step_again(tiny, monkeypatch):
     losses = []
     step = Classification.training_step
 
-    def noted(self, batch, batch_idx):
+    def note(self, batch, batch_idx):
         losses.append(step(self, batch, batch_idx))
         return losses[-1] * (torch.nan if self.trainer.global_step == STEP else 1.0)
 
-    monkeypatch.setattr(Classification, "training_step", noted)
+    monkeypatch.setattr(Classification, "training_step", note)
     with pytest.raises(
         NonFiniteError, match="first: the loss, though the outputs of all modules are finite"
     ):
@@ -116,7 +116,7 @@ def test_a_replay_takes_the_step_again(tiny, monkeypatch):
 
 
 def test_a_replay_is_no_checkpoint_to_go_on_from(tiny, monkeypatch):
-    broken_run(tiny, monkeypatch, spoil)
+    break_run(tiny, monkeypatch, spoil)
     with pytest.raises(
         zoo.errors.CheckpointError, match="it holds weights, but no training state to resume"
     ):

@@ -35,7 +35,7 @@ def eagerly(monkeypatch):
     return counted
 
 
-def kept(run, name="last"):
+def read_checkpoint(run, name="last"):
     return checkpoint.read(Path(run, "checkpoints", f"{name}.ckpt"))
 
 
@@ -49,7 +49,7 @@ def test_weights_and_their_names_are_those_of_a_plain_run(tiny, weights, eagerly
         "trainer.ema_decay=0.5",
     ]
     fit("vit_comrope", [*once, *more], Path("other"), "never")
-    plain, other = weights("plain/checkpoints/last.ckpt"), kept("other")
+    plain, other = weights("plain/checkpoints/last.ckpt"), read_checkpoint("other")
     assert list(plain) == list(other["state_dict"]) == list(other["current_model_state"])
     for name, value in plain.items():
         torch.testing.assert_close(other["current_model_state"][name], value, msg=name)
@@ -58,7 +58,7 @@ def test_weights_and_their_names_are_those_of_a_plain_run(tiny, weights, eagerly
 
 
 def test_batches_that_are_accumulated_are_one_batch(tiny):
-    def trained(*more):
+    def train_step(*more):
         recipe = zoo.load_recipe(
             "vit_none",
             parse_overrides(
@@ -77,8 +77,8 @@ def test_batches_that_are_accumulated_are_one_batch(tiny):
         trainer.fit(task, datamodule=data)
         return found
 
-    eight = trained("data.batch_size=8", "trainer.gradient_clip_val=null")
-    twice = trained(
+    eight = train_step("data.batch_size=8", "trainer.gradient_clip_val=null")
+    twice = train_step(
         "data.batch_size=4", "trainer.gradient_clip_val=null", "trainer.accumulate_grad_batches=2"
     )
     assert eight.keys() == twice.keys()
@@ -93,7 +93,9 @@ def test_mixed_precision_keeps_weights_in_float32(tiny):
         Path("run"),
         "never",
     )
-    assert {value.dtype for value in kept("run")["state_dict"].values()} == {torch.float32}
+    assert {value.dtype for value in read_checkpoint("run")["state_dict"].values()} == {
+        torch.float32
+    }
     assert result["metrics"]["test/loss"] > 0
 
 
@@ -110,7 +112,7 @@ def test_a_model_that_remembers_is_computed_again(tmp_path, monkeypatch, weights
     )
     fit("lm_xl", more, Path("plain"), "never")
     fit("lm_xl", [*more, "trainer.activation_checkpointing=true"], Path("other"), "never")
-    plain, other = kept("plain"), kept("other")
+    plain, other = read_checkpoint("plain"), read_checkpoint("other")
     assert all(
         torch.equal(other["state_dict"][name], value) for name, value in plain["state_dict"].items()
     )
@@ -127,7 +129,7 @@ def test_what_is_frozen_is_as_it_began(tiny):
         "trainer.ema_decay=0.9",
     ]
     fit("vit_comrope", [*tiny, *ONE, *more], Path("run"), "never")
-    content = kept("run")
+    content = read_checkpoint("run")
     torch.manual_seed(0)
     began = build_task(zoo.load_recipe("run/recipe.yaml")).state_dict()
     same = {
@@ -143,10 +145,10 @@ def test_what_is_frozen_is_as_it_began(tiny):
         content["state_dict"]["model.head.weight"],
         content["current_model_state"]["model.head.weight"],
     )
-    trained = {
+    train_step = {
         at for group in content["optimizer_states"][0]["param_groups"] for at in group["params"]
     }
-    assert len(trained) == len(
+    assert len(train_step) == len(
         [name for name in began if name.startswith("model.") and name not in frozen]
     )
 
@@ -159,7 +161,7 @@ def test_a_dev_run_takes_one_batch_of_each_part_and_leaves_what_a_run_leaves(tin
     rows = list(csv.DictReader((run / "metrics.csv").read_text().splitlines()))
     for name in ("train/loss", "val/loss", "test/loss"):
         assert sum(bool(row[name]) for row in rows) == 1, name
-    assert kept(run)["global_step"] == kept(run, "best")["global_step"] == 1
+    assert read_checkpoint(run)["global_step"] == read_checkpoint(run, "best")["global_step"] == 1
     assert list((run / "tensorboard").glob("events*"))
 
 
@@ -192,14 +194,14 @@ def two_threads(monkeypatch):
 def test_threads_are_chosen_by_what_others_leave_unless_the_user_says(tiny, monkeypatch):
     measured, experiments = [], {}
 
-    def choose(free, word="seed=0", kept=None):
+    def choose(free, word="seed=0", read_checkpoint=None):
         if word not in experiments:
             experiments[word] = build_experiment(
                 load("vit_comrope", parse_overrides([*tiny, word]))
             )
         torch.set_num_threads(2)
         monkeypatch.setattr(fit_module, "measure_free_cores", lambda: measured.append(1) or free)
-        told = fit_module._set_threads(experiments[word], kept)
+        told = fit_module._set_threads(experiments[word], read_checkpoint)
         return torch.get_num_threads(), told
 
     assert choose(0.2) == (1, "1 of 2, since 0.2 cores are free")
@@ -207,13 +209,13 @@ def test_threads_are_chosen_by_what_others_leave_unless_the_user_says(tiny, monk
     assert choose(None) == (2, "")
     assert len(measured) == 3
     # a run keeps its number, if there are so many cores
-    assert choose(2.0, kept=1) == (1, "1, as before")
-    assert choose(0.0, kept=2) == (2, "")
-    assert choose(0.0, kept=1000) == (1, "1 of 2, since 0.0 cores are free")
+    assert choose(2.0, read_checkpoint=1) == (1, "1, as before")
+    assert choose(0.0, read_checkpoint=2) == (2, "")
+    assert choose(0.0, read_checkpoint=1000) == (1, "1 of 2, since 0.0 cores are free")
     # what the user says comes first
     del measured[:]
-    assert choose(0.0, "trainer.num_threads=2", kept=1) == (2, "")
-    assert choose(0.0, "trainer.num_threads=null", kept=1) == (2, "")
+    assert choose(0.0, "trainer.num_threads=2", read_checkpoint=1) == (2, "")
+    assert choose(0.0, "trainer.num_threads=null", read_checkpoint=1) == (2, "")
     # threads of a large model wait for one another less
     with monkeypatch.context() as patch:
         patch.setattr(fit_module, "SMALL_STEP", 1)
@@ -221,7 +223,7 @@ def test_threads_are_chosen_by_what_others_leave_unless_the_user_says(tiny, monk
     for name in THREAD_VARIABLES:
         with monkeypatch.context() as patch:
             patch.setenv(name, "2")
-            assert choose(0.0, kept=1) == (2, "")
+            assert choose(0.0, read_checkpoint=1) == (2, "")
     assert not measured
 
 

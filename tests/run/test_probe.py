@@ -23,7 +23,7 @@ RESTLESS = [
 ]
 
 
-def trained(place, given, *more):
+def train_with_looks(place, given, *more):
     fit("vit_comrope", [*given, *RESTLESS, *more], Path(place), "never")
     return weights(place)
 
@@ -48,8 +48,8 @@ def rows(place):
 
 
 def test_a_run_that_is_looked_at_ends_with_the_same_weights(tiny):
-    looked = trained("looked", tiny, *OFTEN)
-    assert same(looked, trained("alone", tiny, "diagnostics.every_n_steps=null"))
+    looked = train_with_looks("looked", tiny, *OFTEN)
+    assert same(looked, train_with_looks("alone", tiny, "diagnostics.every_n_steps=null"))
     assert not [name for name in rows("alone")[0] if name.startswith("attention")]
     found = events("looked")
     assert_logged(found)

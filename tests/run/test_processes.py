@@ -101,7 +101,7 @@ def test_two_processes_are_one_with_the_joined_batch(launcher, strategy, still, 
     assert first["metrics"] == pytest.approx(whole["metrics"], abs=1e-6)
 
 
-def masked_by_contents(self, batch, draws, others, original=MaskedLM.mask):
+def mask_by_contents(self, batch, draws, others, original=MaskedLM.mask):
     mixed = batch.inputs * 0.37 + torch.arange(batch.inputs.shape[1]) * 0.61
     return original(
         self, batch, torch.stack([mixed % 1, mixed * 7 % 1]), (batch.inputs + 1) % self.mask_token
@@ -132,7 +132,7 @@ def test_gradients_are_those_of_the_joined_batch(options, text, monkeypatch):
         torch.save(found, f"gradients-{trainer.world_size}-{trainer.global_step}.pt")
 
     monkeypatch.setattr(FiniteGuard, "on_before_optimizer_step", write)
-    monkeypatch.setattr(MaskedLM, "mask", masked_by_contents)
+    monkeypatch.setattr(MaskedLM, "mask", mask_by_contents)
     fit(text, [*options, "data.batch_size=8"], Path("one"), "never")
     assert several(options, "two", recipe=text) == [0, 0], logs()
     for step in range(2):

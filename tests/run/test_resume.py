@@ -41,7 +41,7 @@ def whole(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def halted(tmp_path_factory):
+def partial_run(tmp_path_factory):
     """The folder of a run that was stopped in its second epoch: `best` is of step 6 and `last` of step 8."""
     run = tmp_path_factory.mktemp("halted") / "run"
     with pytest.MonkeyPatch.context() as patch:
@@ -52,9 +52,9 @@ def halted(tmp_path_factory):
 
 
 @pytest.fixture
-def stopped(tiny, halted):
+def partial_copy(tiny, partial_run):
     """The run that was stopped, as `broken`."""
-    shutil.copytree(halted, "broken")
+    shutil.copytree(partial_run, "broken")
     return tiny
 
 
@@ -79,9 +79,9 @@ def test_a_stopped_run_ends_as_if_it_had_not_been(step, whole, tiny, weights, mo
         patch.setattr(StopOnSignal, "on_train_batch_start", stop_at(step))
         with pytest.raises(
             Stopped, match=f"SIGTERM at step {step}; saved broken/checkpoints/last.ckpt"
-        ) as stopped:
+        ) as partial_copy:
             fit("vit_comrope", tiny, Path("broken"), "never")
-    assert stopped.value.code == 143
+    assert partial_copy.value.code == 143
     resumed = fit("vit_comrope", tiny, Path("broken"), "auto")
     for name in ("last", "best"):
         assert same(
@@ -143,10 +143,10 @@ def test_a_run_that_trained_longer_than_is_allowed_now_is_refused(tiny):
 
 
 @pytest.mark.parametrize(("damaged", "step"), [("last", 6), ("best", 8)])
-def test_auto_takes_the_newest_that_is_whole(damaged, step, whole, stopped, weights, caplog):
+def test_auto_takes_the_newest_that_is_whole(damaged, step, whole, partial_copy, weights, caplog):
     Path(f"broken/checkpoints/{damaged}.ckpt").write_bytes(b"PK")
     with caplog.at_level("INFO", "zoo"):
-        fit("vit_comrope", stopped, Path("broken"), "auto")
+        fit("vit_comrope", partial_copy, Path("broken"), "auto")
     assert f"Skipped broken/checkpoints/{damaged}.ckpt: corrupt" in caplog.text
     assert (
         f"Resuming from broken/checkpoints/{'best' if damaged == 'last' else 'last'}.ckpt"
@@ -166,13 +166,13 @@ def test_a_run_killed_between_its_last_two_files_has_both(whole, tiny, weights):
     assert same(weights("run/checkpoints/last.ckpt"), weights("run/checkpoints/best.ckpt"))
 
 
-def test_auto_stops_where_no_checkpoint_is_whole(stopped):
+def test_auto_stops_where_no_checkpoint_is_whole(partial_copy):
     for name in ("last", "best"):
         Path(f"broken/checkpoints/{name}.ckpt").write_bytes(b"PK")
     with pytest.raises(
         CheckpointError, match=r"(?s)no checkpoint .*best.ckpt: corrupt.*last.ckpt: corrupt"
     ):
-        fit("vit_comrope", stopped, Path("broken"), "auto")
+        fit("vit_comrope", partial_copy, Path("broken"), "auto")
 
 
 def test_auto_takes_over_what_was_killed_before_it_saved(tiny):
@@ -280,7 +280,7 @@ def read_rows(run):
 
 
 @pytest.fixture(scope="module")
-def validated(tmp_path_factory):
+def validation_run(tmp_path_factory):
     """A run that validates within epochs, keeps the two best, and was not stopped."""
     run = tmp_path_factory.mktemp("validated") / "run"
     return run, fit("vit_comrope", [*TINY, *MORE, *OFTEN], run, "never")
@@ -289,40 +289,42 @@ def validated(tmp_path_factory):
 OFTEN = ["trainer.val_every_n_steps=4", "trainer.save_top_k=2", "trainer.save_every_n_steps=2"]
 
 
-def test_a_run_validates_within_epochs_and_keeps_the_best(validated):
-    header, rows = read_rows(validated[0])
+def test_a_run_validates_within_epochs_and_keeps_the_best(validation_run):
+    header, rows = read_rows(validation_run[0])
     loss, step = header.index("val/loss"), header.index("step")
     # rows count steps from 0
     losses = {int(row[step]) + 1: float(row[loss]) for row in rows if row[loss]}
     assert [*losses] == [4, 6, 8, 12, 16, 18]
     best = sorted(losses, key=lambda step: (losses[step], -step))[:2]
     names = sorted(f"step-{step:08}" for step in best)
-    assert list_steps(validated[0]) == ["best", "last", *names]
-    content = checkpoint.read(validated[0] / "checkpoints/best.ckpt")
+    assert list_steps(validation_run[0]) == ["best", "last", *names]
+    content = checkpoint.read(validation_run[0] / "checkpoints/best.ckpt")
     assert content["global_step"] == best[0]
     assert content["kept"][0][0] == best[0]
 
 
 @pytest.mark.parametrize("step", [5, 13])  # `last` is of step 4 and 12
 def test_a_killed_run_validates_and_keeps_what_it_would_have(
-    step, validated, tiny, weights, monkeypatch
+    step, validation_run, tiny, weights, monkeypatch
 ):
     tiny += OFTEN
     with monkeypatch.context() as patch:
         patch.setattr(StopOnSignal, "on_train_batch_start", die_at(step))
         with pytest.raises(RuntimeError, match="killed"):
             fit("vit_comrope", tiny, Path("broken"), "never")
-    assert fit("vit_comrope", tiny, Path("broken"), "auto")["metrics"] == validated[1]["metrics"]
-    assert list_steps("broken") == list_steps(validated[0])
-    assert read_rows("broken") == read_rows(validated[0])
+    assert (
+        fit("vit_comrope", tiny, Path("broken"), "auto")["metrics"] == validation_run[1]["metrics"]
+    )
+    assert list_steps("broken") == list_steps(validation_run[0])
+    assert read_rows("broken") == read_rows(validation_run[0])
     for name in list_steps("broken"):
         path = f"checkpoints/{name}.ckpt"
-        assert same(weights(validated[0] / path), weights(Path("broken", path)))
+        assert same(weights(validation_run[0] / path), weights(Path("broken", path)))
 
 
 @pytest.mark.parametrize("hook", ["on_train_batch_start", "on_validation_batch_start"])
 def test_a_run_stopped_at_a_validation_within_an_epoch_validates(
-    hook, validated, tiny, weights, monkeypatch
+    hook, validation_run, tiny, weights, monkeypatch
 ):
     tiny += OFTEN
 
@@ -334,11 +336,13 @@ def test_a_run_stopped_at_a_validation_within_an_epoch_validates(
         patch.setattr(StopOnSignal, hook, stop)
         with pytest.raises(Stopped, match="SIGTERM at step 8"):
             fit("vit_comrope", tiny, Path("broken"), "never")
-    assert fit("vit_comrope", tiny, Path("broken"), "auto")["metrics"] == validated[1]["metrics"]
-    assert read_rows("broken") == read_rows(validated[0])
-    for name in list_steps(validated[0]):
+    assert (
+        fit("vit_comrope", tiny, Path("broken"), "auto")["metrics"] == validation_run[1]["metrics"]
+    )
+    assert read_rows("broken") == read_rows(validation_run[0])
+    for name in list_steps(validation_run[0]):
         path = f"checkpoints/{name}.ckpt"
-        assert same(weights(validated[0] / path), weights(Path("broken", path)))
+        assert same(weights(validation_run[0] / path), weights(Path("broken", path)))
 
 
 def test_steps_are_counted_where_gradients_are_accumulated(tiny):

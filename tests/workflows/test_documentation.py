@@ -163,7 +163,7 @@ class Reader:
 
     page: str
     folder: Path
-    trained: Path
+    run_store: Path
     """Runs of registered recipes that pages share."""
     capsys: pytest.CaptureFixture[str]
     namespace: dict[str, Any] = field(default_factory=dict)
@@ -254,14 +254,24 @@ class Reader:
         run = self.folder / "runs" / name
         if run.exists():
             return
-        stored = self.trained / name
+        stored = self.run_store / name
         if not stored.exists():
             recipe = load(name)
             write_data(recipe, self.folder)
-            self.run_zoo(["fit", name, *shrink(recipe)])
+            self.run_zoo(["fit", name, SHALLOW, *shrink(recipe)])
             shutil.copytree(run, stored, symlinks=True)
         else:
             shutil.copytree(stored, run, symlinks=True)
+
+
+SHALLOW = "model.depth=2"
+"""The override of commands that build models of a recipe."""
+
+
+def is_depth_free(words: list[str]) -> bool:
+    """Return whether nothing in a command on a registered recipe depends on the depth."""
+    fixed = r"~model|model\.name=|(vary\.|model\.)*depth|diagnostics\.layers|init_from=(?!runs/)"
+    return not words[1].endswith(".yaml") and not any(re.match(fixed, word) for word in words)
 
 
 def shorten_fit(words: list[str]) -> list[str]:
@@ -275,7 +285,8 @@ def shorten_fit(words: list[str]) -> list[str]:
     write_data(recipe, Path())
     # a folder of its own, so that no later command of the page evaluates this run
     folder = [] if "--run-dir" in words else ["--run-dir", f"fits/{len([*Path().glob('fits/*')])}"]
-    return [*shrink(recipe, steps=1), "trainer.devices=1", *folder]
+    depth = [SHALLOW] if is_depth_free(words) else []
+    return [*shrink(recipe, steps=1), *depth, "trainer.devices=1", *folder]
 
 
 def name_taken_folder(words: list[str]) -> list[str]:
@@ -284,7 +295,8 @@ def name_taken_folder(words: list[str]) -> list[str]:
         return []
     Path("taken").mkdir(exist_ok=True)
     Path("taken/file").touch()
-    return ["to=taken"]
+    is_of_recipe = words[0] == "compare"
+    return ["to=taken", *([SHALLOW] if is_of_recipe and is_depth_free(words) else [])]
 
 
 def show_quickly(words: list[str]) -> list[str]:
@@ -606,18 +618,18 @@ CHECKS: dict[str, Callable[[Reader], None]] = {
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory):
+def run_store(tmp_path_factory):
     """A folder for runs of registered recipes that pages share."""
     return tmp_path_factory.mktemp("trained")
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if read_blocks(page)])
-def test_the_blocks_of_a_page_run(page, tmp_path, trained, monkeypatch, capsys):
+def test_the_blocks_of_a_page_run(page, tmp_path, run_store, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setenv("ZOO_PLUGINS", "")
     monkeypatch.setattr(webbrowser, "open", lambda address: True)
-    reader = Reader(page, tmp_path, trained, capsys)
+    reader = Reader(page, tmp_path, run_store, capsys)
     PREPARE.get(page, lambda reader, monkeypatch: None)(reader, monkeypatch)
 
     for block in read_blocks(page):

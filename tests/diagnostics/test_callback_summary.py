@@ -24,12 +24,12 @@ def even(axes=1, length=(8,), causal=False, queries=None):
     return found
 
 
-def measured(look):
+def measure(look):
     return {kind.name: kind.compute(look) for kind in list_metrics(look)}
 
 
 def test_even_attention_over_a_text_is_measured_as_such():
-    found = measured(even())
+    found = measure(even())
     mean = sum(abs(i - j) for i in range(8) for j in range(8)) / 64
     expected = {
         "entropy": math.log(8),
@@ -50,7 +50,7 @@ def test_even_attention_over_a_text_is_measured_as_such():
 
 
 def test_a_causal_mask_leaves_what_came_before():
-    found = measured(even(causal=True))
+    found = measure(even(causal=True))
     torch.testing.assert_close(found["self"], torch.full((2,), sum(1 / n for n in range(1, 9)) / 8))
     torch.testing.assert_close(
         found["distance"], torch.full((2,), sum(n / 2 for n in range(8)) / 8)
@@ -59,7 +59,7 @@ def test_a_causal_mask_leaves_what_came_before():
 
 def test_distances_on_a_grid_are_in_patches():
     seen = even(2, (2, 4))
-    found = measured(seen)
+    found = measure(seen)
     assert position_unit(seen) == "patches"
     torch.testing.assert_close(found["distance_row"], torch.full((2,), 0.5))
     torch.testing.assert_close(found["distance_column"], torch.full((2,), 1.25))
@@ -67,7 +67,7 @@ def test_distances_on_a_grid_are_in_patches():
 
 
 def test_distances_in_a_clip_are_told_along_time_too():
-    found = measured(even(3, (4, 1, 2)))
+    found = measure(even(3, (4, 1, 2)))
     torch.testing.assert_close(found["distance_step"], torch.full((2,), 1.25))
     torch.testing.assert_close(found["distance_column"], torch.full((2,), 0.5))
 
@@ -127,7 +127,7 @@ def vit(*overrides, size=8, patch_size=2):
 @pytest.mark.parametrize("place", ["none", "centre"])
 def test_class_and_register_tokens_are_no_patches_wherever_they_stand(place):
     seen = vit("model.pool=class", f"model.cls_position={place}", "model.registers=1", size=6)
-    found = measured(seen)
+    found = measure(seen)
     torch.testing.assert_close(found["unplaced"], seen.weights[..., :2].sum(-1).mean((0, 2)))
     assert seen.grid[1].tolist() == [[False, False, *[True] * 9]]
     assert draw_attention(seen).shape[0] == 3
@@ -135,7 +135,7 @@ def test_class_and_register_tokens_are_no_patches_wherever_they_stand(place):
 
 
 def test_a_model_without_extra_tokens_has_no_share_on_them():
-    assert "unplaced" not in measured(vit())
+    assert "unplaced" not in measure(vit())
 
 
 @pytest.mark.parametrize(

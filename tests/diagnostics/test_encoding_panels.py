@@ -20,21 +20,21 @@ LENGTH = 10
 TEXT, IMAGE = Dims(32, 2, length=LENGTH, depth=1), Dims(32, 2, axes=2, length=(3, 4), depth=1)
 
 
-def chained(name, dims=TEXT, **options):
+def make_chain(name, dims=TEXT, **options):
     return Chain.of(zoo.encoding(name, dims, **options))
 
 
-def shown(chain, causal=False):
+def draw_panels(chain, causal=False):
     """{title: panel}"""
     return {panel.title: panel for panel in measure_encoding(chain, chain.dims.sizes, causal)}
 
 
 def products(chain):
-    return shown(chain)["Products of what is added to the input"].values
+    return draw_panels(chain)["Products of what is added to the input"].values
 
 
 def test_products_of_sinusoids_depend_on_the_offset_alone():
-    found = products(chained("sinusoidal"))
+    found = products(make_chain("sinusoidal"))
     torch.testing.assert_close(
         found.diagonal(), torch.full((LENGTH,), 16.0, dtype=torch.float64)
     )  # D/2
@@ -45,18 +45,18 @@ def test_products_of_sinusoids_depend_on_the_offset_alone():
 
 
 def test_a_table_that_training_moved_is_shown_as_it_is():
-    chain = chained("learned")
+    chain = make_chain("learned")
     with torch.no_grad():
         chain.learned.table.zero_()[[2, 7]] = 0.5  # two places alike, and nothing elsewhere
     expected = torch.zeros(LENGTH, LENGTH, dtype=torch.float64)
     expected[torch.tensor([[2], [7]]), torch.tensor([2, 7])] = 8.0  # 32 channels of 1/2 times 1/2
     torch.testing.assert_close(products(chain), expected)
-    assert shown(chain)["Added to the input"].values[:, 7].tolist() == [0.5] * 32
+    assert draw_panels(chain)["Added to the input"].values[:, 7].tolist() == [0.5] * 32
 
 
 def test_products_of_an_image_are_those_of_its_centre():
-    chain = chained("sinusoidal", IMAGE)
-    panel = shown(chain)["Products of what is added to an image"]
+    chain = make_chain("sinusoidal", IMAGE)
+    panel = draw_panels(chain)["Products of what is added to an image"]
     assert panel.mark == (1, 2)
     assert panel.values.shape == (3, 4)
     torch.testing.assert_close(panel.values[1, 2], torch.tensor(16.0, dtype=torch.float64))
@@ -64,12 +64,12 @@ def test_products_of_an_image_are_those_of_its_centre():
 
 @pytest.mark.parametrize("name", ["cope", "t5", "fox", "learned"])
 def test_the_chain_stays_as_it_was(name):
-    chain = chained(name).train()
+    chain = make_chain(name).train()
     before, drawn = (
         {key: value.clone() for key, value in chain.state_dict().items()},
         torch.get_rng_state(),
     )
-    assert shown(chain, causal=chain.causal_only)
+    assert draw_panels(chain, causal=chain.causal_only)
     assert torch.equal(torch.get_rng_state(), drawn)
     assert chain.training
     for key, value in chain.state_dict().items():
@@ -79,29 +79,31 @@ def test_the_chain_stays_as_it_was(name):
 
 
 def test_parameters_that_hardly_tell_are_not_moved():
-    chain = chained("t5")
+    chain = make_chain("t5")
     with torch.no_grad():
         chain.t5.table.fill_(1e-3)
-    (line,) = shown(chain)["Bias on scores"].lines.values()
+    (line,) = draw_panels(chain)["Bias on scores"].lines.values()
     torch.testing.assert_close(line, torch.full_like(line, 1e-3))
 
 
 def test_a_long_text_is_shown_by_its_beginning():
-    chain = chained("alibi", Dims(32, 2, length=5000, depth=1))
-    assert shown(chain)["Bias on scores"].x_values.tolist() == list(range(-127, 128))
+    chain = make_chain("alibi", Dims(32, 2, length=5000, depth=1))
+    assert draw_panels(chain)["Bias on scores"].x_values.tolist() == list(range(-127, 128))
 
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_weights_are_masked_where_the_model_masks_them(causal):
     ((title, panel),) = [
-        pair for pair in shown(chained("rope"), causal).items() if "eights of equal" in pair[0]
+        pair
+        for pair in draw_panels(make_chain("rope"), causal).items()
+        if "eights of equal" in pair[0]
     ]
     assert title.startswith("Causal") is causal
     assert bool(panel.values[0, 1:].isnan().all()) is causal
 
 
 def test_the_decay_of_rope_is_a_mean_of_cosines():
-    (line,) = shown(chained("rope", base=100.0))["Scores of equal tokens"].lines.values()
+    (line,) = draw_panels(make_chain("rope", base=100.0))["Scores of equal tokens"].lines.values()
     zero = len(line) // 2
     assert line[zero] == 0
     assert line[zero + 1] < 0
@@ -119,7 +121,7 @@ def test_the_decay_of_rope_is_a_mean_of_cosines():
 def test_every_panel_says_what_one_should_see(dims, names):
     for name in names:
         found = measure_encoding(
-            chained(name, dims), dims.sizes, zoo.encoding_class(name).causal_only
+            make_chain(name, dims), dims.sizes, zoo.encoding_class(name).causal_only
         )
         assert len({panel.title for panel in found}) == len(found)
         for panel in found:
@@ -138,14 +140,14 @@ def block(dims=TEXT, **options):
     return made
 
 
-def entered(chain, count=1):
+def enter(chain, count=1):
     """Tokens before and after what is added to the input."""
     x = torch.randn(count, LENGTH, chain.dims.dim, dtype=torch.float64)
     before = Tokens.at(x, grid((LENGTH,), x))
     return before, chain.double().embed(before)
 
 
-def described(made, chain, tokens):
+def describe_entry(made, chain, tokens):
     """The call of the block's attention."""
     return made.attn.describe(tokens.replace(x=made.norm1(tokens.x)), chain, Context())[1]
 
@@ -157,8 +159,8 @@ def described(made, chain, tokens):
     ids=str,
 )
 def test_words_and_positions_add_up_to_scores(options):
-    made, chain = block(**options), chained("sinusoidal")
-    before, after = entered(chain)
+    made, chain = block(**options), make_chain("sinusoidal")
+    before, after = enter(chain)
     parts = decompose_scores(made, before, after)
     read = after if made.norm_position == "post" else after.replace(x=made.norm1(after.x))
     expected = scores(made.attn.describe(read, chain, Context())[1])[0]
@@ -169,8 +171,8 @@ def test_words_and_positions_add_up_to_scores(options):
 @torch.no_grad()
 def test_heads_that_share_keys_add_up_too():
     dims = Dims(32, 4, length=LENGTH, depth=1, kv_heads=2)
-    made, chain = block(dims), chained("sinusoidal", dims)
-    before, after = entered(chain)
+    made, chain = block(dims), make_chain("sinusoidal", dims)
+    before, after = enter(chain)
     read = after.replace(x=made.norm1(after.x))
     expected = scores(made.attn.describe(read, chain, Context())[1])[0]
     torch.testing.assert_close(sum(decompose_scores(made, before, after).values()), expected)
@@ -178,9 +180,9 @@ def test_heads_that_share_keys_add_up_too():
 
 @torch.no_grad()
 def test_tokens_without_a_place_are_left_out_of_correlations():
-    made, (before, after) = block(), entered(chained("sinusoidal"), count=3)
+    made, (before, after) = block(), enter(make_chain("sinusoidal"), count=3)
     placed = torch.arange(LENGTH)[None] > 0
-    call = described(made, chained("sinusoidal"), after)
+    call = describe_entry(made, make_chain("sinusoidal"), after)
     (panel,) = draw_correlations(
         made, before.replace(has_position=placed), after.replace(has_position=placed), call
     )
@@ -195,12 +197,12 @@ def test_tokens_without_a_place_are_left_out_of_correlations():
 
 @torch.no_grad()
 def test_nothing_is_told_of_what_is_no_such_sum():
-    chain, made, mixing = chained("sinusoidal"), block(), block(token_shift=True)
-    before, after = entered(chain)
-    call = described(made, chain, after)
+    chain, made, mixing = make_chain("sinusoidal"), block(), block(token_shift=True)
+    before, after = enter(chain)
+    call = describe_entry(made, chain, after)
     assert draw_correlations(made, before, before, call) == ()
     assert draw_correlations(block(qk_norm=True), before, after, call) == ()
-    assert draw_correlations(mixing, before, after, described(mixing, chain, after)) == ()
+    assert draw_correlations(mixing, before, after, describe_entry(mixing, chain, after)) == ()
     assert math.isfinite(float(draw_correlations(made, before, after, call)[0].values.sum()))
 
 
@@ -208,7 +210,7 @@ def test_nothing_is_told_of_what_is_no_such_sum():
 @pytest.mark.parametrize("other", ["rope", "pope", "head_scale"])
 def test_nothing_is_told_of_heads_that_another_link_turns_or_scales(other):
     chain, made = Chain.of(zoo.encoding(["sinusoidal", other], TEXT)).double(), block()
-    before, after = entered(chain)
+    before, after = enter(chain)
     for parameter in chain.parameters():
         parameter.mul_(1.5)
-    assert draw_correlations(made, before, after, described(made, chain, after)) == ()
+    assert draw_correlations(made, before, after, describe_entry(made, chain, after)) == ()

@@ -7,7 +7,7 @@ from zoo.diagnostics.callback import LookSchedule
 SECOND = 0.01  # of a step
 
 
-def trained(cadence, cost, steps):
+def simulate_training(cadence, cost, steps):
     """The steps that are looked at, and the largest share that looks ever had of the time."""
     found, most, due, looks = [], 0.0, cadence.every, 0.0
     for step in range(1, steps + 1):
@@ -24,13 +24,13 @@ def trained(cadence, cost, steps):
 
 
 def test_cheap_looks_come_at_each_step_that_is_asked_for():
-    found, _ = trained(LookSchedule(every=100, budget=0.02), SECOND, 1000)
+    found, _ = simulate_training(LookSchedule(every=100, budget=0.02), SECOND, 1000)
     assert found == list(range(100, 1001, 100))
 
 
 @pytest.mark.parametrize("cost", [2 * SECOND, 10 * SECOND, 40 * SECOND])
 def test_dear_looks_are_put_off(cost):
-    found, _ = trained(LookSchedule(every=10, budget=0.02), cost, 20_000)
+    found, _ = simulate_training(LookSchedule(every=10, budget=0.02), cost, 20_000)
     assert all(step % 10 == 0 for step in found)
     assert len(found) * cost <= 0.0205 * 20_000 * SECOND + cost
     assert len(found) * cost > 0.017 * 20_000 * SECOND
@@ -39,8 +39,8 @@ def test_dear_looks_are_put_off(cost):
 def test_the_share_is_kept_once_the_cost_is_known():
     cadence = LookSchedule(every=10, budget=0.02)
     cadence.cost = 5 * SECOND
-    assert trained(cadence, 5 * SECOND, 5000)[1] <= 0.02
+    assert simulate_training(cadence, 5 * SECOND, 5000)[1] <= 0.02
 
 
 def test_the_whole_time_may_be_asked_for():
-    assert trained(LookSchedule(every=1, budget=1.0), SECOND, 5)[0] == [1, 2, 3, 4, 5]
+    assert simulate_training(LookSchedule(every=1, budget=1.0), SECOND, 5)[0] == [1, 2, 3, 4, 5]
