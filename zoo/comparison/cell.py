@@ -24,6 +24,8 @@ log = logging.getLogger("zoo")
 
 # a file, since cells may run on another machine, in a queue
 DEADLINE = ".until.json"
+UNTESTED = "untested"
+"""A file in the run directory of a trial that validation has not chosen, at least not yet."""
 
 
 def run_cell(run: Path) -> None:
@@ -42,7 +44,8 @@ def run_cell(run: Path) -> None:
             write_state(run, "stopped" if (run / START).exists() else "waiting")
             return
         (run / STATE).unlink(missing_ok=True)
-        train_cell(path, run, is_tested=run.parent.name != TRIALS)
+        is_trial = run.parent.name == TRIALS or (run / UNTESTED).exists()
+        train_cell(path, run, is_tested=not is_trial)
 
 
 def train_cell(path: Path, run: Path, *, is_tested: bool) -> None:

@@ -164,8 +164,8 @@ class CellFiles:
             trained_size=trained_size,
             environment=_read_known(Environment, _read_json(run / "environment.json")),
             last_environment=_read_known(Environment, end.environment),
-            curve=thin_curve(_read_curve(run, start.monitor)),
-            accuracies=_read_curve(run, ACCURACY),
+            curve=thin_curve(read_curve(run, start.monitor)),
+            accuracies=read_curve(run, ACCURACY),
         )
 
 
@@ -339,11 +339,11 @@ def read_trial(run: Path) -> TrialFile | None:
     return _read_known(TrialFile, found) if isinstance(found, Mapping) else None
 
 
-def _read_curve(run: Path, monitor: str) -> tuple[tuple[int, float], ...]:
-    """Return (step, monitored metric) of each validation."""
+def read_curve(run: Path, metric: str) -> tuple[tuple[int, float], ...]:
+    """Return (step, metric) of each validation that gave a finite number."""
     try:
         _, rows = loggers.read(run / "metrics.csv")
-        found = [(int(row["step"]), float(row[monitor])) for row in rows if row.get(monitor)]
+        found = [(int(row["step"]), float(row[metric])) for row in rows if row.get(metric)]
     except (OSError, ValueError, KeyError):
         return ()
     return tuple((step, value) for step, value in found if math.isfinite(value))

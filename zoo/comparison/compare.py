@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
 from typing import Literal
 
-from zoo.comparison.cell import is_time_over, write_deadline
+from zoo.comparison.cell import UNTESTED, is_time_over, write_deadline
 from zoo.comparison.cell_files import TRIAL
 from zoo.comparison.grid import Combination
 from zoo.comparison.hypotheses import record_hypotheses
@@ -24,16 +25,25 @@ from zoo.comparison.plan import (
     describe_costs,
     plan_trials,
     prepare_folder,
+    set_seed,
     write_plan,
 )
-from zoo.comparison.portable import check_portable, find_cell, list_portable, read_trials
+from zoo.comparison.portable import (
+    check_portable,
+    find_cell,
+    is_done,
+    list_portable,
+    locate_portable,
+    read_trials,
+)
 from zoo.comparison.request import CheckedRequest, count_gpus, list_seeds, load_variant, read_part
 from zoo.comparison.results import Comparison, TuningResult, find_direction
 from zoo.comparison.runner import CellRunner
+from zoo.comparison.studies import choose_result, group_trials, plan_studies
 from zoo.comparison.tuning import summarize_tuning
 from zoo.config import Recipe
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, Stopped, ZooError
-from zoo.launch.executor import CellProcess, Executor, Resources
+from zoo.launch.executor import STATE, CellProcess, Executor, Resources, make_run_dir
 from zoo.packages import require
 from zoo.run import run_dir
 from zoo.run.callbacks.manifest import END
@@ -79,7 +89,9 @@ def run_comparison(checked: CheckedRequest) -> Outcome:
     resources = _plan_resources(checked, checked.executor, count)
     plan = build_plan(request, checked.recipes, resources, is_local=is_local)
     trials = None
-    if request.tuning is not None:
+    if checked.study_trials:
+        plan = _plan_studies(checked, plan, resources)
+    elif request.tuning is not None:
         own = _plan_resources(checked, checked.executor, len(checked.trials))
         # sums round by the number of threads: trials have as many as cells
         own = replace(own, threads=resources.threads)
@@ -110,18 +122,107 @@ def run_comparison(checked: CheckedRequest) -> Outcome:
         check_portable(plan, folder)
         write_deadline(folder, until)
         chosen = choose_part(plan, request.options.part)
-        keeps_weights = request.options.keep == "weights"
-        runner = CellRunner(
-            folder, chosen, checked.executor, resources, keeps_weights=keeps_weights
-        )
-        processes = [CellProcess(folder / CELLS / cell.name, Path.cwd()) for cell in chosen.cells]
-        stopped = runner.run(processes)
+        if plan.design is not None:
+            stopped = run_studies(checked, chosen, folder, resources)
+        else:
+            stopped = _run_cells(checked, chosen, folder, checked.executor, resources)
         comparison = collect_results(plan, folder)
         _write(comparison, folder)
         is_over = is_time_over(folder)
         write_deadline(folder, None)
     problem = _find_problem(comparison, chosen, folder, stopped, is_over=is_over)
     return Outcome(comparison=comparison, folder=folder, problem=problem)
+
+
+def _run_cells(
+    checked: CheckedRequest,
+    plan: ComparisonPlan,
+    folder: Path,
+    executor: Executor,
+    resources: Resources,
+    *,
+    following: int = 0,
+    keeps_weights: bool = False,
+) -> Signals | None:
+    keeps_weights = keeps_weights or checked.request.options.keep == "weights"
+    runner = CellRunner(folder, plan, executor, resources, following, keeps_weights=keeps_weights)
+    return runner.run([CellProcess(folder / CELLS / cell.name, Path.cwd()) for cell in plan.cells])
+
+
+def _plan_studies(
+    checked: CheckedRequest, plan: ComparisonPlan, resources: Resources
+) -> ComparisonPlan:
+    """Return the plan of all trials of all studies."""
+    tuning = checked.request.tuning
+    assert tuning is not None
+    trials = [
+        (one, set_seed(recipe, plan.seeds[one.study], resources).plain())
+        for one, recipe in checked.study_trials
+    ]
+    found = plan_studies(plan, tuning.keys, checked.effective, tuning.budget, trials)
+    log.info(
+        "%d studies of %d variants: %d trials; the best of each study and variant is tested",
+        len(plan.seeds),
+        len(plan.variants),
+        len(found.cells),
+    )
+    return found
+
+
+def run_studies(
+    checked: CheckedRequest, plan: ComparisonPlan, folder: Path, resources: Resources
+) -> Signals | None:
+    """Run studies one after another: their trials, then the test of those that were chosen.
+
+    Returns:
+        The signal that stopped it, if one did.
+    """
+    for study in plan.blocks:
+        block = replace(plan, cells=tuple(one for one in plan.cells if one.block == study))
+        left = len(plan.cells) - len(block.cells)
+        for cell in block.cells:
+            run = folder / CELLS / cell.name
+            if not is_done(block, folder, cell):
+                (make_run_dir(run) / UNTESTED).touch()
+        stopped = _run_cells(
+            checked,
+            block,
+            folder,
+            checked.make_executor(),
+            resources,
+            following=left,
+            keeps_weights=True,
+        )
+        if stopped is None and not is_time_over(folder):
+            stopped = _test_chosen(checked, block, folder, resources)
+        if stopped is not None or is_time_over(folder):
+            return stopped
+    return None
+
+
+def _test_chosen(
+    checked: CheckedRequest, block: ComparisonPlan, folder: Path, resources: Resources
+) -> Signals | None:
+    """Test what validation chose in a study: its training goes on at its end, with the test."""
+    found = {cell.name: find_cell(block, folder, cell) for cell in block.cells}
+    chosen = []
+    for trials in group_trials(block, found).values():
+        planned, one = choose_result(trials)
+        # not one that failed, nor one that is tested already
+        if one.portable is not None and one.state == "stopped":
+            chosen.append(planned)
+            run = make_run_dir(folder / CELLS / planned.name)
+            for path in (run / UNTESTED, run / STATE, locate_portable(folder, block, planned.name)):
+                path.unlink(missing_ok=True)
+    stopped = None
+    if chosen:
+        tested = replace(block, cells=tuple(chosen))
+        stopped = _run_cells(checked, tested, folder, checked.make_executor(), resources)
+    if stopped is None and checked.request.options.keep != "weights":
+        for cell in block.cells:
+            if is_done(block, folder, cell):
+                shutil.rmtree(folder / CELLS / cell.name / "checkpoints", ignore_errors=True)
+    return stopped
 
 
 def choose_part(plan: ComparisonPlan, part: str | None) -> ComparisonPlan:

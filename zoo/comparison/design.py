@@ -48,6 +48,10 @@ class Range:
             value = self.low + share * (self.high - self.low)
         return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
 
+    def list_extremes(self) -> tuple[float, ...]:
+        """Return both ends."""
+        return self.low, self.high
+
     def locate(self, value: float) -> float:
         """Return the share of the range at which a value lies."""
         if self.scale == "log":
@@ -61,6 +65,10 @@ class ChoiceAxis:
 
     key: str
     values: tuple[Value, ...]
+
+    def list_extremes(self) -> tuple[Value, ...]:
+        """Return all choices, none of which is between others."""
+        return self.values
 
     def place(self, share: float) -> Value:
         """Return the value at a share: each value has as large a part of [0, 1) as the others."""

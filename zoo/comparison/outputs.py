@@ -21,6 +21,7 @@ from zoo.comparison.ranking import (
     find_winning_baseline,
 )
 from zoo.comparison.results import Comparison, Variant
+from zoo.comparison.studies import choose_result, group_trials, summarize_studies
 from zoo.comparison.text import format_comparison
 from zoo.launch.executor import PATIENCE
 from zoo.reporting.numbers import as_json, finite
@@ -34,9 +35,11 @@ RESULTS, TABLE, PAGE = "results.json", "comparison.md", "index.html"
 def collect_results(plan: ComparisonPlan, folder: Path) -> Comparison:
     """Return the comparison as far as it has come, from the plan and the files of its cells."""
     records, done = [], []
-    everything = {}
-    for planned in plan.cells:
-        found = everything[planned.name] = find_cell(plan, folder, planned)
+    everything = {one.name: find_cell(plan, folder, one) for one in plan.cells}
+    chosen = [(one, everything[one.name]) for one in plan.cells]
+    if plan.design is not None:
+        chosen = [choose_result(one) for one in group_trials(plan, everything).values()]
+    for planned, found in chosen:
         cell = build_cell(plan, planned, found.files, found.state, found.error)
         records.append(CellRecord(planned.variant, cell, found.files))
         if cell.state == "done":
@@ -66,6 +69,7 @@ def collect_results(plan: ComparisonPlan, folder: Path) -> Comparison:
         windows=plan.windows,
         tuning=plan.tuning,
         hypotheses=hypotheses,
+        studies=summarize_studies(plan, everything),
         findings=list_findings(plan, everything, hypotheses),
         shared_weights=count_shared_weights(records),
         variants=tuple(replace(variant, flags=flags[variant.name]) for variant in variants),

@@ -183,7 +183,7 @@ def _build_task(path: str, comparison: Comparison, names: Sequence[str]) -> Rank
         one=best,
         one_value=one,
         seeds=tuple(seeds),
-        is_tuned=comparison.tuning is not None,
+        is_tuned=comparison.tuning is not None or comparison.studies is not None,
         scores={
             name: tuple((own[seed] - zero) / span for seed in seeds) for name, own in values.items()
         },

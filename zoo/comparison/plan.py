@@ -13,10 +13,19 @@ from pathlib import Path
 from typing import Any, Self
 
 from zoo import config, files
+from zoo.comparison.design import Range
 from zoo.comparison.grid import Combination, name_folders
 from zoo.comparison.hypotheses import HYPOTHESES
 from zoo.comparison.request import CompareRequest, list_seeds
-from zoo.comparison.results import Axis, Better, TuningResult, build_from, find_direction, read_json
+from zoo.comparison.results import (
+    Axis,
+    Better,
+    SearchedKey,
+    TuningResult,
+    build_from,
+    find_direction,
+    read_json,
+)
 from zoo.comparison.tuning import TuningRequest, count_length
 from zoo.config import Recipe, from_plain
 from zoo.data.spec import DataSpec, TextSpec
@@ -76,6 +85,25 @@ class PlannedCell:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StudyDesign:
+    """What the studies of a comparison tune.
+
+    Attributes:
+        budget: Trials of each variant in each study.
+        keys: The tuned keys.
+        ranges: Those that are ranges.
+        effective: {variant: the keys that have an effect on it}.
+        is_raced: Whether variants that are beaten at a look are not trained further.
+    """
+
+    budget: int
+    keys: tuple[SearchedKey, ...]
+    ranges: tuple[Range, ...] = ()
+    effective: Mapping[str, tuple[str, ...]]
+    is_raced: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class ComparisonPlan:
     """The cells of a comparison and the metadata of its report.
 
@@ -99,6 +127,7 @@ class ComparisonPlan:
         cells: The cells.
         runs: The folder of the run directories: TRIALS for trials, which are not tested.
         tuning: What the trials found, if something was tuned.
+        design: What studies tune, if the comparison has studies; its cells are their trials.
     """
 
     zoo_version: str
@@ -119,6 +148,7 @@ class ComparisonPlan:
     has_answers: bool = False
     runs: str = CELLS
     tuning: TuningResult | None = None
+    design: StudyDesign | None = None
 
     @property
     def trained(self) -> Condition:
@@ -226,7 +256,7 @@ def build_plan(
     names = iter(name_cells([one.name for one in recipes], seeds))
     for combination, recipe in recipes.items():
         for seed in seeds:
-            plain = _set_seed(recipe, seed, resources).plain()
+            plain = set_seed(recipe, seed, resources).plain()
             name = next(names)
             cells.append(PlannedCell(name=name, variant=combination.name, seed=seed, recipe=plain))
 
@@ -305,7 +335,8 @@ def _fixes_threads(recipe: Recipe) -> bool:
     return isinstance(recipe.trainer.num_threads, int)
 
 
-def _set_seed(recipe: Recipe, seed: int, resources: Resources) -> Recipe:
+def set_seed(recipe: Recipe, seed: int, resources: Resources) -> Recipe:
+    """Return a recipe with a seed, and with threads unless it sets them."""
     threads = recipe.trainer.num_threads if _fixes_threads(recipe) else resources.threads
     return replace(recipe, seed=seed, trainer=replace(recipe.trainer, num_threads=threads))
 

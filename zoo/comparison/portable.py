@@ -25,6 +25,7 @@ from zoo.comparison.cell_files import (
     StartFile,
     TrialFile,
     WeightGroup,
+    read_curve,
     read_trial,
 )
 from zoo.comparison.grid import Combination, find_setting
@@ -245,6 +246,8 @@ def build_portable(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> 
     found = CellFiles.read(run)
     start, end = found.start, found.end
     trial = read_trial(run)
+    if trial is not None and planned.trial is not None:
+        trial = _judge_by(f"val/{plan.measure.removeprefix('test/')}", plan.better, trial, run)
     first, last = found.environment, found.last_environment
     is_continued = bool(end.environment) and last != first
     return PortableCell(
@@ -281,6 +284,19 @@ def build_portable(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> 
         step_seconds=end.step_seconds,
         memory=end.memory,
     )
+
+
+def _judge_by(criterion: str, better: Better, trial: TrialFile, run: Path) -> TrialFile:
+    """Judge a trial by the metric that is compared, at the validation that its checkpoint is of."""
+    monitored = read_curve(run, trial.monitor)
+    if trial.best is None or trial.monitor == criterion or not monitored:
+        return trial
+    sign = 1 if trial.mode == "max" else -1
+    step, _ = max(monitored, key=lambda pair: sign * pair[1])
+    value = dict(read_curve(run, criterion)).get(step)
+    if value is None:
+        return trial
+    return TrialFile(monitor=criterion, mode="max" if better == "high" else "min", best=value)
 
 
 def hash_start(start: StartFile) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, Literal, cast
 
@@ -22,6 +22,7 @@ from zoo.comparison.grid import (
 )
 from zoo.comparison.hypotheses import check_hypotheses
 from zoo.comparison.results import Axis
+from zoo.comparison.study_trials import StudyTrial, find_effective_keys, list_study_trials
 from zoo.comparison.tuning import (
     EXAMPLE,
     TUNE,
@@ -71,6 +72,8 @@ class CompareOptions:
     """Number of seeds, counted from the recipe's seed, or a list of seeds."""
     budget: Annotated[int, Between(1, 1000)] | None = None
     """Trials of each variant; needs at least one tuned key, `tune.KEY=[...]`."""
+    studies: Annotated[int, Between(1, 1000)] | None = None
+    """Studies, each of which tunes all variants anew with a seed of its own; null tunes once."""
     tuning_seed: Seed | None = None
     """Seed of all trials, not among `seeds`; null takes the recipe's own plus 1000."""
     measure: Literal["accuracy", "exact", "loss"] | None = None
@@ -120,6 +123,8 @@ class CheckedRequest:
         request: The request.
         recipes: The recipe of each variant.
         trials: The recipe of each trial; empty if nothing is tuned.
+        study_trials: The trials of studies, each with its recipe; then `trials` is empty.
+        effective: {variant: the tuned keys that have an effect on it}, for studies.
         executor: What runs the cells.
         make_executor: Makes another one for the trials: each runs one list of cells.
     """
@@ -129,6 +134,8 @@ class CheckedRequest:
     trials: Mapping[Combination, Recipe]
     executor: Executor
     make_executor: Callable[[], Executor]
+    study_trials: tuple[tuple[StudyTrial, Recipe], ...] = ()
+    effective: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def check_request(
@@ -169,12 +176,18 @@ def check_request(
         keys = read_varied_keys(encodings, vary, edits)
     with collect_issues(issues):
         read_part(chosen.part)
+    if chosen.studies is not None:
+        if given.get("seeds") is not None:
+            problem = "each study has a seed of its own"
+            issues.append(ConfigIssue(ARGUMENT, "seeds", problem, "leave it out"))
+        chosen = replace(chosen, seeds=chosen.studies)
     with collect_issues(issues):
         _check_budget_given(chosen, is_tuned=bool(tune))
     with collect_issues(issues):
         tuned = read_tuned_keys(tune, keys)
         if tuned and chosen.budget is not None:
-            check_budget(tuned, chosen.budget)
+            if chosen.studies is None:
+                check_budget(tuned, chosen.budget)
             # its seed is chosen once the recipe is known
             tuning = TuningRequest(keys=tuned, budget=chosen.budget, seed=0)
 
@@ -200,8 +213,15 @@ def check_request(
         if recipes and chosen.hypotheses:
             names = [one.name for one in recipes]
             check_hypotheses(chosen.hypotheses, names, next(iter(recipes.values())))
+    study_trials: list[tuple[StudyTrial, Recipe]] = []
+    effective: dict[str, tuple[str, ...]] = {}
     with collect_issues(issues):
-        if recipes and tuning is not None:
+        if recipes and tuning is not None and chosen.studies is not None:
+            request = replace(request, tuning=tuning)
+            load = partial(load_variant, request)
+            effective = find_effective_keys(tuning.keys, [*recipes], load)
+            study_trials = resolve_study_trials(request, recipes, effective, is_local=is_local)
+        elif recipes and tuning is not None:
             seed = _choose_tuning_seed(chosen, next(iter(recipes.values())))
             request = replace(request, tuning=replace(tuning, seed=seed))
             listed = list_trials(request, recipes)
@@ -214,7 +234,36 @@ def check_request(
         trials=trials,
         executor=executor,
         make_executor=make_executor,
+        study_trials=tuple(study_trials),
+        effective=effective,
     )
+
+
+def resolve_study_trials(
+    request: CompareRequest,
+    recipes: Mapping[Combination, Recipe],
+    effective: Mapping[str, Sequence[str]],
+    *,
+    is_local: bool,
+) -> list[tuple[StudyTrial, Recipe]]:
+    """Return the trials of all studies with their recipes, checked.
+
+    Raises:
+        RecipeError: Some recipes are wrong.
+    """
+    tuning, studies = request.tuning, request.options.studies
+    assert tuning is not None
+    assert studies is not None
+    seed = next(iter(recipes.values())).seed
+    trials = list_study_trials(tuning.keys, effective, studies, tuning.budget, seed)
+    variants = {one.name: one for one in recipes}
+    combinations = []
+    for one in trials:
+        name = f"{one.variant} study {one.study} trial {one.trial}"
+        changed = apply_settings(variants[one.variant], one.settings)
+        combinations.append(replace(changed, name=name, trial_of=one.variant, trial=one.trial))
+    found = resolve_recipes(request, is_local=is_local, combinations=combinations)
+    return [(one, found[each]) for one, each in zip(trials, combinations, strict=True)]
 
 
 def _read_options(
@@ -280,7 +329,10 @@ def _check_budget_given(chosen: CompareOptions, *, is_tuned: bool) -> None:
     if chosen.budget is None and is_tuned:
         remedy = Message("write ", Setting("budget", 8), ", the number of trials of each variant")
         raise RecipeError(ConfigIssue(ARGUMENT, "budget", "tuning needs a budget", remedy))
-    for key in ("budget", "tuning_seed"):
+    if chosen.studies is not None and chosen.tuning_seed is not None:
+        problem = "each study has a seed of its own"
+        raise RecipeError(ConfigIssue(ARGUMENT, "tuning_seed", problem, "leave it out"))
+    for key in ("budget", "studies", "tuning_seed"):
         if getattr(chosen, key) is not None and not is_tuned:
             remedy = Message("write ", EXAMPLE, ", or leave it out")
             raise RecipeError(ConfigIssue(ARGUMENT, key, "nothing is tuned", remedy))

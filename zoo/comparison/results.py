@@ -237,6 +237,50 @@ class TuningResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StudyResult:
+    """The trials of a variant in a study, and the number of the one that was tested."""
+
+    study: int
+    seed: int
+    trials: tuple[TrialResult, ...]
+    best: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantStudies:
+    """The finished studies of a variant.
+
+    Attributes:
+        keys: The tuned keys that have an effect on it.
+        studies: Its studies.
+        edges: Ends of ranges at which most studies chose their setting.
+    """
+
+    keys: tuple[str, ...]
+    studies: tuple[StudyResult, ...]
+    edges: tuple[RangeEnd, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudiesResult:
+    """What the studies of all variants chose.
+
+    Attributes:
+        budget: Trials of each variant in each study.
+        criterion: The validation metric that chose.
+        better: Whether high or low values of it are better.
+        keys: The tuned keys.
+        variants: {variant: its studies}.
+    """
+
+    budget: int
+    criterion: str
+    better: Better
+    keys: tuple[SearchedKey, ...]
+    variants: Mapping[str, VariantStudies]
+
+
+@dataclass(frozen=True, kw_only=True)
 class RecordedHypothesis:
     """A hypothesis as the output folder keeps it.
 
@@ -290,6 +334,7 @@ class Comparison:
         tuning: The results of the trials, if something was tuned.
         hypotheses: The hypotheses of the output folder.
         findings: Reasons to doubt the record.
+        studies: What the studies chose, if there are some; a seed is then that of a study.
     """
 
     zoo_version: str
@@ -309,6 +354,7 @@ class Comparison:
     tuning: TuningResult | None = None
     hypotheses: tuple[RecordedHypothesis, ...] = ()
     findings: tuple[RecordFlaw, ...] = ()
+    studies: StudiesResult | None = None
 
     @property
     def cells(self) -> list[ComparisonCell]:

@@ -26,6 +26,7 @@ from zoo.comparison.ranking import (
 )
 from zoo.comparison.results import Comparison, ComparisonCell, Variant
 from zoo.comparison.statistics import FEWEST, Estimate
+from zoo.comparison.study_text import format_studies
 from zoo.comparison.tuning import NEAR, is_finite_number
 from zoo.reporting import numbers
 from zoo.reporting.html import read_file
@@ -362,7 +363,8 @@ def _collect_variables(comparison: Comparison) -> dict[str, Any]:
     """Return the variables of the template."""
     tuning = comparison.tuning
     varied = [axis.key for axis in comparison.axes]
-    tuned = [one.key for one in tuning.keys] if tuning else []
+    found = tuning or comparison.studies
+    tuned = [one.key for one in found.keys] if found else []
     named = [*varied, *tuned]
     tables = {one: _format_condition(comparison, one) for one in comparison.conditions}
     machine = comparison.machine
@@ -383,6 +385,7 @@ def _collect_variables(comparison: Comparison) -> dict[str, Any]:
         "costs": format_costs(comparison),
         "equal_compute": _format_equal_compute(comparison),
         "tuning": tuning,
+        "studies": format_studies(comparison),
         "trials": _format_trials(comparison),
         "searched": ", ".join(f"{one.key} over {one.searched}" for one in tuning.keys)
         if tuning

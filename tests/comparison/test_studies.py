@@ -1,0 +1,144 @@
+"""Studies: each tunes all variants anew, and tests what validation chose."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiny import TINY
+
+from zoo import config
+from zoo.comparison.design import ChoiceAxis, Range
+from zoo.comparison.effects import has_effect
+from zoo.comparison.plan import ComparisonPlan
+from zoo.comparison.portable import read_portable
+from zoo.comparison.results import Comparison
+from zoo.comparison.study_trials import list_study_trials
+from zoo.config import Change
+from zoo.config.command_line import parse_overrides
+
+SMALL = [*(word for word in TINY if "encoding" not in word), "trainer.num_threads=1"]
+BASE = [
+    "vit_comrope",
+    *SMALL,
+    "diagnostics.every_n_steps=null",
+    "trainer.max_steps=3",
+    "encodings=[none,learned]",
+    "tune.optim.lr=[1e-3,1e-1,log]",
+    "tune.encoding_lr=[1,10]",
+    "studies=2",
+    "budget=2",
+]
+COSTS = ("minutes", "step_seconds", "peak_memory")
+
+
+def read_lasting(folder):
+    """Return results.json without time, memory and what names folder, machine or moment."""
+    found = json.loads(Path(folder, "results.json").read_text())
+    for key in ("created", "command", "machine", "equal_compute"):
+        del found[key]
+    for variant in found["variants"]:
+        for cell in variant["cells"]:
+            for key in COSTS:
+                del cell[key]
+    return found
+
+
+def test_each_study_tests_what_validation_chose_and_trains_nothing_twice(compared):
+    code, out, message = compared(*BASE, "to=whole")
+    assert code == 0, message
+    plan = ComparisonPlan.read(Path("whole"))
+    assert plan.design.effective == {
+        "none": ("optim.lr",),  # it has no parameters of its own
+        "learned": ("optim.lr", "optim.encoding_lr"),
+    }
+    cells = {one.name: read_portable(Path(f"whole/cells/{one.name}.json")) for one in plan.cells}
+    assert len(cells) == 8
+    assert {one.seed for one in cells.values()} == {0, 1}
+    found = Comparison.read(Path("whole/results.json"))
+    assert found.seeds == (0, 1)
+    assert found.findings == ()
+    assert found.studies.criterion == "val/accuracy"
+    for variant in found.variants:
+        assert [cell.state for cell in variant.cells] == ["done", "done"]
+        studies = found.studies.variants[variant.name].studies
+        for own, cell in zip(studies, variant.cells, strict=True):
+            trials = [cells[f"{variant.name}-{own.study}-{n}"] for n in range(2)]
+            assert [one.value for one in trials] == [one.value for one in own.trials]
+            best = max(range(2), key=lambda n: trials[n].value)
+            assert own.best == best
+            assert [bool(one.test) for one in trials] == [n == best for n in range(2)]
+            assert cell.find(found.trained).metrics == trials[best].test
+            # the test went on where the trial had ended
+            log = Path("whole", cell.run_dir, "train.log").read_text()
+            assert "Resuming from" in log
+    rates = [cells[f"none-{study}-{n}"].settings["optim.lr"] for study in (0, 1) for n in (0, 1)]
+    assert len(set(rates)) == 4  # each study has its own offset
+    assert not list(Path("whole/cells").glob("*/checkpoints"))
+    assert "## Studies" in out
+    assert "no effect" in out
+
+    # in two parts, in one folder after the other, it ends with the same numbers
+    for part in ("2/2", "1/2"):
+        code, _, message = compared(*BASE, "to=parts", f"part={part}")
+        assert code == 0, message
+    assert read_lasting("parts") == read_lasting("whole")
+
+    # one that was not planned is named as a leak
+    leaked = next(one for one in cells.values() if not one.test)
+    tested = next(one for one in cells.values() if one.test)
+    replace(leaked, test=tested.test).write(Path(f"whole/cells/{leaked.name}.json"))
+    out = compared("rebuild", "whole")[1]
+    assert f"test leak: {leaked.variant}, study {leaked.study}: {leaked.name} was tested" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["encodings=[none]", "studies=2"], "nothing is tuned"),
+        (["seeds=2", *BASE[-5:]], "seeds: each study has a seed of its own"),
+        (["tuning_seed=7", *BASE[-5:]], "tuning_seed: each study has a seed of its own"),
+    ],
+)
+def test_studies_go_with_what_is_tuned(words, problem, compared):
+    code, _, message = compared(BASE[0], *SMALL, *words)
+    assert code == 2
+    assert problem in message
+
+
+def load_with(*words):
+    overrides = parse_overrides([*SMALL, *words])
+    return lambda settings: config.load("vit_comrope", [*overrides, *settings_to_edits(settings)])
+
+
+def settings_to_edits(settings):
+    return [Change(key, value) for key, value in settings.items()]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "axis", "expected"),
+    [
+        ("none", ChoiceAxis("optim.encoding_lr", (1, 10)), False),
+        ("learned", ChoiceAxis("optim.encoding_lr", (1, 10)), True),
+        ("none", ChoiceAxis("model.encoding.0.coordinates", ("index",)), False),
+        ("rope_axial", Range("model.encoding.0.base", 10.0, 1000.0), True),
+        ("none", Range("model.block.dropout", 0.1, 0.5, "linear"), True),
+        ("none", Range("optim.lr", 1e-4, 1e-2), True),
+    ],
+)
+def test_a_key_has_an_effect_if_the_model_computes_something_else(encoding, axis, expected):
+    assert has_effect(axis, load_with(f"model.encoding=[{{name: {encoding}}}]")) is expected
+
+
+def test_more_studies_begin_with_fewer_of_them():
+    keys = (Range("optim.lr", 1e-4, 1e-2), ChoiceAxis("optim.encoding_lr", (1, 10)))
+    effective = {"a": ("optim.lr",), "b": ("optim.lr", "optim.encoding_lr")}
+    few = list_study_trials(keys, effective, 2, 3, 0)
+    many = list_study_trials(keys, effective, 4, 3, 0)
+    assert many[: len(few)] == few
+    assert len(few) == 2 * 2 * 3
+    rates = {one.variant: [] for one in few}
+    for one in few:
+        rates[one.variant].append(one.settings["optim.lr"])
+    assert rates["a"] == rates["b"]
+    assert all("optim.encoding_lr" not in one.settings for one in few if one.variant == "a")

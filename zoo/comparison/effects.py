@@ -1,0 +1,65 @@
+"""Whether a tuned key changes what a variant computes: without effect it is not tuned for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from zoo.comparison.design import Axis
+from zoo.config import Recipe
+from zoo.data.spec import TextClassificationSpec, TextSpec
+from zoo.optim.base import find_encoding_parameters
+from zoo.run.build import build_data, build_model, build_sample
+
+ENCODING_RATE = "optim.encoding_lr"
+MODEL = "model."
+
+
+def has_effect(axis: Axis, load: Callable[[Mapping[str, Any]], Recipe]) -> bool:
+    """Return whether a key changes what a variant computes or how it is trained.
+
+    Keys of the model are compared by what the initial model computes at both ends of the range, or
+    at each choice. Other keys count as effective, apart from the learning rate of an encoding that
+    has no parameters.
+
+    Args:
+        axis: The tuned key.
+        load: Returns the recipe of the variant with {key: value} set.
+    """
+    if axis.key == ENCODING_RATE:
+        model = build_model(load({}))
+        return bool(find_encoding_parameters(model))
+    if not axis.key.startswith(MODEL):
+        return True
+    recipes = [load({axis.key: value}) for value in axis.list_extremes()]
+    first, *others = map(_compute, recipes)
+    return any(not _is_equal(first, other) for other in others)
+
+
+def _compute(recipe: Recipe) -> list[torch.Tensor]:
+    """Return initial weights, and what the model computes of a sample while it trains."""
+    # one draw for all recipes, and none of the caller's
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(recipe.seed)
+        spec = build_data(recipe).spec
+        model = build_model(recipe, spec).train()
+        initial = [value.clone() for value in model.state_dict().values()]
+        sample = build_sample(spec)
+        if isinstance(spec, TextSpec | TextClassificationSpec):
+            sample = torch.randint_like(sample, len(spec.vocabulary))
+        else:
+            sample = torch.randn_like(sample)
+        # weights that begin at zero would hide what they multiply
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+        torch.manual_seed(recipe.seed)
+        return [*initial, model(sample)]
+
+
+def _is_equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    if len(one) != len(other):
+        return False
+    pairs = zip(one, other, strict=True)
+    return all(a.shape == b.shape and torch.equal(a, b) for a, b in pairs)

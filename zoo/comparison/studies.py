@@ -1,0 +1,136 @@
+"""Studies: each tunes every variant anew and tests the setting that validation chose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from zoo.comparison.design import Range, find_edges
+from zoo.comparison.findings import choose_trial
+from zoo.comparison.grid import find_setting, name_folders
+from zoo.comparison.plan import ComparisonPlan, PlannedCell, StudyDesign
+from zoo.comparison.portable import FoundCell
+from zoo.comparison.results import (
+    RangeEnd,
+    SearchedKey,
+    StudiesResult,
+    StudyResult,
+    TrialResult,
+    VariantStudies,
+)
+from zoo.comparison.study_trials import StudyTrial
+from zoo.comparison.tuning import TunedKey, describe_key
+
+
+def plan_studies(
+    plan: ComparisonPlan,
+    keys: Sequence[TunedKey],
+    effective: Mapping[str, Sequence[str]],
+    budget: int,
+    trials: Sequence[tuple[StudyTrial, Mapping[str, Any]]],
+) -> ComparisonPlan:
+    """Return the plan with trials in place of cells, before any of them is trained.
+
+    Args:
+        plan: The plan of the variants, each with the seeds of the studies.
+        keys: The tuned keys.
+        effective: {variant: the keys that have an effect on it}.
+        budget: Trials of each variant in each study.
+        trials: The trials, each with its recipe as plain data.
+    """
+    folders = dict(zip(effective, name_folders([*effective]), strict=True))
+    cells = tuple(
+        PlannedCell(
+            name=f"{folders[one.variant]}-{one.study}-{one.trial}",
+            variant=one.variant,
+            seed=plan.seeds[one.study],
+            recipe=recipe,
+            study=one.study,
+            trial=one.trial,
+        )
+        for one, recipe in trials
+    )
+    design = StudyDesign(
+        budget=budget,
+        keys=tuple(SearchedKey(key=one.key, searched=describe_key(one)) for one in keys),
+        ranges=tuple(one for one in keys if isinstance(one, Range)),
+        effective={name: tuple(own) for name, own in effective.items()},
+    )
+    return replace(plan, cells=cells, design=design)
+
+
+def group_trials(
+    plan: ComparisonPlan, found: Mapping[str, FoundCell]
+) -> dict[tuple[str, int], list[tuple[PlannedCell, FoundCell]]]:
+    """Return {(variant, study): its trials with what the output folder has of them}."""
+    groups: dict[tuple[str, int], list[tuple[PlannedCell, FoundCell]]] = {}
+    for cell in plan.cells:
+        if cell.study is not None:
+            groups.setdefault((cell.variant, cell.study), []).append((cell, found[cell.name]))
+    return groups
+
+
+def choose_result(trials: Sequence[tuple[PlannedCell, FoundCell]]) -> tuple[PlannedCell, FoundCell]:
+    """Return the trial that stands for a variant in a study.
+
+    It is the one that validation chose once all are done, and the first that is not done before.
+    """
+    for planned, one in trials:
+        if one.portable is None:
+            return planned, one
+    cells = {one.portable.name: (planned, one) for planned, one in trials if one.portable}
+    best = choose_trial([one.portable for _, one in trials if one.portable])
+    if best is None:
+        planned, one = trials[0]
+        return planned, replace(one, state="failed", error="every trial became non-finite")
+    planned, one = cells[best.name]
+    # the chosen one is still to be tested
+    return planned, one if best.is_tested else replace(one, state="stopped")
+
+
+def summarize_studies(plan: ComparisonPlan, found: Mapping[str, FoundCell]) -> StudiesResult | None:
+    """Return what the studies chose; None if the comparison has none."""
+    design = plan.design
+    if design is None:
+        return None
+    groups = group_trials(plan, found)
+    variants = {}
+    criterion = ""
+    for name in plan.variants:
+        studies, chosen = [], {}
+        for (variant, study), trials in groups.items():
+            cells = [one.portable for _, one in trials]
+            if variant != name or any(cell is None for cell in cells):
+                continue
+            known = [cell for cell in cells if cell is not None]
+            best = choose_trial(known)
+            criterion = known[0].criterion or criterion
+            results = tuple(
+                TrialResult(
+                    settings={
+                        key: find_setting(planned.recipe, key) for key in design.effective[name]
+                    },
+                    value=None if one.portable is None else one.portable.value,
+                )
+                for planned, one in trials
+            )
+            number = None if best is None else known.index(best)
+            studies.append(
+                StudyResult(study=study, seed=trials[0][0].seed, trials=results, best=number)
+            )
+            if number is not None:
+                chosen[study] = results[number].settings
+        edges = find_edges(design.ranges, chosen)
+        variants[name] = VariantStudies(
+            keys=tuple(design.effective[name]),
+            studies=tuple(studies),
+            edges=tuple(RangeEnd(key=one.key, side=one.side) for one in edges),
+        )
+    return StudiesResult(
+        budget=design.budget,
+        criterion=criterion,
+        better=plan.better,
+        keys=design.keys,
+        variants=variants,
+    )

@@ -1,0 +1,64 @@
+"""What the studies of a comparison chose, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from zoo.comparison.grid import format_label
+from zoo.comparison.results import Comparison, VariantStudies
+from zoo.comparison.tuning import is_finite_number
+from zoo.reporting.tables import format_markdown
+
+
+def format_studies(comparison: Comparison) -> str:
+    """Format the chosen settings of each variant as Markdown; empty without studies."""
+    found = comparison.studies
+    if found is None:
+        return ""
+    keys = [one.key for one in found.keys]
+    rows = [
+        [name, *(_format_choices(own, key) for key in keys), f"{len(own.studies)}"]
+        for name, own in found.variants.items()
+    ]
+    table = format_markdown(["variant", *keys, "studies"], rows, ("variant",))
+    notes = [describe_studies(comparison), *(f"- {line}" for line in list_edges(comparison))]
+    return "## Studies\n\n" + table + "\n\n" + "\n".join(notes)
+
+
+def describe_studies(comparison: Comparison) -> str:
+    """Describe how variants were tuned and tested; empty without studies."""
+    found = comparison.studies
+    if found is None:
+        return ""
+    searched = ", ".join(f"{one.key} over {one.searched}" for one in found.keys)
+    return (
+        f"Each study tunes every variant anew by {found.budget} trials of its seed: {searched}. "
+        f"The trial with the best {found.criterion or 'validation value'} is tested, no other. "
+        "Settings are listed by study; a key without effect on a variant is not tuned for it."
+    )
+
+
+def list_edges(comparison: Comparison) -> Iterator[str]:
+    """Yield the ranges at whose ends most studies chose their setting."""
+    found = comparison.studies
+    searched = {one.key: one.searched for one in found.keys} if found else {}
+    for name, own in found.variants.items() if found else ():
+        for edge in own.edges:
+            yield (
+                f"{name}: most studies chose {edge.key} at the {edge.side} edge of "
+                f"{searched[edge.key]}; widen it"
+            )
+
+
+def _format_choices(own: VariantStudies, key: str) -> str:
+    if key not in own.keys:
+        return "no effect"
+    return ", ".join(
+        "none" if one.best is None else _format(one.trials[one.best].settings.get(key))
+        for one in own.studies
+    )
+
+
+def _format(value: Any) -> str:
+    return f"{value:g}" if is_finite_number(value) else format_label(value)
