@@ -159,7 +159,7 @@ def test_each_variant_gets_its_own_best_trial_and_no_trial_is_tested(
         "2 variants with 2 trials each: 4 trials, then 2 cells; at most 24 training steps"
     ) in message
     found = Comparison.read(Path("c/results.json"))
-    trials = sorted(Path("c/tuning/trials").iterdir())
+    trials = sorted(path for path in Path("c/tuning/trials").iterdir() if path.is_dir())
     assert [path.name for path in trials] == [
         f"{name}-trial-{number}-1000" for name in ("learned", "none") for number in range(2)
     ]

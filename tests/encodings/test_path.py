@@ -228,7 +228,9 @@ def test_cached_keys_have_passed_all_tokens_after_them(options):
         for j in range(7):
             assert_close(cached.k.rows[0, head, j], pass_key(raw[0, j, head], matrices, j, 6))
     rows = {name: entry.shape[1] for name, entry in cached.tokens.per_token.items()}
-    assert rows == {"path_direction": min(options.get("convolution", 3) - 1, 7), "path_strength": 0}
+    kept = min(options.get("convolution", 3) - 1, 7)
+    # the convolution needs the last directions and the documents that they are of
+    assert rows == {"path_direction": kept, "path_document": kept, "path_strength": 0}
 
 
 def test_a_step_makes_no_tensor_of_all_pairs():

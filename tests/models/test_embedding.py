@@ -8,7 +8,8 @@ from zoo.attention.tokens import document_lengths, document_positions
 def test_each_run_counts_from_zero():
     documents = torch.tensor([[-1, -1, 4, 4, 4, 5, 5, -1], [0, 1, 1, 1, 2, 3, 3, 3]])
     assert document_positions(documents).tolist() == [
-        [0, 1, 0, 1, 2, 0, 1, 0],
+        # padding has no place of its own
+        [0, 0, 0, 1, 2, 0, 1, 0],
         [0, 0, 1, 2, 0, 0, 1, 2],
     ]
 
