@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
+from pathlib import Path
 
 from zoo.comparison.results import Axis, CellMeasurement, Comparison, ComparisonCell, Flag, Variant
 from zoo.run.conditions import TRAINED, Condition
 
 IMAGE, TEXT = Condition(TRAINED, "trained", (16, 16)), Condition(TRAINED, "trained", (128,))
+
+
+def read_lasting(folder):
+    """Return results.json without time, memory and what names folder, machine or moment."""
+    found = json.loads(Path(folder, "results.json").read_text())
+    for key in ("created", "command", "machine", "equal_compute"):
+        del found[key]
+    for variant in found["variants"]:
+        for cell in variant["cells"]:
+            for key in ("minutes", "step_seconds", "peak_memory"):
+                del cell[key]
+    return found
 
 
 def make_sizes(*sides):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from comparisons import read_lasting
 from tiny import TINY
 
 import zoo
@@ -28,19 +29,6 @@ BASE = [
     "seeds=2",
     "evaluate.resolutions=[16,24]",
 ]
-COSTS = ("minutes", "step_seconds", "peak_memory")
-
-
-def read_lasting(folder):
-    """Return results.json without time, memory and what names folder, machine or moment."""
-    found = json.loads(Path(folder, "results.json").read_text())
-    for key in ("created", "command", "machine", "equal_compute"):
-        del found[key]
-    for variant in found["variants"]:
-        for cell in variant["cells"]:
-            for key in COSTS:
-                del cell[key]
-    return found
 
 
 def list_states(folder):

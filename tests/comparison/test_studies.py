@@ -1,10 +1,10 @@
 """Studies: each tunes all variants anew, and tests what validation chose."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from comparisons import read_lasting
 from tiny import TINY
 
 from zoo import config
@@ -29,19 +29,6 @@ BASE = [
     "studies=2",
     "budget=2",
 ]
-COSTS = ("minutes", "step_seconds", "peak_memory")
-
-
-def read_lasting(folder):
-    """Return results.json without time, memory and what names folder, machine or moment."""
-    found = json.loads(Path(folder, "results.json").read_text())
-    for key in ("created", "command", "machine", "equal_compute"):
-        del found[key]
-    for variant in found["variants"]:
-        for cell in variant["cells"]:
-            for key in COSTS:
-                del cell[key]
-    return found
 
 
 def test_each_study_tests_what_validation_chose_and_trains_nothing_twice(compared):

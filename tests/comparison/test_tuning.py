@@ -1,12 +1,12 @@
 """Equal tuning: what is asked for, what is tried, and that no test sample decides."""
 
-import json
 import os
 import signal
 import time
 from pathlib import Path
 
 import pytest
+from comparisons import read_lasting
 from tiny import TINY
 
 from zoo import config
@@ -182,20 +182,8 @@ def test_each_variant_gets_its_own_best_trial_and_no_trial_is_tested(
     assert not Path("killed/cells").exists()
     kill_when_there(driver, "killed", "cells/*/start.json", [*words, "to=killed"])
     assert compared(*words, "to=killed")[0] == 0
-    once, twice = (read_lasting(Path(folder, "results.json")) for folder in ("c", "killed"))
+    once, twice = (read_lasting(folder) for folder in ("c", "killed"))
     assert twice == once
-
-
-def read_lasting(path):
-    """Return results.json without what differs from run to run: time, memory and the command."""
-    found = json.loads(path.read_text())
-    for key in ("created", "command", "machine", "equal_compute"):
-        del found[key]
-    for variant in found["variants"]:
-        for cell in variant["cells"]:
-            for key in ("minutes", "step_seconds", "peak_memory"):
-                del cell[key]
-    return found
 
 
 def test_a_trial_reads_no_test_sample(monkeypatch, tmp_path):

@@ -1,4 +1,4 @@
-"""What a process does that another process of zoo has started.
+"""Run the part of a training or an evaluation that belongs to a process started by zoo.
 
 `python -m zoo.cli.worker FOLDER` is one of several processes of a training or an evaluation: it
 reads the job in the folder, and rank 0 writes its result there. `run_cell` is a cell of a

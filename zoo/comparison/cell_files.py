@@ -33,9 +33,9 @@ TRIAL = "trial.json"
 SHORT_DIGITS = 8
 """Hexadecimal digits of a digest that only serves to find what differs."""
 MAX_POSITIONS = 32
-"""Up to so many losses by position are kept unchanged."""
+"""Losses by position that a cell keeps one by one; more of them are binned."""
 MAX_VALIDATIONS = 24
-"""Points of a learning curve that are kept."""
+"""Points of a learning curve that a cell keeps."""
 ACCURACY = "val/accuracy"
 
 
@@ -87,7 +87,7 @@ class StartFile:
     weights: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
     """{name: its shape, and the digest of its initial values}."""
     groups: Mapping[str, WeightGroup] = field(default_factory=dict)
-    """What remains of `weights` in a portable cell."""
+    """Digests by group of weights; a portable cell has these in place of `weights`."""
     backends: tuple[str, ...] = ()
     monitor: str = ""
     order: str | None = None

@@ -226,7 +226,7 @@ def _test_chosen(
 
 
 def choose_part(plan: ComparisonPlan, part: str | None) -> ComparisonPlan:
-    """Return the plan with the cells of every so-manieth block only, such as 2/5."""
+    """Return the plan with the blocks of one part: 2/5 keeps block 2 of every five."""
     number, count = read_part(part)
     blocks = plan.blocks[number - 1 :: count]
     return replace(plan, cells=tuple(cell for cell in plan.cells if cell.block in blocks))

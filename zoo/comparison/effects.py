@@ -1,4 +1,4 @@
-"""Whether a tuned key changes what a variant computes: without effect it is not tuned for it."""
+"""Find the tuned keys that change what a variant computes; a variant does not tune the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How cells differ from the others, besides the values that vary, according to their files."""
+"""Find unintended differences between cells: all that differs besides the values that vary."""
 
 from __future__ import annotations
 
