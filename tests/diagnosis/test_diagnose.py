@@ -229,7 +229,9 @@ def test_a_rollout_is_made_in_one_pass(runs):
     assert torch.equal(found.rollout, rollout(means)[:, list(plan.query_index)])
 
 
-def test_one_run_has_names_for_its_checkpoints(runs):
+def test_one_run_has_names_for_its_checkpoints(runs, tmp_path, monkeypatch):
+    # the page of two checkpoints is written to the current folder
+    monkeypatch.chdir(tmp_path)
     words = [str(runs / "digits" / name) for name in ("best", "last")]
     report, _ = diagnose(*words, "limit=1", "controls=false", "samples=1")
     assert [run.name for run in report.runs] == ["vit_none digits best", "vit_none digits last"]
