@@ -183,10 +183,12 @@ def record_comparison(folder: Path, to: Path) -> None:
     """Save the numbers and figures of a comparison folder under `to`, a path without suffix.
 
     Raises:
-        SystemExit: The comparison tuned nothing, so that its ranks follow from its settings.
+        SystemExit: The comparison has no studies, so that its ranks follow from its settings, or
+            from the chance of tuning once.
     """
-    if Comparison.read(folder / RESULTS).tuning is None:
-        raise SystemExit(f"{folder}: nothing was tuned; compare with tune.KEY=... and record that")
+    if Comparison.read(folder / RESULTS).studies is None:
+        problem = "nothing was tuned in studies; compare with tune.KEY=... studies=5"
+        raise SystemExit(f"{folder}: {problem} and record that")
     to.parent.mkdir(parents=True, exist_ok=True)
     results = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
     text = json.dumps(_round_floats(results), separators=(",", ":"))

@@ -98,13 +98,18 @@ FAULTS = {
     ),
     "a tuned key that is wrong": (
         lambda: zoo.compare(
-            "vit_none", encodings=["none", "learned"], tune={"optim.lrr": [1e-3, 1e-2]}, budget=2
+            "vit_none",
+            encodings=["none", "learned"],
+            tune={"optim.lrr": [1e-3, 1e-2]},
+            studies=1,
+            budget=2,
         ),
         [
             "compare",
             "vit_none",
             "encodings=[none,learned]",
             "tune.optim.lrr=[1e-3,1e-2]",
+            "studies=1",
             "budget=2",
         ],
         "optim.lrr: unknown key; did you mean optim.lr?",

@@ -67,7 +67,8 @@ def test_wrong_arguments_are_explained_in_the_words_of_python():
     text = str(caught.value)
     assert "argument: seedz: unknown key; did you mean seeds?" in text
     assert 'write tune={"optim.lr": [0.0003, 0.01, "log"]}' in text
-    assert "budget: tuning needs a budget; write budget=8" in text
+    assert "budget: tuning needs budget; write budget=4" in text
+    assert "studies: tuning needs studies; write studies=5" in text
     with pytest.raises(zoo.RecipeError, match="unknown key; did you mean encodings"):
         zoo.compare("vit_none", encoding=["none"])
 
@@ -81,7 +82,8 @@ def test_a_range_to_tune_is_a_list_with_its_scale(monkeypatch):
             {"trainer.max_steps": 2},
             encodings=["none"],
             tune={"optim.lr": [3e-4, 1e-2, "log"]},
-            budget=8,
+            studies=2,
+            budget=4,
             verbose=False,
         )
     (request,) = (one.request for one in checked)

@@ -1,5 +1,8 @@
 """Studies: each tunes all variants anew, and tests what validation chose."""
 
+import os
+import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +11,7 @@ from comparisons import read_lasting
 from tiny import TINY
 
 from zoo import config
+from zoo.comparison import request
 from zoo.comparison.design import ChoiceAxis, Range
 from zoo.comparison.effects import has_effect
 from zoo.comparison.plan import ComparisonPlan
@@ -16,6 +20,7 @@ from zoo.comparison.results import Comparison
 from zoo.comparison.study_trials import list_study_trials
 from zoo.config import Change
 from zoo.config.command_line import parse_overrides
+from zoo.reporting import render
 
 SMALL = [*(word for word in TINY if "encoding" not in word), "trainer.num_threads=1"]
 BASE = [
@@ -79,18 +84,39 @@ def test_each_study_tests_what_validation_chose_and_trains_nothing_twice(compare
     assert f"test leak: {leaked.variant}, study {leaked.study}: {leaked.name} was tested" in out
 
 
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        (["encodings=[none]", "studies=2"], "nothing is tuned"),
-        (["seeds=2", *BASE[-5:]], "seeds: each study has a seed of its own"),
-        (["tuning_seed=7", *BASE[-5:]], "tuning_seed: each study has a seed of its own"),
-    ],
-)
-def test_studies_go_with_what_is_tuned(words, problem, compared):
-    code, _, message = compared(BASE[0], *SMALL, *words)
-    assert code == 2
-    assert problem in message
+def kill_when_there(begin, folder, pattern, words):
+    """Run a comparison, and kill it, and so its cells, when a file appears."""
+    process = begin(*words)
+    until = time.monotonic() + 120
+    while not list(Path(folder).glob(pattern)) and time.monotonic() < until:
+        assert os.waitpid(process, os.WNOHANG) == (0, 0)
+        time.sleep(0.02)
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+
+
+def test_studies_that_are_killed_continue_to_the_same_results(compared, driver, monkeypatch):
+    # the cells do it too
+    monkeypatch.setattr(request, "build_experiment", lambda recipe: None)
+    monkeypatch.setattr(render, "to_png", lambda *_, **__: b"")
+    words = [*BASE[:-2], "studies=1", "budget=2"]
+    code, _, message = compared(*words, "to=c")
+    assert code == 0, message
+    assert (
+        "1 studies of 2 variants: 4 trials, of which the best of each study and variant is tested; "
+        "at most 12 training steps"
+    ) in message
+    # no trial that was not chosen has read a test sample
+    names = {path.parent.name for path in Path("c/cells").glob("*/end.json")}
+    assert len(names) == 2
+    for path in Path("c/cells").glob("*/metrics.csv"):
+        assert ("test/" in path.read_text()) == (path.parent.name in names)
+
+    kill_when_there(driver, "killed", "cells/*/trial.json", [*words, "to=killed"])
+    kill_when_there(driver, "killed", "cells/*/end.json", [*words, "to=killed"])
+    code, _, message = compared(*words, "to=killed")
+    assert code == 0, message
+    assert read_lasting("killed") == read_lasting("c")
 
 
 def load_with(*words):

@@ -11,7 +11,7 @@ from typing import Any
 
 from zoo import config, files
 from zoo.comparison.cell_files import MEASURED, TRIAL
-from zoo.comparison.plan import RECIPES, TRIALS
+from zoo.comparison.plan import RECIPES
 from zoo.errors import NonFiniteError
 from zoo.evaluation.evaluate import evaluate
 from zoo.launch.executor import PATIENCE, STATE, make_run_dir, write_state
@@ -44,8 +44,7 @@ def run_cell(run: Path) -> None:
             write_state(run, "stopped" if (run / START).exists() else "waiting")
             return
         (run / STATE).unlink(missing_ok=True)
-        is_trial = run.parent.name == TRIALS or (run / UNTESTED).exists()
-        train_cell(path, run, is_tested=not is_trial)
+        train_cell(path, run, is_tested=not (run / UNTESTED).exists())
 
 
 def train_cell(path: Path, run: Path, *, is_tested: bool) -> None:

@@ -12,7 +12,7 @@ from math import fsum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from zoo.comparison.plan import ComparisonPlan, PlannedCell
+from zoo.comparison.plan import CELLS, ComparisonPlan, PlannedCell
 from zoo.comparison.results import CellMeasurement, ComparisonCell, StepsToSolve
 from zoo.evaluation.results import ConditionResult
 from zoo.launch.executor import State
@@ -261,7 +261,7 @@ def build_cell(
     """Build a cell from its files, without how it differs from others."""
     return ComparisonCell(
         seed=planned.seed,
-        run_dir=f"{plan.runs}/{planned.name}",
+        run_dir=f"{CELLS}/{planned.name}",
         state=state,
         error=error,
         # an evaluation that was interrupted may be of an earlier attempt

@@ -1,4 +1,4 @@
-"""Compare: plan the cells, tune, run them, and write the files of the output folder."""
+"""Compare: plan the cells, run them, and write the files of the output folder."""
 
 from __future__ import annotations
 
@@ -12,18 +12,13 @@ from typing import Literal
 
 from zoo.comparison.cell import UNTESTED, is_time_over, write_deadline
 from zoo.comparison.cell_files import TRIAL
-from zoo.comparison.grid import Combination
 from zoo.comparison.hypotheses import record_hypotheses
 from zoo.comparison.outputs import collect_results, write_results
 from zoo.comparison.plan import (
     CELLS,
-    TRIALS,
-    TUNING,
     ComparisonPlan,
     build_plan,
-    combine_hashes,
     describe_costs,
-    plan_trials,
     prepare_folder,
     set_seed,
     write_plan,
@@ -34,14 +29,11 @@ from zoo.comparison.portable import (
     is_done,
     list_portable,
     locate_portable,
-    read_trials,
 )
-from zoo.comparison.request import CheckedRequest, count_gpus, list_seeds, load_variant, read_part
-from zoo.comparison.results import Comparison, TuningResult, find_direction
+from zoo.comparison.request import CheckedRequest, count_gpus, list_seeds, read_part
+from zoo.comparison.results import Comparison, find_direction
 from zoo.comparison.runner import CellRunner
 from zoo.comparison.studies import choose_result, group_trials, plan_studies
-from zoo.comparison.tuning import summarize_tuning
-from zoo.config import Recipe
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, Stopped, ZooError
 from zoo.launch.executor import STATE, CellProcess, Executor, Resources, make_run_dir
 from zoo.packages import require
@@ -88,37 +80,14 @@ def run_comparison(checked: CheckedRequest) -> Outcome:
     count = len(checked.recipes) * len(list_seeds(request.options.seeds, first))
     resources = _plan_resources(checked, checked.executor, count)
     plan = build_plan(request, checked.recipes, resources, is_local=is_local)
-    trials = None
-    if checked.study_trials:
+    if checked.trials:
         plan = _plan_studies(checked, plan, resources)
-    elif request.tuning is not None:
-        own = _plan_resources(checked, checked.executor, len(checked.trials))
-        # sums round by the number of threads: trials have as many as cells
-        own = replace(own, threads=resources.threads)
-        trials = plan_trials(request, checked.trials, own, is_local=is_local)
-        log.info("%s", describe_costs(plan, request.tuning))
 
-    name = plan.hash if trials is None else combine_hashes(plan, trials)
-    folder = Path(request.options.to or f"comparisons/{plan.recipe}-{name}")
+    folder = Path(request.options.to or f"comparisons/{plan.recipe}-{plan.hash}")
     prepare_folder(folder)
     with run_dir.lock(folder, "another zoo compare is working in this folder"):
-        if trials is not None:
-            trials = write_plan(trials, folder / TUNING)
-            _record_hypotheses(checked, folder, plan.measure)
-            check_portable(trials, folder / TUNING)
-            write_deadline(folder / TUNING, until)
-            problem = _run_trials(checked, trials, own, folder / TUNING, len(plan.cells))
-            if problem is not None:
-                return Outcome(
-                    comparison=collect_results(plan, folder), folder=folder, problem=problem
-                )
-            tuning = _collect_tuning(checked, trials, folder / TUNING)
-            tuned = _apply_best(checked, tuning)
-            plan = build_plan(request, tuned, resources, is_local=is_local)
-            plan = replace(plan, tuning=tuning)
         plan = write_plan(plan, folder)
-        if trials is None:
-            _record_hypotheses(checked, folder, plan.measure)
+        _record_hypotheses(checked, folder, plan.measure)
         check_portable(plan, folder)
         write_deadline(folder, until)
         chosen = choose_part(plan, request.options.part)
@@ -157,15 +126,10 @@ def _plan_studies(
     assert tuning is not None
     trials = [
         (one, set_seed(recipe, plan.seeds[one.study], resources).plain())
-        for one, recipe in checked.study_trials
+        for one, recipe in checked.trials
     ]
     found = plan_studies(plan, tuning.keys, checked.effective, tuning.budget, trials)
-    log.info(
-        "%d studies of %d variants: %d trials; the best of each study and variant is tested",
-        len(plan.seeds),
-        len(plan.variants),
-        len(found.cells),
-    )
+    log.info("%s", describe_costs(found))
     return found
 
 
@@ -182,7 +146,8 @@ def run_studies(
         left = len(plan.cells) - len(block.cells)
         for cell in block.cells:
             run = folder / CELLS / cell.name
-            if not is_done(block, folder, cell):
+            # one with a result but without the mark was chosen: its test was interrupted
+            if not is_done(block, folder, cell) and not (run / TRIAL).exists():
                 (make_run_dir(run) / UNTESTED).touch()
         stopped = _run_cells(
             checked,
@@ -234,7 +199,7 @@ def choose_part(plan: ComparisonPlan, part: str | None) -> ComparisonPlan:
 
 def _record_hypotheses(checked: CheckedRequest, folder: Path, measure: str) -> None:
     """Write the hypotheses as soon as the folder is known to be theirs."""
-    ended = [*folder.glob(f"{CELLS}/*/{END}"), *folder.glob(f"{TUNING}/{TRIALS}/*/{TRIAL}")]
+    ended = [path for name in (END, TRIAL) for path in folder.glob(f"{CELLS}/*/{name}")]
     names = {path.parent.name for path in ended} | {path.stem for path in list_portable(folder)}
     record_hypotheses(checked.request.options.hypotheses, folder, len(names), measure)
 
@@ -244,70 +209,6 @@ def _plan_resources(checked: CheckedRequest, executor: Executor, count: int) -> 
     recipes = checked.recipes.values()
     gpus = max(count_gpus(one, is_local=executor.is_local) for one in recipes)
     return executor.plan_resources(count, None if jobs == "auto" else jobs, gpus)
-
-
-def _run_trials(
-    checked: CheckedRequest,
-    plan: ComparisonPlan,
-    resources: Resources,
-    folder: Path,
-    following: int,
-) -> ZooError | None:
-    """Run the trials that are not done; return why some are still not."""
-    keeps_weights = checked.request.options.keep == "weights"
-    runner = CellRunner(
-        folder, plan, checked.make_executor(), resources, following, keeps_weights=keeps_weights
-    )
-    runs = [folder / TRIALS / cell.name for cell in plan.cells]
-    stopped = runner.run([CellProcess(run, Path.cwd()) for run in runs])
-    found = [find_cell(plan, folder, cell) for cell in plan.cells]
-    states = [(one.state, one.error) for one in found]
-    done = sum(state == "done" for state, _ in states)
-    if stopped is not None:
-        text = f"stopped by {stopped.name} with {done} of {len(runs)} trials done"
-        return Stopped(stopped, f"{text}; {_continue(plan.command)}")
-    if done == len(runs):
-        return None
-    text = (
-        f"{len(runs) - done} of {len(runs)} trials are not done; the same command tries them again"
-    )
-    unfinished = [
-        f"  {cell.variant}: {error or state}"
-        for cell, (state, error) in zip(plan.cells, states, strict=True)
-        if state != "done"
-    ]
-    return ZooError("\n".join([f"{text} ({folder / TRIALS})", *unfinished]))
-
-
-def _collect_tuning(checked: CheckedRequest, plan: ComparisonPlan, folder: Path) -> TuningResult:
-    """Return what the trials found. Raises ZooError if all of a variant became non-finite."""
-    request = checked.request.tuning
-    assert request is not None
-    keys = [one.key for one in request.keys]
-    trials, monitor, better = read_trials(checked.trials, plan, folder, keys)
-    found = summarize_tuning(request, monitor, better, trials)
-    for name, own in found.variants.items():
-        if own.best is None:
-            raise ZooError(f"{name}: every trial became non-finite; tune other settings")
-    return found
-
-
-def _apply_best(checked: CheckedRequest, tuning: TuningResult) -> dict[Combination, Recipe]:
-    """Return the recipe of each variant with the settings of its best trial.
-
-    These are the settings as the design has them: trial 0 changes nothing.
-    """
-    request = checked.request
-    assert request.tuning is not None
-    points = {}
-    for combination in checked.trials:
-        assert combination.trial_of is not None
-        points[combination.trial_of, combination.trial] = combination
-    tuned = {}
-    for variant in checked.recipes:
-        best = points[variant.name, tuning.variants[variant.name].best]
-        tuned[variant] = load_variant(request, replace(best, name=variant.name))
-    return tuned
 
 
 def rebuild(folder: Path, options: RebuildOptions, command: str = "") -> Comparison:
@@ -358,7 +259,7 @@ def _find_problem(
 
     Cells that were not begun since the minutes are over are no problem.
     """
-    names = {f"{chosen.runs}/{cell.name}" for cell in chosen.cells}
+    names = {f"{CELLS}/{cell.name}" for cell in chosen.cells}
     unfinished = []
     count = waiting = 0
     for variant in comparison.variants:

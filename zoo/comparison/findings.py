@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from zoo.comparison.plan import TRIALS, ComparisonPlan, PlannedCell
+from zoo.comparison.plan import ComparisonPlan, PlannedCell
 from zoo.comparison.portable import FoundCell, PortableCell
 from zoo.comparison.results import Better, RecordedHypothesis, RecordFlaw
 
@@ -23,7 +23,7 @@ def list_findings(
     return (
         *_find_edits(cells),
         *find_split_blocks([one.portable for _, one in cells if one.portable], plan),
-        *_find_leaks(plan, cells),
+        *_find_leaks(cells),
         *_find_late(hypotheses),
     )
 
@@ -52,23 +52,18 @@ def find_split_blocks(cells: Sequence[PortableCell], plan: ComparisonPlan) -> It
             yield RecordFlaw(kind="split block", text=text)
 
 
-def _find_leaks(
-    plan: ComparisonPlan, cells: Sequence[tuple[PlannedCell, FoundCell]]
-) -> Iterator[RecordFlaw]:
+def _find_leaks(cells: Sequence[tuple[PlannedCell, FoundCell]]) -> Iterator[RecordFlaw]:
     """Yield tested trials that validation did not choose: the test may have chosen instead."""
     studies: dict[tuple[str, int | None], list[PortableCell]] = {}
     for planned, one in cells:
-        is_trial = planned.trial is not None or plan.runs == TRIALS
-        if is_trial and one.portable is not None:
+        if planned.trial is not None and one.portable is not None:
             studies.setdefault((planned.variant, planned.study), []).append(one.portable)
     for (variant, study), own in studies.items():
-        # without cells, no trial of a study is meant to be tested
-        best = None if plan.runs == TRIALS else choose_trial(own)
+        best = choose_trial(own)
         for trial in own:
             if trial.is_tested and trial is not best:
                 chosen = "" if best is None else f", though validation chose {best.name}"
-                where = variant if study is None else f"{variant}, study {study}"
-                text = f"{where}: {trial.name} was tested{chosen}"
+                text = f"{variant}, study {study}: {trial.name} was tested{chosen}"
                 yield RecordFlaw(kind="test leak", text=text)
 
 

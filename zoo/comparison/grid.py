@@ -46,14 +46,12 @@ class Combination:
         values: {key: label of its value}.
         edits: The changes of the recipe that set the values.
         trial_of: The name of the variant that it is a trial of.
-        trial: The number of the trial.
     """
 
     name: str
     values: Mapping[str, str]
     edits: tuple[Edit, ...]
     trial_of: str | None = None
-    trial: int | None = None
 
 
 def read_varied_keys(

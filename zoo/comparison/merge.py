@@ -14,7 +14,7 @@ from zoo.comparison.hypotheses import HYPOTHESES, read_hypotheses
 from zoo.comparison.outputs import collect_results, write_results
 from zoo.comparison.plan import (
     PLAN,
-    TUNING,
+    RECIPES,
     ComparisonPlan,
     extend_plan,
     list_changes,
@@ -90,18 +90,10 @@ def _require_target(options: PackOptions) -> Path:
 
 def _combine(folders: Sequence[Path], plan: ComparisonPlan, target: Path) -> tuple[Comparison, int]:
     cells = _collect_cells(folders, plan)
-    # a comparison that was tuned before its cells were trained
-    tunings = [one / TUNING for one in folders if (one / TUNING / PLAN).exists()]
-    trials_plan = _join_plans(tunings) if tunings else None
-    trials = {} if trials_plan is None else _collect_cells(tunings, trials_plan)
-
     prepare_folder(target)
     with run_dir.lock(target, "another zoo compare is working in this folder"):
         plan = write_plan(plan, target)
         _write_cells(cells, plan, target)
-        if trials_plan is not None:
-            trials_plan = write_plan(trials_plan, target / TUNING)
-            _write_cells(trials, trials_plan, target / TUNING)
         hypotheses = _join_hypotheses(folders)
         if hypotheses:
             content = {"hypotheses": [asdict(one) for one in hypotheses]}
@@ -111,9 +103,8 @@ def _combine(folders: Sequence[Path], plan: ComparisonPlan, target: Path) -> tup
         comparison = collect_results(plan, target)
         write_results(comparison, target)
         # recipes follow from the plan
-        for each in (target, target / TUNING):
-            shutil.rmtree(each / "recipes", ignore_errors=True)
-    return comparison, len(cells) + len(trials)
+        shutil.rmtree(target / RECIPES, ignore_errors=True)
+    return comparison, len(cells)
 
 
 def _write_cells(cells: dict[str, PortableCell], plan: ComparisonPlan, folder: Path) -> None:
@@ -149,10 +140,8 @@ def _list_obstacles(plan: ComparisonPlan, other: ComparisonPlan) -> list[str]:
     ):
         here, there = (_find(one.base, key, missing) for one in (plan, other))
         found.append(f"{key} is {format_value(there)}, not {format_value(here)}")
-    for name in ("measure", "runs"):
-        here, there = getattr(plan, name), getattr(other, name)
-        if here != there:
-            found.append(f"{name} is {there}, not {here}")
+    if plan.measure != other.measure:
+        found.append(f"measure is {other.measure}, not {plan.measure}")
     if [one.key for one in plan.axes] != [one.key for one in other.axes]:
         # settings of cells can be compared only where the same keys vary
         found += list_differences(plan, other)

@@ -67,7 +67,6 @@ def collect_results(plan: ComparisonPlan, folder: Path) -> Comparison:
         better=plan.better,
         conditions=collect_conditions(plan, done),
         windows=plan.windows,
-        tuning=plan.tuning,
         hypotheses=hypotheses,
         studies=summarize_studies(plan, everything),
         findings=list_findings(plan, everything, hypotheses),

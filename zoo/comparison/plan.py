@@ -17,16 +17,7 @@ from zoo.comparison.design import Range
 from zoo.comparison.grid import Combination, name_folders
 from zoo.comparison.hypotheses import HYPOTHESES
 from zoo.comparison.request import CompareRequest, list_seeds
-from zoo.comparison.results import (
-    Axis,
-    Better,
-    SearchedKey,
-    TuningResult,
-    build_from,
-    find_direction,
-    read_json,
-)
-from zoo.comparison.tuning import TuningRequest, count_length
+from zoo.comparison.results import Axis, Better, SearchedKey, build_from, find_direction, read_json
 from zoo.config import Recipe, from_plain
 from zoo.data.spec import DataSpec, TextSpec
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
@@ -42,14 +33,11 @@ from zoo.version import __version__
 log = logging.getLogger("zoo")
 
 PLAN, CELLS, RECIPES = "plan.json", "cells", "recipes"
-# the folder of trials and, in it, that of their runs
-TUNING, TRIALS = "tuning", "trials"
 MAX_DIFFERENCES = 10
 IGNORE = ".gitignore"
 IGNORED = """\
 # what is committed: plan.json, hypotheses.json, results.json, comparison.md, the files of cells
 /cells/*/
-/trials/*/
 /recipes/
 /*.html
 /*.png
@@ -125,8 +113,6 @@ class ComparisonPlan:
         has_answers: Whether the task is to answer, so that it can be solved.
         variants: {name: {key: label of its value}}.
         cells: The cells.
-        runs: The folder of the run directories: TRIALS for trials, which are not tested.
-        tuning: What the trials found, if something was tuned.
         design: What studies tune, if the comparison has studies; its cells are their trials.
     """
 
@@ -146,8 +132,6 @@ class ComparisonPlan:
     variants: Mapping[str, Mapping[str, str]]
     cells: tuple[PlannedCell, ...]
     has_answers: bool = False
-    runs: str = CELLS
-    tuning: TuningResult | None = None
     design: StudyDesign | None = None
 
     @property
@@ -285,34 +269,12 @@ def name_cells(names: Sequence[str], seeds: Sequence[int]) -> list[str]:
     return [f"{folder}-{seed}" for folder in name_folders(names) for seed in seeds]
 
 
-def plan_trials(
-    request: CompareRequest,
-    recipes: Mapping[Combination, Recipe],
-    resources: Resources,
-    *,
-    is_local: bool,
-) -> ComparisonPlan:
-    """Plan the trials of all variants, each on the seed of tuning."""
-    assert request.tuning is not None
-    options = replace(request.options, seeds=(request.tuning.seed,))
-    seeded = replace(request, options=options)
-    plan = build_plan(seeded, recipes, resources, is_local=is_local)
-    return replace(plan, runs=TRIALS)
-
-
-def combine_hashes(*plans: ComparisonPlan) -> str:
-    """Return eight hexadecimal digits that differ if any of the plans does."""
-    return hashlib.sha256("".join(plan.hash for plan in plans).encode()).hexdigest()[:8]
-
-
-def describe_costs(plan: ComparisonPlan, tuning: TuningRequest) -> str:
-    """Return how many trials and cells there are, and their training steps or epochs."""
-    # cells come variant by variant, and trials are as long as those
-    trainers = [cell.recipe["trainer"] for cell in plan.cells[:: len(plan.seeds)]]
-    count, each = len(trainers), tuning.budget
-    lengths = [count_length(one) for one in trainers]
+def describe_costs(plan: ComparisonPlan) -> str:
+    """Return how many trials the studies have, and their training steps or epochs."""
+    assert plan.design is not None
+    lengths = [count_length(cell.recipe["trainer"]) for cell in plan.cells]
     units = {key for key, _ in lengths}
-    total = sum(length for _, length in lengths) * (each + len(plan.seeds))
+    total = sum(length for _, length in lengths)
     if units == {"max_steps"}:
         sums = f"at most {total:,} training steps"
     elif units == {"max_epochs"}:
@@ -320,9 +282,15 @@ def describe_costs(plan: ComparisonPlan, tuning: TuningRequest) -> str:
     else:
         sums = "some of them by steps and some by epochs"
     return (
-        f"{count} variants with {each} trials each: {count * each} trials, then {len(plan.cells)} "
-        f"cells; {sums}"
+        f"{len(plan.seeds)} studies of {len(plan.variants)} variants: {len(plan.cells)} trials, "
+        f"of which the best of each study and variant is tested; {sums}"
     )
+
+
+def count_length(trainer: Mapping[str, Any]) -> tuple[str, int]:
+    """Return what ends training by the recipe's section `trainer`: its steps, or its epochs."""
+    key = "max_steps" if trainer["max_steps"] else "max_epochs"
+    return key, trainer[key]
 
 
 def _choose_measure(spec: DataSpec) -> str:
@@ -361,7 +329,7 @@ def prepare_folder(folder: Path) -> None:
 
     others = [name for name in names if not name.startswith((run_dir.LOCK, WRITE_TEST))]
     # a comparison that was stopped before its first cell has no more
-    early = {TUNING, HYPOTHESES, IGNORE, *(f".{one}{files.WRITING}" for one in (PLAN, HYPOTHESES))}
+    early = {HYPOTHESES, IGNORE, *(f".{one}{files.WRITING}" for one in (PLAN, HYPOTHESES))}
     is_known = PLAN in others or {*others} <= early
     if others and not is_known:
         problem = f"{folder} holds other files, {others[0]} among them"

@@ -11,7 +11,7 @@ import hashlib
 import io
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -28,17 +28,9 @@ from zoo.comparison.cell_files import (
     read_curve,
     read_trial,
 )
-from zoo.comparison.grid import Combination, find_setting
 from zoo.comparison.plan import CELLS, ComparisonPlan, PlannedCell, list_changes
 from zoo.comparison.racing import find_steps_to_solve
-from zoo.comparison.results import (
-    Better,
-    CellMeasurement,
-    StepsToSolve,
-    TrialResult,
-    build_from,
-    read_json,
-)
+from zoo.comparison.results import Better, CellMeasurement, StepsToSolve, build_from, read_json
 from zoo.errors import DataError
 from zoo.launch.executor import State, read_state
 from zoo.options.plain import to_plain
@@ -206,7 +198,7 @@ def read_portable(path: Path) -> PortableCell:
 
 def locate_portable(folder: Path, plan: ComparisonPlan, name: str) -> Path:
     """Return where the file of a cell is in an output folder."""
-    return folder / plan.runs / f"{name}.json"
+    return folder / CELLS / f"{name}.json"
 
 
 def hash_plain(plain: Any) -> str:
@@ -242,7 +234,7 @@ def _drop_empty(value: Any) -> Any:
 
 def build_portable(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> PortableCell:
     """Build a portable cell from the run directory of a cell that is done."""
-    run = folder / plan.runs / planned.name
+    run = folder / CELLS / planned.name
     found = CellFiles.read(run)
     start, end = found.start, found.end
     trial = read_trial(run)
@@ -339,7 +331,7 @@ def find_cell(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> Found
             reason = str(error).removeprefix(f"{path}: ")
             return FoundCell("failed", f"{path.name}: {reason}", CellFiles(), is_refused=True)
         return FoundCell("done", "", portable.to_files(), portable)
-    run = folder / plan.runs / planned.name
+    run = folder / CELLS / planned.name
     state, error_text = read_state(run)
     if state == "done":
         portable = build_portable(plan, folder, planned)
@@ -347,52 +339,17 @@ def find_cell(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> Found
     return FoundCell(state, error_text, CellFiles.read(run))
 
 
-def find_trial(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> TrialFile:
-    """Return the validation metric of a trial; that of one which became non-finite by default."""
-    portable = find_cell(plan, folder, planned).portable
-    if portable is None:
-        return TrialFile()
-    return TrialFile(monitor=portable.criterion, mode=portable.mode, best=portable.value)
-
-
 def is_done(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> bool:
     """Return whether a cell needs no more training, here or on the machine that trained it."""
     path = locate_portable(folder, plan, planned.name)
-    return path.exists() or read_state(folder / plan.runs / planned.name)[0] == "done"
-
-
-def read_trials(
-    combinations: Iterable[Combination], plan: ComparisonPlan, folder: Path, keys: Sequence[str]
-) -> tuple[dict[str, list[TrialResult]], str, Better]:
-    """Return what the trials reached, their metric, and whether high values of it are better.
-
-    Args:
-        combinations: The trials.
-        plan: Their plan; all of them are done.
-        folder: The folder of the trials.
-        keys: The tuned keys.
-
-    Returns:
-        {variant: its trials, in order}, the metric, and the direction.
-    """
-    monitor, better = "", "high"
-    found: dict[str, list[TrialResult]] = {}
-    for combination, cell in zip(combinations, plan.cells, strict=True):
-        assert combination.trial_of is not None
-        ended = find_trial(plan, folder, cell)
-        if ended.best is not None:
-            monitor, better = ended.monitor, "high" if ended.mode == "max" else "low"
-        settings = {key: find_setting(cell.recipe, key) for key in keys}
-        result = TrialResult(settings=settings, value=ended.best)
-        found.setdefault(combination.trial_of, []).append(result)
-    return found, monitor, "high" if better == "high" else "low"
+    return path.exists() or read_state(folder / CELLS / planned.name)[0] == "done"
 
 
 def keep_finished(
     plan: ComparisonPlan, folder: Path, planned: PlannedCell, *, keeps_weights: bool
 ) -> None:
     """Write the portable file of a cell that is done, and delete its weights unless kept."""
-    run = folder / plan.runs / planned.name
+    run = folder / CELLS / planned.name
     path = locate_portable(folder, plan, planned.name)
     if read_state(run)[0] != "done":
         return
@@ -403,8 +360,8 @@ def keep_finished(
 
 
 def list_portable(folder: Path) -> list[Path]:
-    """Return the portable files of an output folder, those of trials included."""
-    return sorted(folder.glob(f"{CELLS}/*.json")) + sorted(folder.glob("tuning/trials/*.json"))
+    """Return the portable files of an output folder."""
+    return sorted(folder.glob(f"{CELLS}/*.json"))
 
 
 def check_portable(plan: ComparisonPlan, folder: Path) -> None:

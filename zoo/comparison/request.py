@@ -23,15 +23,7 @@ from zoo.comparison.grid import (
 from zoo.comparison.hypotheses import check_hypotheses
 from zoo.comparison.results import Axis
 from zoo.comparison.study_trials import StudyTrial, find_effective_keys, list_study_trials
-from zoo.comparison.tuning import (
-    EXAMPLE,
-    TUNE,
-    Settings,
-    TuningRequest,
-    check_budget,
-    find_own_settings,
-    read_tuned_keys,
-)
+from zoo.comparison.tuning import EXAMPLE, TUNE, Settings, TuningRequest, read_tuned_keys
 from zoo.config import Change, Edit, Overrides, Recipe
 from zoo.config.overrides import list_edits
 from zoo.config.schema import SEEDS, Sections, Seed
@@ -57,8 +49,6 @@ from zoo.run.build import build_data
 from zoo.run.load import load_recipe
 from zoo.run.preflight import build_experiment
 
-# more than there can be seeds counted from the recipe's own
-TUNING_SEED_OFFSET = 1000
 PART = re.compile(r"(\d{1,4})/(\d{1,4})")
 # a trainer that this machine has, for checking a recipe that will run on another one
 LOCAL_TRAINER = (Change("trainer.accelerator", "cpu"), Change("trainer.precision", "32-true"))
@@ -70,12 +60,10 @@ class CompareOptions:
 
     seeds: Annotated[int, Between(1, 1000)] | tuple[Seed, ...] = 3
     """Number of seeds, counted from the recipe's seed, or a list of seeds."""
-    budget: Annotated[int, Between(1, 1000)] | None = None
-    """Trials of each variant; needs at least one tuned key, `tune.KEY=[...]`."""
     studies: Annotated[int, Between(1, 1000)] | None = None
-    """Studies, each of which tunes all variants anew with a seed of its own; null tunes once."""
-    tuning_seed: Seed | None = None
-    """Seed of all trials, not among `seeds`; null takes the recipe's own plus 1000."""
+    """Studies, in place of `seeds` where keys are tuned: each tunes all variants anew."""
+    budget: Annotated[int, Between(1, 1000)] | None = None
+    """Trials of each variant in each study; needs at least one tuned key, `tune.KEY=[...]`."""
     measure: Literal["accuracy", "exact", "loss"] | None = None
     """Metric to compare; null takes loss if every token is a target, else accuracy."""
     to: str | None = None
@@ -122,19 +110,17 @@ class CheckedRequest:
     Attributes:
         request: The request.
         recipes: The recipe of each variant.
-        trials: The recipe of each trial; empty if nothing is tuned.
-        study_trials: The trials of studies, each with its recipe; then `trials` is empty.
-        effective: {variant: the tuned keys that have an effect on it}, for studies.
+        trials: The trials of all studies, each with its recipe; empty if nothing is tuned.
+        effective: {variant: the tuned keys that have an effect on it}.
         executor: What runs the cells.
-        make_executor: Makes another one for the trials: each runs one list of cells.
+        make_executor: Makes another one for further cells: each runs one list of them.
     """
 
     request: CompareRequest
     recipes: Mapping[Combination, Recipe]
-    trials: Mapping[Combination, Recipe]
     executor: Executor
     make_executor: Callable[[], Executor]
-    study_trials: tuple[tuple[StudyTrial, Recipe], ...] = ()
+    trials: tuple[tuple[StudyTrial, Recipe], ...] = ()
     effective: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -182,14 +168,11 @@ def check_request(
             issues.append(ConfigIssue(ARGUMENT, "seeds", problem, "leave it out"))
         chosen = replace(chosen, seeds=chosen.studies)
     with collect_issues(issues):
-        _check_budget_given(chosen, is_tuned=bool(tune))
+        _check_tuning(chosen, is_tuned=bool(tune))
     with collect_issues(issues):
         tuned = read_tuned_keys(tune, keys)
         if tuned and chosen.budget is not None:
-            if chosen.studies is None:
-                check_budget(tuned, chosen.budget)
-            # its seed is chosen once the recipe is known
-            tuning = TuningRequest(keys=tuned, budget=chosen.budget, seed=0)
+            tuning = TuningRequest(keys=tuned, budget=chosen.budget)
 
     request = CompareRequest(
         recipe=recipe,
@@ -197,9 +180,9 @@ def check_request(
         axes=build_axes(keys),
         options=chosen,
         command=command,
+        tuning=tuning,
     )
     recipes: dict[Combination, Recipe] = {}
-    trials: dict[Combination, Recipe] = {}
     executor: Executor | None = None
     with collect_issues(issues):
         executor = make_executor() if make_executor is not None else None
@@ -213,33 +196,26 @@ def check_request(
         if recipes and chosen.hypotheses:
             names = [one.name for one in recipes]
             check_hypotheses(chosen.hypotheses, names, next(iter(recipes.values())))
-    study_trials: list[tuple[StudyTrial, Recipe]] = []
+    trials: list[tuple[StudyTrial, Recipe]] = []
     effective: dict[str, tuple[str, ...]] = {}
     with collect_issues(issues):
         if recipes and tuning is not None and chosen.studies is not None:
-            request = replace(request, tuning=tuning)
             load = partial(load_variant, request)
             effective = find_effective_keys(tuning.keys, [*recipes], load)
-            study_trials = resolve_study_trials(request, recipes, effective, is_local=is_local)
-        elif recipes and tuning is not None:
-            seed = _choose_tuning_seed(chosen, next(iter(recipes.values())))
-            request = replace(request, tuning=replace(tuning, seed=seed))
-            listed = list_trials(request, recipes)
-            trials = resolve_recipes(request, is_local=is_local, combinations=listed)
+            trials = resolve_trials(request, recipes, effective, is_local=is_local)
     if issues or executor is None or make_executor is None:
         raise RecipeError(*dict.fromkeys(issues))
     return CheckedRequest(
         request=request,
         recipes=recipes,
-        trials=trials,
         executor=executor,
         make_executor=make_executor,
-        study_trials=tuple(study_trials),
+        trials=tuple(trials),
         effective=effective,
     )
 
 
-def resolve_study_trials(
+def resolve_trials(
     request: CompareRequest,
     recipes: Mapping[Combination, Recipe],
     effective: Mapping[str, Sequence[str]],
@@ -261,7 +237,7 @@ def resolve_study_trials(
     for one in trials:
         name = f"{one.variant} study {one.study} trial {one.trial}"
         changed = apply_settings(variants[one.variant], one.settings)
-        combinations.append(replace(changed, name=name, trial_of=one.variant, trial=one.trial))
+        combinations.append(replace(changed, name=name, trial_of=one.variant))
     found = resolve_recipes(request, is_local=is_local, combinations=combinations)
     return [(one, found[each]) for one, each in zip(trials, combinations, strict=True)]
 
@@ -324,54 +300,23 @@ def read_part(text: str | None) -> tuple[int, int]:
     return number, count
 
 
-def _check_budget_given(chosen: CompareOptions, *, is_tuned: bool) -> None:
-    """Raise RecipeError if there is a budget without tuned keys or the other way around."""
-    if chosen.budget is None and is_tuned:
-        remedy = Message("write ", Setting("budget", 8), ", the number of trials of each variant")
-        raise RecipeError(ConfigIssue(ARGUMENT, "budget", "tuning needs a budget", remedy))
-    if chosen.studies is not None and chosen.tuning_seed is not None:
-        problem = "each study has a seed of its own"
-        raise RecipeError(ConfigIssue(ARGUMENT, "tuning_seed", problem, "leave it out"))
-    for key in ("budget", "studies", "tuning_seed"):
-        if getattr(chosen, key) is not None and not is_tuned:
+def _check_tuning(chosen: CompareOptions, *, is_tuned: bool) -> None:
+    """Raise RecipeError unless tuned keys, studies and a budget are given together."""
+    issues: list[ConfigIssue] = []
+    meanings = {
+        "studies": (5, ", each of which tunes all variants anew"),
+        "budget": (4, ", the number of trials of each variant in each study"),
+    }
+    for key, (example, meaning) in meanings.items():
+        is_given = getattr(chosen, key) is not None
+        if is_tuned and not is_given:
+            remedy = Message("write ", Setting(key, example), meaning)
+            issues.append(ConfigIssue(ARGUMENT, key, f"tuning needs {key}", remedy))
+        elif is_given and not is_tuned:
             remedy = Message("write ", EXAMPLE, ", or leave it out")
-            raise RecipeError(ConfigIssue(ARGUMENT, key, "nothing is tuned", remedy))
-
-
-def _choose_tuning_seed(chosen: CompareOptions, recipe: Recipe) -> int:
-    """Return the seed of the trials. Raises RecipeError if results would use it too."""
-    seed = chosen.tuning_seed
-    if seed is None:
-        seed = recipe.seed + TUNING_SEED_OFFSET
-    remedy = Message("set ", Setting("tuning_seed"), " to another seed")
-    if seed > SEEDS.high:
-        problem = f"the seed of trials, {seed}, is past {SEEDS.high}"
-        raise RecipeError(ConfigIssue(ARGUMENT, "tuning_seed", problem, remedy))
-    if seed in list_seeds(chosen.seeds, recipe):
-        problem = f"seed {seed} of the trials is also a seed of the results"
-        raise RecipeError(ConfigIssue(ARGUMENT, "tuning_seed", problem, remedy))
-    return seed
-
-
-def list_trials(
-    request: CompareRequest, recipes: Mapping[Combination, Recipe]
-) -> list[Combination]:
-    """Return the trials of all variants.
-
-    Args:
-        request: What is tuned.
-        recipes: The recipe of each variant.
-    """
-    tuning = request.tuning
-    assert tuning is not None
-    found = []
-    for variant, recipe in recipes.items():
-        points = tuning.list_points(find_own_settings(tuning.keys, recipe))
-        for number, point in enumerate(points):
-            trial = apply_settings(variant, point)
-            name = f"{variant.name} trial {number}"
-            found.append(replace(trial, name=name, trial_of=variant.name, trial=number))
-    return found
+            issues.append(ConfigIssue(ARGUMENT, key, "nothing is tuned", remedy))
+    if issues:
+        raise RecipeError(*issues)
 
 
 def apply_settings(variant: Combination, settings: Settings) -> Combination:

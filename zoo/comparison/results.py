@@ -195,7 +195,7 @@ class RangeEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class VariantTuning:
-    """The trials of a variant.
+    """The trials of a variant that was tuned once.
 
     Attributes:
         trials: The trials; the first has the settings of the recipe.
@@ -217,7 +217,10 @@ class VariantTuning:
 
 @dataclass(frozen=True, kw_only=True)
 class TuningResult:
-    """The results of the trials of all variants.
+    """The results of tuning all variants once, before seeds were run.
+
+    Recorded comparisons have it. New ones are tuned in studies: an interval over seeds leaves out
+    the chance of tuning once.
 
     Attributes:
         budget: Trials of each variant.
@@ -331,7 +334,7 @@ class Comparison:
         shared_weights: How many weights all variants have, by name and shape, with equal initial
             values.
         variants: The variants.
-        tuning: The results of the trials, if something was tuned.
+        tuning: The results of the trials, if it was tuned once, before studies.
         hypotheses: The hypotheses of the output folder.
         findings: Reasons to doubt the record.
         studies: What the studies chose, if there are some; a seed is then that of a study.

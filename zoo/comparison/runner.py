@@ -10,8 +10,8 @@ from signal import SIGINT, SIGKILL, SIGTERM, Signals
 
 from zoo.comparison.cell import is_time_over
 from zoo.comparison.cell_files import CellFiles, build_cell
-from zoo.comparison.plan import TRIALS, ComparisonPlan, PlannedCell
-from zoo.comparison.portable import find_cell, find_trial, is_done, keep_finished
+from zoo.comparison.plan import CELLS, ComparisonPlan, PlannedCell
+from zoo.comparison.portable import find_cell, is_done, keep_finished
 from zoo.errors import ZooError
 from zoo.launch.executor import (
     POLL_SECONDS,
@@ -41,7 +41,7 @@ class CellRunner:
     """Gives the cells that are not done to an executor, and waits for them.
 
     Args:
-        folder: The output folder, or that of its trials.
+        folder: The output folder.
         plan: The cells.
         executor: What runs them.
         resources: How many run at the same time, and what each has.
@@ -147,7 +147,7 @@ class CellRunner:
                 self._conclude_cell(cell, handle)
 
     def _conclude_cell(self, cell: PlannedCell, handle: CellHandle) -> None:
-        run = self.folder / self.plan.runs / cell.name
+        run = self.folder / CELLS / cell.name
         try:
             code, lost = handle.result(), ""
         except Exception as error:
@@ -185,11 +185,11 @@ class CellRunner:
             log.info("%s: its state, %s, cannot be written: %s", run, state, problem)
 
     def _describe_cell(self, planned: PlannedCell) -> str:
-        if self.plan.runs == TRIALS:
-            trial = find_trial(self.plan, self.folder, planned)
-            text = "non-finite" if trial.best is None else f"{trial.monitor} {trial.best:.4f}"
-            return f"{text}; {self.done} of {len(self.plan.cells)} trials"
         found = find_cell(self.plan, self.folder, planned)
+        trial = found.portable
+        if planned.trial is not None and trial is not None and not trial.is_tested:
+            text = "non-finite" if trial.value is None else f"{trial.criterion} {trial.value:.4f}"
+            return f"{text}; {self.done} of {len(self.plan.cells)} trials"
         cell = build_cell(self.plan, planned, found.files, found.state)
         value = cell.find(self.plan.trained).metrics.get(self.plan.measure)
         reached = "" if value is None else f"{self.plan.measure} {value:.4f}, "
@@ -213,7 +213,7 @@ class CellRunner:
     def _measure_progress(self, cell: PlannedCell) -> float:
         if self._read_state(cell) in ("done", "failed"):
             return 1.0
-        run = self.folder / self.plan.runs / cell.name
+        run = self.folder / CELLS / cell.name
         planned = CellFiles.read(run).start.planned_steps
         try:
             _, rows = loggers.read(run / "metrics.csv")
@@ -226,4 +226,4 @@ class CellRunner:
     def _read_state(self, cell: PlannedCell) -> State:
         if is_done(self.plan, self.folder, cell):
             return "done"
-        return read_state(self.folder / self.plan.runs / cell.name)[0]
+        return read_state(self.folder / CELLS / cell.name)[0]

@@ -27,7 +27,7 @@ from zoo.comparison.ranking import (
 from zoo.comparison.results import Comparison, ComparisonCell, Variant
 from zoo.comparison.statistics import FEWEST, Estimate
 from zoo.comparison.study_text import format_studies
-from zoo.comparison.tuning import NEAR, is_finite_number
+from zoo.comparison.tuning import is_finite_number
 from zoo.reporting import numbers
 from zoo.reporting.html import read_file
 from zoo.reporting.numbers import format_fixed
@@ -41,6 +41,8 @@ Part = Literal["costs", "tuning", "tuning_sentence", "conventions", "setup"]
 """A block of the template."""
 
 MB = 2**20
+NEAR = 0.02
+"""A trial is near the best if its value differs by at most this share of the best value."""
 MAX_DECIMALS = 6
 MAX_SEEDS = 20
 # states of cells that will have a value
