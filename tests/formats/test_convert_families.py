@@ -32,12 +32,20 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }
+WINDOWS = {"sliding_window": 5}
 DECODERS = {
     "Llama": GROUPED,
     "Llama of biases": {**TEXT, "attention_bias": True, "mlp_bias": True},
     "Llama of 3": {**GROUPED, "tie_word_embeddings": True, "rope_parameters": LLAMA3},
     "Mistral": {**GROUPED, "sliding_window": 5},
     "Qwen2": GROUPED,
+    "Qwen2 of windows": {**GROUPED, "use_sliding_window": True, **WINDOWS, "max_window_layers": 0},
+    "Qwen2 of windows that start past its layers": {
+        **GROUPED,
+        "use_sliding_window": True,
+        **WINDOWS,
+        "max_window_layers": 2,
+    },
     "Qwen3": {**GROUPED, "head_dim": 8},
 }
 IMAGES = {**SIZES, "image_size": 32, "patch_size": 8}
@@ -181,11 +189,26 @@ def test_pickles_are_not_read(tmp_path, zoo):
     assert "safetensors" in message
 
 
+def test_windows_of_some_layers_are_refused(tmp_path):
+    config = {**GROUPED, "use_sliding_window": True, **WINDOWS, "max_window_layers": 1}
+    publish(tmp_path / "it", "Qwen2ForCausalLM", config)
+    with pytest.raises(CheckpointError, match="layer_types has windows in some layers"):
+        convert(tmp_path / "it", to=tmp_path / "run")
+    # Older files have no layer_types.
+    path = tmp_path / "it" / "config.json"
+    found = json.loads(path.read_text())
+    del found["layer_types"]
+    path.write_text(json.dumps(found))
+    with pytest.raises(CheckpointError, match="layer_types has windows in some layers"):
+        convert(tmp_path / "it", to=tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     ("config", "part"),
     [
         ({"hidden_act": "relu"}, "hidden_act is relu, expected silu"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_type is yarn"),
+        ({"is_causal": False}, "is_causal is False"),
         ({"model_type": "mamba"}, "mamba"),
         ({"hidden_size": "x"}, "an entry is missing or wrong: TypeError"),
         ({"hidden_act": "\x1b[2J\nzoo: done"}, r"hidden_act is \\x1b\[2J\\nzoo"),

@@ -255,3 +255,13 @@ def test_what_cannot_be_diagnosed_is_named(tmp_path):
         zoo.diagnose(build_encoder(), batch, data=[], to=page, verbose=False)
     with pytest.raises(zoo.RecipeError, match="not the name of a page"):
         zoo.diagnose(build_encoder(), batch, to="page.txt", verbose=False)
+
+
+def test_an_attention_of_a_derived_class_is_refused():
+    class Own(nn.MultiheadAttention):
+        pass
+
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    layer.self_attn = Own(32, 4, batch_first=True)
+    with pytest.raises(OptionError, match="class Own"):
+        zoo.equip(layer, "none")

@@ -50,7 +50,7 @@ class LlamaFamily(PublishedFamily):
     def describe(self) -> tuple[dict[str, Any], DataSpec]:
         config, pool = self.config, self.pool
         dim, heads = config["hidden_size"], config["num_attention_heads"]
-        self.require(hidden_act="silu", head_dim=dim // heads)
+        self.require(hidden_act="silu", head_dim=dim // heads, is_causal=True)
         self.tied = bool(config.get("tie_word_embeddings", False))
         if self.tied or not pool.has("lm_head.weight"):
             # the table, written twice
@@ -80,10 +80,34 @@ class LlamaFamily(PublishedFamily):
             "block": block,
             "tie_embeddings": self.tied,
         }
-        if config.get("sliding_window") and config.get("use_sliding_window", True):
-            model["window"] = config["sliding_window"]
+        if (window := self._read_window()) is not None:
+            model["window"] = window
         sections, spec = self.describe_text(config["max_position_embeddings"], "causal_lm")
         return {"model": model, **sections}, spec
+
+    def _read_window(self) -> int | None:
+        """Return the window of all layers; None if they have none.
+
+        Raises:
+            CheckpointError: Some layers have a window, and others have none.
+        """
+        config, kind = self.config, self.config.get("model_type")
+        window = config.get("sliding_window", 4096)  # as transformers has it
+        # Llama has no windows, whatever its configuration says.
+        if not window or kind == "llama":
+            return None
+        if kind == "mistral":
+            return int(window)
+        if not config.get("use_sliding_window", False):
+            return None
+        depth, first = config["num_hidden_layers"], config.get("max_window_layers", 28)
+        kinds = config.get("layer_types") or [
+            "sliding_attention" if layer >= first else "full_attention" for layer in range(depth)
+        ]
+        if len(set(kinds)) > 1:
+            problem = f"layer_types has windows in some layers only ({', '.join(kinds)})"
+            raise CheckpointError(f"zoo has no recipe for it: {problem}")
+        return int(window) if kinds[0] == "sliding_attention" else None
 
     def _describe_rope(self) -> dict[str, Any]:
         found = {**(self.config.get("rope_scaling") or {})}

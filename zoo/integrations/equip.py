@@ -115,8 +115,8 @@ def equip(
     if backend not in BACKENDS:
         raise OptionError("backend", f"no backend {backend!r}; known are {', '.join(BACKENDS)}")
     adapter = find_adapter(model, causal)
-    names, factories = _make_factories(encoding, adapter)
-    equipment, removed = install(model, adapter, factories, length, backend)
+    names, factories, equals_own = _make_factories(encoding, adapter)
+    equipment, removed = install(model, adapter, factories, length, backend, equals_own=equals_own)
     # Saved with the model, to equip it again in the same way.
     entries = [{"name": choice.name, **choice.options} for choice in _list_choices(encoding)]
     equipment.arguments = {"encoding": entries, "length": length, "backend": backend}
@@ -129,6 +129,8 @@ def install(
     factories: Mapping[str, EncodingFactory],
     length: int | tuple[int, ...] | None,
     backend: str,
+    *,
+    equals_own: bool = False,
 ) -> tuple[Equipment, list[str]]:
     """Install encodings in a model.
 
@@ -138,12 +140,14 @@ def install(
         factories: The encodings by name.
         length: Training length, as in `equip`.
         backend: The attention backend.
+        equals_own: Whether the encodings are the model's own, so that nothing may change.
 
     Returns:
         The installed encodings, and a list that describes what was removed from the model.
 
     Raises:
-        OptionError: The encodings do not fit the model, which is then unchanged.
+        OptionError: The encodings do not fit the model, or its attention computes something that
+            zoo does not know. The model is then unchanged.
     """
     equipment = Equipment(
         adapter.find_dims(length),
@@ -152,6 +156,7 @@ def install(
         interleave=adapter.interleave,
         without_position=adapter.without_position,
         backend=backend,
+        equals_own=equals_own,
     )
     example = next(model.parameters())
     equipment.to(device=example.device, dtype=example.dtype).train(model.training)
@@ -221,20 +226,26 @@ def find_adapter(model: nn.Module, causal: bool | None) -> Adapter:
 
 def _make_factories(
     encoding: EncodingSpec | Sequence[EncodingSpec], adapter: Adapter
-) -> tuple[list[str], dict[str, EncodingFactory]]:
-    """Return descriptions and factories of encodings. Plain rope gets the model's own options."""
+) -> tuple[list[str], dict[str, EncodingFactory], bool]:
+    """Make the factories of encodings. Plain rope gets the model's own options.
+
+    Returns:
+        Descriptions of the encodings, their factories by name, and whether they are the model's
+        own positions and nothing else.
+    """
     descriptions: list[str] = []
     factories: dict[str, EncodingFactory] = {}
-    for choice in _list_choices(encoding):
+    choices, has_own = _list_choices(encoding), False
+    for choice in choices:
         if choice.name in factories:
             raise OptionError("encoding", f"{choice.name} is in the list twice; list it once")
         if choice.name == "rope" and not choice.options and adapter.own_ropes:
             factories["rope"] = _make_own_rope(adapter.own_ropes)
-            choice = replace(choice, options=adapter.own_ropes[0])
+            choice, has_own = replace(choice, options=adapter.own_ropes[0]), True
         else:
             factories[choice.name] = make_factory(choice)
         descriptions.append(_describe(choice))
-    return descriptions, factories
+    return descriptions, factories, has_own and len(choices) == 1
 
 
 def _list_choices(encoding: EncodingSpec | Sequence[EncodingSpec]) -> list[Choice]:

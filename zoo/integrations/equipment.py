@@ -10,7 +10,8 @@ model dim, P axes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -43,6 +44,12 @@ class ForwardPass:
     is_packed: bool = False
     """Whether positions that restart are the beginning of another text."""
 
+    has_mask_of_pairs: bool = False
+    """Whether the caller of the model gave a mask of pairs of tokens."""
+
+    has_whole_mask: bool = False
+    """Whether this mask alone says what is visible, instead of narrowing a causal mask."""
+
     tokens: Tokens | None = None
     """The tokens at the input of the first layer, without states."""
 
@@ -62,6 +69,8 @@ class Layer:
     """The tokens of all keys after a cache has joined them; None without a cache."""
     hooks: Sequence[Callable[[AttentionInput], None]] = ()
     """Receive the attention before it is computed."""
+    has_whole_mask: bool = False
+    """Whether a mask alone says what is visible, also in a causal model."""
 
     def transform_key(self, k: Tensor) -> Tensor:
         """Transform new keys [B, G, N, K] before they are cached."""
@@ -127,7 +136,7 @@ class Layer:
             q,
             queries,
             keys,
-            self.causal,
+            self.causal and not (self.has_whole_mask and mask is not None),
             q.shape[-1] ** -0.5 if scale is None else scale,
             transform_query=lambda x: self.chain.transform_query(x, tokens),
             query_index=query_index,
@@ -206,6 +215,7 @@ class Equipment(nn.ModuleDict, Encoded):
         interleave: Number of channels that the model rotates as halves; see `Layer`.
         without_position: Indices of the layers without encodings.
         backend: The attention backend, or "auto".
+        equals_own: Whether the encodings are the model's own, so that nothing may change.
 
     Raises:
         OptionError: An encoding does not fit the model.
@@ -222,6 +232,7 @@ class Equipment(nn.ModuleDict, Encoded):
         interleave: int = 0,
         without_position: Sequence[int] = (),
         backend: str = "auto",
+        equals_own: bool = False,
     ) -> None:
         modules, chains = build_chains(dims, factories, causal=causal)
         super().__init__(dict(modules.items()))
@@ -234,6 +245,7 @@ class Equipment(nn.ModuleDict, Encoded):
             for number, chain in enumerate(chains)
         )
         self.dims, self.causal, self.interleave, self.backend = dims, causal, interleave, backend
+        self.equals_own = equals_own
         self.token_hooks, self.attention_hooks = [], []
         self.surgery = Surgery()
         self.arguments: dict[str, Any] = {}  # the arguments of `zoo.equip`, which `zoo.save` writes
@@ -265,6 +277,16 @@ class Equipment(nn.ModuleDict, Encoded):
         forward_pass.tokens = embedded.drop_states()
         return embedded.x.to(x.dtype)
 
+    @contextmanager
+    def without_encodings(self) -> Iterator[None]:
+        """Let the attentions compute without any encoding."""
+        chains = self.chains
+        self.chains = tuple(Chain(chain.dims, {}) for chain in chains)
+        try:
+            yield
+        finally:
+            self.chains = chains
+
     @property
     def reads_masks(self) -> bool:
         """Whether what is computed depends on which tokens are masked, beyond their visibility."""
@@ -285,7 +307,15 @@ class Equipment(nn.ModuleDict, Encoded):
         reads_channels = chain.transforms_heads or chain.modifies_calls
         interleave = self.interleave if reads_channels else 0
         hooks = self.attention_hooks
-        return Layer(chain, tokens, self.causal, self.backend, interleave, hooks=hooks)
+        return Layer(
+            chain,
+            tokens,
+            self.causal,
+            self.backend,
+            interleave,
+            hooks=hooks,
+            has_whole_mask=forward_pass.has_whole_mask,
+        )
 
     def _make_tokens(
         self,

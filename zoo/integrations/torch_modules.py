@@ -198,6 +198,10 @@ def _check_attention(attention: nn.MultiheadAttention) -> None:
     Raises:
         OptionError: It has one.
     """
+    # A derived class may compute something else, and its forward would be replaced.
+    if type(attention) is not nn.MultiheadAttention:
+        kind = type(attention).__name__
+        raise OptionError("model", f"an attention of class {kind} is not supported")
     if attention.bias_k is not None or attention.add_zero_attn:
         raise OptionError("model", "add_bias_kv and add_zero_attn add keys without a position")
     if attention.in_proj_weight is None:

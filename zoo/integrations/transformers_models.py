@@ -24,12 +24,16 @@ from transformers.masking_utils import find_packed_sequence_indices, sdpa_mask
 from zoo.attention.encoding import Dims
 from zoo.attention.tokens import Tokens, select_rows
 from zoo.errors import OptionError
+from zoo.integrations.equality import evaluating, find_difference, record_attentions
 from zoo.integrations.equipment import Equipment, ForwardPass, Layer, Surgery
 from zoo.integrations.families import FAMILIES, REASONS, Family
+from zoo.integrations.given_masks import find_documents, follows_mask, read_visible
+from zoo.integrations.own_rope import OwnRope, read_own_rope, rotates_neighbours
 
 IMPLEMENTATION = "zoo"
 CACHE_NAMES = ("cache", "past_key_values", "layer_past")
 ROTATION = "apply_rotary_pos_emb"  # the function of a model's module that rotates heads
+PROBED = (0, 1, 2, 3, 4, 5, 7, 10, 14, 20, 28, 39)  # positions of the tokens that are compared
 PASS = "zoo_pass"  # the keyword argument that hands a ForwardPass to layers
 
 
@@ -81,19 +85,31 @@ class TransformersAdapter:
         _check_config(self.config)
         self.base = _find_base(model, self.family)
         self.layers: Sequence[nn.Module] = self.base.get_submodule(self.family.layers)  # type: ignore[assignment]
+        if getattr(self.config, "is_causal", None) and not self._attends_causally():
+            problem = "config.is_causal is True, which its masks for padding do not follow"
+            raise OptionError("model", f"{problem}; set is_decoder, or leave is_causal out")
+
+    @property
+    def attentions(self) -> list[nn.Module]:
+        """The attention of each layer."""
+        return [layer.get_submodule(self.family.attention) for layer in self.layers]
 
     @property
     def causal(self) -> bool:
         """True if the model has a causal mask."""
-        return self.family.causal
+        # transformers uses the entry of the configuration in place of what the attention says.
+        found = getattr(self.config, "is_causal", None)
+        return self._attends_causally() if found is None else bool(found)
+
+    def _attends_causally(self) -> bool:
+        return bool(getattr(self.attentions[0], "is_causal", False))
 
     @property
     def interleave(self) -> int:
         """Number of channels of a head that the model rotates as halves."""
-        if not self.own_ropes:
+        if self.family.is_image or not self.family.rotary or rotates_neighbours(self.attentions[0]):
             return 0
-        fraction = self.own_ropes[0].get("rotary_fraction", 1.0)
-        return int(fraction * _head_dim(self.config))
+        return self._read_ropes()[0].width
 
     @property
     def without_position(self) -> tuple[int, ...]:
@@ -107,8 +123,8 @@ class TransformersAdapter:
         """Return the sizes of the model, with its training length as the default length."""
         config = self.config
         if self.family.is_image:
-            side = config.image_size // config.patch_size
-            axes, length = 2, length or (side, side)
+            sides = zip(_pair(config.image_size), _pair(config.patch_size), strict=True)
+            axes, length = 2, length or tuple(size // patch for size, patch in sides)
         else:
             axes, length = 1, length or getattr(config, "max_position_embeddings", None)
         return Dims(
@@ -130,13 +146,19 @@ class TransformersAdapter:
         """
         if self.family.is_image or not self.family.rotary:
             return ()
-        # Types of layers may have separate parameters, {layer type: parameters}.
-        found = self.config.rope_parameters
+        return tuple(rope.translate(_head_dim(self.config)) for rope in self._read_ropes())
+
+    def _read_ropes(self) -> list[OwnRope]:
+        """Return the model's own rotation in each layer."""
+        rotary = self.base.get_submodule(self.family.rotary)
         kinds = getattr(self.config, "layer_types", None) or [""] * len(self.layers)
-        return tuple(_translate_rope(found.get(kind, found), self.config) for kind in kinds)
+        found = {kind: read_own_rope(rotary, self.config, kind) for kind in set(kinds)}
+        return [found[kind] for kind in kinds]
 
     def install(self, equipment: Equipment, surgery: Surgery) -> list[str]:
         """Put the encodings into the model, and describe what was removed from it."""
+        # Where nothing should change, everything is compared; elsewhere all but the positions.
+        own = self._record() if equipment.equals_own else []
         removed = self._remove_positions(surgery)
         AttentionInterface.register(IMPLEMENTATION, attend_equipped)
         AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
@@ -144,12 +166,67 @@ class TransformersAdapter:
         hooks = PassHooks(equipment, self.family, self.config, self.base, self.layers[0])
         surgery.hook(self.base, hooks.start_pass)
         surgery.hook(self.layers[0], hooks.begin)
-        for number, layer in enumerate(self.layers):
-            attention = layer.get_submodule(self.family.attention)
+        for number, attention in enumerate(self.attentions):
             if self.family.rotary and "forward" not in vars(attention):
                 surgery.add_attribute(attention, "forward", _leave_out_rotation(attention))
             surgery.hook(attention, partial(hooks.enter_layer, number))
+        self._compare(equipment, own)
         return removed
+
+    def _record(self, replay: Sequence[Tensor] = ()) -> list[Tensor]:
+        """Record the output of each attention for a few tokens; empty for a model without weights.
+
+        Args:
+            replay: Outputs that the attentions hand on instead of their own.
+        """
+        example = next(self.model.parameters())
+        if example.is_meta:
+            return []
+        inputs = self._make_inputs(example)
+        with evaluating(self.model):
+            return record_attentions(lambda: self.base(**inputs), self.attentions, replay)
+
+    def _make_inputs(self, example: Tensor) -> dict[str, Any]:
+        """Return a few tokens, or an image, on the device of a weight."""
+        config, device = self.config, example.device
+        draw = torch.Generator("cpu").manual_seed(0)
+        if self.family.is_image:
+            size = _pair(config.image_size)
+            pixels = torch.randn(1, config.num_channels, *size, generator=draw, device="cpu")
+            return {"pixel_values": pixels.to(example)}
+        positions = torch.tensor([PROBED], device="cpu")
+        ids = torch.randint(config.vocab_size, positions.shape, generator=draw, device="cpu")
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        if self.family.rotary:
+            inputs["position_ids"] = positions
+        return {name: one.to(device) for name, one in inputs.items()}
+
+    def _compare(self, equipment: Equipment, own: Sequence[Tensor]) -> None:
+        """Compare each attention with the model's own, of which the positions may be left out.
+
+        Args:
+            equipment: The encodings, which are installed.
+            own: What the attentions computed before; empty: compare them without positions.
+
+        Raises:
+            OptionError: They differ by more than rounding.
+        """
+        if own:
+            found = find_difference(own, self._record(own))
+        else:
+            with equipment.without_encodings():
+                config = self.model.config
+                config._attn_implementation = self.config._attn_implementation
+                own = self._record()
+                config._attn_implementation = IMPLEMENTATION
+                found = find_difference(own, self._record(own))
+        if found is not None:
+            number, error = found
+            problem = (
+                f"the attention of layer {number} would differ by {error:.1e} from the model's own"
+            )
+            remedy = "its configuration or its code has a feature that zoo does not know"
+            raise OptionError("model", f"{problem}: {remedy}")
 
     def _replace_config(self, surgery: Surgery) -> None:
         """Select the implementation in a copy of the configuration, which models may share."""
@@ -161,7 +238,7 @@ class TransformersAdapter:
 
     def _rotary_width(self) -> int:
         """Return the number of channels of a head that the model's own tables rotate."""
-        return self.interleave or _head_dim(self.config)
+        return _head_dim(self.config) if self.family.is_image else self._read_ropes()[0].width
 
     def _remove_positions(self, surgery: Surgery) -> list[str]:
         removed = []
@@ -193,7 +270,8 @@ class PassHooks:
     ) -> None:
         # In a tuple, as in other places that must not register the module again.
         self._equipment = (equipment,)
-        self.family, self.patch_size = family, getattr(config, "patch_size", None)
+        self.family = family
+        self.patch_size = _pair(config.patch_size) if family.is_image else (1, 1)
         self.current = ForwardPass()
         self._model_names, self._names = _argument_names(base), _argument_names(first)
 
@@ -204,14 +282,36 @@ class PassHooks:
         # Layers receive the pass as a keyword argument, so that checkpointing recomputes with it.
         self.current = ForwardPass()
         given = {**dict(zip(self._model_names, args, strict=False)), **kwargs}
+        self._check_masks(given)
         # transformers tells packed texts apart only where no mask is given.
         self.current.is_packed = given.get("attention_mask") is None
         self.current.positions = given.get("position_ids")
         if self.family.is_image:
             pixels = args[0] if args else kwargs["pixel_values"]
             height, width = pixels.shape[-2:]
-            self.current.grid_size = (height // self.patch_size, width // self.patch_size)
+            rows, columns = self.patch_size
+            self.current.grid_size = (height // rows, width // columns)
         return args, {**kwargs, PASS: self.current}
+
+    def _check_masks(self, given: Mapping[str, Any]) -> None:
+        """Check the masks that the caller of the model gave.
+
+        Args:
+            given: The arguments of the model by name.
+
+        Raises:
+            OptionError: A mask is not one of visible pairs, or the encodings cannot follow it.
+        """
+        (equipment,) = self._equipment
+        mask = given.get("attention_mask")
+        cache = next((given[name] for name in CACHE_NAMES if given.get(name) is not None), None)
+        # Models with several kinds of layers accept a mask for each kind.
+        for one in mask.values() if isinstance(mask, Mapping) else [mask]:
+            if one is None or (isinstance(one, Tensor) and one.dim() == 2):
+                continue
+            seen = 0 if cache is None or one.shape[2] == 1 else int(cache.get_seq_length())
+            self.current.has_whole_mask |= follows_mask(one, equipment, seen)
+            self.current.has_mask_of_pairs = True
 
     def begin(
         self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -263,7 +363,7 @@ class PassHooks:
 
         document = visible = None
         if mask is not None and (equipment.reads_masks or positions is None):
-            visible, end = _read_visible(mask), mask.shape[-1]
+            visible, end = read_visible(mask), mask.shape[-1]
             # A static cache has rows that are not in use yet.
             if cache is not None and any(isinstance(one, StaticLayer) for one in cache.layers[:1]):
                 end = int(cache.get_seq_length()) + count
@@ -272,6 +372,8 @@ class PassHooks:
             if current.is_packed and positions is not None and cache is None:
                 packed = find_packed_sequence_indices(positions)
                 document = document if packed is None else torch.where(document < 0, -1, packed)
+            elif current.has_mask_of_pairs and equipment.causal:
+                document = find_documents(visible[:, 0, :, :end], equipment, cache is not None)
             if positions is None:
                 # The model counts masked tokens; encodings do not.
                 seen = visible[:, 0, -1, :end] if cache is not None else document >= 0
@@ -291,12 +393,6 @@ def _argument_names(module: nn.Module) -> tuple[str, ...]:
     return tuple(inspect.signature(module.forward).parameters)
 
 
-def _read_visible(mask: Tensor) -> Tensor:
-    """Convert a mask of transformers, bool or additive, to True where a query may attend."""
-    # An additive mask has the smallest number of its dtype at hidden pairs.
-    return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-
-
 def attend_equipped(
     module: Any,
     query: Tensor,
@@ -306,15 +402,23 @@ def attend_equipped(
     scaling: float | None = None,
     dropout: float = 0.0,
     output_attentions: bool | None = None,
+    is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the attention of an equipped model, for transformers' AttentionInterface.
 
     Returns:
         The output [B, N, H, V], and the weights [B, H, N, M] if they were requested.
+
+    Raises:
+        OptionError: `is_causal` is not what it was when the model was equipped.
     """
     layer = module.zoo_layer
-    mask = None if attention_mask is None else _read_visible(attention_mask)
+    if is_causal is not None and is_causal != layer.causal:
+        problem = f"the model was equipped with is_causal={layer.causal}"
+        remedy = "call zoo.unequip, change its configuration, and equip it again"
+        raise OptionError("is_causal", f"{problem}; {remedy}")
+    mask = None if attention_mask is None else read_visible(attention_mask)
     if output_attentions is None:
         output_attentions = module.config.output_attentions
     if not output_attentions:
@@ -374,47 +478,15 @@ def _check_config(config: Any) -> None:
         raise OptionError("model", f"config.position_embedding_type is {kind}: not supported")
 
 
+def _pair(size: int | Sequence[int]) -> tuple[int, int]:
+    """Return height and width of a size of an image or a patch."""
+    height, width = (size, size) if isinstance(size, int) else size
+    return height, width
+
+
 def _head_dim(config: Any) -> int:
     found = getattr(config, "head_dim", None)
     return int(found or config.hidden_size // config.num_attention_heads)
-
-
-def _translate_rope(found: Mapping[str, Any], config: Any) -> dict[str, Any]:
-    """Translate `rope_parameters` of a configuration to the options of `rope`."""
-    options: dict[str, Any] = {"base": float(found["rope_theta"])}
-    fraction = found.get("partial_rotary_factor") or getattr(config, "partial_rotary_factor", None)
-    if fraction not in (None, 1.0):
-        options["rotary_fraction"] = float(fraction)
-
-    translate: Callable[[Mapping[str, Any], Any], dict[str, Any]] | None
-    translate = SCALINGS.get(found.get("rope_type", "default"))
-    if translate is None:
-        problem = f"the model scales its rotary frequencies by {found['rope_type']}"
-        raise OptionError("encoding", f"{problem}, which rope does not support; set its base")
-    if scaling := translate(found, config):
-        options["scaling"] = scaling
-    return options
-
-
-def _translate_llama3(found: Mapping[str, Any], config: Any) -> dict[str, Any]:
-    if (found["low_freq_factor"], found["high_freq_factor"]) != (1.0, 4.0):
-        problem = "llama3 scaling with other frequency factors than 1 and 4"
-        raise OptionError("encoding", f"{problem} is not supported by rope; set its base")
-    original = found["original_max_position_embeddings"]
-    return {"rule": "llama3", "factor": float(found["factor"]), "original": int(original)}
-
-
-def _translate_yarn(found: Mapping[str, Any], config: Any) -> dict[str, Any]:
-    original = found.get("original_max_position_embeddings") or config.max_position_embeddings
-    return {"rule": "yarn", "factor": float(found["factor"]), "original": int(original)}
-
-
-SCALINGS: Mapping[str, Callable[[Mapping[str, Any], Any], dict[str, Any]]] = {
-    "default": lambda found, config: {},
-    "linear": lambda found, config: {"rule": "linear", "factor": float(found["factor"])},
-    "llama3": _translate_llama3,
-    "yarn": _translate_yarn,
-}
 
 
 @cache

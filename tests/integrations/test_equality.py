@@ -1,0 +1,155 @@
+"""zoo compares each attention of an equipped model with the model's own, and refuses a difference."""
+
+import warnings
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+import zoo  # noqa: E402
+from zoo.errors import OptionError  # noqa: E402
+from zoo.integrations.equality import find_difference  # noqa: E402
+
+SIZES = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+}
+IMAGES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    transformers.logging.set_verbosity_error()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def build(name="Llama", **options):
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**{**SIZES, **options})
+    kind = "LMHeadModel" if name in ("Bert", "GPT2") else "ForCausalLM"
+    return getattr(transformers, f"{name}{kind}")(config).eval()
+
+
+def make_ids():
+    return torch.randint(3, 97, (1, 12), generator=torch.Generator().manual_seed(1))
+
+
+def change_last(ids):
+    ids = ids.clone()
+    ids[:, -1] = 2
+    return ids
+
+
+def cap_scores(module, q, k, v, mask, scaling=None, dropout=0.0, **options):
+    """An attention that caps its scores, which no encoding knows."""
+    scores = torch.tanh(q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).mT * scaling)
+    count = q.shape[2]
+    scores = scores.masked_fill(~torch.ones(count, count).bool().tril(), float("-inf"))
+    out = scores.softmax(-1) @ v.repeat_interleave(q.shape[1] // v.shape[1], 1)
+    return out.transpose(1, 2), None
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("encoding", ["rope", "alibi"])
+def test_an_attention_that_zoo_does_not_know_is_refused(encoding):
+    transformers.AttentionInterface.register("capped", cap_scores)
+    model = build(initializer_range=0.3)
+    model.set_attn_implementation("capped")
+    right = model(make_ids()).logits
+    with pytest.raises(OptionError, match="attention of layer 0 would differ"):
+        zoo.equip(model, encoding)
+    assert torch.equal(model(make_ids()).logits, right)
+
+
+@torch.no_grad()
+def test_a_layer_that_rotates_otherwise_is_refused_by_its_number():
+    model = build(initializer_range=0.3)
+    attention = model.model.layers[1].self_attn
+    original = attention.forward
+
+    def rotate_twice(hidden_states, position_embeddings, **options):
+        cos, sin = position_embeddings
+        doubled = (cos**2 - sin**2, 2 * sin * cos)
+        return original(hidden_states, position_embeddings=doubled, **options)
+
+    attention.forward = rotate_twice
+    with pytest.raises(OptionError, match="attention of layer 1 would differ"):
+        zoo.equip(model, "rope")
+
+
+def test_a_model_keeps_its_mode_and_the_state_of_random_numbers():
+    model = build().train()
+    model.model.layers[0].eval()
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    zoo.equip(model, "alibi")
+    assert torch.equal(torch.rand(1), expected)
+    assert model.training
+    assert not model.model.layers[0].self_attn.training
+    assert model.model.layers[1].self_attn.training
+
+
+def test_single_tokens_may_differ_in_half_precision():
+    own = torch.randn(1, 12, 32).bfloat16()
+    found = own.clone()
+    found[:, 3] *= 2
+    assert find_difference([own], [found]) is None
+    assert find_difference([own.float()], [found.float()]) is not None
+    assert find_difference([own], [own * 1.5]) is not None
+    assert find_difference([own], [own * float("nan")]) is not None
+
+
+@torch.no_grad()
+def test_an_encoder_that_is_a_decoder_is_causal():
+    model = build("Bert", is_decoder=True)
+    report = str(zoo.equip(model, "fox"))  # needs a causal mask
+    assert "fox" in report
+    ids = make_ids()
+    first = model(ids).logits[:, 0]
+    assert torch.equal(model(change_last(ids)).logits[:, 0], first)
+    step = model(ids[:, :8], use_cache=True)
+    rest = model(ids[:, 8:], past_key_values=step.past_key_values, use_cache=True).logits
+    torch.testing.assert_close(torch.cat([step.logits, rest], 1), model(ids).logits)
+
+
+@torch.no_grad()
+def test_a_decoder_without_a_causal_mask_stays_bidirectional():
+    model = build(is_causal=False, initializer_range=0.3)
+    ids = make_ids()
+    right = model(ids).logits
+    with pytest.raises(OptionError, match="fox needs a causal mask"):
+        zoo.equip(model, "fox")
+    zoo.equip(model, "rope")
+    torch.testing.assert_close(model(ids).logits, right, atol=1e-5, rtol=0)
+    with pytest.raises(OptionError, match="equipped with is_causal=False"):
+        model(ids, is_causal=True)
+
+
+def test_causality_that_masks_for_padding_do_not_follow_is_refused():
+    with pytest.raises(OptionError, match=r"config\.is_causal"):
+        zoo.equip(build("Bert", is_causal=True), "alibi")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("encoding", ["rope_axial", "learned"])
+def test_images_and_patches_may_have_two_sizes(encoding):
+    config = transformers.ViTConfig(**IMAGES, image_size=(32, 48), patch_size=(8, 16))
+    model = transformers.ViTModel(config).eval()
+    zoo.equip(model, encoding)
+    assert model.zoo_encoding.dims.length == (4, 3)
+    pixels = torch.randn(1, 3, 32, 48)
+    assert model(pixel_values=pixels).last_hidden_state.shape[1] == 13

@@ -1,0 +1,138 @@
+"""The rotary embedding of a model of transformers, described by the options of `rope`.
+
+What rotates is read from the module, not from the configuration: some families ignore entries that
+others read, such as `partial_rotary_factor`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention.chain import make_factory
+from zoo.attention.encoding import Dims
+from zoo.errors import OptionError
+from zoo.options import Choice
+
+CLOSE = 1e-5  # relative; transformers computes frequencies in float32
+
+
+@dataclass(frozen=True)
+class OwnRope:
+    """The rotation of one kind of layers.
+
+    Attributes:
+        frequencies: Radians per token of each pair of channels, float64 [R/2].
+        factor: Factor of cos and sin.
+        parameters: The entries of the configuration from which the model computed them.
+        length: Training length in tokens, which some rules of scaling read.
+    """
+
+    frequencies: Tensor
+    factor: float
+    parameters: Mapping[str, Any]
+    length: int
+
+    @property
+    def width(self) -> int:
+        """Number of rotated channels R of a head."""
+        return 2 * len(self.frequencies)
+
+    def translate(self, head_dim: int) -> dict[str, Any]:
+        """Return the options of `rope` that equal this rotation.
+
+        Args:
+            head_dim: Number of channels of a head.
+
+        Raises:
+            OptionError: `rope` has no such frequencies.
+        """
+        kind = str(self.parameters.get("rope_type", "default"))
+        options: dict[str, Any] = {"base": float(self.parameters["rope_theta"])}
+        if self.width != head_dim:
+            options["rotary_fraction"] = self.width / head_dim
+        if kind not in SCALINGS:
+            raise self._refuse()
+        if scaling := SCALINGS[kind](self.parameters, self.length):
+            options["scaling"] = scaling
+
+        # An entry that this translation does not read shows in the frequencies, or in the factor,
+        # which is cos at position 0.
+        like = torch.zeros(1, 1, 1, dtype=torch.float64, device="cpu")
+        dims = Dims(head_dim, 1, length=self.length)
+        rope: Any = make_factory(Choice("rope", options))(dims)
+        frequencies, factor = (
+            rope.wave_vectors(like).flatten(),
+            rope.compute_rotation(like)[0].max(),
+        )
+        is_equal = torch.allclose(frequencies, self.frequencies, rtol=CLOSE, atol=0)
+        if not is_equal or abs(factor - self.factor) > CLOSE:
+            raise self._refuse()
+        return options
+
+    def _refuse(self) -> OptionError:
+        named = ", ".join(f"{key}={value}" for key, value in self.parameters.items())
+        problem = f"the model's own rotary embedding is of a kind that rope does not have ({named})"
+        remedy = "give rope a base, as in {name: rope, base: 10000.0}, or choose another encoding"
+        return OptionError("encoding", f"{problem}; {remedy}")
+
+
+def read_own_rope(rotary: nn.Module, config: Any, kind: str = "") -> OwnRope:
+    """Read the rotation of one kind of layers.
+
+    Args:
+        rotary: The module of a model that makes tables of cos and sin.
+        config: The configuration of the model.
+        kind: The kind of layers, an entry of `layer_types`; empty if all layers are alike.
+    """
+    if any(buffer.is_meta for buffer in rotary.buffers()):
+        rebuild: Any = type(rotary)
+        # Frequencies of a model without weights are recomputed from its configuration.
+        with torch.device("cpu"):
+            rotary = rebuild(config)
+    # Kinds of layers may have separate frequencies, and separate entries of the configuration.
+    prefix = f"{kind}_" if hasattr(rotary, f"{kind}_inv_freq") else ""
+    frequencies = getattr(rotary, f"{prefix}inv_freq").detach().double().cpu()
+    parameters = getattr(config, "rope_parameters", None) or {}
+    return OwnRope(
+        frequencies,
+        float(getattr(rotary, f"{prefix}attention_scaling", 1.0)),
+        parameters.get(kind, parameters),
+        int(config.max_position_embeddings),
+    )
+
+
+def rotates_neighbours(attention: nn.Module) -> bool:
+    """Return whether an attention rotates channels (2i, 2i + 1), as zoo does.
+
+    Most families rotate (i, i + R/2). The function `rotate_half` of a family's module tells: it
+    maps a pair (a, b) to (-b, a).
+    """
+    rotate = getattr(sys.modules[type(attention).__module__], "rotate_half", None)
+    # Models may be built on the meta device, where numbers have no values.
+    pairs = torch.arange(4.0, device="cpu")
+    return rotate is not None and rotate(pairs).tolist() == [-1, 0, -3, 2]
+
+
+def _translate_llama3(found: Mapping[str, Any], length: int) -> dict[str, Any]:
+    original = found["original_max_position_embeddings"]
+    return {"rule": "llama3", "factor": float(found["factor"]), "original": int(original)}
+
+
+def _translate_yarn(found: Mapping[str, Any], length: int) -> dict[str, Any]:
+    original = found.get("original_max_position_embeddings") or length
+    factor = found.get("factor") or length / original
+    return {"rule": "yarn", "factor": float(factor), "original": int(original)}
+
+
+SCALINGS: Mapping[str, Callable[[Mapping[str, Any], int], dict[str, Any]]] = {
+    "default": lambda found, length: {},
+    "linear": lambda found, length: {"rule": "linear", "factor": float(found["factor"])},
+    "llama3": _translate_llama3,
+    "yarn": _translate_yarn,
+}
