@@ -14,7 +14,7 @@ import zoo
 PACKAGE = Path(__file__).parent.parent / "zoo"
 FLOORS = [
     {"version", "errors"},
-    {"files", "packages", "deferred_imports", "utils", "registry"},
+    {"packages", "deferred_imports", "utils", "registry"},
     {"citations", "options", "reporting"},
     {"attention", "config", "data"},
     {"encodings", "functional", "models", "tasks", "optim", "integrations"},

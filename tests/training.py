@@ -16,13 +16,12 @@ from zoo.run import fit as training
 
 def fit(
     recipe: str, words: Sequence[str] = (), run: Path | None = None, resume: str = "never"
-) -> dict[str, Any] | None:
+) -> dict[str, Any]:
     """Train a recipe; return what `zoo fit --json` prints."""
-    result = training.fit(config.load(recipe, parse_overrides(words)), run, resume)
-    return None if result is None else result.to_dict()
+    return training.fit(config.load(recipe, parse_overrides(words)), run, resume).to_dict()
 
 
-def evaluate(checkpoint: str | Path, words: Sequence[str] = ()) -> Evaluation | None:
+def evaluate(checkpoint: str | Path, words: Sequence[str] = ()) -> Evaluation:
     """Evaluate a checkpoint."""
     return evaluation.evaluate(checkpoint, parse_overrides(words))
 

@@ -1,11 +1,6 @@
 """The public names of zoo, each written once: `__init__.py` imports them from here on first use."""
 
 from zoo import functional as functional
-from zoo.api.commands import diagnose as diagnose
-from zoo.api.commands import evaluate as evaluate
-from zoo.api.commands import fit as fit
-from zoo.api.commands import generate as generate
-from zoo.api.commands import predict as predict
 from zoo.api.comparison import ComparisonFigure as ComparisonFigure
 from zoo.api.comparison import ComparisonResult as ComparisonResult
 from zoo.api.comparison import PackResult as PackResult
@@ -17,13 +12,18 @@ from zoo.api.comparison import merge_comparisons as merge_comparisons
 from zoo.api.comparison import pack_comparison as pack_comparison
 from zoo.api.comparison import rank_comparisons as rank_comparisons
 from zoo.api.comparison import rebuild_comparison as rebuild_comparison
-from zoo.api.results import Diagnosis as Diagnosis
-from zoo.api.results import Run as Run
-from zoo.api.results import load as load
+from zoo.api.evaluation import Diagnosis as Diagnosis
+from zoo.api.evaluation import diagnose as diagnose
+from zoo.api.evaluation import evaluate as evaluate
+from zoo.api.evaluation import generate as generate
+from zoo.api.evaluation import predict as predict
 from zoo.api.tools import bench as bench
 from zoo.api.tools import convert as convert
 from zoo.api.tools import export as export
 from zoo.api.tools import verify as verify
+from zoo.api.training import Run as Run
+from zoo.api.training import fit as fit
+from zoo.api.training import load as load
 from zoo.attention.chain import Chain as Chain
 from zoo.attention.chain import encoding as encoding
 from zoo.attention.chain import encoding_class as encoding_class

@@ -1,8 +1,11 @@
-"""Helpers around the operating system: CPU settings, folders, signals, times, progress lines."""
+"""Helpers around the operating system: CPU settings, safe writes, signals, times, progress."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import io
+import json
 import logging
 import os
 import signal
@@ -20,6 +23,8 @@ from signal import SIG_IGN, SIGINT, SIGKILL, SIGTERM, Signals
 from types import FrameType
 from typing import Any
 
+from zoo.errors import ZooError
+
 # glibc's mallopt: free bytes at a heap's end before they are returned to the system, bytes
 # requested from the system at once, and the size from which an allocation is a mapping of its
 # own, at most 32 MiB
@@ -30,6 +35,7 @@ SPIN_COUNT = "10000"
 MALLOC_CHOICES = ("GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_")
 
 WRITE_TEST_BYTES = 2**14
+WRITING = ".writing"  # suffix of an unfinished file
 WRITE_TEST = ".zoo-write-test-"  # prefix of the name of a file that is created and removed
 log = logging.getLogger("zoo")
 
@@ -87,6 +93,42 @@ def name_file(path: Path) -> Iterator[None]:
         if error.filename is not None:
             raise
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
+def write_json(content: Mapping[str, Any], path: Path) -> None:
+    """Write plain data as JSON. Raises ZooError as `write_file` does."""
+    write_file(io.BytesIO((json.dumps(content, indent=2) + "\n").encode()), path)
+
+
+def write_file(file: io.BytesIO, path: Path) -> None:
+    """Write a file next to `path` and rename it once it is safe on the disk.
+
+    A crash leaves either the old content or the new.
+
+    Raises:
+        ZooError: It cannot be written; the previous content of `path` is still there.
+    """
+    unfinished = path.with_name(f".{path.name}{WRITING}")
+    try:
+        with unfinished.open("wb") as target:
+            target.write(file.getbuffer())
+            target.flush()
+            os.fsync(target.fileno())
+        unfinished.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise ZooError(f"{path}: cannot be written, {error.strerror or error}") from None
+
+
+def _sync_folder(folder: Path) -> None:
+    """Flush a folder to the disk; a new name is safe only then."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 @contextmanager

@@ -1,13 +1,18 @@
 """The same fault in Python and on the command line: each message is spelled for its reader."""
 
 import ast
+import inspect
 import logging
+import re
+from pathlib import Path
 
 import pytest
+from untrained import write_checkpoint
 
 import zoo
 from zoo.cli import main
-from zoo.cli.edge import COMMAND_LINE, CommandLineFormatter
+from zoo.cli.edge import COMMAND_LINE
+from zoo.cli.main import COMMANDS, CommandLineFormatter
 from zoo.errors import ARGUMENT, ConfigIssue, Message, Setting, ZooError
 
 
@@ -61,11 +66,6 @@ FAULTS = {
         "nothing to predict",
     ),
     "nothing to diagnose": (lambda: zoo.diagnose([]), ["diagnose"], "nothing to diagnose"),
-    "an unknown option of a diagnosis": (
-        lambda: zoo.diagnose("nowhere", sample=1),
-        ["diagnose", "nowhere", "sample=1"],
-        "sample: unknown key; did you mean samples?",
-    ),
     "nothing to compare": (
         lambda: zoo.compare("vit_none"),
         ["compare", "vit_none"],
@@ -81,20 +81,10 @@ FAULTS = {
         ["bench", "ropee"],
         "there is no 'ropee' among encodings; did you mean rope?",
     ),
-    "an unknown option of a benchmark": (
-        lambda: zoo.bench(["rope"], rouns=2),
-        ["bench", "rope", "rouns=2"],
-        "rouns: unknown key; did you mean rounds?",
-    ),
     "a wrong type of an option": (
         lambda: zoo.bench(["rope"], rounds="many"),
         ["bench", "rope", "rounds=many"],
         "rounds: expected an integer, got 'many'",
-    ),
-    "an unknown option of a comparison": (
-        lambda: zoo.compare("vit_none", encodings=["none", "learned"], seedz=2),
-        ["compare", "vit_none", "encodings=[none,learned]", "seedz=2"],
-        "seedz: unknown key; did you mean seeds?",
     ),
     "a tuned key that is wrong": (
         lambda: zoo.compare(
@@ -114,28 +104,98 @@ FAULTS = {
         ],
         "optim.lrr: unknown key; did you mean optim.lr?",
     ),
-    "an unknown option of an export": (
-        lambda: zoo.export("nowhere", "out", to="safetensors", pusch="me/it"),
-        ["export", "nowhere", "out", "to=safetensors", "pusch=me/it"],
-        "pusch: unknown key; did you mean push?",
-    ),
     "an unknown format": (
         lambda: zoo.export("nowhere", "out", to="safetensor"),
         ["export", "nowhere", "out", "to=safetensor"],
         "to: expected",
     ),
-    "an unknown option of a conversion": (
-        lambda: zoo.convert("nowhere", too="out"),
-        ["convert", "nowhere", "too=out"],
-        "too: unknown key; did you mean to?",
-    ),
-    "an unknown option of laws": (
-        lambda: zoo.verify(["rope"], axs=1),
-        ["verify", "rope", "axs=1"],
-        "axs: unknown key; did you mean axes?",
-    ),
 }
 """What raises in Python, the words that do the same, and what both messages say."""
+MISSPELT = {
+    "fit": (
+        "resumme",
+        "resume",
+        lambda **wrong: zoo.fit("vit_none", **wrong),
+        ["vit_none", "--resumme", "auto"],
+    ),
+    "eval": (
+        "strid",
+        "stride",
+        lambda **wrong: zoo.evaluate("run", **wrong),
+        ["run", "evaluate.strid=1"],
+    ),
+    "predict": (
+        "tpo",
+        "top",
+        lambda **wrong: zoo.predict("run", "a.png", **wrong),
+        ["run", "a.png", "tpo=1"],
+    ),
+    "generate": (
+        "tokns",
+        "tokens",
+        lambda **wrong: zoo.generate("run", "a", **wrong),
+        ["run", "prompt=a", "tokns=1"],
+    ),
+    "diagnose": (
+        "smaples",
+        "samples",
+        lambda **wrong: zoo.diagnose("run", **wrong),
+        ["run", "smaples=1"],
+    ),
+    "bench": (
+        "againts",
+        "against",
+        lambda **wrong: zoo.bench(["rope"], **wrong),
+        ["rope", "againts=1"],
+    ),
+    "compare": (
+        "seedz",
+        "seeds",
+        lambda **wrong: zoo.compare("vit_none", encodings=["none", "rope_axial"], **wrong),
+        ["vit_none", "encodings=[none,rope_axial]", "seedz=1"],
+    ),
+    "compare rebuild": (
+        "mesure",
+        "measure",
+        lambda **wrong: zoo.rebuild_comparison("run", **wrong),
+        ["run", "mesure=1"],
+    ),
+    "compare rank": (
+        "too",
+        "to",
+        lambda **wrong: zoo.rank_comparisons(["run"], **wrong),
+        ["run", "too=1"],
+    ),
+    "compare merge": (
+        "too",
+        "to",
+        lambda **wrong: zoo.merge_comparisons(["run"], **wrong),
+        ["run", "too=1"],
+    ),
+    "compare pack": (
+        "too",
+        "to",
+        lambda **wrong: zoo.pack_comparison("run", **wrong),
+        ["run", "too=1"],
+    ),
+    "compare check": (
+        "cel",
+        "cell",
+        lambda **wrong: zoo.check_comparison("run", **wrong),
+        ["run", "cel=1"],
+    ),
+    "convert": ("too", "to", lambda **wrong: zoo.convert("run", **wrong), ["run", "too=1"]),
+    "export": (
+        "pusch",
+        "push",
+        lambda **wrong: zoo.export("run", "out", "hf", **wrong),
+        ["run", "out", "to=hf", "pusch=1"],
+    ),
+    "verify": ("axs", "axes", lambda **wrong: zoo.verify(["rope"], **wrong), ["rope", "axs=1"]),
+}
+"""Of each command a misspelt option, the right one, the call in Python and the words."""
+ONLY_WORDS = {"launch", "list", "show", "diff", "new", "doctor"}
+"""Commands without a function in Python."""
 MISSING = {
     "fit": (
         lambda: zoo.fit("vit_none", resume="nowhere"),
@@ -173,6 +233,45 @@ def test_a_fault_reads_the_same_but_for_its_origin(fault, tmp_path, monkeypatch,
     assert "command line: " in command_line
     assert "command line" not in python
     assert "--" not in python
+
+
+def test_every_command_has_a_misspelt_option():
+    assert MISSPELT.keys() | ONLY_WORDS == set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", MISSPELT)
+def test_a_misspelt_option_is_named_with_the_right_one(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    if command in ("eval", "generate", "predict"):
+        write_checkpoint(Path("run"), "lm_rope", ["model.dim=16", "model.depth=1"])
+    wrong, right, call, words = MISSPELT[command]
+    python, command_line = read_messages(
+        lambda: call(**{wrong: 1}), [*command.split(), *words], capsys
+    )
+    assert f"argument: {wrong}: unknown key; did you mean {right}?" in python
+    assert "command line" not in python
+    assert "--" not in python
+    assert re.search(
+        rf"command line: \S*{wrong}: unknown (key|argument); did you mean \S*{right}\?",
+        command_line,
+    )
+
+
+def test_every_function_refuses_unknown_keywords_and_keeps_its_signature():
+    functions = [one for name in zoo.__all__ if inspect.isfunction(one := getattr(zoo, name))]
+    guarded = [one for one in functions if one.__module__.startswith("zoo.api")]
+    assert len(guarded) == len(MISSPELT) + 1  # and zoo.load
+    for function in guarded:
+        assert inspect.signature(function) == inspect.signature(inspect.unwrap(function))
+        parameters = inspect.signature(function).parameters.values()
+        if not any(one.kind is one.VAR_KEYWORD for one in parameters):
+            with pytest.raises(zoo.RecipeError, match="argument: qqqq: unknown key; known are"):
+                function(qqqq=1)
+
+
+def test_a_key_of_the_recipe_is_no_keyword():
+    with pytest.raises(zoo.RecipeError, match=r'trainer: .* write overrides={"trainer": \.\.\.}'):
+        zoo.fit("vit_none", trainer={"max_epochs": 1})
 
 
 @pytest.mark.parametrize("command", MISSING)

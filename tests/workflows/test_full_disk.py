@@ -8,9 +8,9 @@ import pytest
 from tensorboard.compat.tensorflow_stub.io.gfile import LocalFileSystem
 from tiny import TINY
 
-from zoo import files
 from zoo.errors import CheckpointError, ZooError
 from zoo.run import checkpoint
+from zoo.utils import write_json
 
 pytestmark = pytest.mark.robustness
 
@@ -74,7 +74,7 @@ def test_a_full_disk_is_noticed_before_the_work(zoo, monkeypatch):
 def test_no_checkpoint_is_missed_beside_other_files(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(ZooError) as failed:
-        files.write_json({}, tmp_path / "end.json")
+        write_json({}, tmp_path / "end.json")
     assert str(failed.value).endswith("end.json: cannot be written, No space left on device")
     (tmp_path / "notes.txt").write_text("none of ours")
     with pytest.raises(CheckpointError) as failed:

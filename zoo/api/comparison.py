@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zoo.api.guard import guard
 from zoo.config import Overrides, Removal
 from zoo.config.arguments import validate_options
 from zoo.config.overrides import list_edits
 from zoo.errors import DataError, Stopped
 from zoo.options import ChainSpec
 from zoo.reporting.tables import build_frame
-from zoo.run.process_state import isolate_process
 
 if TYPE_CHECKING:
     from zoo.comparison.overall import OverallRanking
@@ -205,6 +205,7 @@ class SpotCheckResult:
         return f"SpotCheckResult({str(self.path)!r}, is_equal={self.is_equal})"
 
 
+@guard
 def compare(
     recipe: str | Path,
     overrides: Overrides = (),
@@ -247,30 +248,29 @@ def compare(
         DataError: Data is missing.
         ZooError: Some cells failed; the others, and the table, are in the output folder.
     """
-    with isolate_process(verbose):
-        from zoo.comparison.compare import run_comparison
-        from zoo.comparison.request import check_request
+    from zoo.comparison.compare import run_comparison
+    from zoo.comparison.request import check_request
 
-        given = {"encodings": encodings, "vary": vary, "tune": tune, **changes}
-        checked = check_request(
-            str(recipe),
-            overrides,
-            encodings=encodings,
-            vary=vary or {},
-            tune=tune or {},
-            given=changes,
-            base=options,
-            command=command or _format_call(recipe, overrides, given),
-        )
-        outcome = run_comparison(checked)
-        problem = outcome.problem
-        stopped = problem if isinstance(problem, Stopped) else None
-        result = ComparisonResult(outcome.folder.resolve(), outcome.comparison, stopped)
-        # before the error, which may end the program that shows it
-        show(result)
-        if problem is not None and stopped is None:
-            raise problem
-        return result
+    given = {"encodings": encodings, "vary": vary, "tune": tune, **changes}
+    checked = check_request(
+        str(recipe),
+        overrides,
+        encodings=encodings,
+        vary=vary or {},
+        tune=tune or {},
+        given=changes,
+        base=options,
+        command=command or _format_call(recipe, overrides, given),
+    )
+    outcome = run_comparison(checked)
+    problem = outcome.problem
+    stopped = problem if isinstance(problem, Stopped) else None
+    result = ComparisonResult(outcome.folder.resolve(), outcome.comparison, stopped)
+    # before the error, which may end the program that shows it
+    show(result)
+    if problem is not None and stopped is None:
+        raise problem
+    return result
 
 
 def _format_call(recipe: str | Path, overrides: Overrides, given: Mapping[str, Any]) -> str:
@@ -285,6 +285,7 @@ def _format_call(recipe: str | Path, overrides: Overrides, given: Mapping[str, A
     return f"zoo.compare({', '.join(arguments)})"
 
 
+@guard
 def rebuild_comparison(
     folder: str | Path, *, command: str = "", verbose: bool | None = True, **changes: Any
 ) -> ComparisonResult:
@@ -303,15 +304,15 @@ def rebuild_comparison(
         RecipeError: An option is wrong, or no cell has the measure.
         DataError: The folder holds no comparison.
     """
-    with isolate_process(verbose):
-        from zoo.comparison.compare import RebuildOptions, rebuild
+    from zoo.comparison.compare import RebuildOptions, rebuild
 
-        options = validate_options(RebuildOptions, changes)
-        call = f"zoo.rebuild_comparison({str(folder)!r}, measure={options.measure!r})"
-        comparison = rebuild(Path(folder), options, command or call)
-        return ComparisonResult(Path(folder).resolve(), comparison)
+    options = validate_options(RebuildOptions, changes)
+    call = f"zoo.rebuild_comparison({str(folder)!r}, measure={options.measure!r})"
+    comparison = rebuild(Path(folder), options, command or call)
+    return ComparisonResult(Path(folder).resolve(), comparison)
 
 
+@guard
 def rank_comparisons(
     folders: Sequence[str | Path], *, command: str = "", verbose: bool | None = True, **changes: Any
 ) -> RankingResult:
@@ -330,16 +331,16 @@ def rank_comparisons(
         RecipeError: An option is wrong.
         DataError: A folder holds no comparison, or fewer than two tasks or variants remain.
     """
-    with isolate_process(verbose):
-        from zoo.comparison.overall import RankOptions, run_ranking
+    from zoo.comparison.overall import RankOptions, run_ranking
 
-        options = validate_options(RankOptions, changes)
-        paths = [str(one) for one in folders]
-        call = ", ".join([repr(paths), *(f"{key}={value!r}" for key, value in changes.items())])
-        ranking, path = run_ranking(paths, options, command or f"zoo.rank_comparisons({call})")
-        return RankingResult(path.resolve(), ranking)
+    options = validate_options(RankOptions, changes)
+    paths = [str(one) for one in folders]
+    call = ", ".join([repr(paths), *(f"{key}={value!r}" for key, value in changes.items())])
+    ranking, path = run_ranking(paths, options, command or f"zoo.rank_comparisons({call})")
+    return RankingResult(path.resolve(), ranking)
 
 
+@guard
 def merge_comparisons(
     folders: Sequence[str | Path], *, verbose: bool | None = True, **changes: Any
 ) -> ComparisonResult:
@@ -358,14 +359,14 @@ def merge_comparisons(
         DataError: A folder holds no comparison, one of another recipe, or a cell that was changed
             by hand or began otherwise; all of them are named, and nothing is written.
     """
-    with isolate_process(verbose):
-        from zoo.comparison.merge import PackOptions, merge
+    from zoo.comparison.merge import PackOptions, merge
 
-        options = validate_options(PackOptions, changes)
-        comparison, _ = merge([Path(one) for one in folders], options)
-        return ComparisonResult(Path(options.to).resolve(), comparison)
+    options = validate_options(PackOptions, changes)
+    comparison, _ = merge([Path(one) for one in folders], options)
+    return ComparisonResult(Path(options.to).resolve(), comparison)
 
 
+@guard
 def pack_comparison(
     folder: str | Path, *, verbose: bool | None = True, **changes: Any
 ) -> PackResult:
@@ -383,14 +384,14 @@ def pack_comparison(
         RecipeError: An option is wrong, or the output folder cannot be used.
         DataError: The folder holds no comparison, or a cell that was changed by hand.
     """
-    with isolate_process(verbose):
-        from zoo.comparison.merge import PackOptions, pack
+    from zoo.comparison.merge import PackOptions, pack
 
-        options = validate_options(PackOptions, changes)
-        comparison, count = pack(Path(folder), options)
-        return PackResult(Path(options.to).resolve(), comparison, count)
+    options = validate_options(PackOptions, changes)
+    comparison, count = pack(Path(folder), options)
+    return PackResult(Path(options.to).resolve(), comparison, count)
 
 
+@guard
 def check_comparison(
     folder: str | Path, *, verbose: bool | None = True, **changes: Any
 ) -> SpotCheckResult:
@@ -411,8 +412,7 @@ def check_comparison(
         DataError: The folder holds no finished cell or is in no repository, or a cell was changed
             by hand.
     """
-    with isolate_process(verbose):
-        from zoo.comparison.spot_check import CheckOptions, check
+    from zoo.comparison.spot_check import CheckOptions, check
 
-        result = check(Path(folder), validate_options(CheckOptions, changes))
-        return SpotCheckResult(result.path.resolve(), result)
+    result = check(Path(folder), validate_options(CheckOptions, changes))
+    return SpotCheckResult(result.path.resolve(), result)

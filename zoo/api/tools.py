@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zoo.api.guard import guard
 from zoo.config.arguments import read_chain, read_encodings, validate_options
 from zoo.config.overrides import Overrides
 from zoo.config.tree import collect_issues
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.options import ChainSpec
-from zoo.run.process_state import isolate_process
 
 if TYPE_CHECKING:
     import os
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from zoo.laws.run import VerifyOptions, VerifyResult
 
 
+@guard
 def bench(
     encodings: ChainSpec | Sequence[ChainSpec] = (),
     *,
@@ -57,23 +58,23 @@ def bench(
     Raises:
         RecipeError: An option or an encoding is wrong; nothing was measured.
     """
-    with isolate_process(verbose):
-        from zoo.benchmark.runner import BenchOptions, run_bench
+    from zoo.benchmark.runner import BenchOptions, run_bench
 
-        issues: list[ConfigIssue] = []
-        # all arguments are read before anything is raised, so that one error names all faults
-        chosen, reference = options or BenchOptions(), None
-        with collect_issues(issues):
-            chosen = validate_options(BenchOptions, changes, chosen)
-        with collect_issues(issues):
-            chains = read_encodings(encodings)
-        with collect_issues(issues):
-            reference = None if against is None else read_chain(against, "against")
-        if issues:
-            raise RecipeError(*issues)
-        return run_bench(chains, chosen, against=reference, show=show, command=command)
+    issues: list[ConfigIssue] = []
+    # all arguments are read before anything is raised, so that one error names all faults
+    chosen, reference = options or BenchOptions(), None
+    with collect_issues(issues):
+        chosen = validate_options(BenchOptions, changes, chosen, ("encodings", "against"))
+    with collect_issues(issues):
+        chains = read_encodings(encodings)
+    with collect_issues(issues):
+        reference = None if against is None else read_chain(against, "against")
+    if issues:
+        raise RecipeError(*issues)
+    return run_bench(chains, chosen, against=reference, show=show, command=command)
 
 
+@guard
 def verify(
     encodings: ChainSpec | Sequence[ChainSpec] | None = None,
     *,
@@ -98,21 +99,21 @@ def verify(
     Raises:
         RecipeError: An option or an encoding is wrong; nothing was checked.
     """
-    with isolate_process(verbose):
-        from zoo.laws.run import VerifyOptions, run_laws, select_laws
+    from zoo.laws.run import VerifyOptions, run_laws, select_laws
 
-        issues: list[ConfigIssue] = []
-        chosen, chains = options or VerifyOptions(), None
-        with collect_issues(issues):
-            chosen = validate_options(VerifyOptions, changes, chosen)
-            select_laws(chosen.laws)
-        with collect_issues(issues):
-            chains = None if encodings is None else read_encodings(encodings)
-        if issues:
-            raise RecipeError(*issues)
-        return run_laws(chains, chosen, command=command)
+    issues: list[ConfigIssue] = []
+    chosen, chains = options or VerifyOptions(), None
+    with collect_issues(issues):
+        chosen = validate_options(VerifyOptions, changes, chosen, ("encodings",))
+        select_laws(chosen.laws)
+    with collect_issues(issues):
+        chains = None if encodings is None else read_encodings(encodings)
+    if issues:
+        raise RecipeError(*issues)
+    return run_laws(chains, chosen, command=command)
 
 
+@guard
 def export(
     run: str | os.PathLike[str],
     folder: str | Path,
@@ -121,7 +122,6 @@ def export(
     *,
     push: str | None = None,
     verbose: bool | None = True,
-    **unknown: Any,
 ) -> ExportResult:
     """Write a trained model in a format that other programs read.
 
@@ -133,7 +133,6 @@ def export(
         push: A new repository of the Hugging Face Hub, "owner/name", that the folder is uploaded
             to.
         verbose: Print progress to standard error. None leaves logging to the caller.
-        **unknown: Refused by name, with the option that was probably meant.
 
     Returns:
         The folder and its files.
@@ -143,20 +142,19 @@ def export(
         CheckpointError: As of `zoo.load`.
         PackageError: A package that the format needs is missing.
     """
-    with isolate_process(verbose):
-        from zoo.formats.export import ExportOptions, export_model
+    from zoo.formats.export import ExportOptions, export_model
 
-        options = validate_options(ExportOptions, {"to": to, "push": push, **unknown})
-        return export_model(run, Path(folder), options, overrides)
+    options = validate_options(ExportOptions, {"to": to, "push": push})
+    return export_model(run, Path(folder), options, overrides)
 
 
+@guard
 def convert(
     source: str | Path,
     overrides: Overrides = (),
     *,
     to: str | Path | None = None,
     verbose: bool | None = True,
-    **unknown: Any,
 ) -> ConvertResult:
     """Convert published weights to a run directory: recipe, environment and checkpoint.
 
@@ -166,7 +164,6 @@ def convert(
         overrides: Changes of the recipe, as of `zoo.fit`.
         to: The run directory to write; by default a new one, runs/NAME/TIME-HASH.
         verbose: Print progress to standard error. None leaves logging to the caller.
-        **unknown: Refused by name, with the option that was probably meant.
 
     Returns:
         The run directory, its checkpoint, and the names of weights that were left out.
@@ -175,8 +172,7 @@ def convert(
         RecipeError: An override is wrong, or the run directory exists.
         CheckpointError: The weights are unreadable, or not those of a model that zoo has.
     """
-    with isolate_process(verbose):
-        from zoo.formats.convert import ConvertOptions, convert_weights
+    from zoo.formats.convert import ConvertOptions, convert_weights
 
-        options = validate_options(ConvertOptions, {"to": to, **unknown})
-        return convert_weights(Path(source), options, overrides)
+    options = validate_options(ConvertOptions, {"to": to})
+    return convert_weights(Path(source), options, overrides)

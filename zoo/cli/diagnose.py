@@ -25,12 +25,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Write the page, and print its path or its numbers."""
+    from zoo.api.evaluation import diagnose
     from zoo.config.command_line import parse_options, parse_overrides, split_words
-    from zoo.diagnosis.diagnose import DiagnoseOptions, diagnose_runs
+    from zoo.diagnosis.diagnose import DiagnoseOptions
     from zoo.diagnosis.page.viewer_data import to_json
 
     names, changes = split_paths(known.overrides)
     own, words = split_words(changes, [DiagnoseOptions])
-    options = DiagnoseOptions(**parse_options(own, [DiagnoseOptions])[0])
-    report, path = diagnose_runs(names, options, parse_overrides(words))
-    print(to_json(report) if known.json else escape_text(str(path)))
+    (options,) = parse_options(own, [DiagnoseOptions])
+    result = diagnose(names, parse_overrides(words), verbose=None, **options)
+    print(to_json(result.report) if known.json else escape_text(str(result.path)))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-import logging
 from typing import Any
 
-from zoo.errors import NO_VALUE, Message, Setting
-from zoo.utils import EscapingFormatter
+from zoo.errors import NO_VALUE, Setting
 
 FLAGS = {
     "json": "--json",
@@ -34,23 +31,6 @@ class CommandLineEdge:
 
 
 COMMAND_LINE = CommandLineEdge()
-
-
-class CommandLineFormatter(EscapingFormatter):
-    """A format of log records in which messages name options as the command line does."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the text of a record."""
-        # other handlers, such as that of run.log, see the record as it was logged
-        spelled = copy.copy(record)
-        spelled.msg = _spell(record.msg)
-        if isinstance(record.args, tuple):
-            spelled.args = tuple(map(_spell, record.args))
-        return super().format(spelled)
-
-
-def _spell(part: Any) -> Any:
-    return part.spell(COMMAND_LINE) if isinstance(part, Message) else part
 
 
 def _format_value(value: Any) -> str:

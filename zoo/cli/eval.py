@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from zoo.cli.main import is_secondary_process
 from zoo.reporting.numbers import as_json
 
 SUMMARY = "evaluate a checkpoint, also beyond the training length or resolution"
@@ -29,12 +30,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Evaluate, and print a table or JSON."""
+    from zoo.api.evaluation import evaluate
     from zoo.config.command_line import parse_overrides
-    from zoo.evaluation.evaluate import evaluate
 
-    result = evaluate(known.checkpoint, parse_overrides(known.overrides))
-    if result is None:
-        # another process reports the result
+    result = evaluate(known.checkpoint, parse_overrides(known.overrides), verbose=None)
+    # one of several processes reports the result
+    if is_secondary_process():
         return
     if known.json:
         print(as_json(result.to_dict()))

@@ -6,6 +6,7 @@ import argparse
 import logging
 from pathlib import Path
 
+from zoo.cli.main import is_secondary_process
 from zoo.reporting.numbers import as_json
 
 log = logging.getLogger("zoo")
@@ -49,16 +50,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Train, and print the result as JSON if asked."""
+    from zoo.api.training import fit
     from zoo.config import load
     from zoo.config.command_line import parse_overrides
 
-    # a wrong recipe is reported before lightning and the data libraries are imported
     recipe = load(known.recipe, parse_overrides(known.overrides))
-    from zoo.run.fit import fit
-
-    result = fit(recipe, known.run_dir, known.resume, wait=known.wait)
-    if result is None:
-        # another process reports the result
+    run = fit(recipe, run_dir=known.run_dir, resume=known.resume, wait=known.wait, verbose=None)
+    if run.interrupt is not None:
+        raise run.interrupt
+    result = run.outcome
+    # one of several processes reports the result
+    if result is None or is_secondary_process():
         return
     log.info("next: zoo eval %s    zoo diagnose %s    tensorboard --logdir %s", *3 * [result.run])
     if known.json:

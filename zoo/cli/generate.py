@@ -32,9 +32,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Generate; with --json print only the result."""
-    from zoo.evaluation.generate import generate
+    from zoo.api.evaluation import generate
 
-    result = generate(known.checkpoint, _parse(known.overrides), None if known.json else _print)
+    # the prompt is among the overrides, if it is not the recipe's
+    show = None if known.json else _print
+    result = generate(known.checkpoint, overrides=_parse(known.overrides), show=show, verbose=None)
     if known.json:
         print(as_json(result.to_dict()))
 

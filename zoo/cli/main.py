@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import importlib
 import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from zoo.cli.completion import PrintCompletion
-from zoo.cli.edge import COMMAND_LINE, CommandLineFormatter
-from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, ZooError, nearest
+from zoo.cli.edge import COMMAND_LINE
+from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError, ZooError, nearest
 from zoo.packages import explain_imports
 from zoo.registry import PLUGINS
-from zoo.utils import escape_text, keep_freed_memory, limit_spinning
+from zoo.utils import EscapingFormatter, escape_text, keep_freed_memory, limit_spinning
 from zoo.version import __version__
 
 COMMANDS = (
@@ -133,7 +134,7 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[], None] | None
     except ZooError as error:
         text = error.spell(COMMAND_LINE)
         # all processes find the same config errors; one report is enough
-        if text and not (isinstance(error, RecipeError) and _is_secondary_process()):
+        if text and not (isinstance(error, RecipeError) and is_secondary_process()):
             print(escape_text(f"zoo: {text}", keep="\n"), file=sys.stderr)
         return error.code
     except BrokenPipeError:
@@ -161,6 +162,23 @@ def _set_up_logging() -> None:
     logging.getLogger("zoo").setLevel(logging.DEBUG)
     for handler in logging.getLogger().handlers:
         handler.setLevel(logging.INFO)
+
+
+class CommandLineFormatter(EscapingFormatter):
+    """A format of log records in which messages name options as the command line does."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the text of a record."""
+        # other handlers, such as that of run.log, see the record as it was logged
+        spelled = copy.copy(record)
+        spelled.msg = _spell(record.msg)
+        if isinstance(record.args, tuple):
+            spelled.args = tuple(map(_spell, record.args))
+        return super().format(spelled)
+
+
+def _spell(part: Any) -> Any:
+    return part.spell(COMMAND_LINE) if isinstance(part, Message) else part
 
 
 def _parse(words: list[str]) -> argparse.Namespace:
@@ -206,7 +224,7 @@ def _describe_unknown(parser: argparse.ArgumentParser, word: str) -> ConfigIssue
     return ConfigIssue(ARGUMENT, word, "unknown argument", hint)
 
 
-def _is_secondary_process() -> bool:
+def is_secondary_process() -> bool:
     """Return whether this is one of several processes, but not the first.
 
     All of them find the same config errors before they are connected; only the first prints them.

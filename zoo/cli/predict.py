@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from zoo.reporting.numbers import as_json
 from zoo.utils import escape_text
@@ -34,8 +33,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Predict; with --json print only the result."""
+    from zoo.api.evaluation import predict
     from zoo.config.command_line import parse_overrides
-    from zoo.evaluation.predict import predict
 
     paths, changes = split_paths(known.overrides)
     # without a section, a key is one of `predict`; ~KEY removes a key of the recipe
@@ -44,7 +43,7 @@ def run(known: argparse.Namespace) -> None:
         for word in changes
     ]
     show = None if known.json else _print
-    result = predict(known.checkpoint, [*map(Path, paths)], parse_overrides(words), show)
+    result = predict(known.checkpoint, paths, parse_overrides(words), show=show, verbose=None)
     if known.json:
         print(as_json(result.to_dict()))
 

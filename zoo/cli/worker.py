@@ -15,41 +15,39 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from zoo.cli.main import main
+from zoo.cli.main import is_secondary_process, main
 from zoo.config import Recipe, from_plain
 
 
-def _fit(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any] | None:
+def _fit(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
     from zoo.run.fit import fit
 
     run = options["run"] and Path(options["run"])
-    result = fit(recipe, **{**options, "run": run})
-    return None if result is None else result.to_dict()
+    return fit(recipe, **{**options, "run": run}).to_dict()
 
 
-def _evaluate(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any] | None:
+def _evaluate(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
     from zoo.evaluation.evaluate import evaluate_recipe
 
-    result = evaluate_recipe(recipe, Path(options["checkpoint"]))
-    return None if result is None else result.to_dict()
+    return evaluate_recipe(recipe, Path(options["checkpoint"])).to_dict()
 
 
-TASKS: Mapping[str, Callable[[Recipe, Mapping[str, Any]], dict[str, Any] | None]] = (
-    MappingProxyType({"fit": _fit, "evaluate": _evaluate})
+TASKS: Mapping[str, Callable[[Recipe, Mapping[str, Any]], dict[str, Any]]] = MappingProxyType(
+    {"fit": _fit, "evaluate": _evaluate}
 )
 
 
 def work(folder: Path) -> None:
     """Do the job of a folder together with the other processes."""
-    from zoo import files
     from zoo.run.processes import JOB, RESULT
+    from zoo.utils import write_json
 
     job = json.loads((folder / JOB).read_text(encoding="utf-8"))
     recipe = from_plain(job["recipe"], origin=f"recipe {job['name']}", name=job["name"])
     result = TASKS[job["task"]](recipe, job["options"])
-    # only rank 0 has a result
-    if result is not None:
-        files.write_json(result, folder / RESULT)
+    # the results of all ranks are equal
+    if not is_secondary_process():
+        write_json(result, folder / RESULT)
 
 
 def run_cell(run: Path) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from signal import SIG_IGN, SIGUSR2, signal
 from typing import Any
 
-from zoo import config, files
+from zoo import config
 from zoo.comparison.cell_files import MEASURED, TRIAL
 from zoo.comparison.plan import RECIPES
 from zoo.errors import NonFiniteError
@@ -19,6 +19,7 @@ from zoo.run import run_dir
 from zoo.run.callbacks.manifest import END, START
 from zoo.run.fit import fit
 from zoo.run.load import load_recipe
+from zoo.utils import write_json
 
 log = logging.getLogger("zoo")
 
@@ -64,7 +65,7 @@ def train_cell(path: Path, run: Path, *, is_tested: bool) -> None:
     conditions = recipe.evaluate
     if conditions.resolutions or conditions.lengths or conditions.data_variants:
         measured = evaluate(run, {"trainer.accelerator": recipe.trainer.accelerator})
-        files.write_json(measured.to_dict() if measured else {}, run / MEASURED)
+        write_json(measured.to_dict() if measured else {}, run / MEASURED)
     write_state(run, "done")
 
 
@@ -73,7 +74,7 @@ def write_deadline(folder: Path, until: float | None) -> None:
     if until is None:
         (folder / DEADLINE).unlink(missing_ok=True)
     else:
-        files.write_json({"until": until}, folder / DEADLINE)
+        write_json({"until": until}, folder / DEADLINE)
 
 
 def is_time_over(folder: Path) -> bool:
@@ -96,5 +97,5 @@ def _run_trial(path: Path, run: Path) -> None:
             log.info("non-finite: %s", error)
         else:
             found = {key: getattr(result, key) for key in found}
-        files.write_json(found, run / TRIAL)
+        write_json(found, run / TRIAL)
     write_state(run, "done")

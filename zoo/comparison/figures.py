@@ -10,7 +10,6 @@ from typing import Any
 
 import altair as alt
 
-from zoo import files
 from zoo.comparison.curves import by_cost, by_position, by_size, in_training
 from zoo.comparison.ranking import Standing, choose_scale, rank_variants
 from zoo.comparison.results import Comparison
@@ -25,6 +24,7 @@ from zoo.reporting import charts, numbers, render
 from zoo.reporting.axes import Chart, Style, clean, label_expression, start_chart, x_axis
 from zoo.reporting.panel import LineChart, Points, Scale
 from zoo.run.conditions import Condition
+from zoo.utils import write_file
 
 MAX_LINES = 12  # in one chart; more have a chart each
 PER_ROW = {"ranking": 4, "small": 7, "charts": 3}  # charts side by side
@@ -51,7 +51,7 @@ def save_figures(comparison: Comparison, folder: Path) -> list[Path]:
     figures |= {name: draw_charts(comparison, one) for name, one in found.items() if one}
     paths = [folder / f"{name}.png" for name in figures]
     for path, figure in zip(paths, figures.values(), strict=True):
-        files.write(io.BytesIO(render.to_png(figure)), path)
+        write_file(io.BytesIO(render.to_png(figure)), path)
     return paths
 
 

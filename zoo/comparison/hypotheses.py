@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from zoo import files
 from zoo.comparison.ranking import collect_values
 from zoo.comparison.results import (
     Comparison,
@@ -32,7 +31,7 @@ from zoo.reporting.numbers import format_fixed
 from zoo.reporting.tables import format_markdown
 from zoo.run.build import build_data
 from zoo.run.conditions import Condition, list_conditions
-from zoo.utils import format_now
+from zoo.utils import format_now, write_json
 
 log = logging.getLogger("zoo")
 
@@ -185,9 +184,7 @@ def record_hypotheses(texts: Sequence[str], folder: Path, runs_ended: int, measu
             recorded[text] = replace(one, withdrawn=now)
             log.info("hypothesis withdrawn: %s", text)
 
-    files.write_json(
-        {"hypotheses": [asdict(one) for one in recorded.values()]}, folder / HYPOTHESES
-    )
+    write_json({"hypotheses": [asdict(one) for one in recorded.values()]}, folder / HYPOTHESES)
     for text in texts:
         log.info("hypothesis %s", explain_claim(parse_hypothesis(text), measure))
     log.info(

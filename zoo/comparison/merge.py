@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from zoo import files
 from zoo.comparison.findings import find_split_blocks
 from zoo.comparison.hypotheses import HYPOTHESES, read_hypotheses
 from zoo.comparison.outputs import collect_results, write_results
@@ -33,6 +32,7 @@ from zoo.comparison.results import Axis, Comparison, RecordedHypothesis
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, Message, RecipeError, Setting
 from zoo.options.plain import format_value
 from zoo.run import run_dir
+from zoo.utils import write_json
 
 log = logging.getLogger("zoo")
 
@@ -97,7 +97,7 @@ def _combine(folders: Sequence[Path], plan: ComparisonPlan, target: Path) -> tup
         hypotheses = _join_hypotheses(folders)
         if hypotheses:
             content = {"hypotheses": [asdict(one) for one in hypotheses]}
-            files.write_json(content, target / HYPOTHESES)
+            write_json(content, target / HYPOTHESES)
         for one in find_split_blocks([*cells.values()], plan):
             log.info("warning: %s", one.text)
         comparison = collect_results(plan, target)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zoo import files
 from zoo.comparison.cell_files import CellRecord, build_cell, collect_conditions
 from zoo.comparison.fairness import count_shared_weights, find_flags, mark_different_starts
 from zoo.comparison.findings import list_findings
@@ -27,6 +26,7 @@ from zoo.launch.executor import PATIENCE
 from zoo.reporting.numbers import as_json, finite
 from zoo.reporting.tables import disarm_tags
 from zoo.run import run_dir
+from zoo.utils import write_file
 
 WRITING = ".writing"  # the lock of the process that writes
 RESULTS, TABLE, PAGE = "results.json", "comparison.md", "index.html"
@@ -106,5 +106,5 @@ def write_results(comparison: Comparison, folder: Path) -> list[Path]:
             PAGE: render(comparison),
         }
         for name, text in texts.items():
-            files.write(io.BytesIO(text.encode()), folder / name)
+            write_file(io.BytesIO(text.encode()), folder / name)
         return [*(folder / name for name in texts), *save_figures(comparison, folder)]

@@ -29,7 +29,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from zoo import files
 from zoo.comparison.ranking import average_baselines, collect_values, find_winning_baseline
 from zoo.comparison.results import Comparison
 from zoo.comparison.statistics import FEWEST, LEVEL, find_range, measure_pairs
@@ -37,7 +36,7 @@ from zoo.errors import DataError
 from zoo.reporting.html import Section, render_page
 from zoo.reporting.numbers import as_json, finite, format_fixed
 from zoo.reporting.tables import disarm_tags, format_markdown
-from zoo.utils import escape_strings
+from zoo.utils import escape_strings, write_file
 
 DECIMALS = 3
 FILES = ("overall.json", "overall.md", "overall.html", "overall.png")
@@ -272,7 +271,7 @@ def write_ranking(ranking: OverallRanking, to: str | None) -> Path:
         picture,
     )
     for name, content in zip(FILES, contents, strict=True):
-        files.write(io.BytesIO(content), folder / name)
+        write_file(io.BytesIO(content), folder / name)
     return folder
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from zoo import config, files
+from zoo import config
 from zoo.comparison.design import Range
 from zoo.comparison.grid import Combination, name_folders
 from zoo.comparison.hypotheses import HYPOTHESES
@@ -27,7 +27,7 @@ from zoo.run import run_dir
 from zoo.run.build import build_data
 from zoo.run.conditions import TRAINED, Condition, choose_data_options, get_size, list_conditions
 from zoo.run.machine import describe_machine
-from zoo.utils import WRITE_TEST, check_writable, format_now
+from zoo.utils import WRITE_TEST, WRITING, check_writable, format_now, write_file
 from zoo.version import __version__
 
 log = logging.getLogger("zoo")
@@ -168,7 +168,7 @@ class ComparisonPlan:
         for cell in plain["cells"]:
             cell["settings"] = list_changes(self.base, cell.pop("recipe"))
         text = json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
-        files.write(io.BytesIO(text.encode()), folder / PLAN)
+        write_file(io.BytesIO(text.encode()), folder / PLAN)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -329,7 +329,7 @@ def prepare_folder(folder: Path) -> None:
 
     others = [name for name in names if not name.startswith((run_dir.LOCK, WRITE_TEST))]
     # a comparison that was stopped before its first cell has no more
-    early = {HYPOTHESES, IGNORE, *(f".{one}{files.WRITING}" for one in (PLAN, HYPOTHESES))}
+    early = {HYPOTHESES, IGNORE, *(f".{one}{WRITING}" for one in (PLAN, HYPOTHESES))}
     is_known = PLAN in others or {*others} <= early
     if others and not is_known:
         problem = f"{folder} holds other files, {others[0]} among them"

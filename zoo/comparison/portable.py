@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from zoo import files
 from zoo.comparison.cell_files import (
     SHORT_DIGITS,
     CellFiles,
@@ -36,6 +35,7 @@ from zoo.launch.executor import State, read_state
 from zoo.options.plain import to_plain
 from zoo.reporting.numbers import finite
 from zoo.run.conditions import TRAINED
+from zoo.utils import write_file
 
 FORMAT = 1
 HASH = "sha256"
@@ -176,7 +176,7 @@ class PortableCell:
         plain = self.to_dict()
         lines = ",\n".join(f"{json.dumps(key)}: {_format(value)}" for key, value in plain.items())
         path.parent.mkdir(parents=True, exist_ok=True)
-        files.write(io.BytesIO(f"{{\n{lines}\n}}\n".encode()), path)
+        write_file(io.BytesIO(f"{{\n{lines}\n}}\n".encode()), path)
 
 
 def read_portable(path: Path) -> PortableCell:

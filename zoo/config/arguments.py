@@ -17,13 +17,16 @@ from zoo.options.validation import Validator
 T = TypeVar("T")
 
 
-def validate_options(cls: type[T], values: Mapping[str, Any], base: T | None = None) -> T:
+def validate_options(
+    cls: type[T], values: Mapping[str, Any], base: T | None = None, others: Sequence[str] = ()
+) -> T:
     """Build the options of a dataclass from values of any origin.
 
     Args:
         cls: The dataclass, with the types of its options and their defaults.
         values: Options by name.
         base: Options that `values` change; those of `cls` by default.
+        others: Further arguments of the caller, which a misspelt option may mean.
 
     Raises:
         RecipeError: An option is unknown, or its value does not fit; all issues are reported.
@@ -32,7 +35,7 @@ def validate_options(cls: type[T], values: Mapping[str, Any], base: T | None = N
     edits = list_edits({**given, **values})
     plain = {edit.key: edit.value for edit in edits if isinstance(edit, Change)}
     validator = Validator({"": ARGUMENT})
-    typed = validator.validate_fields(fields(cls), plain, "")
+    typed = validator.validate_fields(fields(cls), plain, "", others)
     if validator.issues:
         raise RecipeError(*validator.issues)
     return cls(**typed)

@@ -18,7 +18,6 @@ from zoo.data.base import DataModule, Datasets
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec, name_classes
 from zoo.errors import OptionError, RecipeError, Stopped
 from zoo.evaluation.results import METRIC_LISTS, ConditionResult, Evaluation
-from zoo.files import write_json
 from zoo.packages import skip_without_package
 from zoo.run import checkpoint as checkpoints
 from zoo.run import conditions
@@ -31,6 +30,7 @@ from zoo.run.machine import is_out_of_memory
 from zoo.run.processes import Processes, count_missing_processes, join_processes, run_in_processes
 from zoo.tasks.base import Task
 from zoo.tasks.metrics import CONFUSION, write_confusion
+from zoo.utils import write_json
 
 log = logging.getLogger("zoo")
 
@@ -46,7 +46,7 @@ DEFAULT_OVERRIDES = {
 
 def evaluate(
     checkpoint: str | Path, overrides: Overrides = (), datasets: Datasets | None = None
-) -> Evaluation | None:
+) -> Evaluation:
     """Test a checkpoint under all conditions of its recipe.
 
     Args:
@@ -55,7 +55,7 @@ def evaluate(
         datasets: The samples of a Python program, for data `torch_dataset`.
 
     Returns:
-        The evaluation; None in all processes but the first.
+        The evaluation, in all processes; only the first draws a figure.
 
     Raises:
         ZooError: With the exit code of the failure.
@@ -71,7 +71,7 @@ def evaluate_recipe(
     path: Path,
     content: Mapping[str, Any] | None = None,
     datasets: Datasets | None = None,
-) -> Evaluation | None:
+) -> Evaluation:
     """Test a checkpoint as `evaluate` does, by a resolved recipe.
 
     Args:
@@ -93,8 +93,7 @@ def evaluate_recipe(
     with StopOnSignal(processes) as stop:
         # last, so that a batch is counted before the signal ends the test
         trainer.callbacks += [EvaluationProgress(), stop]  # type: ignore[attr-defined]
-        evaluation = evaluator.run()
-    return evaluation if processes.first else None
+        return evaluator.run()
 
 
 class Evaluator:

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from zoo import files
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, Stopped, ZooError
 from zoo.run import run_dir
-from zoo.utils import escape_text, stop_on_signal
+from zoo.utils import WRITING, escape_text, stop_on_signal
 
 log = logging.getLogger("zoo")
 
@@ -35,7 +34,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """
     shown = escape_text(str(folder))
     created = [parent for parent in folder.parents if not parent.exists()]
-    outer = folder.with_name(f".{folder.name}{files.WRITING}") if folder.name else folder
+    outer = folder.with_name(f".{folder.name}{WRITING}") if folder.name else folder
     unfinished, is_written = outer / folder.name, False
     with ExitStack() as stack:
         _require_free(folder)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from zoo import config, files
+from zoo import config
 from zoo.config import Recipe
 from zoo.config.overrides import Overrides
 from zoo.data.corpus.tokenizer import Subwords
@@ -30,6 +30,7 @@ from zoo.run.build import build_data
 from zoo.run.checkpoint import read_spec
 from zoo.run.load import build_stored_model, read_recipe, restore_content
 from zoo.tasks.base import Task
+from zoo.utils import write_json
 
 CONFIG = Path("config.json")
 MODULE = "modeling_zoo"
@@ -127,7 +128,7 @@ def write_huggingface(source: ExportSource, options: ExportOptions, folder: Path
     write_weights(source, options, folder)
     module = (Path(__file__).parent / f"{MODULE}.py").read_text(encoding="utf-8")
     (folder / f"{MODULE}.py").write_text(module, encoding="utf-8")
-    files.write_json(describe_config(source, chosen), folder / CONFIG)
+    write_json(describe_config(source, chosen), folder / CONFIG)
 
     spec = source.task.spec
     if isinstance(spec, ImageSpec):
@@ -199,7 +200,7 @@ def write_image_processor(source: ExportSource, folder: Path) -> None:
         return  # samples that are generated
     spec = source.task.spec
     assert isinstance(spec, ImageSpec)
-    files.write_json(
+    write_json(
         {
             "image_processor_type": "ZooImageProcessor",
             "auto_map": {"AutoImageProcessor": f"{MODULE}.ZooImageProcessor"},
@@ -229,7 +230,7 @@ def write_generation_config(source: ExportSource, folder: Path) -> None:
     for key in ("eos", "pad"):
         if f"{key}_token" in names:
             content[f"{key}_token_id"] = numbers[names[f"{key}_token"]]
-    files.write_json(content, folder / "generation_config.json")
+    write_json(content, folder / "generation_config.json")
 
 
 def restore_exported(

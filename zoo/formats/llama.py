@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from zoo import files
 from zoo.data.spec import DataSpec, TextSpec
 from zoo.errors import CheckpointError
 from zoo.formats.export import ExportOptions, ExportSource
@@ -27,6 +26,7 @@ from zoo.formats.published import PublishedFamily, mlp_ratio
 from zoo.formats.safetensors import save_weights
 from zoo.formats.tokenizer_files import write_tokenizer
 from zoo.models.transformer import Block, Transformer
+from zoo.utils import write_json
 
 LLAMA_MODEL = {"embed_tokens": "model.embed_tokens", "norm": "model.norm", "lm_head": "lm_head"}
 LLAMA_BLOCK = {
@@ -175,7 +175,7 @@ def write_llama(source: ExportSource, options: ExportOptions, folder: Path) -> N
     first = model.blocks[0]
     assert isinstance(first, Block)
     base = own["encoding"][0].options["base"]
-    files.write_json(
+    write_json(
         {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",

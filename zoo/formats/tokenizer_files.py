@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from zoo import files
 from zoo.data.spec import Vocabulary
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.packages import explain_imports
+from zoo.utils import write_json
 
 MASK_TOKENS = ("[MASK]", "<mask>", "<|mask|>")
 PAD_TOKENS = ("[PAD]", "<pad>")
@@ -65,7 +65,7 @@ def write_tokenizer(
         "padding_side": "right" if mask is not None else "left",
         **special,
     }
-    files.write_json(settings, folder / "tokenizer_config.json")
+    write_json(settings, folder / "tokenizer_config.json")
 
 
 def build_tokenizer(vocabulary: Vocabulary) -> Any:

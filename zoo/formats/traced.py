@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 
-from zoo import files
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec
 from zoo.errors import OptionError, RecipeError, ZooError
 from zoo.formats.export import ExportOptions, ExportSource
@@ -26,6 +25,7 @@ from zoo.formats.huggingface import PixelReader
 from zoo.formats.tokenizer_files import write_tokenizer
 from zoo.models.transformer import find_transformers
 from zoo.packages import explain_imports
+from zoo.utils import write_json
 
 TOLERANCE = 1e-5  # of logits computed by another program, relative to 1 + |logit|
 ROUNDING = 4  # times what the model itself rounds, where that is more
@@ -344,7 +344,7 @@ def _write_companions(source: ExportSource, sizes: InputSizes, folder: Path) -> 
         write_tokenizer(spec.vocabulary, folder, getattr(source.task.model, "mask_token", None))
     if isinstance(spec, ImageSpec | TextClassificationSpec):
         content["classes"] = list(spec.names) or [str(number) for number in range(spec.classes)]
-    files.write_json(content, folder / "model.json")
+    write_json(content, folder / "model.json")
 
 
 def describe_preprocessing(source: ExportSource) -> Mapping[str, Any] | None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from zoo import files
 from zoo.data.spec import DataSpec, ImageSpec
 from zoo.formats.export import ExportOptions, ExportSource
 from zoo.formats.huggingface import describe_labels
@@ -16,6 +15,7 @@ from zoo.formats.native import check_recipe, collect_weights, rename_layers
 from zoo.formats.published import PublishedFamily, mlp_ratio
 from zoo.formats.safetensors import save_weights
 from zoo.models.transformer import Transformer
+from zoo.utils import write_json
 
 VIT_MODEL = {
     "patch_embed": "vit.embeddings.patch_embeddings.projection",
@@ -108,7 +108,7 @@ def write_vit(source: ExportSource, options: ExportOptions, folder: Path) -> Non
     renamed["vit.embeddings.cls_token"] = weights["cls_token"]
     renamed["vit.embeddings.position_embeddings"] = positions
     save_weights(renamed, folder / "model.safetensors")
-    files.write_json(describe_vit(source), folder / "config.json")
+    write_json(describe_vit(source), folder / "config.json")
     card = write_card(source, "image-classification", needs_zoo=False)
     (folder / "README.md").write_text(card, encoding="utf-8")
 
@@ -120,7 +120,7 @@ def write_vit(source: ExportSource, options: ExportOptions, folder: Path) -> Non
     renamed |= {"cls_token": weights["cls_token"], "pos_embed": positions}
     (folder / "timm").mkdir()
     save_weights(renamed, folder / "timm" / "model.safetensors")
-    files.write_json(describe_timm_vit(source), folder / "timm" / "config.json")
+    write_json(describe_timm_vit(source), folder / "timm" / "config.json")
 
 
 def describe_vit(source: ExportSource) -> dict[str, Any]:

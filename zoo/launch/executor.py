@@ -23,9 +23,8 @@ from signal import SIGINT, SIGKILL, SIGTERM, Signals
 from types import ModuleType
 from typing import Literal, NoReturn, Protocol, get_args
 
-from zoo import files
 from zoo.run import run_dir
-from zoo.utils import limit_spinning
+from zoo.utils import limit_spinning, write_file
 
 State = Literal["done", "running", "waiting", "stopped", "failed"]
 StartMethod = Literal["forkserver", "spawn"]
@@ -279,7 +278,7 @@ class Executor(Protocol):
 def write_state(run: Path, state: State, error: str = "") -> None:
     """Write the state that remains when no process works on a cell any more."""
     text = json.dumps({"state": state, "error": error}) + "\n"
-    files.write(io.BytesIO(text.encode()), run / STATE)
+    write_file(io.BytesIO(text.encode()), run / STATE)
 
 
 def read_state(run: Path) -> tuple[State, str]:

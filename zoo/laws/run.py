@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 
-from zoo import files, registry
+from zoo import registry
 from zoo.attention.encoding import describe_facts
 from zoo.config.tree import collect_issues
 from zoo.encodings.common.chains import build_shortest_chain, format_chain
@@ -32,7 +32,7 @@ from zoo.laws.certificate import Certificate, Finding, Rounding, examine, measur
 from zoo.laws.report import describe_axes
 from zoo.options import Choice
 from zoo.reporting.numbers import pluralize
-from zoo.utils import Ticker, check_writable, format_now, stop_on_signal
+from zoo.utils import Ticker, check_writable, format_now, stop_on_signal, write_file
 from zoo.version import __version__
 
 Axes = Literal[1, 2, 3]
@@ -166,7 +166,7 @@ def run_laws(
 
 def _write(certificate: Certificate, path: Path) -> None:
     text = json.dumps(certificate.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
-    files.write(io.BytesIO(f"{text}\n".encode()), path)
+    write_file(io.BytesIO(f"{text}\n".encode()), path)
 
 
 def select_laws(names: tuple[str, ...] | None) -> list[Law]:

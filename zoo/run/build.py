@@ -120,9 +120,9 @@ class Experiment:
             remedy = "set it to 1, or let the recipe name its data"
             raise RecipeError(self.recipe.make_issue("trainer.devices", problem, remedy))
 
-    def build_task(self, device: str = "cpu") -> Task:
-        """Build the task with freshly initialised weights on a device."""
-        return build_task(self.recipe, self.spec, device)
+    def build_task(self, device: str = "cpu", *, is_trained: bool = True) -> Task:
+        """Build the task with freshly initialised weights on a device; see `build_task`."""
+        return build_task(self.recipe, self.spec, device, is_trained=is_trained)
 
 
 def build_data(recipe: Recipe, **changes: Any) -> DataModule:
@@ -161,17 +161,28 @@ def build_model(recipe: Recipe, spec: DataSpec | None = None) -> nn.Module:
     return cast(nn.Module, find_reader(recipe, "model", spec)(spec, **options))
 
 
-def build_task(recipe: Recipe, spec: DataSpec | None = None, device: str = "cpu") -> Task:
-    """Build the task with its model, on a device, and its optimizer; see `build_model`."""
+def build_task(
+    recipe: Recipe, spec: DataSpec | None = None, device: str = "cpu", *, is_trained: bool = True
+) -> Task:
+    """Build the task with its model on a device; see `build_model`.
+
+    Args:
+        recipe: A resolved recipe.
+        spec: The facts of the samples. None: those of the recipe's data.
+        device: Where weights are drawn; "meta" allocates nothing.
+        is_trained: Whether the task gets the optimizer, and the model its frozen weights.
+    """
     if spec is None:
         spec = build_data(recipe).spec
-    optim = registry.find("optim", recipe.optim.name)(**recipe.optim.options)
+    optim = None
+    if is_trained:
+        optim = registry.find("optim", recipe.optim.name)(**recipe.optim.options)
     cls = find_reader(recipe, "task", spec)
-    # weights are drawn on the target device; "meta" allocates nothing
     with torch.device(device):
         model = build_model(recipe, spec)
-    # before Lightning wraps the model: DDP must not wait for gradients of frozen weights
-    freeze(model, recipe.optim.options.get("param_groups", ()))
+    if is_trained:
+        # before Lightning wraps the model: DDP must not wait for gradients of frozen weights
+        freeze(model, recipe.optim.options.get("param_groups", ()))
     return cast(Task, cls(model, optim, spec, **recipe.task.options))
 
 

@@ -29,8 +29,8 @@ from zoo.config import Recipe
 from zoo.data.corpus.tokenizer import vocabulary_from_dict
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec, VideoSpec
 from zoo.errors import CheckpointError, ZooError
-from zoo.files import WRITING, write
 from zoo.packages import PackageError, explain_imports
+from zoo.utils import WRITING, write_file
 from zoo.version import __version__
 
 SEAL_NAME = b"zoo sha256 "
@@ -217,7 +217,7 @@ def write_sealed(file: io.BytesIO, path: Path) -> None:
     file.seek(-len(NO_COMMENT), os.SEEK_END)
     file.write(seal)
     try:
-        write(file, path)
+        write_file(file, path)
     except ZooError as error:
         raise ZooError(f"{error}{_mention_checkpoints(path, path.parent)}") from None
 
@@ -245,7 +245,7 @@ def write_safetensors(
     file = io.BytesIO(len(table).to_bytes(8, "little") + table)
     file.seek(0, os.SEEK_END)
     file.write(data)
-    write(file, path)
+    write_file(file, path)
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], Any]:
@@ -293,7 +293,7 @@ def _compute_checksum(header: Mapping[str, Any], data: memoryview) -> str:
 
 def copy(path: Path, target: Path) -> None:
     """Copy a sealed file. Raises as `read_sealed` and `write` do."""
-    write(read_sealed(path), target)
+    write_file(read_sealed(path), target)
 
 
 def read_sealed(path: Path) -> io.BytesIO:

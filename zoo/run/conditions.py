@@ -328,7 +328,7 @@ def build_extended_task(
     }
     # built anew, since options of an encoding are fixed when it is made
     changed = replace(recipe, model=Choice(recipe.model.name, options))
-    extended = build_task(changed, task.spec)
+    extended = build_task(changed, task.spec, is_trained=False)
     extended.load_state_dict(weights, strict=True)
     return extended.eval()
 

@@ -124,7 +124,7 @@ def fit(
     wait: bool = False,
     is_tested: bool = True,
     started: Callable[[Path], None] | None = None,
-) -> FitResult | None:
+) -> FitResult:
     """Train a recipe and test its best checkpoint.
 
     Args:
@@ -137,7 +137,7 @@ def fit(
         started: Called with the run directory once it exists.
 
     Returns:
-        The result; None in all processes but the first.
+        The result, in all processes.
 
     Raises:
         ZooError: With the exit code of the failure.
@@ -170,7 +170,7 @@ def fit(
             locks.enter_context(loggers.log_to_file(start.run / "train.log"))
         with _explain_failures(start.run, processes), log_thread_failures():
             result = train(experiment, start, processes, is_tested=is_tested)
-    return result if processes.first else None
+    return result
 
 
 def _check_data_exists(experiment: Experiment) -> None:

@@ -42,7 +42,11 @@ def load_experiment(path: str | Path, overrides: Overrides = ()) -> Experiment:
 
 
 def restore(
-    path: Path, overrides: Overrides = (), datasets: Datasets | None = None
+    path: Path,
+    overrides: Overrides = (),
+    datasets: Datasets | None = None,
+    *,
+    is_trained: bool = False,
 ) -> tuple[Experiment, Task]:
     """Restore the experiment and the task of a checkpoint file.
 
@@ -53,6 +57,7 @@ def restore(
         path: The checkpoint file.
         overrides: Changes of the stored recipe.
         datasets: The samples of a Python program, for data `torch_dataset`.
+        is_trained: Whether the task may be trained further. A test needs no optimizer.
 
     Raises:
         CheckpointError: The checkpoint is corrupt, unsafe, of another version of zoo, or its
@@ -60,11 +65,17 @@ def restore(
         RecipeError: An override is wrong.
     """
     content = checkpoints.read(path)
-    return restore_content(content, path, read_recipe(content, path, overrides), datasets)
+    recipe = read_recipe(content, path, overrides)
+    return restore_content(content, path, recipe, datasets, is_trained=is_trained)
 
 
 def restore_content(
-    content: Mapping[str, Any], path: Path, recipe: Recipe, datasets: Datasets | None = None
+    content: Mapping[str, Any],
+    path: Path,
+    recipe: Recipe,
+    datasets: Datasets | None = None,
+    *,
+    is_trained: bool = False,
 ) -> tuple[Experiment, Task]:
     """Restore experiment and task as `restore` does, from a checkpoint's content.
 
@@ -73,9 +84,11 @@ def restore_content(
         path: Where it was read, for messages.
         recipe: The stored recipe, after all changes.
         datasets: The samples of a Python program.
+        is_trained: Whether the task may be trained further.
     """
-    experiment = build_experiment(recipe, checkpoints.read_spec(content, path), datasets)
-    task = experiment.build_task()
+    spec = checkpoints.read_spec(content, path)
+    experiment = build_experiment(recipe, spec, datasets, is_trained=is_trained)
+    task = experiment.build_task(is_trained=is_trained)
     try:
         task.load_state_dict(content["state_dict"], strict=True)
     except RuntimeError as error:

@@ -26,7 +26,11 @@ from zoo.tasks.base import Task
 
 
 def build_experiment(
-    recipe: Recipe, spec: DataSpec | None = None, datasets: Datasets | None = None
+    recipe: Recipe,
+    spec: DataSpec | None = None,
+    datasets: Datasets | None = None,
+    *,
+    is_trained: bool = True,
 ) -> Experiment:
     """Build an experiment and check that its parts fit together.
 
@@ -34,6 +38,7 @@ def build_experiment(
         recipe: The resolved recipe.
         spec: The facts of the samples, as a checkpoint stores them. None: ask the recipe's data.
         datasets: The samples of a Python program, for data `torch_dataset`.
+        is_trained: Whether the parts that only a training needs are checked too.
 
     Returns:
         The experiment, with the parts that the check has built.
@@ -43,14 +48,18 @@ def build_experiment(
         DataError: There is no issue but that data is missing.
     """
     experiment = Experiment(recipe, spec, datasets)
-    issues = check(experiment)
+    issues = check(experiment, is_trained=is_trained)
     if issues:
         raise RecipeError(*issues)
     return experiment
 
 
-def check(experiment: Experiment) -> list[ConfigIssue]:
+def check(experiment: Experiment, *, is_trained: bool = True) -> list[ConfigIssue]:
     """Build each part of an experiment, the model on the meta device, and pass a sample through it.
+
+    Args:
+        experiment: The experiment.
+        is_trained: Whether it will be trained. A test has no optimizer, callbacks or loggers.
 
     Returns:
         Every issue, each located in the recipe.
@@ -61,20 +70,17 @@ def check(experiment: Experiment) -> list[ConfigIssue]:
     silence_libraries()
     recipe = experiment.recipe
     issues = IssueCollector(recipe)
-    with issues.collect("optim"):
-        experiment.optimizer  # noqa: B018
-    for number, choice in enumerate(recipe.trainer.callbacks):
-        with issues.collect(f"trainer.callbacks.{number}"):
-            experiment.build_callback(choice)
-    for number, choice in enumerate(recipe.trainer.logger):
-        with issues.collect(f"trainer.logger.{number}"):
-            registry.find("loggers", choice.name)(**choice.options)
+    if is_trained:
+        _check_training(experiment, issues)
     # model and task are built for the samples, so they are checked only where the data says what it
     # yields
     with issues.collect("data"):
         experiment.spec  # noqa: B018
         unmet = [*conditions.check_data(experiment)]
-        _check_model(experiment, issues, with_conditions=not unmet)
+        # conditions that the data refuses need no model
+        if _check_model(experiment, issues, is_trained=is_trained) and not unmet:
+            with torch.device("meta"):
+                unmet = [*conditions.check_model(experiment)]
         for error in unmet:
             issues.add("evaluate", error)
     issues.found += _check_trainer(experiment)
@@ -108,8 +114,21 @@ class IssueCollector:
         self.found.append(self.recipe.make_issue(key, str(error)))
 
 
-def _check_model(experiment: Experiment, issues: IssueCollector, with_conditions: bool) -> None:
-    """Check the model and everything that is built for a model."""
+def _check_training(experiment: Experiment, issues: IssueCollector) -> None:
+    """Check the parts of a training that need no model."""
+    trainer = experiment.recipe.trainer
+    with issues.collect("optim"):
+        experiment.optimizer  # noqa: B018
+    for number, choice in enumerate(trainer.callbacks):
+        with issues.collect(f"trainer.callbacks.{number}"):
+            experiment.build_callback(choice)
+    for number, choice in enumerate(trainer.logger):
+        with issues.collect(f"trainer.logger.{number}"):
+            registry.find("loggers", choice.name)(**choice.options)
+
+
+def _check_model(experiment: Experiment, issues: IssueCollector, *, is_trained: bool) -> bool:
+    """Check the model and everything that is built for it; return whether it can be built."""
     recipe, spec, task = experiment.recipe, experiment.spec, None
     with issues.collect("task"):
         task = find_reader(recipe, "task", spec)
@@ -119,7 +138,7 @@ def _check_model(experiment: Experiment, issues: IssueCollector, with_conditions
         model(build_sample(spec))
         _check_memory(recipe, model)
         # an optimizer that cannot be built has its issue already
-        if not any(issue.key.startswith("optim") for issue in issues.found):
+        if is_trained and not any(issue.key.startswith("optim") for issue in issues.found):
             with issues.collect("optim"):
                 experiment.optimizer.configure(model, 1)
         with issues.collect("trainer"):
@@ -131,10 +150,8 @@ def _check_model(experiment: Experiment, issues: IssueCollector, with_conditions
         with issues.collect("task"):
             if task is not None:
                 _check_monitor(recipe, task(model, None, spec, **recipe.task.options), issues)
-        # conditions that the data refuses need no model
-        if with_conditions:
-            for error in conditions.check_model(experiment):
-                issues.add("evaluate", error)
+        return True
+    return False
 
 
 @contextmanager

@@ -29,8 +29,8 @@ from torch import distributed
 
 from zoo.config import Recipe, TrainerOptions
 from zoo.errors import AlreadyReported, RecipeError, ZooError
-from zoo.files import write_json
 from zoo.run.machine import count_cores
+from zoo.utils import write_json
 
 log = logging.getLogger("zoo")
 

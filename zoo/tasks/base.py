@@ -52,7 +52,7 @@ class Task(L.LightningModule):
 
     Args:
         model: The model.
-        optim: Creates the optimizer.
+        optim: Creates the optimizer. A task that is only tested has None.
         spec: The facts of the data that the model was built for.
     """
 

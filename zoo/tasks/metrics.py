@@ -18,9 +18,9 @@ from torchmetrics.classification import MulticlassCalibrationError, MulticlassF1
 from zoo import registry
 from zoo.data.spec import IGNORE_INDEX, DataSpec, ImageSpec, TextClassificationSpec
 from zoo.errors import OptionError
-from zoo.files import write
 from zoo.options import Choice, Count
 from zoo.registry import register
+from zoo.utils import write_file
 
 CONFUSION = "confusion.json"  # in the run directory
 
@@ -286,4 +286,4 @@ def write_confusion(path: Path, classes: Sequence[str], counts: Sequence[Sequenc
         f'{{\n  "rows": "label",\n  "columns": "prediction",\n  "classes": {json.dumps(classes)},\n'
         f'  "counts": [\n{rows}\n  ]\n}}\n'
     )
-    write(io.BytesIO(text.encode()), path)
+    write_file(io.BytesIO(text.encode()), path)

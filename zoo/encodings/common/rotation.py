@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import Any
 
@@ -86,7 +87,7 @@ def multiply_pairs(x: Tensor, table: Tensor, sign: int = 1) -> Tensor:
     if torch.compiler.is_compiling():
         (a, b), (cos, sin) = _split_pairs(x), (table[..., 0], table[..., 1] * sign)
         return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2).to(x.dtype)
-    z, rotations = _to_complex(x), torch.view_as_complex(table)
+    z, rotations = _to_complex(upcast(x)), torch.view_as_complex(table)
     # A decoding step has one token: the number of operations counts, not their memory order.
     if rotations.shape[-2] == 1:
         product = z * (rotations if sign > 0 else rotations.conj())
@@ -118,7 +119,7 @@ def _sum_products(x: Tensor, gradient: Tensor, shape: torch.Size) -> Tensor:
         return torch.stack([a * c + b * d, a * d - b * c], dim=-1).sum_to_size((*shape, 2))
     batch, heads, tokens, pairs = shape
     # Summed as [B, N, H, pairs], the order in memory.
-    products = (_to_complex(x).conj() * _to_complex(gradient)).transpose(1, 2)
+    products = (_to_complex(upcast(x)).conj() * _to_complex(upcast(gradient))).transpose(1, 2)
     return torch.view_as_real(products.sum_to_size(batch, tokens, heads, pairs)).transpose(1, 2)
 
 
@@ -128,13 +129,15 @@ def _split_pairs(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _to_complex(x: Tensor) -> Tensor:
-    """View pairs of x [.., K] as complex numbers [.., K/2], without a copy if memory allows."""
+    """View pairs of x [.., K], at least float32, as complex numbers [.., K/2].
+
+    Nothing is copied if memory allows.
+    """
     # view_as_complex needs pairs that are adjacent in memory and start at even addresses.
-    x = upcast(x)
     pairs = x.reshape(*x.shape[:-1], x.shape[-1] // 2, 2)
     if pairs.is_contiguous() and pairs.storage_offset() % 2 == 0:
         return torch.view_as_complex(pairs)
-    even_strides = not any(stride % 2 for stride in pairs.stride()[:-1])
+    even_strides = math.gcd(2, *pairs.stride()[:-1]) == 2
     aligned = pairs.stride(-1) == 1 and pairs.storage_offset() % 2 == 0 and even_strides
     return torch.view_as_complex(pairs if aligned else pairs.contiguous())
 

@@ -115,11 +115,6 @@ class Checkpoints(L.Callback):
         self._has_validated = False  # at the end of this epoch
         self._resumed: dict[str, Any] | None = None
 
-    def build_metadata(self, trainer: L.Trainer) -> dict[str, Any]:
-        """Return what a checkpoint says about itself."""
-        data: DataModule = trainer.datamodule  # type: ignore[attr-defined]
-        return checkpoints.build_metadata(self.recipe, data.spec)
-
     def on_save_checkpoint(
         self,
         trainer: L.Trainer,
@@ -130,7 +125,8 @@ class Checkpoints(L.Callback):
         # a resumed run validates again, and draws the numbers that training would have drawn after
         # it
         rng_state = self._before_validation if self._is_validating else get_random_state()
-        checkpoint["zoo"] = self.build_metadata(trainer)
+        data: DataModule = trainer.datamodule  # type: ignore[attr-defined]
+        checkpoint["zoo"] = checkpoints.build_metadata(self.recipe, data.spec)
         checkpoint["num_threads"] = torch.get_num_threads()
         # Lightning saves one file for all processes, so each has to contribute its state
         checkpoint["rng_states"] = self.processes.all_gather(rng_state)

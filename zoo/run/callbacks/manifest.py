@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from zoo.config import Recipe
 from zoo.data.sampler import ResumableSampler
-from zoo.files import write_json
 from zoo.run import loggers
+from zoo.utils import write_json
 
 START, END = "start.json", "end.json"
 # epochs whose sample order is digested, and at most so many samples of each

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from zoo.data.base import DataModule
 from zoo.errors import AlreadyReported, NonFiniteError, ZooError
 from zoo.run.callbacks import nan_replay
 from zoo.run.callbacks.checkpointing import Checkpoints
 from zoo.run.checkpoint import (
+    build_metadata,
     describe_checkpoints,
     get_random_state,
     serialise,
@@ -172,8 +174,9 @@ class FiniteGuard(L.Callback):
         path, outcome = self.checkpoints.folder.parent / "replay.pt", ""
         if processes.first:
             position = {"step": trainer.global_step, "epoch": trainer.current_epoch}
+            data: DataModule = trainer.datamodule  # type: ignore[attr-defined]
             content = {
-                "zoo": self.checkpoints.build_metadata(trainer),
+                "zoo": build_metadata(self.checkpoints.recipe, data.spec),
                 "state_dict": weights,
                 "replay": {**position, "first": first, **step},
             }

@@ -1,50 +1,61 @@
-"""Results of the Python functions: a run, a loaded task, a diagnosis."""
+"""Train from Python: `zoo.fit`, the run that it returns, and `zoo.load` of its task."""
 
 from __future__ import annotations
 
-import html
 import json
+import logging
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from signal import SIGINT
 from typing import TYPE_CHECKING, Any, overload
 
-from zoo import config
-from zoo.config import Overrides, Recipe
-from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
+from zoo.api.guard import guard, isolate_process, name_datasets, read_datasets
+from zoo.config import Overrides, Recipe, from_plain, join_overrides
+from zoo.config import load as load_recipe
+from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError, Stopped
 from zoo.reporting.tables import build_frame, format_html_table
-from zoo.run.process_state import isolate_process
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from zoo.diagnosis.report import Report
+    from zoo.data.spec import DataSpec
+    from zoo.run.fit import FitResult
     from zoo.tasks.base import Task
+
+log = logging.getLogger("zoo")
 
 
 class Run:
     """A training run: its recipe, metrics and model, read from its directory.
 
-    Args:
+    Attributes:
         path: The run directory, such as `runs/vit_comrope/latest`.
+        outcome: What the call of `zoo.fit` that returned the run has found; else None.
+        interrupt: What stopped that call; None if nothing did.
 
     Raises:
         DataError: The path is not a run directory.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        outcome: FitResult | None = None,
+        interrupt: Stopped | None = None,
+    ) -> None:
         self.path = Path(path).resolve()
-        """The run directory."""
+        self.outcome, self.interrupt = outcome, interrupt
         if not (self.path / "recipe.yaml").is_file():
             raise DataError(f"{path}: not a run directory, it has no recipe.yaml")
 
     @cached_property
     def recipe(self) -> Recipe:
         """The resolved recipe; running it again repeats the run."""
-        recipe = config.load(self.path / "recipe.yaml")
+        recipe = load_recipe(self.path / "recipe.yaml")
         return replace(recipe, name=self.result.get("recipe", self.path.parent.name))
 
     @property
@@ -120,6 +131,87 @@ def _format_metrics(metrics: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
 
 
+@guard
+def fit(
+    recipe: str | Path | Recipe,
+    overrides: Overrides = (),
+    *,
+    data: Any = None,
+    spec: DataSpec | None = None,
+    run_dir: str | Path | None = None,
+    resume: str | Path = "never",
+    wait: bool = False,
+    verbose: bool | None = True,
+) -> Run:
+    """Train a recipe, then test its best checkpoint, as `zoo fit` does.
+
+    An interrupt (Ctrl+C, or the stop button of a notebook) saves the state after the current step
+    and returns the run, whose `stopped` is then true. A second one stops at once.
+
+    Args:
+        recipe: A YAML file, the name of a registered recipe, or a recipe of `zoo.load_recipe`.
+        overrides: Changes of the recipe: {key: value}, or a list of `Change` and `Removal` of
+            `zoo.config`.
+        data: Samples of your own instead of the recipe's: {"train": dataset, "val": ..., "test":
+            ...}; a pair (train, val), of which val is the test too; or a Lightning data module. The
+            recipe's data becomes `torch_dataset`, with its options `batch_size`, `workers`, `size`.
+            Pass `data` again to repeat the run, and to `zoo.evaluate` and `zoo.diagnose`.
+        spec: The facts of the samples of `data`: `zoo.ImageSpec`, `zoo.VideoSpec`, `zoo.TextSpec`
+            or `zoo.TextClassificationSpec`. By default the attribute `spec` of `data`.
+        run_dir: The run directory; by default a new one, runs/RECIPE/TIME-HASH.
+        resume: "never", "auto" for the latest run, or the run or checkpoint to resume from.
+        wait: Wait while another process trains in the run directory, instead of raising.
+        verbose: Print progress and results to standard error.
+
+    Returns:
+        The run.
+
+    Raises:
+        ZooError: Another process trains in the run directory; the message names it.
+        RecipeError: The recipe, an override or an argument is wrong; nothing was started.
+        DataError: Data is missing or unreadable.
+        CheckpointError: The checkpoint to resume from is missing, corrupt or of another recipe.
+        NonFiniteError: A loss, gradient or weight became non-finite.
+    """
+    # arguments first: a wrong one is reported before the recipe is read
+    datasets = read_datasets(data, spec)
+    edits = join_overrides(name_datasets(datasets), overrides)
+    if not isinstance(recipe, Recipe):
+        recipe = load_recipe(recipe, edits)
+    elif edits:
+        origin = f"recipe {recipe.name}"
+        recipe = from_plain(recipe.plain(), edits, origin=origin, name=recipe.name)
+    # a wrong recipe is reported before Lightning and the data libraries are imported
+    from zoo.run.fit import fit as run_fit
+
+    paths: list[Path] = []
+    try:
+        outcome = run_fit(
+            recipe,
+            Path(run_dir) if run_dir else None,
+            os.fspath(resume),
+            datasets=datasets,
+            wait=wait,
+            started=paths.append,
+        )
+    except Stopped as stopped:
+        # no run directory exists yet, so there is no run to return
+        if not paths:
+            raise
+        interrupt = stopped
+    except (KeyboardInterrupt, SystemExit):  # Lightning exits at one that nobody handles
+        if not paths:
+            raise
+        problem = f"interrupted at once; {paths[0]} holds what was saved before"
+        interrupt = Stopped(SIGINT, problem)
+    else:
+        return Run(outcome.run, outcome=outcome)
+    # the command line prints it as it ends
+    if verbose is not None:
+        log.info("%s", interrupt)
+    return Run(paths[0], interrupt=interrupt)
+
+
 @dataclass(frozen=True)
 class StoredRecipe:
     """The recipe of a checkpoint as plain data; predicts and generates with its task."""
@@ -130,7 +222,7 @@ class StoredRecipe:
     def change(self, section: str, options: Mapping[str, Any]) -> Recipe:
         """Return the recipe with options of a section changed."""
         edits = {f"{section}.{key}": value for key, value in options.items()}
-        return config.from_plain(self.plain, edits, origin=f"recipe {self.name}", name=self.name)
+        return from_plain(self.plain, edits, origin=f"recipe {self.name}", name=self.name)
 
     def predict(self, task: Task, inputs: Any, options: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Predict for inputs, as `Task.predict` does."""
@@ -159,6 +251,7 @@ def load(checkpoint: Run, overrides: Overrides = ()) -> Task: ...
 def load(checkpoint: str | Path, overrides: Overrides = ()) -> Any: ...
 
 
+@guard
 def load(checkpoint: str | Path | Run, overrides: Overrides = ()) -> Any:
     """Load the task of a checkpoint with its weights, ready to evaluate, predict and generate.
 
@@ -181,51 +274,18 @@ def load(checkpoint: str | Path | Run, overrides: Overrides = ()) -> Any:
         RecipeError: An override is wrong.
         PackageError: transformers or safetensors is missing, for a folder of `zoo.save`.
     """
-    with isolate_process(verbose=True):
-        from zoo.integrations import equip
-        from zoo.run import checkpoint as checkpoints
-        from zoo.run.load import restore
+    from zoo.integrations import equip
+    from zoo.run import checkpoint as checkpoints
+    from zoo.run.load import restore
 
-        path = Path(checkpoint)
-        if equip.holds_equipped(path):
-            if overrides:
-                problem = "a model that zoo.save wrote has no recipe"
-                raise RecipeError(ConfigIssue(ARGUMENT, "overrides", problem, "leave them out"))
-            return equip.load(path)
-        path = checkpoints.locate(os.fspath(checkpoint))
-        experiment, task = restore(path, overrides)
-        recipe = experiment.recipe
-        task.application = StoredRecipe(recipe.name, recipe.plain())
-        return task
-
-
-class Diagnosis:
-    """The page of `zoo diagnose`, and the report that it shows.
-
-    Attributes:
-        path: The page, one self-contained HTML file; the numbers are in the JSON file next to it.
-        report: What was measured, run by run.
-    """
-
-    def __init__(self, path: Path, report: Report) -> None:
-        self.path, self.report = path.resolve(), report
-
-    def show(self) -> None:
-        """Show the page: in a notebook below the cell, else in the browser."""
-        if "ipykernel" in sys.modules:
-            from IPython.display import display
-
-            display(self)  # type: ignore[no-untyped-call]
-            return
-        import webbrowser
-
-        webbrowser.open(self.path.as_uri())
-
-    def __repr__(self) -> str:
-        return f"Diagnosis({str(self.path)!r})"
-
-    def _repr_html_(self) -> str:
-        """Return the page in a frame, for notebooks."""
-        page = html.escape(self.path.read_text(encoding="utf-8"))
-        style = "width: 100%; height: 720px; border: 1px solid #ccc"
-        return f'<iframe srcdoc="{page}" style="{style}"></iframe>'
+    path = Path(checkpoint)
+    if equip.holds_equipped(path):
+        if overrides:
+            problem = "a model that zoo.save wrote has no recipe"
+            raise RecipeError(ConfigIssue(ARGUMENT, "overrides", problem, "leave them out"))
+        return equip.load(path)
+    path = checkpoints.locate(os.fspath(checkpoint))
+    experiment, task = restore(path, overrides, is_trained=True)
+    recipe = experiment.recipe
+    task.application = StoredRecipe(recipe.name, recipe.plain())
+    return task

@@ -1,0 +1,279 @@
+"""Test and use trained models from Python: `zoo.evaluate`, `predict`, `generate`, `diagnose`."""
+
+from __future__ import annotations
+
+import html
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoo.api.guard import guard, name_datasets, read_datasets
+from zoo.api.training import Run
+from zoo.config import Overrides, join_overrides
+from zoo.config.arguments import validate_options
+from zoo.errors import OptionError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from zoo.diagnosis.report import Report
+    from zoo.evaluation.generate import Generation
+    from zoo.evaluation.predict import Predictions
+    from zoo.evaluation.results import Evaluation
+
+
+class Diagnosis:
+    """The page of `zoo diagnose`, and the report that it shows.
+
+    Attributes:
+        path: The page, one self-contained HTML file; the numbers are in the JSON file next to it.
+        report: What was measured, run by run.
+    """
+
+    def __init__(self, path: Path, report: Report) -> None:
+        self.path, self.report = path.resolve(), report
+
+    def show(self) -> None:
+        """Show the page: in a notebook below the cell, else in the browser."""
+        if "ipykernel" in sys.modules:
+            from IPython.display import display
+
+            display(self)  # type: ignore[no-untyped-call]
+            return
+        import webbrowser
+
+        webbrowser.open(self.path.as_uri())
+
+    def __repr__(self) -> str:
+        return f"Diagnosis({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        """Return the page in a frame, for notebooks."""
+        page = html.escape(self.path.read_text(encoding="utf-8"))
+        style = "width: 100%; height: 720px; border: 1px solid #ccc"
+        return f'<iframe srcdoc="{page}" style="{style}"></iframe>'
+
+
+@guard
+def evaluate(
+    run: str | Path | Run,
+    overrides: Overrides = (),
+    *,
+    resolutions: Sequence[int | str] | None = None,
+    lengths: Sequence[int | str] | None = None,
+    stride: int | None = None,
+    extrapolation: Sequence[str] | None = None,
+    data_variants: Mapping[str, Mapping[str, Any]] | None = None,
+    data: Any = None,
+    verbose: bool | None = True,
+) -> Evaluation:
+    """Test a checkpoint, also beyond the training length or resolution, as `zoo eval` does.
+
+    Args:
+        run: A run, a run directory or a checkpoint.
+        overrides: Changes of the stored recipe, as of `zoo.fit`.
+        resolutions: Image sizes in pixels: 24, "16x32" for height and width, "2x" for twice the
+            training size. None: those of the recipe, as with all arguments here.
+        lengths: Lengths in tokens: 512, or "2x" for twice the training length.
+        stride: Tokens from window to window at these lengths.
+        extrapolation: Methods of the encoding to try beyond the training size.
+        data_variants: {name: {option: value}}, named changes of the options of the data.
+        data: Datasets to test on, as of `zoo.fit`; only "test" is needed.
+        verbose: Print progress to standard error. None leaves logging to the caller.
+
+    Returns:
+        The evaluation: `metrics` on the test data, and what was measured under each condition.
+
+    Raises:
+        RecipeError: An argument is wrong, or the data does not fit the model.
+        DataError: Data is missing or unreadable.
+        CheckpointError: The checkpoint is missing, corrupt, unsafe or of another version.
+    """
+    from zoo.evaluation.evaluate import evaluate as run_evaluation
+
+    datasets = read_datasets(data)
+    chosen = {
+        "resolutions": resolutions,
+        "lengths": lengths,
+        "stride": stride,
+        "extrapolation": extrapolation,
+        "data_variants": data_variants,
+    }
+    edits = join_overrides(name_datasets(datasets), overrides, _prefix("evaluate", chosen))
+    return run_evaluation(os.fspath(run), edits, datasets)
+
+
+def _prefix(section: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a section as overrides, without those that are None."""
+    return {f"{section}.{key}": value for key, value in options.items() if value is not None}
+
+
+@guard
+def predict(
+    run: str | Path | Run,
+    paths: str | Path | Sequence[str | Path],
+    overrides: Overrides = (),
+    *,
+    top: int | None = None,
+    show: Callable[[str], None] | None = None,
+    verbose: bool | None = True,
+) -> Predictions:
+    """Classify files and folders with a trained model, as `zoo predict` does.
+
+    `zoo.load(run).predict` takes tensors, pictures and texts too.
+
+    Args:
+        run: A run, a run directory or a checkpoint.
+        paths: Files and folders, one or several.
+        overrides: Changes of the stored recipe, as of `zoo.fit`.
+        top: Classes to report at most. None: what the recipe says.
+        show: Called with the lines of each file as soon as it is done.
+        verbose: Print messages, such as about files that are skipped, to standard error. None
+            leaves logging to the caller.
+
+    Returns:
+        The predictions, and the files that could not be read.
+
+    Raises:
+        DataError: No file could be read.
+        RecipeError: The task predicts nothing for a single file, or an argument is wrong.
+        CheckpointError: As of `zoo.load`.
+    """
+    from zoo.evaluation.predict import predict as run_prediction
+
+    given = [paths] if isinstance(paths, str | Path) else [*paths]
+    edits = join_overrides(overrides, _prefix("predict", {"top": top}))
+    return run_prediction(os.fspath(run), [Path(one) for one in given], edits, show)
+
+
+@guard
+def generate(
+    run: str | Path | Run,
+    prompt: str | None = None,
+    overrides: Overrides = (),
+    *,
+    tokens: int | None = None,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    stop: str | None = None,
+    samples: int | None = None,
+    seed: int | None = None,
+    cache: bool | None = None,
+    show: Callable[[str], None] | None = None,
+    verbose: bool | None = False,
+) -> Generation:
+    """Continue a prompt with a language model, as `zoo generate` does.
+
+    Args:
+        run: A run, a run directory or a checkpoint.
+        prompt: Text to continue. None: what the recipe says, as with all arguments here.
+        overrides: Changes of the stored recipe, as of `zoo.fit`.
+        tokens: Tokens to generate at most.
+        temperature: Divides the logits; 0 always takes the likeliest token.
+        top_k: Sample from so many of the likeliest tokens.
+        top_p: Sample from the likeliest tokens that together have this probability.
+        stop: Text at which a continuation ends.
+        samples: Continuations.
+        seed: Seed of the first continuation; the others follow.
+        cache: Keep keys and values of past tokens instead of computing them again.
+        show: Called with each piece of text as soon as it is generated.
+        verbose: Print progress to standard error. None leaves logging to the caller.
+
+    Returns:
+        The prompt and its continuations, `samples`.
+
+    Raises:
+        RecipeError: The model writes no text, or an argument is wrong.
+        CheckpointError: As of `zoo.load`.
+    """
+    from zoo.evaluation.generate import generate as run_generation
+
+    chosen = {
+        "prompt": prompt,
+        "tokens": tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "stop": stop,
+        "samples": samples,
+        "seed": seed,
+        "cache": cache,
+    }
+    edits = join_overrides(overrides, _prefix("generate", chosen))
+    return run_generation(os.fspath(run), edits, show)
+
+
+@guard
+def diagnose(
+    runs: str | Path | Run | nn.Module | Sequence[str | Path | Run],
+    overrides: Any = (),
+    *,
+    samples: int = 4,
+    queries: int = 64,
+    layers: int | Sequence[int] | None = None,
+    to: str | Path | None = None,
+    controls: bool = True,
+    limit: int | None = None,
+    decode: Callable[[list[int]], str] | None = None,
+    data: Any = None,
+    verbose: bool | None = True,
+) -> Diagnosis:
+    """Write a page about the attention of trained models, as `zoo diagnose` does.
+
+    Args:
+        runs: Runs, run directories or checkpoints, one or several; or a model that `zoo.equip`
+            changed, or that contains such a model.
+        overrides: Changes of the stored recipes, as of `zoo.fit`. For a model: the batch to run it
+            on, as a mapping of its keyword arguments, a sequence of its arguments, or one tensor.
+        samples: How many of the first test samples to measure; a model runs on the whole batch.
+        queries: Query positions at most; class and register tokens come in addition.
+        layers: Layers to show, from 0. None: all.
+        to: The page. None: diagnosis.html in the run directory, else in the current folder.
+        controls: Test again with positions shuffled, shifted, zeroed and reversed.
+        limit: Test batches at most. None: all. Not for a model.
+        decode: Turns a list of token ids into text. Only for a model.
+        data: Datasets to take samples from and to test on, as of `zoo.fit`; only "test" is needed.
+            Not for a model.
+        verbose: Print progress to standard error. None leaves logging to the caller.
+
+    Returns:
+        The page and its report.
+
+    Raises:
+        RecipeError: An argument is wrong, or the model cannot follow its data.
+        OptionError: A model has no encodings of zoo, or an argument does not apply to it.
+        DataError: Data is missing or unreadable.
+        CheckpointError: As of `zoo.load`.
+        NonFiniteError: Weights or attention are not finite.
+    """
+    from torch import nn
+
+    from zoo.diagnosis.diagnose import DiagnoseOptions, diagnose_model, diagnose_runs
+
+    chosen = {
+        "samples": samples,
+        "queries": queries,
+        "layers": layers,
+        "to": to,
+        "controls": controls,
+        "limit": limit,
+    }
+    options = validate_options(DiagnoseOptions, chosen)
+    if isinstance(runs, nn.Module):
+        for name, value in (("data", data), ("limit", limit)):
+            if value is not None:
+                raise OptionError(name, f"a model runs only on its batch; leave {name} out")
+        report, path = diagnose_model(runs, overrides, options, decode)
+    else:
+        if decode is not None:
+            problem = "a run decodes tokens with its own vocabulary; leave decode out"
+            raise OptionError("decode", problem)
+        datasets = read_datasets(data)
+        given = [runs] if isinstance(runs, str | Path | Run) else [*runs]
+        edits = join_overrides(name_datasets(datasets), overrides)
+        names = [os.fspath(one) for one in given]
+        report, path = diagnose_runs(names, options, edits, datasets)
+    return Diagnosis(path, report)

@@ -1,0 +1,170 @@
+"""How each function of `zoo.api` is called: its arguments are checked, the process stays as it was.
+
+Random states, threads, warnings, logging and environment are after a call what they were before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import logging
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from zoo.config.schema import Sections
+from zoo.errors import ARGUMENT, ConfigIssue, OptionError, RecipeError
+from zoo.options.description import suggest
+from zoo.options.signature import fields
+from zoo.packages import explain_imports
+from zoo.utils import EscapingFormatter
+
+if TYPE_CHECKING:
+    from zoo.config import Overrides
+    from zoo.data.base import Datasets
+    from zoo.data.spec import DataSpec
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = logging.getLogger("zoo")
+
+LOCK = threading.RLock()
+"""Commands change the state of the process while they run, so only one runs at a time."""
+LIGHTNING_LOGS = ("lightning", "lightning.pytorch", "lightning.fabric")
+
+
+def guard(function: Callable[P, T]) -> Callable[P, T]:
+    """Refuse unknown keyword arguments of a function, and leave the process as it was.
+
+    Python itself answers an unknown keyword with a TypeError that suggests nothing.
+
+    Args:
+        function: If it has an argument `verbose`, that is the one of `isolate_process`.
+
+    Returns:
+        The function with the same signature. It raises RecipeError for an unknown keyword.
+    """
+    parameters = inspect.signature(function).parameters
+    # options of a dataclass, which refuses those that it does not have
+    takes_options = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    default = parameters["verbose"].default if "verbose" in parameters else True
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if not takes_options:
+            refuse_unknown(kwargs, parameters)
+        with isolate_process(kwargs.get("verbose", default)):  # type: ignore[arg-type]
+            return function(*args, **kwargs)
+
+    return call
+
+
+def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise RecipeError for the keywords that a function does not have, with the nearest it has."""
+    known = [*known]
+    issues = []
+    for key in (one for one in given if one not in known):
+        remedy = suggest(key, known)
+        if key in fields(Sections) and "overrides" in known:
+            remedy = f'it is a key of the recipe: write overrides={{"{key}": ...}}'
+        issues.append(ConfigIssue(ARGUMENT, key, "unknown key", remedy))
+    if issues:
+        raise RecipeError(*issues)
+
+
+def read_datasets(data: Any, spec: DataSpec | None = None) -> Datasets | None:
+    """Return the datasets of an argument `data`, None without one.
+
+    Args:
+        data: Datasets by split, a pair of them, or a Lightning data module.
+        spec: The facts of their samples.
+
+    Raises:
+        RecipeError: It cannot be used.
+    """
+    if data is None and spec is None:
+        return None
+    from zoo.data.torch_dataset import collect_datasets
+
+    try:
+        if data is None:
+            raise OptionError("spec", "`spec` requires `data`")
+        return collect_datasets(data, spec)
+    except OptionError as error:
+        raise RecipeError(ConfigIssue(ARGUMENT, error.key, error.message)) from None
+
+
+def name_datasets(datasets: Datasets | None) -> Overrides:
+    """Return the overrides that name datasets in the recipe."""
+    if datasets is None:
+        return {}
+    from zoo.data.torch_dataset import describe_datasets
+
+    return {"data.name": "torch_dataset", "data.description": describe_datasets(datasets)}
+
+
+@contextlib.contextmanager
+def isolate_process(verbose: bool | None) -> Iterator[None]:
+    """Show the log of the block if asked, and then restore what it changed of the process.
+
+    Args:
+        verbose: Whether to print messages of level INFO. None leaves logging to the caller.
+    """
+    import torch
+
+    from zoo.run.checkpoint import get_random_state, set_random_state
+
+    with LOCK, explain_imports(), warnings.catch_warnings(), show_log(verbose):
+        # taken inside the lock: another thread may be within a command
+        environment, generators = dict(os.environ), get_random_state()
+        threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+        is_deterministic = torch.are_deterministic_algorithms_enabled()
+        warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        benchmark = torch.backends.cudnn.benchmark
+        try:
+            yield
+        finally:
+            torch.backends.cudnn.benchmark = benchmark
+            torch.use_deterministic_algorithms(is_deterministic, warn_only=warns_only)
+            torch.set_default_dtype(dtype)
+            # setting the number starts a new pool of threads, even if it is the same
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)
+            set_random_state(generators)
+            # changed in place: C libraries do not see another mapping
+            for name in os.environ.keys() - environment.keys():
+                del os.environ[name]
+            os.environ.update(environment)
+
+
+@contextlib.contextmanager
+def show_log(verbose: bool | None) -> Iterator[None]:
+    """Print messages of level INFO to standard error within the block, as the command line does.
+
+    Handlers of the caller get none of them; only train.log receives messages of level DEBUG.
+    """
+    if verbose is None:
+        yield
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(logging.INFO if verbose else logging.ERROR)
+    handler.setFormatter(EscapingFormatter("%(message)s"))
+    levels = {name: logging.getLogger(name).level for name in LIGHTNING_LOGS}
+    level, propagate = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    # handlers of the caller would print every line twice
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        log.propagate = propagate
+        for name, before in levels.items():
+            logging.getLogger(name).setLevel(before)
