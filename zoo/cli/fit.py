@@ -50,11 +50,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Train, and print the result as JSON if asked."""
-    from zoo.api.training import fit
     from zoo.config import load
     from zoo.config.command_line import parse_overrides
 
+    # read here, so that a wrong recipe is reported before anything else is imported
     recipe = load(known.recipe, parse_overrides(known.overrides))
+    from zoo.api.training import fit
+
     run = fit(recipe, run_dir=known.run_dir, resume=known.resume, wait=known.wait, verbose=None)
     if run.interrupt is not None:
         raise run.interrupt
