@@ -107,6 +107,5 @@ def test_a_second_derivative_of_turning_is_refused_too():
 
 
 def check_second_derivative_is_refused(out, leaves):
-    first = torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        sum(one.square().sum() for one in first).backward()
+    with pytest.raises(NotImplementedError, match="liere have no second derivative"):
+        torch.autograd.grad(out.square().sum(), leaves, create_graph=True)

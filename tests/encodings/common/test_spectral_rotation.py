@@ -67,9 +67,9 @@ def test_single_precision_is_close(kind):
 
 def test_a_second_derivative_is_refused_and_not_merely_wrong():
     inputs = [one.requires_grad_() for one in make_inputs("random", 1)]
-    first = torch.autograd.grad(score_by_planes(*inputs).square().sum(), inputs, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        first[0].square().sum().backward()
+    total = score_by_planes(*inputs).square().sum()
+    with pytest.raises(NotImplementedError, match="comrope_ap, .* have no second derivative"):
+        torch.autograd.grad(total, inputs, create_graph=True)
 
 
 @pytest.mark.parametrize("least", [1e-3, 1e-6, 1e-9, 9e-10, 1e-11, 1e-13, 0.0])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from zoo.attention import has_variable_sizes, upcast
+from zoo.encodings.common.rotation import refuse_second_derivative
 
 # Largest block that is multiplied element by element on a CPU. Compared with torch's batched
 # product, that takes a third of the time for blocks of 8 and 2.5 times as long for blocks of 16.
@@ -74,8 +75,8 @@ class _RotateBlocks(torch.autograd.Function):
         return _to_heads(_apply_elements(matrices, columns)).to(x.dtype)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
+        refuse_second_derivative()
         columns, rotations = ctx.saved_tensors
         rows, matrices = _to_columns(gradient, rotations), _to_elements(rotations)
         grad_x = _to_heads(_apply_elements(matrices.transpose(1, 2), rows)).to(gradient.dtype)
@@ -258,8 +259,8 @@ class _Exponential(torch.autograd.Function):
         return join_parts(exponentials, parts)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
+        refuse_second_derivative()
         skew, times, *kept = ctx.saved_tensors
         parts = split_times(times, skew)
         # Recover the steps of each part: saved in one flat list, or computed again.

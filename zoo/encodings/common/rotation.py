@@ -142,6 +142,18 @@ def _to_complex(x: Tensor) -> Tensor:
     return torch.view_as_complex(pairs if aligned else pairs.contiguous())
 
 
+def refuse_second_derivative() -> None:
+    """Refuse a backward pass that will itself be differentiated.
+
+    Raises:
+        NotImplementedError: `create_graph` is set. Returning a gradient would be silently wrong.
+    """
+    # Grad mode is on in a backward pass only with `create_graph`; a compiler always sets it.
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        problem = "comrope_ap, comrope_ld, grape_m with planes and liere have no second derivative"
+        raise NotImplementedError(f"{problem}; take first ones, without create_graph")
+
+
 class Rotary(Encoding):
     """Base class of rotations of queries and keys that depend only on coordinates.
 

@@ -21,7 +21,12 @@ import torch
 from torch import Tensor
 
 from zoo.attention import has_variable_sizes, upcast
-from zoo.encodings.common.rotation import angle_gradient, cos_sin, multiply_pairs
+from zoo.encodings.common.rotation import (
+    angle_gradient,
+    cos_sin,
+    multiply_pairs,
+    refuse_second_derivative,
+)
 
 # Channels of a merged product: 8 have more overhead, and with 64 most factors are zeros.
 MERGED_WIDTH = 16
@@ -68,8 +73,8 @@ class _RotateBySpectrum(torch.autograd.Function):
         return multiply_pairs(coefficients, table)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
         x, table, basis, times, *moments = ctx.saved_tensors
         g = multiply_pairs(gradient, table, -1)
         grad_x = change_basis(g, basis.mT) if ctx.needs_input_grad[0] else None
@@ -101,8 +106,8 @@ class _Spectrum(torch.autograd.Function):
         return frequencies, merged, *(torch.zeros_like(merged) for _ in range(count))
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, frequencies: Tensor, _: Tensor, *moments: Tensor) -> tuple[Tensor, None]:
+        refuse_second_derivative()
         # In planes, divide by differences of frequencies; where these are near 0, use the series.
         gaps, near, basis = ctx.saved_tensors
         first, *others = (split_blocks(moment, basis.shape) for moment in moments)
