@@ -68,7 +68,7 @@ def test_single_precision_is_close(kind):
 def test_a_second_derivative_is_refused_and_not_merely_wrong():
     inputs = [one.requires_grad_() for one in make_inputs("random", 1)]
     total = score_by_planes(*inputs).square().sum()
-    with pytest.raises(NotImplementedError, match="comrope_ap, .* have no second derivative"):
+    with pytest.raises(NotImplementedError, match=r"comrope_ap, .* have no second derivative"):
         torch.autograd.grad(total, inputs, create_graph=True)
 
 
