@@ -12,6 +12,7 @@ It keeps the decimals that it is written with. What can be looked up:
     least NAME..., most NAME...     the lowest and the highest of these ratios
     share NAME over OTHER           how many more parameters it has, in percent
     key.path, key.path / key.path   any number of the file, or a quotient
+    highest key.*.path, lowest ...  of all that a path with * finds, in percent
     verdict HYPOTHESIS              of a comparison: held, not held or undecided, and the difference
                                     with its interval; it stands in place of a number
     count encodings                 with `zoo` in place of a file: registered members of a kind
@@ -26,7 +27,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -92,6 +93,9 @@ def _evaluate(source: str, query: str) -> float:
     if word == "mean":
         return _find_mean(Comparison.read(path), rest[0], " ".join(rest[2:]))
     plain = _read_json(path)
+    if word in ("highest", "lowest"):
+        extreme = max if word == "highest" else min
+        return 100 * extreme(_walk_all(plain, rest[0].split(".")))
     value, *divisors = (_walk(plain, part) for part in query.split(" / "))
     return value / divisors[0] if divisors else value
 
@@ -156,6 +160,17 @@ def _walk(plain: Any, path: str) -> float:
     for part in path.strip().split("."):
         plain = plain[int(part)] if isinstance(plain, list) else plain[part]
     return plain
+
+
+def _walk_all(plain: Any, keys: Sequence[str]) -> Iterator[float]:
+    """Yield all numbers that a path finds; * stands for every entry of a list."""
+    if not keys:
+        yield plain
+        return
+    first, *rest = keys
+    entries = plain if first == "*" else [plain[int(first) if first.isdecimal() else first]]
+    for one in entries:
+        yield from _walk_all(one, rest)
 
 
 def list_unquoted(text: str, facts: tuple[str, ...] = ()) -> list[str]:

@@ -13,7 +13,8 @@ experiment counts as wrong if any variant is called worse (or dropped). 5 % are 
   studies of four settings each, through `list_settings`, `choose_best` and `compare_all`. `once`:
   the design is searched once, then the chosen setting is trained with five seeds.
 - `racing`: the same, with looks after 3, 5, 8, 12 and 18 studies; and with one variant that is
-  better than all others, how often it is dropped, and how many of the others are.
+  better than all others, how often it is dropped, and how many of the others are. `claim_wrongly_
+  refuted`: how often a variant that is better by what is claimed is stopped as smaller than claimed.
 - `tasks`: the ranking over tasks, and a bootstrap of the interquartile mean, which it replaced.
 - `tuned_tasks`: the ranking over three tasks with five studies of four settings.
 """
@@ -31,7 +32,7 @@ from scipy import stats
 
 from zoo.comparison.design import ChoiceAxis, Range, choose_best, list_settings
 from zoo.comparison.overall import rank_scores
-from zoo.comparison.racing import LOOKS, decide
+from zoo.comparison.racing import LOOKS, Claim, RacedClaim, race
 from zoo.comparison.statistics import (
     Pair,
     compare_all,
@@ -49,6 +50,7 @@ STUDIES, BUDGET, VARIANTS = 5, 4, 6
 NOISE, SHARED, VALIDATION = 0.01, 0.02, 0.005
 CURVATURES = (0.02, 0.05, 0.1, 0.2, 0.4)
 BETTER_BY = (0.005, 0.03)
+CLAIMED = 0.02
 AXES = (
     Range("optim.lr", 1e-4, 1e-2),
     Range("optim.weight_decay", 0.0, 0.2, "linear"),
@@ -189,17 +191,27 @@ def measure_tuned(draws: int) -> list[dict[str, Any]]:
     return found
 
 
-def race(table: Table) -> tuple[dict[str, int], int]:
+def run_race(table: Table) -> tuple[dict[str, int], int]:
     """Return {dropped variant: look} and the number of trainings of studies that were done."""
-    running, dropped, trained = [f"v{number}" for number in range(len(table))], {}, 0
-    for before, look in zip((0, *LOOKS), LOOKS, strict=False):
-        trained += (look - before) * len(running)
-        decision = decide(name_rows(table[:, :look]), running, better="high")
-        dropped |= {one.variant: look for one in decision.dropped}
-        running = [*decision.running]
-        if decision.is_over:
-            break
-    return dropped, trained
+    decisions = race(name_rows(table), better="high")
+    dropped = {one.variant: one.look for each in decisions for one in each.stopped}
+    last = decisions[-1].look
+    return dropped, sum(dropped.get(f"v{number}", last) for number in range(len(table)))
+
+
+def refute_wrongly(table: Table) -> bool:
+    """Return whether racing stops a variant for claims although it is as good as they say."""
+    better = np.array(table)
+    better[0] += CLAIMED
+    values = name_rows(better)
+    # all variants lose as much by tuning on average, so the first is better by what is claimed
+    claims = [Claim("v0", f"v{number}", CLAIMED) for number in range(1, len(table))]
+    raced = [RacedClaim(one, values, "high") for one in claims]
+    return any(
+        one.variant == "v0"
+        for each in race(values, better="high", claims=raced)
+        for one in each.stopped
+    )
 
 
 def measure_racing(draws: int) -> list[dict[str, Any]]:
@@ -208,9 +220,10 @@ def measure_racing(draws: int) -> list[dict[str, Any]]:
     for curvature in CURVATURES:
         rng = np.random.default_rng([4, round(1000 * curvature)])
         tables = [draw_studies(rng, curvature, LOOKS[-1]) for _ in range(draws)]
-        wrong = [bool(race(table)[0]) for table in tables]
+        wrong = [bool(run_race(table)[0]) for table in tables]
         row: dict[str, Any] = {"curvature": curvature}
         row |= {"wrong_of_first_200": sum(wrong[:200]), "wrong": sum(wrong) / draws}
+        row["claim_wrongly_refuted"] = sum(map(refute_wrongly, tables)) / draws
         row["with_a_better_variant"] = [_race_better(tables, gap) for gap in BETTER_BY]
         found.append(row)
         print(row, flush=True)
@@ -221,7 +234,7 @@ def _race_better(tables: Sequence[Table], gap: float) -> dict[str, Any]:
     """Return how often the first variant is dropped if it is better by a gap."""
     raised = np.zeros((VARIANTS, 1))
     raised[0] = gap
-    raced = [race(table + raised) for table in tables]
+    raced = [run_race(table + raised) for table in tables]
     lost = ["v0" in dropped for dropped, _ in raced]
     gone = sum(len(dropped.keys() - {"v0"}) for dropped, _ in raced)
     trained = sum(count for _, count in raced)

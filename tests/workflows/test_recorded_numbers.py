@@ -44,6 +44,12 @@ def test_prose_has_no_number_but_quoted_ones(page, docs):
     assert docs[1].update_numbers(text) == text, "run python docs/pages.py"
 
 
+def test_error_rates_are_quoted_from_their_record(docs):
+    text = (ROOT / "docs" / "comparing.md").read_text()
+    assert text.count("<!-- records/error_rates: highest ") >= 4
+    assert docs[1].update_numbers(text) == text, "run python docs/pages.py"
+
+
 def test_the_versions_of_python_are_those_of_the_package():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     versions = [one.rpartition(" ")[2] for one in project["classifiers"] if "Python :: 3." in one]

@@ -237,7 +237,7 @@ def compare(
         command: What the report names as the command that repeats it; by default this call.
         verbose: Print progress to standard error. None leaves logging to the caller.
         **changes: Fields of `CompareOptions` that replace those of `options`: seeds, budget,
-            studies, measure, to, hypotheses, jobs, minutes, part, keep, engine; and
+            studies, racing, measure, to, hypotheses, jobs, minutes, part, keep, engine; and
             options of the engine.
 
     Returns:

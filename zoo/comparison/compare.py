@@ -13,7 +13,7 @@ from typing import Literal
 from zoo.comparison.cell import UNTESTED, is_time_over, write_deadline
 from zoo.comparison.cell_files import TRIAL
 from zoo.comparison.hypotheses import record_hypotheses
-from zoo.comparison.outputs import collect_results, write_results
+from zoo.comparison.outputs import collect_results, is_trained, write_results
 from zoo.comparison.plan import (
     CELLS,
     ComparisonPlan,
@@ -30,8 +30,9 @@ from zoo.comparison.portable import (
     list_portable,
     locate_portable,
 )
+from zoo.comparison.race_text import describe_stopped
 from zoo.comparison.request import CheckedRequest, count_gpus, list_seeds, read_part
-from zoo.comparison.results import Comparison, find_direction
+from zoo.comparison.results import LOOKS, Comparison, RaceResult, find_direction
 from zoo.comparison.runner import CellRunner
 from zoo.comparison.studies import choose_result, group_trials, plan_studies
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, Stopped, ZooError
@@ -128,7 +129,14 @@ def _plan_studies(
         (one, set_seed(recipe, plan.seeds[one.study], resources).plain())
         for one, recipe in checked.trials
     ]
-    found = plan_studies(plan, tuning.keys, checked.effective, tuning.budget, trials)
+    found = plan_studies(
+        plan,
+        tuning.keys,
+        checked.effective,
+        tuning.budget,
+        trials,
+        is_raced=checked.request.options.racing,
+    )
     log.info("%s", describe_costs(found))
     return found
 
@@ -141,8 +149,22 @@ def run_studies(
     Returns:
         The signal that stopped it, if one did.
     """
+    race: RaceResult | None = None
     for study in plan.blocks:
-        block = replace(plan, cells=tuple(one for one in plan.cells if one.block == study))
+        if study in LOOKS:
+            race = collect_results(plan, folder).race
+            if race is not None and not _tell_look(plan, race, study):
+                return None
+        block = replace(
+            plan,
+            cells=tuple(
+                one
+                for one in plan.cells
+                if one.block == study and (race is None or is_trained(race, one))
+            ),
+        )
+        if not block.cells:
+            continue
         left = len(plan.cells) - len(block.cells)
         for cell in block.cells:
             run = folder / CELLS / cell.name
@@ -163,6 +185,21 @@ def run_studies(
         if stopped is not None or is_time_over(folder):
             return stopped
     return None
+
+
+def _tell_look(plan: ComparisonPlan, race: RaceResult, study: int) -> bool:
+    """Log what a look decided before a study; return whether it was taken, or none is left."""
+    taken = [one for one in race.looks if one.studies == study]
+    if not taken:
+        if not race.is_over:
+            log.info("the look after %d studies waits for cells that are not done", study)
+        return race.is_over
+    for one in race.stopped:
+        if one.look == study:
+            log.info("%s", describe_stopped(one))
+    left = f"{len(taken[0].running)} of {len(plan.variants)} variants run on"
+    log.info("look after %d studies: %s", study, "the race is over" if race.is_over else left)
+    return True
 
 
 def _test_chosen(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from zoo.comparison.design import choose_best
 from zoo.comparison.plan import ComparisonPlan, PlannedCell
 from zoo.comparison.portable import FoundCell, PortableCell
-from zoo.comparison.results import Better, RecordedHypothesis, RecordFlaw
+from zoo.comparison.results import Better, RaceResult, RecordedHypothesis, RecordFlaw
 
 
 def list_findings(
-    plan: ComparisonPlan, found: Mapping[str, FoundCell], hypotheses: Sequence[RecordedHypothesis]
+    plan: ComparisonPlan,
+    found: Mapping[str, FoundCell],
+    hypotheses: Sequence[RecordedHypothesis],
+    race: RaceResult | None = None,
 ) -> tuple[RecordFlaw, ...]:
     """List the reasons to doubt the record of a comparison.
 
@@ -18,6 +22,7 @@ def list_findings(
         plan: The plan.
         found: {name of a cell: its state in the output folder}.
         hypotheses: The hypotheses of the output folder.
+        race: What the looks of a race decided, if it is one.
     """
     cells = [(cell, found[cell.name]) for cell in plan.cells if cell.name in found]
     return (
@@ -25,6 +30,7 @@ def list_findings(
         *find_split_blocks([one.portable for _, one in cells if one.portable], plan),
         *_find_leaks(cells),
         *_find_late(hypotheses),
+        *_find_trained_on(cells, race),
     )
 
 
@@ -69,12 +75,10 @@ def _find_leaks(cells: Sequence[tuple[PlannedCell, FoundCell]]) -> Iterator[Reco
 
 def choose_trial(trials: Sequence[PortableCell]) -> PortableCell | None:
     """Return the trial with the best validation value, of equal ones the first; None if none."""
-    measured = [one for one in trials if one.value is not None]
-    if not measured:
-        return None
-    better: Better = "high" if measured[0].mode == "max" else "low"
-    sign = 1 if better == "high" else -1
-    return max(measured, key=lambda one: sign * (one.value or 0.0))
+    modes = [one.mode for one in trials if one.value is not None]
+    better: Better = "high" if "max" in modes else "low"
+    number = choose_best([one.value for one in trials], better)
+    return None if number is None else trials[number]
 
 
 def _find_late(hypotheses: Sequence[RecordedHypothesis]) -> Iterator[RecordFlaw]:
@@ -82,3 +86,20 @@ def _find_late(hypotheses: Sequence[RecordedHypothesis]) -> Iterator[RecordFlaw]
         if one.runs_ended:
             text = f"{one.text}: written after {one.runs_ended} runs had ended, so no prediction"
             yield RecordFlaw(kind="late hypothesis", text=text)
+
+
+def _find_trained_on(
+    cells: Sequence[tuple[PlannedCell, FoundCell]], race: RaceResult | None
+) -> Iterator[RecordFlaw]:
+    """Yield the studies in which a variant was trained though a look had stopped it."""
+    studies: dict[str, list[int]] = {}
+    for planned, one in cells:
+        if race is None or planned.study is None or one.portable is None:
+            continue
+        if not race.is_trained(planned.variant, planned.study):
+            own = studies.setdefault(planned.variant, [])
+            own += [] if planned.study in own else [planned.study]
+    for variant, own in studies.items():
+        numbers = ", ".join(map(str, own))
+        text = f"{variant}: trained in studies {numbers}, though a look had stopped it; left out"
+        yield RecordFlaw(kind="trained on", text=text)

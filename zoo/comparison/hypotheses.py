@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from zoo.comparison.ranking import collect_values
+from zoo.comparison.ranking import collect_values, find_level
 from zoo.comparison.results import (
     Comparison,
     RecordedHypothesis,
@@ -234,10 +234,17 @@ def _judge(
     comparison: Comparison, recorded: RecordedHypothesis, family: Sequence[RecordedHypothesis]
 ) -> Judgement:
     claim = parse_hypothesis(recorded.text)
-    metric, condition = _find_metric(comparison, claim), _find_condition(comparison, claim)
+    metric, condition = find_metric(comparison, claim), find_condition(comparison, claim)
     if condition is None:
         return Judgement.undecided(recorded, f"not measured at {claim.condition}")
     values = {one.name: collect_values(one, condition, metric) for one in comparison.variants}
+    # what a look decided stays, whatever later studies of other variants say of the noise
+    stopped = [one for one in comparison.race.stopped if one.claim] if comparison.race else []
+    look = next((one.look for one in stopped if one.claim == claim.text), None)
+    if look is not None:
+        seen = {*comparison.seeds[:look]}
+        values = {name: {s: own[s] for s in own if s in seen} for name, own in values.items()}
+        family = [one for one in family if not one.runs_ended]
     for name in (claim.one, claim.other):
         if not values.get(name):
             return Judgement.undecided(recorded, f"{name} has no value")
@@ -246,7 +253,9 @@ def _judge(
     noise = measure_noise({name: own for name, own in values.items() if own})
     width = comparison.bounds if metric == comparison.measure else (float("-inf"), float("inf"))
     # those withdrawn count too: leaving a lost hypothesis out must not narrow the others
-    found = compare_named(values, [pair], noise, width, family=len(family))
+    found = compare_named(
+        values, [pair], noise, width, family=len(family), level=find_level(comparison)
+    )
     difference = found.get(pair)
     if difference is None or difference.estimate.low is None:
         return Judgement.undecided(recorded, "fewer than three seeds can be compared")
@@ -256,6 +265,8 @@ def _judge(
     if excludes_zero(estimate):
         verdict = "held" if is_above == (claim.sign == ">") else "not held"
     reason = "" if verdict != "undecided" else "the interval of the difference holds 0"
+    if look is not None:
+        reason = f"smaller than claimed: decided after {look} studies"
     return Judgement(
         hypothesis=recorded,
         verdict=verdict,
@@ -265,11 +276,12 @@ def _judge(
     )
 
 
-def _find_metric(comparison: Comparison, claim: Hypothesis) -> str:
+def find_metric(comparison: Comparison, claim: Hypothesis) -> str:
+    """Return the metric that a claim is about."""
     return f"test/{claim.metric}" if claim.metric else comparison.measure
 
 
-def _find_condition(comparison: Comparison, claim: Hypothesis) -> Condition | None:
+def find_condition(comparison: Comparison, claim: Hypothesis) -> Condition | None:
     """Return the condition of a claim, None if nothing was measured under it.
 
     The training size may be named by its number.
@@ -346,7 +358,7 @@ def explain_hypotheses(comparison: Comparison) -> str:
     """Explain what the verdicts mean."""
     recorded = comparison.hypotheses
     where = comparison.trained.describe()
-    metrics = {_find_metric(comparison, parse_hypothesis(one.text)) for one in recorded}
+    metrics = {find_metric(comparison, parse_hypothesis(one.text)) for one in recorded}
     loss = " `>` says that a loss is higher, so worse." if "test/loss" in metrics else ""
     return (
         f"Without another condition a hypothesis is about {where}. Differences are to the second "

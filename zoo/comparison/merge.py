@@ -18,6 +18,7 @@ from zoo.comparison.plan import (
     extend_plan,
     list_changes,
     list_differences,
+    list_race_differences,
     prepare_folder,
     write_plan,
 )
@@ -142,6 +143,7 @@ def _list_obstacles(plan: ComparisonPlan, other: ComparisonPlan) -> list[str]:
         found.append(f"{key} is {format_value(there)}, not {format_value(here)}")
     if plan.measure != other.measure:
         found.append(f"measure is {other.measure}, not {plan.measure}")
+    found += list_race_differences(other, plan)
     if [one.key for one in plan.axes] != [one.key for one in other.axes]:
         # settings of cells can be compared only where the same keys vary
         found += list_differences(plan, other)

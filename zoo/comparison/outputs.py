@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,17 @@ from zoo.comparison.cell_files import CellRecord, build_cell, collect_conditions
 from zoo.comparison.fairness import count_shared_weights, find_flags, mark_different_starts
 from zoo.comparison.findings import list_findings
 from zoo.comparison.hypotheses import describe_judgements, read_hypotheses
-from zoo.comparison.plan import ComparisonPlan
-from zoo.comparison.portable import find_cell
+from zoo.comparison.plan import ComparisonPlan, PlannedCell
+from zoo.comparison.portable import FoundCell, find_cell
+from zoo.comparison.race_text import explain_stopped
+from zoo.comparison.racing import find_race
 from zoo.comparison.ranking import (
     average_baselines,
     compare_at_equal_compute,
     describe_analysis,
     find_winning_baseline,
 )
-from zoo.comparison.results import Comparison, Variant
+from zoo.comparison.results import Comparison, Flag, RaceResult, RecordedHypothesis, Variant
 from zoo.comparison.studies import choose_result, group_trials, summarize_studies
 from zoo.comparison.text import format_comparison
 from zoo.launch.executor import PATIENCE
@@ -34,11 +37,43 @@ RESULTS, TABLE, PAGE = "results.json", "comparison.md", "index.html"
 
 def collect_results(plan: ComparisonPlan, folder: Path) -> Comparison:
     """Return the comparison as far as it has come, from the plan and the files of its cells."""
-    records, done = [], []
     everything = {one.name: find_cell(plan, folder, one) for one in plan.cells}
-    chosen = [(one, everything[one.name]) for one in plan.cells]
-    if plan.design is not None:
-        chosen = [choose_result(one) for one in group_trials(plan, everything).values()]
+    hypotheses = read_hypotheses(folder)
+    if plan.design is None:
+        chosen = [(one, everything[one.name]) for one in plan.cells]
+        return _build_comparison(plan, everything, chosen, hypotheses)
+    chosen = [choose_result(one) for one in group_trials(plan, everything).values()]
+    found = _build_comparison(plan, everything, chosen, hypotheses)
+    if not plan.design.raced_by:
+        return found
+    # what a look stopped is trained no further, so it lacks nothing
+    race = find_race(found, plan.design.raced_by)
+    kept = [one for one in chosen if is_trained(race, one[0])]
+    return _build_comparison(plan, everything, kept, hypotheses, race)
+
+
+def is_trained(race: RaceResult, planned: PlannedCell) -> bool:
+    """Return whether a trial is trained, as far as the looks of a race tell."""
+    return planned.study is None or race.is_trained(planned.variant, planned.study)
+
+
+def _build_comparison(
+    plan: ComparisonPlan,
+    everything: Mapping[str, FoundCell],
+    chosen: Sequence[tuple[PlannedCell, FoundCell]],
+    hypotheses: tuple[RecordedHypothesis, ...],
+    race: RaceResult | None = None,
+) -> Comparison:
+    """Return the comparison of the cells that count.
+
+    Args:
+        plan: The plan.
+        everything: {name: what the output folder has of a cell}, trials included.
+        chosen: The cells whose results are compared.
+        hypotheses: The hypotheses of the output folder.
+        race: What the looks decided.
+    """
+    records, done = [], []
     for planned, found in chosen:
         cell = build_cell(plan, planned, found.files, found.state, found.error)
         records.append(CellRecord(planned.variant, cell, found.files))
@@ -52,8 +87,9 @@ def collect_results(plan: ComparisonPlan, folder: Path) -> Comparison:
         own = [cell for record, cell in zip(records, cells, strict=True) if record.variant == name]
         variants.append(Variant(name=name, values=values, cells=tuple(own)))
     flags = find_flags(variants, records)
+    for stopped in race.stopped if race else ():
+        flags[stopped.variant] += (Flag("stopped", explain_stopped(stopped)),)
 
-    hypotheses = read_hypotheses(folder)
     return Comparison(
         zoo_version=plan.zoo_version,
         created=plan.created,
@@ -69,7 +105,8 @@ def collect_results(plan: ComparisonPlan, folder: Path) -> Comparison:
         windows=plan.windows,
         hypotheses=hypotheses,
         studies=summarize_studies(plan, everything),
-        findings=list_findings(plan, everything, hypotheses),
+        findings=list_findings(plan, everything, hypotheses, race),
+        race=race,
         shared_weights=count_shared_weights(records),
         variants=tuple(replace(variant, flags=flags[variant.name]) for variant in variants),
     )

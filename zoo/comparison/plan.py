@@ -81,14 +81,14 @@ class StudyDesign:
         keys: The tuned keys.
         ranges: Those that are ranges.
         effective: {variant: the keys that have an effect on it}.
-        is_raced: Whether variants that are beaten at a look are not trained further.
+        raced_by: The metric by which looks stop variants; empty if none does.
     """
 
     budget: int
     keys: tuple[SearchedKey, ...]
     ranges: tuple[Range, ...] = ()
     effective: Mapping[str, tuple[str, ...]]
-    is_raced: bool = False
+    raced_by: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -365,8 +365,9 @@ def _extend_existing(plan: ComparisonPlan, folder: Path) -> ComparisonPlan:
         old = ComparisonPlan.read(folder)
     except DataError as error:
         raise _refuse_folder(str(error), "name another folder") from None
-    if not plan.contains(old):
-        differences = "; ".join(list_differences(old, plan)) or "of other cells"
+    obstacles = [*list_race_differences(old, plan)]
+    if not plan.contains(old) or obstacles:
+        differences = "; ".join([*obstacles, *list_differences(old, plan)]) or "of other cells"
         problem = f"{folder} holds another comparison: {differences}"
         raise _refuse_folder(problem, "name another folder, or ask for those and more")
 
@@ -392,6 +393,23 @@ def extend_plan(old: ComparisonPlan, new: ComparisonPlan) -> ComparisonPlan:
         machine=old.machine,
         cells=tuple(cells),
     )
+
+
+def list_race_differences(old: ComparisonPlan, new: ComparisonPlan) -> Iterator[str]:
+    """Yield why the studies of two plans are not of one race, as text."""
+    there, here = (plan.design for plan in (old, new))
+    if there is None or here is None:
+        return
+    if old.measure != new.measure:
+        # it chooses what is tested
+        yield f"measure is {old.measure} there, {new.measure} here"
+    if there.raced_by != here.raced_by:
+        before, after = (json.dumps(bool(one.raced_by)) for one in (there, here))
+        yield f"racing is {before} there, {after} here"
+    elif here.raced_by and {*old.variants} != {*new.variants}:
+        # looks that were taken without a variant would have decided otherwise
+        names = ", ".join(sorted({*old.variants} ^ {*new.variants}))
+        yield f"a race keeps its variants, and {names} would be another"
 
 
 def list_differences(old: ComparisonPlan, new: ComparisonPlan) -> Iterator[str]:

@@ -28,8 +28,8 @@ from zoo.comparison.cell_files import (
     read_trial,
 )
 from zoo.comparison.plan import CELLS, ComparisonPlan, PlannedCell, list_changes
-from zoo.comparison.racing import find_steps_to_solve
 from zoo.comparison.results import Better, CellMeasurement, StepsToSolve, build_from, read_json
+from zoo.comparison.solving import find_steps_to_solve
 from zoo.errors import DataError
 from zoo.launch.executor import State, read_state
 from zoo.options.plain import to_plain

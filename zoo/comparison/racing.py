@@ -3,21 +3,33 @@
 The data are looked at after 3, 5, 8, 12 and 18 studies. Each look has a fifth of the 5 % of false
 alarms (Bonferroni over looks; Pocock 1977 has narrower constants, which need equal steps), so that
 all verdicts of all looks hold together with a probability of 95 %. A variant that is worse than the
-best is not trained further (racing: Maron and Moore 1997; Birattari et al. 2002). A claim stops as
-soon as its interval leaves out what it claims.
+best is not trained further (racing: Maron and Moore 1997; Birattari et al. 2002), and one whose
+interval leaves out the effect that was claimed of it is not either.
+
+Decisions follow from the values of the studies alone: whoever has the finished cells of a
+comparison takes them again, on any machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from math import inf, isfinite
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 from statistics import fmean
 from typing import Literal
 
-import numpy as np
-
-from zoo.comparison.results import Better, StepsToSolve
+from zoo.comparison.hypotheses import find_condition, find_metric, parse_hypothesis
+from zoo.comparison.ranking import collect_values
+from zoo.comparison.results import (
+    LOOKS,
+    Better,
+    Comparison,
+    RaceLook,
+    RaceResult,
+    StoppedVariant,
+    find_bounds,
+    find_direction,
+)
 from zoo.comparison.statistics import (
     LEVEL,
     Difference,
@@ -29,12 +41,10 @@ from zoo.comparison.statistics import (
     excludes_zero,
     measure_noise,
 )
+from zoo.comparison.studies import ALL_NON_FINITE
+from zoo.run.conditions import Condition
 
-LOOKS = (3, 5, 8, 12, 18)
-"""Numbers of finished studies after which the data are looked at."""
 LOOK_LEVEL = 1 - (1 - LEVEL) / len(LOOKS)
-SOLVED = 0.95
-"""Validation accuracy from which a synthetic task counts as solved."""
 
 ClaimVerdict = Literal["held", "reversed", "smaller than the paper's", "undecided"]
 
@@ -47,27 +57,36 @@ class Claim:
     other: str
     effect: float = 0.0
     """By how much, in units of the metric and not below 0; 0 if the paper gives no number."""
+    text: str = ""
+    """The hypothesis that states it, if one does."""
 
 
 @dataclass(frozen=True)
 class ClaimDecision:
-    """The verdict of the studies on a claim at a look."""
+    """The verdict of the studies on a claim."""
 
     claim: Claim
     verdict: ClaimVerdict
     estimate: Estimate | None
     """How much better `one` is than `other`, with its simultaneous interval."""
     reason: str
+    p_value: float | None = None
+    """Of a difference as large as the claimed effect, corrected for all claims."""
+
+    @property
+    def is_refuted(self) -> bool:
+        """True if the interval leaves out an effect that was claimed."""
+        return self.claim.effect > 0 and self.verdict in ("smaller than the paper's", "reversed")
 
 
 @dataclass(frozen=True)
-class DroppedVariant:
-    """A variant that is not trained further."""
+class RacedClaim:
+    """A claim with the values that it is about: of another metric or condition than the race's."""
 
-    variant: str
-    estimate: Estimate
-    """How much worse it is than the best, with its simultaneous interval."""
-    reason: str
+    claim: Claim
+    values: Values
+    better: Better
+    bounds: tuple[float, float] = (-inf, inf)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,13 +94,12 @@ class Decision:
     """The decision of a look."""
 
     look: int
-    """The number of finished studies; 0 if none of the planned looks is due."""
-    best: str | None
+    """The number of finished studies."""
+    best: str
     """The variant with the best mean of those that ran."""
-    dropped: tuple[DroppedVariant, ...] = ()
+    stopped: tuple[StoppedVariant, ...] = ()
     running: tuple[str, ...]
     """Variants that are trained further, the best included."""
-    claims: tuple[ClaimDecision, ...] = ()
 
     @property
     def is_over(self) -> bool:
@@ -89,70 +107,205 @@ class Decision:
         return len(self.running) < 2 or self.look == LOOKS[-1]
 
 
+def race(
+    values: Values,
+    *,
+    better: Better,
+    bounds: tuple[float, float] = (-inf, inf),
+    finished: Mapping[str, Collection[int]] | None = None,
+    claims: Sequence[RacedClaim] = (),
+    family: int | None = None,
+) -> list[Decision]:
+    """Take the decisions of all looks that are due.
+
+    Args:
+        values: {variant: {study: value}}, finite.
+        better: Whether high or low values are better.
+        bounds: The range of the metric.
+        finished: {variant: studies that have ended}, with a value or without one; by default those
+            with a value.
+        claims: The claims with an effect.
+        family: How many claims intervals are corrected for; as many as there are by default.
+
+    Returns:
+        The decisions, up to the first look for which a running variant lacks a study.
+    """
+    ended = finished or {name: {*own} for name, own in values.items()}
+    running: tuple[str, ...] = (*values,)
+    size, decisions = max(family or 0, len(claims)), []
+    for look in LOOKS:
+        if len(running) < 2 or any(not {*range(look)} <= {*ended[name]} for name in running):
+            break
+        # a claim about a variant that runs no further will not be told any better
+        open_claims = [one for one in claims if {one.claim.one, one.claim.other} <= {*running}]
+        decision = decide(
+            values, running, open_claims, look=look, better=better, bounds=bounds, family=size
+        )
+        decisions.append(decision)
+        running = decision.running
+    return decisions
+
+
 def decide(
     values: Values,
     running: Collection[str],
-    claims: Sequence[Claim] = (),
+    claims: Sequence[RacedClaim] = (),
     *,
+    look: int,
     better: Better,
     bounds: tuple[float, float] = (-inf, inf),
     family: int | None = None,
 ) -> Decision:
-    """Decide at a look which variants are dropped, and what is known of each claim.
-
-    Call it after every study: between looks it decides nothing, and the promise holds only for
-    decisions at looks.
+    """Decide at a look which variants are not trained further.
 
     Args:
-        values: {variant: {study: value}}, finite. Dropped variants keep those that they have.
+        values: {variant: {study: value}}, finite. Studies after the look are not read.
         running: The variants that are still trained.
         claims: Those that are open.
+        look: The number of finished studies.
         better: Whether high or low values are better.
         bounds: The range of the metric.
         family: How many claims there were at the first look; as many as are open by default.
-
-    Returns:
-        The decision. Its look is 0 if the studies that all running variants have are not as many
-        as at a look.
     """
-    own = {name: values[name] for name in values if name in running and values[name]}
-    shared = set.intersection(*(set(found) for found in own.values())) if own else set()
-    look = len(shared)
-    # more looks than planned would raise more false alarms
-    if look not in LOOKS:
-        return Decision(look=0, best=None, running=tuple(own))
-
     sign = 1 if better == "high" else -1
+    seen = _cut(values, look)
+    own = {name: seen[name] for name in running if seen.get(name)}
+    shared = sorted(set.intersection(*(set(found) for found in own.values()))) if own else []
     # studies that all of them have, so that no mean lacks a hard one
-    ranked = {name: {study: own[name][study] for study in sorted(shared)} for name in own}
+    ranked = {name: {study: found[study] for study in shared} for name, found in own.items()}
+    if not shared:
+        return Decision(look=look, best="", running=(*running,))
     best = max(ranked, key=lambda name: sign * fmean(ranked[name].values()))
-    dropped = _drop_worse(ranked, best, sign, look, bounds)
-    gone = {one.variant for one in dropped}
+    stopped = [
+        *_drop_worse(ranked, best, sign, look, bounds),
+        *_stop_refuted(claims, look, max(family or 0, len(claims))),
+    ]
+    gone = {one.variant: one for one in reversed(stopped)}
     return Decision(
         look=look,
         best=best,
-        dropped=dropped,
-        running=tuple(name for name in own if name not in gone),
-        claims=tuple(
-            judge_claims(
-                values, claims, better=better, bounds=bounds, family=family, level=LOOK_LEVEL
-            )
-        ),
+        stopped=tuple(gone[name] for name in running if name in gone),
+        running=tuple(name for name in running if name not in gone),
     )
+
+
+def _cut(values: Values, look: int) -> dict[str, dict[int, float]]:
+    """Return the values of the studies before a look."""
+    return {
+        name: {study: value for study, value in own.items() if study < look}
+        for name, own in values.items()
+    }
 
 
 def _drop_worse(
     ranked: Values, best: str, sign: int, look: int, bounds: tuple[float, float]
-) -> tuple[DroppedVariant, ...]:
+) -> Iterator[StoppedVariant]:
     found = compare_all(ranked, best, measure_noise(ranked), bounds, LOOK_LEVEL)
-    dropped = []
     for name, difference in found.items():
         estimate = difference.estimate
         if excludes_zero(estimate) and sign * estimate.mean < 0:
-            worse = _turn(estimate, -sign)
-            reason = f"worse than `{best}` by {_show(worse)} after {look} studies"
-            dropped.append(DroppedVariant(name, worse, reason))
-    return tuple(dropped)
+            yield _stop(name, look, best, _turn(estimate, sign), difference.p_value)
+
+
+def _stop_refuted(claims: Sequence[RacedClaim], look: int, family: int) -> Iterator[StoppedVariant]:
+    """Yield the variants all of whose claims at this look are refuted."""
+    found = [
+        judge_claims(
+            _cut(one.values, look),
+            [one.claim],
+            better=one.better,
+            bounds=one.bounds,
+            family=family,
+            level=LOOK_LEVEL,
+        )[0]
+        for one in claims
+    ]
+    # a variant goes on for a claim that is still open, be it its own or one that it is compared in
+    needed = {
+        name for one in found if not one.is_refuted for name in (one.claim.one, one.claim.other)
+    }
+    for one in found:
+        claim = one.claim
+        if one.is_refuted and one.estimate is not None and claim.one not in needed:
+            stopped = _stop(claim.one, look, claim.other, one.estimate, one.p_value)
+            yield replace(stopped, claim=claim.text, effect=claim.effect)
+
+
+def _stop(
+    name: str, look: int, other: str, found: Estimate, p_value: float | None
+) -> StoppedVariant:
+    assert found.low is not None
+    assert found.high is not None
+    return StoppedVariant(
+        variant=name,
+        look=look,
+        other=other,
+        difference=found.mean,
+        low=found.low,
+        high=found.high,
+        p_value=p_value,
+    )
+
+
+def find_race(comparison: Comparison, measure: str) -> RaceResult:
+    """Take the decisions of a race from the results of all studies.
+
+    Args:
+        comparison: The comparison, with the cells of all studies.
+        measure: The metric by which it is raced, such as test/accuracy.
+    """
+    better = find_direction(measure.removeprefix("test/"))
+    # a report that was rebuilt for another metric has the same race
+    comparison = replace(comparison, measure=measure, better=better)
+    studies = {seed: study for study, seed in enumerate(comparison.seeds)}
+
+    def collect(metric: str, condition: Condition) -> dict[str, dict[int, float]]:
+        return {
+            one.name: {
+                studies[seed]: value
+                for seed, value in collect_values(one, condition, metric).items()
+            }
+            for one in comparison.variants
+        }
+
+    # those that came later may know what the studies say
+    written = [one for one in comparison.hypotheses if not one.runs_ended]
+    claims = []
+    for one in written:
+        claim = parse_hypothesis(one.text)
+        metric, condition = find_metric(comparison, claim), find_condition(comparison, claim)
+        if not claim.margin or condition is None:
+            continue
+        direction = find_direction(metric.removeprefix("test/"))
+        is_first = (claim.sign == ">") == (direction == "high")
+        pair = (claim.one, claim.other) if is_first else (claim.other, claim.one)
+        stated = Claim(*pair, claim.margin, claim.text)
+        claims.append(RacedClaim(stated, collect(metric, condition), direction))
+
+    decisions = race(
+        collect(measure, comparison.trained),
+        better=better,
+        bounds=find_bounds(better),
+        finished={
+            one.name: {
+                studies[cell.seed]
+                for cell in one.cells
+                if cell.state == "done" or cell.error == ALL_NON_FINITE
+            }
+            for one in comparison.variants
+        },
+        claims=claims,
+        family=len(written),
+    )
+    return RaceResult(
+        measure=measure,
+        level=LOOK_LEVEL,
+        looks=tuple(
+            RaceLook(studies=one.look, best=one.best, running=one.running) for one in decisions
+        ),
+        stopped=tuple(stopped for one in decisions for stopped in one.stopped),
+        is_over=bool(decisions) and decisions[-1].is_over,
+    )
 
 
 def judge_claims(
@@ -183,10 +336,13 @@ def judge_claims(
     noise = measure_noise({name: own for name, own in values.items() if own})
     size = max(family or 0, len(claims))
     found = compare_named(values, [*dict.fromkeys(pairs)], noise, bounds, family=size, level=level)
-    return [
-        _judge_claim(claim, found.get(pair), sign)
-        for claim, pair in zip(claims, pairs, strict=True)
-    ]
+    decisions = []
+    for claim, pair in zip(claims, pairs, strict=True):
+        decision = _judge_claim(claim, found.get(pair), sign)
+        margin = Pair(claim.one, claim.other, sign * claim.effect)
+        tested = compare_named(values, [margin], noise, bounds, family=size).get(margin)
+        decisions.append(replace(decision, p_value=tested.p_value if tested else None))
+    return decisions
 
 
 def _judge_claim(claim: Claim, found: Difference | None, sign: int) -> ClaimDecision:
@@ -214,55 +370,3 @@ def _turn(found: Estimate, sign: int) -> Estimate:
 
 def _show(found: Estimate) -> str:
     return f"{found.mean:.3g} ({found.low:.3g} to {found.high:.3g})"
-
-
-def find_steps_to_solve(
-    curve: Sequence[tuple[int, float]], threshold: float = SOLVED
-) -> StepsToSolve | None:
-    """Find the first validation at a threshold in a learning curve.
-
-    Args:
-        curve: (step, validation accuracy) in order of steps.
-        threshold: Accuracy from which the task counts as solved.
-
-    Returns:
-        None if the curve is empty.
-    """
-    for step, value in curve:
-        if isfinite(value) and value >= threshold:
-            return StepsToSolve(step, True)
-    return StepsToSolve(curve[-1][0], False) if curve else None
-
-
-def compare_steps(
-    one: Mapping[int, StepsToSolve], other: Mapping[int, StepsToSolve]
-) -> float | None:
-    """Test whether two variants need the same number of steps, by the log-rank test (Mantel 1966).
-
-    The test takes the two samples as independent. Studies that slow down or speed up both variants
-    together make it conservative; a paired test for censored data would need more studies.
-
-    Args:
-        one: {study: steps to solve}.
-        other: The same of the other variant. Only studies that both have count.
-
-    Returns:
-        The two-sided p-value; None if both solved nothing or share fewer than three studies.
-    """
-    # scipy.stats takes long to import
-    from scipy import stats
-
-    shared = sorted(one.keys() & other.keys())
-    if len(shared) < 3 or not any(
-        found[study].is_solved for found in (one, other) for study in shared
-    ):
-        return None
-    samples = []
-    for found in (one, other):
-        solved = [found[study].steps for study in shared if found[study].is_solved]
-        censored = [found[study].steps for study in shared if not found[study].is_solved]
-        samples.append(stats.CensoredData(uncensored=solved, right=censored))
-    # 0 / 0 where nothing varies, as if all solve the task at the same validation
-    with np.errstate(invalid="ignore", divide="ignore"):
-        p_value = float(stats.logrank(*samples).pvalue)
-    return p_value if isfinite(p_value) else 1.0

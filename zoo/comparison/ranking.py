@@ -9,8 +9,9 @@ from math import inf, isfinite
 from statistics import fmean, median
 from typing import Any, Literal
 
-from zoo.comparison.results import Comparison, ComparisonCell, Variant
+from zoo.comparison.results import Comparison, ComparisonCell, StoppedVariant, Variant
 from zoo.comparison.statistics import (
+    LEVEL,
     Difference,
     Estimate,
     Noise,
@@ -51,6 +52,8 @@ class Standing:
     have both, or those that both have say that it is better; missing: no seed has a value."""
     missing_reasons: tuple[str, ...]
     """Why seeds have no value."""
+    dropped: StoppedVariant | None = None
+    """The look that found it worse, in a race by this metric under this condition."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,22 +93,32 @@ def analyze_condition(comparison: Comparison, condition: Condition) -> Analysis:
         for variant in order
         if values[variant.name]
     )
-    return _analyze_values(found, comparison.bounds)
+    return _analyze_values(found, comparison.bounds, find_level(comparison))
 
 
 @lru_cache(maxsize=256)
 def _analyze_values(
-    found: tuple[tuple[str, tuple[tuple[int, float], ...]], ...], bounds: tuple[float, float]
+    found: tuple[tuple[str, tuple[tuple[int, float], ...]], ...],
+    bounds: tuple[float, float],
+    level: float,
 ) -> Analysis:
     """Analyse values of variants, the first ones first; text and page ask for it many times."""
     values = {name: dict(own) for name, own in found}
     noise = measure_noise(values)
-    differences = compare_all(values, found[0][0], noise, bounds) if found else {}
+    differences = compare_all(values, found[0][0], noise, bounds, level) if found else {}
     return Analysis(
         noise=noise,
         differences=differences,
-        smallest_difference=find_smallest_difference(values, noise),
+        smallest_difference=find_smallest_difference(values, noise, level),
     )
+
+
+def find_level(comparison: Comparison) -> float:
+    """Return the probability with which all intervals of differences hold together.
+
+    A race has several looks, each of which has its share of the false alarms.
+    """
+    return LEVEL if comparison.race is None else comparison.race.level
 
 
 def _order_variants(
@@ -118,9 +131,12 @@ def _order_variants(
         for variant in comparison.variants
     }
 
-    def sort_key(variant: Variant) -> float:
+    def sort_key(variant: Variant) -> tuple[float, float]:
         own = values[variant.name]
-        return sign * estimate_mean(tuple(own.values())).mean if own else inf
+        stopped = comparison.race and comparison.race.find_stopped(variant.name)
+        # the mean of fewer studies, easy ones perhaps, is no place among those that ran on
+        place = -stopped.look if stopped else -inf
+        return place, sign * estimate_mean(tuple(own.values())).mean if own else inf
 
     order = sorted(comparison.variants, key=sort_key)
     best = values[order[0].name] if order else {}
@@ -289,15 +305,31 @@ def _build_standing(
     verdict: Verdict = "missing"
     if mean is not None:
         verdict = "best" if is_best else _judge(difference, _sign(comparison))
+    dropped = _find_dropped(comparison, variant, condition)
+    if dropped is not None:
+        # the look decided; what it compared with need not be the first of all studies
+        verdict, difference = "worse", None
     return Standing(
         variant=variant,
         values=own,
         mean=mean,
         difference=difference,
-        p_value=found.p_value if found else None,
+        p_value=dropped.p_value if dropped else found.p_value if found else None,
         verdict=verdict,
         missing_reasons=explain_missing(variant, condition, comparison.measure),
+        dropped=dropped,
     )
+
+
+def _find_dropped(
+    comparison: Comparison, variant: Variant, condition: Condition
+) -> StoppedVariant | None:
+    """Return the look that found a variant worse by this metric under this condition."""
+    race = comparison.race
+    if race is None or condition != comparison.trained or comparison.measure != race.measure:
+        return None
+    stopped = race.find_stopped(variant.name)
+    return stopped if stopped is not None and not stopped.claim else None
 
 
 def _judge(difference: Estimate | None, sign: int) -> Verdict:

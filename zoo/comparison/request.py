@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, Literal, cast
@@ -21,7 +21,7 @@ from zoo.comparison.grid import (
     read_varied_keys,
 )
 from zoo.comparison.hypotheses import check_hypotheses
-from zoo.comparison.results import Axis
+from zoo.comparison.results import LOOKS, Axis
 from zoo.comparison.study_trials import StudyTrial, find_effective_keys, list_study_trials
 from zoo.comparison.tuning import EXAMPLE, TUNE, Settings, TuningRequest, read_tuned_keys
 from zoo.config import Change, Edit, Overrides, Recipe
@@ -64,6 +64,8 @@ class CompareOptions:
     """Studies, in place of `seeds` where keys are tuned: each tunes all variants anew."""
     budget: Annotated[int, Between(1, 1000)] | None = None
     """Trials of each variant in each study; needs at least one tuned key, `tune.KEY=[...]`."""
+    racing: bool = False
+    """Stop variants that are beaten, and refuted claims, after 3, 5, 8, 12 and 18 studies."""
     measure: Literal["accuracy", "exact", "loss"] | None = None
     """Metric to compare; null takes loss if every token is a target, else accuracy."""
     to: str | None = None
@@ -315,8 +317,29 @@ def _check_tuning(chosen: CompareOptions, *, is_tuned: bool) -> None:
         elif is_given and not is_tuned:
             remedy = Message("write ", EXAMPLE, ", or leave it out")
             issues.append(ConfigIssue(ARGUMENT, key, "nothing is tuned", remedy))
+    if chosen.racing:
+        issues += _find_racing_issues(chosen)
     if issues:
         raise RecipeError(*issues)
+
+
+def _find_racing_issues(chosen: CompareOptions) -> Iterator[ConfigIssue]:
+    """Yield why a comparison cannot be raced."""
+    first, last = LOOKS[0], LOOKS[-1]
+    studies = chosen.studies or 0
+    remedy = Message("write ", Setting("studies", last), " with tuned keys, or leave it out")
+    if not first <= studies <= last:
+        problem = f"a race has {first} to {last} studies, with looks after {_list_looks()}"
+        yield ConfigIssue(ARGUMENT, "racing", problem, remedy)
+    if chosen.part is not None:
+        problem = "a look needs all studies before it, and a part has only some"
+        other = Message("leave it out; ", Setting("minutes"), " stops, and any machine continues")
+        yield ConfigIssue(ARGUMENT, "part", problem, other)
+
+
+def _list_looks() -> str:
+    *others, last = map(str, LOOKS)
+    return f"{', '.join(others)} and {last}"
 
 
 def apply_settings(variant: Combination, settings: Settings) -> Combination:

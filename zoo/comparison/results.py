@@ -21,6 +21,8 @@ T = TypeVar("T")
 Better = Literal["high", "low"]
 
 TRAINED_CONDITION = Condition(TRAINED, "trained")
+LOOKS = (3, 5, 8, 12, 18)
+"""Numbers of finished studies after which a race looks at the data."""
 ANALYSIS = ("analysis", "baselines", "winning_baseline", "equal_compute", "judgements")
 """Keys of results.json that follow from the others: they are written for readers only."""
 
@@ -284,6 +286,72 @@ class StudiesResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StoppedVariant:
+    """A variant that a look stopped: it is not trained further.
+
+    Attributes:
+        variant: Its name.
+        look: The number of studies that were finished.
+        other: The best one, which it is worse than; or the other variant of a claim.
+        difference: How much better it is than the other one, in units of the metric.
+        low: The lower end of the simultaneous interval of the difference.
+        high: The upper end.
+        p_value: Of the difference, or of one as large as the claimed effect; corrected.
+        claim: The hypothesis whose effect the interval leaves out; empty if it is worse.
+        effect: The claimed effect.
+    """
+
+    variant: str
+    look: int
+    other: str
+    difference: float
+    low: float
+    high: float
+    p_value: float | None
+    claim: str = ""
+    effect: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaceLook:
+    """A look at the studies that were finished: the best variant, and those that run on."""
+
+    studies: int
+    best: str
+    running: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaceResult:
+    """The decisions of a race. They follow from the cells and the hypotheses.
+
+    Attributes:
+        measure: The metric by which it is raced.
+        level: Probability that all intervals of a look hold their true differences.
+        looks: The looks that were taken.
+        stopped: The variants that they stopped.
+        is_over: Whether nothing is left to decide.
+    """
+
+    measure: str
+    level: float
+    looks: tuple[RaceLook, ...] = ()
+    stopped: tuple[StoppedVariant, ...] = ()
+    is_over: bool = False
+
+    def find_stopped(self, variant: str) -> StoppedVariant | None:
+        """Return what stopped a variant; None if nothing did."""
+        return next((one for one in self.stopped if one.variant == variant), None)
+
+    def is_trained(self, variant: str, study: int) -> bool:
+        """Return whether a variant is trained in a study, as far as the looks tell."""
+        if self.is_over and study >= self.looks[-1].studies:
+            return False
+        stopped = self.find_stopped(variant)
+        return stopped is None or study < stopped.look
+
+
+@dataclass(frozen=True, kw_only=True)
 class RecordedHypothesis:
     """A hypothesis as the output folder keeps it.
 
@@ -309,7 +377,7 @@ class RecordFlaw:
         text: What happened to which cell, block or hypothesis.
     """
 
-    kind: Literal["edited", "split block", "test leak", "late hypothesis"]
+    kind: Literal["edited", "split block", "test leak", "late hypothesis", "trained on"]
     text: str
 
 
@@ -338,6 +406,7 @@ class Comparison:
         hypotheses: The hypotheses of the output folder.
         findings: Reasons to doubt the record.
         studies: What the studies chose, if there are some; a seed is then that of a study.
+        race: What the looks of a race decided, if it is one.
     """
 
     zoo_version: str
@@ -358,6 +427,7 @@ class Comparison:
     hypotheses: tuple[RecordedHypothesis, ...] = ()
     findings: tuple[RecordFlaw, ...] = ()
     studies: StudiesResult | None = None
+    race: RaceResult | None = None
 
     @property
     def cells(self) -> list[ComparisonCell]:
@@ -378,7 +448,7 @@ class Comparison:
     @property
     def bounds(self) -> tuple[float, float]:
         """The range of the measure: a loss is positive, an accuracy is at most 1."""
-        return (0.0, 1.0) if self.better == "high" else (0.0, inf)
+        return find_bounds(self.better)
 
     def find_settings(self, variant: str) -> dict[str, Any]:
         """Return {key: value} that the trials of a variant found; empty without tuning."""
@@ -424,3 +494,8 @@ def build_from(cls: type[T], plain: Any, path: Path, problem: str) -> T:
 def find_direction(measure: str) -> Better:
     """Return whether high or low values of a measure are better."""
     return "low" if measure == "loss" else "high"
+
+
+def find_bounds(better: Better) -> tuple[float, float]:
+    """Return the range of a measure: a loss is positive, an accuracy is at most 1."""
+    return (0.0, 1.0) if better == "high" else (0.0, inf)

@@ -260,10 +260,15 @@ def excludes_zero(found: Estimate | None) -> bool:
     return found.low > 0 or found.high < 0
 
 
-def find_smallest_difference(values: Values, noise: Noise) -> float | None:
+def find_smallest_difference(values: Values, noise: Noise, level: float = LEVEL) -> float | None:
     """Return the smallest difference of two variants that is found with a probability of 80 %.
 
     None if nothing is known of the noise.
+
+    Args:
+        values: Finite values of each variant.
+        noise: What `measure_noise` found for the same values.
+        level: Probability that all intervals hold their true differences.
     """
     every = [
         compare_pair(values, Pair(one, other), noise)
@@ -275,7 +280,7 @@ def find_smallest_difference(values: Values, noise: Noise) -> float | None:
         return None
     # of all pairs, since the smallest difference is stated once for the whole comparison
     error, freedom = median(one.error for one in found), median(one.freedom for one in found)
-    judged = _judge_pair(PairedMean(0.0, FEWEST, 1.0, freedom), noise.variants, ANY_VALUE, LEVEL)
+    judged = _judge_pair(PairedMean(0.0, FEWEST, 1.0, freedom), noise.variants, ANY_VALUE, level)
     critical = judged.estimate.high or 0.0
     # the noncentrality at which a t statistic exceeds the critical value with probability POWER
     shift = float(special.nctdtrinc(freedom, 1 - POWER, critical))

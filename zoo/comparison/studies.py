@@ -22,6 +22,9 @@ from zoo.comparison.results import (
 from zoo.comparison.study_trials import StudyTrial
 from zoo.comparison.tuning import TunedKey, describe_key
 
+ALL_NON_FINITE = "every trial became non-finite"
+"""The error of a study of a variant that has ended without a value."""
+
 
 def plan_studies(
     plan: ComparisonPlan,
@@ -29,6 +32,8 @@ def plan_studies(
     effective: Mapping[str, Sequence[str]],
     budget: int,
     trials: Sequence[tuple[StudyTrial, Mapping[str, Any]]],
+    *,
+    is_raced: bool,
 ) -> ComparisonPlan:
     """Return the plan with trials in place of cells, before any of them is trained.
 
@@ -38,6 +43,7 @@ def plan_studies(
         effective: {variant: the keys that have an effect on it}.
         budget: Trials of each variant in each study.
         trials: The trials, each with its recipe as plain data.
+        is_raced: Whether looks stop variants.
     """
     folders = dict(zip(effective, name_folders([*effective]), strict=True))
     cells = tuple(
@@ -56,6 +62,7 @@ def plan_studies(
         keys=tuple(SearchedKey(key=one.key, searched=describe_key(one)) for one in keys),
         ranges=tuple(one for one in keys if isinstance(one, Range)),
         effective={name: tuple(own) for name, own in effective.items()},
+        raced_by=plan.measure if is_raced else "",
     )
     return replace(plan, cells=cells, design=design)
 
@@ -83,7 +90,7 @@ def choose_result(trials: Sequence[tuple[PlannedCell, FoundCell]]) -> tuple[Plan
     best = choose_trial([one.portable for _, one in trials if one.portable])
     if best is None:
         planned, one = trials[0]
-        return planned, replace(one, state="failed", error="every trial became non-finite")
+        return planned, replace(one, state="failed", error=ALL_NON_FINITE)
     planned, one = cells[best.name]
     # the chosen one is still to be tested
     return planned, one if best.is_tested else replace(one, state="stopped")

@@ -26,6 +26,16 @@ def format_studies(comparison: Comparison) -> str:
     return "## Studies\n\n" + table + "\n\n" + "\n".join(notes)
 
 
+def list_choices(comparison: Comparison) -> Iterator[str]:
+    """Yield the settings that the studies of each variant chose."""
+    found = comparison.studies
+    if found is None:
+        return
+    for name, own in found.variants.items():
+        chosen = [f"{one.key} {_format_choices(own, one.key)}" for one in found.keys]
+        yield f"{name}: {', '.join(chosen)}"
+
+
 def describe_studies(comparison: Comparison) -> str:
     """Describe how variants were tuned and tested; empty without studies."""
     found = comparison.studies

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 
 from zoo.comparison.hypotheses import format_hypotheses
+from zoo.comparison.race_text import format_race, name_drop
 from zoo.comparison.ranking import (
     Standing,
     Verdict,
@@ -388,6 +389,7 @@ def _collect_variables(comparison: Comparison) -> dict[str, Any]:
         "equal_compute": _format_equal_compute(comparison),
         "tuning": tuning,
         "studies": format_studies(comparison),
+        "race": format_race(comparison),
         "trials": _format_trials(comparison),
         "searched": ", ".join(f"{one.key} over {one.searched}" for one in tuning.keys)
         if tuning
@@ -419,7 +421,7 @@ def _format_condition(comparison: Comparison, condition: Condition) -> str:
             one.variant.name,
             format_standing(one, decimals),
             format_difference(one, decimals),
-            best if one.verdict == "best" else VERDICTS.get(one.verdict, ""),
+            _name_verdict(one, best),
             str(len(one.values)),
             ", ".join(one.variant.flag_kinds),
         ]
@@ -429,6 +431,12 @@ def _format_condition(comparison: Comparison, condition: Condition) -> str:
     kept = [column for column in range(len(head)) if any(row[column] for row in rows)]
     rows = [[row[column] for column in kept] for row in rows]
     return format_markdown([head[column] for column in kept], rows, TEXT_COLUMNS) if rows else ""
+
+
+def _name_verdict(one: Standing, best: str) -> str:
+    if one.dropped is not None:
+        return name_drop(one.dropped)
+    return best if one.verdict == "best" else VERDICTS.get(one.verdict, "")
 
 
 def format_costs(comparison: Comparison) -> str:

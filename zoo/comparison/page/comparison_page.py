@@ -13,9 +13,11 @@ from zoo.comparison.curves import by_cost, by_position, by_size, in_training, in
 from zoo.comparison.grid import is_below
 from zoo.comparison.hypotheses import explain_hypotheses
 from zoo.comparison.page import number_tables, ranking_table
-from zoo.comparison.ranking import explain_missing
+from zoo.comparison.race_text import describe_stopped, explain_race
+from zoo.comparison.ranking import explain_missing, find_level
 from zoo.comparison.results import Comparison, Variant
 from zoo.comparison.statistics import LEVEL
+from zoo.comparison.study_text import describe_studies, list_choices, list_edges
 from zoo.comparison.text import (
     capitalize,
     describe_baselines,
@@ -189,11 +191,16 @@ def _list_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
         "tuning",
         " ".join([format_part(comparison, "tuning_sentence"), *list_tuning_warnings(comparison)]),
     )
+    yield "studies", " ".join([describe_studies(comparison), *list_edges(comparison)])
+    yield "chosen", "; ".join(list_choices(comparison))
+    stopped = comparison.race.stopped if comparison.race else ()
+    decisions = [f"{describe_stopped(one)}." for one in stopped]
+    yield "racing", " ".join([explain_race(comparison), *decisions])
     yield (
         "intervals",
-        f"of means Student's, {LEVEL:.0%}, over seeds; of differences simultaneous for all pairs "
-        "of variants (Tukey, Kramer) over the seeds that both have, each pair with its own "
-        "variance (Games, Howell)",
+        f"of means Student's, {LEVEL:.0%}, over seeds; of differences {find_level(comparison):.0%} "
+        "and simultaneous for all pairs of variants (Tukey, Kramer), over the seeds that both "
+        "have, each pair with its own variance (Games, Howell)",
     )
 
 

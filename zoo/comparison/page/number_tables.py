@@ -9,6 +9,7 @@ from math import isfinite
 from zoo.comparison.curves import mean_of
 from zoo.comparison.hypotheses import JUDGEMENT_HEADS, list_judgement_rows
 from zoo.comparison.page.ranking_table import describe_flags
+from zoo.comparison.race_text import name_drop
 from zoo.comparison.ranking import Standing, rank_variants
 from zoo.comparison.results import Comparison, ComparisonCell, Variant
 from zoo.comparison.text import (
@@ -127,7 +128,10 @@ def _build_value(comparison: Comparison, standing: Standing) -> TableEntry:
         "worse": "worse",
     }
     behind = format_difference(standing, digits)
-    notes = tuple(filter(None, [behind, verdicts.get(standing.verdict, "")]))
+    verdict = verdicts.get(standing.verdict, "")
+    if standing.dropped is not None:
+        verdict = name_drop(standing.dropped)
+    notes = tuple(filter(None, [behind, verdict]))
     text = format_standing(standing, digits)
     return TableEntry(text, standing.mean.mean, "value", notes, standing.verdict)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zoo.comparison.curves import group_by_first_axis
+from zoo.comparison.race_text import name_drop
 from zoo.comparison.ranking import Standing, choose_scale, rank_variants
 from zoo.comparison.results import Comparison, Variant
 from zoo.comparison.text import count_decimals, format_difference, format_standing, name_extreme
@@ -172,8 +173,11 @@ def _build_cell(
     digits = count_decimals(comparison)
     notes = {"best": name_extreme(comparison), "possible": "may be best"}
     behind = standing.difference.mean if standing.difference else None
-    note = notes.get(standing.verdict) or (
-        "" if behind is None else numbers.format_fixed(behind, digits, sign=True)
+    dropped = standing.dropped and f"worse, stopped after {standing.dropped.look} studies"
+    note = (
+        dropped
+        or notes.get(standing.verdict)
+        or ("" if behind is None else numbers.format_fixed(behind, digits, sign=True))
     )
     first = next(iter(column.values())).mean
     return RankCell(
@@ -197,6 +201,7 @@ def _describe(standing: Standing, condition: str, digits: int) -> str:
         f"{standing.variant.name}, {condition}",
         format_standing(standing, digits),
         f"to the first {format_difference(standing, digits)}" if behind else "",
+        name_drop(standing.dropped) if standing.dropped else "",
         ", ".join(seeds),
         *standing.missing_reasons,
     ]

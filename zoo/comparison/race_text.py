@@ -1,0 +1,73 @@
+"""What the looks of a race decided, as text."""
+
+from __future__ import annotations
+
+from zoo.comparison.results import Comparison, StoppedVariant
+from zoo.reporting.numbers import format_number
+from zoo.reporting.tables import format_markdown
+
+DIGITS = 3
+
+
+def format_race(comparison: Comparison) -> str:
+    """Format the looks of a race as Markdown; empty if it is none."""
+    race = comparison.race
+    if race is None:
+        return ""
+    rows = []
+    for one in race.looks:
+        stopped = [own.variant for own in race.stopped if own.look == one.studies]
+        rows.append([f"{one.studies}", one.best, ", ".join(stopped), ", ".join(one.running)])
+    heads = ["studies", "best mean", "stopped", "trained further"]
+    table = format_markdown(heads, rows, heads[1:]) + "\n\n" if rows else ""
+    notes = [explain_race(comparison), *(f"- {describe_stopped(one)}" for one in race.stopped)]
+    return "## Racing\n\n" + table + "\n".join(notes)
+
+
+def explain_race(comparison: Comparison) -> str:
+    """Explain what the looks of a race do; empty if it is none."""
+    race = comparison.race
+    if race is None:
+        return ""
+    over = " Nothing is left to decide." if race.is_over else ""
+    return (
+        f"Looks after 3, 5, 8, 12 and 18 studies, by {race.measure.replace('/', ' ')}: each has a "
+        f"fifth of the 5 % of false alarms, so that intervals of differences are {race.level:.0%} "
+        "intervals and all verdicts of all looks hold together with 95 %. What a look finds worse "
+        "than the best, or smaller than was claimed of it, is not trained further and stands "
+        f"below what was.{over}"
+    )
+
+
+def describe_stopped(one: StoppedVariant) -> str:
+    """Describe which variant was stopped, after which look, why, and with which p-value."""
+    return f"`{one.variant}` {explain_stopped(one)}"
+
+
+def explain_stopped(one: StoppedVariant) -> str:
+    """Explain after which look a variant was stopped, why, and with which p-value."""
+    lead = f"stopped after {one.look} studies: "
+    if one.claim:
+        found = _format_interval(one.difference, one.low, one.high)
+        why = f"smaller than claimed ({one.claim}), better than `{one.other}` by {found}"
+    else:
+        found = _format_interval(-one.difference, -one.high, -one.low)
+        why = f"worse than `{one.other}` by {found}"
+    return f"{lead}{why}{format_p_value(one.p_value)}"
+
+
+def name_drop(one: StoppedVariant) -> str:
+    """Return the verdict on a variant that a look found worse, for a cell of a table."""
+    return f"worse, stopped after {one.look} studies{format_p_value(one.p_value)}"
+
+
+def _format_interval(mean: float, low: float, high: float) -> str:
+    shown, *ends = (format_number(value, DIGITS) for value in (mean, low, high))
+    return f"{shown} ({ends[0]} to {ends[1]})"
+
+
+def format_p_value(p_value: float | None) -> str:
+    """Format a p-value after a comma; empty if there is none."""
+    if p_value is None:
+        return ""
+    return ", p < 0.001" if p_value < 0.001 else f", p = {p_value:.2g}"
