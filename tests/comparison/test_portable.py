@@ -247,16 +247,25 @@ def test_cells_of_two_machines_merge_and_one_of_them_is_checked(compared, monkey
     assert "- split block: the cells of seed 1" in out
     assert "Split block" in Path("split/index.html").read_text()
 
+    # a cell that does not fit is refused by name, and the others are joined
     replace(cell, start="0" * 64, batch="0" * 8).write(path)
-    code, _, message = compared("merge", "both", "packed", "to=odd")
+    code, out, message = compared("merge", "both", "packed", "to=begun")
     assert code == 4
+    assert "begun has 4 cells; 1 are refused" in message
     assert "packed/cells/none-1.json: did not start as both/cells/none-1.json: " in message
     assert 'batch is "' in message
+    assert read_lasting("begun") == whole
     edit(path, minutes=0.0)
-    code, _, message = compared("merge", "here", "packed", "to=odd")
+    code, out, message = compared("merge", "here", "packed", "to=edited")
     assert code == 4
+    assert "edited has 3 cells; 1 are refused" in message
     assert "packed/cells/none-1.json: its content does not fit its SHA-256" in message
-    assert not Path("odd").exists()
+    assert list_states("edited")["rope_mixed", 1] == "done"
+    assert list_states("edited")["none", 1] == "waiting"
+    other = replace(cell, recipe="0" * 64, settings={**cell.settings, "model.dim": 32})
+    other.write(path)
+    with pytest.raises(DataError, match=r"none-1\.json: of another recipe: model\.dim is 32 there"):
+        zoo.merge_comparisons(["edited", "packed"], to="edited", verbose=False)
 
     # training a cell again gives every digit; one that was planted is found
     code, out, message = compared("check", "both", "cell=none-1")

@@ -254,7 +254,7 @@ def make_studies(levels, hypotheses=()):
 def test_a_refuted_claim_stops_its_variant_and_its_verdict_stays():
     written = [("a > b by 0.5", 0), ("a > c by 0.5", 7), ("c < d by 0.5 on loss at 32", 0)]
     found = make_studies({"a": 0.96, "b": 0.955, "c": 0.957, "d": 0.95}, written)
-    raced = find_race(found, "test/accuracy")
+    raced = find_race(found)
     # a later hypothesis stops nothing, since it may have seen the studies
     assert {one.variant: one.claim for one in raced.stopped} == {
         "a": "a > b by 0.5",
@@ -269,7 +269,7 @@ def test_a_refuted_claim_stops_its_variant_and_its_verdict_stays():
 
 def test_a_stopped_variant_stands_below_those_that_ran_on():
     found = make_studies({"a": 0.96, "b": 0.957, "c": 0.7, "d": 0.96})
-    raced = find_race(found, "test/accuracy")
+    raced = find_race(found)
     assert [one.variant for one in raced.stopped] == ["c"]
     # the first studies were easy: its mean of three is the highest
     lucky = [
@@ -302,7 +302,7 @@ def test_a_stopped_variant_stands_below_those_that_ran_on():
 
 def test_merging_refuses_what_was_not_raced_alike(tmp_path):
     plan = ComparisonPlan.read(make_plan(tmp_path))
-    other = replace(plan, design=replace(plan.design, raced_by=""))
+    other = replace(plan, design=replace(plan.design, is_raced=False))
     assert [*list_race_differences(plan, other)] == ["racing is true there, false here"]
     fewer = replace(plan, variants={"a": {}})
     assert [*list_race_differences(plan, fewer)] == [
@@ -329,6 +329,6 @@ def make_plan(folder):
         automatic_threads=False,
         variants={"a": {}, "b": {}},
         cells=(),
-        design=StudyDesign(budget=1, keys=(), effective={}, raced_by="test/loss"),
+        design=StudyDesign(budget=1, keys=(), effective={}, is_raced=True),
     ).write(folder)
     return folder

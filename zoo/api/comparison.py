@@ -342,12 +342,19 @@ def rank_comparisons(
 
 @guard
 def merge_comparisons(
-    folders: Sequence[str | Path], *, verbose: bool | None = True, **changes: Any
+    folders: Sequence[str | Path],
+    *,
+    show: Callable[[ComparisonResult], object] = lambda result: None,
+    verbose: bool | None = True,
+    **changes: Any,
 ) -> ComparisonResult:
     """Join the finished cells of comparisons of one recipe, trained on several machines.
 
+    A cell that does not fit is refused by name, and the others are joined.
+
     Args:
         folders: Output folders of comparisons.
+        show: Called with the result before an error is raised for refused cells.
         verbose: Print progress to standard error. None leaves logging to the caller.
         **changes: Fields of `PackOptions`: to, the output folder, which may hold a comparison.
 
@@ -356,16 +363,24 @@ def merge_comparisons(
 
     Raises:
         RecipeError: An option is wrong, or the output folder cannot be used.
-        DataError: A folder holds no comparison, one of another recipe, or a cell that was changed
-            by hand or began otherwise; all of them are named, and nothing is written.
+        DataError: Cells or folders were refused: of another recipe, begun otherwise than their
+            twins, or changed by hand. Each is named with the difference; the others, and the table,
+            are in the output folder. Nothing is written if no other folder has a cell that fits.
     """
     from zoo.comparison.merge import PackOptions, merge
 
     options = validate_options(PackOptions, changes)
-    comparison, _ = merge([Path(one) for one in folders], options)
-    return ComparisonResult(Path(options.to).resolve(), comparison)
+    comparison, count, refused = merge([Path(one) for one in folders], options)
+    result = ComparisonResult(Path(options.to).resolve(), comparison)
+    # before the error, which may end the program that shows it
+    show(result)
+    if refused:
+        text = f"{options.to} has {count} cells; {len(refused)} are refused"
+        raise DataError("\n".join([text, *refused]))
+    return result
 
 
+@guard
 @guard
 def pack_comparison(
     folder: str | Path, *, verbose: bool | None = True, **changes: Any

@@ -29,4 +29,10 @@ def run(known: argparse.Namespace) -> None:
     from zoo.comparison.merge import PackOptions
 
     folders, options = split_words(known.overrides, PackOptions)
-    print_result(merge_comparisons(folders, verbose=None, **options), as_plain=known.json)
+    merge_comparisons(
+        folders,
+        # printed before an error of refused cells is raised: the others have results
+        show=lambda result: print_result(result, as_plain=known.json),
+        verbose=None,
+        **options,
+    )

@@ -214,7 +214,7 @@ def _test_chosen(
         if one.portable is not None and one.state == "stopped":
             chosen.append(planned)
             run = make_run_dir(folder / CELLS / planned.name)
-            for path in (run / UNTESTED, run / STATE, locate_portable(folder, block, planned.name)):
+            for path in (run / UNTESTED, run / STATE, locate_portable(folder, planned.name)):
                 path.unlink(missing_ok=True)
     stopped = None
     if chosen:
@@ -260,20 +260,19 @@ def rebuild(folder: Path, options: RebuildOptions, command: str = "") -> Compari
         RecipeError: No cell has the measure.
         DataError: The folder holds no comparison.
     """
-    plan = ComparisonPlan.read(folder)
+    comparison = collect_results(ComparisonPlan.read(folder), folder)
     if options.measure is not None:
-        plan = replace(
-            plan,
+        # only what is reported: trials were chosen, and variants raced, by the metric of the plan
+        comparison = replace(
+            comparison,
             measure=f"test/{options.measure}",
             better=find_direction(options.measure),
-            command=", then ".join(filter(None, (plan.command, command))),
+            command=", then ".join(filter(None, (comparison.command, command))),
         )
-
-    comparison = collect_results(plan, folder)
     found = [cell.find(comparison.trained).metrics for cell in comparison.cells]
     metrics = [one for one in found if one]
-    if metrics and not any(plan.measure in one for one in metrics):
-        problem = f"no cell has {plan.measure}, but {', '.join(metrics[0])}"
+    if metrics and not any(comparison.measure in one for one in metrics):
+        problem = f"no cell has {comparison.measure}, but {', '.join(metrics[0])}"
         raise RecipeError(ConfigIssue(ARGUMENT, "measure", problem, "name one of these"))
     _write(comparison, folder)
     return comparison

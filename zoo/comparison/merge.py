@@ -28,6 +28,7 @@ from zoo.comparison.portable import (
     find_cell,
     list_setting_differences,
     locate_portable,
+    read_portable,
 )
 from zoo.comparison.results import Axis, Comparison, RecordedHypothesis
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, Message, RecipeError, Setting
@@ -56,30 +57,41 @@ def pack(folder: Path, options: PackOptions) -> tuple[Comparison, int]:
 
     Raises:
         RecipeError: The output folder cannot be used.
-        DataError: The folder holds no comparison, or a cell that was changed by hand.
+        DataError: The folder holds no comparison, or a cell that was changed by hand; nothing is
+            written.
     """
     plan = ComparisonPlan.read(folder)
-    return _combine([folder], plan, _require_target(options))
+    target = _require_target(options)
+    cells, refused = _collect_cells([folder], plan)
+    if refused:
+        raise DataError("\n".join(refused))
+    return _write([folder], plan, cells, target), len(cells)
 
 
-def merge(folders: Sequence[Path], options: PackOptions) -> tuple[Comparison, int]:
+def merge(folders: Sequence[Path], options: PackOptions) -> tuple[Comparison, int, tuple[str, ...]]:
     """Join the finished cells of several comparisons of the same recipe in one folder.
 
-    A folder that holds a comparison already is joined too.
+    A folder that holds a comparison already is joined too. Cells that do not fit are refused one by
+    one, and the others are joined.
 
     Returns:
-        The comparison, and the number of its finished cells.
+        The comparison, the number of its finished cells, and the refused cells and folders, each
+        with the difference.
 
     Raises:
         RecipeError: The output folder cannot be used.
-        DataError: A folder holds no comparison, one of another recipe, or a cell that was changed
-            by hand or began otherwise; all of them are named, and nothing is written.
+        DataError: A folder holds no comparison, or none of the others has a cell that fits the
+            first; nothing is written.
     """
     target = _require_target(options)
     folders = [*dict.fromkeys([*([target] if (target / PLAN).exists() else []), *folders])]
-    # checked before the target is touched: nothing is written if one folder does not fit
-    plan = _join_plans(folders)
-    return _combine(folders, plan, target)
+    # checked before the target is touched: nothing is written if nothing fits
+    plan, fitting, refused = _join_plans(folders)
+    cells, more = _collect_cells(fitting, plan)
+    refused += more
+    if refused and (not cells or len(fitting) == 1):
+        raise DataError("\n".join(refused))
+    return _write(fitting, plan, cells, target), len(cells), tuple(refused)
 
 
 def _require_target(options: PackOptions) -> Path:
@@ -89,12 +101,18 @@ def _require_target(options: PackOptions) -> Path:
     return Path(options.to)
 
 
-def _combine(folders: Sequence[Path], plan: ComparisonPlan, target: Path) -> tuple[Comparison, int]:
-    cells = _collect_cells(folders, plan)
+def _write(
+    folders: Sequence[Path], plan: ComparisonPlan, cells: dict[str, PortableCell], target: Path
+) -> Comparison:
+    """Write plan, cells, hypotheses and results into the output folder."""
     prepare_folder(target)
     with run_dir.lock(target, "another zoo compare is working in this folder"):
         plan = write_plan(plan, target)
-        _write_cells(cells, plan, target)
+        for name, cell in cells.items():
+            path = locate_portable(target, name)
+            # one that is there has been compared with the others, unless it was changed by hand
+            if not path.exists() or _is_changed(path):
+                cell.write(path)
         hypotheses = _join_hypotheses(folders)
         if hypotheses:
             content = {"hypotheses": [asdict(one) for one in hypotheses]}
@@ -105,31 +123,31 @@ def _combine(folders: Sequence[Path], plan: ComparisonPlan, target: Path) -> tup
         write_results(comparison, target)
         # recipes follow from the plan
         shutil.rmtree(target / RECIPES, ignore_errors=True)
-    return comparison, len(cells)
+    return comparison
 
 
-def _write_cells(cells: dict[str, PortableCell], plan: ComparisonPlan, folder: Path) -> None:
-    for name, cell in cells.items():
-        path = locate_portable(folder, plan, name)
-        # a cell that is there already has been compared with the others
-        if not path.exists():
-            cell.write(path)
+def _is_changed(path: Path) -> bool:
+    try:
+        read_portable(path)
+    except DataError:
+        return True
+    return False
 
 
-def _join_plans(folders: Sequence[Path]) -> ComparisonPlan:
-    """Return the plan with the cells of all folders. Raises DataError for other recipes."""
-    first, *others = [ComparisonPlan.read(folder) for folder in folders]
-    plan, problems = first, []
-    for folder, other in zip(folders[1:], others, strict=True):
+def _join_plans(folders: Sequence[Path]) -> tuple[ComparisonPlan, list[Path], list[str]]:
+    """Return the plan with the cells of all folders, those that fit, and why others do not."""
+    plans = [ComparisonPlan.read(folder) for folder in folders]
+    plan, fitting, refused = plans[0], [folders[0]], []
+    for folder, other in zip(folders[1:], plans[1:], strict=True):
         differences = _list_obstacles(plan, other)
         if differences:
             shown = "; ".join(differences)
-            problems.append(f"{folder}: of another recipe than {folders[0]}: {shown}")
-        elif not plan.contains(other):
+            refused.append(f"{folder}: of another recipe than {folders[0]}: {shown}")
+            continue
+        fitting.append(folder)
+        if not plan.contains(other):
             plan = _unite(plan, other)
-    if problems:
-        raise DataError("\n".join(problems))
-    return plan
+    return plan, fitting, refused
 
 
 def _list_obstacles(plan: ComparisonPlan, other: ComparisonPlan) -> list[str]:
@@ -147,15 +165,6 @@ def _list_obstacles(plan: ComparisonPlan, other: ComparisonPlan) -> list[str]:
     if [one.key for one in plan.axes] != [one.key for one in other.axes]:
         # settings of cells can be compared only where the same keys vary
         found += list_differences(plan, other)
-    if found:
-        return found
-    own = {cell.name: plan.list_settings(cell) for cell in plan.cells}
-    for cell in other.cells:
-        before, after = own.get(cell.name), other.list_settings(cell)
-        for key in dict.fromkeys([*(before or after), *after]):
-            if before is not None and before.get(key) != after.get(key):
-                here, there = format_value(before.get(key)), format_value(after.get(key))
-                found.append(f"{key} of {cell.name} is {there}, not {here}")
     return found
 
 
@@ -186,26 +195,28 @@ def _unite_axes(one: Axis, other: Axis) -> Axis:
     return replace(one, values=tuple(found), settings=tuple(found.values()))
 
 
-def _collect_cells(folders: Sequence[Path], plan: ComparisonPlan) -> dict[str, PortableCell]:
-    """Return the finished cells of all folders; of one that several have, the first.
+def _collect_cells(
+    folders: Sequence[Path], plan: ComparisonPlan
+) -> tuple[dict[str, PortableCell], list[str]]:
+    """Return the finished cells of all folders, of one that several have the first.
 
-    Raises:
-        DataError: Some do not fit the plan or each other; all of them are named.
+    Returns:
+        {name: cell}, and the cells that do not fit the plan or each other, with the difference.
     """
     found: dict[str, PortableCell] = {}
     origins: dict[str, Path] = {}
-    problems = []
+    refused = []
     for folder in folders:
         for planned in plan.cells:
-            path = locate_portable(folder, plan, planned.name)
+            path = locate_portable(folder, planned.name)
             one = find_cell(plan, folder, planned)
             if one.is_refused:
-                problems.append(f"{path.parent}/{one.error}")
+                refused.append(f"{path.parent}/{one.error}")
             if one.portable is None:
                 continue
             differences = list_setting_differences(plan, planned, one.portable)
             if differences:
-                problems.append(f"{path}: of another recipe: {'; '.join(differences)}")
+                refused.append(f"{path}: of another recipe: {'; '.join(differences)}")
                 continue
             # of equal cells either may stay; the first folder is the one that the user named first
             first = found.setdefault(planned.name, one.portable)
@@ -218,17 +229,11 @@ def _collect_cells(folders: Sequence[Path], plan: ComparisonPlan) -> dict[str, P
             if first.start != one.portable.start:
                 starts = [line for line in unequal if line.split()[0] in START_FIELDS]
                 where = f"{path}: did not start as {origins[planned.name]}"
-                problems.append(f"{where}: {'; '.join(starts)}")
+                refused.append(f"{where}: {'; '.join(starts)}")
             elif unequal:
-                log.info(
-                    "%s: left out, %s stays; they differ: %s",
-                    path,
-                    origins[planned.name],
-                    "; ".join(unequal),
-                )
-    if problems:
-        raise DataError("\n".join(problems))
-    return found
+                where = f"{path}: {origins[planned.name]} stays, from which it differs"
+                refused.append(f"{where}: {'; '.join(unequal)}")
+    return found, refused
 
 
 def _join_hypotheses(folders: Sequence[Path]) -> list[RecordedHypothesis]:

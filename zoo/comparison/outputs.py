@@ -23,6 +23,7 @@ from zoo.comparison.ranking import (
     find_winning_baseline,
 )
 from zoo.comparison.results import Comparison, Flag, RaceResult, RecordedHypothesis, Variant
+from zoo.comparison.solving import describe_speeds
 from zoo.comparison.studies import choose_result, group_trials, summarize_studies
 from zoo.comparison.text import format_comparison
 from zoo.launch.executor import PATIENCE
@@ -44,10 +45,10 @@ def collect_results(plan: ComparisonPlan, folder: Path) -> Comparison:
         return _build_comparison(plan, everything, chosen, hypotheses)
     chosen = [choose_result(one) for one in group_trials(plan, everything).values()]
     found = _build_comparison(plan, everything, chosen, hypotheses)
-    if not plan.design.raced_by:
+    if not plan.design.is_raced:
         return found
     # what a look stopped is trained no further, so it lacks nothing
-    race = find_race(found, plan.design.raced_by)
+    race = find_race(found)
     kept = [one for one in chosen if is_trained(race, one[0])]
     return _build_comparison(plan, everything, kept, hypotheses, race)
 
@@ -121,6 +122,7 @@ def describe_comparison(comparison: Comparison) -> dict[str, Any]:
             "winning_baseline": find_winning_baseline(comparison),
             "equal_compute": compare_at_equal_compute(comparison),
             "judgements": describe_judgements(comparison),
+            "steps_to_solve": describe_speeds(comparison),
         }
     )
     return {**comparison.to_dict(), **found}

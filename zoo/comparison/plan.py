@@ -81,14 +81,14 @@ class StudyDesign:
         keys: The tuned keys.
         ranges: Those that are ranges.
         effective: {variant: the keys that have an effect on it}.
-        raced_by: The metric by which looks stop variants; empty if none does.
+        is_raced: Whether looks stop variants, by the measure of the plan.
     """
 
     budget: int
     keys: tuple[SearchedKey, ...]
     ranges: tuple[Range, ...] = ()
     effective: Mapping[str, tuple[str, ...]]
-    raced_by: str = ""
+    is_raced: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ class ComparisonPlan:
         windows: How texts are cut.
         automatic_threads: Whether zoo chose the number of threads, which is then no part of what
             is compared.
-        has_answers: Whether the task is to answer, so that it can be solved.
+        has_answers: Whether some tokens answer others, as in synthetic tasks, which can be solved.
         variants: {name: {key: label of its value}}.
         cells: The cells.
         design: What studies tune, if the comparison has studies; its cells are their trials.
@@ -257,7 +257,8 @@ def build_plan(
         better=find_direction(measure),
         training_size=sizes.pop() if len(sizes) == 1 else None,
         windows=" or ".join(windows),
-        has_answers=all(isinstance(one, TextSpec) and one.targets == "answers" for one in specs),
+        # of texts in which every token is a target, no model predicts all
+        has_answers=all(isinstance(one, TextSpec) and one.targets != "every" for one in specs),
         automatic_threads=not any(_fixes_threads(one) for one in recipes.values()),
         variants={one.name: one.values for one in recipes},
         cells=tuple(cells),
@@ -403,10 +404,10 @@ def list_race_differences(old: ComparisonPlan, new: ComparisonPlan) -> Iterator[
     if old.measure != new.measure:
         # it chooses what is tested
         yield f"measure is {old.measure} there, {new.measure} here"
-    if there.raced_by != here.raced_by:
-        before, after = (json.dumps(bool(one.raced_by)) for one in (there, here))
+    if there.is_raced != here.is_raced:
+        before, after = (json.dumps(one.is_raced) for one in (there, here))
         yield f"racing is {before} there, {after} here"
-    elif here.raced_by and {*old.variants} != {*new.variants}:
+    elif here.is_raced and {*old.variants} != {*new.variants}:
         # looks that were taken without a variant would have decided otherwise
         names = ", ".join(sorted({*old.variants} ^ {*new.variants}))
         yield f"a race keeps its variants, and {names} would be another"

@@ -196,7 +196,7 @@ def read_portable(path: Path) -> PortableCell:
     return build_from(PortableCell, plain, path, PROBLEM)
 
 
-def locate_portable(folder: Path, plan: ComparisonPlan, name: str) -> Path:
+def locate_portable(folder: Path, name: str) -> Path:
     """Return where the file of a cell is in an output folder."""
     return folder / CELLS / f"{name}.json"
 
@@ -323,7 +323,7 @@ class FoundCell:
 
 def find_cell(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> FoundCell:
     """Return what an output folder has of a cell, from its portable file or its run directory."""
-    path = locate_portable(folder, plan, planned.name)
+    path = locate_portable(folder, planned.name)
     if path.exists():
         try:
             portable = read_portable(path)
@@ -341,7 +341,7 @@ def find_cell(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> Found
 
 def is_done(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> bool:
     """Return whether a cell needs no more training, here or on the machine that trained it."""
-    path = locate_portable(folder, plan, planned.name)
+    path = locate_portable(folder, planned.name)
     return path.exists() or read_state(folder / CELLS / planned.name)[0] == "done"
 
 
@@ -350,7 +350,7 @@ def keep_finished(
 ) -> None:
     """Write the portable file of a cell that is done, and delete its weights unless kept."""
     run = folder / CELLS / planned.name
-    path = locate_portable(folder, plan, planned.name)
+    path = locate_portable(folder, planned.name)
     if read_state(run)[0] != "done":
         return
     if not path.exists():
@@ -372,7 +372,7 @@ def check_portable(plan: ComparisonPlan, folder: Path) -> None:
     """
     problems = []
     for planned in plan.cells:
-        path = locate_portable(folder, plan, planned.name)
+        path = locate_portable(folder, planned.name)
         if not path.exists():
             continue
         try:

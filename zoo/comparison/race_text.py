@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zoo.comparison.results import Comparison, StoppedVariant
-from zoo.reporting.numbers import format_number
+from zoo.reporting.numbers import format_number, format_p_value
 from zoo.reporting.tables import format_markdown
 
 DIGITS = 3
@@ -53,12 +53,12 @@ def explain_stopped(one: StoppedVariant) -> str:
     else:
         found = _format_interval(-one.difference, -one.high, -one.low)
         why = f"worse than `{one.other}` by {found}"
-    return f"{lead}{why}{format_p_value(one.p_value)}"
+    return f"{lead}{why}{_append_p_value(one.p_value)}"
 
 
 def name_drop(one: StoppedVariant) -> str:
     """Return the verdict on a variant that a look found worse, for a cell of a table."""
-    return f"worse, stopped after {one.look} studies{format_p_value(one.p_value)}"
+    return f"worse, stopped after {one.look} studies{_append_p_value(one.p_value)}"
 
 
 def _format_interval(mean: float, low: float, high: float) -> str:
@@ -66,8 +66,5 @@ def _format_interval(mean: float, low: float, high: float) -> str:
     return f"{shown} ({ends[0]} to {ends[1]})"
 
 
-def format_p_value(p_value: float | None) -> str:
-    """Format a p-value after a comma; empty if there is none."""
-    if p_value is None:
-        return ""
-    return ", p < 0.001" if p_value < 0.001 else f", p = {p_value:.2g}"
+def _append_p_value(p_value: float | None) -> str:
+    return "" if p_value is None else f", {format_p_value(p_value)}"

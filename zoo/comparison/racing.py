@@ -27,7 +27,6 @@ from zoo.comparison.results import (
     RaceLook,
     RaceResult,
     StoppedVariant,
-    find_bounds,
     find_direction,
 )
 from zoo.comparison.statistics import (
@@ -247,16 +246,13 @@ def _stop(
     )
 
 
-def find_race(comparison: Comparison, measure: str) -> RaceResult:
+def find_race(comparison: Comparison) -> RaceResult:
     """Take the decisions of a race from the results of all studies.
 
     Args:
-        comparison: The comparison, with the cells of all studies.
-        measure: The metric by which it is raced, such as test/accuracy.
+        comparison: The comparison as it was planned, with the cells of all studies.
     """
-    better = find_direction(measure.removeprefix("test/"))
-    # a report that was rebuilt for another metric has the same race
-    comparison = replace(comparison, measure=measure, better=better)
+    measure, better = comparison.measure, comparison.better
     studies = {seed: study for study, seed in enumerate(comparison.seeds)}
 
     def collect(metric: str, condition: Condition) -> dict[str, dict[int, float]]:
@@ -285,7 +281,7 @@ def find_race(comparison: Comparison, measure: str) -> RaceResult:
     decisions = race(
         collect(measure, comparison.trained),
         better=better,
-        bounds=find_bounds(better),
+        bounds=comparison.bounds,
         finished={
             one.name: {
                 studies[cell.seed]

@@ -23,7 +23,14 @@ Better = Literal["high", "low"]
 TRAINED_CONDITION = Condition(TRAINED, "trained")
 LOOKS = (3, 5, 8, 12, 18)
 """Numbers of finished studies after which a race looks at the data."""
-ANALYSIS = ("analysis", "baselines", "winning_baseline", "equal_compute", "judgements")
+ANALYSIS = (
+    "analysis",
+    "baselines",
+    "winning_baseline",
+    "equal_compute",
+    "judgements",
+    "steps_to_solve",
+)
 """Keys of results.json that follow from the others: they are written for readers only."""
 
 

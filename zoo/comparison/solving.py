@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from dataclasses import dataclass
+from math import comb, isfinite
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 
-from zoo.comparison.results import StepsToSolve
+from zoo.comparison.results import Comparison, StepsToSolve
+from zoo.reporting.numbers import format_p_value
+from zoo.reporting.tables import format_markdown
 
 SOLVED = 0.95
 """Validation accuracy from which a synthetic task counts as solved."""
@@ -63,3 +68,109 @@ def compare_steps(
     with np.errstate(invalid="ignore", divide="ignore"):
         p_value = float(stats.logrank(*samples).pvalue)
     return p_value if isfinite(p_value) else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolvingSpeed:
+    """How soon a variant solved a synthetic task.
+
+    Attributes:
+        variant: Its name.
+        steps: {seed: its steps to solve}.
+        p_value: Of the log-rank test against the fastest variant, corrected for all pairs of
+            variants (Bonferroni), as the data chose the fastest; None if there is no test.
+    """
+
+    variant: str
+    steps: Mapping[int, StepsToSolve]
+    p_value: float | None = None
+
+    @property
+    def solved(self) -> int:
+        """How many seeds solved the task."""
+        return sum(one.is_solved for one in self.steps.values())
+
+    @property
+    def median(self) -> int | None:
+        """The step by which half of the seeds had solved it; None if fewer did."""
+        solved = sorted(one.steps for one in self.steps.values() if one.is_solved)
+        half = (len(self.steps) + 1) // 2
+        return solved[half - 1] if len(solved) >= half else None
+
+
+def rank_speeds(comparison: Comparison) -> list[SolvingSpeed]:
+    """Rank variants by how soon they solved a synthetic task, the fastest first.
+
+    The order is that of the mean of steps, censored ones at the end of training (the restricted
+    mean), as no median is there where fewer than half of the seeds solved the task.
+
+    Returns:
+        The variants with a finished seed; none if the task cannot be solved.
+    """
+    found = []
+    for variant in comparison.variants:
+        own = {
+            cell.seed: cell.steps_to_solve
+            for cell in variant.cells
+            if cell.state == "done" and cell.steps_to_solve is not None
+        }
+        if own:
+            found.append(SolvingSpeed(variant=variant.name, steps=own))
+    found.sort(key=lambda one: fmean(each.steps for each in one.steps.values()))
+    pairs = comb(len(found), 2)
+    ranked = found[:1]
+    for one in found[1:]:
+        p_value = compare_steps(found[0].steps, one.steps)
+        corrected = None if p_value is None else min(1.0, pairs * p_value)
+        ranked.append(SolvingSpeed(variant=one.variant, steps=one.steps, p_value=corrected))
+    return ranked
+
+
+def describe_speeds(comparison: Comparison) -> dict[str, Any]:
+    """Return how soon each variant solved the task as plain data, for results.json."""
+    return {
+        one.variant: {"solved": one.solved, "median": one.median, "p_value": one.p_value}
+        for one in rank_speeds(comparison)
+    }
+
+
+SPEED_HEADS = ("variant", "solved", "median step", "each seed", "p to the fastest")
+
+
+def list_speed_rows(comparison: Comparison) -> list[list[str]]:
+    """Return a row for each variant; "> 3000" means not solved when training ended at 3000."""
+    return [
+        [
+            one.variant,
+            f"{one.solved} of {len(one.steps)}",
+            f"> {max(each.steps for each in one.steps.values())}"
+            if one.median is None
+            else f"{one.median}",
+            ", ".join(
+                f"{each.steps}" if each.is_solved else f"> {each.steps}"
+                for _, each in sorted(one.steps.items())
+            ),
+            "" if one.p_value is None else format_p_value(one.p_value),
+        ]
+        for one in rank_speeds(comparison)
+    ]
+
+
+def explain_speeds(comparison: Comparison) -> str:
+    """Explain the table of steps to solve."""
+    word = "study" if comparison.studies else "seed"
+    return (
+        f"The first validation with an accuracy of {SOLVED:g}. A {word} that did not reach it is "
+        "censored: > 3000 means that training ended at step 3000 before. p: log-rank test against "
+        "the fastest, corrected for all pairs of variants (Bonferroni); it takes samples as "
+        "independent, which is conservative where a seed slows down all variants."
+    )
+
+
+def format_speeds(comparison: Comparison) -> str:
+    """Format the steps to solve as Markdown; empty if the task cannot be solved."""
+    rows = list_speed_rows(comparison)
+    if not rows:
+        return ""
+    table = format_markdown(SPEED_HEADS, rows, ("variant", "each seed"))
+    return f"## Steps to solve\n\n{table}\n\n{explain_speeds(comparison)}"

@@ -85,9 +85,7 @@ def check(folder: Path, options: CheckOptions) -> CheckResult:
     """
     plan = ComparisonPlan.read(folder)
     check_portable(plan, folder)
-    done = {
-        cell.name: cell for cell in plan.cells if locate_portable(folder, plan, cell.name).exists()
-    }
+    done = {cell.name: cell for cell in plan.cells if locate_portable(folder, cell.name).exists()}
     if not done:
         raise DataError(f"{folder}: holds no finished cell")
     # a named cell needs no commit, so it can be checked before one exists
@@ -98,7 +96,7 @@ def check(folder: Path, options: CheckOptions) -> CheckResult:
         raise RecipeError(ConfigIssue(ARGUMENT, "cell", problem, nearest(name, done)))
 
     log.info("%s: training %s again", folder, name)
-    path = locate_portable(folder, plan, name)
+    path = locate_portable(folder, name)
     committed = read_portable(path)
     # tested only if the committed cell was: a trial must not read test samples
     again = _train_again(plan, done[name], is_tested=committed.is_tested)

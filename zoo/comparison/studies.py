@@ -62,7 +62,7 @@ def plan_studies(
         keys=tuple(SearchedKey(key=one.key, searched=describe_key(one)) for one in keys),
         ranges=tuple(one for one in keys if isinstance(one, Range)),
         effective={name: tuple(own) for name, own in effective.items()},
-        raced_by=plan.measure if is_raced else "",
+        is_raced=is_raced,
     )
     return replace(plan, cells=cells, design=design)
 

@@ -26,6 +26,7 @@ from zoo.comparison.ranking import (
     rank_variants,
 )
 from zoo.comparison.results import Comparison, ComparisonCell, Variant
+from zoo.comparison.solving import format_speeds
 from zoo.comparison.statistics import FEWEST, Estimate
 from zoo.comparison.study_text import format_studies
 from zoo.comparison.tuning import is_finite_number
@@ -149,8 +150,7 @@ def format_difference(standing: Standing, decimals: int) -> str:
     text = format_estimate(standing.difference, decimals, sign=True)
     if standing.p_value is None:
         return text
-    p_value = "p < 0.001" if standing.p_value < 0.001 else f"p = {standing.p_value:.2g}"
-    return f"{text}, {p_value}"
+    return f"{text}, {numbers.format_p_value(standing.p_value)}"
 
 
 def capitalize(sentence: str) -> str:
@@ -390,6 +390,7 @@ def _collect_variables(comparison: Comparison) -> dict[str, Any]:
         "tuning": tuning,
         "studies": format_studies(comparison),
         "race": format_race(comparison),
+        "speeds": format_speeds(comparison),
         "trials": _format_trials(comparison),
         "searched": ", ".join(f"{one.key} over {one.searched}" for one in tuning.keys)
         if tuning

@@ -100,3 +100,8 @@ def as_json(result: Mapping[str, Any]) -> str:
 def pluralize(count: int, noun: str) -> str:
     """Return a count with its noun: 1 core, 2 cores."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def format_p_value(p_value: float) -> str:
+    """Format a p-value as people write it: p = 0.031, or p < 0.001."""
+    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}"

@@ -51,6 +51,11 @@ SECTIONS = {  # title and how to read it
         "Means with their 95 % intervals over seeds; below them the difference to the first "
         "variant with its corrected interval. A heading sorts.",
     ),
+    "solving": (
+        "Steps to solve",
+        "The first validation at the threshold. A number after > is censored: training ended there "
+        "before. p: log-rank test against the fastest, corrected for all pairs.",
+    ),
     "sizes": ("By size", "The same models at sizes other than the training size."),
     "positions": ("By position in the window", "The loss at each position."),
     "training": ("Training", "The monitored metric at each validation."),
@@ -97,6 +102,7 @@ def build_sections(comparison: Comparison) -> list[Section]:
     contents: dict[str, Any] = {
         "hypotheses": number_tables.build_hypotheses_table(comparison),
         "numbers": number_tables.build_variants_table(comparison),
+        "solving": number_tables.build_speeds_table(comparison),
         "sizes": _draw_charts(by_size(comparison)),
         "positions": _draw_charts(by_position(comparison)),
         "training": _draw_charts(

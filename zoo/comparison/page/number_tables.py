@@ -12,6 +12,7 @@ from zoo.comparison.page.ranking_table import describe_flags
 from zoo.comparison.race_text import name_drop
 from zoo.comparison.ranking import Standing, rank_variants
 from zoo.comparison.results import Comparison, ComparisonCell, Variant
+from zoo.comparison.solving import SPEED_HEADS, list_speed_rows
 from zoo.comparison.text import (
     count_decimals,
     format_difference,
@@ -86,6 +87,12 @@ def build_hypotheses_table(comparison: Comparison) -> SortableTable | None:
     """Return a row for each hypothesis; None if there are none."""
     rows = [[_build_word(text) for text in row] for row in list_judgement_rows(comparison)]
     return SortableTable([*JUDGEMENT_HEADS], rows) if rows else None
+
+
+def build_speeds_table(comparison: Comparison) -> SortableTable | None:
+    """Return a row for each variant that may have solved the task; None if it is none to solve."""
+    rows = [[_build_word(text) for text in row] for row in list_speed_rows(comparison)]
+    return SortableTable([*SPEED_HEADS], rows) if rows else None
 
 
 def build_cells_table(comparison: Comparison) -> SortableTable:
