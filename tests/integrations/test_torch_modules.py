@@ -246,7 +246,7 @@ def test_queries_layers_and_controls(tmp_path):
 
 def test_what_cannot_be_diagnosed_is_named(tmp_path):
     page = str(tmp_path / "page.html")
-    with pytest.raises(OptionError, match=r"no encodings of zoo; call zoo\.equip"):
+    with pytest.raises(OptionError, match="Linear is no model of transformers or timm"):
         zoo.diagnose(nn.Linear(2, 2), torch.zeros(1, 2), to=page, verbose=False)
     batch = torch.randn(1, 5, 32)
     with pytest.raises(zoo.RecipeError, match=r"layers: .*there is no layer 7"):

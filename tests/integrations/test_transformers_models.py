@@ -303,11 +303,12 @@ def test_the_trainer_of_transformers_trains_an_equipped_model(tmp_path):
     ("name", "options", "word"),
     [
         ("Gemma2", {**GROUPED, "head_dim": 16}, "softcap"),
-        ("Cohere", {**GROUPED, **TOKENS}, "interleaved"),
+        ("Llama", {**GROUPED, "attn_logit_softcapping": 20.0}, "attn_logit_softcapping is 20"),
+        ("GPT2", {"n_embd": 32, "n_head": 4, "n_layer": 0}, "no layers"),
     ],
 )
 def test_models_that_cannot_be_equipped_are_refused_by_name(name, options, word):
-    model = build(name, **options)
+    model = build(name, "LMHeadModel" if name == "GPT2" else "ForCausalLM", **options)
     with pytest.raises(OptionError, match=word):
         zoo.equip(model, "alibi")
 

@@ -225,7 +225,7 @@ def diagnose(
 
     Args:
         runs: Runs, run directories or checkpoints, one or several; or a model that `zoo.equip`
-            changed, or that contains such a model.
+            changed, or that contains such a model, or a plain one that could be equipped.
         overrides: Changes of the stored recipes, as of `zoo.fit`. For a model: the batch to run it
             on, as a mapping of its keyword arguments, a sequence of its arguments, or one tensor.
         samples: How many of the first test samples to measure; a model runs on the whole batch.
@@ -244,7 +244,7 @@ def diagnose(
 
     Raises:
         RecipeError: An argument is wrong, or the model cannot follow its data.
-        OptionError: A model has no encodings of zoo, or an argument does not apply to it.
+        OptionError: A model can have no encodings of zoo, or an argument does not apply to it.
         DataError: Data is missing or unreadable.
         CheckpointError: As of `zoo.load`.
         NonFiniteError: Weights or attention are not finite.

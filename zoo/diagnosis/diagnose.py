@@ -7,7 +7,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Protocol
 
 from torch import nn
 
+from zoo.attention.layer import find_encoded
 from zoo.config import Overrides
 from zoo.data.base import Datasets
 from zoo.diagnosis.equipped_model import Batch, EquippedModel
@@ -35,6 +36,7 @@ from zoo.diagnostics.encoding_panels import draw_encodings
 from zoo.diagnostics.position_ablation import CHANGES, Change
 from zoo.diagnostics.token_layout import find_layout
 from zoo.errors import ARGUMENT, ConfigIssue, NonFiniteError, OptionError, RecipeError, ZooError
+from zoo.integrations.equip import observe_attention
 from zoo.options import Count
 from zoo.packages import explain_imports
 from zoo.run.checkpoint import find_run_dir
@@ -152,7 +154,7 @@ def diagnose_model(
     options: DiagnoseOptions,
     decode: Callable[[list[int]], str] | None = None,
 ) -> tuple[Report, Path]:
-    """Write a page about an equipped model, which runs on one batch.
+    """Write a page about a model, equipped or plain, which runs on one batch.
 
     Args:
         model: The model; it runs in evaluation mode and is left unchanged.
@@ -164,14 +166,16 @@ def diagnose_model(
         The report, and the path of the page.
 
     Raises:
-        OptionError: The model is not equipped.
+        OptionError: The model is neither equipped nor one that can be.
         RecipeError: The page cannot be written, or the model lacks a layer.
         NonFiniteError: Attention is not finite.
     """
-    subject = EquippedModel(model, batch, decode)
-    _check_layers(subject, options)
     page = choose_page(options.to, [])
-    return _write([diagnose_subject(subject, options)], page)
+    with nullcontext() if find_encoded(model) else observe_attention(model):
+        subject = EquippedModel(model, batch, decode)
+        _check_layers(subject, options)
+        found = diagnose_subject(subject, options)
+    return _write([found], page)
 
 
 def diagnose_subject(subject: Subject, options: DiagnoseOptions) -> DiagnosedRun:

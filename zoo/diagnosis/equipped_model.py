@@ -16,6 +16,7 @@ from zoo.diagnostics.capture import evaluation_mode
 from zoo.diagnostics.position_ablation import Change, change_positions
 from zoo.diagnostics.token_layout import to_pictures
 from zoo.errors import OptionError
+from zoo.integrations.equipment import Equipment
 
 log = logging.getLogger("zoo")
 
@@ -53,9 +54,6 @@ class EquippedModel:
         model: The model; it runs in evaluation mode and is left unchanged.
         batch: Its keyword arguments, its arguments, or the only one.
         decode: Turns token ids into text; None: ids are shown.
-
-    Raises:
-        OptionError: The model has no encodings of zoo.
     """
 
     checkpoint = "a model in memory"
@@ -66,11 +64,11 @@ class EquippedModel:
         self, model: nn.Module, batch: Batch, decode: Callable[[list[int]], str] | None = None
     ) -> None:
         self.name = self.label = type(model).__name__
-        if not find_encoded(model):
-            problem = f"{self.name} has no encodings of zoo"
-            raise OptionError("model", f"{problem}; call zoo.equip(model, ...) first")
         self.model, self.batch, self.decode = BoundModel(model, batch), batch, decode
-        self.encodings = tuple(one.name for one in find_encoded(model)[0].chains[0])
+        encoded = find_encoded(model)[0]
+        self.encodings = tuple(one.name for one in encoded.chains[0])
+        if isinstance(encoded, Equipment) and encoded.keeps_positions:
+            self.encodings = ("its own positions",)
 
     def load_inputs(self, samples: int) -> Inputs:
         """Return no arguments: the bound model has its batch already."""

@@ -18,7 +18,9 @@ class BertFamily(PublishedFamily):
 
     def describe(self) -> tuple[dict[str, Any], DataSpec]:
         config = self.config
-        self.require(hidden_act="gelu", position_embedding_type="absolute", is_decoder=False)
+        self.require(
+            hidden_act="gelu", position_embedding_type="absolute", is_decoder=False, is_causal=False
+        )
         dim = config["hidden_size"]
         block = {
             "norm_position": "post",

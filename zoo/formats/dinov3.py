@@ -21,7 +21,9 @@ class DINOv3Family(PublishedFamily):
 
     def describe(self) -> tuple[dict[str, Any], DataSpec]:
         config = self.config
-        self.require(hidden_act="gelu", use_gated_mlp=False)
+        self.require(hidden_act="gelu", use_gated_mlp=False, is_causal=False)
+        self.require(query_bias=True, value_bias=True, proj_bias=True)
+        self.require_squares()
         dim = config["hidden_size"]
         block = {
             "norm_eps": config.get("layer_norm_eps", 1e-5),

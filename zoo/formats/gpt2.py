@@ -19,6 +19,8 @@ class GPT2Family(PublishedFamily):
             activation_function="gelu_new",
             scale_attn_weights=True,
             scale_attn_by_inverse_layer_idx=False,
+            is_causal=True,
+            tie_word_embeddings=True,
         )
         block = {
             "norm_eps": config.get("layer_norm_epsilon", 1e-5),

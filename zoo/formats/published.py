@@ -162,6 +162,17 @@ class PublishedFamily(ABC):
         if wrong:
             raise CheckpointError("zoo has no recipe for it: " + "; ".join(wrong))
 
+    def require_squares(self) -> None:
+        """Check that images and patches have one size.
+
+        Raises:
+            CheckpointError: One has two sides that differ.
+        """
+        for key in ("image_size", "patch_size"):
+            if not isinstance(self.config[key], int):
+                problem = f"{key} is {self.config[key]}, expected one number"
+                raise CheckpointError(f"zoo has no recipe for it: {problem}")
+
     def describe_text(self, length: int, task: str) -> tuple[dict[str, Any], TextSpec]:
         """Return the data and task sections of a language model, and the facts of its data."""
         assert self.vocabulary is not None

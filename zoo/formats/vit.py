@@ -52,8 +52,10 @@ class ViTFamily(PublishedFamily):
 
     def describe(self) -> tuple[dict[str, Any], DataSpec]:
         config, pool = self.config, self.pool
-        self.require(hidden_act="gelu")
         dim = config["hidden_size"]
+        head_dim = dim // config["num_attention_heads"]
+        self.require(hidden_act="gelu", qkv_bias=True, head_dim=head_dim, is_causal=False)
+        self.require_squares()
         key = r".*attention\.attention\.key\.bias"
         block = {
             "norm_eps": config.get("layer_norm_eps", 1e-12),

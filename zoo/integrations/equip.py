@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -131,6 +132,7 @@ def install(
     backend: str,
     *,
     equals_own: bool = False,
+    keeps_positions: bool = False,
 ) -> tuple[Equipment, list[str]]:
     """Install encodings in a model.
 
@@ -141,6 +143,7 @@ def install(
         length: Training length, as in `equip`.
         backend: The attention backend.
         equals_own: Whether the encodings are the model's own, so that nothing may change.
+        keeps_positions: Whether the model keeps its own positions, and is only observed.
 
     Returns:
         The installed encodings, and a list that describes what was removed from the model.
@@ -157,6 +160,7 @@ def install(
         without_position=adapter.without_position,
         backend=backend,
         equals_own=equals_own,
+        keeps_positions=keeps_positions,
     )
     example = next(model.parameters())
     equipment.to(device=example.device, dtype=example.dtype).train(model.training)
@@ -171,6 +175,35 @@ def install(
         raise
     equipment.surgery = surgery
     return equipment, removed
+
+
+@contextmanager
+def observe_attention(model: nn.Module) -> Iterator[None]:
+    """Let zoo compute the attention of a plain model for a while, with the model's own positions.
+
+    A rope that zoo has becomes the encoding `rope`, so that its positions can be changed too. Other
+    positions stay in the model.
+
+    Args:
+        model: The model; afterwards it is as it was.
+
+    Raises:
+        OptionError: The model cannot be equipped.
+    """
+    adapter = find_adapter(model, None)
+    try:
+        own = adapter.own_ropes
+    except OptionError:
+        own = ()
+    spec = "rope" if own else "none"
+    _, factories, _ = _make_factories(spec, adapter)
+    equipment, _ = install(
+        model, adapter, factories, None, "auto", equals_own=True, keeps_positions=not own
+    )
+    try:
+        yield
+    finally:
+        equipment.surgery.undo()
 
 
 def unequip(model: nn.Module) -> nn.Module:

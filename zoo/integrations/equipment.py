@@ -216,6 +216,7 @@ class Equipment(nn.ModuleDict, Encoded):
         without_position: Indices of the layers without encodings.
         backend: The attention backend, or "auto".
         equals_own: Whether the encodings are the model's own, so that nothing may change.
+        keeps_positions: Whether the model keeps its own positions, and is only observed.
 
     Raises:
         OptionError: An encoding does not fit the model.
@@ -233,6 +234,7 @@ class Equipment(nn.ModuleDict, Encoded):
         without_position: Sequence[int] = (),
         backend: str = "auto",
         equals_own: bool = False,
+        keeps_positions: bool = False,
     ) -> None:
         modules, chains = build_chains(dims, factories, causal=causal)
         super().__init__(dict(modules.items()))
@@ -245,7 +247,7 @@ class Equipment(nn.ModuleDict, Encoded):
             for number, chain in enumerate(chains)
         )
         self.dims, self.causal, self.interleave, self.backend = dims, causal, interleave, backend
-        self.equals_own = equals_own
+        self.equals_own, self.keeps_positions = equals_own, keeps_positions
         self.token_hooks, self.attention_hooks = [], []
         self.surgery = Surgery()
         self.arguments: dict[str, Any] = {}  # the arguments of `zoo.equip`, which `zoo.save` writes
@@ -272,7 +274,11 @@ class Equipment(nn.ModuleDict, Encoded):
         """
         tokens = self._make_tokens(forward_pass, x, positions, document)
         for hook in self.token_hooks:
-            tokens = hook(tokens)
+            changed = hook(tokens)
+            if self.keeps_positions and changed.index is not tokens.index:
+                problem = "the model has its own positions, which zoo cannot change"
+                raise OptionError("model", f"{problem}; equip it first")
+            tokens = changed
         embedded = self.chains[0].embed(tokens)
         forward_pass.tokens = embedded.drop_states()
         return embedded.x.to(x.dtype)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,59 +16,132 @@ class Family:
         attention: The attention of a layer, relative to the layer.
         rotary: The module that makes tables of cos and sin; empty if there is none.
         tables: Embeddings or parameters that are added for positions.
-        causal: Whether the model has a causal mask.
         is_image: Whether it reads images.
         empty_rotary: Whether tables of width 0 disable the rotation at no cost.
+        has_position: Whether an attention has positions; some layers may have none (NoPE).
     """
 
     layers: str
     attention: str
     rotary: str = ""
     tables: tuple[str, ...] = ()
-    causal: bool = True
     is_image: bool = False
     empty_rotary: bool = False
+    has_position: Callable[[Any], bool] = lambda attention: True
 
 
-# The layout of Llama, which many later models of transformers share.
+# The layouts that many models of transformers share.
 LLAMA = Family(layers="layers", attention="self_attn", rotary="rotary_emb")
+BERT = Family(
+    layers="encoder.layer", attention="attention.self", tables=("embeddings.position_embeddings",)
+)
+DINO = Family(
+    layers="encoder.layer",
+    attention="attention",
+    tables=("embeddings.position_embeddings",),
+    is_image=True,
+)
+CLIP = Family(
+    layers="encoder.layers",
+    attention="self_attn",
+    tables=("embeddings.position_embedding",),
+    is_image=True,
+)
 
 FAMILIES: Mapping[str, Family] = {
     **dict.fromkeys(
-        ("llama", "mistral", "qwen2", "qwen3", "smollm3", "olmo2", "granite", "phi3"), LLAMA
+        (
+            "llama",
+            "mistral",
+            "qwen2",
+            "qwen3",
+            "olmo2",
+            "granite",
+            "phi3",
+            "apertus",
+            "arcee",
+            "bitnet",
+            "cohere",
+            "dots1",
+            "ernie4_5",
+            "ernie4_5_moe",
+            "flex_olmo",
+            "gemma",
+            "glm",
+            "glm4",
+            "glm4_moe",
+            "granitemoe",
+            "granitemoeshared",
+            "helium",
+            "hunyuan_v1_dense",
+            "hunyuan_v1_moe",
+            "ministral",
+            "ministral3",
+            "mixtral",
+            "nemotron",
+            "olmo",
+            "olmo3",
+            "olmoe",
+            "persimmon",
+            "phi",
+            "phimoe",
+            "qwen2_moe",
+            "qwen3_moe",
+            "seed_oss",
+            "stablelm",
+            "starcoder2",
+        ),
+        LLAMA,
+    ),
+    "smollm3": replace(LLAMA, has_position=lambda attention: bool(attention.use_rope)),
+    "cohere2": replace(LLAMA, has_position=lambda attention: attention.sliding_window is not None),
+    "exaone4": replace(
+        LLAMA,
+        has_position=lambda attention: attention.sliding_window is None or attention.is_sliding,
     ),
     "gpt_neox": Family(
         layers="layers", attention="attention", rotary="rotary_emb", empty_rotary=True
     ),
     "gpt2": Family(layers="h", attention="attn", tables=("wpe",)),
-    "bert": Family(
-        layers="encoder.layer",
-        attention="attention.self",
-        tables=("embeddings.position_embeddings",),
-        causal=False,
+    "opt": Family(
+        layers="decoder.layers", attention="self_attn", tables=("decoder.embed_positions",)
     ),
-    "modernbert": Family(layers="layers", attention="attn", rotary="rotary_emb", causal=False),
+    **dict.fromkeys(
+        ("bert", "roberta", "xlm-roberta", "camembert", "roberta-prelayernorm", "electra", "ernie"),
+        BERT,
+    ),
+    "distilbert": Family(
+        layers="transformer.layer",
+        attention="attention",
+        tables=("embeddings.position_embeddings",),
+    ),
+    "modernbert": Family(layers="layers", attention="attn", rotary="rotary_emb"),
+    "eurobert": LLAMA,
     "vit": Family(
         layers="layers",
         attention="attention",
         tables=("embeddings.position_embeddings",),
-        causal=False,
         is_image=True,
     ),
-    "dinov3_vit": Family(
-        layers="model.layer",
+    "deit": Family(
+        layers="layers",
         attention="attention",
-        rotary="rope_embeddings",
-        causal=False,
+        tables=("embeddings.position_embeddings",),
         is_image=True,
     ),
-    "siglip_vision_model": Family(
-        layers="encoder.layers",
-        attention="self_attn",
-        tables=("embeddings.position_embedding",),
-        causal=False,
+    "ijepa": Family(
+        layers="layers",
+        attention="attention",
+        tables=("embeddings.position_embeddings",),
         is_image=True,
     ),
+    "dinov2": DINO,
+    "dinov2_with_registers": DINO,
+    "dinov3_vit": Family(
+        layers="model.layer", attention="attention", rotary="rope_embeddings", is_image=True
+    ),
+    "siglip_vision_model": CLIP,
+    "clip_vision_model": CLIP,
 }
 """The supported families by `config.model_type`."""
 
@@ -75,8 +149,6 @@ REASONS = {
     "gemma2": "it caps its scores (attn_logit_softcapping)",
     "gemma3_text": "its layers have two rotary bases",
     "gemma3": "its layers have two rotary bases",
-    "cohere": "it rotates interleaved pairs of channels",
-    "cohere2": "it rotates interleaved pairs of channels",
     "gpt_oss": "it has attention sinks",
     "t5": "it has cross-attention",
     "bart": "it has cross-attention",

@@ -58,10 +58,14 @@ class TimmAdapter:
     def install(self, equipment: Equipment, surgery: Surgery) -> list[str]:
         """Put the encodings into the model, and describe what was removed from it."""
         removed = []
-        if self.model.pos_embed is not None:
+        has_rope = getattr(self.model, "rope", None) is not None
+        if equipment.keeps_positions:
+            if has_rope:
+                raise OptionError("model", "the model has a rope of its own; equip it first")
+        elif self.model.pos_embed is not None:
             surgery.zero_table(self.model, "pos_embed")
             removed.append("pos_embed: set to 0 and frozen")
-        if getattr(self.model, "rope", None) is not None:
+        if has_rope:
             surgery.set_attribute(self.model, "rope", None)
             removed.append("rope: removed")
 

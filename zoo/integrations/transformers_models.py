@@ -85,6 +85,8 @@ class TransformersAdapter:
         _check_config(self.config)
         self.base = _find_base(model, self.family)
         self.layers: Sequence[nn.Module] = self.base.get_submodule(self.family.layers)  # type: ignore[assignment]
+        if not self.layers:
+            raise OptionError("model", "the model has no layers")
         if getattr(self.config, "is_causal", None) and not self._attends_causally():
             problem = "config.is_causal is True, which its masks for padding do not follow"
             raise OptionError("model", f"{problem}; set is_decoder, or leave is_causal out")
@@ -114,10 +116,8 @@ class TransformersAdapter:
     @property
     def without_position(self) -> tuple[int, ...]:
         """Indices of the layers that have no positions in the original model (NoPE layers)."""
-        used = getattr(self.config, "no_rope_layers", None)
-        if self.config.model_type != "smollm3" or used is None:
-            return ()
-        return tuple(number for number, has_rope in enumerate(used) if not has_rope)
+        has_position = self.family.has_position
+        return tuple(number for number, one in enumerate(self.attentions) if not has_position(one))
 
     def find_dims(self, length: int | tuple[int, ...] | None) -> Dims:
         """Return the sizes of the model, with its training length as the default length."""
@@ -159,7 +159,7 @@ class TransformersAdapter:
         """Put the encodings into the model, and describe what was removed from it."""
         # Where nothing should change, everything is compared; elsewhere all but the positions.
         own = self._record() if equipment.equals_own else []
-        removed = self._remove_positions(surgery)
+        removed = [] if equipment.keeps_positions else self._remove_positions(surgery)
         AttentionInterface.register(IMPLEMENTATION, attend_equipped)
         AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
         self._replace_config(surgery)
@@ -167,7 +167,7 @@ class TransformersAdapter:
         surgery.hook(self.base, hooks.start_pass)
         surgery.hook(self.layers[0], hooks.begin)
         for number, attention in enumerate(self.attentions):
-            if self.family.rotary and "forward" not in vars(attention):
+            if removed and self.family.rotary and "forward" not in vars(attention):
                 surgery.add_attribute(attention, "forward", _leave_out_rotation(attention))
             surgery.hook(attention, partial(hooks.enter_layer, number))
         self._compare(equipment, own)

@@ -1,0 +1,84 @@
+"""The table of families in docs/equip.md, whose cheap checks are measured again."""
+
+import importlib
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from without_torchvision import import_timm
+
+transformers = pytest.importorskip("transformers")
+
+from zoo.errors import OptionError  # noqa: E402
+from zoo.integrations.families import FAMILIES, REASONS  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+page = importlib.import_module("equip_families")
+sys.path.pop(0)
+
+ROWS = page.list_rows()
+RECORDED = page.read_record()["rows"]
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.mark.parametrize("title", ROWS)
+def test_a_family_does_what_the_table_says(title):
+    if ROWS[title].library == "timm":
+        import_timm()
+    expected = {column: RECORDED[title][column] for column in page.CHEAP}
+    assert page.measure(ROWS[title], page.CHEAP) == expected, "python docs/equip_families.py"
+
+
+def test_the_page_shows_the_recorded_answers():
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert page.write_table(RECORDED) in text
+    kinds = dict.fromkeys(("transformers", "timm", "torch"), 0)
+    for row in ROWS.values():
+        kinds[row.library] += 1
+    assert kinds["transformers"] >= 30
+    assert kinds["timm"] >= 12
+    assert kinds["torch"] >= 3
+
+
+@torch.no_grad()
+def test_a_check_notices_a_wrong_model():
+    row = page.list_rows()["llama"]
+
+    def build_wrong():
+        model = row.build()
+        model.register_forward_hook(lambda module, args, out: spoil(out))
+        return model
+
+    def spoil(out):
+        out["logits"] = out["logits"] + torch.linspace(0, 1, out["logits"].shape[1])[:, None]
+        return out
+
+    wrong = page.Row(
+        library="transformers", build=build_wrong, kind="decoder", encoding="fox", own="rope"
+    )
+    with pytest.raises(AssertionError, match="differs by"):
+        page.measure(wrong, ["cache"])
+
+
+@pytest.mark.parametrize("kind", REASONS)
+def test_other_families_are_refused_with_a_reason(kind):
+    assert kind not in FAMILIES
+    assert REASONS[kind]
+
+
+def test_an_unknown_family_is_refused_by_name():
+    import zoo
+
+    config = transformers.GPTJConfig(vocab_size=9, n_embd=16, n_layer=1, n_head=2, rotary_dim=4)
+    with pytest.raises(OptionError, match="type gptj cannot be equipped"):
+        zoo.equip(transformers.GPTJForCausalLM(config), "alibi")
