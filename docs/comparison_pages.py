@@ -107,7 +107,7 @@ def _recorded_section(path: Path) -> Iterator[str]:
 
     yield from (f"### {path.stem.replace('_', ' ')}: {format_question(comparison)}", "")
     yield from (_write_verdict(comparison), "")
-    yield from (_describe_training(comparison), "")
+    yield from (describe_training(comparison), "")
     if first in pictures:
         yield from (f"![{FIGURES[first]}: {path.stem}]({folder}/{pictures[first].name})", "")
     yield from (_condition_table(comparison), "")
@@ -136,7 +136,7 @@ def _write_verdict(comparison: Comparison) -> str:
     return f"**{result}** {format_part(comparison, 'tuning_sentence')}"
 
 
-def _describe_training(comparison: Comparison) -> str:
+def describe_training(comparison: Comparison) -> str:
     """Say what was trained, for how long, and what it was evaluated under."""
     model, trainer = comparison.base["model"], comparison.base["trainer"]
     sizes = f"{model['depth']} layers of width {model['dim']} with {model['heads']} heads"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mkdocs.structure.files import File
+from mkdocs.structure.files import File, InclusionLevel
 
 from zoo.comparison.page.comparison_page import render
 from zoo.comparison.results import Comparison
@@ -26,7 +26,11 @@ def _add_pages(entry, pages):
 def on_files(files, config):
     docs = Path(config.docs_dir)
     records = [path for path in docs.glob("questions/*/*.json") if path.parent.name != "pretrained"]
+    # of docs/records the site has only these pages
+    records += docs.glob("records/*/results.json")
     for path in sorted(records):
         page = path.relative_to(docs).with_suffix(".html").as_posix()
-        files.append(File.generated(config, page, content=render(Comparison.read(path))))
+        content = render(Comparison.read(path))
+        made = File.generated(config, page, content=content, inclusion=InclusionLevel.INCLUDED)
+        files.append(made)
     return files

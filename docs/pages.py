@@ -12,9 +12,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import choose_page
+import claims_page
 import comparison_pages
 import conformance_page
 import equip_page
+import evidence_data
 import import_graph
 import measured_pages
 import quoted_numbers
@@ -98,6 +101,10 @@ def write_pages() -> dict[Path, str]:
     quoting += (DOCS / "equip" / name for name in DIAGNOSED)
     for page in quoting:
         pages[page] = quoted_numbers.update_numbers(page.read_text(encoding="utf-8"))
+    evidence = evidence_data.read_evidence()
+    readme = DOCS.parent / "README.md"
+    pages[readme] = choose_page.replace_results(pages[readme], evidence)
+    pages |= claims_page.write_pages(evidence) | choose_page.write_pages(evidence)
     pages |= comparison_pages.write_question_pages()
     pages |= {DOCS / "encodings" / f"{name}.md": _encoding_page(name, recipes) for name in names}
     return pages

@@ -91,7 +91,7 @@ def _evaluate(source: str, query: str) -> float:
         own, other = (_find_parameters(_read_json(path), name) for name in (rest[0], rest[2]))
         return 100 * (own / other - 1)
     if word == "mean":
-        return _find_mean(Comparison.read(path), rest[0], " ".join(rest[2:]))
+        return _find_mean(_read_comparison(path), rest[0], " ".join(rest[2:]))
     plain = _read_json(path)
     if word in ("highest", "lowest"):
         extreme = max if word == "highest" else min
@@ -108,6 +108,11 @@ def _locate(source: str) -> Path:
 @cache
 def _read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _read_comparison(path: Path) -> Comparison:
+    return Comparison.read(path)
 
 
 @cache
@@ -138,7 +143,7 @@ def _find_mean(comparison: Comparison, name: str, condition: str) -> float:
 
 
 def _find_interval(path: Path, name: str, at: str = "", condition: str = "trained") -> str:
-    comparison = Comparison.read(path)
+    comparison = _read_comparison(path)
     standings = rank_variants(comparison, comparison.find_condition(condition))
     found = next(one for one in standings if one.variant.name.replace(" ", "_") == name)
     if found.mean is None:
@@ -147,7 +152,7 @@ def _find_interval(path: Path, name: str, at: str = "", condition: str = "traine
 
 
 def _find_verdict(path: Path, hypothesis: str) -> str:
-    judgements = judge_hypotheses(Comparison.read(path))
+    judgements = judge_hypotheses(_read_comparison(path))
     found = next(one for one in judgements if one.hypothesis.text == hypothesis)
     if found.difference is None:
         return found.verdict

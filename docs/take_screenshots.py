@@ -1,11 +1,9 @@
-"""Take screenshots of a diagnosis page (light, dark, phone) or a comparison page.
+"""Take screenshots of a diagnosis page: light, dark, and on a phone.
 
     make browser
-    python docs/take_screenshots.py diagnosis PAGE [#VIEW]
-    python docs/take_screenshots.py comparison PAGE
+    python docs/take_screenshots.py PAGE [#VIEW]
 
-PAGE is what `zoo diagnose` or `zoo compare` wrote; VIEW selects a sample and head, as in the page's
-address bar.
+PAGE is what `zoo diagnose` wrote; VIEW selects a sample and head, as in the page's address bar.
 """
 
 import shutil
@@ -19,25 +17,21 @@ VIEWS = {
     "diagnosis-light": {"viewport": {"width": 1280, "height": 1100}, "color_scheme": "light"},
     "diagnosis-dark": {"viewport": {"width": 1280, "height": 1100}, "color_scheme": "dark"},
     "diagnosis-narrow": {"viewport": {"width": 360, "height": 1100}, "color_scheme": "light"},
-    "comparison": {"viewport": {"width": 1280, "height": 960}, "color_scheme": "light"},
 }
-SECTIONS = {"diagnosis": "#looks", "comparison": "body"}
+SECTION = "#looks"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
-def take_screenshots(kind: str, page: str, view: str = "") -> None:
-    section = SECTIONS[kind]
+def take_screenshots(page: str, view: str = "") -> None:
     with sync_playwright() as playwright:
         installed = next(filter(None, map(shutil.which, BROWSERS)), None)
         browser = playwright.chromium.launch(executable_path=installed)
         for name, options in VIEWS.items():
-            if not name.startswith(kind):
-                continue
             tab = browser.new_context(**options).new_page()
             tab.goto(Path(page).resolve().as_uri() + view)
             tab.wait_for_timeout(500)
-            tab.locator(section).scroll_into_view_if_needed()
-            tab.evaluate("section => document.querySelector(section).scrollIntoView()", section)
+            tab.locator(SECTION).scroll_into_view_if_needed()
+            tab.evaluate("section => document.querySelector(section).scrollIntoView()", SECTION)
             tab.wait_for_timeout(500)
             tab.screenshot(path=IMAGES / f"{name}.png")
         browser.close()

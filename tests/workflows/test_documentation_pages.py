@@ -30,7 +30,9 @@ def pages():
 
 
 def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) < 150
+    text = (ROOT / "README.md").read_text()
+    own = re.sub("<!-- results -->.*<!-- end of results -->\n", "", text, flags=re.DOTALL)
+    assert len(own.splitlines()) < 150
 
 
 def test_the_glossary_is_short():

@@ -1,0 +1,356 @@
+"""The page of claims (docs/claims.md): what papers claim, and what comparisons in studies show.
+
+`python docs/pages.py` writes it from docs/claims.yaml and docs/records. A claim is judged after 3,
+5, 8, 12 and 18 studies, as racing does, so that it may be looked at after every block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from math import inf, sqrt
+from pathlib import Path
+from statistics import median
+
+from comparison_pages import describe_training
+from evidence_data import DOCS, Evidence, PaperClaim, locate_noise, read_papers
+from scipy import stats
+
+from zoo.comparison.hypotheses import Hypothesis, parse_hypothesis
+from zoo.comparison.racing import LOOK_LEVEL, Claim, judge_claims
+from zoo.comparison.ranking import collect_values, find_winning_baseline
+from zoo.comparison.results import LOOKS, Comparison
+from zoo.comparison.statistics import (
+    FEWEST,
+    LEVEL,
+    POWER,
+    Pair,
+    PairedMean,
+    compare_pair,
+    estimate_mean,
+    measure_noise,
+)
+from zoo.comparison.text import (
+    capitalize,
+    count_decimals,
+    describe_baselines,
+    format_estimate,
+    format_measure,
+)
+from zoo.reporting.numbers import format_fixed
+from zoo.reporting.tables import format_markdown
+from zoo.run.conditions import Condition
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+PAGE = DOCS / "claims.md"
+NO_EVIDENCE = "no evidence yet"
+NOT_DECIDABLE = "not decidable at this size"
+TITLE = "# Claims of papers"
+ABOUT = f"""
+Written by `python docs/pages.py` from `docs/claims.yaml` and the comparisons in `docs/records`.
+Each comparison tunes every encoding anew in each study ([how](comparing.md)); nothing here comes
+from one setting for all encodings. Our models and tasks are far smaller than those of the papers: a
+verdict is about the task and size in its row.
+
+- *held*: the interval of the difference lies on the claimed side of 0, and reaches the paper's
+  effect if that is in units of our metric;
+- *smaller than the paper's*: the interval leaves out the paper's effect;
+- *reversed*: the interval lies on the other side of 0;
+- *undecided*: the interval holds 0, or there are fewer than {FEWEST} studies and so no interval;
+- *{NOT_DECIDABLE}*: even {LOOKS[-1]} studies would miss an effect as large as the paper's with a
+  probability of more than {_percent(1 - POWER)}; the row states their power, by the noise of the
+  two variants or of the median pair, whichever is larger;
+- *{NO_EVIDENCE}*: no study is recorded, or no model beats the trivial baseline.
+
+Claims are judged after {", ".join(map(str, LOOKS[:-1]))} and {LOOKS[-1]} studies only. Intervals
+hold with {_percent(LOOK_LEVEL)} at each of these looks, for all claims of a comparison together, so
+that all verdicts hold with {_percent(LEVEL)}. A difference is positive if it is on the claimed
+side.
+
+"""
+
+
+@dataclass(frozen=True)
+class JudgedClaim:
+    """The verdict on a claim, and what it rests on."""
+
+    claim: PaperClaim
+    verdict: str
+    difference: str
+    """With its interval, if it has one; empty without a study."""
+    reason: str
+    studies: int
+
+
+def judge(claim: PaperClaim, evidence: Evidence) -> JudgedClaim:
+    """Judge a claim by the recorded studies of its comparison."""
+    comparison = evidence.read_comparison(claim.comparison)
+    hypothesis = parse_hypothesis(claim.hypothesis)
+    values = {} if comparison is None else collect_pair(comparison, hypothesis)
+    shared = set.intersection(*(set(own) for own in values.values())) if values else set()
+    if comparison is None or not shared:
+        power = _describe_power(claim, evidence, None)
+        verdict = NOT_DECIDABLE if power and power.is_hopeless else NO_EVIDENCE
+        return JudgedClaim(claim, verdict, "", power.text if power else "", 0)
+    if baseline := find_winning_baseline(comparison):
+        reason = f"no model beats the baseline: {baseline}"
+        return JudgedClaim(claim, NO_EVIDENCE, "", reason, len(shared))
+
+    decimals = count_decimals(comparison)
+    if len(shared) < FEWEST:
+        sign = 1 if hypothesis.sign == ">" else -1
+        one, other = (values[name] for name in (hypothesis.one, hypothesis.other))
+        shown = [
+            format_fixed(sign * (one[seed] - other[seed]), decimals, sign=True)
+            for seed in sorted(shared)
+        ]
+        reason = f"{_count(len(shared), 'study', 'studies')}, no interval"
+        return JudgedClaim(claim, "undecided", ", ".join(shown), reason, len(shared))
+
+    # later studies wait for the next look: each look has its own share of the false alarms
+    look = max(one for one in LOOKS if one <= len(shared))
+    kept = sorted(shared)[:look]
+    seen = {name: {seed: own[seed] for seed in kept} for name, own in values.items()}
+    has_metric = not hypothesis.metric or hypothesis.metric == comparison.measure.split("/")[-1]
+    (decision,) = judge_claims(
+        seen,
+        [Claim(hypothesis.one, hypothesis.other, claim.margin)],
+        better="high" if hypothesis.sign == ">" else "low",
+        bounds=comparison.bounds if has_metric else (-inf, inf),
+        family=count_claims(claim, evidence),
+        level=LOOK_LEVEL,
+    )
+    verdict, reason = str(decision.verdict), f"after {look} studies"
+    if verdict == "undecided":
+        power = _describe_power(claim, evidence, comparison)
+        if power and power.is_hopeless:
+            verdict, reason = NOT_DECIDABLE, power.text
+    shown_difference = (
+        "" if decision.estimate is None else format_estimate(decision.estimate, decimals, sign=True)
+    )
+    return JudgedClaim(claim, verdict, shown_difference, reason, look)
+
+
+def count_claims(claim: PaperClaim, evidence: Evidence) -> int:
+    """Return how many claims the comparison of a claim judges."""
+    return sum(one.comparison == claim.comparison for one in evidence.claims)
+
+
+def collect_pair(comparison: Comparison, found: Hypothesis) -> dict[str, dict[int, float]]:
+    """Return {variant: {seed: value}} of the two variants of a hypothesis; empty without values."""
+    names = {one.name: one for one in comparison.variants}
+    condition, metric = find_subject(comparison, found)
+    values = {
+        name: collect_values(names[name], condition, metric) for name in (found.one, found.other)
+    }
+    return values if all(values.values()) else {}
+
+
+def find_subject(comparison: Comparison, found: Hypothesis) -> tuple[Condition, str]:
+    """Return the condition and the metric that a hypothesis is about."""
+    metric = f"test/{found.metric}" if found.metric else comparison.measure
+    if not found.condition:
+        return comparison.trained, metric
+    # nothing is measured under a condition that no cell has been tested under
+    known = {one.name: one for one in comparison.conditions}
+    return known.get(found.condition, Condition(found.condition, "size")), metric
+
+
+@dataclass(frozen=True)
+class PowerOfStudies:
+    """Whether the studies up to the last look can find an effect."""
+
+    needed: int | None
+    """Studies that find it with a probability of 80 %; None if a thousand do not."""
+    at_last: float
+    """The probability that the last look finds it."""
+    source: str
+
+    @property
+    def is_hopeless(self) -> bool:
+        """True if the last look would miss it too often."""
+        return self.needed is None or self.needed > LOOKS[-1]
+
+    @property
+    def text(self) -> str:
+        """The power in a sentence."""
+        needed = "more than 1,000" if self.needed is None else f"{self.needed}"
+        if self.is_hopeless:
+            return (
+                f"power of {LOOKS[-1]} studies {_percent(self.at_last)}; {_percent(POWER)} need "
+                f"{needed}, by the noise of {self.source}"
+            )
+        return f"{needed} studies have a power of {_percent(POWER)}, by the noise of {self.source}"
+
+
+def _describe_power(
+    claim: PaperClaim, evidence: Evidence, comparison: Comparison | None
+) -> PowerOfStudies | None:
+    """Return the power for the margin of a claim; None without a margin or anything to go by."""
+    source = "its studies"
+    if comparison is None and claim.noise:
+        comparison = Comparison.read(locate_noise(claim.noise))
+        # seeds of an untuned record lack the chance of tuning, so this is the least that is needed
+        source = "seeds of a withdrawn, untuned record"
+    if comparison is None or not claim.margin:
+        return None
+    deviation = _find_deviation(comparison, parse_hypothesis(claim.hypothesis))
+    if deviation is None:
+        return None
+
+    family = count_claims(claim, evidence)
+    powers = (find_power(number, claim.margin, deviation, family) for number in range(FEWEST, 1001))
+    needed = next((n for n, power in enumerate(powers, start=FEWEST) if power >= POWER), None)
+    return PowerOfStudies(needed, find_power(LOOKS[-1], claim.margin, deviation, family), source)
+
+
+def _find_deviation(comparison: Comparison, found: Hypothesis) -> float | None:
+    """Return the standard deviation of differences of a pair over studies; None if unknown.
+
+    Few studies estimate that of one pair badly, so it is at least that of the median pair.
+    """
+    condition, metric = find_subject(comparison, found)
+    every = {one.name: collect_values(one, condition, metric) for one in comparison.variants}
+    values = {name: own for name, own in every.items() if len(own) >= FEWEST}
+    if not {found.one, found.other} <= {*values}:
+        return None
+    noise = measure_noise(values)
+    deviations = {}
+    for pair in combinations(values, 2):
+        mean = compare_pair(values, Pair(*pair), noise)
+        if isinstance(mean, PairedMean):
+            deviations[frozenset(pair)] = mean.error * sqrt(mean.count)
+    own = deviations.get(frozenset((found.one, found.other)))
+    return None if own is None else max(own, median(deviations.values()))
+
+
+def find_power(studies: int, effect: float, deviation: float, family: int) -> float:
+    """Return the probability that a look finds an effect.
+
+    Args:
+        studies: The number of studies.
+        effect: The true difference.
+        deviation: The standard deviation of differences over studies.
+        family: The number of claims that intervals are corrected for.
+    """
+    if deviation == 0:
+        return 1.0
+    critical = stats.t.ppf(1 - (1 - LOOK_LEVEL) / (2 * family), studies - 1)
+    shift = effect * sqrt(studies) / deviation
+    return float(stats.nct.sf(critical, studies - 1, shift))
+
+
+def write_claims_page(evidence: Evidence) -> str:
+    """Return docs/claims.md: one row per claim, then the comparisons that judge them."""
+    judged = [judge(claim, evidence) for claim in evidence.claims]
+    head = ["claim", "paper", "its effect", "our task and size", "verdict", "difference"]
+    head += ["rests on", "command", "cells"]
+    rows = [_write_row(one, evidence) for one in judged]
+    lines = [TITLE, ABOUT.rstrip("\n"), "", _count_verdicts(judged), ""]
+    lines += [format_markdown(head, rows, head), "", "## Comparisons", ""]
+    for name in evidence.comparisons:
+        lines += _comparison_section(name, evidence)
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _count_verdicts(judged: list[JudgedClaim]) -> str:
+    counts: dict[str, int] = {}
+    for one in judged:
+        counts[one.verdict] = counts.get(one.verdict, 0) + 1
+    listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    return f"**{len(judged)} claims: {listed}.**"
+
+
+def _write_row(one: JudgedClaim, evidence: Evidence) -> list[str]:
+    name = one.claim.comparison
+    comparison = evidence.read_comparison(name)
+    size = "" if comparison is None else f", {_describe_size(comparison)}"
+    recorded = f"[cells](records/{name}/results.html)" if comparison else "none"
+    return [
+        f"{one.claim.claim} (`{one.claim.hypothesis}`)",
+        read_papers()[one.claim.paper],
+        one.claim.effect,
+        f"{evidence.comparisons[name].task}{size}",
+        one.verdict,
+        one.difference or "none",
+        one.reason or "no study",
+        f"[command](#{name})",
+        recorded,
+    ]
+
+
+def _describe_size(comparison: Comparison) -> str:
+    model = comparison.base["model"]
+    layers = _count(model["depth"], "layer", "layers")
+    steps = max((cell.steps or 0 for cell in comparison.cells), default=0)
+    return f"{layers} of width {model['dim']}" + (f", {steps:,} steps" if steps else "")
+
+
+def _count(number: int, singular: str, plural: str) -> str:
+    return f"{number} {singular if number == 1 else plural}"
+
+
+def count_studies(comparison: Comparison) -> int:
+    """Return how many studies all variants have a tested trial of."""
+    return min(
+        len(collect_values(one, comparison.trained, comparison.measure))
+        for one in comparison.variants
+    )
+
+
+def _comparison_section(name: str, evidence: Evidence) -> Iterator[str]:
+    """Yield set-up, command and values of a comparison, in the order of its command."""
+    declared, comparison = evidence.comparisons[name], evidence.read_comparison(name)
+    # the heading is what rows link to
+    yield from (f"### {name}", "", f"{capitalize(declared.task)}.", "")
+    yield from ("```sh", f"{declared.command} to=docs/records/{name}", "```", "")
+    if comparison is None:
+        yield from ("No study is recorded.", "")
+        return
+    done = count_studies(comparison)
+    planned = len(comparison.seeds)
+    if not any(cell.minutes is not None for cell in comparison.cells):
+        yield from (f"Planned: {planned} studies. None has ended.", "")
+        return
+    yield from (f"{describe_training(comparison)} {done} of {planned} studies are recorded.", "")
+    yield from (_value_table(comparison), "")
+    if baselines := describe_baselines(comparison):
+        yield from (f"{baselines}.", "")
+    interval = "means with 95 % intervals" if done >= FEWEST else "values without an interval"
+    yield (
+        f"{capitalize(format_measure(comparison))}: {interval}, in the order of the command. "
+        f"[Every study](records/{name}/results.html); its cells are in `docs/records/{name}/cells`."
+    )
+    yield ""
+
+
+def _value_table(comparison: Comparison) -> str:
+    decimals = count_decimals(comparison)
+    titles = [capitalize(one.describe()) for one in comparison.conditions]
+    rows = []
+    for variant in comparison.variants:
+        row = [variant.name]
+        for condition in comparison.conditions:
+            own = collect_values(variant, condition, comparison.measure)
+            row.append(_format_values(own, comparison, decimals))
+        rows.append(row)
+    return format_markdown(["encoding", *titles], rows, ["encoding"])
+
+
+def _format_values(own: dict[int, float], comparison: Comparison, decimals: int) -> str:
+    if not own:
+        return "none yet"
+    if len(own) < FEWEST:
+        return ", ".join(format_fixed(value, decimals) for value in own.values())
+    found = estimate_mean(tuple(own.values()), comparison.bounds)
+    return format_estimate(found, decimals)
+
+
+def write_pages(evidence: Evidence) -> dict[Path, str]:
+    """Return {path: text} of the page of claims."""
+    return {PAGE: write_claims_page(evidence)}

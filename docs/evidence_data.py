@@ -1,0 +1,220 @@
+"""What docs/claims.yaml declares: comparisons, claims of papers, needs and conventions.
+
+Everything is checked when it is read: an unknown key, paper, comparison or condition is refused by
+name. Numbers are not in that file; they come from the comparisons in docs/records.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+import zoo
+from zoo.citations import read_citations
+from zoo.comparison.hypotheses import parse_hypothesis
+from zoo.comparison.results import Comparison, find_direction
+from zoo.options.validation import read_data
+
+DOCS = Path(__file__).parent
+DECLARED = DOCS / "claims.yaml"
+RECORDS = DOCS / "records"
+PAPERS = Path(zoo.__file__).parent / "encodings" / "references.bib"
+SPEEDS = ("lm_small", "vit_s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredComparison:
+    """A comparison in studies, recorded in docs/records or to be recorded there.
+
+    Attributes:
+        task: What is learned, in a few words.
+        command: The command that starts or continues it, without its folder.
+    """
+
+    task: str
+    command: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperClaim:
+    """A claim of a paper.
+
+    Attributes:
+        claim: The claim in a sentence.
+        paper: The key of the paper in zoo/encodings/references.bib.
+        effect: What the paper reports, or "not quantified".
+        comparison: The name of the comparison that judges it.
+        hypothesis: The claim as `zoo compare` takes it; its first variant is the better one.
+        margin: The paper's effect in units of our metric; 0 if the paper measures another one.
+        noise: A withdrawn record whose seeds tell how many studies the margin needs, if there are
+            none yet.
+    """
+
+    claim: str
+    paper: str
+    effect: str
+    comparison: str
+    hypothesis: str
+    margin: float = 0.0
+    noise: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """A question of the guide.
+
+    Attributes:
+        need: What the reader needs.
+        comparison: The comparison that answers it.
+        condition: The condition of its answer; empty for the training size.
+        speed: The table of speed, in docs/speed, that tells what its encodings cost.
+    """
+
+    need: str
+    comparison: str
+    condition: str = ""
+    speed: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convention:
+    """What a convention changes for one encoding, all else equal.
+
+    Attributes:
+        convention: The convention.
+        what: The measured number, and of what.
+        one: The convention before.
+        other: The convention after.
+        before: The number before, as a mark of docs/quoted_numbers.py looks it up.
+        after: The number after.
+    """
+
+    convention: str
+    what: str
+    one: str
+    other: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """The content of docs/claims.yaml."""
+
+    comparisons: Mapping[str, DeclaredComparison]
+    claims: tuple[PaperClaim, ...]
+    needs: tuple[Need, ...]
+    conventions: tuple[Convention, ...] = ()
+    records: str = str(RECORDS)
+
+    def read_comparison(self, name: str) -> Comparison | None:
+        """Return a recorded comparison; None if nothing is recorded under its name.
+
+        Raises:
+            ValueError: The comparison was not tuned in studies.
+        """
+        path = Path(self.records) / name / "results.json"
+        if not path.exists():
+            return None
+        found = _read_comparison(path)
+        if found.studies is None:
+            raise ValueError(f"{path}: not tuned in studies, so no evidence")
+        return found
+
+
+@cache
+def _read_comparison(path: Path) -> Comparison:
+    return Comparison.read(path)
+
+
+def read_evidence(path: Path = DECLARED, records: Path = RECORDS) -> Evidence:
+    """Read and check a file such as docs/claims.yaml.
+
+    Args:
+        path: The file.
+        records: The folder of the recorded comparisons.
+
+    Raises:
+        ValueError: An entry is of another form, or names what does not exist. All are named.
+    """
+    plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        found = read_data(Evidence, {**plain, "records": str(records)})
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    if problems := [*_list_problems(found)]:
+        raise ValueError(f"{path}: " + "; ".join(problems))
+    return found
+
+
+def _list_problems(found: Evidence) -> Iterator[str]:
+    papers = read_papers()
+    for claim in found.claims:
+        if claim.paper not in papers:
+            yield f"{claim.claim}: there is no paper {claim.paper!r} in {PAPERS.name}"
+        if claim.margin < 0:
+            yield f"{claim.claim}: a margin is not below 0"
+        if claim.noise and not locate_noise(claim.noise).exists():
+            yield f"{claim.claim}: there is no withdrawn record {claim.noise!r}"
+        if claim.comparison not in found.comparisons:
+            yield f"{claim.claim}: there is no comparison {claim.comparison!r}"
+            continue
+        yield from _check_hypothesis(claim, found)
+    for need in found.needs:
+        if need.comparison not in found.comparisons:
+            yield f"{need.need}: there is no comparison {need.comparison!r}"
+        elif not _has_condition(found.read_comparison(need.comparison), need.condition):
+            yield f"{need.need}: {need.comparison} is not measured at {need.condition}"
+        if need.speed not in SPEEDS:
+            yield f"{need.need}: there is no table of speed {need.speed!r}"
+
+
+def _check_hypothesis(claim: PaperClaim, found: Evidence) -> Iterator[str]:
+    """Yield why the hypothesis of a claim cannot be judged by its comparison."""
+    hypothesis = parse_hypothesis(claim.hypothesis)
+    # without its own metric the sign tells the metric: only a loss is better below
+    better = find_direction(hypothesis.metric) if hypothesis.metric else None
+    recorded = found.read_comparison(claim.comparison)
+    if recorded and not hypothesis.metric:
+        better = recorded.better
+    if better and (better == "high") != (hypothesis.sign == ">"):
+        yield f"{claim.hypothesis}: says that {hypothesis.one} is worse"
+    if recorded is None:
+        return
+    names = [one.name for one in recorded.variants]
+    for name in (hypothesis.one, hypothesis.other):
+        if name not in names:
+            yield f"{claim.hypothesis}: {claim.comparison} has no variant {name}"
+    if not _has_condition(recorded, hypothesis.condition):
+        yield f"{claim.hypothesis}: {claim.comparison} is not measured at {hypothesis.condition}"
+
+
+def _has_condition(comparison: Comparison | None, name: str) -> bool:
+    """Return whether something was, or may still be, measured under a condition."""
+    # conditions are those of tested cells, so a comparison that has none yet lists no other
+    if comparison is None or not any(cell.measurements for cell in comparison.cells):
+        return True
+    return not name or name in [one.name for one in comparison.conditions]
+
+
+def locate_noise(name: str) -> Path:
+    """Return the path of a withdrawn record."""
+    return RECORDS / "withdrawn" / f"{name}.json"
+
+
+@cache
+def read_papers() -> dict[str, str]:
+    """Return {key: link to the paper, with its first author and year} of references.bib."""
+    found = {}
+    for number, entry in read_citations(PAPERS).items():
+        fields = dict(re.findall(r"^  (author|year) = \{(.*)\},?$", entry, re.MULTILINE))
+        author, _, others = fields["author"].partition(" and ")
+        name = author.partition(",")[0] + (" et al." if others else "")
+        key = entry.partition("{")[2].partition(",")[0]
+        found[key] = f"[{name} {fields['year']}](https://arxiv.org/abs/{number})"
+    return found

@@ -1,0 +1,275 @@
+"""Claims of papers, the guide and the README's results follow from comparisons in studies, or say that there are none."""
+
+import importlib
+import json
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from comparisons import images, replace_metrics
+
+from zoo.cli.compare import parse_words
+from zoo.comparison.request import check_request
+from zoo.comparison.results import Comparison, SearchedKey, StudiesResult
+from zoo.config import load
+
+ROOT = Path(__file__).parent.parent.parent
+DECLARED = ROOT / "docs" / "claims.yaml"
+MARKED = re.compile(
+    r"<!-- (records/withdrawn/[\w/]+): (?:mean|interval) (\S+)(?: at ([^<]+?))? -->"
+)
+
+
+@pytest.fixture(scope="module")
+def docs():
+    """The modules of docs/ by name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "docs"))
+        names = ("evidence_data", "claims_page", "choose_page", "quoted_numbers")
+        yield {name: importlib.import_module(name) for name in names}
+
+
+def write_record(folder, differences, *, base=0.8, planned=5, baseline=0.1):
+    """Record studies in which rope_mixed is better than none by these differences of accuracy."""
+    made = images(seeds=range(planned), levels={"none": base, "rope_mixed": base})
+    studies = StudiesResult(
+        budget=4,
+        criterion="val/accuracy",
+        better="high",
+        keys=(SearchedKey(key="optim.lr", searched="[0.001,0.1,log]"),),
+        variants={},
+    )
+    variants = []
+    for variant in made.variants:
+        cells = []
+        for study, cell in enumerate(variant.cells):
+            if study >= len(differences):
+                cells.append(replace(cell, state="waiting", measurements=(), minutes=None))
+                continue
+            gain = differences[study] if variant.name == "rope_mixed" else 0.0
+            metrics = {"test/accuracy": base + 0.001 * study + gain, "test/loss": 0.5 - gain}
+            found = replace_metrics(cell, {"trained": metrics, "24": metrics, "32": metrics})
+            baselines = {"test/accuracy": {"commonest": baseline}}
+            cells.append(replace(found, baselines=baselines))
+        variants.append(replace(variant, cells=tuple(cells)))
+    plain = {"depth": 2, "dim": 96, "heads": 3, "name": "vit"}
+    recipe = {
+        "seed": 0,
+        "model": plain,
+        "trainer": {"accumulate_grad_batches": 1},
+        "data": {"batch_size": 64},
+    }
+    found = replace(
+        made,
+        variants=tuple(variants),
+        studies=studies,
+        base=recipe,
+        machine={"cores": 2, "jobs": 1, "torch": "2.13.0"},
+    )
+    (folder / "made").mkdir(parents=True)
+    (folder / "made" / "results.json").write_text(json.dumps(found.to_dict()))
+
+
+def declare(path, *, hypothesis="rope_mixed > none", margin=0.0, **changes):
+    """Write a file of one comparison, one claim and one need, with changes of the claim."""
+    claim = {
+        "claim": "RoPE-Mixed is better than no positions",
+        "paper": "heo2024rotary",
+        "effect": "not quantified",
+        "comparison": "made",
+        "hypothesis": hypothesis,
+        "margin": margin,
+        **changes,
+    }
+    need = {"need": "images", "comparison": "made", "speed": "vit_s"}
+    plain = {
+        "comparisons": {"made": {"task": "made-up images", "command": "zoo compare vit_comrope"}},
+        "claims": [claim],
+        "needs": [need],
+    }
+    path.write_text(yaml.safe_dump(plain))
+
+
+@pytest.fixture
+def evidence(docs, tmp_path):
+    """evidence(differences, ...) -> the evidence of a claim that these studies judge."""
+
+    def make(differences, record=None, **claim):
+        if differences is not None:
+            write_record(tmp_path / "records", differences, **(record or {}))
+        declare(tmp_path / "claims.yaml", **claim)
+        return docs["evidence_data"].read_evidence(tmp_path / "claims.yaml", tmp_path / "records")
+
+    return make
+
+
+STEADY = (0.096, 0.104, 0.1, 0.098, 0.102)
+NOISY = (0.1, -0.1, 0.12, -0.08, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("differences", "claim", "verdict", "shown"),
+    [
+        (None, {}, "no evidence yet", ""),
+        ((), {}, "no evidence yet", ""),
+        (STEADY, {}, "held", r"\+0\.100 \(\+0\.09\d to \+0\.1\d\d\)"),
+        (STEADY, {"margin": 0.1}, "held", r"\+0\.100 \(.*\)"),
+        (STEADY, {"margin": 0.15}, "smaller than the paper's", r"\+0\.100 \(.*\)"),
+        (STEADY, {"hypothesis": "none > rope_mixed"}, "reversed", r"\u22120\.100 \(.*\)"),
+        (STEADY, {"hypothesis": "rope_mixed < none on loss"}, "held", r"\+0\.100 \(.*\)"),
+        (NOISY, {}, "undecided", r"\+0\.010 \(\u2212.* to \+.*\)"),
+        (NOISY, {"margin": 0.5}, "smaller than the paper's", r"\+0\.010 \(\u2212.* to \+.*\)"),
+        (NOISY, {"margin": 0.02}, "not decidable at this size", r"\+0\.010 \(\u2212.* to \+.*\)"),
+        (STEADY[:1], {}, "undecided", r"\+0\.\d+"),
+        (STEADY[:2], {}, "undecided", r"\+0\.\d+, \+0\.\d+"),
+    ],
+)
+def test_a_claim_has_the_verdict_of_its_studies(differences, claim, verdict, shown, docs, evidence):
+    found = evidence(differences, **claim)
+    judged = docs["claims_page"].judge(found.claims[0], found)
+    assert judged.verdict == verdict
+    assert re.fullmatch(shown, judged.difference)
+    # fewer than three studies have values and no interval, wherever they are shown
+    page = docs["claims_page"].write_claims_page(found)
+    assert verdict in page
+    if differences is not None and len(differences) < 3:
+        assert not re.search(r"\d \([\d.]+ to", page)
+        assert "no evidence yet" in docs["choose_page"].write_guide(found)
+        assert "no evidence yet" in docs["choose_page"].write_results(found)
+
+
+def test_four_studies_are_judged_by_the_first_three(docs, evidence):
+    found = evidence((*STEADY[:3], -0.9))
+    judged = docs["claims_page"].judge(found.claims[0], found)
+    assert (judged.verdict, judged.studies, judged.reason) == ("held", 3, "after 3 studies")
+
+
+def test_a_model_below_the_baseline_is_no_evidence(docs, evidence):
+    found = evidence(STEADY, record={"baseline": 0.99})
+    judged = docs["claims_page"].judge(found.claims[0], found)
+    assert judged.verdict == "no evidence yet"
+    assert judged.reason == "no model beats the baseline: commonest"
+    assert "no evidence yet: no model beats commonest" in docs["choose_page"].write_guide(found)
+
+
+def test_the_guide_names_the_best_with_its_interval_and_the_baseline(docs, evidence):
+    found = evidence(STEADY)
+    guide = docs["choose_page"].write_guide(found)
+    (row,) = [line for line in guide.splitlines() if line.startswith("| images ")]
+    assert re.search(r"\| `rope_mixed` 0\.902 \(0\.\d+ to 0\.\d+\) \| 5 of 5 ", row)
+    row = docs["choose_page"].write_results(found).splitlines()[-1]
+    assert "commonest 0.1" in row
+    # none is worse, so it is not named
+    assert "`none`" not in row
+
+
+def test_studies_that_cannot_see_an_effect_say_their_power(docs, evidence):
+    page = docs["claims_page"]
+    assert page.find_power(5, 1.0, 0.1, 1) > 0.99
+    assert page.find_power(5, 0.0, 0.1, 1) == pytest.approx(0.005, abs=1e-6)
+    powers = [page.find_power(number, 0.1, 0.1, 2) for number in (3, 5, 8, 12, 18)]
+    assert powers == sorted(powers)
+    found = evidence(NOISY, margin=0.02)
+    judged = page.judge(found.claims[0], found)
+    assert re.fullmatch(
+        r"power of 18 studies \d+ %; 80 % need \d+, by the noise of .*", judged.reason
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"paper": "nobody2020"}, "there is no paper 'nobody2020' in references.bib"),
+        ({"comparison": "other"}, "there is no comparison 'other'"),
+        ({"hypothesis": "rope_mixed > rope"}, "made has no variant rope"),
+        ({"hypothesis": "rope_mixed < none"}, "says that rope_mixed is worse"),
+        ({"hypothesis": "rope_mixed > none at 99"}, "made is not measured at 99"),
+        ({"margin": -0.1}, "a margin is not below 0"),
+        ({"noise": "images/nothing"}, "there is no withdrawn record 'images/nothing'"),
+        ({"margn": 0.1}, "margn"),
+        ({"effect": None}, "effect"),
+    ],
+)
+def test_a_wrong_entry_is_refused_by_name(changes, message, evidence):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        evidence(STEADY, **changes)
+
+
+def test_a_comparison_that_was_not_tuned_in_studies_is_no_evidence(docs, tmp_path):
+    write_record(tmp_path / "records", STEADY)
+    path = tmp_path / "records" / "made" / "results.json"
+    untuned = replace(Comparison.read(path), studies=None)
+    path.write_text(json.dumps(untuned.to_dict()))
+    declare(tmp_path / "claims.yaml")
+    with pytest.raises(ValueError, match="not tuned in studies, so no evidence"):
+        docs["evidence_data"].read_evidence(tmp_path / "claims.yaml", tmp_path / "records")
+
+
+def list_declared():
+    return yaml.safe_load(DECLARED.read_text())["comparisons"]
+
+
+@pytest.mark.parametrize("name", list_declared())
+def test_a_declared_command_can_be_started(name):
+    """Check recipes, encodings and hypotheses; tuned keys are checked by the command itself."""
+    program, verb, recipe, *words = shlex.split(list_declared()[name]["command"])
+    assert (program, verb) == ("zoo", "compare")
+    given = parse_words(words)
+    assert given["tune"]
+    assert given.pop("studies") >= 3
+    assert given.pop("budget") >= 3
+    arguments = {key: given.pop(key) for key in ("encodings", "vary", "tune")} | {"tune": {}}
+    overrides = given.pop("overrides")
+    if any(edit.key == "data.path" for edit in overrides):
+        # these images are no part of zoo, and without them variants cannot be checked
+        load(recipe, overrides)
+        return
+    checked = check_request(recipe, overrides, given={**given, "seeds": 1}, **arguments)
+    names = {one.name for one in checked.recipes}
+    for claim in yaml.safe_load(DECLARED.read_text())["claims"]:
+        if claim["comparison"] == name:
+            one, _, rest = re.split(r" ([<>]) ", claim["hypothesis"])
+            assert {one, rest.partition(" at ")[0]} <= names
+            # written down before the first cell, so that the record has it as a prediction
+            assert claim["hypothesis"] in given["hypotheses"]
+
+
+def test_a_recorded_comparison_is_the_declared_one():
+    declared = list_declared()
+    for path in (ROOT / "docs" / "records").glob("*/results.json"):
+        name = path.parent.name
+        command = " ".join(f"{declared[name]['command']} to=docs/records/{name}".split())
+        assert shlex.split(Comparison.read(path).command) == shlex.split(command)
+        assert (path.parent / "plan.json").exists()
+
+
+def test_every_quoted_number_of_every_page_is_current(docs):
+    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+    quoted = docs["quoted_numbers"]
+    stale = [
+        page.relative_to(ROOT).as_posix()
+        for page in pages
+        if quoted.update_numbers(page.read_text()) != page.read_text()
+    ]
+    assert not stale, "run python docs/pages.py"
+
+
+def test_no_page_ranks_by_a_withdrawn_record():
+    """Two variants tell what a convention changes; three values under one condition are a ranking."""
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        values = {}
+        for record, variant, condition in MARKED.findall(page.read_text()):
+            values.setdefault((record, condition), set()).add(variant)
+        assert all(len(variants) < 3 for variants in values.values()), page.name
+
+
+def test_the_readme_has_at_most_eight_results():
+    text = (ROOT / "README.md").read_text()
+    table = text.partition("<!-- results -->")[2].partition("<!-- end of results -->")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")]
+    assert 2 < len(rows) <= 2 + 8
+    head = [cell.strip() for cell in rows[0].strip("| ").split("|")]
+    assert {"best encodings", "trivial baseline", "studies"} <= {*head}
