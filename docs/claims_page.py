@@ -102,6 +102,7 @@ def judge(claim: PaperClaim, evidence: Evidence) -> JudgedClaim:
         return JudgedClaim(claim, NO_EVIDENCE, "", reason, len(shared))
 
     decimals = count_decimals(comparison)
+    late = "" if is_predicted(comparison, hypothesis) else ", no prediction: written after a run"
     if len(shared) < FEWEST:
         sign = 1 if hypothesis.sign == ">" else -1
         one, other = (values[name] for name in (hypothesis.one, hypothesis.other))
@@ -109,7 +110,7 @@ def judge(claim: PaperClaim, evidence: Evidence) -> JudgedClaim:
             format_fixed(sign * (one[seed] - other[seed]), decimals, sign=True)
             for seed in sorted(shared)
         ]
-        reason = f"{_count(len(shared), 'study', 'studies')}, no interval"
+        reason = f"{_count(len(shared), 'study', 'studies')}, no interval{late}"
         return JudgedClaim(claim, "undecided", ", ".join(shown), reason, len(shared))
 
     # later studies wait for the next look: each look has its own share of the false alarms
@@ -125,15 +126,23 @@ def judge(claim: PaperClaim, evidence: Evidence) -> JudgedClaim:
         family=count_claims(claim, evidence),
         level=LOOK_LEVEL,
     )
-    verdict, reason = str(decision.verdict), f"after {look} studies"
+    verdict, reason = str(decision.verdict), f"after {look} studies{late}"
     if verdict == "undecided":
         power = _describe_power(claim, evidence, comparison)
         if power and power.is_hopeless:
-            verdict, reason = NOT_DECIDABLE, power.text
+            verdict, reason = NOT_DECIDABLE, power.text + late
     shown_difference = (
         "" if decision.estimate is None else format_estimate(decision.estimate, decimals, sign=True)
     )
     return JudgedClaim(claim, verdict, shown_difference, reason, look)
+
+
+def is_predicted(comparison: Comparison, found: Hypothesis) -> bool:
+    """Return whether a hypothesis was written before the first run of its comparison."""
+    return any(
+        one.text == found.text and not one.runs_ended and not one.withdrawn
+        for one in comparison.hypotheses
+    )
 
 
 def count_claims(claim: PaperClaim, evidence: Evidence) -> int:
@@ -317,7 +326,9 @@ def _comparison_section(name: str, evidence: Evidence) -> Iterator[str]:
     if not any(cell.minutes is not None for cell in comparison.cells):
         yield from (f"Planned: {planned} studies. None has ended.", "")
         return
-    yield from (f"{describe_training(comparison)} {done} of {planned} studies are recorded.", "")
+    yield from (f"{describe_training(comparison)} Recorded: {done} of {planned} studies.", "")
+    for flaw in comparison.findings:
+        yield from (f"**{capitalize(flaw.kind)}**: {flaw.text}.", "")
     yield from (_value_table(comparison), "")
     if baselines := describe_baselines(comparison):
         yield from (f"{baselines}.", "")

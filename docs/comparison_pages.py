@@ -139,7 +139,8 @@ def _write_verdict(comparison: Comparison) -> str:
 def describe_training(comparison: Comparison) -> str:
     """Say what was trained, for how long, and what it was evaluated under."""
     model, trainer = comparison.base["model"], comparison.base["trainer"]
-    sizes = f"{model['depth']} layers of width {model['dim']} with {model['heads']} heads"
+    layers = "1 layer" if model["depth"] == 1 else f"{model['depth']} layers"
+    sizes = f"{layers} of width {model['dim']} with {model['heads']} heads"
     cells = [cell for cell in comparison.cells if cell.minutes is not None]
     steps = sorted({cell.steps for cell in cells if cell.steps})
     lengths = " to ".join(f"{one:,}" for one in dict.fromkeys((steps[0], steps[-1])))

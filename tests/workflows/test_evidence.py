@@ -4,20 +4,29 @@ import importlib
 import json
 import re
 import shlex
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
-from comparisons import images, replace_metrics
+from comparisons import images, read_lasting, replace_metrics
 
+import zoo
 from zoo.cli.compare import parse_words
 from zoo.comparison.request import check_request
-from zoo.comparison.results import Comparison, SearchedKey, StudiesResult
+from zoo.comparison.results import (
+    Comparison,
+    RecordedHypothesis,
+    RecordFlaw,
+    SearchedKey,
+    StudiesResult,
+)
 from zoo.config import load
 
 ROOT = Path(__file__).parent.parent.parent
 DECLARED = ROOT / "docs" / "claims.yaml"
+RECORDS = ROOT / "docs" / "records"
 MARKED = re.compile(
     r"<!-- (records/withdrawn/[\w/]+): (?:mean|interval) (\S+)(?: at ([^<]+?))? -->"
 )
@@ -32,7 +41,10 @@ def docs():
         yield {name: importlib.import_module(name) for name in names}
 
 
-def write_record(folder, differences, *, base=0.8, planned=5, baseline=0.1):
+PREDICTED = ("rope_mixed > none", "none > rope_mixed", "rope_mixed < none on loss")
+
+
+def write_record(folder, differences, *, base=0.8, planned=5, baseline=0.1, late=False):
     """Record studies in which rope_mixed is better than none by these differences of accuracy."""
     made = images(seeds=range(planned), levels={"none": base, "rope_mixed": base})
     studies = StudiesResult(
@@ -66,6 +78,11 @@ def write_record(folder, differences, *, base=0.8, planned=5, baseline=0.1):
         made,
         variants=tuple(variants),
         studies=studies,
+        hypotheses=tuple(
+            RecordedHypothesis(text=text, written="2026-01-02 03:04 UTC", runs_ended=3 * late)
+            for text in PREDICTED
+        ),
+        findings=(RecordFlaw(kind="edited", text="none-0.json: edited"),) if late else (),
         base=recipe,
         machine={"cores": 2, "jobs": 1, "torch": "2.13.0"},
     )
@@ -145,6 +162,15 @@ def test_four_studies_are_judged_by_the_first_three(docs, evidence):
     found = evidence((*STEADY[:3], -0.9))
     judged = docs["claims_page"].judge(found.claims[0], found)
     assert (judged.verdict, judged.studies, judged.reason) == ("held", 3, "after 3 studies")
+
+
+def test_a_claim_that_was_written_late_and_an_edited_record_are_named(docs, evidence):
+    found = evidence(STEADY, record={"late": True})
+    judged = docs["claims_page"].judge(found.claims[0], found)
+    assert judged.reason == "after 5 studies, no prediction: written after a run"
+    page = docs["claims_page"].write_claims_page(found)
+    assert judged.reason in page
+    assert "**Edited**: none-0.json: edited." in page
 
 
 def test_a_model_below_the_baseline_is_no_evidence(docs, evidence):
@@ -239,7 +265,7 @@ def test_a_declared_command_can_be_started(name):
 
 def test_a_recorded_comparison_is_the_declared_one():
     declared = list_declared()
-    for path in (ROOT / "docs" / "records").glob("*/results.json"):
+    for path in RECORDS.glob("*/results.json"):
         name = path.parent.name
         command = " ".join(f"{declared[name]['command']} to=docs/records/{name}".split())
         assert shlex.split(Comparison.read(path).command) == shlex.split(command)
@@ -273,3 +299,12 @@ def test_the_readme_has_at_most_eight_results():
     assert 2 < len(rows) <= 2 + 8
     head = [cell.strip() for cell in rows[0].strip("| ").split("|")]
     assert {"best encodings", "trivial baseline", "studies"} <= {*head}
+
+
+@pytest.mark.parametrize("name", [path.parent.name for path in RECORDS.glob("*/plan.json")])
+def test_recorded_results_follow_from_the_committed_cells(name, tmp_path):
+    """An edited cell, result or plan, and one that this version cannot read, are found."""
+    copy = tmp_path / name
+    shutil.copytree(RECORDS / name, copy, ignore=shutil.ignore_patterns("*.png", "*.html"))
+    zoo.rebuild_comparison(copy)
+    assert read_lasting(copy) == read_lasting(RECORDS / name)
