@@ -50,8 +50,8 @@ one token after 4,096 others with a cache. *Existing models* counts the families
 [the table](equip.md) that the encoding fits.
 
 """
-RESULTS = """From tuned studies, with 95 % intervals; see [which encoding should I take?](docs/choose.md)
-and [claims of papers](docs/claims.md).
+RESULTS = """From tuned studies, with 95 % intervals:
+[which encoding should I take?](docs/choose.md), [claims of papers](docs/claims.md).
 
 """
 DEFAULTS = """

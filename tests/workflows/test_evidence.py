@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from comparisons import images, read_lasting, replace_metrics
+from comparisons import images, replace_metrics
 
 import zoo
 from zoo.cli.compare import parse_words
@@ -307,4 +307,5 @@ def test_recorded_results_follow_from_the_committed_cells(name, tmp_path):
     copy = tmp_path / name
     shutil.copytree(RECORDS / name, copy, ignore=shutil.ignore_patterns("*.png", "*.html"))
     zoo.rebuild_comparison(copy)
-    assert read_lasting(copy) == read_lasting(RECORDS / name)
+    recorded = Comparison.read(RECORDS / name / "results.json")
+    assert Comparison.read(copy / "results.json") == recorded
