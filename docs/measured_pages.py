@@ -22,9 +22,9 @@ from quoted_numbers import update_numbers
 
 from zoo.benchmark.report import format_result
 from zoo.benchmark.result import BenchResult
-from zoo.reporting import charts, render
-from zoo.reporting.axes import Style
+from zoo.reporting import charts
 from zoo.reporting.panel import Line, LineChart, Scale
+from zoo.reporting.style import Style
 from zoo.reporting.tables import format_markdown
 
 MARK = "## Recorded\n"
@@ -228,7 +228,7 @@ def draw_figures(folder: Path) -> None:
         y_scale=_fit_log_scale([value for own in rules.values() for value in own.values()]),
         rule=(TRAINED, "length of training"),
     )
-    render.save_figure(charts.draw_panel(panel, STYLE), folder / "perplexity.png")
+    charts.save_figure(charts.draw_panel(panel, STYLE), folder / "perplexity.png")
 
     own = found.transplants
     heights = [value for one in own.values() for each in one.values() for value in each.values()]
@@ -243,7 +243,7 @@ def draw_figures(folder: Path) -> None:
         )
         for window in found.windows
     ]
-    render.save_figure(charts.draw_panels(panels, STYLE), folder / "transplant.png")
+    charts.save_figure(charts.draw_panels(panels, STYLE), folder / "transplant.png")
 
 
 def _make_line(label: str, values: Mapping[int, float]) -> Line:

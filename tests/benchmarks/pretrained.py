@@ -41,10 +41,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import zoo
-from zoo.reporting.axes import Style
+from zoo.reporting.charts import save_figure
 from zoo.reporting.heatmaps import draw_heatmap
 from zoo.reporting.panel import Heatmap
-from zoo.reporting.render import save_figure
+from zoo.reporting.style import Style
 
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 TRAINED = 8192  # tokens

@@ -14,14 +14,14 @@ import torch.utils.tensorboard
 from zoo.cli import main, worker
 from zoo.comparison import cell, runner
 from zoo.launch import executor
-from zoo.reporting import render
+from zoo.reporting import charts
 
 IMPORTED = (kornia.augmentation, torch.utils.tensorboard, runner)
 
 
 def _render_nothing():
     """Write empty pictures: threads of the renderer do not survive a fork."""
-    render.to_png = lambda *_, **__: b""
+    charts.to_png = lambda *_, **__: b""
 
 
 def _close_inherited():

@@ -20,7 +20,7 @@ from zoo.comparison.results import Comparison
 from zoo.comparison.study_trials import list_study_trials
 from zoo.config import Change
 from zoo.config.command_line import parse_overrides
-from zoo.reporting import render
+from zoo.reporting import charts
 
 SMALL = [*(word for word in TINY if "encoding" not in word), "trainer.num_threads=1"]
 BASE = [
@@ -98,7 +98,7 @@ def kill_when_there(begin, folder, pattern, words):
 def test_studies_that_are_killed_continue_to_the_same_results(compared, driver, monkeypatch):
     # the cells do it too
     monkeypatch.setattr(request, "build_experiment", lambda recipe: None)
-    monkeypatch.setattr(render, "to_png", lambda *_, **__: b"")
+    monkeypatch.setattr(charts, "to_png", lambda *_, **__: b"")
     words = [*BASE[:-2], "studies=1", "budget=2"]
     code, _, message = compared(*words, "to=c")
     assert code == 0, message

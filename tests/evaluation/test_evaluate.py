@@ -17,8 +17,7 @@ from zoo.config import load as recipe
 from zoo.data.vision import Augmentation
 from zoo.errors import Stopped
 from zoo.evaluation.evaluate import RESULT
-from zoo.evaluation.report import _average, plot_by_size
-from zoo.evaluation.results import ConditionResult, Evaluation
+from zoo.evaluation.results import ConditionResult, Evaluation, _average, plot_by_size
 from zoo.models.decoder import Decoder
 from zoo.options import Choice
 from zoo.options.validation import explain_misfit
@@ -258,7 +257,7 @@ def test_what_was_measured_before_a_signal_is_kept(runs, zoo, beyond):
 
 
 def test_a_figure_that_fails_loses_no_number(runs, zoo, monkeypatch):
-    monkeypatch.setattr("zoo.evaluation.report.save_figure", lambda *arguments: 1 / 0)
+    monkeypatch.setattr("zoo.evaluation.evaluate.save_figure", lambda *arguments: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         zoo("eval", runs / "rope", "evaluate.lengths=[3x]")
     kept = read_result(runs / "rope")

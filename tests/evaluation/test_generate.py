@@ -9,7 +9,7 @@ import torch
 from tiny import LANGUAGE, LETTERS, language
 from training import fit
 
-from zoo.evaluation import report
+from zoo.evaluation import evaluate as evaluation
 from zoo.evaluation.results import Evaluation
 
 FLIPFLOP = [*LANGUAGE, "data.train=64", "data.val=16", "data.test=16"]
@@ -191,7 +191,7 @@ def test_a_figure_marks_the_length_of_training_whatever_the_data(train, evaluate
     def note_size(result, run):
         sizes.append(result.trained_size)
 
-    monkeypatch.setattr(report, "save_figure", note_size)
+    monkeypatch.setattr(evaluation, "save_figure", note_size)
     evaluate_run(run, "data.length=32", "evaluate.lengths=[8]")
     assert sizes == [(16,)]
 

@@ -7,11 +7,10 @@ import reports
 import torch
 from PIL import Image
 
-from zoo.reporting.axes import Style
-from zoo.reporting.charts import draw_panel
-from zoo.reporting.palette import DARK, LIGHT, channels
+from zoo.reporting.charts import draw_panel, to_png
 from zoo.reporting.panel import LineChart, Scale, fit_height
-from zoo.reporting.render import draw_for_page, to_png
+from zoo.reporting.render import draw_for_page
+from zoo.reporting.style import DARK, LIGHT, Style, channels
 from zoo.reporting.tables import format_markdown, format_table
 
 

@@ -19,10 +19,9 @@ from zoo.benchmark.result import (
     merge_references,
     select_rows,
 )
-from zoo.reporting import charts, render
-from zoo.reporting.axes import Chart, Style, clean, label_expression, start_chart
-from zoo.reporting.palette import LIGHT
+from zoo.reporting import charts
 from zoo.reporting.panel import Line, LineChart, Scale, fit_scale
+from zoo.reporting.style import LIGHT, Chart, Style, clean, label_expression, start_chart
 from zoo.run.machine import format_machine
 
 MIN_RATIO = 4.0  # of the ends of a vertical axis over lengths, so that a few percent look small
@@ -46,7 +45,7 @@ def save_figure(result: BenchResult, path: Path) -> None:
             panels.append(_draw_curves(result, found) if several else _draw_bars(result, found))
     chart = alt.concat(*panels or [_draw_bars(result, [])], columns=2, spacing=30)
     chart = chart.resolve_scale(color="independent").properties(title=_build_title(result))
-    render.save_figure(chart, path)
+    charts.save_figure(chart, path)
 
 
 def _build_title(result: BenchResult) -> alt.Title:

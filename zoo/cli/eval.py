@@ -33,13 +33,15 @@ def run(known: argparse.Namespace) -> None:
     from zoo.api.evaluation import evaluate
     from zoo.config.command_line import parse_overrides
 
-    result = evaluate(known.checkpoint, parse_overrides(known.overrides), verbose=None)
+    # most evaluations take the recipe as it is, and have no words to parse
+    edits = parse_overrides(known.overrides) if known.overrides else []
+    result = evaluate(known.checkpoint, edits, verbose=None)
     # one of several processes reports the result
     if is_secondary_process():
         return
     if known.json:
         print(as_json(result.to_dict()))
     else:
-        from zoo.evaluation.report import table
+        from zoo.evaluation.results import table
 
         print(table(result))

@@ -20,9 +20,9 @@ from zoo.comparison.text import (
     format_question,
     name_extreme,
 )
-from zoo.reporting import charts, numbers, render
-from zoo.reporting.axes import Chart, Style, clean, label_expression, start_chart, x_axis
+from zoo.reporting import charts, numbers
 from zoo.reporting.panel import LineChart, Points, Scale
+from zoo.reporting.style import Chart, Style, clean, label_expression, start_chart, x_axis
 from zoo.run.conditions import Condition
 from zoo.utils import write_file
 
@@ -51,7 +51,7 @@ def save_figures(comparison: Comparison, folder: Path) -> list[Path]:
     figures |= {name: draw_charts(comparison, one) for name, one in found.items() if one}
     paths = [folder / f"{name}.png" for name in figures]
     for path, figure in zip(paths, figures.values(), strict=True):
-        write_file(io.BytesIO(render.to_png(figure)), path)
+        write_file(io.BytesIO(charts.to_png(figure)), path)
     return paths
 
 

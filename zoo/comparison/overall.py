@@ -279,8 +279,8 @@ def _draw(ranking: OverallRanking) -> bytes:
     # altair takes its time to import
     import altair as alt
 
-    from zoo.reporting import render
-    from zoo.reporting.axes import start_chart
+    from zoo.reporting import charts
+    from zoo.reporting.style import start_chart
 
     rows = [
         {"variant": one.variant, "mean": one.mean, "low": one.interval[0], "high": one.interval[1]}
@@ -292,7 +292,7 @@ def _draw(ranking: OverallRanking) -> bytes:
     )
     dot = base.mark_circle(size=60, opacity=1).encode(x="mean:Q")
     chart = alt.layer(bar, dot).properties(width=420, height=22 * len(rows))
-    return render.to_png(chart)
+    return charts.to_png(chart)
 
 
 HEADS = ("variant", "mean score", "to the first", "verdict", "mean rank")

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from zoo.config.schema import format_size
 from zoo.diagnostics.head_metrics import HeadMetric, metrics_by_name
-from zoo.evaluation.report import FILES, find_unit, get_positions
-from zoo.evaluation.results import Evaluation
+from zoo.evaluation.results import FILES, Evaluation, find_unit, get_positions
 from zoo.reporting.panel import Curves
 
 # Largest number of points of a curve, and of one whose points are losses of single tokens.

@@ -17,7 +17,7 @@ from zoo.config.schema import format_size
 from zoo.data.base import DataModule, Datasets
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec, name_classes
 from zoo.errors import OptionError, RecipeError, Stopped
-from zoo.evaluation.results import METRIC_LISTS, ConditionResult, Evaluation
+from zoo.evaluation.results import METRIC_LISTS, ConditionResult, Evaluation, save_figure
 from zoo.packages import skip_without_package
 from zoo.run import checkpoint as checkpoints
 from zoo.run import conditions
@@ -148,8 +148,6 @@ class Evaluator:
 
     def _draw(self, result: Evaluation) -> Evaluation:
         """Write the result and its figure; the numbers are safe whatever becomes of the figure."""
-        from zoo.evaluation.report import save_figure
-
         self._write(result)
         with skip_without_package("no figure of the evaluation"):
             result = replace(result, figure=save_figure(result, self.file.parent))

@@ -1,16 +1,32 @@
-"""The result of an evaluation as data: what was measured under each condition."""
+"""The result of an evaluation: what was measured under each condition, as data, text and figure.
+
+The figure shows metrics by size, by position and by variant of the data.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
+import torch
+
 from zoo.config.schema import format_size
+from zoo.packages import explain_imports
+from zoo.reporting.panel import Bars, Line, LineChart, Panel, Scale
+from zoo.reporting.tables import format_table
 from zoo.run.conditions import Condition
 
 METRIC_LISTS = ("position_losses", "position_accuracies", "position_counts")
+BINS = 24  # of positions, so that each point is a mean of many tokens
+X_NAMES = {"pixels": "resolution in pixels", "tokens": "length of windows in tokens"}
+FILES = {"pixels": "resolutions", "tokens": "lengths", "": "data_variants"}
+UNCHANGED = "unchanged"
+LOSS, ACCURACY = "test/loss", "test/accuracy"
+WIDTH, HEIGHT = 380, 240  # in pixels
+
+Point = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,3 +193,186 @@ def _order(condition: Condition) -> tuple[int, int]:
     """Order sizes by the number of tokens or pixels, then by height."""
     size = condition.size or (0,)
     return size[0] * size[-1], size[0]
+
+
+def table(result: Evaluation) -> str:
+    """Format a row for each condition, then the refused conditions and how data were prepared."""
+    names = list(result.metrics)
+    found = {_title(one): one for one in result.conditions}
+    rows = [("", *names)]
+    rows += [
+        (title, *(f"{one.metrics[name]:.4f}" for name in names))
+        for title, one in found.items()
+        if not one.refused
+    ]
+    lines = [format_table(rows)]
+    lines += [f"{title}: refused: {one.refused}" for title, one in found.items() if one.refused]
+    lines.append(f"{result.count} samples, {result.checkpoint}")
+    lines += _describe_windows(found)
+    if result.resizing:
+        lines.append(f"images: {result.resizing}")
+    if result.figure:
+        lines.append(f"figure: {result.figure}")
+    return "\n".join(lines)
+
+
+def _title(one: ConditionResult) -> str:
+    return "test" if one.condition.kind == "trained" else one.condition.describe()
+
+
+def _describe_windows(found: Mapping[str, ConditionResult]) -> Iterator[str]:
+    """Yield how texts were cut into windows."""
+    cut = {title: one.windows for title, one in found.items() if one.windows}
+    ways = list(dict.fromkeys(cut.values()))
+    if len(ways) == 1:
+        yield f"windows: {ways[0]}"
+    else:
+        yield from (
+            f"windows {way}: {', '.join(title for title in cut if cut[title] == way)}"
+            for way in ways
+        )
+
+
+def save_figure(result: Evaluation, run: Path) -> Path:
+    """Draw the result of an evaluation to a PNG file in the run directory; return its path."""
+    with explain_imports():
+        from zoo.reporting import charts
+        from zoo.reporting.style import Style
+
+    unit = find_unit(result)
+    path = run / f"{FILES[unit]}.png"
+    style = Style(width=WIDTH, height=HEIGHT)
+    charts.save_figure(charts.draw_panels(build_panels(result, unit), style), path)
+    return path
+
+
+def find_unit(result: Evaluation) -> str:
+    """Return the unit of the sizes of an evaluation, pixels or tokens; empty if none varies."""
+    sized = (one.condition for one in result.conditions if one.condition.kind == "size")
+    return next((condition.unit for condition in sized), "")
+
+
+def build_panels(result: Evaluation, unit: str) -> list[Panel]:
+    """Return loss and accuracy by size, by position for language models, and by data variant."""
+    panels: list[Panel] = []
+    metrics = {"pixels": (ACCURACY,), "tokens": (LOSS, ACCURACY), "": ()}[unit]
+    for metric in metrics:
+        panels.append(plot_by_size(result, unit, metric))
+        # only texts have a loss at each position
+        if unit == "tokens" and get_positions(result.conditions[0], metric):
+            panels.append(plot_by_position(result, metric))
+    if any(one.condition.kind == "data_variant" for one in result.conditions):
+        panels.append(plot_variants(result))
+    return panels
+
+
+def plot_by_size(result: Evaluation, unit: str, metric: str) -> LineChart:
+    """Plot a metric by size: the unchanged model, and each extrapolation method.
+
+    Sizes whose sides differ have no order: then all stand side by side.
+    """
+    lines = {
+        method or UNCHANGED: {
+            size: one.metrics[metric] for size, one in line.items() if metric in one.metrics
+        }
+        for method, line in result.list_lines().items()
+    }
+    names = list(dict.fromkeys(size for line in lines.values() for size in line))
+    apart = any("x" in size for size in names)
+    if not apart:
+        names.sort(key=int)
+    at = {size: float(number) if apart else float(size) for number, size in enumerate(names)}
+    ends = (min(at.values(), default=0.0), max(at.values(), default=1.0))
+    scale = Scale(
+        *ends,
+        log=unit == "tokens",
+        ticks=tuple(at.values()),
+        labels={number: size for size, number in at.items()},
+    )
+    trained = format_size(result.trained_size)
+    ordered = not apart and "x" not in trained
+    position = float(trained) if ordered else at.get(trained)
+    return LineChart(
+        title=result.recipe,
+        x=X_NAMES[unit],
+        y=metric.replace("/", " "),
+        lines=tuple(
+            _build_line(name, [(at[size], value) for size, value in points.items()])
+            for name, points in lines.items()
+        ),
+        x_scale=scale.widen(0.06) if ends[0] < ends[1] else Scale(ends[0] / 2, ends[0] * 2 + 1),
+        rule=None if position is None else (position, f"trained at {trained}"),
+        connected=not apart,
+        shows_values=len(lines) == 1,
+    )
+
+
+def get_positions(one: ConditionResult, metric: str) -> Sequence[float | None]:
+    """Return a metric at each position of the windows; empty if it was not measured."""
+    return one.position_losses if metric == LOSS else one.position_accuracies
+
+
+def plot_by_position(result: Evaluation, metric: str) -> LineChart:
+    """Plot a metric by position in the longest windows, without and with extrapolation."""
+    # the first line is the unchanged model
+    plain, *others = (
+        {int(size): one for size, one in line.items() if get_positions(one, metric)}
+        for line in result.list_lines().values()
+    )
+    methods = [method for method in result.list_lines() if method]
+    longest = max(plain, default=0)
+    # a method may work at lengths that the model as it was trained refuses
+    shown = max(longest, *(max(line, default=0) for line in others), 0)
+    name = UNCHANGED if shown == longest else f"{UNCHANGED}, windows of {longest}"
+    lines = {name: plain.get(longest)}
+    lines |= {method: line.get(shown) for method, line in zip(methods, others, strict=True)}
+
+    (trained,) = result.trained_size
+    points = {
+        name: [*_average(get_positions(one, metric), one.position_counts, trained)]
+        for name, one in lines.items()
+        if one is not None
+    }
+    windows = f", {plain[longest].windows}" if longest and plain[longest].windows else ""
+    return LineChart(
+        title=f"by position, windows of {shown}{windows}",
+        x="position in the window",
+        y=metric.replace("/", " "),
+        lines=tuple(_build_line(name, found) for name, found in points.items() if found),
+        rule=(trained, f"trained at {trained}"),
+    )
+
+
+def plot_variants(result: Evaluation) -> Bars:
+    """Plot a bar for the data of training and for each data variant."""
+    metric = ACCURACY if ACCURACY in result.metrics else next(iter(result.metrics))
+    values = {
+        one.condition.data_variant or "as in training": one.metrics[metric]
+        for one in result.conditions
+        if one.condition.kind in ("trained", "data_variant") and metric in one.metrics
+    }
+    name = metric.replace("/", " ")
+    return Bars(title=f"{result.recipe}: variants of the data", x="variant", y=name, values=values)
+
+
+def _build_line(name: str, points: Sequence[Point]) -> Line:
+    x, y = zip(*points, strict=True) if points else ((), ())
+    return Line(name, torch.tensor(x), torch.tensor(y, dtype=torch.float64))
+
+
+def _average(
+    values: Sequence[float | None], counts: Sequence[int], trained: int
+) -> Iterator[Point]:
+    """Yield means over bins of positions; no bin joins trained positions with longer ones."""
+    found = enumerate(zip(values, counts, strict=True))
+    known = [(position, value, count) for position, (value, count) in found if value is not None]
+    run = max(1, len(known) // BINS)
+    within = [one for one in known if one[0] < trained]
+    beyond = [one for one in known if one[0] >= trained]
+    for side in (within, beyond):
+        for start in range(0, len(side), run):
+            part = side[start : start + run]
+            # positions have different numbers of targets, so that means are weighted
+            tokens = sum(count for *_, count in part)
+            position = sum(position for position, *_ in part) / len(part)
+            yield position, sum(value * count for _, value, count in part) / tokens

@@ -1,28 +1,22 @@
-"""Altair charts of panels, for HTML pages and for figures."""
+"""Altair charts of panels, for HTML pages and for figures, and PNG files of figures."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import altair as alt
 import torch
+import vl_convert
 from torch import Tensor
 
+from zoo.packages import explain_imports
 from zoo.reporting import numbers
-from zoo.reporting.axes import (
-    Chart,
-    Style,
-    clean,
-    finish_chart,
-    label_expression,
-    start_chart,
-    x_axis,
-    y_axis,
-)
 from zoo.reporting.heatmaps import draw_heatmap, draw_heatmap_grid
-from zoo.reporting.palette import Palette
 from zoo.reporting.panel import (
     Bars,
     Curves,
@@ -36,10 +30,25 @@ from zoo.reporting.panel import (
     fit_height,
     fit_scale,
 )
+from zoo.reporting.style import (
+    LIGHT,
+    Chart,
+    Palette,
+    Style,
+    clean,
+    finish_chart,
+    label_expression,
+    start_chart,
+    x_axis,
+    y_axis,
+)
+from zoo.utils import name_file
 
 FEW_POINTS = 12  # largest number of points of a line that are marked
 BUCKETS = 160  # stretches of a long line, each reduced to its lowest and its highest value
 BAR_STEP = 22
+# A font that comes with vl-convert, so that files are the same on all machines.
+FONT = "Liberation Sans"
 DASHES = ([1, 0], [6, 3], [2, 3])
 
 
@@ -65,6 +74,51 @@ def draw_panels(panels: Sequence[Panel], style: Style) -> Chart:
     """Return the charts of several panels, two in a row."""
     drawn = [draw_panel(panel, style) for panel in panels]
     return alt.concat(*drawn, columns=2, spacing=30).resolve_scale(color="independent")
+
+
+def save_figure(chart: Chart, path: Path, *, scale: float = 2.0) -> None:
+    """Write a chart as a PNG file with few colours."""
+    with name_file(path):
+        path.write_bytes(to_png(chart, scale=scale))
+
+
+def to_png(chart: Chart, *, scale: float = 2.0) -> bytes:
+    """Render a chart on a white background as a PNG with few colours."""
+    with explain_imports():
+        from PIL import Image
+
+    # A palette of 256 colours makes the file smaller, without a visible difference.
+    rendered = vl_convert.vegalite_to_png(to_spec(chart, LIGHT, "#ffffff"), scale=scale)
+    image, file = Image.open(BytesIO(rendered)).convert("RGB"), BytesIO()
+    image.quantize(dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+    return file.getvalue()
+
+
+def to_spec(chart: Chart, palette: Palette, background: str | None) -> dict[str, Any]:
+    """Return the Vega-Lite specification of a chart with the common settings."""
+    texts = {"labelColor": palette.quiet, "titleColor": palette.quiet, "titleFontWeight": "normal"}
+    axis = texts | {
+        "labelFontSize": 12 if background is None else 10,
+        "titleFontSize": 11,
+        "labelPadding": 5,
+        "titlePadding": 8,
+        "gridColor": palette.rule,
+        "domainColor": palette.faint,
+        "tickColor": palette.faint,
+        "tickSize": 4,
+        "aria": False,
+    }
+    found: dict[str, Any] = chart.to_dict(validate=False)
+    found["background"] = background
+    found["padding"] = 6
+    found["config"] = {
+        "font": FONT,
+        "view": {"stroke": None},
+        "axis": axis,
+        "legend": texts | {"labelFontSize": 10, "titleFontSize": 10, "aria": False},
+        "mark": {"aria": False},
+    }
+    return found
 
 
 def draw_lines(panel: LineChart, style: Style) -> Chart:
@@ -135,11 +189,11 @@ def draw_points(panel: Points, style: Style) -> Chart:
 def draw_bars(panel: Bars, style: Style) -> Chart:
     """Draw a bar from 0 for each name, with its value at the end."""
     # Bars start at 0, so the scale contains it; a value that is not finite has no bar but a text.
-    finite = [value for value in panel.values.values() if numbers.is_finite(value)]
+    finite = [value for value in panel.values.values() if math.isfinite(value)]
     low, high = min([0.0, *finite]), max([0.0, *finite])
     scale = Scale(low, high if high > low else low + 1.0)
     rows = [
-        {"name": str(n), "value": value if numbers.is_finite(value) else 0.0, "end": 0.0}
+        {"name": str(n), "value": value if math.isfinite(value) else 0.0, "end": 0.0}
         | {"text": numbers.format_number(value), "at": max(0.0, value if value == value else 0.0)}
         for n, value in enumerate(panel.values.values())
     ]
@@ -257,7 +311,7 @@ def _colour_encoding(
 def _rows(**columns: Tensor) -> list[dict[str, Any]]:
     """Return a row for each value, with None for values that are not finite."""
     finite = (
-        [value if numbers.is_finite(value) else None for value in column.double().tolist()]
+        [value if math.isfinite(value) else None for value in column.double().tolist()]
         for column in columns.values()
     )
     return [dict(zip(columns, row, strict=True)) for row in zip(*finite, strict=True)]

@@ -12,18 +12,21 @@ import torch
 from torch import Tensor
 
 from zoo.packages import explain_imports
-from zoo.reporting.axes import (
+from zoo.reporting.panel import Heatmap, HeatmapGrid, Scale
+from zoo.reporting.style import (
+    LEVELS,
+    LIGHT,
     Chart,
     Style,
+    channels,
     clean,
     finish_chart,
+    mix,
     paper_title,
     start_chart,
     x_axis,
     y_axis,
 )
-from zoo.reporting.palette import LEVELS, LIGHT, channels, mix
-from zoo.reporting.panel import Heatmap, HeatmapGrid, Scale
 
 MAX_SIDE = 256  # largest number of values that are drawn along a side of a heat map
 MAX_RATIO = 3.0  # largest ratio of the sides of a heat map with square cells

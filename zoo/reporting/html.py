@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from zoo.reporting import numbers, palette
+from zoo.reporting import numbers, style
 
 # The content security policy of a page: only its own script runs, and nothing is loaded.
 POLICY = (
@@ -69,10 +69,10 @@ def render_page(
             style=Markup("\n".join(map(read_file, sheets))),
             script=Markup(script),
             data=Markup(to_script_json(data)),
-            light=palette.css_variables(palette.LIGHT),
-            dark=palette.css_variables(palette.DARK),
+            light=style.css_variables(style.LIGHT),
+            dark=style.css_variables(style.DARK),
             filters=_filters(),
-            levels={ramp: range(palette.LEVELS) for ramp in palette.LETTERS.values()},
+            levels={ramp: range(style.LEVELS) for ramp in style.LETTERS.values()},
             **context,
         )
     )
@@ -131,7 +131,7 @@ def _join_scripts(own: tuple[str, ...]) -> str:
 def _filters() -> dict[str, dict[str, str]]:
     """Return the SVG filters that colour the grey images of heat maps, by name."""
     return {
-        f"{ramp}-{theme}": palette.filter_tables(colours.ramps[ramp])
-        for ramp in palette.LETTERS
-        for theme, colours in (("light", palette.LIGHT), ("dark", palette.DARK))
+        f"{ramp}-{theme}": style.filter_tables(colours.ramps[ramp])
+        for ramp in style.LETTERS
+        for theme, colours in (("light", style.LIGHT), ("dark", style.DARK))
     }

@@ -18,11 +18,6 @@ SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
-def is_finite(number: float) -> bool:
-    """Return whether a number is finite."""
-    return math.isfinite(number)
-
-
 def format_number(number: float, digits: int = 4) -> str:
     """Format a number with up to `digits` significant digits: 0.9722, 12 340, 3.1x10^-5."""
     if not math.isfinite(number):

@@ -1,4 +1,4 @@
-"""Charts as SVG for pages and as PNG files, rendered offline by vl-convert."""
+"""Charts as SVG for pages, rendered offline by vl-convert."""
 
 from __future__ import annotations
 
@@ -6,23 +6,15 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import BytesIO
-from pathlib import Path
-from typing import Any
 
 import vl_convert
 from markupsafe import Markup, escape
 
-from zoo.packages import explain_imports
 from zoo.reporting import charts, heatmaps, numbers
-from zoo.reporting.axes import Chart, Style, clean
-from zoo.reporting.palette import LIGHT, VARIABLES, Palette
 from zoo.reporting.panel import Curves, Heatmap, HeatmapGrid, LineChart, Panel, Points
-from zoo.utils import name_file
+from zoo.reporting.style import VARIABLES, Chart, Style, clean
 
 PAGE = Style(VARIABLES, 400, 232, is_page=True)
-# A font that comes with vl-convert, so that files are the same on all machines.
-FONT = "Liberation Sans"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,24 +53,6 @@ def draw_for_page(panel: Panel) -> Drawing:
         case HeatmapGrid():
             return _describe_map(svg, panel, heatmaps.has_negative(panel.values), 1)
     return Drawing(svg=svg)
-
-
-def save_figure(chart: Chart, path: Path, *, scale: float = 2.0) -> None:
-    """Write a chart as a PNG file with few colours."""
-    with name_file(path):
-        path.write_bytes(to_png(chart, scale=scale))
-
-
-def to_png(chart: Chart, *, scale: float = 2.0) -> bytes:
-    """Render a chart on a white background as a PNG with few colours."""
-    with explain_imports():
-        from PIL import Image
-
-    # A palette of 256 colours makes the file smaller, without a visible difference.
-    rendered = vl_convert.vegalite_to_png(_to_spec(chart, LIGHT, "#ffffff"), scale=scale)
-    image, file = Image.open(BytesIO(rendered)).convert("RGB"), BytesIO()
-    image.quantize(dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
-    return file.getvalue()
 
 
 def _describe_lines(svg: Markup, panel: LineChart) -> Drawing:
@@ -125,7 +99,7 @@ def _describe_map(svg: Markup, panel: Heatmap | HeatmapGrid, signed: bool, every
 
 def _to_svg(chart: Chart, title: str) -> Markup:
     """Render a chart as SVG without size and fonts, which the page sets."""
-    svg = vl_convert.vegalite_to_svg(_to_spec(chart, VARIABLES, None))
+    svg = vl_convert.vegalite_to_svg(charts.to_spec(chart, VARIABLES, None))
     sides = re.search(r'viewBox="0 0 (\S+) (\S+)"', svg)
     assert sides
     # A common least width gives letters the same size in all charts.
@@ -140,30 +114,3 @@ def _to_svg(chart: Chart, title: str) -> Markup:
     )
     body = body.replace("xlink:href", "href")
     return Markup(head + body)
-
-
-def _to_spec(chart: Chart, palette: Palette, background: str | None) -> dict[str, Any]:
-    """Return the Vega-Lite specification of a chart with the common settings."""
-    texts = {"labelColor": palette.quiet, "titleColor": palette.quiet, "titleFontWeight": "normal"}
-    axis = texts | {
-        "labelFontSize": 12 if background is None else 10,
-        "titleFontSize": 11,
-        "labelPadding": 5,
-        "titlePadding": 8,
-        "gridColor": palette.rule,
-        "domainColor": palette.faint,
-        "tickColor": palette.faint,
-        "tickSize": 4,
-        "aria": False,
-    }
-    found: dict[str, Any] = chart.to_dict(validate=False)
-    found["background"] = background
-    found["padding"] = 6
-    found["config"] = {
-        "font": FONT,
-        "view": {"stroke": None},
-        "axis": axis,
-        "legend": texts | {"labelFontSize": 10, "titleFontSize": 10, "aria": False},
-        "mark": {"aria": False},
-    }
-    return found

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from zoo.diagnosis.report import SAME, Control, DiagnosedRun, Measure, Report
 from zoo.reporting import numbers
-from zoo.reporting.palette import LETTERS, LEVELS
 from zoo.reporting.panel import Scale
+from zoo.reporting.style import LETTERS, LEVELS
 
 # Above these numbers of heads, numbers fit only into wide tables, or into none.
 MANY_HEADS, CROWD = 8, 16

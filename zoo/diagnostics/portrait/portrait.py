@@ -35,13 +35,14 @@ def draw_portrait(choices: Sequence[Choice], path: Path, dims: Dims | None = Non
     with explain_imports():
         import altair as alt
 
-        from zoo.reporting import axes, charts, render
+        from zoo.reporting import charts
+        from zoo.reporting.style import Style, clean
 
     probes = [probe_encodings(choices, sizes) for sizes in ([dims] if dims else _usual(choices))]
     panels = [panel for one in probes for panel in islice(collect_panels(one), MAX_PANELS)]
-    style = axes.Style(width=300, height=200)
+    style = Style(width=300, height=200)
     title = alt.Title(
-        axes.clean(" + ".join(choice.name for choice in choices)),
+        clean(" + ".join(choice.name for choice in choices)),
         subtitle=_describe(probes),
         anchor="start",
         fontSize=18,
@@ -51,7 +52,7 @@ def draw_portrait(choices: Sequence[Choice], path: Path, dims: Dims | None = Non
     )
     drawn = [charts.draw_panel(panel, style) for panel in panels]
     figure = alt.concat(*drawn, columns=2, spacing=30).resolve_scale(color="independent")
-    render.save_figure(figure.properties(title=title), path, scale=1.5)
+    charts.save_figure(figure.properties(title=title), path, scale=1.5)
 
 
 def probe_encodings(choices: Sequence[Choice], dims: Dims) -> EncodingProbe:
