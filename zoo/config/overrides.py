@@ -1,7 +1,7 @@
 """Changes of a recipe as data, keys with their new values and keys to remove, and their effect.
 
-OmegaConf merges, and sets dotted keys. What it cannot know is here: the location of every key, the
-rule that a new `name` drops the options of the old one, and the shorthands of names and lists.
+OmegaConf merges. What it cannot know is here: the location of every key, the rule that a new `name`
+drops the options of the old one, and the shorthands of names and lists.
 """
 
 from __future__ import annotations
@@ -121,20 +121,17 @@ def apply_edit(tree: Tree, edit: Edit) -> Tree:
 
 def set_key(tree: Tree, parts: Sequence[str], value: Any) -> Tree:
     """Set a key to a value that the caller passed, merged with what the key holds."""
-    from omegaconf import OmegaConf
-
     data, parent, last = _open_path(tree, parts, create=True)
     key, above = ".".join(parts), ".".join(parts[:-1])
-    config = OmegaConf.create(data)
     if above and last == "name":  # like {name: value}, it drops the options of the old name
         changed = merge_data(parent, {"name": value}, tree, above)
-        OmegaConf.update(config, above, changed, merge=False)
+        parent.clear()
+        parent.update(changed)
     else:
-        changed = merge_data(parent[last], value, tree, key)
-        OmegaConf.update(config, key, changed, merge=False)
+        parent[last] = merge_data(parent[last], value, tree, key)
 
     given = {join(key, part) if part else key: ARGUMENT for part, _ in walk(value)}
-    return relocate(OmegaConf.to_container(config), {**tree.locations, **given})
+    return relocate(data, {**tree.locations, **given})
 
 
 def remove_key(tree: Tree, parts: Sequence[str]) -> Tree:
