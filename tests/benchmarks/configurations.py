@@ -377,7 +377,7 @@ def convert_model(case: Case, name: str, value: object, inputs: dict) -> float:
         found = json.loads(path.read_text())
         if name not in found:
             path.write_text(json.dumps(found | {name: value}))
-        task = zoo.load(convert(Path(folder, "it"), to=f"{folder}/run").run).eval()
+        task = zoo.load(convert(Path(folder, "it"), to=f"{folder}/run", verbose=False).run).eval()
     if case.is_image:
         pixels = inputs["pixel_values"]
         if "Classification" in case.model:

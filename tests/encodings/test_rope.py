@@ -202,3 +202,20 @@ class FlippedKey(RoPE):
 
 def test_planted_fault():
     check_reference_catches(FlippedKey, rope, axes=1)
+
+
+def test_yarn_sharpens_scores_by_a_factor_of_its_own():
+    scaling = {"rule": "yarn", "factor": 4.0, "original": 32}
+    plain, own = (
+        zoo.encoding({"name": "rope", "scaling": {**scaling, **more}}, Dims(16, 2)).double()
+        for more in ({}, {"attention_factor": 1.5})
+    )
+    ratio = own.compute_rotation(POS[None])[0] / plain.compute_rotation(POS[None])[0]
+    expected = torch.full_like(ratio, 1.5 / (0.1 * math.log(4) + 1))
+    torch.testing.assert_close(ratio.nan_to_num(expected.max().item()), expected)
+
+
+def test_other_rules_have_no_factor_of_attention():
+    scaling = {"rule": "linear", "factor": 4.0, "attention_factor": 1.5}
+    with pytest.raises(zoo.errors.OptionError, match="only yarn has one"):
+        zoo.encoding({"name": "rope", "scaling": scaling}, Dims(16, 2))

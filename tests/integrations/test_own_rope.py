@@ -36,13 +36,12 @@ KNOWN = {
     "linear": {"rope_type": "linear", "factor": 4.0},
     "llama3": LLAMA3,
     "yarn": YARN,
-    "yarn with its own factor of attention": {**YARN, "attention_factor": 0.1 * 1.3862943611 + 1},
+    "attention_factor": {**YARN, "attention_factor": 1.0},
+    "mscale": {**YARN, "mscale": 2.0, "mscale_all_dim": 1.0},
     "a factor that the code of Llama ignores": {"partial_rotary_factor": 0.5},
 }
 UNKNOWN = {
     "dynamic": {"rope_type": "dynamic", "factor": 2.0},
-    "attention_factor": {**YARN, "attention_factor": 1.0},
-    "mscale": {**YARN, "mscale": 2.0, "mscale_all_dim": 1.0},
     "beta_fast": {**YARN, "beta_fast": 2.0},
     "truncate": {**YARN, "truncate": False},
     "high_freq_factor": {**LLAMA3, "high_freq_factor": 8.0},

@@ -6,6 +6,7 @@ others read, such as `partial_rotary_factor`.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -60,6 +61,9 @@ class OwnRope:
             raise self._refuse()
         if scaling := SCALINGS[kind](self.parameters, self.length):
             options["scaling"] = scaling
+        # YaRN's factor follows from several entries, which the model has evaluated already.
+        if kind == "yarn" and abs(self.factor - 0.1 * math.log(scaling["factor"]) - 1) > CLOSE:
+            scaling["attention_factor"] = self.factor
 
         # An entry that this translation does not read shows in the frequencies, or in the factor,
         # which is cos at position 0.

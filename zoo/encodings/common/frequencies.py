@@ -98,17 +98,21 @@ class Scaling:
         rule: Name of the rule.
         factor: Length of texts relative to the training length.
         original: Training length in tokens; that of the model by default.
+        attention_factor: Factor of cos and sin of yarn; 0.1 ln(factor) + 1 by default.
     """
 
     rule: ScalingRule
     factor: Annotated[float, Between(1)]
     original: Annotated[int, Between(1)] | None = None
+    attention_factor: Annotated[float, Between(0)] | None = None
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
             raise OptionError("rule", f"no rule {self.rule!r}; {nearest(str(self.rule), RULES)}")
         if not self.factor >= 1:
             raise OptionError("factor", f"factor {self.factor} is less than 1")
+        if self.attention_factor is not None and self.rule != "yarn":
+            raise OptionError("attention_factor", f"{self.rule} has none; only yarn has one")
 
     def training_length(self, dims: Dims) -> int:
         """Return the training length in tokens; 0 if it is unknown and the rule ignores it."""
@@ -156,4 +160,7 @@ def scale_frequencies(
     )
     steps = torch.arange(width // 2, device=like.device, dtype=like.dtype)
     ramp = ((steps - low) / max(high - low, 0.001)).clamp(0, 1)
-    return frequencies * (1 - ramp) + ramp * frequencies / factor, 0.1 * math.log(factor) + 1
+    sharpening = scaling.attention_factor
+    if sharpening is None:
+        sharpening = 0.1 * math.log(factor) + 1
+    return frequencies * (1 - ramp) + ramp * frequencies / factor, sharpening
