@@ -9,7 +9,14 @@ from zoo.attention.call import (
     repeat_kv_heads,
 )
 from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.tokens import Tokens, disable_autocast, has_variable_sizes, upcast
+from zoo.attention.tokens import (
+    Tokens,
+    disable_autocast,
+    has_variable_sizes,
+    is_derived_again,
+    is_transformed,
+    upcast,
+)
 
 __all__ = [
     "AttentionCall",
@@ -22,6 +29,8 @@ __all__ = [
     "bias_from_table",
     "disable_autocast",
     "has_variable_sizes",
+    "is_derived_again",
+    "is_transformed",
     "repeat_kv_heads",
     "upcast",
 ]

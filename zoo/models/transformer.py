@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from zoo.attention.chain import Chain, build_chains
 from zoo.attention.encoding import Dims, EncodingFactories
 from zoo.attention.layer import Context, Encoded, LayerOptions, Projection, SelfAttention
-from zoo.attention.tokens import Tokens
+from zoo.attention.tokens import Tokens, is_transformed
 from zoo.errors import OptionError
 from zoo.options import Between
 
@@ -239,8 +239,12 @@ class Transformer(nn.Module, Encoded):
         tokens = self.chains[0].embed(tokens)
         if self.embed_norm is not None:
             tokens = tokens.replace(x=self.embed_norm(tokens.x))
+        # Transforms do not follow what is recomputed.
+        recomputes = (
+            self.activation_checkpointing and self.training and not is_transformed(tokens.x)
+        )
         for block, chain in zip(self.blocks, self.chains, strict=True):
-            if self.activation_checkpointing and self.training:
+            if recomputes:
                 tokens = _run_checkpointed(block, tokens, chain, context)
             else:
                 tokens = block(tokens, chain, context)

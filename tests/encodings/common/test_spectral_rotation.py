@@ -65,11 +65,24 @@ def test_single_precision_is_close(kind):
     assert (found - wanted).abs().max() < 1e-4 * wanted.abs().max()
 
 
-def test_a_second_derivative_is_refused_and_not_merely_wrong():
-    inputs = [one.requires_grad_() for one in make_inputs("random", 1)]
-    total = score_by_planes(*inputs).square().sum()
-    with pytest.raises(NotImplementedError, match=r"comrope_ap, .* have no second derivative"):
-        torch.autograd.grad(total, inputs, create_graph=True)
+@pytest.mark.parametrize("first", [0, 1, 2, 3], ids=["generators", "times", "q", "k"])
+@pytest.mark.parametrize("kind", SCALES)
+def test_second_derivatives_are_those_of_the_exponential(kind, first):
+    inputs = [one.requires_grad_() for one in make_inputs(kind, 1)]
+
+    # The first derivative of q alone has no part of the keys' rotation, the second has.
+    def differentiate_twice(score):
+        total = score(*inputs).square().sum()
+        (gradient,) = torch.autograd.grad(total, inputs[first], create_graph=True)
+        return torch.autograd.grad(gradient.square().sum(), inputs)
+
+    pairs = zip(
+        differentiate_twice(score_by_planes),
+        differentiate_twice(score_by_exponentials),
+        strict=True,
+    )
+    for found, wanted in pairs:
+        assert (found - wanted).abs().max() <= 1e-7 * (1 + wanted.abs().max())
 
 
 @pytest.mark.parametrize("least", [1e-3, 1e-6, 1e-9, 9e-10, 1e-11, 1e-13, 0.0])

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from zoo.attention.backends.reference import apply_weights, attend_reference, weights
 from zoo.attention.call import AttentionCall, Span, slice_tokens
-from zoo.attention.tokens import has_variable_sizes, upcast
+from zoo.attention.tokens import has_variable_sizes, is_derived_again, is_transformed, upcast
 
 MIN_ROWS = 16  # fewest queries of a chunk
 # Bytes of the scores of a chunk. On a CPU they should stay in its cache.
@@ -50,7 +50,8 @@ def _attend_span(call: AttentionCall, span: Span) -> Tensor:
         return apply_weights(call, weights(call, span), span)
 
     # Random numbers repeat in the backward pass, so that dropout drops the same weights.
-    if not torch.is_grad_enabled():
+    # Transforms do not follow what is recomputed.
+    if not torch.is_grad_enabled() or is_transformed(call.q, call.k, call.v):
         return attend()
     return checkpoint(attend, use_reentrant=False, preserve_rng_state=call.dropout > 0)
 
@@ -88,7 +89,8 @@ class AccumulatingSlicer:
     def __call__(self, tensor: Tensor, tokens: slice) -> Tensor:
         """Slice tokens of [.., .., M, X]."""
         # Tensors are known by their id, so the slicer keeps each one alive.
-        if not tensor.requires_grad or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        is_recorded = tensor.requires_grad and torch.is_grad_enabled()
+        if not is_recorded or torch.compiler.is_compiling() or is_transformed(tensor):
             return slice_tokens(tensor, tokens)
         if id(tensor) not in self._known:
             sums: Sums = {}
@@ -123,8 +125,8 @@ class _Slice(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:
-        # This gradient will be differentiated again, so it must be a part of the graph.
-        if torch.is_grad_enabled():
+        # If this gradient will be differentiated again, it must be a part of the graph.
+        if is_derived_again(gradient):
             zeros = gradient.new_zeros(ctx.shape)
             start, stop = ctx.tokens.start, ctx.tokens.stop
             return zeros.slice_scatter(gradient, 2, start, stop), None, None

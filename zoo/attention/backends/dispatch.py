@@ -12,7 +12,7 @@ from zoo.attention.backends.chunked import attend_chunked
 from zoo.attention.backends.fused import attend_flex, attend_sdpa, fits_in_channels
 from zoo.attention.backends.reference import attend_reference
 from zoo.attention.call import AttentionCall, BlockBias
-from zoo.attention.tokens import upcast
+from zoo.attention.tokens import is_transformed, upcast
 from zoo.errors import OptionError
 
 BACKENDS = ("auto", "reference", "chunked", "sdpa", "flex")
@@ -35,11 +35,13 @@ def choose_backend(call: AttentionCall, device: str | None = None) -> tuple[str,
     if fields:
         return "chunked", f"{' and '.join(fields)} needs whole rows of scores"
 
-    # Biases for each pair: FlexAttention needs an index function and has no dropout.
+    # Biases for each pair: FlexAttention needs an index function, has no dropout, and
+    # cannot be transformed.
     is_cuda = (device or call.q.device.type) == "cuda"
+    suits_flex = is_cuda and not call.dropout and not is_transformed(call.q, call.k, call.v)
     if call.biases:
         has_block = any(isinstance(one, BlockBias) and one.index is None for one in call.biases)
-        if is_cuda and not has_block and not call.dropout:
+        if suits_flex and not has_block:
             return "flex", "a bias for each pair, fused as an index function"
         return "chunked", "a bias for each pair"
 
@@ -50,8 +52,7 @@ def choose_backend(call: AttentionCall, device: str | None = None) -> tuple[str,
     if call.low_rank_biases and not fits_in_channels(call):
         return "chunked", "a low-rank bias of large rank"
     if call.has_window:
-        can_skip = is_cuda and not call.dropout
-        return ("flex", "a window, as blocks") if can_skip else ("sdpa", "a window, as a mask")
+        return ("flex", "a window, as blocks") if suits_flex else ("sdpa", "a window, as a mask")
     if call.low_rank_biases:
         return "sdpa", "low-rank biases as channels of q and k, no mask"
     return "sdpa", "nothing but q, k and v"
@@ -75,6 +76,9 @@ def attend(call: AttentionCall, backend: str = "auto") -> tuple[Tensor, Tensor |
         raise OptionError("backend", f"{problem}; use reference or chunked")
     if name == "flex" and call.dropout:
         problem = "flex has no dropout of attention weights"
+        raise OptionError("backend", f"{problem}; use sdpa, chunked or reference")
+    if name == "flex" and is_transformed(call.q, call.k, call.v):
+        problem = "torch.func and forward-mode derivatives cannot transform flex"
         raise OptionError("backend", f"{problem}; use sdpa, chunked or reference")
 
     if _is_empty(call):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from zoo.attention.call import AttentionCall
-from zoo.attention.tokens import Tokens, upcast
+from zoo.attention.tokens import Tokens, is_transformed, upcast
 from zoo.errors import OptionError
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -73,17 +76,58 @@ def _attend_fused(
     if q.shape[-1] != width:
         widest = -(-max(q.shape[-1], width) // 8) * 8
         q, k, v = (F.pad(heads, (0, widest - heads.shape[-1])) for heads in (q, k, v))
-    out = F.scaled_dot_product_attention(
-        q,
-        k,
-        v,
-        mask,
-        dropout_p=dropout,
-        is_causal=is_causal,
-        scale=scale,
-        enable_gqa=q.shape[1] != k.shape[1],
-    )
+    heads = _as_intermediates(q, k, v)
+    # Only the kernel of plain operations can be transformed.
+    is_plain = is_transformed(*heads, mask)
+    with sdpa_kernel(SDPBackend.MATH) if is_plain else nullcontext():
+        out = F.scaled_dot_product_attention(
+            *heads,
+            mask,
+            dropout_p=dropout,
+            is_causal=is_causal,
+            scale=scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
+    is_compiling = torch.compiler.is_compiling()
+    if not is_compiling and out.requires_grad and _is_from_fused_kernel(out):
+        _name_second_derivative(heads)
     return out if out.shape[-1] == width else out[..., :width]
+
+
+def _as_intermediates(*heads: Tensor) -> list[Tensor]:
+    """Return heads; those that are leaves as views, because a leaf would keep a hook for ever."""
+    return [one.view_as(one) if one.is_leaf and one.requires_grad else one for one in heads]
+
+
+def _is_from_fused_kernel(out: Tensor) -> bool:
+    # The kernel of plain operations ends with one of them.
+    return out.grad_fn is not None and out.grad_fn.name().startswith("ScaledDotProduct")
+
+
+def _name_second_derivative(heads: Sequence[Tensor]) -> None:
+    """Make second derivatives raise by name: fused kernels have none for their inputs."""
+    for one in heads:
+        if one.requires_grad:
+            one.register_hook(_refuse_later)
+
+
+def _refuse_later(gradient: Tensor) -> Tensor | None:
+    # Grad mode is on in a backward pass with create_graph. Its gradients are still right.
+    return _Refused.apply(gradient) if torch.is_grad_enabled() else None  # type: ignore[no-untyped-call]
+
+
+class _Refused(torch.autograd.Function):
+    """The identity, for gradients that have no derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        problem = "fused kernels (sdpa, and flex on a GPU) have no second derivative"
+        remedy = "use backend=reference or chunked, or torch.nn.attention.sdpa_kernel(MATH)"
+        raise OptionError("backend", f"{problem}; {remedy}")
 
 
 def attend_plain(
@@ -135,14 +179,13 @@ def attend_flex(call: AttentionCall) -> Tensor:
     blocks = None
     if call.visible is not None:
         blocks = _make_block_mask(call, make_mask)
-    return attention(
-        call.q,
-        call.k,
-        call.concat_values(),
-        score_mod=_add_biases(call),
-        block_mask=blocks,
-        scale=call.scale,
+    heads = _as_intermediates(call.q, call.k, call.concat_values())
+    out: Tensor = attention(
+        *heads, score_mod=_add_biases(call), block_mask=blocks, scale=call.scale
     )
+    if out.requires_grad and not torch.compiler.is_compiling():
+        _name_second_derivative(heads)
+    return out
 
 
 def _add_biases(call: AttentionCall) -> ScoreMod | None:

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.attention import has_variable_sizes, upcast
-from zoo.encodings.common.rotation import refuse_second_derivative
+from zoo.attention import has_variable_sizes, is_derived_again, is_transformed, upcast
 
 # Largest block that is multiplied element by element on a CPU. Compared with torch's batched
 # product, that takes a third of the time for blocks of 8 and 2.5 times as long for blocks of 16.
@@ -57,6 +56,8 @@ def rotate_blocks(x: Tensor, rotations: Tensor) -> Tensor:
     width = rotations.shape[3] * rotations.shape[-1]
     if width < x.shape[-1]:
         return torch.cat([rotate_blocks(x[..., :width], rotations), x[..., width:]], dim=-1)
+    if is_transformed(x, rotations):
+        return multiply_blocks(rotations, x)
     if is_small(rotations):
         return _RotateBlocks.apply(x, rotations)  # type: ignore[no-untyped-call]
     blocks, matrices = x.unflatten(-1, rotations.shape[3:5]), rotations.to(x.dtype)
@@ -65,19 +66,29 @@ def rotate_blocks(x: Tensor, rotations: Tensor) -> Tensor:
     return torch.einsum("bhnmij,bhnmj->bhnmi", matrices, blocks).flatten(-2)
 
 
+def multiply_blocks(rotations: Tensor, x: Tensor) -> Tensor:
+    """Multiply heads [B, H, N, m b] by blocks [1|B, 1|H, N, m, b, b], as transforms follow it."""
+    blocks = upcast(x).to(rotations.dtype).unflatten(-1, rotations.shape[3:5])
+    return (rotations @ blocks[..., None]).flatten(-3).to(x.dtype)
+
+
 class _RotateBlocks(torch.autograd.Function):
     """A rotation by small matrices whose backward pass sums over samples in one operation."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rotations: Tensor) -> Tensor:
         columns, matrices = _to_columns(x, rotations), _to_elements(rotations)
-        ctx.save_for_backward(columns, rotations)
+        ctx.save_for_backward(columns, rotations, x)
         return _to_heads(_apply_elements(matrices, columns)).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
-        refuse_second_derivative()
-        columns, rotations = ctx.saved_tensors
+        columns, rotations, x = ctx.saved_tensors
+        if is_derived_again(gradient):
+            outer, blocks = (one.unflatten(-1, rotations.shape[3:5]) for one in (gradient, x))
+            products = upcast(outer)[..., :, None] * upcast(blocks)[..., None, :]
+            grad_rotations = products.sum_to_size(rotations.shape).to(rotations.dtype)
+            return multiply_blocks(rotations.mT, gradient), grad_rotations
         rows, matrices = _to_columns(gradient, rotations), _to_elements(rotations)
         grad_x = _to_heads(_apply_elements(matrices.transpose(1, 2), rows)).to(gradient.dtype)
         if not ctx.needs_input_grad[1]:
@@ -239,7 +250,26 @@ def skew_matrix_exp(skew: Tensor, times: Tensor) -> Tensor:
     dtype = torch.promote_types(skew.dtype, times.dtype)
     if not times.shape[0]:
         return skew.new_zeros((0, *skew.shape[1:]), dtype=dtype)
+    if is_transformed(skew, times):
+        return matrix_exp(torch.einsum("tp,pkij->tkij", times.to(dtype), skew.to(dtype)))
     return _Exponential.apply(skew.to(dtype), times.to(dtype))  # type: ignore[no-untyped-call]
+
+
+def matrix_exp(matrices: Tensor) -> Tensor:
+    """Return exp(A) of matrices [..., b, b] by torch, which has derivatives of all orders."""
+    return torch.linalg.matrix_exp(matrices.double()).to(matrices.dtype)
+
+
+def exponential_gradient(skew: Tensor, gradient: Tensor) -> Tensor:
+    """Return the gradient of skew-symmetric A, itself skew-symmetric, from that G of exp(A).
+
+    It can be differentiated again. exp of (A^T G; 0 A^T) contains it (Najfeld and Havel 1995).
+    """
+    size = skew.shape[-1]
+    top = torch.cat([skew.mT, gradient], dim=-1)
+    bottom = torch.cat([torch.zeros_like(skew), skew.mT], dim=-1)
+    inner = matrix_exp(torch.cat([top, bottom], dim=-2))[..., :size, size:]
+    return (inner - inner.mT) / 2
 
 
 class _Exponential(torch.autograd.Function):
@@ -260,8 +290,12 @@ class _Exponential(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
-        refuse_second_derivative()
         skew, times, *kept = ctx.saved_tensors
+        if is_derived_again(gradient):
+            sums = torch.einsum("tp,pkij->tkij", times, skew)
+            inner = exponential_gradient(sums, gradient)
+            grad_times = torch.einsum("tkij,pkij->tp", inner, skew)
+            return torch.einsum("tkij,tp->pkij", inner, times), grad_times
         parts = split_times(times, skew)
         # Recover the steps of each part: saved in one flat list, or computed again.
         steps: list[Steps] = []

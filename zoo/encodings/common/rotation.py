@@ -9,7 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.attention import AttentionCall, Encoding, Tokens, disable_autocast, upcast
+from zoo.attention import (
+    AttentionCall,
+    Encoding,
+    Tokens,
+    disable_autocast,
+    is_derived_again,
+    is_transformed,
+    upcast,
+)
 from zoo.encodings.common.panels import Panels, drop_padding, frequency_panels, pair_panel
 from zoo.errors import OptionError
 
@@ -38,7 +46,7 @@ def cos_sin(angles: Tensor) -> Tensor:
 def rotation_tables(angles: Tensor) -> tuple[Tensor, ...]:
     """Return the arguments of `rotate_pairs` for angles [1|B, 1|H, N, pairs]."""
     # The gradient of angles takes one sum per pair, that of cos and sin takes two.
-    if angles.requires_grad:
+    if angles.requires_grad and not is_transformed(angles):
         return cos_sin(angles.detach()), angles
     return (cos_sin(angles),)
 
@@ -54,6 +62,8 @@ def rotate_pairs(x: Tensor, table: Tensor, angles: Tensor | None = None) -> Tens
     width = 2 * table.shape[-2]
     if width < x.shape[-1]:
         return torch.cat([rotate_pairs(x[..., :width], table, angles), x[..., width:]], dim=-1)
+    if is_transformed(x, table, angles):
+        return multiply_pairs_plainly(x, table if angles is None else cos_sin(angles))
     if not torch.is_grad_enabled():
         return multiply_pairs(x, table)
     return _RotatePairs.apply(x, table, angles)  # type: ignore[no-untyped-call]
@@ -66,18 +76,24 @@ class _RotatePairs(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, table: Tensor, angles: Tensor | None) -> Tensor:
         rotated = multiply_pairs(x, table)
         _, needs_table, needs_angles = ctx.needs_input_grad
-        ctx.shape = None if angles is None else angles.shape
-        ctx.save_for_backward(table, x if needs_table else None, rotated if needs_angles else None)
+        kept = x if needs_table else None, rotated if needs_angles else None
+        ctx.save_for_backward(table, angles, *kept)
         return rotated
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        table, x, rotated = ctx.saved_tensors
-        grad_x, grad_table, grad_angles = multiply_pairs(gradient, table, -1), None, None
+        table, angles, x, rotated = ctx.saved_tensors
+        multiply = multiply_pairs
+        if is_derived_again(gradient):
+            # The table was detached from its angles, on which this gradient depends.
+            table = table if angles is None else cos_sin(angles)
+            multiply = multiply_pairs_plainly
+
+        grad_x, grad_table, grad_angles = multiply(gradient, table, -1), None, None
         if x is not None:
             grad_table = _sum_products(x, gradient, table.shape[:-1]).to(table.dtype)
         if rotated is not None:
-            grad_angles = angle_gradient(rotated, gradient, ctx.shape).to(table.dtype)
+            grad_angles = angle_gradient(rotated, gradient, angles.shape).to(table.dtype)
         return grad_x, grad_table, grad_angles
 
 
@@ -85,8 +101,7 @@ def multiply_pairs(x: Tensor, table: Tensor, sign: int = 1) -> Tensor:
     """Multiply pairs of x [B, H, N, K] as complex numbers by a table, or by its conjugate (-1)."""
     # Complex numbers are fastest on a CPU. A compiler does not support them, but fuses real ones.
     if torch.compiler.is_compiling():
-        (a, b), (cos, sin) = _split_pairs(x), (table[..., 0], table[..., 1] * sign)
-        return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2).to(x.dtype)
+        return multiply_pairs_plainly(x, table, sign)
     z, rotations = _to_complex(upcast(x)), torch.view_as_complex(table)
     # A decoding step has one token: the number of operations counts, not their memory order.
     if rotations.shape[-2] == 1:
@@ -98,6 +113,12 @@ def multiply_pairs(x: Tensor, table: Tensor, sign: int = 1) -> Tensor:
     out = z.new_empty(batch, tokens, heads, pairs, dtype=dtype).transpose(1, 2)
     torch.mul(z, rotations if sign > 0 else rotations.conj(), out=out)
     return torch.view_as_real(out).flatten(-2).to(x.dtype)
+
+
+def multiply_pairs_plainly(x: Tensor, table: Tensor, sign: int = 1) -> Tensor:
+    """Compute `multiply_pairs` in real operations, which compilers and transforms follow."""
+    (a, b), (cos, sin) = _split_pairs(x), (table[..., 0], table[..., 1] * sign)
+    return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2).to(x.dtype)
 
 
 def angle_gradient(rotated: Tensor, gradient: Tensor, shape: torch.Size) -> Tensor:
@@ -114,7 +135,7 @@ def angle_gradient(rotated: Tensor, gradient: Tensor, shape: torch.Size) -> Tens
 
 def _sum_products(x: Tensor, gradient: Tensor, shape: torch.Size) -> Tensor:
     """Return conj(x) times the gradient as [.., pairs, 2], summed to a shape [.., pairs]."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or is_derived_again(gradient):
         (a, b), (c, d) = _split_pairs(x), _split_pairs(gradient)
         return torch.stack([a * c + b * d, a * d - b * c], dim=-1).sum_to_size((*shape, 2))
     batch, heads, tokens, pairs = shape
@@ -140,18 +161,6 @@ def _to_complex(x: Tensor) -> Tensor:
     even_strides = math.gcd(2, *pairs.stride()[:-1]) == 2
     aligned = pairs.stride(-1) == 1 and pairs.storage_offset() % 2 == 0 and even_strides
     return torch.view_as_complex(pairs if aligned else pairs.contiguous())
-
-
-def refuse_second_derivative() -> None:
-    """Refuse a backward pass that will itself be differentiated.
-
-    Raises:
-        NotImplementedError: `create_graph` is set. Returning a gradient would be silently wrong.
-    """
-    # Grad mode is on in a backward pass only with `create_graph`; a compiler always sets it.
-    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        problem = "comrope_ap, comrope_ld, grape_m with planes and liere have no second derivative"
-        raise NotImplementedError(f"{problem}; take first ones, without create_graph")
 
 
 class Rotary(Encoding):

@@ -20,13 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.attention import has_variable_sizes, upcast
-from zoo.encodings.common.rotation import (
-    angle_gradient,
-    cos_sin,
-    multiply_pairs,
-    refuse_second_derivative,
-)
+from zoo.attention import has_variable_sizes, is_derived_again, is_transformed, upcast
+from zoo.encodings.common.matrix_exp import exponential_gradient, matrix_exp, multiply_blocks
+from zoo.encodings.common.rotation import angle_gradient, cos_sin, multiply_pairs
 
 # Channels of a merged product: 8 have more overhead, and with 64 most factors are zeros.
 MERGED_WIDTH = 16
@@ -45,10 +41,12 @@ def spectral_tables(skew: Tensor, times: Tensor) -> tuple[Tensor, ...]:
         skew: Skew-symmetric matrices S [H, m, b, b].
         times: Factors t [1|B, H, N, m].
     """
+    if is_transformed(skew, times):
+        return (_plain_rotations(spectrum(skew.detach())[1], times, skew[:, None]),)
     frequencies, basis, *moments = _Spectrum.apply(skew, times.detach())  # type: ignore[no-untyped-call]
     # A copy, not a view: FSDP hooks the gradients of views.
     angles = times.repeat_interleave(frequencies.shape[-1], -1) * frequencies.flatten(1)[:, None]
-    return cos_sin(angles.detach()), angles, basis, times, *moments
+    return cos_sin(angles.detach()), angles, basis, times, skew[:, None], *moments
 
 
 def rotate_by_spectrum(x: Tensor, *tables: Tensor) -> Tensor:
@@ -56,33 +54,79 @@ def rotate_by_spectrum(x: Tensor, *tables: Tensor) -> Tensor:
 
     Gradients of x, S and t are correct only if results are used in products of two, as in scores.
     """
+    if len(tables) == 1:  # the matrices Q^T exp(t S), under a transform
+        return multiply_blocks(tables[0], x)
+    if is_transformed(x):
+        _, _, basis, times, skew, *_ = tables
+        return multiply_blocks(_plain_rotations(split_blocks(basis, skew.shape), times, skew), x)
     return _RotateBySpectrum.apply(x, *tables)  # type: ignore[no-untyped-call]
+
+
+def _plain_rotations(basis: Tensor, times: Tensor, skew: Tensor) -> Tensor:
+    """Return Q^T exp(t S), [1|B, H, N, m, b, b], with derivatives of all orders of t and S.
+
+    Args:
+        basis: The bases Q [H, m, b, b], as constants: a score does not depend on them.
+        times: Factors t [1|B, H, N, m].
+        skew: Skew-symmetric matrices S [H, 1, m, b, b].
+    """
+    return basis.mT[:, None] @ matrix_exp(times[..., None, None] * skew)
 
 
 class _RotateBySpectrum(torch.autograd.Function):
     """x -> rot(angles) Q^T x, with gradients of x, of the angles and of moments.
 
     The gradient of moment k = 0, 1, 2 is the sum over tokens of t^k g x^T, block by block, where g
-    is the gradient of Q^T x.
+    is the gradient of Q^T x. If a gradient is differentiated again, it is computed as that of
+    `_plain_rotations`.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, table: Tensor, angles: Tensor, *others: Tensor) -> Tensor:
         coefficients = change_basis(x, others[0])  # [B, H, N, K]
-        ctx.save_for_backward(coefficients, table, *others)
-        return multiply_pairs(coefficients, table)
+        rotated = multiply_pairs(coefficients, table)
+        ctx.save_for_backward(rotated, coefficients, table, *others)
+        return rotated
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivative()
-        x, table, basis, times, *moments = ctx.saved_tensors
+        rotated, x, table, basis, times, skew, *moments = ctx.saved_tensors
+        # The last input is a moment, an output of `_Spectrum`, unless S has no gradient.
+        spectral = ctx.next_functions[-1][0] if ctx.needs_input_grad[-1] else None
+        if is_derived_again(gradient) or (spectral is not None and spectral.is_recorded):
+            if spectral is not None:
+                spectral.is_recorded = True
+            plain = _differentiate_plainly(gradient, rotated, basis, times, skew)
+            grad_x, grad_times, grad_skew = plain
+            return grad_x, None, None, None, grad_times, grad_skew, *(None for _ in moments)
+
         g = multiply_pairs(gradient, table, -1)
         grad_x = change_basis(g, basis.mT) if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[2]:
-            return grad_x, *(None,) * (4 + len(moments))
+            return grad_x, *(None,) * (5 + len(moments))
         grad_angles = angle_gradient(x, g, table.shape[:-1]).to(table.dtype)
         grad_moments = [_moment(g, x, times, power, basis) for power in range(len(moments))]
-        return grad_x, None, grad_angles, None, None, *grad_moments
+        return grad_x, None, grad_angles, None, None, None, *grad_moments
+
+
+def _differentiate_plainly(
+    gradient: Tensor, rotated: Tensor, basis: Tensor, times: Tensor, skew: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of x, t and S from that of R x, with R of `_plain_rotations`."""
+    basis = split_blocks(basis, skew.shape)
+    rotations = _plain_rotations(basis, times, skew)  # [1|B, H, N, m, b, b]
+    grad_x = multiply_blocks(rotations.mT, gradient)
+
+    # x = R^T R x has a graph, which the saved Q^T x has not, and takes no memory.
+    x = multiply_blocks(rotations.mT, rotated)
+    rows, columns = (one.unflatten(-1, rotations.shape[3:5]) for one in (gradient, x))
+    grad_rotations = (rows[..., :, None] * columns[..., None, :]).to(rotations.dtype)
+    grad_exponentials = basis[:, None] @ grad_rotations.sum_to_size(rotations.shape)
+
+    factors = times[..., None, None]
+    inner = exponential_gradient(factors * skew, grad_exponentials)
+    grad_times = (inner * skew).sum((-2, -1))
+    return grad_x, grad_times, (inner * factors).sum_to_size(skew.shape)
 
 
 class _Spectrum(torch.autograd.Function):
@@ -101,13 +145,19 @@ class _Spectrum(torch.autograd.Function):
         near = gaps.abs() * longest[..., None, None, None] <= NEAR[skew.dtype]
         on_cpu = skew.device.type == "cpu" and not torch.compiler.is_compiling()
         count = 3 if not on_cpu or bool(near.any()) else 1
+        # Whether a derivative of a derivative was begun. All rotations by this spectrum then use
+        # plain operations to the end: the gradients of plain ones and of moments do not mix.
+        ctx.is_recorded = False
         ctx.save_for_backward(gaps, near, basis)
         ctx.mark_non_differentiable(merged)
         return frequencies, merged, *(torch.zeros_like(merged) for _ in range(count))
 
     @staticmethod
-    def backward(ctx: Any, frequencies: Tensor, _: Tensor, *moments: Tensor) -> tuple[Tensor, None]:
-        refuse_second_derivative()
+    def backward(
+        ctx: Any, frequencies: Tensor, _: Tensor, *moments: Tensor
+    ) -> tuple[Tensor | None, None]:
+        if ctx.is_recorded or is_derived_again(frequencies, *moments):
+            return None, None
         # In planes, divide by differences of frequencies; where these are near 0, use the series.
         gaps, near, basis = ctx.saved_tensors
         first, *others = (split_blocks(moment, basis.shape) for moment in moments)
@@ -147,6 +197,9 @@ def skew_part(generators: Tensor) -> Tensor:
 def cayley_basis(skew: Tensor) -> Tensor:
     """Return the transpose of (I - S) (I + S)^-1 for skew-symmetric S [G, K, K]."""
     one = torch.eye(skew.shape[-1], device=skew.device, dtype=skew.dtype)
+    # torch's solve drops the tangent of its factors where the gradient is followed forward.
+    if is_transformed(skew):
+        return torch.linalg.inv(one - skew) @ (one + skew)
     return torch.linalg.solve(one - skew, one + skew)
 
 
@@ -176,7 +229,7 @@ def change_basis(x: Tensor, bases: Tensor) -> Tensor:
     # The strides of einsum's result would depend on the sizes, which are variable here.
     if has_variable_sizes():
         return (rows.transpose(2, 3) @ bases).transpose(2, 3).flatten(-2)
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or is_transformed(x, bases):
         return torch.einsum("bhnmk,hmkl->bnhml", rows, bases).flatten(-2).transpose(1, 2)
     # In memory tokens come before heads, which is the order of projections.
     out = x.new_empty(batch * tokens, heads * bases.shape[1], bases.shape[-1])
@@ -214,8 +267,8 @@ def spectrum(skew: Tensor) -> tuple[Tensor, Tensor]:
     frequencies, pairs = values[..., half:], vectors[..., half:]
     small = frequencies[..., 0] <= SINGULAR * frequencies[..., -1]
     # Reading a value from a GPU would force a synchronization.
-    on_cpu = skew.device.type == "cpu" and not torch.compiler.is_compiling()
-    singular = not on_cpu or bool(small.any())
+    is_readable = skew.device.type == "cpu" and not torch.compiler.is_compiling()
+    singular = not is_readable or is_transformed(skew) or bool(small.any())
     if singular:
         pairs = _split_null_space(hermitian, values, vectors)[..., half:]
         frequencies = (pairs.conj() * (hermitian @ pairs)).sum(-2).real
