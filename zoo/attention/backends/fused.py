@@ -76,12 +76,14 @@ def _attend_fused(
     if q.shape[-1] != width:
         widest = -(-max(q.shape[-1], width) // 8) * 8
         q, k, v = (F.pad(heads, (0, widest - heads.shape[-1])) for heads in (q, k, v))
-    heads = _as_intermediates(q, k, v)
+    heads = q, k, v = [_as_intermediate(one) for one in (q, k, v)]
     # Only the kernel of plain operations can be transformed.
     is_plain = is_transformed(*heads, mask)
     with sdpa_kernel(SDPBackend.MATH) if is_plain else nullcontext():
         out = F.scaled_dot_product_attention(
-            *heads,
+            q,
+            k,
+            v,
             mask,
             dropout_p=dropout,
             is_causal=is_causal,
@@ -94,9 +96,9 @@ def _attend_fused(
     return out if out.shape[-1] == width else out[..., :width]
 
 
-def _as_intermediates(*heads: Tensor) -> list[Tensor]:
-    """Return heads; those that are leaves as views, because a leaf would keep a hook for ever."""
-    return [one.view_as(one) if one.is_leaf and one.requires_grad else one for one in heads]
+def _as_intermediate(heads: Tensor) -> Tensor:
+    """Return heads, or a view of them if they are a leaf, which would keep a hook for ever."""
+    return heads.view_as(heads) if heads.is_leaf and heads.requires_grad else heads
 
 
 def _is_from_fused_kernel(out: Tensor) -> bool:
@@ -157,7 +159,7 @@ def attend_plain(
         The output [B, H, N, V].
     """
     heads, count = q.shape[1:3]
-    if count > 1:
+    if count > 1 or is_transformed(q, k, v):
         return _attend_fused(q, k, v, mask, is_causal, scale, dropout)
     # For one token, the H / G query heads that share a key head are queries of that head.
     rows = q.reshape(q.shape[0], k.shape[1], -1, q.shape[-1])
@@ -179,10 +181,8 @@ def attend_flex(call: AttentionCall) -> Tensor:
     blocks = None
     if call.visible is not None:
         blocks = _make_block_mask(call, make_mask)
-    heads = _as_intermediates(call.q, call.k, call.concat_values())
-    out: Tensor = attention(
-        *heads, score_mod=_add_biases(call), block_mask=blocks, scale=call.scale
-    )
+    heads = q, k, v = [_as_intermediate(one) for one in (call.q, call.k, call.concat_values())]
+    out = attention(q, k, v, score_mod=_add_biases(call), block_mask=blocks, scale=call.scale)
     if out.requires_grad and not torch.compiler.is_compiling():
         _name_second_derivative(heads)
     return out

@@ -97,8 +97,7 @@ class _RotateBySpectrum(torch.autograd.Function):
             if spectral is not None:
                 spectral.is_recorded = True
             plain = _differentiate_plainly(gradient, rotated, basis, times, skew)
-            grad_x, grad_times, grad_skew = plain
-            return grad_x, None, None, None, grad_times, grad_skew, *(None for _ in moments)
+            return plain[0], None, None, None, *plain[1:], *(None for _ in moments)
 
         g = multiply_pairs(gradient, table, -1)
         grad_x = change_basis(g, basis.mT) if ctx.needs_input_grad[0] else None
