@@ -7,6 +7,9 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+from zoo.comparison.cell_files import Environment
+from zoo.comparison.plan import ComparisonPlan, list_changes
+from zoo.comparison.portable import PortableCell, hash_recipe
 from zoo.comparison.results import Axis, CellMeasurement, Comparison, ComparisonCell, Flag, Variant
 from zoo.run.conditions import TRAINED, Condition
 
@@ -23,6 +26,33 @@ def read_lasting(folder):
             for key in ("minutes", "step_seconds", "peak_memory"):
                 del cell[key]
     return found
+
+
+def plant_cells(folder, levels, studies):
+    """Write the tested cells of the first studies, as if they had been trained: {variant: accuracy}."""
+    plan = ComparisonPlan.read(Path(folder))
+    draw = random.Random(0)
+    for cell in plan.cells:
+        if cell.study >= studies:
+            continue
+        # the first trial of each study is the best one
+        value = levels[cell.variant] + draw.gauss(0, 0.003) - 0.1 * cell.trial
+        test = {"test/accuracy": value, "test/loss": 1 - value}
+        PortableCell(
+            name=cell.name,
+            variant=cell.variant,
+            seed=cell.seed,
+            study=cell.study,
+            trial=cell.trial,
+            settings=list_changes(plan.base, cell.recipe),
+            recipe=hash_recipe(plan, cell),
+            start="0" * 64,
+            environment=Environment(devices={"processor": "a processor"}),
+            value=value,
+            criterion="val/accuracy",
+            mode="max",
+            test={} if cell.trial else test,
+        ).write(Path(folder, "cells", f"{cell.name}.json"))
 
 
 def make_sizes(*sides):

@@ -10,13 +10,28 @@ from comparisons import read_lasting
 from tiny import TINY
 
 import zoo
-from zoo.comparison import spot_check
-from zoo.comparison.cell_files import MAX_VALIDATIONS, bin_positions, group_weights, thin_curve
+from zoo.comparison import portable, spot_check
+from zoo.comparison.cell_files import (
+    MAX_VALIDATIONS,
+    bin_positions,
+    group_by_module,
+    group_weights,
+    thin_curve,
+)
 from zoo.comparison.findings import list_findings
 from zoo.comparison.plan import ComparisonPlan, PlannedCell, apply_changes, list_changes
-from zoo.comparison.portable import FoundCell, PortableCell, hash_plain, read_portable
+from zoo.comparison.portable import (
+    FoundCell,
+    PortableCell,
+    build_portable,
+    compact,
+    describe_unequal,
+    hash_plain,
+    read_portable,
+)
 from zoo.comparison.results import CellMeasurement, Comparison, RecordedHypothesis
 from zoo.errors import DataError
+from zoo.evaluation.results import ConditionResult
 from zoo.run.conditions import Condition
 
 BASE = [
@@ -194,6 +209,10 @@ def test_weights_of_the_same_name_are_a_group():
     weights = {"blocks.0.norm": [4, "a"], "blocks.1.norm": [4, "b"], "head": [2, 4, "c"]}
     found = group_weights(weights)
     assert {name: one[0] for name, one in found.items()} == {"blocks.*.norm": 2, "head": 1}
+    module = group_weights({"blocks.0.up.weight": [4, "a"], "blocks.0.up.bias": [4, "b"]})
+    joined = group_by_module(module)
+    assert {name: one[0] for name, one in joined.items()} == {"blocks.*.up": 2}
+    assert group_by_module(joined) == joined
     other = group_weights({**weights, "blocks.1.norm": [4, "d"]})
     assert other["blocks.*.norm"][:2] == found["blocks.*.norm"][:2]
     assert other["blocks.*.norm"][2] != found["blocks.*.norm"][2]
@@ -374,3 +393,83 @@ def test_a_hypothesis_that_was_written_late_is_named():
     (found,) = list_findings(plan, {}, (early, late))
     assert found.kind == "late hypothesis"
     assert found.text == "a > b: written after 3 runs had ended, so no prediction"
+
+
+MODULES = ("norm1", "attn.q_proj", "attn.k_proj", "attn.v_proj", "attn.o_proj", "norm2", "mlp.up")
+
+
+def write_deep_run(folder, lengths, depth=48):
+    """Write the files of a run of a deep model with many validations and long windows."""
+    names = [f"blocks.{n}.{one}" for n in range(depth) for one in (*MODULES, "mlp.down")]
+    names += ["embed_tokens", "encoding.fox.0.gate", "norm", "lm_head"]
+    weights = {
+        f"{name}.{kind}": [64, hash_plain(f"{name}{kind}")]
+        for name in names
+        for kind in ("weight", "bias")
+    }
+    metrics = {
+        name: 1 / (7 + number)
+        for number, name in enumerate(
+            ("test/loss", "test/perplexity", "test/accuracy", "test/bits_per_character")
+        )
+    }
+    conditions = [Condition("trained", "trained", (lengths[0],))]
+    conditions += [Condition(str(length), "size", (length,)) for length in lengths]
+    measured = [
+        ConditionResult(
+            condition=one,
+            metrics=metrics,
+            position_losses=tuple(1 / (3 + place) for place in range(one.size[0])),
+        ).to_dict()
+        for one in conditions
+    ]
+    environment = {
+        "zoo": "0.3.0",
+        "packages": dict.fromkeys(("torch", "lightning", "numpy", "kornia"), "12.34.56+cu128"),
+        "git": {"commit": "a" * 40, "changed": False},
+        "processes": 1,
+        "devices": {"processor": "Intel(R) Xeon(R) Platinum 8480+ CPU @ 2.00GHz", "threads": 16},
+    }
+    folder.mkdir(parents=True)
+    start = {"weights": weights, "monitor": "val/loss", "order": "b" * 64, "batch": "c" * 64}
+    end = {"metrics": metrics, "steps": 100_000, "minutes": 4.123456789, "memory": 12345678901}
+    for name, content in {
+        "start.json": {**start, "parameters": 85_000_000, "flops": 10**12, "backends": ["sdpa"]},
+        "end.json": {**end, "baselines": {"test/loss": {"bigram": 2.456789}}, "device": "cpu"},
+        "environment.json": environment,
+        "measured.json": {"trained_size": [lengths[0]], "conditions": measured},
+    }.items():
+        (folder / name).write_text(json.dumps(content))
+    rows = [f"{step},{1 / step},{1 - 1 / step}" for step in range(100, 100_100, 100)]
+    (folder / "metrics.csv").write_text("step,val/loss,val/accuracy\n" + "\n".join(rows) + "\n")
+
+
+@pytest.mark.parametrize("lengths", [(64,), (512, 1024), (512, 1024, 2048, 4096, 8192)])
+def test_a_cell_of_a_deep_model_in_long_windows_has_at_most_three_kilobytes(
+    lengths, tmp_path, monkeypatch
+):
+    write_plan_of(tmp_path / "c")
+    plan = replace(ComparisonPlan.read(tmp_path / "c"), training_size=(lengths[0],))
+    (planned, _) = plan.cells
+    write_deep_run(tmp_path / "c" / "cells" / planned.name, lengths)
+    cell = build_portable(plan, tmp_path / "c", planned)
+    path = tmp_path / "cell.json"
+    cell.write(path)
+    assert 1000 < path.stat().st_size <= 3072
+    assert read_portable(path) == cell == compact(cell)
+    # one that was written before cells were shortened is equal to it
+    monkeypatch.setattr(portable, "compact", lambda cell: cell)
+    full = build_portable(plan, tmp_path / "c", planned)
+    monkeypatch.undo()
+    full.write(path)
+    assert len(lengths) == 1 or path.stat().st_size > 3072
+    assert describe_unequal(full, cell) == []
+    # every metric of every condition is there; the curve has its ends
+    assert [one.condition.name for one in cell.measured] == ["trained", *map(str, lengths)]
+    assert all(len(one.metrics) == 4 for one in cell.measured[1:])
+    assert cell.test["test/loss"] == pytest.approx(1 / 7, rel=1e-8)
+    assert (cell.curve[0][0], cell.curve[-1][0]) == (100, 100_000)
+    assert len(cell.curve) >= 6
+    # and the longest window has its losses by position
+    assert cell.measured[-1].position_edges[-1] == lengths[-1]
+    assert len(cell.measured[-1].list_position_losses()) == lengths[-1]

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from comparisons import images, read_lasting
+from comparisons import images, plant_cells, read_lasting
 from tiny import TINY
 
 from zoo.comparison.hypotheses import judge_hypotheses
-from zoo.comparison.plan import ComparisonPlan, StudyDesign, list_changes, list_race_differences
-from zoo.comparison.portable import PortableCell, hash_recipe
+from zoo.comparison.plan import ComparisonPlan, StudyDesign, list_race_differences
 from zoo.comparison.race_text import explain_stopped
 from zoo.comparison.racing import LOOKS, Claim, RacedClaim, find_race, judge_claims, race
 from zoo.comparison.ranking import rank_variants
@@ -162,36 +161,12 @@ BASE = [
     "budget=1",
 ]
 RACED = [*BASE, "studies=4", "racing=true"]
-PLANTED = {"none": 0.8, "learned": 0.2, "sinusoidal": 0.79}
-
-
-def plant(folder, studies, levels=PLANTED):
-    """Write the cells of the first studies, as if they had been trained."""
-    plan = ComparisonPlan.read(Path(folder))
-    rng = np.random.default_rng(0)
-    for cell in plan.cells:
-        if cell.study >= studies:
-            continue
-        value = levels[cell.variant] + float(rng.normal(0, 0.003))
-        PortableCell(
-            name=cell.name,
-            variant=cell.variant,
-            seed=cell.seed,
-            study=cell.study,
-            trial=cell.trial,
-            settings=list_changes(plan.base, cell.recipe),
-            recipe=hash_recipe(plan, cell),
-            start="0" * 64,
-            value=value,
-            criterion="val/accuracy",
-            mode="max",
-            test={"test/accuracy": value, "test/loss": 1 - value},
-        ).write(Path(folder, "cells", f"{cell.name}.json"))
+LEVELS = {"none": 0.8, "learned": 0.2, "sinusoidal": 0.79}
 
 
 def test_a_race_trains_on_only_what_may_be_best_wherever_it_continues(compared):
     assert compared(*RACED, "to=here", "minutes=1e-6")[0] == 0
-    plant("here", 3)
+    plant_cells("here", LEVELS, 3)
     shutil.copytree("here", "there")
     code, out, message = compared(*RACED, "to=here")
     assert code == 0, message
@@ -219,7 +194,7 @@ def test_a_race_trains_on_only_what_may_be_best_wherever_it_continues(compared):
     assert Comparison.read(Path("there/results.json")).race == found.race
 
     # what is trained nevertheless is left out, and named
-    plant("there", 4)
+    plant_cells("there", LEVELS, 4)
     code, out, _ = compared("rebuild", "there")
     assert "- trained on: learned: trained in studies 3, though a look had stopped it" in out
 

@@ -75,6 +75,24 @@ def group_weights(weights: Mapping[str, Sequence[int | str]]) -> dict[str, Weigh
     }
 
 
+def group_by_module(groups: Mapping[str, WeightGroup]) -> dict[str, WeightGroup]:
+    """Join the groups of a module, as blocks.*.attn.q_proj.weight and .bias; others stay."""
+    members: dict[str, list[str]] = {}
+    for name in groups:
+        module, _, last = name.rpartition(".")
+        members.setdefault(module if last in ("weight", "bias") else name, []).append(name)
+    return {
+        module: groups[names[0]]
+        if len(names) == 1
+        else (
+            sum(groups[name][0] for name in names),
+            _shorten([[name, *groups[name][:2]] for name in names]),
+            _shorten([groups[name][2] for name in names]),
+        )
+        for module, names in members.items()
+    }
+
+
 def _shorten(parts: Sequence[Any]) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:SHORT_DIGITS]
 
@@ -98,8 +116,8 @@ class StartFile:
 
     @property
     def weight_groups(self) -> Mapping[str, WeightGroup]:
-        """Weights that have the same name in all blocks, as groups."""
-        return self.groups or group_weights(self.weights)
+        """Weights of modules that have the same name in all blocks, as groups."""
+        return group_by_module(self.groups or group_weights(self.weights))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,19 +234,20 @@ def _build_measurement(one: ConditionResult) -> CellMeasurement:
 
 
 def bin_positions(
-    losses: Sequence[float | None], counts: Sequence[int] = ()
+    losses: Sequence[float | None], counts: Sequence[int] = (), most: int = MAX_POSITIONS
 ) -> tuple[tuple[float | None, ...], tuple[int, ...]]:
     """Average losses by position over bins that begin at powers of two.
 
     Args:
         losses: The mean loss at each position, None where no token is a target.
         counts: The number of targets at each position; equal ones if empty.
+        most: How many positions are few.
 
     Returns:
         The mean of each bin, and the first position of each bin with the end of the last one. Few
         positions are returned unchanged, without edges.
     """
-    if len(losses) <= MAX_POSITIONS:
+    if len(losses) <= most:
         return tuple(losses), ()
     edges = [0, 1]
     while edges[-1] < len(losses):
@@ -246,12 +265,14 @@ def bin_positions(
     return tuple(means), tuple(edges)
 
 
-def thin_curve(curve: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
-    """Return evenly spaced points of a learning curve, the first and the last among them."""
-    if len(curve) <= MAX_VALIDATIONS:
+def thin_curve(
+    curve: Sequence[tuple[int, float]], most: int = MAX_VALIDATIONS
+) -> tuple[tuple[int, float], ...]:
+    """Return at most so many evenly spaced points of a learning curve, both ends among them."""
+    if len(curve) <= most:
         return tuple(curve)
     last = len(curve) - 1
-    chosen = {round(number * last / (MAX_VALIDATIONS - 1)) for number in range(MAX_VALIDATIONS)}
+    chosen = {round(number * last / (most - 1)) for number in range(most)}
     return tuple(curve[number] for number in sorted(chosen))
 
 

@@ -11,12 +11,13 @@ import hashlib
 import io
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from zoo.comparison.cell_files import (
+    MAX_VALIDATIONS,
     SHORT_DIGITS,
     CellFiles,
     EndFile,
@@ -24,8 +25,11 @@ from zoo.comparison.cell_files import (
     StartFile,
     TrialFile,
     WeightGroup,
+    bin_positions,
+    group_by_module,
     read_curve,
     read_trial,
+    thin_curve,
 )
 from zoo.comparison.plan import CELLS, ComparisonPlan, PlannedCell, list_changes
 from zoo.comparison.results import Better, CellMeasurement, StepsToSolve, build_from, read_json
@@ -40,6 +44,14 @@ from zoo.utils import write_file
 FORMAT = 1
 HASH = "sha256"
 PROBLEM = "holds no finished cell"
+SIZE = 3000
+"""Bytes that a file should have at most. Metrics are kept whatever they take."""
+MACHINE_SIZE = 600
+"""Bytes of these for what differs from machine to machine: versions, processor, times."""
+FEWEST_VALIDATIONS, POINT_SIZE = 6, 17
+FEW_POSITIONS = 8
+METRIC_DIGITS, DRAWN_DIGITS = 9, 6
+"""Significant digits: nine tell all numbers of 32 bits apart, six are more than a chart shows."""
 EDITED = "its content does not fit its SHA-256: it was changed by hand or damaged"
 
 
@@ -242,7 +254,7 @@ def build_portable(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> 
         trial = _judge_by(f"val/{plan.measure.removeprefix('test/')}", plan.better, trial, run)
     first, last = found.environment, found.last_environment
     is_continued = bool(end.environment) and last != first
-    return PortableCell(
+    cell = PortableCell(
         name=planned.name,
         variant=planned.variant,
         seed=planned.seed,
@@ -276,6 +288,92 @@ def build_portable(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> 
         step_seconds=end.step_seconds,
         memory=end.memory,
     )
+    return compact(cell)
+
+
+def compact(cell: PortableCell) -> PortableCell:
+    """Shorten a cell step by step until its file has the size of a portable one.
+
+    A small cell keeps all numbers, and a compact one stays as it is. What differs from machine to
+    machine is counted as a constant, so that all machines keep the same.
+    """
+    # of all cells, so that those of one comparison have the same groups
+    cell = replace(cell, weights=group_by_module(cell.weights))
+    steps = (_round_numbers, _drop_middle_positions, _bin_short_windows, _drop_first_positions)
+    for shorten in steps:
+        if _measure_size(cell) <= SIZE:
+            return cell
+        cell = shorten(cell)
+    left = (SIZE - _measure_size(replace(cell, curve=()))) // POINT_SIZE
+    points = min(max(left, FEWEST_VALIDATIONS), MAX_VALIDATIONS)
+    return replace(cell, curve=thin_curve(cell.curve, points))
+
+
+def _measure_size(cell: PortableCell) -> int:
+    """Return how many bytes a cell takes, with a constant for what the machine adds."""
+    blank = replace(
+        cell, environment=Environment(), continued=(), minutes=None, step_seconds=None, memory=None
+    )
+    return MACHINE_SIZE + len(_format(blank.to_dict()))
+
+
+def _round_numbers(cell: PortableCell) -> PortableCell:
+    measured = [
+        replace(
+            one,
+            metrics=_round_metrics(one.metrics),
+            position_losses=tuple(
+                loss if loss is None else _round(loss, DRAWN_DIGITS) for loss in one.position_losses
+            ),
+        )
+        for one in cell.measured
+    ]
+    return replace(
+        cell,
+        test=_round_metrics(cell.test),
+        measured=tuple(measured),
+        curve=tuple((step, _round(value, DRAWN_DIGITS)) for step, value in cell.curve),
+    )
+
+
+def _round_metrics(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
+    return {
+        key: value if value is None else _round(value, METRIC_DIGITS)
+        for key, value in metrics.items()
+    }
+
+
+def _round(value: float, digits: int) -> float:
+    return float(f"{value:.{digits}g}")
+
+
+def _drop_middle_positions(cell: PortableCell) -> PortableCell:
+    """Keep the losses by position of the first and the last condition, mostly the longest."""
+    return _keep_positions(cell, {0, len(cell.measured) - 1})
+
+
+def _drop_first_positions(cell: PortableCell) -> PortableCell:
+    """Keep the losses by position of the last condition only."""
+    return _keep_positions(cell, {len(cell.measured) - 1})
+
+
+def _keep_positions(cell: PortableCell, kept: Collection[int]) -> PortableCell:
+    measured = [
+        one if number in kept else replace(one, position_losses=(), position_edges=())
+        for number, one in enumerate(cell.measured)
+    ]
+    return replace(cell, measured=tuple(measured))
+
+
+def _bin_short_windows(cell: PortableCell) -> PortableCell:
+    """Bin windows that are kept position by position otherwise."""
+    measured = []
+    for one in cell.measured:
+        if not one.position_edges:
+            losses, edges = bin_positions(one.position_losses, most=FEW_POSITIONS)
+            one = replace(one, position_losses=losses, position_edges=edges)
+        measured.append(one)
+    return _round_numbers(replace(cell, measured=tuple(measured)))
 
 
 def _judge_by(criterion: str, better: Better, trial: TrialFile, run: Path) -> TrialFile:
@@ -404,6 +502,8 @@ def list_setting_differences(
 def describe_unequal(one: PortableCell, other: PortableCell) -> list[str]:
     """Return the fields in which two portable cells differ, apart from time, memory and machine."""
     names = [each.name for each in fields(one) if each.name not in COSTS]
+    # one of them may have been written before cells were shortened
+    one, other = compact(one), compact(other)
     plain, others = (finite(to_plain(cell)) for cell in (one, other))
     return [
         f"{place} is {_format(before)} and {_format(after)}"

@@ -1,0 +1,69 @@
+"""What speaks against a record is named on its page: every fault is planted, and found."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from comparisons import plant_cells
+from tiny import TINY
+
+from zoo.comparison.portable import read_portable
+from zoo.comparison.results import Comparison
+
+BASE = [
+    "vit_comrope",
+    *(word for word in TINY if "encoding" not in word),
+    "trainer.num_threads=1",
+    "diagnostics.every_n_steps=null",
+    "encodings=[none,learned]",
+    "tune.optim.lr=[1e-3,1e-1,log]",
+    "studies=3",
+    "budget=2",
+    "minutes=1e-6",
+    "to=c",
+]
+
+
+def test_every_planted_fault_is_named_on_the_page(compared):
+    early, late = "none > learned", "none > learned by 0.01"
+    assert compared(*BASE, f"hypotheses=[{early}]")[0] == 0
+    plant_cells("c", {"none": 0.9, "learned": 0.8}, 3)
+    assert compared("rebuild", "c")[0] == 0
+    found = Comparison.read(Path("c/results.json"))
+    assert found.findings == ()
+    assert (
+        "alert" not in Path("c/index.html").read_text().partition("<h1>")[2].partition("<figure")[0]
+    )
+
+    # a hypothesis that was written when the cells were there
+    assert compared(*BASE, f"hypotheses=[{early},{late}]")[0] == 0
+    # a digit changed by hand
+    path = Path("c/cells/none-0-0.json")
+    plain = json.loads(path.read_text())
+    plain["test"]["test/accuracy"] = 0.99
+    path.write_text(json.dumps(plain))
+    # a trial tested although validation chose another
+    path = Path("c/cells/none-1-1.json")
+    replace(read_portable(path), test={"test/accuracy": 0.9}).write(path)
+    # a cell of a study trained elsewhere
+    path = Path("c/cells/learned-2-0.json")
+    cell = read_portable(path)
+    elsewhere = replace(cell.environment, devices={"processor": "another"})
+    replace(cell, environment=elsewhere).write(path)
+
+    code, out, message = compared("rebuild", "c")
+    assert code == 0, message
+    found = Comparison.read(Path("c/results.json"))
+    told = {
+        "edited": "none-0-0.json: its content does not fit its SHA-256",
+        "split block": "the cells of study 2 were trained on several machines",
+        "test leak": "none, study 1: none-1-1 was tested, though validation chose none-1-0",
+        "late hypothesis": f"{late}: written after 12 runs had ended, so no prediction",
+    }
+    assert [one.kind for one in found.findings] == [*told]
+    page = Path("c/index.html").read_text()
+    for kind, text in told.items():
+        assert f"- {kind}: {text}" in out
+        assert f"<b>{kind.capitalize()}</b>" in page
+        plain_page = page.replace("<wbr>", "").replace("&gt;", ">").replace("\u200b", "")
+        assert text in plain_page
