@@ -10,18 +10,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from zoo.attention.backends.dispatch import BACKENDS
 from zoo.attention.chain import make_factory, parse_entry
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.errors import OptionError
-from zoo.integrations.equipment import Equipment, Surgery
+from zoo.integrations.equipment import Equipment, Surgery, find_changed
 from zoo.integrations.torch_modules import MODULES, TorchAdapter
 from zoo.options import Choice, EncodingSpec
 from zoo.packages import explain_imports
 
 NAME = "zoo_encoding"  # the submodule of an equipped model that contains its encodings
+SURGERY = "zoo_surgery"  # the attribute of an equipped model that has what was changed
 # transformers does not look for weights under this name, and prints the unknown model type.
 WEIGHTS = "equipped.safetensors"
 MODEL_TYPE = "zoo_equipped, which zoo.load reads"
@@ -113,6 +114,12 @@ def equip(
     """
     if is_equipped(model):
         raise OptionError("model", "the model is equipped already; call zoo.unequip(model) first")
+    if find_changed(model) is not None:
+        parts = [path for path, module in model.named_modules() if path and is_equipped(module)]
+        problem = "the model is a part of an equipped one"
+        if parts:
+            problem = f"its part {parts[0]} is equipped already"
+        raise OptionError("model", f"{problem}; call zoo.unequip of that one first")
     if backend not in BACKENDS:
         raise OptionError("backend", f"no backend {backend!r}; known are {', '.join(BACKENDS)}")
     adapter = find_adapter(model, causal)
@@ -173,7 +180,7 @@ def install(
     except BaseException:
         surgery.undo()
         raise
-    equipment.surgery = surgery
+    vars(model)[SURGERY] = surgery
     return equipment, removed
 
 
@@ -220,9 +227,8 @@ def unequip(model: nn.Module) -> nn.Module:
     """
     if not is_equipped(model):
         raise OptionError("model", "the model is not equipped")
-    equipment = model.get_submodule(NAME)
-    assert isinstance(equipment, Equipment)
-    equipment.surgery.undo()
+    vars(model)[SURGERY].undo()
+    del vars(model)[SURGERY]
     return model
 
 
@@ -314,15 +320,19 @@ def _report(
     return EquipReport(" + ".join(names), layers, count, tuple(removed), notes)
 
 
-def save(model: nn.Module, folder: str | Path) -> Path:
+def save(
+    model: nn.Module, folder: str | Path, *, state_dict: Mapping[str, Tensor] | None = None
+) -> Path:
     """Save an equipped model of transformers: weights, configuration and encodings.
 
     `zoo.load` reads the folder. `from_pretrained` refuses it, because the model without
-    its encodings would give other outputs.
+    its encodings would give other outputs. `model.save_pretrained` and a `Trainer` of transformers
+    write the same.
 
     Args:
         model: A model that `zoo.equip` changed.
         folder: The folder to write; existing files are overwritten.
+        state_dict: The weights by name, as gathered from several processes; the model's by default.
 
     Returns:
         The folder.
@@ -332,7 +342,6 @@ def save(model: nn.Module, folder: str | Path) -> Path:
         PackageError: transformers or safetensors is missing.
     """
     with explain_imports():
-        from safetensors.torch import save_model
         from transformers import PreTrainedModel
 
     if not is_equipped(model):
@@ -358,10 +367,30 @@ def save(model: nn.Module, folder: str | Path) -> Path:
     }
     config |= {"model_type": MODEL_TYPE, "architectures": [f"ZooEquipped{type(model).__name__}"]}
     (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
-    save_model(model, str(folder / WEIGHTS))
+    _save_weights(model.state_dict() if state_dict is None else state_dict, folder / WEIGHTS)
     if model.can_generate():
         model.generation_config.save_pretrained(folder)
     return folder
+
+
+def _save_weights(state_dict: Mapping[str, Tensor], path: Path) -> None:
+    """Write weights to a file of safetensors. Those that share memory are written once."""
+    with explain_imports():
+        from safetensors.torch import save_file
+
+    first: dict[tuple[Any, ...], str] = {}
+    for name, tensor in state_dict.items():
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride()) if tensor.numel() else (name,)
+        first.setdefault((*place, tensor.device), name)
+    save_file({name: state_dict[name].contiguous() for name in first.values()}, str(path))
+
+
+def load_weights(model: nn.Module, folder: str | Path) -> None:
+    """Load the weights that `save` wrote into a model that is equipped in the same way."""
+    with explain_imports():
+        from safetensors.torch import load_model
+
+    load_model(model, str(Path(folder) / WEIGHTS))
 
 
 def holds_equipped(path: str | Path) -> bool:
@@ -385,7 +414,6 @@ def load(folder: str | Path) -> nn.Module:
     """
     with explain_imports():
         import transformers
-        from safetensors.torch import load_model
 
     folder = Path(folder)
     path = folder / "config.json"
@@ -407,8 +435,8 @@ def load(folder: str | Path) -> nn.Module:
         length=tuple(length) if isinstance(length, list) else length,
         backend=entry["backend"],
     )
-    load_model(model, str(folder / WEIGHTS))
+    load_weights(model, folder)
     if model.can_generate():
         model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
-    model.get_submodule(NAME).surgery = Surgery(is_copy=True)
+    vars(model)[SURGERY] = Surgery(is_copy=True)
     return model

@@ -53,6 +53,10 @@ class ForwardPass:
     tokens: Tokens | None = None
     """The tokens at the input of the first layer, without states."""
 
+    def __reduce__(self) -> tuple[type[ForwardPass], tuple[()]]:
+        # A copy of a model has had no pass yet, and tensors with a gradient cannot be copied.
+        return ForwardPass, ()
+
 
 @dataclass
 class Layer:
@@ -248,8 +252,8 @@ class Equipment(nn.ModuleDict, Encoded):
         )
         self.dims, self.causal, self.interleave, self.backend = dims, causal, interleave, backend
         self.equals_own, self.keeps_positions = equals_own, keeps_positions
+        self.is_left_out = False
         self.token_hooks, self.attention_hooks = [], []
-        self.surgery = Surgery()
         self.arguments: dict[str, Any] = {}  # the arguments of `zoo.equip`, which `zoo.save` writes
 
     def begin(
@@ -286,12 +290,12 @@ class Equipment(nn.ModuleDict, Encoded):
     @contextmanager
     def without_encodings(self) -> Iterator[None]:
         """Let the attentions compute without any encoding."""
-        chains = self.chains
+        chains, self.is_left_out = self.chains, True
         self.chains = tuple(Chain(chain.dims, {}) for chain in chains)
         try:
             yield
         finally:
-            self.chains = chains
+            self.chains, self.is_left_out = chains, False
 
     @property
     def reads_masks(self) -> bool:
@@ -370,6 +374,21 @@ def _check_chains(chains: Sequence[Chain], causal: bool) -> None:
             raise OptionError("encoding", f"{problem}; add coordinates: index to its entry")
 
 
+CHANGED = "zoo_is_changed"  # marks the modules of a model that an adapter changed
+
+
+def find_changed(model: nn.Module) -> str | None:
+    """Return the path of the first module with a change of `zoo.equip`, "" for the model itself.
+
+    The model may be equipped, or contain an equipped part, or be a part of an equipped model.
+    None: there is no change.
+    """
+    for path, module in model.named_modules():
+        if CHANGED in vars(module):
+            return path
+    return None
+
+
 Hook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -397,6 +416,8 @@ class Surgery:
         """Call `hook` with arguments and keyword arguments before each forward pass of a module."""
         handle = module.register_forward_pre_hook(hook, with_kwargs=True)
         self._undo.append(handle.remove)
+        if CHANGED not in vars(module):
+            self.add_attribute(module, CHANGED, True)
 
     def set_attribute(self, owner: object, name: str, value: object) -> None:
         """Change an existing attribute."""
@@ -421,18 +442,15 @@ class Surgery:
 
     def zero_table(self, root: nn.Module, path: str) -> None:
         """Set the embedding or parameter at a dotted path to 0 and freeze it."""
-        parameter = _find_parameter(root, path)
-        values, is_trained = parameter.detach().clone(), parameter.requires_grad
+        table = ZeroedTable(root, path)
+        self.call(table.clear, undo=table.restore)
+        handle = table.owner.register_load_state_dict_post_hook(table.keep_loaded)
+        self._undo.append(handle.remove)
+        self.hook(root, table.check)
 
-        def clear() -> None:
-            parameter.requires_grad_(False).zero_()
-
-        def restore() -> None:
-            with torch.no_grad():
-                parameter.copy_(values)
-            parameter.requires_grad_(is_trained)
-
-        self.call(clear, undo=restore)
+    def forget(self, owner: nn.Module, name: str) -> None:
+        """Remove an attribute, which passes of the equipped model set, when all is undone."""
+        self._undo.append(lambda: vars(owner).pop(name, None))
 
     def undo(self) -> None:
         """Undo all changes, the last one first.
@@ -447,9 +465,65 @@ class Surgery:
             self._undo.pop()()
 
 
-def _find_parameter(root: nn.Module, path: str) -> Tensor:
-    parent, _, name = path.rpartition(".")
-    found = getattr(root.get_submodule(parent), name)
-    parameter = found.weight if isinstance(found, nn.Module) else found
-    assert isinstance(parameter, Tensor)
-    return parameter
+class ZeroedTable:
+    """A table of positions that is 0 while its model is equipped.
+
+    It becomes a buffer of the same name, which no optimizer and no `requires_grad_` reaches.
+
+    Args:
+        root: The model.
+        path: The dotted path of an embedding or a parameter.
+    """
+
+    def __init__(self, root: nn.Module, path: str) -> None:
+        parent, _, self.name = path.rpartition(".")
+        owner = root.get_submodule(parent)
+        found = getattr(owner, self.name)
+        if isinstance(found, nn.Module):
+            owner, self.name = found, "weight"
+        self.path, self.parameter = path, getattr(owner, self.name)
+        self.values = self.parameter.detach().clone()
+        self._owner = (owner,)
+        self._checked: tuple[int, int] | None = None
+
+    @property
+    def owner(self) -> nn.Module:
+        """The module that has the table."""
+        return self._owner[0]
+
+    def clear(self) -> None:
+        """Put a buffer of zeros in place of the parameter."""
+        delattr(self.owner, self.name)
+        self.owner.register_buffer(self.name, torch.zeros_like(self.values))
+
+    def restore(self) -> None:
+        """Put the parameter back, on the device and in the dtype that the model has now."""
+        now = getattr(self.owner, self.name)
+        delattr(self.owner, self.name)
+        self.parameter.data = self.values.to(now)
+        self.owner.register_parameter(self.name, self.parameter)
+
+    def keep_loaded(self, owner: nn.Module, incompatible: Any) -> None:
+        """Keep values that `load_state_dict` put into the table for the model without encodings."""
+        loaded = getattr(owner, self.name)
+        if loaded.any():
+            self.values.copy_(loaded)
+            loaded.detach().zero_()
+
+    def check(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Check before a forward pass that the table is 0.
+
+        Raises:
+            OptionError: Something wrote to it.
+        """
+        table = getattr(self.owner, self.name)
+        if torch.compiler.is_compiling() or table.is_meta or table.is_inference():
+            return
+        # Reading all values may wait for a GPU, so they are read only after a tensor has changed.
+        written = (id(table), table._version)
+        if written == self._checked:
+            return
+        if table.any():
+            problem = f"{self.path} was written to; it must be 0 in an equipped model"
+            raise OptionError("model", f"{problem}; set it to 0, or call zoo.unequip first")
+        self._checked = written

@@ -28,6 +28,7 @@ from zoo.integrations.equality import evaluating, find_difference, record_attent
 from zoo.integrations.equipment import Equipment, ForwardPass, Layer, Surgery
 from zoo.integrations.families import FAMILIES, REASONS, Family
 from zoo.integrations.given_masks import find_documents, follows_mask, read_visible
+from zoo.integrations.guards import guard_classes
 from zoo.integrations.own_rope import OwnRope, read_own_rope, rotates_neighbours
 
 IMPLEMENTATION = "zoo"
@@ -160,8 +161,6 @@ class TransformersAdapter:
         # Where nothing should change, everything is compared; elsewhere all but the positions.
         own = self._record() if equipment.equals_own else []
         removed = [] if equipment.keeps_positions else self._remove_positions(surgery)
-        AttentionInterface.register(IMPLEMENTATION, attend_equipped)
-        AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
         self._replace_config(surgery)
         hooks = PassHooks(equipment, self.family, self.config, self.base, self.layers[0])
         surgery.hook(self.base, hooks.start_pass)
@@ -169,8 +168,10 @@ class TransformersAdapter:
         for number, attention in enumerate(self.attentions):
             if removed and self.family.rotary and "forward" not in vars(attention):
                 surgery.add_attribute(attention, "forward", _leave_out_rotation(attention))
+            surgery.forget(attention, "zoo_layer")
             surgery.hook(attention, partial(hooks.enter_layer, number))
         self._compare(equipment, own)
+        guard_classes()
         return removed
 
     def _record(self, replay: Sequence[Tensor] = ()) -> list[Tensor]:
@@ -230,11 +231,24 @@ class TransformersAdapter:
 
     def _replace_config(self, surgery: Surgery) -> None:
         """Select the implementation in a copy of the configuration, which models may share."""
-        config = copy(self.config)
+        original, config = self.config, copy(self.config)
+        before = dict(vars(config))
         config._attn_implementation = IMPLEMENTATION
-        for module in self.model.modules():
-            if vars(module).get("config") is self.config:
-                surgery.set_attribute(module, "config", config)
+        modules = [one for one in self.model.modules() if vars(one).get("config") is original]
+
+        def select() -> None:
+            for module in modules:
+                module.config = config
+
+        # Edits that were made while the model was equipped stay, in the copy.
+        def restore() -> None:
+            config._attn_implementation = original._attn_implementation
+            is_edited = vars(config) != before
+            for module in modules:
+                if module.config is config and not is_edited:
+                    module.config = original
+
+        surgery.call(select, undo=restore)
 
     def _rotary_width(self) -> int:
         """Return the number of channels of a head that the model's own tables rotate."""
@@ -281,6 +295,11 @@ class PassHooks:
         """Start a forward pass. It is called before the base model."""
         # Layers receive the pass as a keyword argument, so that checkpointing recomputes with it.
         self.current = ForwardPass()
+        chosen = model.config._attn_implementation  # type: ignore[union-attr]
+        if chosen != IMPLEMENTATION and not self._equipment[0].is_left_out:
+            problem = f"attn_implementation {chosen!r} computes no encodings"
+            remedy = f"set {IMPLEMENTATION!r} again, or call zoo.unequip first"
+            raise OptionError("attn_implementation", f"{problem}; {remedy}")
         given = {**dict(zip(self._model_names, args, strict=False)), **kwargs}
         self._check_masks(given)
         # transformers tells packed texts apart only where no mask is given.
@@ -414,6 +433,8 @@ def attend_equipped(
         OptionError: `is_causal` is not what it was when the model was equipped.
     """
     layer = module.zoo_layer
+    # What a pass leaves behind would hinder copies of the model.
+    vars(module)["zoo_layer"] = None
     if is_causal is not None and is_causal != layer.causal:
         problem = f"the model was equipped with is_causal={layer.causal}"
         remedy = "call zoo.unequip, change its configuration, and equip it again"
@@ -426,6 +447,11 @@ def attend_equipped(
         return out.transpose(1, 2).contiguous(), None
     call = layer.describe(query, key, value, scale=scaling, mask=mask, dropout=dropout)
     return layer.attend_call(call).transpose(1, 2).contiguous(), layer.weights(call)
+
+
+# A model that was unpickled needs them too, so they do not wait for the first `zoo.equip`.
+AttentionInterface.register(IMPLEMENTATION, attend_equipped)
+AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
 
 
 def _leave_out_rotation(attention: nn.Module) -> Callable[..., Any]:
