@@ -210,7 +210,7 @@ def observe_attention(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        equipment.surgery.undo()
+        vars(model).pop(SURGERY).undo()
 
 
 def unequip(model: nn.Module) -> nn.Module:
