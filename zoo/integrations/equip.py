@@ -204,9 +204,7 @@ def observe_attention(model: nn.Module) -> Iterator[None]:
         own = ()
     spec = "rope" if own else "none"
     _, factories, _ = _make_factories(spec, adapter)
-    equipment, _ = install(
-        model, adapter, factories, None, "auto", equals_own=True, keeps_positions=not own
-    )
+    install(model, adapter, factories, None, "auto", equals_own=True, keeps_positions=not own)
     try:
         yield
     finally:

@@ -284,7 +284,7 @@ class PassHooks:
     ) -> None:
         # In a tuple, as in other places that must not register the module again.
         self._equipment = (equipment,)
-        self.family = family
+        self.is_image = family.is_image
         self.patch_size = _pair(config.patch_size) if family.is_image else (1, 1)
         self.current = ForwardPass()
         self._model_names, self._names = _argument_names(base), _argument_names(first)
@@ -305,7 +305,7 @@ class PassHooks:
         # transformers tells packed texts apart only where no mask is given.
         self.current.is_packed = given.get("attention_mask") is None
         self.current.positions = given.get("position_ids")
-        if self.family.is_image:
+        if self.is_image:
             pixels = args[0] if args else kwargs["pixel_values"]
             height, width = pixels.shape[-2:]
             rows, columns = self.patch_size
@@ -339,7 +339,7 @@ class PassHooks:
         x = args[0] if args else kwargs["hidden_states"]
         (equipment,) = self._equipment
         positions = document = None
-        if not self.family.is_image:
+        if not self.is_image:
             given = {**dict(zip(self._names, args, strict=False)), **kwargs}
             positions, document = self._locate(x, given, kwargs)
         x = equipment.begin(self._find_pass(kwargs), x, positions, document)
