@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,6 +54,18 @@ def plant_cells(folder, levels, studies):
             mode="max",
             test={} if cell.trial else test,
         ).write(Path(folder, "cells", f"{cell.name}.json"))
+
+
+def clone_committed(folder, target):
+    """Commit a comparison, as its .gitignore has it, to a repository of its own, and clone that."""
+    identity = ("-c", "user.name=someone", "-c", "user.email=someone@example.org")
+    for words in (
+        ("init", "--quiet", folder),
+        ("-C", folder, "add", "."),
+        (*identity, "-C", folder, "commit", "--quiet", "--no-gpg-sign", "--message", "Begin"),
+        ("clone", "--quiet", folder, target),
+    ):
+        subprocess.run(("git", *words), check=True)
 
 
 def make_sizes(*sides):

@@ -1,12 +1,11 @@
 """Portable cells: a comparison that is packed, continued elsewhere and checked by its own files."""
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from comparisons import read_lasting
+from comparisons import clone_committed, read_lasting
 from tiny import TINY
 
 import zoo
@@ -55,15 +54,6 @@ def list_states(folder):
     }
 
 
-def clone(folder, target):
-    """Copy what git would, by the .gitignore of the folder."""
-    Path(target, "cells").mkdir(parents=True)
-    for name in ("plan.json", ".gitignore", "results.json", "comparison.md"):
-        shutil.copy(Path(folder, name), target)
-    for path in Path(folder).glob("cells/*.json"):
-        shutil.copy(path, Path(target, "cells"))
-
-
 def edit(path, **changes):
     """Change a file of a cell by hand, and leave its SHA-256."""
     plain = json.loads(path.read_text())
@@ -82,7 +72,17 @@ def test_a_comparison_that_moves_ends_with_the_numbers_of_one_that_stays(compare
         ("rope_mixed", 0): "waiting",
         ("rope_mixed", 1): "done",
     }
-    clone("first", "second")
+    clone_committed("first", "second")
+    assert sorted(path.name for path in Path("second").iterdir() if path.name != ".git") == [
+        ".gitignore",
+        "cells",
+        "comparison.md",
+        "plan.json",
+        "results.json",
+    ]
+    checked = zoo.check_comparison("second", verbose=False)
+    assert checked.is_equal, checked.differences
+    assert len(checked.check.commit) == 40
     before = {path: path.read_bytes() for path in Path("second/cells").glob("*.json")}
     code, _, message = compared(*BASE, "to=second")
     assert code == 0, message

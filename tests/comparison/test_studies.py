@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from comparisons import read_lasting
+from comparisons import clone_committed, read_lasting
 from tiny import TINY
 
 from zoo import config
@@ -60,6 +60,7 @@ def test_each_study_tests_what_validation_chose_and_trains_nothing_twice(compare
             best = max(range(2), key=lambda n: trials[n].value)
             assert own.best == best
             assert [bool(one.test) for one in trials] == [n == best for n in range(2)]
+            assert all(one.minutes > 0 for one in trials)
             assert cell.find(found.trained).metrics == trials[best].test
             # the test went on where the trial had ended
             log = Path("whole", cell.run_dir, "train.log").read_text()
@@ -70,11 +71,13 @@ def test_each_study_tests_what_validation_chose_and_trains_nothing_twice(compare
     assert "## Studies" in out
     assert "no effect" in out
 
-    # in two parts, in one folder after the other, it ends with the same numbers
-    for part in ("2/2", "1/2"):
-        code, _, message = compared(*BASE, "to=parts", f"part={part}")
+    # begun in one repository and continued in a clone of it, it ends with the same numbers
+    for part, folder in (("2/2", "first"), ("1/2", "second")):
+        code, _, message = compared(*BASE, f"to={folder}", f"part={part}")
         assert code == 0, message
-    assert read_lasting("parts") == read_lasting("whole")
+        if folder == "first":
+            clone_committed("first", "second")
+    assert read_lasting("second") == read_lasting("whole")
 
     # one that was not planned is named as a leak
     leaked = next(one for one in cells.values() if not one.test)

@@ -96,6 +96,6 @@ def _run_trial(path: Path, run: Path) -> None:
             # a setting that cannot be trained with is a finding too
             log.info("non-finite: %s", error)
         else:
-            found = {key: getattr(result, key) for key in found}
+            found = {key: getattr(result, key) for key in (*found, "minutes")}
         write_json(found, run / TRIAL)
     write_state(run, "done")

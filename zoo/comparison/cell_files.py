@@ -136,11 +136,12 @@ class EndFile:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialFile:
-    """The best validation metric of a trial; None if it became non-finite."""
+    """The best validation metric of a trial, None if it became non-finite, and its minutes."""
 
     monitor: str = ""
     mode: str = ""
     best: float | None = None
+    minutes: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -284,7 +284,8 @@ def build_portable(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> 
         device=end.device or start.device,
         planned_steps=start.planned_steps,
         steps=end.steps,
-        minutes=end.minutes,
+        # a tested trial has those of its test too
+        minutes=trial.minutes if trial and end.minutes is None else end.minutes,
         step_seconds=end.step_seconds,
         memory=end.memory,
     )
@@ -386,7 +387,8 @@ def _judge_by(criterion: str, better: Better, trial: TrialFile, run: Path) -> Tr
     value = dict(read_curve(run, criterion)).get(step)
     if value is None:
         return trial
-    return TrialFile(monitor=criterion, mode="max" if better == "high" else "min", best=value)
+    mode = "max" if better == "high" else "min"
+    return replace(trial, monitor=criterion, mode=mode, best=value)
 
 
 def hash_start(start: StartFile) -> str:

@@ -346,6 +346,7 @@ def train(
             monitor=task.monitor,
             mode=task.mode,
             best=checkpoints.best,
+            minutes=spent["seconds"] / 60,
         )
         if not is_tested:
             return result
@@ -367,7 +368,6 @@ def train(
         metrics=metrics,
         baselines=data.compute_baselines(),
         data=data.title,
-        minutes=spent["seconds"] / 60,
         init_from=None if transfer is None else transfer.plain(),
     )
     _log_results(result)
