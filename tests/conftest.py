@@ -1,8 +1,8 @@
 """Every test starts from the same seed, on one thread, and no warning passes unnoticed but those named here.
 
 What zoo keeps of texts goes to a folder of the tests' own. Work that hundreds of tests repeat with
-the same result is done once in a process: reading zoo's own recipes, fitting regressions, and
-looking up what packages are installed.
+the same result is done once in a process: reading zoo's own recipes, fitting regressions, checking
+equal models at other sizes, and looking up what packages are installed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ from zoo.cli import main
 from zoo.config.compose import Composer
 from zoo.config.tree import Tree, show_path
 from zoo.data import baselines
+from zoo.errors import OptionError
+from zoo.run import conditions
+from zoo.run.build import Experiment
 
 # by torch's compiler
 KNOWN = "ignore:<class 'torch.autograd.function.Function'> should not be instantiated:DeprecationWarning"
@@ -126,6 +129,26 @@ def _compose_recipes_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Composer, "compose", look_up)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _check_models_once() -> Iterator[None]:
+    """Pass samples of other sizes through a model on the meta device for the first test that has it."""
+    found: dict[tuple[object, ...], list[OptionError]] = {}
+    check = conditions.check_model
+
+    def look_up(experiment: Experiment) -> Iterator[OptionError]:
+        # a test may bring modules of its own under a name that another has used
+        types = tuple(type(module) for module in experiment.meta_model.modules())
+        recipe = experiment.recipe
+        key = repr(recipe.model), repr(recipe.evaluate), repr(experiment.spec), types
+        if key not in found:
+            found[key] = [*check(experiment)]
+        yield from found[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conditions, "check_model", look_up)
         yield
 
 

@@ -58,8 +58,8 @@ def test_measures_are_those_of_the_whole_set(task):
     logits, labels = torch.randn(50, 10), torch.randint(10, (50,))
     task.log_dict = lambda *args, **kwargs: None
     task.model.forward, forward = (lambda inputs: logits[inputs]), task.model.forward
-    for part in torch.arange(50).split(16):
-        task._update("val", metrics, (part, labels[part]))
+    for number, part in enumerate(torch.arange(50).split(16)):
+        task._update("val", metrics, (part, labels[part]), number)
     task.model.forward = forward
     found = metrics.compute()
     assert found["loss"] == pytest.approx(torch.nn.functional.cross_entropy(logits, labels).item())

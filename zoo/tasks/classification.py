@@ -78,7 +78,7 @@ class Classification(Task):
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Update the validation metrics."""
-        self._update("val", self.val_metrics, batch)
+        self._update("val", self.val_metrics, batch, batch_idx)
 
     def on_test_epoch_start(self) -> None:
         """Clear the counts, which a test that was stopped may have left."""
@@ -86,7 +86,7 @@ class Classification(Task):
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Update the test metrics."""
-        logits = self._update("test", self.test_metrics, batch)
+        logits = self._update("test", self.test_metrics, batch, batch_idx)
         self._confusion.update(logits, batch[1])
 
     def on_test_epoch_end(self) -> None:
@@ -94,7 +94,7 @@ class Classification(Task):
         self.confusion = self._confusion.compute().tolist()
 
     def _update(
-        self, split: str, metrics: MetricCollection, batch: tuple[Tensor, Tensor]
+        self, split: str, metrics: MetricCollection, batch: tuple[Tensor, Tensor], batch_idx: int
     ) -> Tensor:
         """Update the metrics of a split, and return the logits of the batch."""
         labels = batch[1]
@@ -103,8 +103,10 @@ class Classification(Task):
         for name, metric in metrics.items():
             if name != "loss":
                 metric.update(logits, labels)
-        values = {f"{split}/{name}": metric for name, metric in metrics.items()}
-        self.log_dict(values, batch_size=len(labels))
+        # Lightning keeps the metrics that it is told of, and computes them after the last batch
+        if batch_idx == 0:
+            values = {f"{split}/{name}": metric for name, metric in metrics.items()}
+            self.log_dict(values, batch_size=len(labels))
         return logits
 
 
