@@ -37,6 +37,7 @@ SIZES = {
 TEXT = {**SIZES, "vocab_size": 51, "max_position_embeddings": 64, "pad_token_id": 0}
 TEXT |= {"bos_token_id": 1, "eos_token_id": 2}
 GROUPED = {**TEXT, "num_key_value_heads": 2}
+WINDOWS = {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"]}
 SPECIAL = {**TEXT, "cls_token_id": 1, "sep_token_id": 2}
 IMAGES = {**SIZES, "image_size": 32, "patch_size": 8}
 GPT2 = {"vocab_size": 51, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
@@ -83,11 +84,22 @@ CASES = {
     "gpt_neox": Case("GPTNeoXForCausalLM", TEXT),
     "gpt2": Case("GPT2LMHeadModel", GPT2, "none", is_converted=True),
     "bert": Case("BertModel", TEXT, "none", is_converted=True),
+    "cohere2": Case("Cohere2ForCausalLM", {**GROUPED, **WINDOWS}),
+    "exaone4": Case("Exaone4ForCausalLM", {**GROUPED, **WINDOWS, "sliding_window_pattern": 2}),
+    "glm": Case("GlmForCausalLM", {**GROUPED, "head_dim": 8}),
+    "mixtral": Case("MixtralForCausalLM", {**GROUPED, "num_local_experts": 4}),
+    "stablelm": Case("StableLmForCausalLM", GROUPED),
+    "roberta": Case("RobertaModel", TEXT, "none"),
+    "distilbert": Case("DistilBertModel", TEXT, "none"),
+    "dinov2": Case("Dinov2Model", IMAGES, "none"),
+    "deit": Case("DeiTModel", IMAGES, "none"),
+    "clip_vision_model": Case("CLIPVisionModel", IMAGES, "none"),
     "modernbert": Case("ModernBertModel", SPECIAL),
     "vit": Case("ViTForImageClassification", IMAGES, "none", is_converted=True),
     "dinov3_vit": Case("DINOv3ViTModel", IMAGES, "none", is_converted=True),
     "siglip_vision_model": Case("SiglipVisionModel", IMAGES, "none"),
 }
+ENCODERS = ("BertModel", "DistilBertModel", "ModernBertModel", "RobertaModel")
 # Fields that say nothing about what is computed, or of which the caller decides.
 IGNORED = {
     "architectures",
@@ -314,8 +326,8 @@ def compute(model, inputs: dict) -> list[torch.Tensor]:
 
 def is_causal(model) -> bool:
     """Return whether a model of text decodes with a cache."""
-    if type(model).__name__ in ("BertModel", "ModernBertModel"):
-        return bool(model.config.is_decoder) if hasattr(model.config, "is_decoder") else False
+    if type(model).__name__ in ENCODERS:
+        return bool(getattr(model.config, "is_decoder", False))
     return getattr(model.config, "is_causal", True) is not False
 
 
@@ -350,6 +362,8 @@ def judge(command: str, name: str, value: object, action) -> Outcome:
     except (ZooError, OptionError) as error:
         # A rope is named by its keys, other fields perhaps by what follows from them.
         words = {name, *list_keys(value), *CONSEQUENCES.get(name, ())}
+        # What zoo has no name for is found by comparing each attention with the model's own.
+        words.add("would differ by")
         is_named = any(word in str(error) for word in words)
         return Outcome(command, "refused" if is_named else "unnamed", str(error))
     except Exception as error:
