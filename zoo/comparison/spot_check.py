@@ -141,5 +141,10 @@ def _train_again(plan: ComparisonPlan, planned: PlannedCell, *, is_tested: bool)
         folder = Path(name)
         write_plan(replace(plan, cells=(planned,)), folder)
         run = make_run_dir(folder / CELLS / planned.name)
-        train_cell(folder / RECIPES / f"{planned.name}.yaml", run, is_tested=is_tested)
+        recipe = folder / RECIPES / f"{planned.name}.yaml"
+        if planned.trial is not None:
+            # the trial that validation chose was tested from where its training had ended
+            train_cell(recipe, run, is_tested=False)
+        if is_tested or planned.trial is None:
+            train_cell(recipe, run, is_tested=True)
         return build_portable(plan, folder, planned)
