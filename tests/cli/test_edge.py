@@ -281,7 +281,9 @@ def test_every_function_names_an_argument_of_a_wrong_type():
         "vary",
         "wait",
     } < checked
-    with pytest.raises(zoo.RecipeError, match=r"paths: expected a path or a list of paths, got .3."):
+    with pytest.raises(
+        zoo.RecipeError, match=r"paths: expected a path or a list of paths, got .3."
+    ):
         zoo.predict("run", [3])
     with pytest.raises(zoo.RecipeError, match=r"overrides: expected a mapping {key: value}, got 3"):
         zoo.fit("vit_none", 3)
