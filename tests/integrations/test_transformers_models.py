@@ -259,29 +259,66 @@ def test_a_compiled_model_computes_what_it_does_uncompiled(encoding):
         torch.testing.assert_close(plain, other, atol=1e-5, rtol=1e-4)
 
 
-def test_adapters_of_peft_are_trained_and_merged():
+def make_adapted(encoding, targets):
+    """An equipped Llama with adapters of peft, which also train the encodings."""
     peft = pytest.importorskip("peft")
     model = build("Llama", **GROUPED)
-    zoo.equip(model, "fox")
-    config = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"])
-    adapted = peft.get_peft_model(model, config)
-    for name, parameter in adapted.named_parameters():
-        parameter.requires_grad_(parameter.requires_grad or "zoo_encoding" in name)
-    ids = make_batch()["input_ids"]
-    optimizer = torch.optim.AdamW([p for p in adapted.parameters() if p.requires_grad], lr=0.05)
+    zoo.equip(model, encoding)
+    config = peft.LoraConfig(r=2, target_modules=targets, modules_to_save=["zoo_encoding"])
+    return peft.get_peft_model(model, config)
+
+
+@pytest.mark.parametrize("targets", [["q_proj", "v_proj"], "all-linear"])
+@pytest.mark.parametrize("encoding", ["fox", "carope", "learned", "rope"])
+def test_adapters_of_peft_are_trained_saved_loaded_and_merged(encoding, targets, tmp_path):
+    peft = pytest.importorskip("peft")
+    adapted, ids = make_adapted(encoding, targets), make_batch()["input_ids"]
+    with torch.no_grad():
+        first = adapted.eval()(ids).logits
+    optimizer = torch.optim.AdamW([p for p in adapted.parameters() if p.requires_grad], lr=0.01)
     losses = []
-    for _ in range(4):
-        loss = adapted(input_ids=ids, labels=ids).loss
+    for _ in range(3):
+        loss = adapted.train()(input_ids=ids, labels=ids).loss
         optimizer.zero_grad()
         loss.backward()
+        assert all(p.grad is not None for p in adapted.parameters() if p.requires_grad)
         optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < losses[0]
+
+    adapted.eval().save_pretrained(tmp_path / "adapter")
+    zoo.save(adapted, tmp_path / "whole")
+    base = build("Llama", **GROUPED)
+    zoo.equip(base, encoding)
+    loaded = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
     with torch.no_grad():
-        before = adapted.eval()(ids).logits
+        before = adapted(ids).logits
+        assert torch.equal(loaded(ids).logits, before)
+        whole = zoo.load(tmp_path / "whole")
+        torch.testing.assert_close(whole(ids).logits, before, atol=1e-5, rtol=0)
+        with adapted.disable_adapter():
+            torch.testing.assert_close(adapted(ids).logits, first, atol=1e-6, rtol=0)
+        with pytest.raises(OptionError, match="adapter of peft"):
+            zoo.unequip(adapted.get_base_model())
         merged = adapted.merge_and_unload()
         torch.testing.assert_close(merged(ids).logits, before, atol=1e-5, rtol=0)
     assert not any("lora" in name for name, _ in merged.named_parameters())
+    zoo.unequip(merged)
+
+
+@pytest.mark.parametrize("targets", [["q_proj"], "all-linear"])
+def test_adapters_that_would_be_saved_without_trained_encodings_are_refused(targets):
+    peft = pytest.importorskip("peft")
+    model = build("Llama", **GROUPED)
+    zoo.equip(model, "fox")
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=targets))
+    ids = make_batch()["input_ids"]
+    if targets != "all-linear":  # which puts adapters into the encodings too
+        adapted(input_ids=ids)
+        for name, parameter in adapted.named_parameters():
+            parameter.requires_grad_(parameter.requires_grad or "zoo_encoding" in name)
+    with pytest.raises(OptionError, match="modules_to_save"):
+        adapted(input_ids=ids)
 
 
 def test_the_trainer_of_transformers_trains_an_equipped_model(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,12 +17,11 @@ from zoo.attention.backends.dispatch import BACKENDS
 from zoo.attention.chain import make_factory, parse_entry
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.errors import OptionError
-from zoo.integrations.equipment import Equipment, Surgery, find_changed
+from zoo.integrations.equipment import NAME, Equipment, Surgery, find_changed
 from zoo.integrations.torch_modules import MODULES, TorchAdapter
 from zoo.options import Choice, EncodingSpec
 from zoo.packages import explain_imports
 
-NAME = "zoo_encoding"  # the submodule of an equipped model that contains its encodings
 SURGERY = "zoo_surgery"  # the attribute of an equipped model that has what was changed
 # transformers does not look for weights under this name, and prints the unknown model type.
 WEIGHTS = "equipped.safetensors"
@@ -225,6 +225,9 @@ def unequip(model: nn.Module) -> nn.Module:
     """
     if not is_equipped(model):
         raise OptionError("model", "the model is not equipped")
+    if not isinstance(model.get_submodule(NAME), Equipment):
+        problem = "an adapter of peft has a copy of the encodings"
+        raise OptionError("model", f"{problem}; call merge_and_unload or unload of it first")
     vars(model)[SURGERY].undo()
     del vars(model)[SURGERY]
     return model
@@ -328,7 +331,7 @@ def save(
     write the same.
 
     Args:
-        model: A model that `zoo.equip` changed.
+        model: A model that `zoo.equip` changed. Adapters of peft on it are merged in the folder.
         folder: The folder to write; existing files are overwritten.
         state_dict: The weights by name, as gathered from several processes; the model's by default.
 
@@ -342,6 +345,10 @@ def save(
     with explain_imports():
         from transformers import PreTrainedModel
 
+    # A model with adapters of peft is saved as the model into which they are merged.
+    merge = getattr(model, "merge_and_unload", None)
+    if merge is not None:
+        model = deepcopy(model).merge_and_unload()  # type: ignore[operator]
     if not is_equipped(model):
         raise OptionError("model", "the model is not equipped; save it with save_pretrained")
     if not isinstance(model, PreTrainedModel):

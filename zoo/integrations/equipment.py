@@ -209,7 +209,7 @@ def _interleave(heads: Tensor) -> Tensor:
     return halves.mT.reshape(batch, count, tokens, width)
 
 
-class Equipment(nn.ModuleDict, Encoded):
+class Equipment(nn.Module, Encoded):
     """The encodings of a model by name, and the chain of each layer.
 
     Args:
@@ -241,7 +241,10 @@ class Equipment(nn.ModuleDict, Encoded):
         keeps_positions: bool = False,
     ) -> None:
         modules, chains = build_chains(dims, factories, causal=causal)
-        super().__init__(dict(modules.items()))
+        super().__init__()
+        # No nn.ModuleDict, which peft refuses to train and save beside its adapters.
+        for name, module in modules.items():
+            self.add_module(name, module)
         _check_chains(chains, causal)
         bare = [Chain(chain.dims, {}) for chain in chains]
         # In a tuple, torch does not see the chains as submodules, so that parameters are registered
@@ -255,6 +258,14 @@ class Equipment(nn.ModuleDict, Encoded):
         self.is_left_out = False
         self.token_hooks, self.attention_hooks = [], []
         self.arguments: dict[str, Any] = {}  # the arguments of `zoo.equip`, which `zoo.save` writes
+
+    def __getitem__(self, name: str) -> nn.Module:
+        """Return the encoding with a name, or the list of one for each layer."""
+        return self.get_submodule(name)
+
+    def keys(self) -> list[str]:
+        """Return the names of the encodings."""
+        return [name for name, _ in self.named_children()]
 
     def begin(
         self,
@@ -374,6 +385,7 @@ def _check_chains(chains: Sequence[Chain], causal: bool) -> None:
             raise OptionError("encoding", f"{problem}; add coordinates: index to its entry")
 
 
+NAME = "zoo_encoding"  # the submodule of an equipped model that contains its encodings
 CHANGED = "zoo_is_changed"  # marks the modules of a model that an adapter changed
 
 
@@ -387,6 +399,24 @@ def find_changed(model: nn.Module) -> str | None:
         if CHANGED in vars(module):
             return path
     return None
+
+
+def find_active(model: nn.Module, equipment: Equipment) -> Equipment:
+    """Return the encodings that a model computes with.
+
+    peft puts a wrapper in their place, which has a copy of them for each adapter, and the copy of
+    the adapter stays when it is merged.
+
+    Args:
+        model: The equipped model.
+        equipment: Its encodings when it was equipped.
+    """
+    found: Any = model._modules.get(NAME)
+    if found is None or isinstance(found, Equipment):
+        return found or equipment
+    names = [] if found.disable_adapters else list(found.active_adapters)
+    active = [found.modules_to_save[name] for name in names if name in found.modules_to_save]
+    return active[0] if active else found.original_module
 
 
 Hook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]

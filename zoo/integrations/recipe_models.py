@@ -16,7 +16,8 @@ from zoo.attention.layer import Context
 from zoo.attention.tokens import document_positions
 from zoo.data.spec import ImageSpec, TextSpec
 from zoo.errors import OptionError
-from zoo.integrations.equip import NAME, find_adapter, install
+from zoo.integrations.equip import find_adapter, install
+from zoo.integrations.equipment import NAME
 from zoo.options import Between, Count
 from zoo.packages import explain_imports
 from zoo.registry import register

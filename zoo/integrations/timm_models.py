@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from zoo.attention.encoding import Dims
 from zoo.errors import OptionError
-from zoo.integrations.equipment import Equipment, ForwardPass, Surgery
+from zoo.integrations.equipment import Equipment, ForwardPass, Surgery, find_active
 
 MODELS = (VisionTransformer, Eva)
 ATTENTIONS = (Attention, AttentionRope, EvaAttention)
@@ -70,7 +70,7 @@ class TimmAdapter:
             removed.append("rope: removed")
 
         # Every attention calls zoo in place of its own forward.
-        hooks = TimmHooks(equipment)
+        hooks = TimmHooks(equipment, self.model)
         surgery.hook(self.model.patch_embed, hooks.start_pass)
         surgery.hook(self.model.norm_pre, hooks.begin)
         for number, attention in enumerate(self.attentions):
@@ -84,11 +84,17 @@ class TimmHooks:
 
     Args:
         equipment: The encodings.
+        model: The equipped model.
     """
 
-    def __init__(self, equipment: Equipment) -> None:
-        self.equipment = equipment
+    def __init__(self, equipment: Equipment, model: nn.Module) -> None:
+        self._parts = (model, equipment)
         self.current = ForwardPass()
+
+    @property
+    def equipment(self) -> Equipment:
+        """The encodings, or the copy of them that an adapter has."""
+        return find_active(*self._parts)
 
     def start_pass(
         self, patch_embed: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from zoo.attention.encoding import Dims
 from zoo.errors import OptionError
-from zoo.integrations.equipment import Equipment, ForwardPass, Surgery
+from zoo.integrations.equipment import Equipment, ForwardPass, Surgery, find_active
 
 MODULES = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
 INPUTS = ("src", "query")
@@ -69,9 +69,14 @@ class AttentionHooks:
     """
 
     def __init__(self, equipment: Equipment, batch_first: bool, model: nn.Module) -> None:
-        self.equipment, self.batch_first = equipment, batch_first
+        self._parts, self.batch_first = (model, equipment), batch_first
         self.current = ForwardPass()
         self.names = tuple(inspect.signature(model.forward).parameters)
+
+    @property
+    def equipment(self) -> Equipment:
+        """The encodings, or the copy of them that an adapter has."""
+        return find_active(*self._parts)
 
     def begin(
         self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]

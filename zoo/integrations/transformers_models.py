@@ -25,7 +25,7 @@ from zoo.attention.encoding import Dims
 from zoo.attention.tokens import Tokens, select_rows
 from zoo.errors import OptionError
 from zoo.integrations.equality import evaluating, find_difference, record_attentions
-from zoo.integrations.equipment import Equipment, ForwardPass, Layer, Surgery
+from zoo.integrations.equipment import NAME, Equipment, ForwardPass, Layer, Surgery, find_active
 from zoo.integrations.families import FAMILIES, REASONS, Family
 from zoo.integrations.given_masks import find_documents, follows_mask, read_visible
 from zoo.integrations.guards import guard_classes
@@ -162,7 +162,7 @@ class TransformersAdapter:
         own = self._record() if equipment.equals_own else []
         removed = [] if equipment.keeps_positions else self._remove_positions(surgery)
         self._replace_config(surgery)
-        hooks = PassHooks(equipment, self.family, self.config, self.base, self.layers[0])
+        hooks = PassHooks(equipment, self.model, self.family, self.base, self.layers[0])
         surgery.hook(self.base, hooks.start_pass)
         surgery.hook(self.layers[0], hooks.begin)
         for number, attention in enumerate(self.attentions):
@@ -273,21 +273,47 @@ class PassHooks:
 
     Args:
         equipment: The encodings.
+        model: The equipped model.
         family: The paths of the model's parts.
-        config: The model's configuration.
         base: The base model.
         first: Its first layer.
     """
 
     def __init__(
-        self, equipment: Equipment, family: Family, config: Any, base: nn.Module, first: nn.Module
+        self,
+        equipment: Equipment,
+        model: PreTrainedModel,
+        family: Family,
+        base: nn.Module,
+        first: nn.Module,
     ) -> None:
-        # In a tuple, as in other places that must not register the module again.
-        self._equipment = (equipment,)
+        config: Any = model.config
+        self._parts = (model, equipment)
         self.is_image = family.is_image
         self.patch_size = _pair(config.patch_size) if family.is_image else (1, 1)
         self.current = ForwardPass()
         self._model_names, self._names = _argument_names(base), _argument_names(first)
+
+    @property
+    def equipment(self) -> Equipment:
+        """The encodings, or the copy of them that an adapter has."""
+        return find_active(*self._parts)
+
+    def _check_adapters(self, equipment: Equipment) -> None:
+        """Check that adapters of peft are saved together with the encodings that train beside them.
+
+        Raises:
+            OptionError: The encodings train, but no adapter has them.
+        """
+        model, _ = self._parts
+        # A recipe's checkpoint has all weights; peft marks the model that it put adapters into.
+        if "peft_config" not in vars(model) or not equipment.arguments:
+            return
+        is_kept = not isinstance(model.get_submodule(NAME), Equipment)
+        if not is_kept and any(one.requires_grad for one in equipment.parameters()):
+            problem = "peft would save its adapters without the encodings that train beside them"
+            remedy = f'write modules_to_save=["{NAME}"] in its configuration'
+            raise OptionError("modules_to_save", f"{problem}; {remedy}")
 
     def start_pass(
         self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -296,10 +322,11 @@ class PassHooks:
         # Layers receive the pass as a keyword argument, so that checkpointing recomputes with it.
         self.current = ForwardPass()
         chosen = model.config._attn_implementation  # type: ignore[union-attr]
-        if chosen != IMPLEMENTATION and not self._equipment[0].is_left_out:
+        if chosen != IMPLEMENTATION and not self.equipment.is_left_out:
             problem = f"attn_implementation {chosen!r} computes no encodings"
             remedy = f"set {IMPLEMENTATION!r} again, or call zoo.unequip first"
             raise OptionError("attn_implementation", f"{problem}; {remedy}")
+        self._check_adapters(self.equipment)
         given = {**dict(zip(self._model_names, args, strict=False)), **kwargs}
         self._check_masks(given)
         # transformers tells packed texts apart only where no mask is given.
@@ -321,7 +348,7 @@ class PassHooks:
         Raises:
             OptionError: A mask is not one of visible pairs, or the encodings cannot follow it.
         """
-        (equipment,) = self._equipment
+        equipment = self.equipment
         mask = given.get("attention_mask")
         cache = next((given[name] for name in CACHE_NAMES if given.get(name) is not None), None)
         # Models with several kinds of layers accept a mask for each kind.
@@ -337,7 +364,7 @@ class PassHooks:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Make tokens, and apply encodings to the input. It is called before the first layer."""
         x = args[0] if args else kwargs["hidden_states"]
-        (equipment,) = self._equipment
+        equipment = self.equipment
         positions = document = None
         if not self.is_image:
             given = {**dict(zip(self._names, args, strict=False)), **kwargs}
@@ -352,7 +379,7 @@ class PassHooks:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Prepare an attention. It is called before the attention, with its input and cache."""
         x = args[0] if args else kwargs["hidden_states"]
-        (equipment,) = self._equipment
+        equipment = self.equipment
         layer = equipment.enter_layer(self._find_pass(kwargs), number, x)
         # Setting an attribute of an nn.Module is slow.
         vars(attention)["zoo_layer"] = layer
@@ -371,7 +398,7 @@ class PassHooks:
             given: The arguments of the first layer by name.
             kwargs: Its keyword arguments.
         """
-        (equipment,) = self._equipment
+        equipment = self.equipment
         current, count = self._find_pass(kwargs), x.shape[1]
         mask, cache = given.get("attention_mask"), None
         for name in CACHE_NAMES:
@@ -393,8 +420,8 @@ class PassHooks:
                 document = document if packed is None else torch.where(document < 0, -1, packed)
             elif current.has_mask_of_pairs and equipment.causal:
                 document = find_documents(visible[:, 0, :, :end], equipment, cache is not None)
-            # The model counts masked tokens; encodings do not, unless they stand for its own.
-            if positions is None and not equipment.equals_own:
+            if positions is None:
+                # The model counts masked tokens; encodings do not.
                 seen = visible[:, 0, -1, :end] if cache is not None else document >= 0
                 positions = (seen.long().cumsum(-1) - 1).clamp(min=0)[:, -count:]
         if positions is None:
