@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import test_backends_laws
 import test_causality
+import test_derivatives
 import test_equivariance
 import test_gradients
 import yaml
@@ -21,6 +22,7 @@ import zoo
 from zoo import registry
 from zoo.laws import LAWS, Case, Law, Recorder
 from zoo.laws.backends import a_compiler_captures_it, exports_at_any_size
+from zoo.laws.derivatives import tangents_are_gradients, vmap_equals_a_loop
 
 ROOT = Path(__file__).parents[2]
 # an export takes seconds; `zoo verify all laws=[exports_at_any_size]` tries the other encodings
@@ -120,7 +122,9 @@ def is_typical(member: Case) -> bool:
 def is_tried(law: Law, member: Case) -> bool:
     if law is exports_at_any_size:
         return str(member) in EXPORTED
-    return law is not a_compiler_captures_it or is_typical(member)
+    # a transform hardly depends on options and company either
+    seldom = (a_compiler_captures_it, vmap_equals_a_loop, tangents_are_gradients)
+    return law not in seldom or is_typical(member)
 
 
 MEMBERS = tuple(list_members())
@@ -169,7 +173,13 @@ def test_a_sound_encoding_passes(law, sound):
 
 
 def test_every_law_has_a_fault_that_it_catches():
-    modules = (test_gradients, test_backends_laws, test_causality, test_equivariance)
+    modules = (
+        test_gradients,
+        test_backends_laws,
+        test_causality,
+        test_equivariance,
+        test_derivatives,
+    )
     faults = [fault for module in modules for fault in module.FAULTS]
     by_name = {"a_compiler_captures_it", "reference_and_sdpa_agree"}  # caught by tests of their own
     assert {law.name for law in LAWS} == {law.name for law, _ in faults} | by_name

@@ -39,7 +39,14 @@ class KERPLE(Encoding):
             return call.add_bias(
                 lambda b, h, i, j: -shape[h] * (rate[h] * call.distance(b, i, j)).log1p()
             )
-        return call.add_bias(lambda b, h, i, j: -rate[h] * call.distance(b, i, j) ** shape[h])
+
+        def bias(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            # The second derivative of 0^p is NaN in torch: 1^p - 1 has the same value, and zeros.
+            distance = call.distance(b, i, j)
+            is_zero = distance == 0
+            return -rate[h] * ((distance + is_zero) ** shape[h] - is_zero.to(distance.dtype))
+
+        return call.add_bias(bias)
 
     def panels(self, call: AttentionCall) -> Panels:
         rate, shape = self._rate_and_shape()
