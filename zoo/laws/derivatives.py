@@ -75,7 +75,8 @@ def vmap_equals_a_loop(case: Case, recorder: Recorder) -> None:
 
 
 def _check_vmap(stack: AttentionStack, case: Case, recorder: Recorder) -> None:
-    parameters, states = dict(stack.named_parameters()), case.states()
+    parameters: Leaves = dict(stack.named_parameters())
+    states = case.states()
     weight = torch.randn_like(states[:1])
 
     def total(parameters: Leaves, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,7 +116,7 @@ def _check_tangents(stack: AttentionStack, case: Case, recorder: Recorder) -> No
     with warnings.catch_warnings():
         # torch's own, at its first jvp of a process
         warnings.filterwarnings("ignore", ".*torch.jit.script", DeprecationWarning)
-        _, tangent = jvp(total, (leaves,), (directions,))
+        tangent = jvp(total, (leaves,), (directions,))[1]
     recorder.require_close(tangent, products.sum(), "the derivative by jvp")
 
 
