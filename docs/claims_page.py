@@ -20,7 +20,7 @@ from scipy import stats
 from zoo.comparison.hypotheses import Hypothesis, parse_hypothesis
 from zoo.comparison.racing import LOOK_LEVEL, Claim, judge_claims
 from zoo.comparison.ranking import collect_values, find_winning_baseline
-from zoo.comparison.results import LOOKS, Comparison
+from zoo.comparison.results import LOOKS, Comparison, ComparisonCell
 from zoo.comparison.statistics import (
     FEWEST,
     LEVEL,
@@ -37,6 +37,7 @@ from zoo.comparison.text import (
     describe_baselines,
     format_estimate,
     format_measure,
+    join_names,
 )
 from zoo.reporting.numbers import format_fixed
 from zoo.reporting.tables import format_markdown
@@ -50,6 +51,7 @@ def _percent(share: float) -> str:
 PAGE = DOCS / "claims.md"
 NO_EVIDENCE = "no evidence yet"
 NOT_DECIDABLE = "not decidable at this size"
+FLAT = 0.02
 TITLE = "# Claims of papers"
 ABOUT = f"""
 Written by `python docs/pages.py` from `docs/claims.yaml` and the comparisons in `docs/records`.
@@ -318,6 +320,8 @@ def _comparison_section(name: str, evidence: Evidence) -> Iterator[str]:
     # the heading is what rows link to
     yield from (f"### {name}", "", f"{capitalize(declared.task)}.", "")
     yield from ("```sh", f"{declared.command} to=docs/records/{name}", "```", "")
+    if declared.seen:
+        yield from (f"Seen while the size was chosen: {declared.seen}.", "")
     if comparison is None:
         yield from ("No study is recorded.", "")
         return
@@ -329,6 +333,13 @@ def _comparison_section(name: str, evidence: Evidence) -> Iterator[str]:
     yield from (f"{describe_training(comparison)} Recorded: {done} of {planned} studies.", "")
     for flaw in comparison.findings:
         yield from (f"**{capitalize(flaw.kind)}**: {flaw.text}.", "")
+    if steep := list_steep(comparison):
+        names = join_names([f"`{name}`" for name in steep], len(steep))
+        yield from (
+            f"**Not trained to the end**: the monitored validation metric of {names} still moved "
+            f"by more than {_percent(FLAT)} of a guess's loss between the last two validations.",
+            "",
+        )
     yield from (_value_table(comparison), "")
     if baselines := describe_baselines(comparison):
         yield from (f"{baselines}.", "")
@@ -338,6 +349,26 @@ def _comparison_section(name: str, evidence: Evidence) -> Iterator[str]:
         f"[Every study](records/{name}/results.html); its cells are in `docs/records/{name}/cells`."
     )
     yield ""
+
+
+def list_steep(comparison: Comparison) -> list[str]:
+    """Return the variants whose curves are not flat at the end in most studies."""
+    found = []
+    for variant in comparison.variants:
+        tested = [cell for cell in variant.cells if len(cell.curve) > 1 and cell.measurements]
+        steep = [cell for cell in tested if not _is_flat(cell)]
+        if 2 * len(steep) > len(tested):
+            found.append(variant.name)
+    return found
+
+
+def _is_flat(cell: ComparisonCell) -> bool:
+    """Return whether the last validation hardly differs from the one before."""
+    (_, before), (_, last) = cell.curve[-2:]
+    guesses = cell.baselines.get("test/loss", {}).values()
+    # without a guess to go by, a change is a share of the metric itself
+    scale = min(guesses, default=abs(before or 0.0))
+    return before is not None and last is not None and abs(before - last) <= FLAT * scale
 
 
 def _value_table(comparison: Comparison) -> str:

@@ -34,10 +34,12 @@ class DeclaredComparison:
     Attributes:
         task: What is learned, in a few words.
         command: The command that starts or continues it, without its folder.
+        seen: What was seen while its size was chosen, on seeds that are not used again.
     """
 
     task: str
     command: str
+    seen: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

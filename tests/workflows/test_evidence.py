@@ -173,6 +173,16 @@ def test_a_claim_that_was_written_late_and_an_edited_record_are_named(docs, evid
     assert "**Edited**: none-0.json: edited." in page
 
 
+def test_a_curve_that_still_falls_is_named(docs, evidence, tmp_path):
+    found = evidence(STEADY)
+    comparison = found.read_comparison("made")
+    assert docs["claims_page"].list_steep(comparison) == []
+    none, other = comparison.variants
+    cells = [replace(cell, curve=((10, 0.9), (20, 0.8))) for cell in none.cells]
+    falling = replace(comparison, variants=(replace(none, cells=tuple(cells)), other))
+    assert docs["claims_page"].list_steep(falling) == ["none"]
+
+
 def test_a_model_below_the_baseline_is_no_evidence(docs, evidence):
     found = evidence(STEADY, record={"baseline": 0.99})
     judged = docs["claims_page"].judge(found.claims[0], found)
