@@ -90,16 +90,19 @@ def format_title(entry: Any) -> str:
 
 
 def list_members() -> Iterator[Case]:
-    """Every name, and every list, on every number of axes."""
+    """Every name, and what recipes say, on every number of axes; the lists above on one and two."""
     alone = [name for name in zoo.encoding_names() if not zoo.encoding_class(name).consumes_biases]
     entries = {format_title(name): [name] for name in alone}
+    listed = {"+".join(map(format_title, encodings)) for encodings in LISTS}
     for encodings in (*LISTS, *read_recipe_lists()):
         entries.setdefault("+".join(map(format_title, encodings)), encodings)
     for name, encodings in entries.items():
         classes = [
             zoo.encoding_class(one if isinstance(one, str) else one["name"]) for one in encodings
         ]
-        for axes in (1, 2, 3):
+        # what reads the biases of others is on no list but these
+        is_short = name in listed and not any(cls.consumes_biases for cls in classes)
+        for axes in (1, 2) if is_short else (1, 2, 3):
             if all(axes in cls.axes for cls in classes):
                 build = partial(zoo.encoding, encodings[0] if len(encodings) == 1 else encodings)
                 yield Case(name, axes, build)

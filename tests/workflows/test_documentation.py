@@ -296,7 +296,10 @@ def name_taken_folder(words: list[str]) -> list[str]:
     Path("taken").mkdir(exist_ok=True)
     Path("taken/file").touch()
     is_of_recipe = words[0] == "compare"
-    return ["to=taken", *([SHALLOW] if is_of_recipe and is_depth_free(words) else [])]
+    # each trial is checked, and those of all studies are checked alike
+    studies = [word for word in words if word.startswith("studies=")]
+    few = ["studies=3", "budget=1"] if studies else []
+    return ["to=taken", *few, *([SHALLOW] if is_of_recipe and is_depth_free(words) else [])]
 
 
 def show_quickly(words: list[str]) -> list[str]:
