@@ -10,6 +10,7 @@ transformers = pytest.importorskip("transformers")
 
 import zoo  # noqa: E402
 from zoo.encodings.common.chains import build_shortest_chain  # noqa: E402
+from zoo.errors import OptionError  # noqa: E402
 
 SIZES = {
     "vocab_size": 97,
@@ -201,3 +202,71 @@ def test_a_hint_of_a_causal_mask_without_one_is_refused():
     zoo.equip(model, "none")
     with pytest.raises(zoo.OptionError, match="attn_mask"):
         model(torch.randn(2, 6, 32), is_causal=True)
+
+
+# The encodings whose cached tokens have data of their own, which later tokens read.
+STORED = {"fox", "path", "carope", "selective_rope", "grape_ap", "grape_m_contextual", "tupe"}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+@pytest.mark.parametrize("encoding", TEXT)
+def test_a_cache_is_filled_by_chunks_cropped_and_reset(encoding, kind):
+    model, ids = build_decoder("Llama", encoding), make_ids()[:, :12]
+    expected = model(ids, use_cache=False).logits
+    options = {} if kind == "dynamic" else {"max_cache_len": 16}
+    cache = getattr(transformers, f"{kind.title()}Cache")(config=model.config, **options)
+
+    def check(start, end):
+        found = model(ids[:, start:end], past_key_values=cache, use_cache=True).logits
+        torch.testing.assert_close(found, expected[:, start:end], atol=1e-9, rtol=0)
+
+    for start, end in ((0, 4), (4, 5), (5, 6), (6, 9)):
+        check(start, end)
+    if encoding == "path":
+        with pytest.raises(OptionError, match="updates cached keys"):
+            cache.crop(-4)
+    else:
+        cache.crop(-4)
+        check(5, 9)
+    cache.reset()
+    check(0, 5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("encoding", TEXT)
+def test_a_cached_token_that_is_masked_later_is_left_out_or_refused(encoding):
+    model, ids = build_decoder("Llama", encoding), make_ids()[:, :9]
+    cache = transformers.DynamicCache(config=model.config)
+    mask = torch.ones(len(ids), 9, dtype=torch.long)
+    mask[0, 0] = 0
+    given = {"past_key_values": cache, "use_cache": True}
+    model(ids[:, :7], attention_mask=mask[:, :7], **given)
+    model(ids[:, 7:8], attention_mask=mask[:, :8], **given)
+    mask[1, 3] = 0
+    if encoding in STORED:
+        with pytest.raises(OptionError, match="visible when it was cached"):
+            model(ids[:, 8:], attention_mask=mask, **given)
+    else:
+        assert model(ids[:, 8:], attention_mask=mask, **given).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("encoding", TEXT)
+def test_both_kinds_of_activation_checkpointing_give_the_same_gradients(encoding):
+    found, ids = [], make_ids()[:, :7]
+    for reentrant in (None, False, True):
+        model = build_decoder("Llama", encoding).train()
+        if reentrant is not None:
+            options = {"use_reentrant": reentrant}
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+        # Two passes of other lengths before the backward pass, which recomputes both.
+        loss = model(ids, labels=ids).loss + model(ids[:, :5], labels=ids[:, :5]).loss
+        # tupe projects positions once for all layers, which the reentrant kind cannot differentiate.
+        if encoding == "tupe" and reentrant:
+            with pytest.raises(RuntimeError, match="a second time"):
+                loss.backward()
+            return
+        loss.backward()
+        found.append([p.grad for p in model.parameters() if p.grad is not None])
+        for plain, one in zip(found[0], found[-1], strict=True):
+            torch.testing.assert_close(plain, one)

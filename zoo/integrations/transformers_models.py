@@ -354,6 +354,8 @@ class PassHooks:
         # Models with several kinds of layers accept a mask for each kind.
         for one in mask.values() if isinstance(mask, Mapping) else [mask]:
             if one is None or (isinstance(one, Tensor) and one.dim() == 2):
+                if one is not None and cache is not None:
+                    _check_hidden(one, cache, given)
                 continue
             seen = 0 if cache is None or one.shape[2] == 1 else int(cache.get_seq_length())
             self.current.has_whole_mask |= follows_mask(one, equipment, seen)
@@ -432,6 +434,34 @@ class PassHooks:
     def _find_pass(self, kwargs: Mapping[str, Any]) -> ForwardPass:
         found = kwargs.get(PASS)
         return self.current if found is None else found
+
+
+def _check_hidden(mask: Tensor, cache: Any, given: Mapping[str, Any]) -> None:
+    """Check that a mask [B, M] hides no cached token whose data later tokens have summed.
+
+    Args:
+        mask: 0 for masked tokens; the last of them are new.
+        cache: The cache, with the tokens of its keys.
+        given: The arguments of the model by name.
+
+    Raises:
+        OptionError: A token was visible when it was cached, and is masked now.
+    """
+    stored = next((getattr(one, "zoo_tokens", None) for one in cache.layers), None)
+    # Keys without data of their own are only left out of the attention, which the mask does.
+    if stored is None or not stored.per_token:
+        return
+    inputs = given.get("input_ids")
+    new = given["inputs_embeds"] if inputs is None else inputs
+    visible = mask[:, : mask.shape[1] - new.shape[1]].bool()
+    count = min(len(stored), visible.shape[1])
+    hidden = ~visible[:, visible.shape[1] - count :]
+    if stored.document is not None:
+        hidden = hidden & (stored.document[:, len(stored) - count :] >= 0)
+    if hidden.any():
+        problem = "the mask hides a token that was visible when it was cached"
+        remedy = "later tokens have taken its data in; mask it from the start, or fill a new cache"
+        raise OptionError("attention_mask", f"{problem}; {remedy}")
 
 
 def _argument_names(module: nn.Module) -> tuple[str, ...]:
@@ -548,6 +578,7 @@ def add_token_memory(kind: type[Any]) -> type[Any]:
 
     class EquippedLayer(kind):  # type: ignore[misc]
         zoo_tokens: Tokens | None
+        zoo_updaters: tuple[str, ...]
 
         def reorder_cache(self, beam_idx: Tensor) -> None:
             super().reorder_cache(beam_idx)
@@ -562,13 +593,19 @@ def add_token_memory(kind: type[Any]) -> type[Any]:
             self.change_tokens(lambda values: _repeat(values, repeats))
 
         def crop(self, tokens_to_remove: int) -> None:
+            # The tokens to remove have changed the keys of those before them.
+            if tokens_to_remove and self.zoo_updaters:
+                problem = (
+                    f"{', '.join(self.zoo_updaters)} updates cached keys, which removing tokens"
+                )
+                raise OptionError("cache", f"{problem} does not undo; fill a new cache")
             super().crop(tokens_to_remove)
             if count := abs(tokens_to_remove):
                 self.change_tokens(lambda values: values[:, :-count])
 
         def reset(self) -> None:
             super().reset()
-            self.zoo_tokens = None
+            self.zoo_tokens, self.zoo_updaters = None, ()
 
         def change_tokens(self, change: Callable[[Tensor], Tensor]) -> None:
             if self.zoo_tokens is not None:
@@ -648,6 +685,7 @@ class CacheView:
             problem = f"{names} updates cached keys, some of which a sliding window has dropped"
             raise OptionError("encoding", problem)
         k, store.zoo_tokens = self._layer.chain.update_cached_keys(k, tokens)
+        store.zoo_updaters = tuple(self._layer.chain.key_updaters)
         if isinstance(store, StaticLayer):
             store.keys[:, :, : k.shape[2]] = k
         else:
@@ -671,4 +709,4 @@ def _adopt(store: Any, seen: int) -> None:
     # Changing the class of the instance keeps its keys and works for every kind of cache.
     kind: Any = type(store)
     store.__class__ = add_token_memory(kind)
-    store.zoo_tokens = None
+    store.zoo_tokens, store.zoo_updaters = None, ()
