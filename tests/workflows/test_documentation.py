@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from pictures import encode
+from pictures import encode, parquet
 from small_recipes import ROOT, shrink, write_data
 from tables import corpus
 from without_torchvision import import_timm
@@ -545,6 +545,12 @@ def prepare_plugin(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZOO_PLUGINS", "zoo_example")
 
 
+def prepare_claims(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    for split in ("train", "test"):
+        path = reader.folder / "cifar10" / f"{split}-0.parquet"
+        parquet(path, 40, size=(32, 32), classes=10)
+
+
 def prepare_comparing(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     """Provide a small comparison, packed in a repository, and a recorded one under three names."""
     write_small_recipe(reader.folder)
@@ -564,6 +570,7 @@ def prepare_comparing(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
 
 PREPARE: dict[str, Callable[[Reader, pytest.MonkeyPatch], None]] = {
     "docs/adding.md": prepare_adding,
+    "docs/claims.md": prepare_claims,
     "docs/comparing.md": prepare_comparing,
     "docs/conformance.md": prepare_plugin,
     "docs/diagnostics.md": prepare_diagnostics,
