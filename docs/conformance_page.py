@@ -55,7 +55,11 @@ from states rounded to the column's dtype, also in the float64 reference, so the
 encoding's own. Weights are float32, as under autocast, or rounded too (*weights too*). Positions
 are coordinates as the encoding receives them, even if its convention would keep them small; with
 several axes, the worst is shown. A star means refused: positions past a learned table, or past the
-range of float16.
+range of float16. These errors are those of zoo 0.3.0, whose angles in float32 are exact: they are
+computed in float64, or from split products where a device has no float64, and reduced to one turn.
+liere is the exception: its coordinates are between 0 and 1, and the law about far tokens exempts
+it. In grape_a, which sums products of positions and slopes, only tokens near the last one are
+exact.
 
 Encodings with learned wave vectors (`rope_mixed`, `string`, `liere`, `comrope_ap`, `comrope_ld`,
 `grape_m`) rotate far tokens by wrong angles if the wave vectors are rounded: keep these weights in

@@ -123,6 +123,13 @@ class RoundedAngles(RoPE):
     transform_key = transform_query
 
 
+class SinglePrecision(RoPE):
+    """Products of positions and frequencies in float32."""
+
+    def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
+        return (cos_sin(pos[:, None] * self.wave_vectors(pos)[0]),)
+
+
 class Widened(Encoding):
     """A norm in the dtype of its weights, of coordinates that are never less than float32."""
 
@@ -149,6 +156,7 @@ FAULTS = [
     (backends.index_differences_are_offsets, TwiceAsFar),
     (backends.exports_at_any_size, OtherwiseExported),
     (backends.bfloat16_stays_close, RoundedAngles),
+    (backends.float32_is_exact_far_away, SinglePrecision),
     (backends.weights_may_be_bfloat16, Widened),
     (backends.weights_are_shares_of_what_is_visible, DoubleWeights),
     (backends.weights_are_shares_of_what_is_visible, NegativeWeights),

@@ -45,15 +45,16 @@ class ComRoPEAP(Rotary):
         return {"linear": {}} if self.dims.axes > 1 else {}
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
-        heads, blocks = self.generators.shape[:2]
-        times = pos[:, None, :, self._axis_of_block(blocks)].expand(-1, heads, -1, -1)
-        return spectral_tables(skew_part(self.generators), times)  # times [1|B, G, N, m]
+        return spectral_tables(skew_part(self.generators), pos, self._scales(pos))
 
     def wave_vectors(self, like: Tensor) -> Tensor:
-        frequencies = spectrum(skew_part(self.generators))[0]  # [G, m, b/2]
-        axis = self._axis_of_block(frequencies.shape[1])
-        on_axis = F.one_hot(axis, self.dims.axes).T[:, None, :, None]  # [P, 1, m, 1]
-        return (on_axis * frequencies).flatten(-2)
+        frequencies = spectrum(skew_part(self.generators))[0].to(like)  # [G, m, b/2]
+        return (self._scales(frequencies)[..., None] * frequencies).flatten(-2)
+
+    def _scales(self, like: Tensor) -> Tensor:
+        """Return 1 where a block rotates with an axis and 0 elsewhere, [P, 1, m]."""
+        axis = self._axis_of_block(self.generators.shape[1])
+        return F.one_hot(axis, self.dims.axes).T[:, None].to(like)
 
     def _axis_of_block(self, blocks: int) -> Tensor:
         return torch.arange(blocks, device=self.generators.device) % self.dims.axes

@@ -50,15 +50,12 @@ class ComRoPELD(Rotary):
         return adapt_axes(value, source.dims, self.dims) if name == "scales" else value
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
-        # All axes rotate a block by the same S, so they commute: add up the times.
-        scales = upcast(self.scales)[:, :, None]  # [P, G, 1, m]
-        parts = [pos[:, None, :, axis, None] * scales[axis] for axis in range(len(scales))]
-        times = sum(parts[1:], parts[0])  # [1|B, G, N, m]
-        return spectral_tables(skew_part(self.generators), times)
+        # All axes rotate a block by the same S, so they commute: their times add up.
+        return spectral_tables(skew_part(self.generators), pos, upcast(self.scales))
 
     def wave_vectors(self, like: Tensor) -> Tensor:
-        frequencies = spectrum(skew_part(self.generators))[0]  # [G, m, b/2]
-        return (upcast(self.scales)[..., None] * frequencies).flatten(-2)  # [P, G, K/2]
+        frequencies = spectrum(skew_part(self.generators))[0].to(like)  # [G, m, b/2]
+        return (self.scales.to(like)[..., None] * frequencies).flatten(-2)  # [P, G, K/2]
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         return rotate_by_spectrum(x, *tables)

@@ -10,7 +10,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zoo.attention import Dims
-from zoo.encodings.common.frequencies import check_head_dim, rope_frequencies
+from zoo.encodings.common.frequencies import (
+    check_head_dim,
+    compute_angles,
+    float64_like,
+    rope_frequencies,
+)
 from zoo.encodings.common.rotation import Rotary, rotate_pairs
 from zoo.options import Between
 from zoo.registry import register
@@ -63,7 +68,7 @@ class FoPE(Rotary):
         return F.pad(value, (0, 0, 0, added)) if added else value
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
-        angles = pos[:, None] * self.wave_vectors(pos)[0]  # [1|B, 1, N, F]
+        angles = compute_angles(pos, self.wave_vectors(float64_like(pos)))  # [1|B, 1, N, F]
         cosine = angles.cos() @ self.cosine.to(angles.dtype)
         sine = angles.sin() @ self.sine.to(angles.dtype)
         return (torch.stack([cosine, sine], dim=-1),)  # [1|B, G, N, columns, 2]

@@ -7,9 +7,14 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, upcast
-from zoo.encodings.common.frequencies import axis_frequencies, check_head_dim
-from zoo.encodings.common.rotation import Rotary, compute_angles, rotate_pairs, rotation_tables
+from zoo.attention import Dims
+from zoo.encodings.common.frequencies import (
+    axis_frequencies,
+    check_head_dim,
+    compute_angles,
+    float64_like,
+)
+from zoo.encodings.common.rotation import Rotary, rotate_pairs, rotation_tables
 from zoo.encodings.common.spectral_rotation import (
     rotate_by_spectrum,
     skew_part,
@@ -67,18 +72,18 @@ class GRAPEM(Rotary):
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         if self.planes is None:
-            return rotation_tables(compute_angles(pos, self.wave_vectors(pos)))
-        times = pos[:, None].expand(-1, self.dims.num_kv_heads, -1, -1)
-        return spectral_tables(self._generator(), times)
+            return rotation_tables(compute_angles(pos, self.wave_vectors(float64_like(pos))))
+        return spectral_tables(self._generator(), pos, pos.new_ones(1, 1, 1))
 
     def wave_vectors(self, like: Tensor) -> Tensor:
         if self.planes is None:
-            return (upcast(self.log_frequencies) / LOG_SCALE).exp()[None, None]  # [1, 1, K/2]
-        return spectrum(self._generator())[0].flatten(1)[None]  # [1, G, K/2]
+            return (self.log_frequencies.to(like) / LOG_SCALE).exp()[None, None]  # [1, 1, K/2]
+        return spectrum(self._generator())[0].to(like).flatten(1)[None]  # [1, G, K/2]
 
     def _generator(self) -> Tensor:
         """Return the sum of all planes, [G, 1, K, K]."""
-        return skew_part(upcast(self.first).mT @ upcast(self.second))[:, None]
+        first, second = (one.to(float64_like(one)) for one in (self.first, self.second))
+        return skew_part(first.mT @ second)[:, None]
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         return rotate_pairs(x, *tables) if self.planes is None else rotate_by_spectrum(x, *tables)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import AttentionCall, Dims, Tokens, upcast
+from zoo.encodings.common.frequencies import compute_angles, float64_like
 from zoo.encodings.common.panels import Panels, pair_panel
 from zoo.encodings.common.rotation import Rotary, cos_sin
 from zoo.options import Between
@@ -45,7 +46,7 @@ class PoPE(Rotary):
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         # Queries and keys have different tables: only keys have phases.
-        angles = pos[:, None] * self.wave_vectors(pos)[0]  # [1|B, 1, N, K]
+        angles = compute_angles(pos, self.wave_vectors(float64_like(pos)))  # [1|B, 1, N, K]
         keys = angles + upcast(self.phase)[:, None]  # [1|B, G, N, K]
         return cos_sin(angles), cos_sin(keys)
 

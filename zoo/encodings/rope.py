@@ -11,10 +11,12 @@ from zoo.attention import Dims
 from zoo.encodings.common.frequencies import (
     Scaling,
     ScalingRule,
+    compute_angles,
+    float64_like,
     rope_frequencies,
     scale_frequencies,
 )
-from zoo.encodings.common.rotation import Rotary, compute_angles, cos_sin
+from zoo.encodings.common.rotation import Rotary, cos_sin
 from zoo.errors import OptionError
 from zoo.options import Between
 from zoo.registry import register
@@ -60,7 +62,7 @@ class RoPE(Rotary):
         return rules
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
-        frequencies, factor = self._scaled_frequencies(pos)
+        frequencies, factor = self._scaled_frequencies(float64_like(pos))
         table = cos_sin(compute_angles(pos, frequencies[None, None]))  # [1|B, 1, N, K'/2, 2]
         return (table if factor == 1 else factor * table,)
 

@@ -10,8 +10,13 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims
-from zoo.encodings.common.frequencies import axis_frequencies, check_head_dim
-from zoo.encodings.common.rotation import Rotary, compute_angles, cos_sin
+from zoo.encodings.common.frequencies import (
+    axis_frequencies,
+    check_head_dim,
+    compute_angles,
+    float64_like,
+)
+from zoo.encodings.common.rotation import Rotary, cos_sin
 from zoo.errors import OptionError
 from zoo.options import Between
 from zoo.registry import register
@@ -51,7 +56,8 @@ class RoPEAxial(Rotary):
         return {"linear": {"coordinates": "interpolated"}}
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
-        return (cos_sin(compute_angles(pos, self.wave_vectors(pos))),)  # [1|B, 1, N, K/2, 2]
+        waves = self.wave_vectors(float64_like(pos))
+        return (cos_sin(compute_angles(pos, waves)),)  # [1|B, 1, N, K/2, 2]
 
     def wave_vectors(self, like: Tensor) -> Tensor:
         # The columns of each group are zero except on its axis: [P, K/2].

@@ -9,8 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, Tokens, disable_autocast, upcast
-from zoo.encodings.common.frequencies import adapt_axes, axis_frequencies, check_head_dim
-from zoo.encodings.common.rotation import Rotary, compute_angles, rotation_tables
+from zoo.encodings.common.frequencies import (
+    adapt_axes,
+    axis_frequencies,
+    check_head_dim,
+    compute_angles,
+)
+from zoo.encodings.common.rotation import Rotary, rotation_tables
 from zoo.options import Between, ByAxes
 from zoo.registry import register
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from zoo.attention import AttentionCall, Dims, Encoding, Lookup, Tokens, disable_autocast
+from zoo.encodings.common.frequencies import compute_angles, float64_like
 from zoo.encodings.common.panels import Panels, head_panel
 from zoo.encodings.common.position_tables import index_offsets
 from zoo.errors import OptionError
@@ -36,20 +37,22 @@ class Sandwich(Encoding):
     def modify(self, call: AttentionCall) -> AttentionCall:
         # Positions relative to the last token stay small, and so exact, for recent tokens.
         last = call.keys.pos[:, -1:]
-        even = torch.arange(2, self.width + 2, 2, device=last.device, dtype=last.dtype)
-        waves = 10000 ** (-even / self.width)
+        like = float64_like(last)
+        even = torch.arange(2, self.width + 2, 2, device=like.device, dtype=like.dtype)
+        waves = (10000 ** (-even / self.width))[None, None]  # [1, 1, width/2]
         slopes = self._slopes(last)
 
         # Consecutive tokens read a table of M offsets, cheaper than a bias of rank `width`.
         if call.is_consecutive:
             offsets = torch.arange(call.k.shape[2], device=last.device, dtype=last.dtype)
-            decay = (offsets[:, None] * waves).cos().sum(-1) - self.width / 2  # [M]
+            angles = compute_angles(offsets[None, :, None], waves)[0, 0]  # [M, width/2]
+            decay = angles.cos().sum(-1) - self.width / 2  # [M]
             table = (slopes[:, None] * decay)[None, :, None]
             return call.add_bias(Lookup(table, index_offsets(call)))
 
         # Otherwise cos(a - b) = cos a cos b + sin a sin b is a low-rank bias.
         def encode(tokens: Tokens) -> Tensor:
-            angles = (tokens.pos - last)[:, None] * waves  # [1|B, 1, N, width/2]
+            angles = compute_angles(tokens.pos - last, waves)  # [1|B, 1, N, width/2]
             return torch.cat([angles.cos(), angles.sin()], dim=-1)
 
         slopes = slopes[:, None, None]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims, Encoding, Tokens
+from zoo.encodings.common.frequencies import compute_angles, float64_like
 from zoo.errors import OptionError
 from zoo.options import Between
 from zoo.registry import register
@@ -52,8 +53,11 @@ class Sinusoidal(Encoding):
 def sinusoid(pos: Tensor, dim: int, base: float = BASE, layout: Layout = "interleaved") -> Tensor:
     """Return sines and cosines [1|B, N, D] at coordinates [1|B, N, P]."""
     width = dim // pos.shape[-1]
-    even = torch.arange(0, width, 2, device=pos.device, dtype=pos.dtype)
-    angles = pos[..., None] * base ** (-even / width)  # [1|B, N, P, D/2P]
+    like = float64_like(pos)
+    even = torch.arange(0, width, 2, device=like.device, dtype=like.dtype)
+    waves = (base ** (-even / width))[None, None]  # [1, 1, D/2P]
+    columns = [compute_angles(one, waves)[:, 0] for one in pos.split(1, dim=-1)]
+    angles = torch.stack(columns, dim=-2)  # [1|B, N, P, D/2P]
     waves = torch.stack([angles.sin(), angles.cos()], dim=-1)
     return (waves if layout == "interleaved" else waves.mT).flatten(-3)
 
@@ -61,7 +65,8 @@ def sinusoid(pos: Tensor, dim: int, base: float = BASE, layout: Layout = "interl
 def plane_waves(pos: Tensor, dim: int) -> Tensor:
     """Return [cos | sin] [1|B, N, D] of waves in many directions, at coordinates [1|B, N, 2]."""
     # Wave vector k has the norm pi 10^(k / (D/2 - 1)) and the direction of k radians.
-    k = torch.arange(dim // 2, device=pos.device, dtype=pos.dtype)
+    like = float64_like(pos)
+    k = torch.arange(dim // 2, device=like.device, dtype=like.dtype)
     size = math.pi * 10 ** (k / max(dim // 2 - 1, 1))
-    phases = pos[..., :1] * (size * k.cos()) + pos[..., 1:] * (size * k.sin())
+    phases = compute_angles(pos, size * torch.stack([k.cos(), k.sin()])[:, None])[:, 0]
     return torch.cat([phases.cos(), phases.sin()], dim=-1)

@@ -9,8 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, upcast
-from zoo.encodings.common.frequencies import adapt_axes, axis_frequencies, check_head_dim
-from zoo.encodings.common.rotation import Rotary, compute_angles, rotate_pairs, rotation_tables
+from zoo.encodings.common.frequencies import (
+    adapt_axes,
+    axis_frequencies,
+    check_head_dim,
+    compute_angles,
+    float64_like,
+)
+from zoo.encodings.common.rotation import Rotary, rotate_pairs, rotation_tables
 from zoo.encodings.common.spectral_rotation import (
     cayley_basis,
     change_basis,
@@ -73,7 +79,8 @@ class String(Rotary):
         return value if name == "skew" else adapt_axes(value, source.dims, self.dims)
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
-        tables = rotation_tables(compute_angles(pos, self.wave_vectors(pos)))
+        waves = self.wave_vectors(float64_like(pos))
+        tables = rotation_tables(compute_angles(pos, waves))
         if self.kind == "cayley":
             skew = from_upper_triangle(upcast(self.skew), self.dims.head_dim)
             return cayley_basis(skew), *tables
@@ -83,7 +90,7 @@ class String(Rotary):
     def wave_vectors(self, like: Tensor) -> Tensor:
         if self.kind == "cayley":
             return upcast(self.frequencies)
-        columns, size = upcast(self.circulants), self.dims.head_dim
+        columns, size = self.circulants.to(like), self.dims.head_dim
         return columns @ sine_columns(fourier_basis(size, columns)) * (2 * size) ** 0.5
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:

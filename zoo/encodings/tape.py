@@ -8,7 +8,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import AttentionCall, Dims, Encoding, Tokens
-from zoo.encodings.common.frequencies import axis_frequencies, check_head_dim
+from zoo.encodings.common.frequencies import (
+    axis_frequencies,
+    check_head_dim,
+    compute_angles,
+    float64_like,
+)
 from zoo.encodings.common.layers import apply_linear, init_normal, init_zero
 from zoo.encodings.common.panels import Panels, spread_panel
 from zoo.encodings.common.rotation import cos_sin, rotate_pairs
@@ -48,7 +53,8 @@ class TAPE(Encoding):
             self.out = init_normal(nn.Linear(ranks, heads, bias=False))
 
     def embed(self, tokens: Tokens) -> Tokens:
-        angles = tokens.pos * axis_frequencies(self.dims, self.base, tokens.pos)[0]
+        waves = axis_frequencies(self.dims, self.base, float64_like(tokens.pos))[0]
+        angles = compute_angles(tokens.pos, waves[None, None])[:, 0]  # [1|B, N, K/2]
         frames = cos_sin(angles).mT[:, :, None]  # [1|B, N, 1, 2, K/2]
         return tokens.with_per_token(frames=frames.expand(-1, -1, self.dims.heads, -1, -1))
 

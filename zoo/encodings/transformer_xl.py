@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import AttentionCall, Dims, Encoding, disable_autocast, upcast
+from zoo.encodings.common.frequencies import compute_angles, float64_like
 from zoo.encodings.common.layers import init_normal
 from zoo.encodings.common.panels import Panels, head_panel
 from zoo.encodings.common.position_tables import offset_products
@@ -51,8 +52,7 @@ class TransformerXL(Encoding):
         # sin(a - b) = sin a cos b - cos a sin b, and cos(a - b) likewise. Positions relative to the
         # last token stay small, and so exact, for recent tokens.
         last = call.keys.pos[:, -1:]
-        rows = self._angles((call.queries.pos - last)[:, None])
-        columns = self._angles((call.keys.pos - last)[:, None])
+        rows, columns = (self._angles(one.pos - last) for one in (call.queries, call.keys))
         left = [sine * rows.sin() + cosine * rows.cos(), cosine * rows.sin() - sine * rows.cos()]
         right = [columns.cos(), columns.sin()]
         return call.add_low_rank_bias(torch.cat(left, -1), torch.cat(right, -1))
@@ -69,13 +69,15 @@ class TransformerXL(Encoding):
         """Return W R_r of the offsets 0 to M - 1, [H, K, M]."""
         pos = call.keys.pos
         offsets = torch.arange(call.k.shape[2], device=pos.device, dtype=pos.dtype)
-        angles = self._angles(offsets[:, None])
+        angles = self._angles(offsets[None, :, None])[0, 0]  # [M, D/2]
         with disable_autocast(pos.device):
             return upcast(weight) @ torch.cat([angles.sin(), angles.cos()], dim=-1).mT
 
     def _angles(self, pos: Tensor) -> Tensor:
-        even = torch.arange(0, self.dims.dim, 2, device=pos.device, dtype=pos.dtype)
-        return pos * self.base ** (-even / self.dims.dim)  # [.., D/2]
+        """Return angles [1|B, 1, N, D/2] of waves at positions [1|B, N, 1]."""
+        like = float64_like(pos)
+        even = torch.arange(0, self.dims.dim, 2, device=like.device, dtype=like.dtype)
+        return compute_angles(pos, (self.base ** (-even / self.dims.dim))[None, None])
 
     def panels(self, call: AttentionCall) -> Panels:
         for bias, what in ((self.content, "keys"), (self.place, "distances")):

@@ -9,8 +9,13 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims, Tokens
-from zoo.encodings.common.frequencies import axis_frequencies, check_head_dim
-from zoo.encodings.common.rotation import Rotary, compute_angles, cos_sin, rotate_pairs
+from zoo.encodings.common.frequencies import (
+    axis_frequencies,
+    check_head_dim,
+    compute_angles,
+    float64_like,
+)
+from zoo.encodings.common.rotation import Rotary, cos_sin, rotate_pairs
 from zoo.errors import OptionError
 from zoo.options import Between
 from zoo.registry import register
@@ -46,7 +51,8 @@ class XPos(Rotary):
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         self._check_positions(pos, pos.dtype)
-        table = cos_sin(compute_angles(pos, self.wave_vectors(pos)))  # [1|B, 1, N, K/2, 2]
+        waves = self.wave_vectors(float64_like(pos))
+        table = cos_sin(compute_angles(pos, waves))  # [1|B, 1, N, K/2, 2]
         even = torch.arange(0, self.dims.head_dim, 2, device=pos.device, dtype=pos.dtype)
         zeta = (even / self.dims.head_dim + self.gamma) / (1 + self.gamma)
         decay = zeta.log() / self.span

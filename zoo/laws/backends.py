@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from copy import deepcopy
 from functools import partial
 from io import StringIO
 from typing import Any
@@ -27,6 +28,9 @@ from zoo.laws.law import ROUNDING, LawBroken, Recorder, exempt_full_sequence, la
 # Largest error of bfloat16 in states of order one after two layers.
 BFLOAT16_ERROR = 0.06
 
+# Largest error of float32 at this position. Tokens there are near each other.
+FLOAT32_ERROR, FAR = 1e-5, 1_000_000
+
 # For each number of axes: batch size and grid of the example to capture, and of those to compare.
 EXPORT_SIZES = {
     1: ((2, 12), (1, 5), (3, 40), (3, 300)),
@@ -49,6 +53,30 @@ def bfloat16_stays_close(case: Case, recorder: Recorder) -> None:
     stack.require_finite()
     what = f"the output under bfloat16 at position {far}, against float32"
     recorder.require_close(out, exact, what, BFLOAT16_ERROR)
+
+
+def _exempt_near(case: Case) -> str:
+    if any(link.coordinates == "growing" for link in case.facts):
+        return "its coordinates are between 0 and 1"
+    stack = AttentionStack(case, causal=case.facts.causal_only, layers=1)
+    try:
+        stack(case.states(), case.positions() + FAR)
+    except OptionError:
+        return f"it refuses position {FAR:,}"
+    return ""
+
+
+@law(
+    f"In float32, attention between near tokens at position {FAR:,} equals that in float64.",
+    _exempt_near,
+)
+def float32_is_exact_far_away(case: Case, recorder: Recorder) -> None:
+    stack = AttentionStack(case, causal=case.facts.causal_only).float()
+    exact = deepcopy(stack).double()
+    x, pos = case.states().float(), case.positions() + FAR
+    what = f"the output in float32 at position {FAR:,}, against float64"
+    found = stack(x, pos.float()).double()
+    recorder.require_close(found, exact(x.double(), pos), what, FLOAT32_ERROR)
 
 
 @law("Parameters in bfloat16 give an output in bfloat16, and finite gradients.")

@@ -15,7 +15,7 @@ from zoo.encodings.common.spectral_rotation import (
     spectrum,
 )
 
-HEADS, BLOCKS, SIZE, TOKENS = 2, 4, 4, 5
+HEADS, BLOCKS, SIZE, TOKENS, AXES = 2, 4, 4, 5, 2
 TURN = torch.block_diag(*[torch.tensor([[0.0, -1.0], [0.0, 0.0]])] * (SIZE // 2)).double()
 HARDLY = (
     torch.tensor([1.0, 1e-8]).repeat_interleave(2).diag().double()
@@ -25,21 +25,23 @@ SCALES = {"random": 1.0, "alike": 1e-3, "small": 2e-3, "tiny": 1e-7, "zero": 0.0
 
 
 def make_inputs(kind, batch):
-    """Generators, times, queries and keys."""
+    """Generators, coordinates, their scales, queries and keys."""
     generators = SCALES[kind] * torch.randn(HEADS, BLOCKS, SIZE, SIZE, dtype=torch.float64)
-    times = torch.randn(batch, HEADS, TOKENS, BLOCKS, dtype=torch.float64)
+    pos = torch.randn(batch, TOKENS, AXES, dtype=torch.float64)
+    scales = torch.randn(AXES, HEADS, BLOCKS, dtype=torch.float64)
     q, k = torch.randn(2, 3, HEADS, TOKENS, BLOCKS * SIZE, dtype=torch.float64)
-    return generators + {"alike": TURN, "still": STILL}.get(kind, 0), times, q, k
+    return generators + {"alike": TURN, "still": STILL}.get(kind, 0), pos, scales, q, k
 
 
-def score_by_exponentials(generators, times, q, k):
+def score_by_exponentials(generators, pos, scales, q, k):
+    times = torch.einsum("bnp,phm->bhnm", pos, scales).contiguous()
     rotations = torch.linalg.matrix_exp(times[..., None, None] * skew_part(generators)[:, None])
     q, k = ((rotations @ x.unflatten(-1, (BLOCKS, SIZE))[..., None]).flatten(-3) for x in (q, k))
     return q @ k.mT
 
 
-def score_by_planes(generators, times, q, k):
-    tables = spectral_tables(skew_part(generators), times)
+def score_by_planes(generators, pos, scales, q, k):
+    tables = spectral_tables(skew_part(generators), pos, scales)
     return rotate_by_spectrum(q, *tables) @ rotate_by_spectrum(k, *tables).mT
 
 

@@ -1,4 +1,11 @@
-"""Frequencies of rotary encodings, and rules that scale them for longer texts than in training."""
+"""Frequencies of rotary encodings, rules that scale them for longer texts, and angles.
+
+Angles are exact in float32 at large positions too. A product of a position and a frequency in
+float32 is rounded in proportion to its size: at position 10^6 an angle of one radian per token is
+off by up to 0.03. Angles are therefore computed in float64 and reduced to one turn before they
+become float32. Devices without float64 compute each product as the sum of two float32 numbers
+(Dekker 1971, doi:10.1007/BF01397083).
+"""
 
 from __future__ import annotations
 
@@ -12,6 +19,16 @@ from torch import Tensor
 from zoo.attention import Dims, Encoding
 from zoo.errors import OptionError, nearest
 from zoo.options import Between
+
+# Device types that are known to have float64. On any other, products are split.
+FLOAT64_DEVICES = ("cpu", "cuda", "meta")
+
+TURN = 2 * math.pi
+# A turn as the sum of two float32 numbers, which leaves out 6e-15.
+TURN_HIGH = float(torch.tensor(TURN, dtype=torch.float64, device="cpu").float())
+TURN_LOW = TURN - TURN_HIGH
+# The 12 lower bits of the 24 of a float32 number.
+LOWER_HALF = 2**12 - 1
 
 
 def check_head_dim(encoding: Encoding) -> None:
@@ -164,3 +181,108 @@ def scale_frequencies(
     if sharpening is None:
         sharpening = 0.1 * math.log(factor) + 1
     return frequencies * (1 - ramp) + ramp * frequencies / factor, sharpening
+
+
+def has_float64(device: torch.device) -> bool:
+    """Return whether a device computes in float64."""
+    return device.type in FLOAT64_DEVICES
+
+
+def float64_like(tensor: Tensor) -> Tensor:
+    """Return an empty float64 tensor on the tensor's device, or on a CPU if it has no float64.
+
+    Frequencies that are made like it are exact enough for `compute_angles`.
+    """
+    device = tensor.device if has_float64(tensor.device) else torch.device("cpu")
+    return torch.empty(0, dtype=torch.float64, device=device)
+
+
+def compute_angles(pos: Tensor, wave_vectors: Tensor) -> Tensor:
+    """Return angles sum_a p_a w_a in radians, [1|B, G, N, pairs], in the dtype of coordinates.
+
+    Args:
+        pos: Coordinates [1|B, N, P], float32 or float64.
+        wave_vectors: Wave vectors w [P, G, pairs], in float64 (see `float64_like`) unless they are
+            parameters, whose float32 values count as exact.
+
+    Returns:
+        The angles. In float32 they are reduced to one turn, so that their rounding is too.
+    """
+    if pos.dtype == torch.float64:
+        return sum_products(pos, wave_vectors.to(pos))
+    if not has_float64(pos.device):
+        return _sum_split_products(pos, wave_vectors)
+    return _reduce_to_turn(sum_products(pos.double(), wave_vectors.double())).to(pos.dtype)
+
+
+def sum_angles(angles: Tensor) -> Tensor:
+    """Return the sums of the angles of all tokens up to each, [B, M, G, pairs].
+
+    All sums may lack the same amount, which no score depends on. In float32 they are reduced to one
+    turn; without float64, only sums up to recent tokens are exact.
+    """
+    if angles.dtype == torch.float64:
+        return angles.cumsum(1)
+    if has_float64(angles.device):
+        return _reduce_to_turn(angles.cumsum(1, dtype=torch.float64)).to(angles.dtype)
+
+    # Minus the sums of later tokens, which are small, and so exact, for recent tokens.
+    return angles - angles.flip(1).cumsum(1).flip(1)
+
+
+def sum_products(pos: Tensor, wave_vectors: Tensor) -> Tensor:
+    """Return sum_a p_a w_a, [1|B, G, N, pairs]."""
+    # Elementwise, because a matrix product under autocast would round float32 to bfloat16.
+    parts = [column * wave for column, wave in _pair_axes(pos, wave_vectors)]
+    return sum(parts[1:], parts[0])
+
+
+def _pair_axes(pos: Tensor, wave_vectors: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Return coordinates [1|B, 1, N, 1] and wave vectors [G, 1, pairs] of each axis."""
+    pos = pos.unsqueeze(1)  # [1|B, 1, N, P]
+    axes = range(len(wave_vectors))
+    return [(pos.narrow(-1, axis, 1), wave_vectors[axis].unsqueeze(1)) for axis in axes]
+
+
+def _reduce_to_turn(angles: Tensor) -> Tensor:
+    """Subtract whole turns, so that angles are between -pi and pi."""
+    turns = (angles.detach() * (1 / TURN)).round()
+    return torch.sub(angles, turns, alpha=TURN)
+
+
+def _sum_split_products(pos: Tensor, wave_vectors: Tensor) -> Tensor:
+    """Return sum_a p_a w_a [1|B, G, N, pairs] within a few turns, computed in float32 only."""
+    # w = high + low. Both parts have a gradient only if wave vectors have one.
+    high = wave_vectors.to(pos)
+    low = (wave_vectors.detach() - high.detach().to(wave_vectors)).to(pos)
+    pairs = zip(_pair_axes(pos, high), _pair_axes(pos, low), strict=True)
+    parts = [_split_product(column, wave, rest) for (column, wave), (_, rest) in pairs]
+    return sum(parts[1:], parts[0])
+
+
+def _split_product(pos: Tensor, wave: Tensor, rest: Tensor) -> Tensor:
+    """Return pos (wave + rest) between -pi and pi, in float32 only."""
+    product = pos * wave
+    with torch.no_grad():
+        exact, error = _multiply_exactly(pos, wave)
+        turns = (exact * (1 / TURN)).round()
+        whole, whole_error = _multiply_exactly(turns, torch.full_like(wave, TURN_HIGH))
+        # The difference of two nearly equal numbers is exact; the other terms are small.
+        small = (error - whole_error) + (pos * rest - turns * TURN_LOW)
+        reduced = (exact - whole) + small
+    # The difference is zero, and has the gradient of the product.
+    return reduced + (product - product.detach())
+
+
+def _multiply_exactly(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the rounded product of float32 numbers, and its error, which is a float32 number."""
+    # Products of halves of 12 bits have 24 bits, so they are exact.
+    (a1, a2), (b1, b2), product = _halve(a), _halve(b), a * b
+    return product, ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2
+
+
+def _halve(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Split float32 numbers into sums of two with 12 bits each."""
+    # By bits and not by arithmetic, which a compiler might simplify.
+    upper = (x.contiguous().view(torch.int32) & ~LOWER_HALF).view(torch.float32)
+    return upper, x - upper

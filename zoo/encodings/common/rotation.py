@@ -18,24 +18,9 @@ from zoo.attention import (
     is_transformed,
     upcast,
 )
+from zoo.encodings.common.frequencies import sum_angles
 from zoo.encodings.common.panels import Panels, drop_padding, frequency_panels, pair_panel
 from zoo.errors import OptionError
-
-
-def compute_angles(pos: Tensor, wave_vectors: Tensor) -> Tensor:
-    """Return angles sum_a p_a w_a in radians, [1|B, G, N, pairs].
-
-    Args:
-        pos: Coordinates [1|B, N, P].
-        wave_vectors: Wave vectors w [P, G, pairs].
-    """
-    # Elementwise, because a matrix product under autocast would round angles to bfloat16.
-    pos = pos.unsqueeze(1)  # [1|B, 1, N, P]
-    parts = [
-        pos.narrow(-1, axis, 1) * wave_vectors[axis].unsqueeze(1)
-        for axis in range(len(wave_vectors))
-    ]
-    return sum(parts[1:], parts[0])
 
 
 def cos_sin(angles: Tensor) -> Tensor:
@@ -264,9 +249,8 @@ class CumulativeRotary(Encoding):
         # Per-token angles are cached and summed here, after the cache, for queries and keys.
         with disable_autocast(call.q.device):
             angles = call.keys.clear_padding(self.token_angles(call.keys))
-            sums = angles.cumsum(1) if self.inclusive else angles.cumsum(1) - angles
-            # Sums relative to the last token stay small, and so exact, for recent tokens.
-            keys = cos_sin((sums - sums[:, -1:]).transpose(1, 2))  # [B, 1|G, M, K/2, 2]
+            sums = sum_angles(angles) if self.inclusive else sum_angles(angles) - angles
+            keys = cos_sin(sums.transpose(1, 2))  # [B, 1|G, M, K/2, 2]
         # Query heads that share a key head have the same rotation.
         if keys.shape[1] > 1:
             keys = keys.repeat_interleave(call.k.shape[1] // keys.shape[1], dim=1)

@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.attention import has_variable_sizes, is_derived_again, is_transformed, upcast
+from zoo.attention import has_variable_sizes, is_derived_again, is_transformed
+from zoo.encodings.common.frequencies import compute_angles, float64_like, sum_products
 from zoo.encodings.common.matrix_exp import exponential_gradient, matrix_exp, multiply_blocks
 from zoo.encodings.common.rotation import angle_gradient, cos_sin, multiply_pairs
 
@@ -34,19 +35,22 @@ SINGULAR = 1e-4
 NEAR = {torch.float64: 1e-5, torch.float32: 0.02}
 
 
-def spectral_tables(skew: Tensor, times: Tensor) -> tuple[Tensor, ...]:
+def spectral_tables(skew: Tensor, pos: Tensor, scales: Tensor) -> tuple[Tensor, ...]:
     """Return the tables of `rotate_by_spectrum`, which serve both queries and keys.
 
     Args:
-        skew: Skew-symmetric matrices S [H, m, b, b].
-        times: Factors t [1|B, H, N, m].
+        skew: Skew-symmetric matrices S [H, m, b, b] of `skew_part`.
+        pos: Coordinates [1|B, N, P].
+        scales: Scales [P, 1|H, m] of coordinates, whose sum is the factor t [1|B, H, N, m].
     """
+    times = sum_products(pos, scales).expand(-1, len(skew), -1, -1)
+    rounded = skew.to(times)[:, None]  # for derivatives of derivatives
     if is_transformed(skew, times):
-        return (_plain_rotations(spectrum(skew.detach())[1], times, skew[:, None]),)
+        return (_plain_rotations(spectrum(skew.detach())[1].to(times), times, rounded),)
     frequencies, basis, *moments = _Spectrum.apply(skew, times.detach())  # type: ignore[no-untyped-call]
-    # A copy, not a view: FSDP hooks the gradients of views.
-    angles = times.repeat_interleave(frequencies.shape[-1], -1) * frequencies.flatten(1)[:, None]
-    return cos_sin(angles.detach()), angles, basis, times, skew[:, None], *moments
+    waves = scales.to(frequencies)[..., None] * frequencies  # [P, H, m, b/2]
+    angles = compute_angles(pos, waves.flatten(-2))
+    return cos_sin(angles.detach()), angles, basis, times, rounded, *moments
 
 
 def rotate_by_spectrum(x: Tensor, *tables: Tensor) -> Tensor:
@@ -92,7 +96,9 @@ class _RotateBySpectrum(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         rotated, x, table, basis, times, skew, *moments = ctx.saved_tensors
         # The last input is a moment, an output of `_Spectrum`, unless S has no gradient.
-        spectral = ctx.next_functions[-1][0] if ctx.needs_input_grad[-1] else None
+        # A compiler has no such node, and derives once only.
+        has_node = ctx.needs_input_grad[-1] and not torch.compiler.is_compiling()
+        spectral = ctx.next_functions[-1][0] if has_node else None
         if is_derived_again(gradient) or (spectral is not None and spectral.is_recorded):
             if spectral is not None:
                 spectral.is_recorded = True
@@ -138,16 +144,18 @@ class _Spectrum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, skew: Tensor, times: Tensor) -> tuple[Tensor, ...]:
         frequencies, basis = spectrum(skew)
-        gaps = frequency_gaps(frequencies)  # [H, m, 2, b/2, b/2]
+        basis = basis.to(times)
+        gaps = frequency_gaps(frequencies.to(times))  # [H, m, 2, b/2, b/2]
         merged = merge_blocks(basis)  # [H, m / r, r b, r b]
         longest = times.abs().amax((0, 2)) if times.numel() else times.new_zeros(times.shape[1::2])
-        near = gaps.abs() * longest[..., None, None, None] <= NEAR[skew.dtype]
-        on_cpu = skew.device.type == "cpu" and not torch.compiler.is_compiling()
+        near = gaps.abs() * longest[..., None, None, None] <= NEAR[times.dtype]
+        on_cpu = times.device.type == "cpu" and not torch.compiler.is_compiling()
         count = 3 if not on_cpu or bool(near.any()) else 1
         # Whether a derivative of a derivative was begun. All rotations by this spectrum then use
         # plain operations to the end: the gradients of plain ones and of moments do not mix.
         ctx.is_recorded = False
-        ctx.save_for_backward(gaps, near, basis)
+        # The last tensor has the dtype and device of S.
+        ctx.save_for_backward(gaps, near, basis, skew.new_empty(0))
         ctx.mark_non_differentiable(merged)
         return frequencies, merged, *(torch.zeros_like(merged) for _ in range(count))
 
@@ -158,16 +166,16 @@ class _Spectrum(torch.autograd.Function):
         if ctx.is_recorded or is_derived_again(frequencies, *moments):
             return None, None
         # In planes, divide by differences of frequencies; where these are near 0, use the series.
-        gaps, near, basis = ctx.saved_tensors
+        gaps, near, basis, like = ctx.saved_tensors
         first, *others = (split_blocks(moment, basis.shape) for moment in moments)
         parts = to_planes(first - first.mT) * (-0.5j / gaps)
         if others:
             series = to_planes(others[0]) - 0.5j * gaps * to_planes(others[1])
             parts = torch.where(near, series, parts)
         # The gradient of a frequency is that of the rotation within its own plane.
-        own = torch.diag_embed(frequencies)
+        own = torch.diag_embed(frequencies.to(basis))
         inner = from_planes(parts - 1j * torch.stack([own, torch.zeros_like(own)], dim=-3))
-        return basis @ inner @ basis.mT, None
+        return (basis @ inner @ basis.mT).to(like), None
 
 
 def _moment(g: Tensor, x: Tensor, times: Tensor, power: int, basis: Tensor) -> Tensor:
@@ -188,8 +196,9 @@ def from_upper_triangle(triangles: Tensor, size: int) -> Tensor:
 
 
 def skew_part(generators: Tensor) -> Tensor:
-    """Return G - G^T of matrices [..., b, b], in at least float32."""
-    matrices = upcast(generators)
+    """Return G - G^T of matrices [..., b, b] in float64 (see `float64_like`)."""
+    # Rounding S to float32 would change its frequencies.
+    matrices = generators.to(float64_like(generators))
     return matrices - matrices.mT
 
 
@@ -257,8 +266,9 @@ def split_blocks(merged: Tensor, shape: torch.Size) -> Tensor:
 def spectrum(skew: Tensor) -> tuple[Tensor, Tensor]:
     """Return frequencies w [..., b/2] and basis Q [..., b, b] of skew matrices [..., b, b].
 
-    The decomposition is in float64. The null space of a nearly singular matrix is split into planes
-    by a fixed generic matrix, and the basis is then orthogonalized up to rounding.
+    The decomposition and its results are in float64. The null space of a nearly singular matrix is
+    split into planes by a fixed generic matrix, and the basis is then orthogonalized up to
+    rounding.
     """
     # i S is Hermitian. Its eigenvalues ascend: negative frequencies, then the same ones positive.
     hermitian, half = 1j * skew.double(), skew.shape[-1] // 2
@@ -277,7 +287,7 @@ def spectrum(skew: Tensor) -> tuple[Tensor, Tensor]:
         # Two steps of Newton-Schulz reduce errors of 1e-4 to rounding.
         for _ in range(2):
             basis = 1.5 * basis - 0.5 * basis @ (basis.mT @ basis)
-    return frequencies.to(skew.dtype), basis.to(skew.dtype)
+    return frequencies, basis
 
 
 def _split_null_space(hermitian: Tensor, values: Tensor, vectors: Tensor) -> Tensor:
