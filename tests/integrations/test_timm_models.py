@@ -173,3 +173,24 @@ def test_models_that_cannot_be_equipped_are_refused_by_name():
     for word, options in cases.items():
         with pytest.raises(OptionError, match=word):
             zoo.equip(build(vision.VisionTransformer, **options), "alibi")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("encoding", ["none", "alibi", "t5", "learned", "rope_axial", "rope_mixed"])
+def test_patches_that_a_mask_hides_change_nothing(encoding):
+    model = build(vision.VisionTransformer)
+    zoo.equip(model, encoding)
+    images = draw_images()[:1]
+    changed = images.clone()
+    side = model.patch_embed.patch_size[0]
+    changed[..., -side:, -side:] += 3  # the last patch
+    count = model.patch_embed.num_patches + model.num_prefix_tokens
+    mask = torch.ones(1, 1, count, count, dtype=torch.bool)
+    mask[..., -1] = False
+
+    def compute(pixels, **options):
+        return model.forward_features(pixels, **options)[:, :-1]
+
+    found = [compute(one, attn_mask=mask) for one in (images, changed)]
+    torch.testing.assert_close(*found, atol=1e-6, rtol=0)
+    assert (compute(images) - compute(changed)).abs().max() > 1e-4
