@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 import zoo
 from zoo.errors import OptionError
-from zoo.integrations.equip import NAME
+from zoo.integrations.equipment import NAME
 from zoo.integrations.families import FAMILIES
 
 PAGE, RECORD = Path(__file__).parent / "equip.md", Path(__file__).parent / "equip/families.json"

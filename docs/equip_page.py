@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import zoo
 from zoo.encodings.common.chains import build_shortest_chain
 from zoo.errors import OptionError
-from zoo.integrations.equip import NAME
+from zoo.integrations.equipment import NAME
 from zoo.integrations.families import FAMILIES, REASONS
 
 PAGE = Path(__file__).parent / "equip.md"

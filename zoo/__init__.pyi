@@ -47,8 +47,8 @@ from zoo.errors import Stopped as Stopped
 from zoo.errors import ZooError as ZooError
 from zoo.integrations.equip import EquipReport as EquipReport
 from zoo.integrations.equip import equip as equip
-from zoo.integrations.equip import save as save
 from zoo.integrations.equip import unequip as unequip
+from zoo.integrations.saved_equipment import save as save
 from zoo.run.build import build_model as build_model
 from zoo.run.load import load_recipe as load_recipe
 from zoo.version import __version__ as __version__

@@ -145,7 +145,7 @@ def test_an_equipped_model_computes_the_same_after(name, tmp_path):
     before = compute(model)
     after = WORKING[name](model, tmp_path)
     torch.testing.assert_close(compute(after), before, atol=1e-6, rtol=1e-5)
-    assert zoo.integrations.equip.is_equipped(after)
+    assert zoo.integrations.equipment.is_equipped(after)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -274,16 +274,17 @@ def load(checkpoint: str | Path | Run, overrides: Overrides = ()) -> Any:
         RecipeError: An override is wrong.
         PackageError: transformers or safetensors is missing, for a folder of `zoo.save`.
     """
-    from zoo.integrations import equip
+    from zoo.integrations.equip import load as load_equipped
+    from zoo.integrations.saved_equipment import holds_equipped
     from zoo.run import checkpoint as checkpoints
     from zoo.run.load import restore
 
     path = Path(checkpoint)
-    if equip.holds_equipped(path):
+    if holds_equipped(path):
         if overrides:
             problem = "a model that zoo.save wrote has no recipe"
             raise RecipeError(ConfigIssue(ARGUMENT, "overrides", problem, "leave them out"))
-        return equip.load(path)
+        return load_equipped(path)
     path = checkpoints.locate(os.fspath(checkpoint))
     experiment, task = restore(path, overrides, is_trained=True)
     recipe = experiment.recipe

@@ -386,6 +386,13 @@ def _check_chains(chains: Sequence[Chain], causal: bool) -> None:
 
 
 NAME = "zoo_encoding"  # the submodule of an equipped model that contains its encodings
+
+
+def is_equipped(model: nn.Module) -> bool:
+    """Return whether a model has encodings of zoo."""
+    return NAME in dict(model.named_children())
+
+
 CHANGED = "zoo_is_changed"  # marks the modules of a model that an adapter changed
 
 

@@ -17,7 +17,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from zoo.errors import OptionError
-from zoo.integrations.equipment import find_changed
+from zoo.integrations.equipment import find_changed, is_equipped
+from zoo.integrations.saved_equipment import holds_equipped, load_weights, save
 
 # A guard receives the original method of the model, the model, and the arguments of the call.
 Guard = Callable[..., Any]
@@ -64,8 +65,6 @@ def _save(
     **options: Any,
 ) -> None:
     """Save an equipped model with its encodings, in one file whatever `max_shard_size`."""
-    from zoo.integrations.equip import is_equipped, save
-
     if not is_equipped(model):
         problem = f"{type(model).__name__} is a part of an equipped model, or has an equipped part"
         raise OptionError("model", f"{problem}; save the model that zoo.equip changed")
@@ -108,8 +107,6 @@ def _load_checkpoint(
     original: Guard, trainer: Any, resume_from_checkpoint: str, model: Any = None
 ) -> None:
     """Load a checkpoint of an equipped model, to resume."""
-    from zoo.integrations.equip import holds_equipped, load_weights
-
     if not holds_equipped(resume_from_checkpoint):
         original(resume_from_checkpoint, model)
         return
@@ -118,8 +115,6 @@ def _load_checkpoint(
 
 def _load_best(original: Guard, trainer: Any) -> None:
     """Load the best checkpoint of an equipped model."""
-    from zoo.integrations.equip import holds_equipped, load_weights
-
     folder = trainer.state.best_model_checkpoint
     if not holds_equipped(folder):
         original()
