@@ -633,6 +633,8 @@ def run_store(tmp_path_factory):
     return tmp_path_factory.mktemp("trained")
 
 
+# peft calls a name of transformers that will be renamed.
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 @pytest.mark.parametrize("page", [page for page in PAGES if read_blocks(page)])
 def test_the_blocks_of_a_page_run(page, tmp_path, run_store, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
