@@ -92,7 +92,7 @@ def test_learned_is_the_table_of_timm_to_the_bit(sizes):
 
 @torch.no_grad()
 @pytest.mark.parametrize("sizes", [(32, 32), (48, 40), (16, 24)])
-def test_rope_mixed_is_that_of_timm_to_the_bit(sizes):
+def test_rope_mixed_is_that_of_timm_to_rounding(sizes):
     model = build(eva.Eva, **MIXED, use_abs_pos_emb=False)
     model.rope.freqs.mul_(3)
     frequencies, expected = model.rope.freqs.clone(), model(draw_images(*sizes))
@@ -100,7 +100,8 @@ def test_rope_mixed_is_that_of_timm_to_the_bit(sizes):
     assert (model(draw_images(*sizes)) - expected).abs().max() > 1e-4
     for number, encoding in enumerate(model.zoo_encoding["rope_mixed"]):
         encoding.frequencies.copy_(frequencies[:, number])
-    assert torch.equal(model(draw_images(*sizes)), expected)
+    # Angles of timm are products in float32.
+    torch.testing.assert_close(model(draw_images(*sizes)), expected, atol=1e-6, rtol=1e-5)
 
 
 def test_a_task_of_timm_trains_an_equipped_model():
