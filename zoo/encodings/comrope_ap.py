@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from zoo.attention import Dims
 from zoo.encodings.common.rotation import Rotary
@@ -54,7 +53,8 @@ class ComRoPEAP(Rotary):
     def _scales(self, like: Tensor) -> Tensor:
         """Return 1 where a block rotates with an axis and 0 elsewhere, [P, 1, m]."""
         axis = self._axis_of_block(self.generators.shape[1])
-        return F.one_hot(axis, self.dims.axes).T[:, None].to(like)
+        axes = torch.arange(self.dims.axes, device=axis.device)[:, None, None]
+        return (axis == axes).to(like)
 
     def _axis_of_block(self, blocks: int) -> Tensor:
         return torch.arange(blocks, device=self.generators.device) % self.dims.axes
