@@ -43,8 +43,11 @@ def spectral_tables(skew: Tensor, pos: Tensor, scales: Tensor) -> tuple[Tensor, 
         pos: Coordinates [1|B, N, P].
         scales: Scales [P, 1|H, m] of coordinates, whose sum is the factor t [1|B, H, N, m].
     """
-    times = sum_products(pos, scales).expand(-1, len(skew), -1, -1)
-    rounded = skew.to(times)[:, None]  # for derivatives of derivatives
+    # No table is a view of another tensor: FSDP refuses views among the outputs of a block.
+    times = sum_products(pos, scales)
+    if times.shape[1] != len(skew):
+        times = times.repeat(1, len(skew), 1, 1)
+    rounded = skew.to(times)  # for derivatives of derivatives
     if is_transformed(skew, times):
         return (_plain_rotations(spectrum(skew.detach())[1].to(times), times, rounded),)
     frequencies, basis, *moments = _Spectrum.apply(skew, times.detach())  # type: ignore[no-untyped-call]
@@ -72,9 +75,9 @@ def _plain_rotations(basis: Tensor, times: Tensor, skew: Tensor) -> Tensor:
     Args:
         basis: The bases Q [H, m, b, b], as constants: a score does not depend on them.
         times: Factors t [1|B, H, N, m].
-        skew: Skew-symmetric matrices S [H, 1, m, b, b].
+        skew: Skew-symmetric matrices S [H, m, b, b].
     """
-    return basis.mT[:, None] @ matrix_exp(times[..., None, None] * skew)
+    return basis.mT[:, None] @ matrix_exp(times[..., None, None] * skew[:, None])
 
 
 class _RotateBySpectrum(torch.autograd.Function):
@@ -129,9 +132,10 @@ def _differentiate_plainly(
     grad_exponentials = basis[:, None] @ grad_rotations.sum_to_size(rotations.shape)
 
     factors = times[..., None, None]
+    skew = skew[:, None]
     inner = exponential_gradient(factors * skew, grad_exponentials)
     grad_times = (inner * skew).sum((-2, -1))
-    return grad_x, grad_times, (inner * factors).sum_to_size(skew.shape)
+    return grad_x, grad_times, (inner * factors).sum_to_size(skew.shape).squeeze(1)
 
 
 class _Spectrum(torch.autograd.Function):
