@@ -239,6 +239,10 @@ class Stopped(ZooError):
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return a remedy: the nearest known word, or the known words."""
     known = tuple(known)
+    # a key without its section
+    for one in known:
+        if one.endswith(f".{word}"):
+            return f"did you mean {one}?"
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     if close:
         return f"did you mean {close[0]}?"

@@ -257,9 +257,53 @@ def test_a_misspelt_option_is_named_with_the_right_one(command, tmp_path, monkey
     )
 
 
-def test_every_function_refuses_unknown_keywords_and_keeps_its_signature():
+def list_guarded():
     functions = [one for name in zoo.__all__ if inspect.isfunction(one := getattr(zoo, name))]
-    guarded = [one for one in functions if one.__module__.startswith("zoo.api")]
+    return [one for one in functions if one.__module__.startswith("zoo.api")]
+
+
+def test_every_function_names_an_argument_of_a_wrong_type():
+    checked = set()
+    for function in list_guarded():
+        for key, parameter in inspect.signature(function).parameters.items():
+            if parameter.annotation.startswith(("str", "bool", "Mapping", "Sequence[str | Path]")):
+                checked.add(key)
+                with pytest.raises(zoo.RecipeError, match=f"argument: {key}: expected .*, got 3"):
+                    function(**{key: 3})
+    assert {
+        "run",
+        "runs",
+        "paths",
+        "recipe",
+        "folder",
+        "folders",
+        "source",
+        "vary",
+        "wait",
+    } < checked
+    with pytest.raises(
+        zoo.RecipeError, match=r"paths: expected a path or a list of paths, got .3."
+    ):
+        zoo.predict("run", [3])
+    with pytest.raises(zoo.RecipeError, match=r"overrides: expected a mapping {key: value}, got 3"):
+        zoo.fit("vit_none", 3)
+
+
+def test_a_key_without_its_section_is_completed(capsys):
+    wrong = {"lr": "optim.lr", "depth": "model.depth", "resolutions": "evaluate.resolutions"}
+    assert main(["fit", "vit_none", *(f"{key}=3" for key in wrong)]) == 2
+    told = capsys.readouterr().err
+    for key, full in wrong.items():
+        assert f"{key}: unknown key; did you mean {full}?" in told
+
+
+def test_nothing_to_merge_is_told():
+    with pytest.raises(zoo.RecipeError, match="no comparison to merge; name"):
+        zoo.merge_comparisons([], to="joined")
+
+
+def test_every_function_refuses_unknown_keywords_and_keeps_its_signature():
+    guarded = list_guarded()
     assert len(guarded) == len(MISSPELT) + 1  # and zoo.load
     for function in guarded:
         assert inspect.signature(function) == inspect.signature(inspect.unwrap(function))

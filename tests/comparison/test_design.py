@@ -125,6 +125,7 @@ def test_the_recorded_error_rates_are_those_that_are_promised():
     for row in recorded["racing"]:
         assert row["wrong_of_first_200"] <= 16
         assert row["wrong"] <= 0.08
+        assert row["claim_wrongly_refuted"] <= 0.03
         for own in row["with_a_better_variant"]:
             assert own["best_dropped_of_first_200"] <= 6
             assert own["best_dropped"] <= 0.03

@@ -153,3 +153,19 @@ def test_images_and_patches_may_have_two_sizes(encoding):
     assert model.zoo_encoding.dims.length == (4, 3)
     pixels = torch.randn(1, 3, 32, 48)
     assert model(pixel_values=pixels).last_hidden_state.shape[1] == 13
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["ModernBert", "EuroBert", "Llama"])
+def test_the_own_rope_counts_masked_tokens_as_the_model_does(name):
+    sizes = {**SIZES, "initializer_range": 0.2, "cls_token_id": 1, "sep_token_id": 2}
+    sizes |= {"bos_token_id": 1, "eos_token_id": 2}
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**sizes)
+    model = getattr(transformers, f"{name}Model")(config).eval()
+    ids, mask = make_ids(), torch.ones(1, 12, dtype=torch.long)
+    mask[0, [3, 4, 7]] = 0
+    right = model(ids, attention_mask=mask).last_hidden_state
+    zoo.equip(model, "rope")
+    found = model(ids, attention_mask=mask).last_hidden_state
+    torch.testing.assert_close(found[mask > 0], right[mask > 0], atol=2e-5, rtol=0)

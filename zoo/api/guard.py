@@ -10,12 +10,16 @@ import functools
 import inspect
 import logging
 import os
+import re
+import reprlib
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from zoo.config.recipe import Recipe
 from zoo.config.schema import Sections
 from zoo.errors import ARGUMENT, ConfigIssue, OptionError, RecipeError
 from zoo.options.description import suggest
@@ -33,6 +37,19 @@ T = TypeVar("T")
 
 log = logging.getLogger("zoo")
 
+FORMS: Mapping[str, tuple[str, type]] = MappingProxyType(
+    {
+        "str": ("a string", str),
+        "Path": ("a path", os.PathLike),
+        "os.PathLike[str]": ("a path", os.PathLike),
+        "Run": ("a run", os.PathLike),
+        "Recipe": ("a recipe", Recipe),
+        "nn.Module": ("a model", object),
+        "bool": ("True or False", bool),
+        "None": ("None", NoneType),
+    }
+)
+"""How annotations of arguments read in messages, and the classes of their values."""
 LOCK = threading.RLock()
 """Commands change the state of the process while they run, so only one runs at a time."""
 LIGHTNING_LOGS = ("lightning", "lightning.pytorch", "lightning.fabric")
@@ -49,7 +66,8 @@ def guard(function: Callable[P, T]) -> Callable[P, T]:
     Returns:
         The function with the same signature. It raises RecipeError for an unknown keyword.
     """
-    parameters = inspect.signature(function).parameters
+    signature = inspect.signature(function)
+    parameters = signature.parameters
     # options of a dataclass, which refuses those that it does not have
     takes_options = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     default = parameters["verbose"].default if "verbose" in parameters else True
@@ -58,6 +76,7 @@ def guard(function: Callable[P, T]) -> Callable[P, T]:
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         if not takes_options:
             refuse_unknown(kwargs, parameters)
+        check_types(signature, args, kwargs)
         with isolate_process(kwargs.get("verbose", default)):  # type: ignore[arg-type]
             return function(*args, **kwargs)
 
@@ -75,6 +94,67 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
         issues.append(ConfigIssue(ARGUMENT, key, "unknown key", remedy))
     if issues:
         raise RecipeError(*issues)
+
+
+def check_types(
+    signature: inspect.Signature, args: Sequence[Any], given: Mapping[str, Any]
+) -> None:
+    """Raise RecipeError for paths, texts, switches, and lists and mappings, that are none.
+
+    Arguments with another annotation are options, edits or data, validated where they are read.
+    """
+    issues = []
+    # positional arguments in their order; too many of them are Python's to refuse
+    named = dict(zip(signature.parameters, args, strict=False)) | dict(given)
+    for key, value in named.items():
+        annotation = signature.parameters[key].annotation if key in signature.parameters else "Any"
+        forms = _split_union(str(annotation))
+        if all(map(_is_known, forms)) and not any(_fits(form, value) for form in forms):
+            problem = f"expected {_describe(forms)}, got {reprlib.repr(value)}"
+            issues.append(ConfigIssue(ARGUMENT, key, problem))
+    if issues:
+        raise RecipeError(*issues)
+
+
+def _split_union(annotation: str) -> list[str]:
+    """Split an annotation such as `str | Sequence[str | Path]` into its forms."""
+    return re.split(r" \| (?![^\[]*\])", annotation)
+
+
+def _is_known(form: str) -> bool:
+    return form in FORMS or form.startswith("Mapping[") or _list_members(form) != []
+
+
+def _list_members(form: str) -> list[str]:
+    """Return the forms of the entries of a list of paths; none for anything else."""
+    members = _split_union(form.removeprefix("Sequence[").removesuffix("]"))
+    return members if form.startswith("Sequence[") and "Path" in members else []
+
+
+def _fits(form: str, value: Any) -> bool:
+    if members := _list_members(form):
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+            return False
+        # other iterables, such as generators, can be read only once
+        entries = value if isinstance(value, list | tuple) else ()
+        return all(any(_fits(member, one) for member in members) for one in entries)
+    if form == "nn.Module":
+        # torch need not be imported to tell
+        return hasattr(value, "named_parameters")
+    return isinstance(value, Mapping if form.startswith("Mapping[") else FORMS[form][1])
+
+
+def _describe(forms: Sequence[str]) -> str:
+    """Return forms as a noun: a path or a list of paths."""
+    nouns = []
+    for form in forms:
+        if form.startswith("Mapping["):
+            nouns.append("a mapping")
+        elif _list_members(form):
+            nouns.append("a list of paths")
+        elif form != "str" or "Path" not in forms:
+            nouns.append(FORMS[form][0])
+    return " or ".join(dict.fromkeys(nouns))
 
 
 def read_datasets(data: Any, spec: DataSpec | None = None) -> Datasets | None:

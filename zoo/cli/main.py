@@ -103,6 +103,9 @@ def _add_arguments(parser: Parser, name: str, command: ModuleType) -> None:
     if getattr(command, "JSON", False):
         parser.add_argument("--json", action="store_true", help="print the result as JSON")
     command.arguments(parser)
+    for action in parser._actions:
+        # argparse would name a list that may be empty among the arguments that are missing
+        action.required = action.required and action.nargs != "*"
     # only the help of this command lists its options, which takes a moment to read
     if name.split()[-1] in sys.argv and {"-h", "--help"} & set(sys.argv):
         from zoo.options.description import format_options

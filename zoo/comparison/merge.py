@@ -85,6 +85,9 @@ def merge(folders: Sequence[Path], options: PackOptions) -> tuple[Comparison, in
     """
     target = _require_target(options)
     folders = [*dict.fromkeys([*([target] if (target / PLAN).exists() else []), *folders])]
+    if not folders:
+        remedy = "name the output folders of some"
+        raise RecipeError(ConfigIssue(ARGUMENT, "", "no comparison to merge", remedy))
     # checked before the target is touched: nothing is written if nothing fits
     plan, fitting, refused = _join_plans(folders)
     cells, more = _collect_cells(fitting, plan)

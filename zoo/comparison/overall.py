@@ -142,7 +142,8 @@ def rank_over_tasks(paths: Sequence[str], command: str) -> OverallRanking:
 def _read(path: Path) -> Comparison:
     file = path / "results.json" if path.is_dir() else path
     if not file.is_file():
-        raise DataError(f"{path}: holds no results.json of a comparison")
+        problem = "holds no results.json" if path.exists() else "no such file or folder"
+        raise DataError(f"{path}: {problem}; name the output folder of a comparison")
     return Comparison.read(file)
 
 

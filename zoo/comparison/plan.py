@@ -175,7 +175,9 @@ class ComparisonPlan:
         """Return the plan of an output folder. Raises DataError if it holds none."""
         path, problem = folder / PLAN, "holds no plan of a comparison"
         if not path.exists():
-            raise DataError(f"{folder}: holds no comparison, {PLAN} is not there")
+            cause = f"{PLAN} is not there" if folder.is_dir() else "there is no such folder"
+            remedy = "name the output folder of a comparison"
+            raise DataError(f"{folder}: holds no comparison, {cause}; {remedy}")
         plain = read_json(path, problem)
         try:
             for cell in plain["cells"]:

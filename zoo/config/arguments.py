@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -54,7 +54,9 @@ def read_encodings(
     Raises:
         RecipeError: A name or an option is unknown; all issues are reported together.
     """
-    entries = [encodings] if isinstance(encodings, str | Mapping | Choice) else [*encodings]
+    entries: list[Any] = [encodings]
+    if isinstance(encodings, Iterable) and not isinstance(encodings, str | Mapping):
+        entries = [*encodings]
     issues: list[ConfigIssue] = []
     chains = []
     for number, entry in enumerate(entries):

@@ -198,8 +198,10 @@ def _explain_absence(word: str) -> ConfigIssue:
     location = word if word.isprintable() and 0 < len(word) < 150 else reprlib.repr(word)
     if os.path.isdir(word):
         recipe = os.path.join(word, "recipe" + RECIPE_SUFFIX)
-        nearby = suggest("", _list_yaml_files(Path(word)))
-        remedy = f"did you mean {recipe}?" if os.path.isfile(recipe) else nearby
+        nearby = [str(file) for file in _list_yaml_files(Path(word))]
+        remedy = suggest("", nearby) if nearby else "name a YAML file or a registered recipe"
+        if os.path.isfile(recipe):
+            remedy = f"did you mean {recipe}?"
         return ConfigIssue(location, "", "a folder, not a recipe", remedy)
     if os.path.islink(word) and not os.path.exists(word):
         return ConfigIssue(

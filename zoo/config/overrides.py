@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +66,8 @@ def list_edits(overrides: Overrides) -> list[Edit]:
         entries = [Change(key, value) for key, value in overrides.items()]
     else:
         # a string is a sequence too, of characters
-        entries = [overrides] if isinstance(overrides, str) else [*overrides]
+        is_list = isinstance(overrides, Iterable) and not isinstance(overrides, str)
+        entries = [*overrides] if is_list else [overrides]
 
     edits: list[Edit] = []
     issues: list[ConfigIssue] = []

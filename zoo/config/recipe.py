@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 from zoo.config.compose import Composer, find_recipe, is_fragment, resolve_interpolations
 from zoo.config.overrides import Edit, Overrides, apply_edit, list_edits
 from zoo.config.schema import EvaluateOptions, Sections, TrainerOptions
 from zoo.config.tree import Tree, collect_issues, dump, read_plain
-from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
-from zoo.options import Choice
+from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError
+from zoo.options import Choice, Choices
 from zoo.options.plain import (
     format_value,
     is_interpolation,
@@ -26,8 +27,9 @@ from zoo.options.plain import (
     to_plain,
     walk,
 )
-from zoo.options.signature import fields
+from zoo.options.signature import fields, read_options
 from zoo.options.validation import Validator, validate_variants
+from zoo.registry import names
 
 SECTIONS = MappingProxyType(fields(Sections))
 OTHERS = ("extends",)  # keys of a file that are no section
@@ -56,7 +58,7 @@ class Recipe(Sections):
         """Eight hexadecimal digits that differ between recipes with different options."""
         return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:8]
 
-    def make_issue(self, key: str, problem: str, remedy: str = "") -> ConfigIssue:
+    def make_issue(self, key: str, problem: str, remedy: str | Message = "") -> ConfigIssue:
         """Return an issue of a key, located where it or the nearest key above it was given."""
         return ConfigIssue(locate(self.locations, key) or self.name, key, problem, remedy)
 
@@ -117,7 +119,9 @@ def _build_recipe(
     tree = _resolve(tree, issues, reported)
 
     validator = Validator(tree.locations, reported)
-    typed = validator.validate_fields(SECTIONS, tree.data, "", OTHERS)
+    unknown = tree.data.keys() - SECTIONS.keys()
+    others = [*OTHERS, *(_list_options(tree) if unknown else ())]
+    typed = validator.validate_fields(SECTIONS, tree.data, "", others)
     given = {**validator.locations, "": tree.locate("")}
     trainer, evaluate, data = typed.get("trainer"), typed.get("evaluate"), typed.get("data")
     sections_at_fault = {key.partition(".")[0] for key in reported}
@@ -135,6 +139,23 @@ def _build_recipe(
         # the same issue may be found before and after interpolation
         raise RecipeError(*dict.fromkeys([*issues, *validator.issues]))
     return Recipe(**typed, name=name, locations=MappingProxyType(given))
+
+
+def _list_options(tree: Tree) -> Iterator[str]:
+    """Yield the keys within sections, one of which a key without its section may mean."""
+    for section, option in SECTIONS.items():
+        mark = get_args(option.annotation)[1:]
+        if dataclasses.is_dataclass(option.annotation):
+            own: Iterable[str] = fields(option.annotation)  # type: ignore[arg-type]
+        elif mark and isinstance(mark[0], Choices):
+            chosen = tree.data.get(section)
+            name = chosen.get("name") if isinstance(chosen, Mapping) else chosen
+            if name not in names(mark[0].kind):
+                continue
+            own = read_options(mark[0].kind, str(name))
+        else:
+            continue
+        yield from (join(section, key) for key in own)
 
 
 def _list_reported_keys(issues: list[ConfigIssue]) -> frozenset[str]:

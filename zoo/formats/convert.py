@@ -250,7 +250,9 @@ def read_published(source: Path) -> Published:
         if any(path.suffix in PICKLES for path in source.iterdir()):
             problem = "its weights are pickled, which is not read; save them as safetensors"
             raise CheckpointError(f"{source}: {problem}")
-        raise CheckpointError(f"{source}: no safetensors in it")
+        raise CheckpointError(
+            f"{source}: no safetensors in it; name a folder with config.json and its weights"
+        )
     weights = {}
     for file in files:
         weights |= read_safetensors(file)
@@ -274,9 +276,10 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
         content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
         # torch raises errors of several kinds
-        cause = str(error).strip().partition("\n")[0][:120]
+        cause = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:120]}"
         problem = "unreadable as plain data and tensors, no code in it was run"
-        raise CheckpointError(f"{file}: {problem}: {cause}") from None
+        remedy = "name what torch.save wrote, a GGUF file, or a folder with safetensors"
+        raise CheckpointError(f"{file}: {problem}, {cause}; {remedy}") from None
     if isinstance(content, Mapping) and isinstance(content.get("model"), Mapping):
         content = content["model"]
     if not isinstance(content, Mapping):

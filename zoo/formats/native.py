@@ -13,7 +13,7 @@ from torch import Tensor
 
 from zoo.config import Recipe
 from zoo.data.spec import ImageSpec, TextSpec, VideoSpec
-from zoo.errors import ConfigIssue, RecipeError
+from zoo.errors import ConfigIssue, Message, RecipeError, Setting
 from zoo.models.transformer import Block, Transformer
 
 PLAIN_BLOCK: Mapping[str, object] = {
@@ -65,7 +65,7 @@ def check_recipe(recipe: Recipe, spec: object, target: str) -> None:
     required = LLAMA if target == "llama" else VIT
     is_text = isinstance(spec, TextSpec) and "memory_length" in recipe.model.options
     is_image = isinstance(spec, ImageSpec) and not isinstance(spec, VideoSpec)
-    remedy = "use to=hf, which takes every recipe"
+    remedy = Message("use ", Setting("to", "hf"), ", which takes every recipe")
     if not (is_text if target == "llama" else is_image):
         reads = "a decoder of text" if target == "llama" else "a vision transformer of images"
         problem = f"{recipe.model.name} is no {target}, which is {reads}"

@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec
-from zoo.errors import OptionError, RecipeError, ZooError
+from zoo.errors import Message, OptionError, RecipeError, Setting, ZooError
 from zoo.formats.export import ExportOptions, ExportSource
 from zoo.formats.huggingface import PixelReader
 from zoo.formats.tokenizer_files import write_tokenizer
@@ -27,6 +27,8 @@ from zoo.models.transformer import find_transformers
 from zoo.packages import explain_imports
 from zoo.utils import write_json
 
+# formats for a model that cannot be captured
+OTHERS = Message("use ", Setting("to", "hf"), " or ", Setting("to", "safetensors"))
 TOLERANCE = 1e-5  # of logits computed by another program, relative to 1 + |logit|
 ROUNDING = 4  # times what the model itself rounds, where that is more
 MISSING_OPERATOR = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
@@ -162,7 +164,7 @@ def capture(source: ExportSource) -> tuple[ExportedProgram, InputSizes, BoundedM
     for transformer in find_transformers(model):
         for chain in transformer.chains:
             if chain.no_export_reason:
-                raise _refuse(source, chain.no_export_reason, "use to=hf or to=safetensors")
+                raise _refuse(source, chain.no_export_reason, OTHERS)
 
     max_length = find_max_length(model, source.task.spec)
     sizes, bounded = InputSizes(source, max_length), BoundedModel(model, max_length).eval()
@@ -174,11 +176,11 @@ def capture(source: ExportSource) -> tuple[ExportedProgram, InputSizes, BoundedM
             )
     except Exception as error:  # it has no class of its own
         reason = " ".join(str(error).split())[:300]
-        raise _refuse(source, f"torch.export: {reason}", "use to=hf or to=safetensors") from error
+        raise _refuse(source, f"torch.export: {reason}", OTHERS) from error
     return program, sizes, bounded
 
 
-def _refuse(source: ExportSource, reason: str, remedy: str) -> RecipeError:
+def _refuse(source: ExportSource, reason: str, remedy: str | Message) -> RecipeError:
     problem = f"it cannot be exported for any batch size and length: {reason}"
     return RecipeError(source.recipe.make_issue("model.encoding", problem, remedy))
 

@@ -422,8 +422,8 @@ class PassHooks:
                 document = document if packed is None else torch.where(document < 0, -1, packed)
             elif current.has_mask_of_pairs and equipment.causal:
                 document = find_documents(visible[:, 0, :, :end], equipment, cache is not None)
-            if positions is None:
-                # The model counts masked tokens; encodings do not.
+            # The model counts masked tokens; encodings do not, unless they stand for its own.
+            if positions is None and not equipment.equals_own:
                 seen = visible[:, 0, -1, :end] if cache is not None else document >= 0
                 positions = (seen.long().cumsum(-1) - 1).clamp(min=0)[:, -count:]
         if positions is None:

@@ -17,20 +17,12 @@ from zoo import registry
 from zoo.attention.encoding import describe_facts
 from zoo.config.tree import collect_issues
 from zoo.encodings.common.chains import build_shortest_chain, format_chain
-from zoo.errors import (
-    ARGUMENT,
-    ConfigIssue,
-    DataError,
-    OptionError,
-    RecipeError,
-    Stopped,
-    ZooError,
-    nearest,
-)
+from zoo.errors import ARGUMENT, ConfigIssue, DataError, OptionError, RecipeError, Stopped, ZooError
 from zoo.laws import LAWS, Case, Law
 from zoo.laws.certificate import Certificate, Finding, Rounding, examine, measure_roundings
 from zoo.laws.report import describe_axes
 from zoo.options import Choice
+from zoo.options.description import suggest
 from zoo.reporting.numbers import pluralize
 from zoo.utils import Ticker, check_writable, format_now, stop_on_signal, write_file
 from zoo.version import __version__
@@ -181,7 +173,7 @@ def select_laws(names: tuple[str, ...] | None) -> list[Law]:
     issues = []
     for name in names or ():
         if name not in known:
-            remedy = nearest(name, known)
+            remedy = suggest(name, known)
             issues.append(ConfigIssue(ARGUMENT, "laws", f"there is no law {name!r}", remedy))
     if issues:
         raise RecipeError(*issues)

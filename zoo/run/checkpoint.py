@@ -126,7 +126,12 @@ def _locate(path: Path) -> Path:
         folders = [one.name for one in path.parent.iterdir() if one.is_dir()]
         for close in difflib.get_close_matches(path.name, folders, n=1):
             suggestion = path.with_name(close)
-    hint = f"did you mean {suggestion}?" if suggestion else _describe_others(path)
+    others = find_run_dir(path) / "checkpoints"
+    hint = "name a run directory, such as runs/RECIPE/latest, or a checkpoint"
+    if suggestion:
+        hint = f"did you mean {suggestion}?"
+    elif others.is_dir():
+        hint = describe_checkpoints(others, path)
     raise CheckpointError(f"{path}: no such checkpoint; {hint}")
 
 
