@@ -1,4 +1,4 @@
-"""How each function of `zoo.api` is called: its arguments are checked, the process stays as it was.
+"""Check the arguments of each function of `zoo.api`, and restore the process after the call.
 
 Random states, threads, warnings, logging and environment are after a call what they were before.
 """
@@ -49,7 +49,7 @@ FORMS: Mapping[str, tuple[str, type]] = MappingProxyType(
         "None": ("None", NoneType),
     }
 )
-"""How annotations of arguments read in messages, and the classes of their values."""
+"""Names of annotations in messages, and the classes of their values."""
 LOCK = threading.RLock()
 """Commands change the state of the process while they run, so only one runs at a time."""
 LIGHTNING_LOGS = ("lightning", "lightning.pytorch", "lightning.fabric")

@@ -22,7 +22,7 @@ def list_findings(
         plan: The plan.
         found: {name of a cell: its state in the output folder}.
         hypotheses: The hypotheses of the output folder.
-        race: What the looks of a race decided, if it is one.
+        race: The decisions of the looks, if variants were raced.
     """
     cells = [(cell, found[cell.name]) for cell in plan.cells if cell.name in found]
     return (

@@ -45,7 +45,7 @@ FORMAT = 1
 HASH = "sha256"
 PROBLEM = "holds no finished cell"
 SIZE = 3000
-"""Bytes that a file should have at most. Metrics are kept whatever they take."""
+"""Target size of a file in bytes. Metrics are kept even if they exceed it."""
 MACHINE_SIZE = 600
 """Bytes of these for what differs from machine to machine: versions, processor, times."""
 FEWEST_VALIDATIONS, POINT_SIZE = 6, 17
@@ -367,7 +367,7 @@ def _keep_positions(cell: PortableCell, kept: Collection[int]) -> PortableCell:
 
 
 def _bin_short_windows(cell: PortableCell) -> PortableCell:
-    """Bin windows that are kept position by position otherwise."""
+    """Bin those windows by powers of two that are otherwise kept for each position."""
     measured = []
     for one in cell.measured:
         if not one.position_edges:

@@ -1,4 +1,4 @@
-"""What the looks of a race decided, as text."""
+"""The decisions of the looks of a race, as text."""
 
 from __future__ import annotations
 

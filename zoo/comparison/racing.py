@@ -70,7 +70,7 @@ class ClaimDecision:
     """How much better `one` is than `other`, with its simultaneous interval."""
     reason: str
     p_value: float | None = None
-    """Of a difference as large as the claimed effect, corrected for all claims."""
+    """p-value of a difference as large as the claimed effect, corrected for all claims."""
 
     @property
     def is_refuted(self) -> bool:

@@ -413,7 +413,7 @@ class Comparison:
         hypotheses: The hypotheses of the output folder.
         findings: Reasons to doubt the record.
         studies: What the studies chose, if there are some; a seed is then that of a study.
-        race: What the looks of a race decided, if it is one.
+        race: The decisions of the looks, if variants were raced.
     """
 
     zoo_version: str
