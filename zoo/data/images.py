@@ -67,6 +67,8 @@ log = logging.getLogger("zoo")
 GIGABYTE = 1e9
 LOCATION_COLUMNS = ("__url__", "__key__")
 """The columns in which WebDataset names a shard, and a sample in it."""
+PIXELS_VERSION = 2
+"""Raised when the same file is decoded to other pixels, so that no older ones are read again."""
 CHUNK = 1000
 """Number of rows that are decoded together."""
 
@@ -341,7 +343,7 @@ class DecodedRows:
 
 def _digest_rows(table: Any, reader: ImageRowReader, numbers: NDArray[np.int64]) -> str:
     """Return a SHA-256 of everything that decoded rows depend on."""
-    options = [asdict(reader.decoder), reader.classes, reader.title]
+    options = [PIXELS_VERSION, asdict(reader.decoder), reader.classes, reader.title]
     digest = hashlib.sha256(json.dumps(options).encode())
     digest.update(numbers.tobytes())
     for columns in table.select(numbers).iter(CHUNK):

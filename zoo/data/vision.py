@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from zoo.data.base import FileBatch
+from zoo.data.pictures import read_pixels
 from zoo.data.sampler import WorkerStart, keep_batch
 from zoo.data.spec import DataSpec, ImageSpec
 from zoo.errors import OptionError
@@ -59,10 +60,11 @@ class ImageDecoder:
         return self.channels, *self.sides
 
     def decode(self, content: bytes) -> NDArray[np.uint8]:
-        """Decode the bytes of a file.
+        """Decode the bytes of a file, as `read_pixels` reads it.
 
         Raises:
-            ValueError: They are no image, or one that is damaged, too large or too narrow.
+            ValueError: They are no image, or one that is damaged, too large or too narrow, or that
+                says something which is not followed.
         """
         with explain_imports():
             from PIL import Image, UnidentifiedImageError
@@ -71,7 +73,7 @@ class ImageDecoder:
         try:
             with self._limit_pixels(), Image.open(BytesIO(content)) as file:
                 _check_aspect_ratio(*file.size)
-                image = file.convert(mode)
+                image = read_pixels(file, mode)
             pixels = np.asarray(self._resize(image)).reshape(*self.sides, -1)
             return pixels.transpose(2, 0, 1)
         except UnidentifiedImageError:

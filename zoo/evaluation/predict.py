@@ -19,6 +19,7 @@ from torch import Tensor
 
 from zoo.config import Overrides, Recipe, join_overrides
 from zoo.data.base import FileBatch
+from zoo.data.pictures import read_pixels
 from zoo.data.spec import ImageSpec, TextClassificationSpec, VideoSpec
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, OptionError, RecipeError
 from zoo.evaluation.evaluate import DEFAULT_OVERRIDES
@@ -278,7 +279,10 @@ def _write_input(source: Any, path: Path, task: Task) -> Path:
 
     if not isinstance(source, Image.Image):
         raise DataError(f"{type(source).__name__} is no tensor, path, picture or text")
-    source.save(path, format="PNG")
+    try:
+        read_pixels(source, "RGB").save(path, format="PNG")
+    except (OSError, ValueError) as error:
+        raise DataError(f"a picture cannot be read: {error}") from None
     return path
 
 

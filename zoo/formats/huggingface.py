@@ -17,6 +17,7 @@ from zoo import config
 from zoo.config import Recipe
 from zoo.config.overrides import Overrides
 from zoo.data.corpus.tokenizer import Subwords
+from zoo.data.pictures import read_pixels
 from zoo.data.spec import ImageSpec, TextClassificationSpec, TextSpec, VideoSpec
 from zoo.errors import CheckpointError, DataError, OptionError, RecipeError
 from zoo.formats.export import ExportOptions, ExportSource
@@ -69,11 +70,14 @@ class PixelReader:
         with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
             paths = []
             for number, picture in enumerate(pictures):
-                is_picture = isinstance(picture, Image.Image)
-                image = picture if is_picture else Image.fromarray(np.asarray(picture))
                 paths.append(Path(folder) / f"{number}.png")
                 # as files, so that they are decoded and resized by the code of training
-                image.save(paths[-1])
+                try:
+                    is_picture = isinstance(picture, Image.Image)
+                    image = picture if is_picture else Image.fromarray(np.asarray(picture))
+                    read_pixels(image, "RGB").save(paths[-1])
+                except (OSError, TypeError, ValueError) as error:
+                    raise DataError(f"picture {number}: {error}") from None
             batches = [*self.data.read_files(paths, self.spec)]
         for batch in batches:
             for path, problem in batch.errors.items():

@@ -1,0 +1,205 @@
+"""Read pictures as their files say that they look: upright, in sRGB, 8 bits, on white.
+
+Everything that decodes a picture calls `read_pixels`, so that a picture gives the same pixels
+however it is stored. What a file says and zoo does not follow is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+from zoo.packages import explain_imports
+
+ORIENTATION = 0x0112
+SAMPLE_BITS, PHOTOMETRIC, SAMPLE_FORMAT = 258, 262, 339
+"""Tags of EXIF and TIFF."""
+GAMMA, PRIMARIES = 0.45455, (0.3127, 0.329, 0.64, 0.33, 0.3, 0.6, 0.15, 0.06)
+"""Those of sRGB, as PNG states them: white, red, green and blue, each x and y."""
+STACKS_WITH_A_MAIN_PICTURE = ("MPO", "PSD")
+KEY_SCALES = {"1": 255, "L;2": 85, "L;4": 17}
+"""White of a PNG by its raw mode, in units of which it states its transparent grey."""
+MAX_ROUNDING = 3
+"""A profile that changes no colour by more levels is sRGB, written by another program."""
+
+
+def read_pixels(file: Any, mode: str) -> Any:
+    """Return a picture of Pillow as it is to be seen.
+
+    Args:
+        file: The opened file or a picture in memory. It may be loaded, and is otherwise unchanged.
+        mode: "RGB" or "L".
+
+    Returns:
+        A picture of that mode: turned as its tags say, of 16 bits the upper eight, converted to
+        sRGB by its colour profile, and laid on white where it is transparent.
+
+    Raises:
+        ValueError: It says something that is not followed: several pictures, numbers of an unknown
+            range, a profile or tags that are damaged.
+    """
+    if getattr(file, "is_animated", False) and file.format not in STACKS_WITH_A_MAIN_PICTURE:
+        raise ValueError("it holds several pictures; save the one that counts as a file")
+    # the raw mode is gone once a file is loaded
+    raw_mode = _find_raw_mode(file)
+    picture = _turn_upright(file)
+    picture = _reduce_bits(picture, getattr(file, "format", None), getattr(file, "tag_v2", {}))
+    colours, alpha = _split_alpha(picture, file.info.get("transparency"), raw_mode)
+    colours = _convert_to_srgb(colours, file.info)
+    if alpha is not None:
+        colours = _lay_on_white(colours, alpha)
+    return colours.convert(mode)
+
+
+def _find_raw_mode(file: Any) -> str:
+    for tile in getattr(file, "tile", ()):
+        args = tile[3]
+        return str(args[0] if isinstance(args, tuple) and args else args)
+    return ""
+
+
+def _turn_upright(file: Any) -> Any:
+    from PIL import ImageOps
+
+    file.load()
+    try:
+        is_turned = file.getexif().get(ORIENTATION, 1) != 1
+        return ImageOps.exif_transpose(file) if is_turned else file
+    except Exception as error:
+        # the parser of tags raises errors of several kinds
+        problem = "its EXIF tags, which say how it is turned, are damaged"
+        raise ValueError(f"{problem} ({error}); remove them, or write it again") from None
+
+
+def _reduce_bits(picture: Any, kind: str | None, tags: Mapping[int, Any]) -> Any:
+    """Return a picture of 8 bits a channel: of 16 the upper eight, as Pillow does with colours.
+
+    Args:
+        picture: The picture.
+        kind: The format of its file, if it has one.
+        tags: The tags of a TIFF file.
+    """
+    from PIL import Image
+
+    mode = picture.mode
+    # Pillow scales what a PGM file has to 16 bits
+    is_16_bits = mode.startswith("I;16") or (mode == "I" and kind == "PPM")
+    is_unsigned = (np.atleast_1d(tags.get(SAMPLE_FORMAT, 1)) == 1).all()
+    if not is_unsigned or kind == "FITS" or (mode in ("I", "F") and not is_16_bits):
+        problem = (
+            "its numbers are signed, floating point or of 32 bits, and none is said to be white"
+        )
+        raise ValueError(f"{problem}; save it with 8 or 16 bits")
+    if not is_16_bits:
+        return picture
+    numbers: Any = np.asarray(picture).astype(np.uint32)
+    # 12 bits are read as numbers below 4096
+    if tags.get(SAMPLE_BITS) in (12, (12,)):
+        numbers = numbers << 4
+    if tags.get(PHOTOMETRIC) == 0:
+        numbers = 65535 - numbers
+    reduced = Image.fromarray((numbers >> 8).astype(np.uint8))
+    key = picture.info.get("transparency")
+    if key is not None:
+        shown = np.where(numbers == key, 0, 255).astype(np.uint8)
+        reduced = Image.merge("LA", [reduced, Image.fromarray(shown)])
+    return reduced
+
+
+def _split_alpha(picture: Any, key: Any, raw_mode: str) -> tuple[Any, Any]:
+    """Return colours, in mode L, RGB or CMYK, and how far they cover; None: everywhere.
+
+    Args:
+        picture: A picture of 8 bits.
+        key: The colour that is transparent, or the transparency of the colours of a palette.
+        raw_mode: What the file had before Pillow read it.
+    """
+    from PIL import Image
+
+    mode = picture.mode
+    if mode == "P":
+        mode = "RGBA" if picture.has_transparency_data else "RGB"
+        picture = picture.convert(mode)
+    elif mode in ("LA", "La", "PA", "RGBa"):
+        picture = picture.convert("LA" if mode in ("LA", "La") else "RGBA")
+        mode = picture.mode
+    if mode in ("LA", "RGBA"):
+        *bands, alpha = picture.split()
+        colours = bands[0] if mode == "LA" else Image.merge("RGB", bands)
+        return colours, None if alpha.getextrema() == (255, 255) else alpha
+    if mode not in ("L", "RGB", "CMYK"):
+        picture = picture.convert("L" if mode == "1" else "RGB")
+    if key is None or mode not in ("1", "L", "RGB"):
+        return picture, None
+    if "16" in raw_mode:
+        problem = "one colour of 16 bits is transparent, and only 8 are read"
+        raise ValueError(f"{problem}; save it with a channel of transparency")
+    numbers = np.asarray(picture)
+    if mode == "RGB":
+        is_key = (numbers == np.array(key)).all(-1)
+    else:
+        is_key = numbers == key * KEY_SCALES.get(raw_mode, 1)
+    shown = Image.fromarray(np.where(is_key, 0, 255).astype(np.uint8))
+    return picture, shown if is_key.any() else None
+
+
+def _lay_on_white(colours: Any, alpha: Any) -> Any:
+    from PIL import Image
+
+    if alpha.getextrema()[1] == 0:
+        raise ValueError("it is transparent everywhere, so there is nothing to see")
+    return Image.composite(colours, Image.new(colours.mode, colours.size, "white"), alpha)
+
+
+def _convert_to_srgb(colours: Any, info: Mapping[str, Any]) -> Any:
+    """Return colours in mode L or RGB, as the profile, gamma or primaries of a file ask for."""
+    if profile := info.get("icc_profile"):
+        space, transform = _build_transform(profile, colours.mode)
+        if space == "RGB" and colours.mode == "L":
+            colours = colours.convert("RGB")
+        if transform is not None:
+            from PIL import ImageCms
+
+            return ImageCms.applyTransform(colours, transform)
+    elif "srgb" not in info:
+        gamma = info.get("gamma") or GAMMA
+        primaries = info.get("chromaticity", PRIMARIES)
+        if colours.mode != "L" and max(abs(np.subtract(primaries, PRIMARIES))) > 0.01:
+            raise ValueError("its primaries are not those of sRGB; save it in sRGB")
+        if abs(gamma / GAMMA - 1) > 0.05:
+            levels = 255 * np.linspace(0, 1, 256) ** (GAMMA / gamma)
+            colours = colours.point([*map(int, levels.round())] * len(colours.getbands()))
+    return colours.convert("RGB") if colours.mode == "CMYK" else colours
+
+
+@lru_cache(maxsize=64)
+def _build_transform(content: bytes, mode: str) -> tuple[str, Any]:
+    """Return the colour space of a profile, and the transform to sRGB; None where it is sRGB.
+
+    Raises:
+        ValueError: The profile is damaged, or one of another kind of picture.
+    """
+    with explain_imports():
+        from PIL import Image, ImageCms
+
+    try:
+        profile = ImageCms.ImageCmsProfile(BytesIO(content))
+        space = profile.profile.xcolor_space.strip()
+        source = "RGB" if space == "RGB" and mode == "L" else mode
+        transform = ImageCms.buildTransform(profile, ImageCms.createProfile("sRGB"), source, "RGB")
+    except (ImageCms.PyCMSError, OSError, TypeError, ValueError) as error:
+        problem = "its colour profile is damaged, or that of another kind of picture"
+        raise ValueError(f"{problem} ({error}); save it in sRGB") from None
+    if source == "CMYK":
+        return space, transform
+    # a cube of colours, or all greys
+    steps = np.arange(256, dtype=np.uint8)[:: 1 if source == "L" else 17]
+    cube = steps if source == "L" else np.stack(np.meshgrid(*[steps] * 3), -1).reshape(-1, 3)
+    own = Image.fromarray(cube[None])
+    found = np.asarray(ImageCms.applyTransform(own, transform)).astype(int)
+    change = np.abs(found - np.asarray(own.convert("RGB"))).max()
+    return space, None if change <= MAX_ROUNDING else transform
