@@ -46,7 +46,7 @@ and all values.
 ## What it costs, and where it works
 
 Training steps and memory are relative to `rope`, steps of images relative to `none`; decoding is
-one token after 4,096 others with a cache. *Existing models* counts the families of
+one token after 4,096 others with a cache. *Existing models* counts the kinds of models in
 [the table](equip.md) that the encoding fits.
 
 """

@@ -14,7 +14,7 @@ import pytest
 import zoo
 from zoo.cli import main
 from zoo.comparison.overall import FILES, rank_over_tasks, rank_scores
-from zoo.comparison.results import TuningResult
+from zoo.comparison.results import RaceResult, StoppedVariant, TuningResult
 from zoo.errors import DataError
 
 NAMES = [f"v{number}" for number in range(8)]
@@ -120,6 +120,26 @@ def test_folders_are_ranked_with_table_json_page_and_figure(tmp_path, capsys, mo
     assert Path("again/overall.md").read_text().split("Repeat")[0] == out.split("Repeat")[0]
     with pytest.raises(zoo.RecipeError, match="too: unknown key; did you mean to"):
         zoo.rank_comparisons(paths, too="again", verbose=False)
+
+
+def test_a_variant_that_a_race_stopped_is_left_out_as_such(tmp_path):
+    stopped = StoppedVariant(
+        variant="liere",
+        look=3,
+        other="comrope_ld",
+        difference=-0.1,
+        low=-0.2,
+        high=0.0,
+        p_value=0.01,
+    )
+    raced = replace(
+        with_baseline(0.9), race=RaceResult(measure="accuracy", level=0.99, stopped=(stopped,))
+    )
+    paths = [write(tmp_path / "a", with_baseline(0.9)), write(tmp_path / "b", raced)]
+    found = rank_over_tasks(paths, "")
+    assert found.left_out == (
+        f"liere: was stopped by the race in {paths[1]} and lacks values in {paths[0]}",
+    )
 
 
 def test_what_cannot_be_ranked_is_refused(tmp_path):

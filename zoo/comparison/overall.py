@@ -125,7 +125,13 @@ def rank_over_tasks(paths: Sequence[str], command: str) -> OverallRanking:
     for name in dict.fromkeys(one.name for found in kept.values() for one in found.variants):
         if name not in common:
             absent = [path for path, one in zip(kept, measured, strict=True) if name not in one]
-            left_out.append(f"{name}: lacks values in {', '.join(absent)}")
+            raced = [
+                path for path in absent if (race := kept[path].race) and race.find_stopped(name)
+            ]
+            why = [f"was stopped by the race in {', '.join(raced)}"] if raced else []
+            if others := [path for path in absent if path not in raced]:
+                why.append(f"lacks values in {', '.join(others)}")
+            left_out.append(f"{name}: {' and '.join(why)}")
     if len(common) < 2:
         raise DataError(
             f"{', '.join(kept)}: fewer than two variants have values for all seeds of all of them"
@@ -145,6 +151,10 @@ def _read(path: Path) -> Comparison:
         problem = "holds no results.json" if path.exists() else "no such file or folder"
         raise DataError(f"{path}: {problem}; name the output folder of a comparison")
     return Comparison.read(file)
+
+
+def _is_stopped(comparison: Comparison, variant: str) -> bool:
+    return comparison.race is not None and comparison.race.find_stopped(variant) is not None
 
 
 def _list_measured(comparison: Comparison) -> list[str]:
