@@ -13,7 +13,7 @@ import zoo
 
 PACKAGE = Path(__file__).parent.parent / "zoo"
 FLOORS = [
-    {"version", "errors"},
+    {"version", "errors", "suggestions"},
     {"packages", "deferred_imports", "utils", "registry"},
     {"citations", "options", "reporting"},
     {"attention", "config", "data"},

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError, nearest
+from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
 from zoo.registry import find_member, names
+from zoo.suggestions import nearest
 
 REFERENCES = "references.bib"  # in the folder of the encodings, of zoo or of a plug-in
 

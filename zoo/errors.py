@@ -6,9 +6,7 @@ line will read it: `spell` writes it for either edge, and `str` writes it for Py
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -234,16 +232,3 @@ class Stopped(ZooError):
     def __init__(self, signal: int, *parts: str | Setting | Message) -> None:
         super().__init__(*parts)
         self.code = 128 + signal
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a remedy: the nearest known word, or the known words."""
-    known = tuple(known)
-    # a key without its section
-    for one in known:
-        if one.endswith(f".{word}"):
-            return f"did you mean {one}?"
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {close[0]}?"
-    return f"known are {', '.join(known)}" if known else "there is none"

@@ -21,7 +21,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from zoo.errors import ConfigIssue, RecipeError, nearest
+from zoo.errors import ConfigIssue, RecipeError
+from zoo.suggestions import nearest
 
 
 @dataclass(frozen=True)

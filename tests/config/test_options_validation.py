@@ -136,7 +136,8 @@ def test_a_value_that_does_not_fit_is_one_fault(annotation: Any, value: object, 
 
 
 def test_all_faults_of_a_mapping_are_told() -> None:
-    assert len(list_issues(Inner, {"rat": 1, "sizes": ["a", 1, "b"]})) == 4
+    # not a fourth for the rate, whose key is misspelt
+    assert len(list_issues(Inner, {"rat": 1, "sizes": ["a", 1, "b"]})) == 3
 
 
 def test_an_annotation_that_no_recipe_can_hold_is_our_fault() -> None:

@@ -22,6 +22,7 @@ from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
 from zoo.options import Choice, EncodingSpec
 from zoo.options.signature import extras, options
+from zoo.options.unknown import Member
 from zoo.options.validation import check_options
 from zoo.registry import find, names
 from zoo.reporting.panel import Panel
@@ -346,7 +347,8 @@ def make_factory(entry: EncodingSpec) -> EncodingFactory:
     # every encoding takes these, which replace facts that its class declares
     common = extras("encodings")
     try:
-        given = check_options({**options(cls), **common}, choice.options)
+        member = Member("encodings", choice.name)
+        given = check_options({**options(cls), **common}, choice.options, member)
     except OptionError as error:
         raise OptionError(error.key, f"{choice.name}: ", error.message) from None
     facts = {key: given.pop(key) for key in common if key in given}

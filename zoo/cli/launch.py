@@ -6,7 +6,8 @@ import argparse
 from dataclasses import dataclass
 
 from zoo import registry
-from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, nearest
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
+from zoo.suggestions import nearest
 
 SUMMARY = "write the script that starts a recipe on a cluster, and continues it"
 EXAMPLE = "zoo launch slurm vit_comrope nodes=4 devices=8 time=2-00 partition=gpu"

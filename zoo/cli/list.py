@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Sequence
 
 from zoo import registry
-from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, nearest
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.reporting.tables import format_table
+from zoo.suggestions import nearest
 
 SUMMARY = "list encodings, recipes, and everything else that a recipe can use"
 EXAMPLE = "zoo list encodings"

@@ -14,9 +14,10 @@ from typing import Any, NoReturn
 
 from zoo.cli.completion import PrintCompletion
 from zoo.cli.edge import COMMAND_LINE
-from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError, ZooError, nearest
+from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError, ZooError
 from zoo.packages import explain_imports
 from zoo.registry import PLUGINS
+from zoo.suggestions import nearest
 from zoo.utils import EscapingFormatter, escape_text, keep_freed_memory, limit_spinning
 from zoo.version import __version__
 

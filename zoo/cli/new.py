@@ -9,7 +9,8 @@ import re
 from pathlib import Path
 
 from zoo import registry
-from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, nearest
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
+from zoo.suggestions import nearest
 
 SUMMARY = "create a recipe or encoding from a template"
 EXAMPLE = "zoo new encoding window"

@@ -26,11 +26,12 @@ from zoo.comparison.results import (
 from zoo.comparison.statistics import Estimate, Pair, compare_named, excludes_zero, measure_noise
 from zoo.config import Recipe
 from zoo.config.schema import format_size
-from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError, Setting, nearest
+from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError, Setting
 from zoo.reporting.numbers import format_fixed
 from zoo.reporting.tables import format_markdown
 from zoo.run.build import build_data
 from zoo.run.conditions import Condition, list_conditions
+from zoo.suggestions import nearest
 from zoo.utils import format_now, write_json
 
 log = logging.getLogger("zoo")

@@ -29,16 +29,7 @@ from zoo.config.overrides import list_edits
 from zoo.config.schema import SEEDS, Sections, Seed
 from zoo.config.tree import collect_issues
 from zoo.data.spec import TextSpec
-from zoo.errors import (
-    ARGUMENT,
-    ConfigIssue,
-    DataError,
-    Message,
-    OptionError,
-    RecipeError,
-    Setting,
-    nearest,
-)
+from zoo.errors import ARGUMENT, ConfigIssue, DataError, Message, OptionError, RecipeError, Setting
 from zoo.launch.executor import Executor
 from zoo.options import Between, Count
 from zoo.options.description import suggest
@@ -48,6 +39,7 @@ from zoo.options.validation import Validator
 from zoo.run.build import build_data
 from zoo.run.load import load_recipe
 from zoo.run.preflight import build_experiment
+from zoo.suggestions import nearest
 
 PART = re.compile(r"(\d{1,4})/(\d{1,4})")
 # a trainer that this machine has, for checking a recipe that will run on another one

@@ -19,8 +19,9 @@ from zoo.comparison.portable import (
     locate_portable,
     read_portable,
 )
-from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError, nearest
+from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
 from zoo.launch.executor import make_run_dir
+from zoo.suggestions import nearest
 
 log = logging.getLogger("zoo")
 

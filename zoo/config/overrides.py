@@ -16,7 +16,7 @@ from typing import Any
 from zoo.config.tree import Tree, collect_issues, parse
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, Setting, repr_entry
 from zoo.options.description import suggest
-from zoo.options.plain import DEPTH, PlainReader, format_value, is_key, join, walk
+from zoo.options.plain import DEPTH, PlainReader, format_value, is_key, join, list_ancestors, walk
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,10 @@ def set_key(tree: Tree, parts: Sequence[str], value: Any) -> Tree:
         parent[last] = merge_data(parent[last], value, tree, key)
 
     given = {join(key, part) if part else key: ARGUMENT for part, _ in walk(value)}
+    # sections that are there for this key only; an entry of a list may have been written in short
+    present = {one for one, _ in walk(tree.data)}
+    new = (one for one in list_ancestors(key) if one not in present)
+    given |= {one: ARGUMENT for one in new if not one.rpartition(".")[2].isdecimal()}
     return relocate(data, {**tree.locations, **given})
 
 
@@ -140,7 +144,8 @@ def remove_key(tree: Tree, parts: Sequence[str]) -> Tree:
     data, parent, last = _open_path(tree, parts, create=False)
     del parent[last]
     if isinstance(parent, dict):
-        return relocate(data, dict(tree.locations))
+        # remembered, since the key may be needed
+        return relocate(data, {**tree.locations, ".".join(parts): ARGUMENT})
 
     # the entries after it move up, and their locations with them
     locations, above = {}, join(".".join(parts[:-1]), "")
@@ -181,7 +186,7 @@ def _open_path(tree: Tree, parts: Sequence[str], create: bool) -> tuple[Any, Any
         elif isinstance(node, dict) and part in node:
             container, slot = node, part
         else:
-            remedy = suggest(part, node if isinstance(node, dict) else (), key)
+            remedy = suggest(part, node, key) if isinstance(node, dict) else ""
             problem = "cannot be removed, it is not there"
             raise RecipeError(ConfigIssue(ARGUMENT, full, problem, remedy))
         key = full
@@ -246,6 +251,7 @@ def _inherit(base: Any, top: Any, tree: Tree, key: str) -> Any:
 
 
 def relocate(data: Any, locations: dict[str, str]) -> Tree:
-    """Keep the locations of keys that are still there."""
+    """Keep the locations of keys that are still there, or that the caller has removed."""
     present = {key for key, _ in walk(data)}
-    return Tree(data, {key: where for key, where in locations.items() if key in present})
+    kept = {key: where for key, where in locations.items() if key in present or where == ARGUMENT}
+    return Tree(data, kept)

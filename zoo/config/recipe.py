@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_args
@@ -30,6 +31,7 @@ from zoo.options.plain import (
 from zoo.options.signature import fields, read_options
 from zoo.options.validation import Validator, validate_variants
 from zoo.registry import names
+from zoo.suggestions import find_meant
 
 SECTIONS = MappingProxyType(fields(Sections))
 OTHERS = ("extends",)  # keys of a file that are no section
@@ -118,10 +120,11 @@ def _build_recipe(
     # interpolations come before types, since a reference may stand for a value of any type
     tree = _resolve(tree, issues, reported)
 
-    validator = Validator(tree.locations, reported)
-    unknown = tree.data.keys() - SECTIONS.keys()
-    others = [*OTHERS, *(_list_options(tree) if unknown else ())]
-    typed = validator.validate_fields(SECTIONS, tree.data, "", others)
+    if any(_means_extends(word) for word in tree.data if word not in SECTIONS):
+        # sections are missing because nothing was extended
+        reported |= {""}
+    validator = Validator(tree.locations, reported, elsewhere=partial(_list_options, tree))
+    typed = validator.validate_fields(SECTIONS, tree.data, "", OTHERS)
     given = {**validator.locations, "": tree.locate("")}
     trainer, evaluate, data = typed.get("trainer"), typed.get("evaluate"), typed.get("data")
     sections_at_fault = {key.partition(".")[0] for key in reported}
@@ -141,6 +144,10 @@ def _build_recipe(
     return Recipe(**typed, name=name, locations=MappingProxyType(given))
 
 
+def _means_extends(word: str) -> bool:
+    return find_meant(word, [*SECTIONS, *OTHERS])[:1] == ["extends"]
+
+
 def _list_options(tree: Tree) -> Iterator[str]:
     """Yield the keys within sections, one of which a key without its section may mean."""
     for section, option in SECTIONS.items():
@@ -149,13 +156,21 @@ def _list_options(tree: Tree) -> Iterator[str]:
             own: Iterable[str] = fields(option.annotation)  # type: ignore[arg-type]
         elif mark and isinstance(mark[0], Choices):
             chosen = tree.data.get(section)
-            name = chosen.get("name") if isinstance(chosen, Mapping) else chosen
-            if name not in names(mark[0].kind):
-                continue
-            own = read_options(mark[0].kind, str(name))
+            own = _list_own_options(mark[0].kind, chosen)
+            encodings = chosen.get("encoding") if isinstance(chosen, Mapping) else None
+            entries = encodings if isinstance(encodings, list) else [encodings]
+            for number, entry in enumerate(entries):
+                above = join(join(section, "encoding"), number)
+                yield from (join(above, key) for key in _list_own_options("encodings", entry))
         else:
             continue
         yield from (join(section, key) for key in own)
+
+
+def _list_own_options(kind: str, chosen: Any) -> tuple[str, ...]:
+    """Return the options of a member that a recipe names; none if there is no such member."""
+    name = chosen.get("name") if isinstance(chosen, Mapping) else chosen
+    return tuple(read_options(kind, str(name))) if name in names(kind) else ()
 
 
 def _list_reported_keys(issues: list[ConfigIssue]) -> frozenset[str]:

@@ -15,9 +15,10 @@ from torch.optim import Optimizer
 
 from zoo import registry
 from zoo.attention.encoding import Encoding
-from zoo.errors import OptionError, nearest
+from zoo.errors import OptionError
 from zoo.options import Between, Choice, Choices
 from zoo.registry import register
+from zoo.suggestions import nearest
 
 Share = Annotated[float, Between(0, 0.9999)]
 Positive = Annotated[float, Between(1e-30)]

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from zoo.errors import nearest
 from zoo.options.marks import COUNTED, Between, Choice, Choices
 from zoo.options.plain import format_value
 from zoo.options.signature import Option, read_class
 from zoo.registry import names
+from zoo.suggestions import find_meant, list_words, offer
 
 WIDTH = 100
 INDENT = 4
@@ -35,10 +35,9 @@ def suggest(word: str, known: Iterable[str], parent: str = "") -> str:
     known = [one for one in known if one != word]
     if not known:
         return "none is known here"
-    hint = nearest(word, known)
-    if hint.startswith("did you mean ") and parent:
-        return hint.replace("did you mean ", f"did you mean {parent}.", 1)
-    return textwrap.shorten(hint, 110, placeholder=" ...")
+    if meant := find_meant(word, known):
+        return offer(word, meant, parent)
+    return f"known are {list_words(known)}"
 
 
 def describe_type(annotation: Any) -> str:

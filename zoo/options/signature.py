@@ -108,6 +108,22 @@ def read_options(kind: str, name: str) -> dict[str, Option]:
         return options(member.load())
 
 
+def read_option_names(kind: str, name: str) -> tuple[str, ...]:
+    """Return the names of a member's options, without evaluating what they are.
+
+    A class whose options are no arguments of an `__init__` in its file is read as `read_options`
+    does; one that cannot be read has none here.
+    """
+    try:
+        return tuple(argument.arg for argument in _find_init(find_member(kind, name)).kwonlyargs)
+    except LookupError:
+        pass
+    try:
+        return tuple(read_options(kind, name))
+    except Exception:  # what is wrong with a member of a plug-in is said where it is used
+        return ()
+
+
 def read_class(path: str) -> dict[str, Option]:
     """Return the fields of the dataclass `module:Class` without importing its module.
 

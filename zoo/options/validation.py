@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -22,7 +22,9 @@ from zoo.options.plain import (
     to_plain,
 )
 from zoo.options.signature import Option, extras, fields, read_options
+from zoo.options.unknown import Explanation, Member, explain_key, explain_name
 from zoo.registry import find_member, names
+from zoo.suggestions import TYPO, find_meant, offer
 
 REFUSED_MEMBERS: Mapping[tuple[str, str], str] = MappingProxyType(
     {
@@ -48,6 +50,7 @@ class Validator:
         reported: Keys with an issue already; nothing is missing at or below them.
         interpolates: Whether a string with `${` in it stands for another value. It does in a
             recipe, and not in a file that zoo wrote.
+        elsewhere: Returns the full keys of a whole recipe, which an unknown key may mean.
     """
 
     def __init__(
@@ -56,10 +59,12 @@ class Validator:
         reported: frozenset[str] = frozenset(),
         *,
         interpolates: bool = True,
+        elsewhere: Callable[[], Iterable[str]] | None = None,
     ) -> None:
         self.given = locations
         self.reported = reported
         self.interpolates = interpolates
+        self.elsewhere = elsewhere
         self.issues: list[ConfigIssue] = []
         self.locations: dict[str, str] = {}  # of every key that was validated
         self.untyped: set[str] = set()  # keys with a wrong type, or that wait for an interpolation
@@ -103,31 +108,56 @@ class Validator:
         key: str,
         others: Sequence[str] = (),
         partial: bool = False,
+        member: Member | None = None,
     ) -> dict[str, Any]:
         """Return the typed values of a mapping, with the defaults of the rest unless `partial`.
 
-        `others` are words that are read elsewhere, and may be what an unknown word means.
+        `others` are words that are read elsewhere, and may be what an unknown word means. `member`
+        is the one whose options they are.
         """
         typed = {}
+        meant: set[str] = set()
         for word, value in given.items():
             if word not in schema:
-                full = join(key, word)
-                remedy = suggest(word, [*schema, *others], key)
-                typed[word] = self.refuse(full, value, "unknown key", remedy)
+                found = self.explain_unknown(word, value, schema, key, others, member)
+                meant.update(found.meant)
+                typed[word] = self.refuse(join(key, word), value, "unknown key", found.remedy)
         for word, option in schema.items():
             if word in given:
                 typed[word] = self.validate(option.annotation, given[word], join(key, word))
             elif partial:
                 continue
             elif option.is_required:
-                self.refuse_absence(join(key, word), f"expected {describe_type(option.annotation)}")
+                # a misspelt key is reported, and what is missing for it follows from that
+                if word not in meant:
+                    remedy = f"expected {describe_type(option.annotation)}"
+                    above = join(key, "name") if member else key
+                    self.refuse_absence(join(key, word), remedy, above)
             else:
                 typed[word] = type_default(option)
         return typed
 
+    def explain_unknown(
+        self,
+        word: str,
+        value: Any,
+        schema: Mapping[str, Option],
+        key: str,
+        others: Sequence[str],
+        member: Member | None,
+    ) -> Explanation:
+        """Explain an unknown key with a value."""
+        elsewhere = self.elsewhere
+        if not key and isinstance(value, dict):
+            # a section, and not a key without its section
+            others, elsewhere = [one for one in others if "." not in one], None
+        return explain_key(word, schema, key, others=others, member=member, elsewhere=elsewhere)
+
     def copy(self) -> Validator:
         """Return a validator of the same data that has found nothing yet."""
-        return Validator(self.given, self.reported, interpolates=self.interpolates)
+        return Validator(
+            self.given, self.reported, interpolates=self.interpolates, elsewhere=self.elsewhere
+        )
 
     def refuse(
         self, key: str, value: Any, problem: str | Message, remedy: str | Message = ""
@@ -136,9 +166,16 @@ class Validator:
         self.issues.append(ConfigIssue(locate(self.given, key), key, problem, remedy))
         return value
 
-    def refuse_absence(self, key: str, remedy: str) -> None:
-        if self.reported.isdisjoint(list_ancestors(key)):
-            self.refuse(key, None, "missing", remedy)
+    def refuse_absence(self, key: str, remedy: str, above: str = "") -> None:
+        """Report a key that is missing, where `above` was given, since that is what asks for it."""
+        if not self.reported.isdisjoint(list_ancestors(key)):
+            return
+        is_removed = self.given.get(key) == ARGUMENT
+        problem = "missing, as it was removed" if is_removed else "missing"
+        origin = locate(self.given, key if is_removed or not above else above)
+        if origin == ARGUMENT and not is_removed and above and above != key.rpartition(".")[0]:
+            remedy += ", since a new name drops the options of the old one"
+        self.issues.append(ConfigIssue(origin, key, problem, remedy))
 
     def refuse_type(self, annotation: Any, value: Any, key: str, remedy: str | Message = "") -> Any:
         self.untyped.add(key)
@@ -230,6 +267,15 @@ class Validator:
         if not isinstance(value, str | dict | list):
             return self.refuse_type(annotation, value, key)
         entries = value if isinstance(value, list) else [value]
+        if not isinstance(value, list):
+            # keys of the one entry were given without its number
+            first, above = join(key, 0), join(key, "")
+            moved = {
+                join(first, one.removeprefix(above)): where
+                for one, where in self.given.items()
+                if one.startswith(above)
+            }
+            self.given = {**self.given, **moved}
         if not entries and not mark.may_be_empty:
             return self.refuse(key, value, f"a list of no {kind}", suggest("", names(kind)))
         typed = []
@@ -242,6 +288,8 @@ class Validator:
         given = {"name": value} if isinstance(value, str) else value
         if not isinstance(given, dict):
             return self.refuse_type(Annotated[Choice, Choices(kind)], given, key)
+        if "name" not in given and self.refuse_misspelt_name(given, key):
+            return given
         own = self.find_options(kind, given.get("name"), join(key, "name"))
         if own is None:
             return given
@@ -250,10 +298,20 @@ class Validator:
             f"{given['name']} takes an option that every member of {kind} has"
         )
         rest = {word: each for word, each in given.items() if word != "name"}
-        typed = self.validate_fields({**own, **extra}, rest, key)
+        member = Member(kind, str(given["name"]))
+        typed = self.validate_fields({**own, **extra}, rest, key, ("name",), member=member)
         # options of every encoding that are null leave the fact of the class
         kept = {word: each for word, each in typed.items() if word in own or each is not None}
         return Choice(str(given["name"]), MappingProxyType(kept))
+
+    def refuse_misspelt_name(self, given: Mapping[str, Any], key: str) -> bool:
+        """Report the key of a choice without a name that is likely to be it, if there is one."""
+        for word, value in given.items():
+            if find_meant(word, ["name"], TYPO) and not isinstance(value, dict | list):
+                remedy = offer(word, ["name"], key)
+                self.refuse(join(key, word), value, "unknown key", remedy)
+                return True
+        return False
 
     def find_options(self, kind: str, name: Any, key: str) -> Mapping[str, Option] | None:
         """Return the options of a member; None, with an issue, if there is no such member."""
@@ -271,7 +329,7 @@ class Validator:
                 problem, _, remedy = reason.partition("; ")
                 self.refuse(key, name, f"{name} cannot train here: {problem}", remedy)
                 return None
-            remedy = suggest(str(name), names(kind))
+            remedy = explain_name(kind, str(name))
             self.refuse(key, name, f"there is no {format_value(name)} among {kind}", remedy)
             return None
         return read_options(kind, str(name))
@@ -293,7 +351,9 @@ def read_data(cls: type[T], plain: Any) -> T:
     return typed
 
 
-def check_options(schema: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
+def check_options(
+    schema: Mapping[str, Option], given: Mapping[str, Any], member: Member | None = None
+) -> dict[str, Any]:
     """Return the typed values of options that a Python program passed, without defaults.
 
     Raises:
@@ -304,7 +364,7 @@ def check_options(schema: Mapping[str, Option], given: Mapping[str, Any]) -> dic
     reader = PlainReader(issues)
     plain = {key: reader.read(value, key) for key, value in given.items()}
     validator = Validator({"": ARGUMENT})
-    typed = validator.validate_fields(schema, plain, "", partial=True)
+    typed = validator.validate_fields(schema, plain, "", partial=True, member=member)
     for key in validator.untyped if not validator.issues else ():
         validator.refuse(key, None, "an interpolation has no recipe here to refer to")
 
@@ -326,7 +386,8 @@ def validate_variants(
         if not given and not isinstance(change, str | int | float | list):
             remedy = "write {option: value} of data, or remove it"
             validator.refuse(full, change, "it changes nothing", remedy)
-        typed = validator.validate_fields(schema, given, full, partial=True)
+        member = Member("data", data.name)
+        typed = validator.validate_fields(schema, given, full, partial=True, member=member)
         found[name] = MappingProxyType(typed)
     return MappingProxyType(found)
 

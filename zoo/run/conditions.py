@@ -13,10 +13,11 @@ from zoo.attention.layer import find_encoded
 from zoo.config import Recipe
 from zoo.config.schema import format_size, parse_length, parse_sides
 from zoo.data.spec import DataSpec, ImageSpec
-from zoo.errors import OptionError, nearest
+from zoo.errors import OptionError
 from zoo.options import Choice
 from zoo.options.validation import explain_misfit
 from zoo.run.build import Experiment, build_sample, build_task
+from zoo.suggestions import nearest
 from zoo.tasks.base import Task
 
 ConditionKind = Literal["trained", "size", "data_variant", "extrapolation"]

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims, Encoding
-from zoo.errors import OptionError, nearest
+from zoo.errors import OptionError
 from zoo.options import Between
+from zoo.suggestions import nearest
 
 # Device types that are known to have float64. On any other, products are split.
 FLOAT64_DEVICES = ("cpu", "cuda", "meta")

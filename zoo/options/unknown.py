@@ -1,0 +1,121 @@
+"""Explain a key that is not known where it stands: what it may mean, and where it belongs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, get_args
+
+from zoo.options.plain import join
+from zoo.options.signature import Option, fields, read_option_names
+from zoo.registry import KINDS, RECIPE_SUFFIX, list_folders, names
+from zoo.suggestions import SYNONYM, TYPO, find_meant, join_words, list_words, offer
+
+
+class Member(NamedTuple):
+    """A registered member whose options are read, such as the encoding `rope`."""
+
+    kind: str
+    name: str
+
+
+class Explanation(NamedTuple):
+    """A remedy for an unknown key, and the keys beside it that it is likely to mean."""
+
+    remedy: str
+    meant: tuple[str, ...] = ()
+
+
+def explain_key(
+    word: str,
+    schema: Mapping[str, Option],
+    key: str,
+    *,
+    others: Sequence[str] = (),
+    member: Member | None = None,
+    elsewhere: Callable[[], Iterable[str]] | None = None,
+) -> Explanation:
+    """Explain an unknown key.
+
+    The order is: the same key but for a slip or for another name, one below a neighbour, the same
+    key in another section, an option of another member, and what looks alike.
+
+    Args:
+        word: The last part of the key.
+        schema: The options that are known beside it.
+        key: The key above.
+        others: Further words that are read beside it.
+        member: Whose options these are.
+        elsewhere: Returns the full keys of the whole recipe.
+    """
+    beside = [one for one in (*schema, *others) if one != word]
+    if meant := find_meant(word, beside, TYPO):
+        return Explanation(offer(word, meant, key), tuple(meant))
+    away = [one for one in elsewhere() if one != join(key, word)] if elsewhere else []
+    # at the top, the keys below neighbours are those of the whole recipe
+    nested = [] if away and not key else [*_list_nested(schema)]
+    if meant := find_meant(word, nested, SYNONYM):
+        return Explanation(offer(word, meant, key))
+    # within a section an option of another member is nearer than one of another section
+    owners = list_owners(member, word) if member else {}
+    is_section = bool(key) and "." not in key
+    meant = find_meant(word, away, SYNONYM)
+    if meant and (is_section or not owners):
+        return Explanation(offer(word, meant))
+    if member and owners:
+        remedy = f"{_say_option(word, owners)} of {join_words([*owners])}"
+        return Explanation(f"{remedy}; {_list_options(member, schema)}")
+    if meant := find_meant(word, beside):
+        return Explanation(offer(word, meant, key), tuple(meant))
+    for candidates, parent in ((nested, key), (away, "")):
+        if meant := find_meant(word, candidates, TYPO):
+            return Explanation(offer(word, meant, parent))
+    if member:
+        return Explanation(_list_options(member, schema))
+    return Explanation(f"known are {list_words(beside)}" if beside else "none is known here")
+
+
+def _say_option(word: str, owners: Mapping[str, str]) -> str:
+    option = next(iter(owners.values()))
+    return "it is an option" if option == word else f"{option} is an option"
+
+
+def _list_options(member: Member, schema: Collection[str]) -> str:
+    return f"{member.name} has {list_words(schema) if schema else 'no options'}"
+
+
+def _list_nested(schema: Mapping[str, Option]) -> Iterator[str]:
+    """Yield the keys one level below the options that are mappings of options."""
+    for word, option in schema.items():
+        for part in (option.annotation, *get_args(option.annotation)):
+            if dataclasses.is_dataclass(part) and isinstance(part, type):
+                yield from (join(word, below) for below in fields(part))
+
+
+def list_owners(member: Member, word: str) -> dict[str, str]:
+    """Return {name: option} of the other members of a kind that have an option of this meaning."""
+    known = {
+        name: read_option_names(member.kind, name)
+        for name in names(member.kind)
+        if name != member.name
+    }
+    words = dict.fromkeys(option for own in known.values() for option in own)
+    meant = [word] if word in words else find_meant(word, words, TYPO)[:1]
+    return {name: option for option in meant for name, own in known.items() if option in own}
+
+
+def explain_name(kind: str, word: str) -> str:
+    """Explain a name that no member of a kind has."""
+    known = names(kind)
+    if meant := find_meant(word, known, TYPO):
+        return offer(word, meant)
+    for other, about in KINDS.items():
+        if other != kind and about.in_recipes and word in names(other):
+            return f"{word} is one of {other}; known are {list_words(known)}"
+    for folder in list_folders("configs"):
+        for path in folder.glob(f"*/{word}{RECIPE_SUFFIX}") if word.isidentifier() else ():
+            fragment = path.relative_to(folder).with_suffix("").as_posix()
+            return f"{fragment} is a fragment, which a recipe names in `extends`"
+    if meant := find_meant(word, known):
+        return offer(word, meant)
+    return f"known are {list_words(known)}" if known else "there is none"
