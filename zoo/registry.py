@@ -50,7 +50,7 @@ KINDS: Mapping[str, MemberKind] = MappingProxyType(
         ),
         "data": MemberKind(
             ("data", "data/synthetic"),
-            frozenset({"base", "baselines", "spec", "sampler", "cache", "vision"}),
+            frozenset({"base", "baselines", "spec", "sampler", "cache", "vision", "pictures"}),
         ),
         "tasks": MemberKind(("tasks",), frozenset({"base", "metrics"})),
         "optim": MemberKind(("optim",), frozenset({"base", "optimizers"}), ("optim/optimizers",)),
