@@ -122,13 +122,13 @@ def test_seeds_share_what_is_decoded_for_training(folder, cache):
 
 @pytest.mark.parametrize("path", ["nowhere", "nowhere/*.tar"])
 def test_a_path_to_nothing_is_told_without_reading(path, monkeypatch):
-    monkeypatch.setattr("datasets.load_dataset", None)
+    monkeypatch.setattr("datasets.load_dataset_builder", None)
     with pytest.raises(DataError, match=r"no such file or folder|no file matches"):
         Images(0, path=path, classes=2).check_source()
 
 
 def test_a_path_to_something_is_not_read(folder, monkeypatch):
-    monkeypatch.setattr("datasets.load_dataset", None)
+    monkeypatch.setattr("datasets.load_dataset_builder", None)
     for path in (folder, f"{folder}/*.parquet", "hub:someone/something"):
         Images(0, path=path, classes=2).check_source()
 

@@ -85,7 +85,7 @@ BROKEN = {
     ),
     "words": (
         b"text,label\n" + b"row boat row boat,calm\n" * 9 + b"caf\xe9,calm\n",
-        "can't decode byte 0xe9",
+        "train.csv is not UTF-8",
     ),
 }
 

@@ -1,5 +1,7 @@
 """Text in the columns of tables, held or streamed: what is read, in what order, and what is told where it is missing."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -114,8 +116,9 @@ def test_a_tokenizer_that_is_not_there_is_told(folder, monkeypatch):
 
 def test_a_configuration_of_a_set_of_the_hub_is_named_after_a_colon(monkeypatch):
     asked = []
+    builder = SimpleNamespace(download_and_prepare=lambda: None, as_dataset=dict)
     monkeypatch.setattr(
-        "datasets.load_dataset", lambda *words, **options: asked.append(words) or {}
+        "datasets.load_dataset_builder", lambda *words, **options: asked.append(words) or builder
     )
     open_table.open_tables("hub:someone/texts:english")
     assert asked == [("someone/texts", "english")]
@@ -127,7 +130,7 @@ def test_a_configuration_that_is_missing_is_told(monkeypatch):
             "Config name is missing.\nPlease pick one among the available configs: ['raw', 'clean']\nExample"
         )
 
-    monkeypatch.setattr("datasets.load_dataset", several)
+    monkeypatch.setattr("datasets.load_dataset_builder", several)
     with pytest.raises(
         DataError, match=r"name one as hub:a/b:CONFIGURATION; Please pick .*\['raw', 'clean'\]$"
     ):

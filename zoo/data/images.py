@@ -31,8 +31,8 @@ from zoo.data.tables.labelled_table import (
     StreamedRowLoader,
     TableRows,
     check_classes,
-    check_label,
     list_declared_classes,
+    read_label,
 )
 from zoo.data.tables.open_table import (
     HUB,
@@ -296,7 +296,7 @@ class ImageRowReader:
         images, labels, errors = [], [], {}
         for number, row in rows:
             try:
-                label = check_label(row["label"], self.classes)
+                label = read_label(row["label"], self.classes)
                 images.append(self.decoder.decode(self.access.read(row["image"])))
                 labels.append(label)
             except (OSError, ValueError) as error:

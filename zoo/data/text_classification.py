@@ -127,7 +127,9 @@ class TextClassification(LabelledTable):
 
     def build_reader(self, table: Any, split: str, title: str) -> TextRowReader:
         order = self._map_labels(table, split)
-        return TextRowReader(self.vocabulary, self.length, order, self.spec.names, title)
+        # labels of declared classes are their numbers, whatever their names are
+        names = () if list_declared_classes(table) else self.spec.names
+        return TextRowReader(self.vocabulary, self.length, order, names, title)
 
     def _map_labels(self, table: Any, split: str) -> tuple[int, ...]:
         """Return the model's class for each integer label of a table."""

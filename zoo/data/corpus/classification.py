@@ -16,7 +16,7 @@ from zoo.data.base import FileBatch
 from zoo.data.corpus.corpus import read_document
 from zoo.data.corpus.tokenizer import CorpusVocabulary, vocabulary_from_dict
 from zoo.data.spec import DataSpec, TextClassificationSpec
-from zoo.data.tables.labelled_table import RowBatch, check_label
+from zoo.data.tables.labelled_table import RowBatch, read_label
 from zoo.data.tables.open_table import check_text, is_table
 from zoo.errors import DataError, OptionError
 from zoo.packages import explain_imports
@@ -91,7 +91,7 @@ class TextRowReader:
     order: tuple[int, ...]
     """The class of each integer label."""
     names: tuple[str, ...]
-    """The class names, for labels that are strings."""
+    """The class names, for labels that are names; empty if labels count the table's classes."""
     title: str
     """The name of the rows in messages."""
 
@@ -100,18 +100,12 @@ class TextRowReader:
         inputs, labels, errors = [], [], {}
         for number, row in rows:
             try:
-                label = self._read_label(row["label"])
+                label = read_label(row["label"], len(self.order), self.names, self.order)
                 inputs.append(encode_text(row["text"], self.vocabulary, self.length))
                 labels.append(label)
             except ValueError as error:
                 errors[number] = f"{self.title}, row {number}: {error}"
         return RowBatch(pad_tokens(inputs), torch.tensor(labels, dtype=torch.long), errors)
-
-    def _read_label(self, label: Any) -> int:
-        # A string is a class name of the model; a number counts the classes of the table.
-        if label in self.names:
-            return self.names.index(label)
-        return self.order[check_label(label, len(self.order))]
 
 
 def encode_text(value: Any, vocabulary: CorpusVocabulary, length: int) -> NDArray[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -22,6 +23,9 @@ from zoo.errors import DataError, OptionError
 log = logging.getLogger("zoo")
 
 MIN_CLASSES = 2
+MAX_LISTED = 10
+"""Number of class names that a message lists."""
+WHOLE_NUMBER = re.compile(r"(-?(?:0|[1-9]\d{0,17}))(?:\.0*)?")
 
 
 def check_classes(classes: int | Sequence[str]) -> None:
@@ -59,11 +63,27 @@ def list_classes(table: Any, streaming: bool) -> tuple[str, ...]:
         problem = "a stream does not determine the names of classes; list them as data.classes"
     elif kind == "null":
         problem = "no row has a label; list the names of classes as data.classes"
+    elif kind == "bool":
+        return ("false", "true")
     elif kind not in TEXT_TYPES:
-        problem = "the labels are plain numbers; set the number of classes"
+        is_number = str(kind).startswith(("int", "uint", "float"))
+        problem = f"the labels are {'plain numbers' if is_number else kind}"
+        problem += "; set the number of classes, or list their names"
     else:
-        return tuple(sorted({label for label in table["label"] if label is not None}))
+        names = sorted({label for label in table["label"] if label})
+        _check_spellings(names)
+        return tuple(names)
     raise OptionError("classes", problem)
+
+
+def _check_spellings(names: Sequence[str]) -> None:
+    """Raise OptionError if two names are one number."""
+    spelled: dict[int, str] = {}
+    for name in names:
+        number = read_number(name)
+        if number is not None and spelled.setdefault(number, name) != name:
+            problem = f"{spelled[number]} and {name} are one number; list the names of classes"
+            raise OptionError("classes", problem)
 
 
 def map_classes(
@@ -86,15 +106,60 @@ def map_classes(
     return tuple(map(list(known).index, own)) if own and known else tuple(range(count))
 
 
-def check_label(label: Any, classes: int) -> int:
-    """Check that a label is a class number below `classes`, and return it.
+def spell_label(value: Any) -> str:
+    """Return a label as a file says it; an empty string if there is none.
+
+    A whole number is one without a point: an empty cell makes floating-point numbers of a column.
 
     Raises:
-        ValueError: It is not.
+        ValueError: It is neither text nor a number.
     """
-    if not isinstance(label, int) or not 0 <= label < classes:
-        raise ValueError(f"label {label!r} is none of {classes} classes")
-    return label
+    if value is None or value != value:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int | float | str):
+        raise ValueError(f"label {value!r:.60} is neither text nor a number; write it as text")
+    return str(value)
+
+
+def read_number(label: str) -> int | None:
+    """Return the whole number that a label is; None for text, such as 007."""
+    found = WHOLE_NUMBER.fullmatch(label)
+    return None if found is None else int(found[1])
+
+
+def read_label(
+    value: Any, classes: int, names: Sequence[str] = (), order: Sequence[int] | None = None
+) -> int:
+    """Return the class of a label: its place among the names, else the number that it is.
+
+    Args:
+        value: The value of a row.
+        classes: Number of classes.
+        names: The class names that a label may be; if one of them is a number, labels do not count.
+        order: The class of each number; by default the number itself.
+
+    Raises:
+        ValueError: There is no label, or it is none of the classes.
+    """
+    label = spell_label(value)
+    if not label:
+        raise ValueError("there is no label")
+    number = read_number(label)
+    for spelled in (label, str(number)):
+        if spelled in names:
+            return list(names).index(spelled)
+    # true is no number where classes have names
+    counts = not any(read_number(name) is not None for name in names)
+    if isinstance(value, bool) and not names and classes == 2:
+        number = int(value)
+    if number is None or not counts or not 0 <= number < classes:
+        listed = f" ({', '.join(names)})" if 0 < len(names) <= MAX_LISTED else ""
+        raise ValueError(f"label {value!r} is none of {classes} classes{listed}")
+    return number if order is None else order[number]
 
 
 class RowBatch(NamedTuple):

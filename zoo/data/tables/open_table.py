@@ -26,6 +26,7 @@ BUILDERS = {
     ".jsonl": "json",
     ".json": "json",
     ".csv": "csv",
+    ".tsv": "csv",
 }
 """Names of file formats in `datasets`, by suffix."""
 COMPRESSIONS = (".gz", ".zst")
@@ -68,18 +69,46 @@ def open_tables(path: str, streaming: bool = False) -> Mapping[str, Any]:
         _check_complete(shard)
         if not streaming:
             _check_headers(shard)
+    if files is None and Path(name, "state.json").is_file():
+        remedy = "write it as Parquet, with to_parquet of each split"
+        raise DataError(f"{path}: was written by save_to_disk; {remedy}")
     options = _verify_checksums() if _is_parquet(name, files) else {}
+    if files is not None and _find_format(files["train"][0]) == ".tsv":
+        options["sep"] = "\t"
     try:
-        tables = datasets.load_dataset(
-            name, configuration or None, data_files=files, streaming=streaming, **options
-        )
-        for table in () if streaming else tables.values():
+        builder = _make_builder(name, configuration or None, files, options)
+        if streaming:
+            return dict(builder.as_streaming_dataset())
+        builder.download_and_prepare()
+        tables = dict(builder.as_dataset())
+        for table in tables.values():
             # JSON is not checked when it is read; text that is not UTF-8 would fail at a later use.
             table.data.validate(full=True)
         return tables
     except Exception as error:
         # The library raises errors of many kinds.
         raise DataError(f"{path}: {_describe(path, error)}") from None
+
+
+def _make_builder(
+    name: str,
+    configuration: str | None,
+    files: Mapping[str, list[str]] | None,
+    options: Mapping[str, Any],
+) -> Any:
+    """Return the builder of `datasets` for a format, a folder or a dataset of the Hub."""
+    from datasets import load_dataset_builder
+    from datasets.packaged_modules.csv.csv import Csv
+
+    builder = load_dataset_builder(name, configuration, data_files=files, **options)
+    if not isinstance(builder, Csv):
+        return builder
+    from zoo.data.tables.csv_as_text import OPTIONS, become_text
+
+    # made anew, because what is cached depends on the options
+    builder = load_dataset_builder(name, configuration, data_files=files, **options, **OPTIONS)
+    become_text(builder)
+    return builder
 
 
 def iterate_rows(table: Iterable[Any], title: str) -> Iterator[Any]:
@@ -113,6 +142,9 @@ def _describe(path: str, error: Exception) -> str:
     # The first line of the underlying error usually names the cause.
     if isinstance(origin, UnicodeEncodeError):
         return f"the name of {origin.object} is not UTF-8; rename the file"
+    if isinstance(origin, UnicodeDecodeError):
+        problem = f"{origin.reason} at byte {origin.start}"
+        return f"cannot be read: it is not UTF-8, {problem}; save it as UTF-8"
     cause = str(origin).strip() or type(error).__name__
     if NO_CONFIGURATION in cause:
         names = " ".join(cause.splitlines()[1:2])[:200]

@@ -1,0 +1,63 @@
+"""CSV files whose cells are read as they stand: every column is text, and nothing is missing.
+
+pandas takes NA, null and None for missing cells, 007 for 7, and labels beside an empty cell for
+floating-point numbers. Only a feature that a dataset declares gives a column another type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+from datasets.builder import Key
+from datasets.packaged_modules.csv.csv import Csv
+from datasets.streaming import extend_dataset_builder_for_streaming
+
+OPTIONS = {"keep_default_na": False, "na_filter": False, "encoding": "utf-8-sig"}
+"""Options of the builder; the encoding drops the mark that some programs put before UTF-8."""
+
+
+def become_text(builder: Csv) -> None:
+    """Let a builder of CSV files, which was made with OPTIONS, infer no types."""
+    builder.__class__ = TextCsv
+    # as its constructor has done with the module of its class
+    extend_dataset_builder_for_streaming(builder)
+
+
+class TextCsv(Csv):  # type: ignore[misc]
+    """The builder of `datasets` for CSV files, which infers no types."""
+
+    def _generate_tables(self, base_files: Any, files_iterables: Any) -> Iterator[Any]:
+        options = self.config.pd_read_csv_kwargs
+        for number, files in enumerate(files_iterables):
+            for file in files:
+                try:
+                    # `datasets` replaces open by a function that reads compressed and remote files
+                    with (
+                        open(file, "rb") as content,
+                        pd.read_csv(content, iterator=True, dtype=str, **options) as chunks,
+                    ):
+                        for at, chunk in enumerate(chunks):
+                            table = pa.Table.from_pandas(chunk, preserve_index=False)
+                            yield Key(number, at), self._cast_table(self._clear_empty(table))
+                except UnicodeDecodeError as error:
+                    # the file is one of many, and the message is shown without its cause
+                    problem = f"{error.reason} at byte {error.start}"
+                    name = Path(str(file)).name
+                    raise ValueError(f"{name} is not UTF-8, {problem}; save it as UTF-8") from None
+
+    def _clear_empty(self, table: Any) -> Any:
+        """Return a table without values in empty cells of columns that are declared as no text."""
+        for name, feature in (self.info.features or {}).items():
+            if name in table.column_names and getattr(feature, "dtype", "string") not in (
+                "string",
+                "large_string",
+            ):
+                column = table[name]
+                cleared = pc.if_else(pc.equal(column, ""), None, column)
+                table = table.set_column(table.column_names.index(name), name, cleared)
+        return table
