@@ -20,6 +20,7 @@ from samples import SAMPLES
 
 import zoo
 from zoo import registry
+from zoo.attention.temperature import Temperature
 from zoo.laws import LAWS, Case, Law, Recorder
 from zoo.laws.backends import a_compiler_captures_it, exports_at_any_size
 from zoo.laws.derivatives import tangents_are_gradients, vmap_equals_a_loop
@@ -130,6 +131,18 @@ def is_tried(law: Law, member: Case) -> bool:
     return law not in seldom or is_typical(member)
 
 
+def list_layers() -> Iterator[Case]:
+    """Encodings in layers with soft caps, sinks and temperatures."""
+    temperature = Temperature(floor=4, scale=0.4)
+    for name, axes in (("none", 1), ("fox", 1), ("t5", 2)):
+        build = partial(zoo.encoding, name)
+        yield Case(f"{name}(sinks)", axes, build, sinks=True)
+        yield Case(f"{name}(softcap)", axes, build, softcap=1.5)
+    build = partial(zoo.encoding, ["rope", "ssmax"])
+    yield Case("rope+ssmax(all)", 1, build, softcap=1.5, sinks=True, temperature=temperature)
+
+
+LAYERS = tuple(list_layers())
 MEMBERS = tuple(list_members())
 ROOTS = registry.roots()
 
@@ -145,8 +158,8 @@ def _find_roots_once(monkeypatch):
     [
         pytest.param(law, member, id=f"{law.name}-{member}")
         for law in LAWS
-        for member in MEMBERS
-        if not law.exempt(member) and is_tried(law, member)
+        for member in (*MEMBERS, *LAYERS)
+        if not law.exempt(member) and (is_tried(law, member) or member in LAYERS[:2])
     ],
 )
 def test_law(law, member):

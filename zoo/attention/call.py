@@ -151,7 +151,7 @@ def repeat_kv_heads(heads: Tensor, count: int) -> Tensor:
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """normalize(scale q k^T + biases + low-rank biases) v, over visible keys.
+    """normalize(cap(scale q k^T) + biases + low-rank biases) v, over visible keys.
 
     The queries are the last N of the M tokens, so query i is token i + M - N, unless `query_index`
     lists others.
@@ -181,19 +181,25 @@ class AttentionCall:
     scale: float
     """Factor of the products of queries and keys."""
 
+    softcap: float | None = None
+    """Bound c of the scaled products s, which become c tanh(s / c). None: no bound."""
+
     biases: tuple[Bias, ...] = ()
-    """Biases that are added to the scaled products."""
+    """Biases that are added to the scaled products, after their bound."""
 
     low_rank_biases: tuple[tuple[Tensor, Tensor], ...] = ()
     """Biases left right^T, as pairs (left [1|B, 1|H, 1|N, R], right [1|B, 1|H, 1|M, R]). A bias
     whose right side has a single row is constant along each row of scores; a backend may drop it if
-    the weights are a softmax."""
+    the weights are a softmax without sinks."""
 
     transform_scores: TransformScores | None = None
     """Changes scores after the biases."""
 
     normalize: TransformScores | None = None
     """Turns scores into weights, in place of the softmax."""
+
+    sinks: Tensor | None = None
+    """Scores [H] of one more key per head, which takes part in the softmax and has no value."""
 
     extra_output: ExtraOutput | None = None
     """Computes an addition to the output from the weights."""

@@ -235,12 +235,19 @@ def _localize(encoding: Encoding, tokens: Tokens) -> Tokens:
 
 
 def _check_fields(encoding: Encoding, old: AttentionCall, new: AttentionCall) -> None:
-    """Raise OptionError for a second transform of scores or weights, or a bias after one."""
+    """Raise OptionError for changes that contradict each other.
+
+    They are a second transform of scores or weights, a bias after one, and sinks of no softmax.
+    """
     for field in EXCLUSIVE:
         before, after = getattr(old, field), getattr(new, field)
         if before is not None and after is not before:
             problem = f"{encoding.name} and an encoding before it both write {field}"
             raise OptionError("encoding", f"{problem}; list one of them")
+
+    if new.normalize is not None and new.sinks is not None:
+        problem = f"{encoding.name} has no softmax whose denominator sinks could join"
+        raise OptionError("sinks", f"{problem}; leave them out, or choose another encoding")
 
     counts = len(old.biases), len(old.low_rank_biases)
     if old.transform_scores is not None and counts != (len(new.biases), len(new.low_rank_biases)):

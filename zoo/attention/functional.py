@@ -25,7 +25,8 @@ from zoo.attention.encoding import (
     check_per_token,
     explain_types,
 )
-from zoo.attention.layer import Context, SelfAttention
+from zoo.attention.layer import Context, SelfAttention, check_softcap
+from zoo.attention.temperature import TemperatureSpec, read_temperature
 from zoo.attention.tokens import Tokens, check_tensor, document_lengths, document_positions, upcast
 from zoo.errors import OptionError
 from zoo.options import EncodingSpec
@@ -65,6 +66,8 @@ def scores(
     x: Tensor | None = None,
     causal: bool = False,
     has_position: Tensor | None = None,
+    softcap: float | None = None,
+    temperature: TemperatureSpec | None = None,
 ) -> Tensor:
     """Compute exact attention scores, as they enter the softmax: scaled, biased and transformed.
 
@@ -76,6 +79,10 @@ def scores(
         x: Token states [B, M, D], for encodings that read them; zeros by default.
         causal: Hide keys after their query.
         has_position: Booleans [M] or [B, M], false for special tokens; all true by default.
+        softcap: Bound c of the scaled products s of queries and keys, which become c tanh(s / c)
+            before biases; None: no bound.
+        temperature: Factors of queries that grow with the position, as a mapping such as
+            {"floor": 8192, "scale": 0.1}; None: no factors.
 
     Returns:
         Scores [B, H, N, M]; hidden pairs are -inf.
@@ -84,7 +91,9 @@ def scores(
         OptionError: `pos` does not have the encoding's number of axes, or `k` its number of heads.
     """
     with explain_types(encoding, q=q, k=k, x=x, pos=pos):
-        call = _describe_call(encoding, q, k, None, pos, x, causal, has_position)
+        call = _describe_call(
+            encoding, q, k, None, pos, x, causal, has_position, softcap, temperature=temperature
+        )
         return reference.scores(call)
 
 
@@ -97,6 +106,9 @@ def weights(
     x: Tensor | None = None,
     causal: bool = False,
     has_position: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    temperature: TemperatureSpec | None = None,
 ) -> Tensor:
     """Compute exact attention weights.
 
@@ -108,6 +120,11 @@ def weights(
         x: Token states [B, M, D], for encodings that read them; zeros by default.
         causal: Hide keys after their query.
         has_position: Booleans [M] or [B, M], false for special tokens; all true by default.
+        softcap: Bound c of the scaled products s of queries and keys, which become c tanh(s / c)
+            before biases; None: no bound.
+        sinks: Scores [H] of one more key per head, which joins the softmax and has no value.
+        temperature: Factors of queries that grow with the position, as a mapping such as
+            {"floor": 8192, "scale": 0.1}; None: no factors.
 
     Returns:
         Weights [B, H, N, M]; hidden pairs are 0.
@@ -116,7 +133,9 @@ def weights(
         OptionError: `pos` does not have the encoding's number of axes, or `k` its number of heads.
     """
     with explain_types(encoding, q=q, k=k, x=x, pos=pos):
-        call = _describe_call(encoding, q, k, None, pos, x, causal, has_position)
+        call = _describe_call(
+            encoding, q, k, None, pos, x, causal, has_position, softcap, sinks, temperature
+        )
         return reference.weights(call)
 
 
@@ -130,6 +149,9 @@ def attend(
     x: Tensor | None = None,
     causal: bool = False,
     has_position: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    temperature: TemperatureSpec | None = None,
     backend: str = "auto",
 ) -> Tensor:
     """Compute attention.
@@ -143,6 +165,11 @@ def attend(
         x: Token states [B, M, D], for encodings that read them; zeros by default.
         causal: Hide keys after their query.
         has_position: Booleans [M] or [B, M], false for special tokens; all true by default.
+        softcap: Bound c of the scaled products s of queries and keys, which become c tanh(s / c)
+            before biases; None: no bound.
+        sinks: Scores [H] of one more key per head, which joins the softmax and has no value.
+        temperature: Factors of queries that grow with the position, as a mapping such as
+            {"floor": 8192, "scale": 0.1}; None: no factors.
         backend: "auto", "reference", "chunked", "sdpa" or "flex".
 
     Returns:
@@ -153,7 +180,9 @@ def attend(
             heads, or the backend cannot compute this call.
     """
     with explain_types(encoding, q=q, k=k, x=x, pos=pos):
-        call = _describe_call(encoding, q, k, v, pos, x, causal, has_position)
+        call = _describe_call(
+            encoding, q, k, v, pos, x, causal, has_position, softcap, sinks, temperature
+        )
         out, _ = dispatch.attend(call, backend)
     return out
 
@@ -167,6 +196,7 @@ def score_mod(
     x: Tensor | None = None,
     causal: bool = False,
     has_position: Tensor | None = None,
+    softcap: float | None = None,
 ) -> ScoreMod:
     """Make a score_mod of an encoding that is a bias.
 
@@ -180,6 +210,8 @@ def score_mod(
         x: Token states [B, M, D], for encodings that read them; zeros by default.
         causal: Whether a causal mask is used, for example one from `zoo.functional.block_mask`.
         has_position: Booleans [M] or [B, M], false for special tokens; all true by default.
+        softcap: Bound c of the scaled products s of queries and keys, which become c tanh(s / c)
+            before biases; None: no bound.
 
     Returns:
         A function (score, b, h, q_idx, kv_idx) -> score. Gradients flow to the encoding, `q`, `k`
@@ -190,7 +222,7 @@ def score_mod(
     """
     if x is None:
         x = k.new_zeros(k.shape[0], k.shape[2], q.shape[1] * k.shape[3])
-    call = _describe_call(encoding, q, k, None, pos, x, causal, has_position)
+    call = _describe_call(encoding, q, k, None, pos, x, causal, has_position, softcap)
     name = " and ".join(one.name for one in Chain.of(encoding))
     # A score_mod sees scores only: what an encoding adds to the input would be lost silently.
     if embed(encoding, x, pos) is not x:
@@ -208,6 +240,9 @@ def _describe_call(
     x: Tensor | None,
     causal: bool,
     has_position: Tensor | None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    temperature: TemperatureSpec | None = None,
 ) -> AttentionCall:
     """Describe the attention of projected heads, as `SelfAttention.describe` does in a model."""
     chain = Chain.of(encoding)
@@ -219,14 +254,23 @@ def _describe_call(
     # Integer and half-precision coordinates would round angles and distances.
     pos = pos.to(torch.promote_types(torch.promote_types(pos.dtype, q.dtype), torch.float32))
     check_per_token("has_position", has_position, "boolean", *k.shape[::2])
+    check_softcap(softcap)
+    if sinks is not None:
+        check_tensor("sinks", sinks, [heads], kind="floating")
+    factors = read_temperature(temperature)
+    if factors is not None:
+        factors.check_axes(chain.dims.axes)
 
     tokens = Tokens.at(x, pos, has_position, ordered=_is_ordered(pos))
     # `embed` runs only for the tables that it makes: `x` are the states of this layer, which
     # already contain what an encoding adds to the input of the first one.
     tokens = chain.prepare(chain.embed(tokens).replace(x=x))
     queries = tokens.last(q.shape[2])
+    transformed = chain.transform_query(q, queries)
+    if factors is not None:
+        transformed, q = (factors.scale_queries(one, queries) for one in (transformed, q))
     call = AttentionCall(
-        chain.transform_query(q, queries),
+        transformed,
         repeat_kv_heads(chain.transform_key(k, tokens), heads),
         repeat_kv_heads(k if v is None else v, heads),
         q,
@@ -234,6 +278,8 @@ def _describe_call(
         tokens,
         causal,
         q.shape[-1] ** -0.5,
+        softcap=softcap,
+        sinks=sinks,
         transform_query=lambda x: chain.transform_query(x, queries),
     )
     return chain.modify(call)
@@ -264,9 +310,15 @@ class Attention(nn.Module):
         dims: The sizes of the model. A few encodings depend on `dims.layer` and `dims.depth`.
         encoding: A name, a mapping with options, a list of these, or an existing encoding.
         causal: Hide keys after their query.
+        softcap: Bound c of the scaled products s of queries and keys, which become c tanh(s / c)
+            before biases; None: no bound.
+        sinks: Add a learned score per head to the denominator of the softmax. The parameter is
+            `layer.sinks` [H].
+        temperature: Factors of queries that grow with the position, as a mapping such as
+            {"floor": 8192, "scale": 0.1}; None: no factors.
 
     Raises:
-        OptionError: The encoding is unknown, does not fit `dims`, or does not fit `causal`.
+        OptionError: The encoding is unknown, or an option does not fit the others.
     """
 
     def __init__(
@@ -275,6 +327,9 @@ class Attention(nn.Module):
         encoding: EncodingSpec | Sequence[EncodingSpec] | Encoding,
         *,
         causal: bool = False,
+        softcap: float | None = None,
+        sinks: bool = False,
+        temperature: TemperatureSpec | None = None,
     ) -> None:
         super().__init__()
         dims = replace(dims, depth=dims.depth or dims.layer + 1)
@@ -290,7 +345,13 @@ class Attention(nn.Module):
         # In a tuple, torch does not see the chain as a submodule, so that the parameters of
         # `encoding` are registered only once.
         self._chain = (Chain.of(encoding),)
-        self.layer = SelfAttention(dims, causal=causal)
+        self.layer = SelfAttention(
+            dims,
+            causal=causal,
+            softcap=softcap,
+            sinks=sinks,
+            temperature=read_temperature(temperature),
+        )
 
     def forward(
         self,

@@ -19,6 +19,7 @@ from zoo.attention.call import AttentionCall, repeat_kv_heads
 from zoo.attention.chain import Chain
 from zoo.attention.encoding import Dims
 from zoo.attention.linear import LinearCall, LinearState
+from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens, disable_autocast, order_padding_first, take_tokens
 from zoo.errors import OptionError
 from zoo.options import Between
@@ -56,8 +57,9 @@ class LayerOptions:
     """Mix keys and values with those of the previous token."""
 
     key_bias: bool = False
-    """Bias of the key projection. It changes weights only if an encoding transforms keys;
-    otherwise it adds the same number to all scores of a row, which a softmax ignores."""
+    """Bias of the key projection. It changes weights only if an encoding transforms keys, or with
+    sinks or a soft cap; otherwise it adds the same number to all scores of a row, which a softmax
+    ignores."""
 
     proj_bias: bool = True
     """Biases of the query, value and output projections."""
@@ -144,7 +146,25 @@ class SelfAttention(nn.Module):
 
     There may be fewer key-value heads than query heads (`Dims.kv_heads`, arXiv:2305.13245). Caches
     hold only key-value heads.
+
+    Args:
+        dims: The sizes.
+        options: Options that all layers of a model share.
+        causal: Hide keys after their query.
+        backend: The attention backend, or "auto".
+        window: Number of tokens in the sliding window. None: no window.
+        attention: "softmax" or "linear".
+        softcap: Bound c of the scaled products s of queries and keys, which become c tanh(s / c)
+            before biases (Gemma 2, arXiv:2408.00118). None: no bound.
+        sinks: Add a learned score per head to the denominator of the softmax (GPT-OSS,
+            arXiv:2508.10925). The parameter `sinks` [H] starts at 0.
+        temperature: Factors of queries that grow with the position (Llama 4). None: no factors.
+
+    Raises:
+        OptionError: An option does not fit the others.
     """
+
+    sinks: nn.Parameter | None
 
     def __init__(
         self,
@@ -155,10 +175,17 @@ class SelfAttention(nn.Module):
         backend: str = "auto",
         window: int | None = None,
         attention: str = "softmax",
+        softcap: float | None = None,
+        sinks: bool = False,
+        temperature: Temperature | None = None,
     ) -> None:
         super().__init__()
         _check_options(attention, window, backend, options.attention_dropout)
+        _check_scores(attention, softcap, sinks, temperature)
+        if temperature is not None:
+            temperature.check_axes(dims.axes)
         self.dims, self.causal, self.backend, self.window = dims, causal, backend, window
+        self.softcap, self.temperature = softcap, temperature
         self.head_dim, self.dropout = dims.head_dim, options.attention_dropout
         self.linear = attention == "linear"
 
@@ -183,6 +210,7 @@ class SelfAttention(nn.Module):
             self.k_norm = _make_norm(dims, dims.num_kv_heads, options, options.qk_norm_eps)
         if options.output_norm:
             self.output_norm = _make_norm(dims, dims.heads, options)
+        self.sinks = nn.Parameter(torch.zeros(dims.heads)) if sinks else None
 
     def forward(
         self, tokens: Tokens, chain: Chain, context: Context
@@ -224,6 +252,8 @@ class SelfAttention(nn.Module):
             raw_query, queries = raw_query[:, :, query_index], tokens.select(query_index)
 
         q, k = chain.transform_query(raw_query, queries), chain.transform_key(k, states)
+        if self.temperature is not None:
+            q, raw_query = (self.temperature.scale_queries(one, queries) for one in (q, raw_query))
         # A token's data may depend on tokens before the window, which the cache then keeps too.
         window = None if self.window is None else self.window + chain.lookback
         k, v, keys = context.extend(self.dims.layer, k, v, states, chain.update_cached_keys, window)
@@ -239,6 +269,8 @@ class SelfAttention(nn.Module):
             keys,
             self.causal,
             self.head_dim**-0.5,
+            softcap=self.softcap,
+            sinks=self.sinks,
             transform_query=lambda x: chain.transform_query(x, queries),
             window=self.window,
             query_index=query_index,
@@ -443,6 +475,32 @@ def _check_options(attention: str, window: int | None, backend: str, dropout: fl
     if dropout and backend == "flex":
         problem = "flex has no dropout of attention weights"
         raise OptionError("block.attention_dropout", f"{problem}; choose another backend")
+
+
+def _check_scores(
+    attention: str, softcap: float | None, sinks: bool, temperature: Temperature | None
+) -> None:
+    """Raise OptionError for options of scores where attention has none, and for a wrong bound."""
+    given = {"softcap": softcap is not None, "sinks": sinks, "temperature": temperature is not None}
+    for key, is_given in given.items():
+        if is_given and attention == "linear":
+            problem = "linear attention has no scores"
+            raise OptionError(key, f"{problem}; leave it out, or choose attention softmax")
+    check_softcap(softcap)
+
+
+def check_softcap(softcap: float | None) -> None:
+    """Check that the bound of scores is a positive number, or None.
+
+    Raises:
+        OptionError: It is not.
+    """
+    if softcap is None:
+        return
+    if isinstance(softcap, bool) or not isinstance(softcap, int | float):
+        raise OptionError("softcap", f"softcap is {type(softcap).__name__}, not a number")
+    if not 0 < softcap < float("inf"):
+        raise OptionError("softcap", f"softcap {softcap} is not positive and finite")
 
 
 class Projection(nn.Linear):

@@ -75,9 +75,11 @@ def draw_correlations(
 
 
 def _is_plain_projection(block: Block, call: AttentionCall) -> bool:
-    """Return whether queries and keys are plain projections, not normed, mixed or rotated."""
+    """Return whether scores are products of plain projections, not normed, mixed or rotated."""
     layer = block.attn
     if layer.token_shift is not None or not isinstance(layer.q_norm, nn.Identity):
+        return False
+    if layer.temperature is not None or layer.softcap is not None:
         return False
     unturned = call.q.shape == call.raw_query.shape and torch.equal(call.q, call.raw_query)
     return unturned and call.scale == layer.dims.head_dim**-0.5

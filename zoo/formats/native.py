@@ -18,6 +18,8 @@ from zoo.models.transformer import Block, Transformer
 
 PLAIN_BLOCK: Mapping[str, object] = {
     "model.attention": "softmax",
+    "model.softcap": None,
+    "model.sinks": False,
     "model.block.norm_position": "pre",
     "model.block.embed_norm": False,
     "model.block.qk_norm": False,
@@ -31,6 +33,7 @@ LLAMA: Mapping[str, object] = {
     "model.scale_embeddings": False,
     "model.memory_length": 0,
     "model.window": None,
+    "model.temperature": None,
     "model.block.norm": "rms",
     "model.block.mlp": "swiglu",
 }

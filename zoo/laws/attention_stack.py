@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from zoo.attention.backends.dispatch import FULL_ROW_FIELDS
+from zoo.attention.backends.dispatch import find_obstacle
 from zoo.attention.call import AttentionCall
 from zoo.attention.chain import Chain
 from zoo.attention.layer import Context, SelfAttention
@@ -41,10 +41,18 @@ class AttentionStack(nn.Module):
                     chain.add_module(name, link)
         self.chains, self.causal = nn.ModuleList(chains), causal
         self.layers = nn.ModuleList(
-            SelfAttention(chain.dims, causal=causal, window=window) for chain in chains
+            SelfAttention(
+                chain.dims,
+                causal=causal,
+                window=window,
+                softcap=case.softcap,
+                sinks=case.sinks,
+                temperature=case.temperature,
+            )
+            for chain in chains
         )
         self.double().eval()
-        perturb(self.chains)
+        perturb(self)
         self.declare_consecutive = True
 
     def forward(
@@ -99,10 +107,9 @@ class AttentionStack(nn.Module):
         assert isinstance(layer, SelfAttention)
         return layer.describe(tokens, self.first, Context(), query_index)[1]
 
-    def supports_fused(self, x: Tensor, pos: Tensor) -> bool:
-        """Return whether PyTorch's fused kernels can compute the attention."""
-        call = self.call(x, pos)
-        return all(getattr(call, field) is None for field in FULL_ROW_FIELDS)
+    def supports(self, backend: str, x: Tensor, pos: Tensor) -> bool:
+        """Return whether one of PyTorch's fused kernels can compute the attention."""
+        return not find_obstacle(self.call(x, pos), backend)
 
     def results(self, x: Tensor, *where: Tensor | None, backend: str = "auto") -> dict[str, Tensor]:
         """Compute the output, and its gradients with respect to x and all parameters."""

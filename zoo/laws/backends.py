@@ -139,7 +139,7 @@ def reference_and_sdpa_agree(case: Case, recorder: Recorder) -> None:
     for causal in case.causal_modes:
         stack, x = AttentionStack(case, causal=causal), case.states().requires_grad_()
         for where in ((case.positions(),), (case.positions(), position_mask(), packed_documents())):
-            if stack.supports_fused(x, case.positions()):
+            if stack.supports("sdpa", x, case.positions()):
                 exact = stack.results(x, *where, backend="reference")
                 fused = stack.results(x, *where, backend="sdpa")
                 _require_equal(recorder, exact, fused, "by sdpa, against the reference")
@@ -175,7 +175,7 @@ def reference_and_flex_agree(case: Case, recorder: Recorder) -> None:
         stack, x = AttentionStack(case, causal=causal, layers=1), case.states()
         where = (position_mask(), packed_documents()) if causal else ()
         call = stack.call(x, case.positions(), *where)
-        if stack.supports_fused(x, case.positions()):
+        if stack.supports("flex", x, case.positions()):
             exact = attend(call, "reference")[0]
             # On a CPU flex_attention would trace each call, only to run it eagerly.
             with patch.object(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True):
@@ -200,7 +200,14 @@ def index_differences_are_offsets(case: Case, recorder: Recorder) -> None:
 @law("torch.compile captures the encoding as one graph with the same output and gradients.")
 def a_compiler_captures_it(case: Case, recorder: Recorder, backend: str = "aot_eager") -> None:
     torch._dynamo.reset()
-    layer = Attention(case.dims, case.build(), causal=case.facts.causal_only).double()
+    layer = Attention(
+        case.dims,
+        case.build(),
+        causal=case.facts.causal_only,
+        softcap=case.softcap,
+        sinks=case.sinks,
+        temperature=case.temperature,
+    ).double()
     perturb(layer)
     x = case.states().requires_grad_()
     graphs: list[torch.fx.GraphModule] = []

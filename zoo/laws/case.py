@@ -12,6 +12,7 @@ from torch import Tensor
 from zoo.attention.chain import Chain, make_factory
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Dims, Encoding
+from zoo.attention.temperature import Temperature
 from zoo.errors import OptionError
 from zoo.options import Choice
 
@@ -25,12 +26,15 @@ DOCUMENTS = (0, 0, 0, 0, 1, 1, 1, 1, 1, 2, -1, -1)
 
 @dataclass(frozen=True)
 class Case:
-    """An encoding, or a list of them, on a number of axes."""
+    """An encoding, or a list of them, on a number of axes, in layers with these options."""
 
     name: str
     axes: int
     factory: Callable[[Dims], Encoding]
     kv_heads: int | None = None
+    softcap: float | None = None
+    sinks: bool = False
+    temperature: Temperature | None = None
 
     @classmethod
     def from_choices(cls, name: str, choices: Sequence[Choice], axes: int) -> Case:

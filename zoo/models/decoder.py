@@ -13,11 +13,12 @@ from torch import Tensor
 from zoo.attention.coordinates import PositionAugmentation
 from zoo.attention.encoding import Dims, EncodingFactories
 from zoo.attention.layer import Context
+from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens, document_positions
 from zoo.data.spec import TextSpec
 from zoo.errors import OptionError
 from zoo.models.embedding import LanguageModel, init_weights
-from zoo.models.transformer import BlockOptions
+from zoo.models.transformer import BlockOptions, Softcap
 from zoo.options import Between, Count
 from zoo.registry import register
 
@@ -43,6 +44,11 @@ class Decoder(LanguageModel):
             training and evaluation (Transformer-XL, arXiv:1901.02860). Each row of a batch must
             then continue the same row of the batch before.
         window: A token attends to the last `window` tokens, including itself. None: to all.
+        softcap: Bound c of the scaled products s of queries and keys, which become c tanh(s / c)
+            before biases and the softmax (Gemma 2, arXiv:2408.00118). None: no bound.
+        sinks: Add a learned score per head to the denominator of the softmax (GPT-OSS,
+            arXiv:2508.10925).
+        temperature: Factors of queries that grow with the position (Llama 4). None: no factors.
         attention: "softmax", or "linear" for linear attention with elu features.
         backend: The attention backend.
 
@@ -65,6 +71,9 @@ class Decoder(LanguageModel):
         scale_embeddings: bool = False,
         memory_length: Annotated[int, Between(0)] = 0,
         window: Count | None = None,
+        softcap: Softcap | None = None,
+        sinks: bool = False,
+        temperature: Temperature | None = None,
         attention: Literal["softmax", "linear"] = "softmax",
         backend: Literal["auto", "reference", "chunked", "sdpa", "flex"] = "auto",
     ) -> None:
@@ -74,7 +83,16 @@ class Decoder(LanguageModel):
         self.position_augmentation, self.memory_length = position_augmentation, memory_length
         dims = Dims(dim, heads, axes=1, length=spec.length, depth=depth, kv_heads=kv_heads)
         self.add_blocks(
-            dims, encoding, block, causal=True, backend=backend, window=window, attention=attention
+            dims,
+            encoding,
+            block,
+            causal=True,
+            backend=backend,
+            window=window,
+            attention=attention,
+            softcap=softcap,
+            sinks=sinks,
+            temperature=temperature,
         )
         # All other conventions divide by the length, which decoding does not know in advance.
         for link in self.chains[0]:

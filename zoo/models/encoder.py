@@ -13,10 +13,11 @@ from torch.nn import functional as F
 
 from zoo.attention.coordinates import PositionAugmentation
 from zoo.attention.encoding import Dims, EncodingFactories
+from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens, document_lengths, document_positions
 from zoo.data.spec import TextClassificationSpec, TextSpec
 from zoo.models.embedding import INIT_STD, LanguageModel, init_weights
-from zoo.models.transformer import BlockOptions
+from zoo.models.transformer import BlockOptions, Softcap
 from zoo.options import Count
 from zoo.registry import register
 
@@ -54,6 +55,9 @@ class Encoder(LanguageModel):
         scale_embeddings: bool = False,
         cls_token: bool = False,
         window: Count | None = None,
+        softcap: Softcap | None = None,
+        sinks: bool = False,
+        temperature: Temperature | None = None,
         attention: Literal["softmax", "linear"] = "softmax",
         backend: Literal["auto", "reference", "chunked", "sdpa", "flex"] = "auto",
     ) -> None:
@@ -70,7 +74,17 @@ class Encoder(LanguageModel):
         self.head = None if classes is None else nn.Linear(dim, classes)
         self.cls_token = nn.Parameter(torch.randn(1, 1, dim) * INIT_STD) if cls_token else None
         dims = Dims(dim, heads, axes=1, length=spec.length, depth=depth, kv_heads=kv_heads)
-        self.add_blocks(dims, encoding, block, backend=backend, window=window, attention=attention)
+        self.add_blocks(
+            dims,
+            encoding,
+            block,
+            backend=backend,
+            window=window,
+            attention=attention,
+            softcap=softcap,
+            sinks=sinks,
+            temperature=temperature,
+        )
         init_weights(self)
         # A head of zeros gives uniform predictions at the first step.
         if self.head is not None:

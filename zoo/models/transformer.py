@@ -13,11 +13,13 @@ from torch.utils.checkpoint import checkpoint
 from zoo.attention.chain import Chain, build_chains
 from zoo.attention.encoding import Dims, EncodingFactories
 from zoo.attention.layer import Context, Encoded, LayerOptions, Projection, SelfAttention
+from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens, is_transformed
 from zoo.errors import OptionError
 from zoo.options import Between
 
 Rate = Annotated[float, Between(0, 0.99)]
+Softcap = Annotated[float, Between(1e-12)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +77,23 @@ class Block(nn.Module):
         backend: str = "auto",
         window: int | None = None,
         attention: str = "softmax",
+        softcap: float | None = None,
+        sinks: bool = False,
+        temperature: Temperature | None = None,
     ) -> None:
         super().__init__()
         self.norm_position = options.norm_position
         self.norm1 = make_norm(dims.dim, options)
         self.attn = SelfAttention(
-            dims, options, causal=causal, backend=backend, window=window, attention=attention
+            dims,
+            options,
+            causal=causal,
+            backend=backend,
+            window=window,
+            attention=attention,
+            softcap=softcap,
+            sinks=sinks,
+            temperature=temperature,
         )
         self.attn_branch = ResidualBranch(dims, options)
         is_parallel = options.norm_position == "parallel"
@@ -198,6 +211,9 @@ class Transformer(nn.Module, Encoded):
         backend: str = "auto",
         window: int | None = None,
         attention: str = "softmax",
+        softcap: float | None = None,
+        sinks: bool = False,
+        temperature: Temperature | None = None,
     ) -> None:
         """Create the encodings, the blocks and the final norm.
 
@@ -209,6 +225,9 @@ class Transformer(nn.Module, Encoded):
             backend: The attention backend, or "auto".
             window: Number of tokens in the sliding window of attention. None: no window.
             attention: "softmax" or "linear".
+            softcap: Bound of the scaled products of queries and keys. None: no bound.
+            sinks: Whether a learned score per head joins the denominator of the softmax.
+            temperature: Factors of queries that grow with the position. None: no factors.
 
         Raises:
             OptionError: An encoding does not fit the model.
@@ -222,6 +241,9 @@ class Transformer(nn.Module, Encoded):
                 backend=backend,
                 window=window,
                 attention=attention,
+                softcap=softcap,
+                sinks=sinks,
+                temperature=temperature,
             )
             for chain in self.chains
         )

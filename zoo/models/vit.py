@@ -17,7 +17,7 @@ from zoo.attention.encoding import Dims, EncodingFactories
 from zoo.attention.tokens import Tokens
 from zoo.data.spec import ImageSpec, VideoSpec
 from zoo.errors import OptionError
-from zoo.models.transformer import BlockOptions, Transformer
+from zoo.models.transformer import BlockOptions, Softcap, Transformer
 from zoo.options import Between, Count
 from zoo.registry import register
 
@@ -44,6 +44,10 @@ class ViT(Transformer):
         cls_position: The CLS token has no position, or the centre of the image.
         registers: Number of register tokens (arXiv:2309.16588), which have no position.
         tubelet: Number of frames of a video in one token.
+        softcap: Bound c of the scaled products s of queries and keys, which become c tanh(s / c)
+            before biases and the softmax (Gemma 2, arXiv:2408.00118). None: no bound.
+        sinks: Add a learned score per head to the denominator of the softmax (GPT-OSS,
+            arXiv:2508.10925).
         attention: "softmax", or "linear" for linear attention with elu features.
         backend: The attention backend.
 
@@ -67,6 +71,8 @@ class ViT(Transformer):
         cls_position: Literal["none", "centre"] = "none",
         registers: Annotated[int, Between(0)] = 0,
         tubelet: Count = 1,
+        softcap: Softcap | None = None,
+        sinks: bool = False,
         attention: Literal["softmax", "linear"] = "softmax",
         backend: Literal["auto", "reference", "chunked", "sdpa", "flex"] = "auto",
     ) -> None:
@@ -97,7 +103,15 @@ class ViT(Transformer):
         self.register_tokens = None
         if registers:
             self.register_tokens = nn.Parameter(torch.randn(1, registers, dim) * 0.02)
-        self.add_blocks(dims, encoding, block, backend=backend, attention=attention)
+        self.add_blocks(
+            dims,
+            encoding,
+            block,
+            backend=backend,
+            attention=attention,
+            softcap=softcap,
+            sinks=sinks,
+        )
         self.head = nn.Linear(dim, spec.classes)
         self._init_weights()
 

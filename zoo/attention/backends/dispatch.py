@@ -35,15 +35,20 @@ def choose_backend(call: AttentionCall, device: str | None = None) -> tuple[str,
     if fields:
         return "chunked", f"{' and '.join(fields)} needs whole rows of scores"
 
-    # Biases for each pair: FlexAttention needs an index function, has no dropout, and
+    # What concerns single pairs: FlexAttention needs an index function, has no dropout, and
     # cannot be transformed.
-    is_cuda = (device or call.q.device.type) == "cuda"
-    suits_flex = is_cuda and not call.dropout and not is_transformed(call.q, call.k, call.v)
-    if call.biases:
+    kind = device or call.q.device.type
+    suits_flex = kind == "cuda" and not call.dropout and not is_transformed(call.q, call.k, call.v)
+    if call.biases or call.softcap is not None:
         has_block = any(isinstance(one, BlockBias) and one.index is None for one in call.biases)
+        reason = "a bias for each pair" if call.softcap is None else "a soft cap of scores"
         if suits_flex and not has_block:
-            return "flex", "a bias for each pair, fused as an index function"
-        return "chunked", "a bias for each pair"
+            return "flex", f"{reason}, fused as an index function"
+        return "chunked", reason
+
+    # Sinks need a log-sum-exp: that of FlexAttention, or of SDPA's kernel of a CPU.
+    if call.sinks is not None and (kind != "cpu" or call.dropout):
+        return ("flex", "sinks") if suits_flex else ("chunked", "sinks without a log-sum-exp")
 
     # Everything else fits SDPA: q and k may be wider than v, with low-rank biases as channels.
     is_wider = bool(call.low_rank_biases) or call.q.shape[-1] != call.v.shape[-1]
@@ -55,7 +60,18 @@ def choose_backend(call: AttentionCall, device: str | None = None) -> tuple[str,
         return ("flex", "a window, as blocks") if suits_flex else ("sdpa", "a window, as a mask")
     if call.low_rank_biases:
         return "sdpa", "low-rank biases as channels of q and k, no mask"
+    if call.sinks is not None:
+        return "sdpa", "sinks through the log-sum-exp"
     return "sdpa", "nothing but q, k and v"
+
+
+def find_obstacle(call: AttentionCall, backend: str) -> str:
+    """Return why a fused kernel cannot compute a call; empty if it can."""
+    if backend in ("sdpa", "flex") and _full_row_fields(call):
+        return choose_backend(call)[1]
+    if backend == "sdpa" and call.softcap is not None:
+        return "a soft cap of scores"
+    return ""
 
 
 def attend(call: AttentionCall, backend: str = "auto") -> tuple[Tensor, Tensor | None]:
@@ -69,9 +85,8 @@ def attend(call: AttentionCall, backend: str = "auto") -> tuple[Tensor, Tensor |
     """
     if backend not in BACKENDS:
         raise OptionError("backend", f"no backend {backend!r}; known are {', '.join(BACKENDS)}")
-    name, reason = choose_backend(call) if backend == "auto" else (backend, "")
-    if name in ("sdpa", "flex") and _full_row_fields(call):
-        _, reason = choose_backend(call)
+    name = choose_backend(call)[0] if backend == "auto" else backend
+    if reason := find_obstacle(call, name):
         problem = f"{name} cannot compute this attention: {reason}"
         raise OptionError("backend", f"{problem}; use reference or chunked")
     if name == "flex" and call.dropout:

@@ -10,8 +10,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import (
+    AuxRequest,
+    BlockMask,
+    create_block_mask,
+    flex_attention,
+)
 
+from zoo.attention.backends.sinks import (
+    add_sink_key,
+    attend_with_sinks,
+    has_log_sum_exp,
+    refuse_second_derivative,
+)
 from zoo.attention.call import AttentionCall
 from zoo.attention.tokens import Tokens, is_transformed, upcast
 from zoo.errors import OptionError
@@ -23,6 +34,7 @@ ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 OTHER_NEEDS = {
     "transform_scores": "needs whole rows of scores",
     "normalize": "replaces the softmax",
+    "sinks": "adds sinks to the softmax",
     "extra_output": "adds to the output by the weights",
     "extra_values": "averages more values",
 }
@@ -39,9 +51,13 @@ def attend_sdpa(call: AttentionCall) -> Tensor:
     Low-rank biases of small rank become channels of q and k; all other biases become a mask.
     """
     # [q, left / scale] [k, right]^T scale = scale q k^T + left right^T
-    q, k, v = call.q, call.k, call.concat_values()
+    q, k, v, sinks = call.q, call.k, call.concat_values(), call.sinks
+    if sinks is not None:
+        sinks = upcast(sinks)[None, :, None]  # [1, H, 1]
     if fits_in_channels(call):
         left, right = _make_channels(call)
+        if sinks is not None:
+            sinks = sinks - _sum_row_constants(call)
         q, k = torch.cat([q, *left], dim=-1), torch.cat([k, *right], dim=-1)
         bias = call.replace(low_rank_biases=()).sum_biases()
     else:
@@ -58,7 +74,7 @@ def attend_sdpa(call: AttentionCall) -> Tensor:
         bias = bias.to(q.dtype)
         mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
 
-    return _attend_fused(q, k, v, mask, is_causal, call.scale, call.dropout)
+    return _attend_fused(q, k, v, mask, is_causal, call.scale, call.dropout, sinks)
 
 
 def _attend_fused(
@@ -69,13 +85,24 @@ def _attend_fused(
     is_causal: bool,
     scale: float | None,
     dropout: float,
+    sinks: Tensor | None = None,
 ) -> Tensor:
-    """Call scaled_dot_product_attention for q and k that may be wider than v."""
+    """Call scaled_dot_product_attention for q and k that may be wider than v.
+
+    Sinks are [1|B, H, 1|N].
+    """
     width = v.shape[-1]
     # The flash kernel needs one width for all three, a multiple of eight. Zeros change no product.
     if q.shape[-1] != width:
         widest = -(-max(q.shape[-1], width) // 8) * 8
         q, k, v = (F.pad(heads, (0, widest - heads.shape[-1])) for heads in (q, k, v))
+    if sinks is not None:
+        if not dropout and has_log_sum_exp(q, mask, sinks, k, v):
+            out = attend_with_sinks(q, k, v, mask, sinks, is_causal=is_causal, scale=scale)
+            return out if out.shape[-1] == width else out[..., :width]
+        queries = q.shape[2]
+        k, v, mask = add_sink_key(k, v, mask, sinks, is_causal=is_causal, queries=queries)
+        is_causal = False
     heads = q, k, v = [_as_intermediate(one) for one in (q, k, v)]
     # Only the kernel of plain operations can be transformed.
     is_plain = is_transformed(*heads, mask)
@@ -115,21 +142,7 @@ def _name_second_derivative(heads: Sequence[Tensor]) -> None:
 
 def _refuse_later(gradient: Tensor) -> Tensor | None:
     # Grad mode is on in a backward pass with create_graph. Its gradients are still right.
-    return _Refused.apply(gradient) if torch.is_grad_enabled() else None  # type: ignore[no-untyped-call]
-
-
-class _Refused(torch.autograd.Function):
-    """The identity, for gradients that have no derivative."""
-
-    @staticmethod
-    def forward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient.view_as(gradient)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        problem = "fused kernels (sdpa, and flex on a GPU) have no second derivative"
-        remedy = "use backend=reference or chunked, or torch.nn.attention.sdpa_kernel(MATH)"
-        raise OptionError("backend", f"{problem}; {remedy}")
+    return refuse_second_derivative(gradient) if torch.is_grad_enabled() else None
 
 
 def attend_plain(
@@ -170,11 +183,12 @@ def attend_plain(
 def attend_flex(call: AttentionCall) -> Tensor:
     """Compute attention [B, H, N, V + E] with FlexAttention.
 
-    Biases become a score_mod and the attention mask becomes a block mask. Both are compiled on a
-    GPU; the compiler reuses its result for equal shapes and equal code of a bias.
+    The soft cap and biases become a score_mod, the attention mask becomes a block mask, and sinks
+    scale the output. All are compiled on a GPU; the compiler reuses its result for equal shapes and
+    equal code of a bias.
     """
     compiled = call.q.is_cuda and not torch.compiler.is_compiling()
-    attention = torch.compile(flex_attention) if compiled else flex_attention
+    attention: Any = torch.compile(flex_attention) if compiled else flex_attention
     # A compiled create_block_mask never materializes the mask of all pairs.
     make_mask = torch.compile(create_block_mask) if compiled else create_block_mask
 
@@ -182,22 +196,37 @@ def attend_flex(call: AttentionCall) -> Tensor:
     if call.visible is not None:
         blocks = _make_block_mask(call, make_mask)
     heads = q, k, v = [_as_intermediate(one) for one in (call.q, call.k, call.concat_values())]
-    out = attention(q, k, v, score_mod=_add_biases(call), block_mask=blocks, scale=call.scale)
+    change = _change_scores(call)
+    if call.sinks is None:
+        out = attention(q, k, v, score_mod=change, block_mask=blocks, scale=call.scale)
+    else:
+        aux = AuxRequest(lse=True)
+        out, found = attention(
+            q, k, v, score_mod=change, block_mask=blocks, scale=call.scale, return_aux=aux
+        )
+        share = torch.sigmoid(found.lse - upcast(call.sinks)[:, None])  # [B, H, N]
+        out = (out * share[..., None]).to(out.dtype)
     if out.requires_grad and not torch.compiler.is_compiling():
         _name_second_derivative(heads)
     return out
 
 
-def _add_biases(call: AttentionCall) -> ScoreMod | None:
-    """Make a score_mod that adds all biases; None without biases."""
-    bias = call.bias_function()
-    if bias is None:
+def _change_scores(call: AttentionCall) -> ScoreMod | None:
+    """Make a score_mod that caps scores and adds all biases; None if nothing changes them."""
+    bias, cap = call.bias_function(), call.softcap
+    if bias is None and cap is None:
         return None
-    return lambda score, b, h, i, j: score + bias(b, h, i, j).to(score.dtype)
+
+    def change(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        if cap is not None:
+            score = cap * torch.tanh(score / cap)
+        return score if bias is None else score + bias(b, h, i, j).to(score.dtype)
+
+    return change
 
 
 def make_score_mod(call: AttentionCall, q: Tensor, name: str) -> ScoreMod:
-    """Make a score_mod from a call that only adds biases to scores and changes their scale.
+    """Make a score_mod from a call that only scales and caps scores and adds biases to them.
 
     Args:
         call: The call.
@@ -214,12 +243,12 @@ def make_score_mod(call: AttentionCall, q: Tensor, name: str) -> ScoreMod:
         problem = f"{name} transforms queries and keys, which a score_mod cannot"
         raise OptionError("encoding", f"{problem}; {ELSE}, or its transform_query and _key")
     # FlexAttention scales scores by K^-1/2 before it calls a score_mod.
-    factor, add = call.scale * q.shape[-1] ** 0.5, _add_biases(call)
+    factor, rest = call.scale * q.shape[-1] ** 0.5, _change_scores(call)
 
     def change(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         if factor != 1:
             score = score * factor
-        return score if add is None else add(score, b, h, i, j)
+        return score if rest is None else rest(score, b, h, i, j)
 
     return change
 
@@ -301,6 +330,15 @@ def _make_channels(call: AttentionCall) -> tuple[list[Tensor], list[Tensor]]:
             lefts.append(a.expand(*call.q.shape[:3], -1))
             rights.append(b.expand(*call.k.shape[:3], -1))
     return lefts, rights
+
+
+def _sum_row_constants(call: AttentionCall) -> Tensor:
+    """Sum the low-rank biases that `_make_channels` drops, [1|B, 1|H, 1|N]."""
+    constants = call.q.new_zeros(1, 1, 1, dtype=upcast(call.q).dtype)
+    for left, right in call.low_rank_biases:
+        if right.shape[2] == 1:
+            constants = constants + (upcast(left) * upcast(right)).sum(-1)
+    return constants
 
 
 def _split_product(left: Tensor, right: Tensor, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:

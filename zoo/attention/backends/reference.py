@@ -23,13 +23,15 @@ def weights(call: AttentionCall, span: Span | None = None) -> Tensor:
 def scores(call: AttentionCall, span: Span | None = None) -> Tensor:
     """Compute scores [B, H, n, m] as they enter the normalization, in at least float32.
 
-    Scale, biases and transforms are included; hidden pairs are -inf.
+    Scale, soft cap, biases and transforms are included; hidden pairs are -inf.
     """
     span = span or call.full_span
     with disable_autocast(call.q.device):
         products = _multiply(
             upcast(span.slice_queries(call.q)) * call.scale, upcast(span.slice_keys(call.k))
         )
+        if call.softcap is not None:
+            products = call.softcap * torch.tanh(products / call.softcap)
         bias, hidden = call.sum_biases(span), _hide(call, span)
         # A transform receives the biased scores of all pairs, and the mask of visible ones.
         if call.transform_scores is not None:
@@ -46,6 +48,10 @@ def normalize_scores(call: AttentionCall, scores: Tensor, span: Span | None = No
     with disable_autocast(call.q.device):
         if call.normalize is not None:
             return call.normalize(scores, attention_mask(call, span), span or call.full_span)
+        if call.sinks is not None:
+            # The sink is one more column, which also gives rows without visible keys a softmax.
+            sinks = call.sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:3], 1)
+            return torch.cat([scores, sinks], dim=-1).softmax(-1)[..., :-1]
         if call.keys.document is None and call.mask is None:  # each token sees itself
             return scores.softmax(-1)
 
