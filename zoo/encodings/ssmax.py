@@ -15,7 +15,7 @@ CHUNK_PAIRS = 2**20
 
 @register
 class SSMax(Encoding):
-    """scores scale_h log(n_i) q_i.k_j / sqrt(K), n_i = number of keys that query i sees
+    """scores q_i.k_j / sqrt(K) * scale_h log n_i, n_i = number of keys that query i sees
 
     Under a causal mask n_i is i + 1. Keys that are hidden, padding or of another document do not
     count; those without a position do. Biases are not multiplied, wherever their encodings stand in
