@@ -16,17 +16,32 @@ from calls import (
     make_encoding,
 )
 from extrapolate import make_extended
-from literal.rope import linear, list_frequencies, llama3, ntk, rope, score_rope, yarn
+from literal.rope import (
+    dynamic,
+    linear,
+    list_frequencies,
+    llama3,
+    longrope,
+    ntk,
+    proportional,
+    rope,
+    score_rope,
+    yarn,
+)
 from panels import list_panels
 from parameters import list_facts, make_initial
 from rotations import CASES, check_reference_catches, check_rotation, make_rotary
 
+import language
 import zoo
 from zoo.attention.chain import Chain
 from zoo.attention.encoding import Dims
 from zoo.attention.layer import Context, SelfAttention
 from zoo.attention.tokens import Tokens
+from zoo.attention.kv_cache import KeyValueCache
 from zoo.encodings.rope import RoPE
+from zoo.errors import OptionError
+from zoo.models.generation import sample_tokens
 
 POS = torch.arange(9).double()[:, None]
 
@@ -91,7 +106,29 @@ RULES = {
     "ntk": ({"rule": "ntk", "factor": 4.0}, ntk),
     "yarn": ({"rule": "yarn", "factor": 8.0, "original": 4096}, yarn),
     "yarn_clipped": ({"rule": "yarn", "factor": 8.0, "original": 64}, yarn),
+    "yarn_knobs": (
+        {"rule": "yarn", "factor": 8.0, "original": 4096, "beta_fast": 16.0, "beta_slow": 2.0}
+        | {"truncate": False, "mscale": 2.0, "mscale_all_dim": 0.5},
+        yarn,
+    ),
+    "yarn_step": (
+        {"rule": "yarn", "factor": 8.0, "original": 512, "beta_fast": 4.0, "beta_slow": 4.0}
+        | {"truncate": False, "mscale": 2.0, "attention_factor": 1.25},
+        yarn,
+    ),
     "llama3": ({"rule": "llama3", "factor": 8.0, "original": 64}, llama3),
+    "llama3_knobs": (
+        {"rule": "llama3", "factor": 8.0, "original": 64}
+        | {"low_freq_factor": 0.5, "high_freq_factor": 9.0},
+        llama3,
+    ),
+    "dynamic_short": ({"rule": "dynamic", "factor": 2.0, "original": 300}, dynamic),
+    "dynamic_long": ({"rule": "dynamic", "factor": 2.0, "original": 64, "length": 300}, dynamic),
+    "proportional": ({"rule": "proportional", "fraction": 0.7}, proportional),
+    "proportional_divided": (
+        {"rule": "proportional", "fraction": 0.25, "factor": 8.0},
+        proportional,
+    ),
 }
 
 
@@ -110,6 +147,9 @@ def test_formula_with_a_rule(case, fraction, base):
 
 HEAD, LENGTH = 64, 128
 LITERAL = {
+    "dynamic": lambda factor: dynamic(HEAD, factor, LENGTH, length=int(factor * LENGTH)),
+    # 10000^(-2t/64) rotates once within 128 tokens up to t = 10
+    "proportional": lambda factor: proportional(HEAD, 11 / 32),
     "linear": lambda factor: linear(HEAD, factor),
     "ntk": lambda factor: ntk(HEAD, factor),
     "yarn": lambda factor: yarn(HEAD, factor, LENGTH),
@@ -128,6 +168,7 @@ def test_formula_with_the_options_that_a_rule_declares(rule, factor):
     frequencies, size = LITERAL[rule](factor)
     w = torch.tensor(frequencies, dtype=torch.float64)
     z, y = (torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) for x in (q, k))
+    assert encoding.text_length in (None, 128 * factor)
     for i in range(4):
         for j in range(i + 1):
             turn = torch.exp(1j * w * (pos[i] - pos[j]))
@@ -215,7 +256,116 @@ def test_yarn_sharpens_scores_by_a_factor_of_its_own():
     torch.testing.assert_close(ratio.nan_to_num(expected.max().item()), expected)
 
 
-def test_other_rules_have_no_factor_of_attention():
-    scaling = {"rule": "linear", "factor": 4.0, "attention_factor": 1.5}
-    with pytest.raises(zoo.errors.OptionError, match="only yarn has one"):
-        zoo.encoding({"name": "rope", "scaling": scaling}, Dims(16, 2))
+DIVISORS = {"short_factor": [1.0, 1.5, 2.0, 3.0], "long_factor": [1.0, 3.0, 7.0, 20.0]}
+LONGROPE = {
+    "short": {"original": 300},
+    "long": {"original": 64, "length": 300, "factor": 16.0},
+    "of the length of the model": {"original": 64, "length": 300},
+    "with a factor of its own": {"original": 64, "length": 300, "attention_factor": 1.5},
+}
+
+
+@pytest.mark.parametrize("case", LONGROPE)
+def test_formula_of_longrope(case):
+    options = {"factor": 512 / LONGROPE[case]["original"], **DIVISORS, **LONGROPE[case]}
+    given = {"rule": "longrope", **DIVISORS, **LONGROPE[case]}
+    encoding = zoo.encoding("rope", Dims(16, 2, length=512), scaling=given).double()
+    call = make_call(2, 8, pos=20 * draw_positions(real=True))
+    check_attention(encoding, call, score_rope(call, longrope(8, **options)))
+
+
+@pytest.mark.parametrize(
+    ("scaling", "part"),
+    [
+        ({"rule": "linear", "factor": 4.0, "attention_factor": 1.5}, "yarn and longrope do"),
+        ({"rule": "ntk", "factor": 4.0, "beta_fast": 8.0}, "ntk has no beta_fast; only yarn has"),
+        ({"rule": "yarn", "factor": 4.0, "length": 64}, "dynamic and longrope do"),
+        ({"rule": "yarn"}, "yarn needs a factor"),
+        ({"rule": "proportional"}, "proportional needs a fraction"),
+        ({"rule": "longrope", "short_factor": [1.0] * 4}, "longrope needs a long_factor"),
+        ({"rule": "longrope", **DIVISORS, "long_factor": [2.0]}, "1 numbers for 4 pairs"),
+        ({"rule": "dynamic", "factor": 0.5}, "must be at least 1"),
+        (
+            {"rule": "llama3", "factor": 2.0, "low_freq_factor": 4.0},
+            "low_freq_factor 4 is not less than high_freq_factor 4",
+        ),
+    ],
+    ids=str,
+)
+def test_an_option_that_a_rule_has_not_or_cannot_do_without_is_named(scaling, part):
+    with pytest.raises(OptionError, match=part):
+        zoo.encoding("rope", Dims(16, 2, length=64), scaling=scaling)
+
+
+def test_a_rule_that_needs_the_training_length_says_so():
+    for rule in ("yarn", "llama3", "dynamic"):
+        with pytest.raises(OptionError, match=f"{rule} needs the training size") as error:
+            zoo.encoding("rope", Dims(16, 2), scaling={"rule": rule, "factor": 2.0})
+        assert error.value.key == "scaling.original"
+
+
+# the length of the whole text
+
+
+FIXED = {
+    "dynamic": {"rule": "dynamic", "factor": 2.0, "original": 16},
+    "longrope": {"rule": "longrope", "original": 16, **DIVISORS},
+}
+
+
+@pytest.mark.parametrize("length", [None, 12, 40])
+@pytest.mark.parametrize("rule", FIXED)
+def test_positions_past_the_length_are_refused(rule, length):
+    scaling = {**FIXED[rule], "length": length}
+    encoding = zoo.encoding("rope", Dims(16, 2, length=16), scaling=scaling)
+    end = length or 16
+    inside = torch.arange(float(end))[None, :, None]
+    table = encoding.compute_rotation(inside)[0]
+    assert encoding.text_length == end
+    with pytest.raises(OptionError, match=f"position {end} is past length {end}.* {rule} ") as error:
+        encoding.compute_rotation(inside + 1)
+    assert error.value.key == "scaling.length"
+    assert "set scaling.length" in str(error.value)
+
+    # What a graph computes there is not a number; the rest is as it was.
+    (mapped,) = torch.func.vmap(encoding.compute_rotation)((inside + 1)[None])
+    assert mapped[0, :, :, -1].isnan().all()
+    torch.testing.assert_close(mapped[0, :, :, :-1], table[:, :, 1:])
+
+
+@pytest.mark.parametrize("rule", FIXED)
+def test_decoding_past_the_length_is_refused(rule):
+    links = language.links("rope", options={"rope": {"scaling": FIXED[rule]}})
+    model, generator = language.decoder(encoding=links), torch.Generator()
+    for context in (KeyValueCache(), None):
+        drawn = sample_tokens(model, [1] * 10, context, generator)
+        assert len([next(drawn) for _ in range(7)]) == 7
+        with pytest.raises(OptionError, match="position 16 is past length 16"):
+            next(drawn)
+
+
+@pytest.mark.parametrize("rule", FIXED)
+def test_a_rule_that_follows_the_length_is_set_to_the_evaluated_one(rule):
+    scaling = {**FIXED[rule], "length": 16}
+    encoding = zoo.encoding("rope", Dims(16, 2, length=16), scaling=scaling)
+    (changed,) = (one["scaling"] for one in encoding.extrapolations((2.5,)).values())
+    assert (changed.rule, changed.length, changed.original) == (rule, 40, 16)
+
+
+def test_a_rule_that_follows_the_length_counts_tokens():
+    with pytest.raises(OptionError, match="coordinates fraction do not"):
+        zoo.encoding(
+            {"name": "rope", "scaling": FIXED["dynamic"], "coordinates": "fraction"}, Dims(16, 2)
+        )
+
+
+@pytest.mark.parametrize("case", [*RULES, "longrope"])
+def test_float32_is_exact_at_a_million_tokens(case):
+    scaling = RULES[case][0] if case in RULES else {**FIXED["longrope"], "original": 512}
+    scaling = {**scaling, **({"length": 10**6 + 9} if scaling["rule"] in FIXED else {})}
+    encoding = zoo.encoding("rope", Dims(16, 2, length=512), scaling=scaling)
+    pos = 10**6 + POS[None]
+    exact = encoding.compute_rotation(pos)[0]
+    torch.testing.assert_close(
+        encoding.compute_rotation(pos.float())[0], exact.float(), atol=1e-5, rtol=0
+    )

@@ -146,6 +146,10 @@ class Encoding(nn.Module):
     lookback = 0
     """Number of tokens before a key on which its per-token data depends."""
 
+    text_length: int | None = None
+    """Length of the whole text that it is made for, past which it refuses positions; None for any
+    length."""
+
     consumes_biases = False
     """True if it takes over the biases of encodings before it in a chain. It needs at least one."""
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Annotated, Any, get_args
+from dataclasses import replace
+from typing import Annotated, Any
 
+import torch
 from torch import Tensor
 
-from zoo.attention import Dims
+from zoo.attention import Dims, is_transformed
 from zoo.encodings.common.frequencies import (
+    FIXED_LENGTH,
+    TURN,
     Scaling,
     ScalingRule,
     compute_angles,
@@ -21,13 +26,17 @@ from zoo.errors import OptionError
 from zoo.options import Between
 from zoo.registry import register
 
+PLAIN_RULES: tuple[ScalingRule, ...] = ("linear", "ntk", "yarn", "llama3")
+"""The rules that need nothing but a factor and the training length."""
+
 
 @register
 class RoPE(Rotary):
     """pairs (2t, 2t+1) of q and k rotate by p w_t, w_t = base^(-2t/K'), K' = rotary_fraction K
 
     Channels past K' stay unchanged. `scaling` adapts the frequencies to longer texts than in
-    training.
+    training. Its rules dynamic and longrope depend on the length of the whole text, which is fixed:
+    positions past it are refused.
     """
 
     axes_reason = "rope_axial and rope_mixed are its forms for grids"
@@ -47,30 +56,84 @@ class RoPE(Rotary):
             message = f"rope: {problem} is not an even number of channels"
             raise OptionError("rotary_fraction", message)
         self.base, self.width, self.scaling = base, int(width), scaling
+        self.resolved = None
         if scaling is not None:
-            self.length = scaling.training_length(dims)
-            # yarn multiplies every query and key by a factor, at position 0 too.
-            self.identity_at_zero = scaling.rule != "yarn"
+            self._check_divisors(scaling)
+            self.resolved = scaling.resolve(None if dims.length is None else dims.tokens)
+            self.text_length = self.resolved.length
+            # A factor of cos and sin multiplies every query and key, at position 0 too.
+            self.identity_at_zero = self.resolved.sharpening == 1
+
+    def _check_divisors(self, scaling: Scaling) -> None:
+        for key in ("short_factor", "long_factor"):
+            divisors = getattr(scaling, key)
+            if divisors is not None and len(divisors) != self.width // 2:
+                problem = f"{key} has {len(divisors)} numbers for {self.width // 2} pairs"
+                raise OptionError(f"scaling.{key}", f"rope: {problem} of channels")
+
+    def check_options(self) -> None:
+        if self.text_length is not None and self.coordinates != "index":
+            problem = "scaling counts the tokens of a text, which coordinates"
+            remedy = "choose coordinates: index"
+            message = f"rope: {problem} {self.coordinates} do not; {remedy}"
+            raise OptionError("scaling.rule", message)
 
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
         if self.scaling is not None:
-            return {}
-        rules: dict[str, Mapping[str, Any]] = {}
-        for rule in get_args(ScalingRule):
-            scaling = Scaling(rule=rule, factor=factors[0], original=self.dims.tokens)
-            rules[rule] = {"scaling": scaling}
-        return rules
+            # dynamic and longrope are made for any length once it is known.
+            if self.scaling.rule not in FIXED_LENGTH:
+                return {}
+            longer = replace(self.scaling, length=round(factors[0] * self.dims.tokens))
+            return {longer.rule: {"scaling": longer}}
+
+        tokens, factor = self.dims.tokens, factors[0]
+        rules = [
+            *(Scaling(rule=rule, factor=factor, original=tokens) for rule in PLAIN_RULES),
+            Scaling(rule="dynamic", factor=factor, original=tokens, length=round(factor * tokens)),
+            Scaling(rule="proportional", fraction=self._turning_fraction(tokens)),
+        ]
+        return {one.rule: {"scaling": one} for one in rules}
+
+    def _turning_fraction(self, tokens: int) -> float:
+        """Return the fraction of pairs that rotate at least once within a number of tokens."""
+        frequencies = rope_frequencies(self.base, self.width, torch.empty(0, dtype=torch.float64))
+        count = int((tokens * frequencies >= TURN).sum())
+        # In the middle between two numbers of pairs, so that no rounding changes the number.
+        return min(1.0, (2 * count + 1) / self.width)
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
-        frequencies, factor = self._scaled_frequencies(float64_like(pos))
+        frequencies = self._scaled_frequencies(float64_like(pos))
         table = cos_sin(compute_angles(pos, frequencies[None, None]))  # [1|B, 1, N, K'/2, 2]
-        return (table if factor == 1 else factor * table,)
+        if self.text_length is not None:
+            table = self._end_table(table, pos, self.text_length)
+        if self.resolved is not None and not self.identity_at_zero:
+            table = self.resolved.sharpening * table
+        return (table,)
 
     def wave_vectors(self, like: Tensor) -> Tensor:
-        return self._scaled_frequencies(like)[0][None, None]
+        return self._scaled_frequencies(like)[None, None]
 
-    def _scaled_frequencies(self, like: Tensor) -> tuple[Tensor, float]:
-        """Return frequencies [K'/2], and a factor for cos and sin."""
-        if self.scaling is None:
-            return rope_frequencies(self.base, self.width, like), 1.0
-        return scale_frequencies(self.scaling, self.base, self.width, like, self.length)
+    def _scaled_frequencies(self, like: Tensor) -> Tensor:
+        """Return frequencies [K'/2]."""
+        if self.resolved is None:
+            return rope_frequencies(self.base, self.width, like)
+        return scale_frequencies(self.resolved, self.base, self.width, like)
+
+    def _end_table(self, table: Tensor, pos: Tensor, limit: int) -> Tensor:
+        """Refuse positions past the length that the frequencies are made for.
+
+        Raises:
+            OptionError: There is such a position, and values can be read.
+        """
+        # A graph cannot raise; what it computes past the length is not a number.
+        if torch.compiler.is_compiling() or is_transformed(pos):
+            inside = (pos <= limit - 1)[:, None, :, :, None]  # [1|B, 1, N, 1, 1]
+            return torch.where(inside, table, math.nan)
+        if not pos.is_meta and pos.numel() and (last := float(pos.max())) > limit - 1:
+            assert self.scaling is not None
+            problem = f"position {last:g} is past length {limit}, for which the frequencies of"
+            reason = "a cached key is final, so they cannot change while a text grows"
+            remedy = "set scaling.length to the length of the whole text"
+            message = f"rope: {problem} {self.scaling.rule} are made: {reason}; {remedy}"
+            raise OptionError("scaling.length", message)
+        return table

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from zoo.attention import Dims
 from zoo.encodings.common.frequencies import (
+    GridScaling,
     axis_frequencies,
     check_head_dim,
+    check_scaled_coordinates,
     compute_angles,
+    extend_grid,
     float64_like,
+    scale_frequencies,
 )
 from zoo.encodings.common.rotation import Rotary, cos_sin
 from zoo.errors import OptionError
 from zoo.options import Between
 from zoo.registry import register
+
+T = TypeVar("T")
 
 
 @register
@@ -29,7 +35,8 @@ class RoPEAxial(Rotary):
     For images the first half of the pairs rotates with the column and the second with the row, as
     in published checkpoints. For clips there are three nearly equal groups: frame, row and column.
     With `unit` turn, angles are 2 pi p_a w_k, as in DINOv3 (Simeoni et al. 2025, arXiv:2508.10104)
-    with symmetric coordinates. It requires coordinates that are not integers.
+    with symmetric coordinates. It requires coordinates that are not integers. `scaling` adapts the
+    frequencies of each axis to larger grids than in training.
     """
 
     axes = (2, 3)
@@ -41,25 +48,52 @@ class RoPEAxial(Rotary):
         *,
         base: Annotated[float, Between(1)] = 100.0,
         unit: Literal["radian", "turn"] = "radian",
+        scaling: GridScaling | None = None,
     ) -> None:
         super().__init__(dims)
         check_head_dim(self)
         self.base, self.unit = base, 2 * math.pi if unit == "turn" else 1.0
+        self.scaling = scaling
+        self.by_axis = () if scaling is None else scaling.split(dims)
+        # A factor of cos and sin multiplies every query and key, at position 0 too.
+        self.identity_at_zero = all(one.sharpening == 1 for one in self.by_axis)
 
     def check_options(self) -> None:
+        check_scaled_coordinates(self, self.scaling)
         if self.unit != 1 and self.coordinates in ("index", "interpolated"):
             problem = f"unit turn rotates the fastest pairs by whole turns at {self.coordinates}"
             remedy = "choose coordinates: symmetric, or unit: radian"
             raise OptionError("unit", f"rope_axial: {problem} coordinates, so not at all; {remedy}")
 
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
-        return {"linear": {"coordinates": "interpolated"}}
+        if self.scaling is not None:
+            return {}
+        scaled = extend_grid(self.dims, factors, ("ntk", "yarn"))
+        return {"linear": {"coordinates": "interpolated"}, **scaled}
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         waves = self.wave_vectors(float64_like(pos))
-        return (cos_sin(compute_angles(pos, waves)),)  # [1|B, 1, N, K/2, 2]
+        table = cos_sin(compute_angles(pos, waves))  # [1|B, 1, N, K/2, 2]
+        return (table if self.identity_at_zero else self._sharpen(table),)
 
     def wave_vectors(self, like: Tensor) -> Tensor:
+        groups = axis_frequencies(self.dims, self.base, like)
+        if self.by_axis:
+            width = self.dims.head_dim / self.dims.axes
+            groups = [
+                scale_frequencies(rule, self.base, width, like, len(waves))
+                for rule, waves in zip(self._by_group(self.by_axis), groups, strict=True)
+            ]
         # The columns of each group are zero except on its axis: [P, K/2].
-        waves = self.unit * torch.block_diag(*axis_frequencies(self.dims, self.base, like))
+        waves = self.unit * torch.block_diag(*groups)
         return (waves.flip(0) if self.dims.axes == 2 else waves)[:, None]  # [P, 1, K/2]
+
+    def _by_group(self, values: Sequence[T]) -> Sequence[T]:
+        """Return values of the axes in the order of the groups of pairs."""
+        return values[::-1] if self.dims.axes == 2 else values
+
+    def _sharpen(self, table: Tensor) -> Tensor:
+        """Multiply cos and sin [.., K/2, 2] of each group by the factor of its axis."""
+        factors = self._by_group([one.sharpening for one in self.by_axis])
+        groups = table.tensor_split(self.dims.axes, dim=-2)
+        return torch.cat([f * part for f, part in zip(factors, groups, strict=True)], dim=-2)

@@ -10,12 +10,16 @@ from torch import Tensor, nn
 
 from zoo.attention import Dims, Tokens, disable_autocast, upcast
 from zoo.encodings.common.frequencies import (
+    GridScaling,
     adapt_axes,
     axis_frequencies,
     check_head_dim,
+    check_scaled_coordinates,
     compute_angles,
+    extend_grid,
+    stretch_wave_vectors,
 )
-from zoo.encodings.common.rotation import Rotary, rotation_tables
+from zoo.encodings.common.rotation import Rotary, rotate_pairs, rotation_tables
 from zoo.options import Between, ByAxes
 from zoo.registry import register
 
@@ -28,7 +32,8 @@ class RoPEMixed(Rotary):
 
     Initially group a of P groups of pairs points along the a-th column of a random rotation, with
     magnitudes base^(-2Pk/K). The published base, 10, is for patches of images. For text the default
-    is that of RoPE, since 10 would leave no slow pair.
+    is that of RoPE, since 10 would leave no slow pair. `scaling` adapts the wave vectors to larger
+    grids than in training: each component as a frequency of RoPE along its axis.
     """
 
     shared = False
@@ -36,19 +41,34 @@ class RoPEMixed(Rotary):
     axes = (1, 2, 3)
 
     def __init__(
-        self, dims: Dims, *, base: Annotated[float, Between(1), BASES] | None = None
+        self,
+        dims: Dims,
+        *,
+        base: Annotated[float, Between(1), BASES] | None = None,
+        scaling: GridScaling | None = None,
     ) -> None:
         super().__init__(dims)
         check_head_dim(self)
-        base = BASES.choose(base, dims.axes)
+        self.base = base = BASES.choose(base, dims.axes)
+        self.scaling = scaling
+        self.by_axis = () if scaling is None else scaling.split(dims)
+        # A pair turns along all axes; the axis that grew most sets its factor of cos and sin.
+        self.sharpening = max((one.sharpening for one in self.by_axis), default=1.0)
+        self.identity_at_zero = self.sharpening == 1
         frames = _random_rotations(dims.num_kv_heads, dims.axes)  # [G, P, P]
         groups = []
         for axis, magnitudes in enumerate(axis_frequencies(dims, base, frames)):
             groups.append(frames[:, :, axis].T[..., None] * magnitudes)
         self.frequencies = nn.Parameter(torch.cat(groups, dim=-1))  # [P, G, K/2]
 
+    def check_options(self) -> None:
+        check_scaled_coordinates(self, self.scaling)
+
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
-        return {"linear": {"coordinates": "interpolated"}} if self.dims.axes > 1 else {}
+        if self.dims.axes == 1 or self.scaling is not None:
+            return {}
+        scaled = extend_grid(self.dims, factors, ("ntk", "yarn"))
+        return {"linear": {"coordinates": "interpolated"}, **scaled}
 
     def embed(self, tokens: Tokens) -> Tokens:
         # One operation makes the tables of all layers, which speeds up decoding. With gradients
@@ -67,7 +87,15 @@ class RoPEMixed(Rotary):
         return rotation_tables(compute_angles(pos, self.wave_vectors(pos)))
 
     def wave_vectors(self, like: Tensor) -> Tensor:
-        return upcast(self.frequencies)
+        waves = upcast(self.frequencies)
+        if not self.by_axis:
+            return waves
+        width = self.dims.head_dim / self.dims.axes
+        return stretch_wave_vectors(self.by_axis, waves, self.base, width)
+
+    def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
+        # The factor is not in the table, which may be made again of its angles.
+        return rotate_pairs(x if self.sharpening == 1 else self.sharpening * x, *tables)
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         return adapt_axes(value, source.dims, self.dims)

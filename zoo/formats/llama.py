@@ -5,13 +5,15 @@ It rotates channels t and t + K/2 together, zoo 2t and 2t + 1, so rows of projec
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from zoo.data.spec import DataSpec, TextSpec
-from zoo.errors import CheckpointError
+from zoo.errors import CheckpointError, OptionError
 from zoo.formats.export import ExportOptions, ExportSource
 from zoo.formats.huggingface import write_generation_config
 from zoo.formats.model_card import write_card
@@ -25,8 +27,18 @@ from zoo.formats.native import (
 from zoo.formats.published import PublishedFamily, mlp_ratio
 from zoo.formats.safetensors import save_weights
 from zoo.formats.tokenizer_files import write_tokenizer
+from zoo.integrations.rope_parameters import (
+    ENTRIES,
+    FIXED_LENGTH,
+    LENGTH_ENTRY,
+    read_kind,
+    read_rope_parameters,
+    write_rope_parameters,
+)
 from zoo.models.transformer import Block, Transformer
 from zoo.utils import write_json
+
+log = logging.getLogger("zoo")
 
 LLAMA_MODEL = {"embed_tokens": "model.embed_tokens", "norm": "model.norm", "lm_head": "lm_head"}
 LLAMA_BLOCK = {
@@ -70,19 +82,24 @@ class LlamaFamily(PublishedFamily):
         self.has_norms = pool.has(attention + r"q_norm\.weight")
         if self.has_norms:
             block |= {"qk_norm": True, "qk_norm_eps": block["norm_eps"]}
+        rope = self._describe_rope()
         model = {
             "name": "decoder",
             "dim": dim,
             "depth": config["num_hidden_layers"],
             "heads": heads,
             "kv_heads": config.get("num_key_value_heads"),
-            "encoding": [self._describe_rope()],
+            "encoding": [rope],
             "block": block,
             "tie_embeddings": self.tied,
         }
         if (window := self._read_window()) is not None:
             model["window"] = window
         sections, spec = self.describe_text(config["max_position_embeddings"], "causal_lm")
+        scaling = rope.get("scaling") or {}
+        if scaling.get("rule") in FIXED_LENGTH:
+            # The length of its texts is fixed, at L until the recipe says otherwise.
+            sections["data"]["length"] = min(sections["data"]["length"], scaling["original"])
         return {"model": model, **sections}, spec
 
     def _read_window(self) -> int | None:
@@ -110,19 +127,23 @@ class LlamaFamily(PublishedFamily):
         return int(window) if kinds[0] == "sliding_attention" else None
 
     def _describe_rope(self) -> dict[str, Any]:
-        found = {**(self.config.get("rope_scaling") or {})}
-        found |= self.config.get("rope_parameters") or {}
-        base = found.get("rope_theta") or self.config.get("rope_theta", 10000.0)
-        kind = found.get("rope_type", found.get("type", "default"))
-        if kind == "default":
-            return {"name": "rope", "base": base}
-        is_llama3 = (found.get("low_freq_factor"), found.get("high_freq_factor")) == (1, 4)
-        if kind != "linear" and not (kind == "llama3" and is_llama3):
-            raise CheckpointError(f"zoo has no recipe for it: rope_type is {kind}")
-        scaling = {"rule": kind, "factor": found["factor"]}
-        if kind == "llama3":
-            scaling["original"] = found["original_max_position_embeddings"]
-        return {"name": "rope", "base": base, "scaling": scaling}
+        config = self.config
+        found = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
+        found["rope_theta"] = found.get("rope_theta") or config.get("rope_theta")
+        kind = read_kind(found)
+        # transformers prefers the entry of the configuration to that of its part.
+        if "original" in ENTRIES.get(kind, {}) and LENGTH_ENTRY in config:
+            found[LENGTH_ENTRY] = config[LENGTH_ENTRY]
+        try:
+            options = read_rope_parameters(found, config["max_position_embeddings"])
+        except OptionError as error:
+            raise CheckpointError(f"zoo has no recipe for it: {error}") from None
+        fraction = found.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+        # The code of these families follows it in rules only, and rotates whole heads.
+        if kind not in ("default", "proportional") and fraction not in (None, 1):
+            problem = f"partial_rotary_factor is {fraction}, but {kind} rotates whole heads"
+            raise CheckpointError(f"zoo has no recipe for it: {problem}")
+        return {"name": "rope", **options}
 
     def rename(self, heads: int) -> None:
         depth, pool = self.config["num_hidden_layers"], self.pool
@@ -145,6 +166,38 @@ class LlamaFamily(PublishedFamily):
                         pool.taken.setdefault(f"{key}.bias", zeros)
         self.fit_vocabulary("embed_tokens.weight")
         self.fit_vocabulary("lm_head.weight")
+
+
+def describe_rope(
+    options: Mapping[str, Any], head_dim: int, length: int
+) -> tuple[dict[str, Any], int]:
+    """Return `rope_parameters` and `max_position_embeddings` of a model with the encoding `rope`.
+
+    Args:
+        options: The options of the encoding.
+        head_dim: Number of channels of a head, all of which rotate.
+        length: Training length of the model in tokens.
+    """
+    base, scaling = options["base"], options["scaling"]
+    if scaling is None:
+        return write_rope_parameters(base), length
+    resolved = scaling.resolve(length)
+    if scaling.rule == "ntk":
+        # A Llama has no such rule; it is a larger base.
+        return write_rope_parameters(base * resolved.stretch ** (head_dim / max(head_dim - 2, 1))), length
+    given = {**vars(scaling), "factor": resolved.factor, "original": resolved.original}
+    if scaling.rule == "llama3":
+        given |= {"low_freq_factor": scaling.low, "high_freq_factor": scaling.high}
+    if scaling.rule == "dynamic":
+        length = resolved.original
+    if resolved.length is not None and resolved.length > resolved.original:
+        log.warning(
+            "rope %s: this model has the frequencies for texts of %d tokens in all texts; a Llama "
+            "chooses them by the length of each text, so shorter texts may differ",
+            scaling.rule,
+            resolved.length,
+        )
+    return write_rope_parameters(base, scaling.rule, given), length
 
 
 def write_llama(source: ExportSource, options: ExportOptions, folder: Path) -> None:
@@ -174,7 +227,8 @@ def write_llama(source: ExportSource, options: ExportOptions, folder: Path) -> N
 
     first = model.blocks[0]
     assert isinstance(first, Block)
-    base = own["encoding"][0].options["base"]
+    head_dim = own["dim"] // heads
+    rope, length = describe_rope(own["encoding"][0].options, head_dim, spec.length)
     write_json(
         {
             "architectures": ["LlamaForCausalLM"],
@@ -186,12 +240,12 @@ def write_llama(source: ExportSource, options: ExportOptions, folder: Path) -> N
             "num_hidden_layers": own["depth"],
             "num_attention_heads": heads,
             "num_key_value_heads": kv_heads,
-            "head_dim": own["dim"] // heads,
-            "max_position_embeddings": spec.length,
+            "head_dim": head_dim,
+            "max_position_embeddings": length,
             "hidden_act": "silu",
             "rms_norm_eps": block.norm_eps,
-            "rope_theta": base,
-            "rope_parameters": {"rope_type": "default", "rope_theta": base},
+            "rope_theta": rope["rope_theta"],
+            "rope_parameters": rope,
             "attention_bias": has_biases,
             "mlp_bias": block.mlp_bias,
             "tie_word_embeddings": own["tie_embeddings"],

@@ -49,7 +49,7 @@ VIT: Mapping[str, object] = {
 """The options of a recipe that is such a model. Sizes, biases and epsilons are free."""
 
 ENCODING_OPTIONS: Mapping[str, Mapping[str, object]] = {
-    "rope": {"rotary_fraction": 1.0, "scaling": None, "coordinates": "index"},
+    "rope": {"rotary_fraction": 1.0, "coordinates": "index"},
     "learned": {"shared": True},
 }
 

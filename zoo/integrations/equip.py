@@ -17,6 +17,7 @@ from zoo.attention.chain import make_factory, parse_entry
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.errors import OptionError
 from zoo.integrations.equipment import NAME, Equipment, Surgery, find_changed, is_equipped
+from zoo.integrations.rope_parameters import FIXED_LENGTH
 from zoo.integrations.saved_equipment import ENTRY, load_weights
 from zoo.integrations.torch_modules import MODULES, TorchAdapter
 from zoo.options import Choice, EncodingSpec
@@ -96,7 +97,9 @@ def equip(
             `nn.TransformerEncoderLayer` or `nn.MultiheadAttention` of torch.
         encoding: A name, a mapping with options, or a list of these.
         length: Training length in tokens, or in patches along each axis; that of the model's
-            configuration by default. Some encodings need it.
+            configuration by default. Some encodings need it. A rotation that follows the length of
+            a text (dynamic, longrope) is fixed for texts of this length; without it, for texts of
+            the model's original length.
         causal: Whether a module of torch has a causal mask; False by default. Models of
             transformers and timm determine it themselves.
         backend: "auto", "reference", "chunked", "sdpa" or "flex".
@@ -119,7 +122,7 @@ def equip(
     if backend not in BACKENDS:
         raise OptionError("backend", f"no backend {backend!r}; known are {', '.join(BACKENDS)}")
     adapter = find_adapter(model, causal)
-    names, factories, equals_own = _make_factories(encoding, adapter)
+    names, factories, equals_own = _make_factories(encoding, adapter, length)
     equipment, removed = install(model, adapter, factories, length, backend, equals_own=equals_own)
     # Saved with the model, to equip it again in the same way.
     entries = [{"name": choice.name, **choice.options} for choice in _list_choices(encoding)]
@@ -199,7 +202,7 @@ def observe_attention(model: nn.Module) -> Iterator[None]:
     except OptionError:
         own = ()
     spec = "rope" if own else "none"
-    _, factories, _ = _make_factories(spec, adapter)
+    _, factories, _ = _make_factories(spec, adapter, None)
     install(model, adapter, factories, None, "auto", equals_own=True, keeps_positions=not own)
     try:
         yield
@@ -256,9 +259,13 @@ def find_adapter(model: nn.Module, causal: bool | None) -> Adapter:
 
 
 def _make_factories(
-    encoding: EncodingSpec | Sequence[EncodingSpec], adapter: Adapter
+    encoding: EncodingSpec | Sequence[EncodingSpec],
+    adapter: Adapter,
+    length: int | tuple[int, ...] | None,
 ) -> tuple[list[str], dict[str, EncodingFactory], bool]:
     """Make the factories of encodings. Plain rope gets the model's own options.
+
+    Frequencies that follow the length of a text are fixed for `length`.
 
     Returns:
         Descriptions of the encodings, their factories by name, and whether they are the model's
@@ -270,9 +277,10 @@ def _make_factories(
     for choice in choices:
         if choice.name in factories:
             raise OptionError("encoding", f"{choice.name} is in the list twice; list it once")
-        if choice.name == "rope" and not choice.options and adapter.own_ropes:
-            factories["rope"] = _make_own_rope(adapter.own_ropes)
-            choice, has_own = replace(choice, options=adapter.own_ropes[0]), True
+        if choice.name == "rope" and not choice.options and (own := adapter.own_ropes):
+            own = tuple(_fix_length(options, length) for options in own)
+            factories["rope"] = _make_own_rope(own)
+            choice, has_own = replace(choice, options=own[0]), True
         else:
             factories[choice.name] = make_factory(choice)
         descriptions.append(_describe(choice))
@@ -282,6 +290,16 @@ def _make_factories(
 def _list_choices(encoding: EncodingSpec | Sequence[EncodingSpec]) -> list[Choice]:
     entries = [encoding] if isinstance(encoding, str | Mapping | Choice) else list(encoding)
     return [parse_entry(entry) for entry in entries]
+
+
+def _fix_length(
+    options: Mapping[str, Any], length: int | tuple[int, ...] | None
+) -> Mapping[str, Any]:
+    """Return options of `rope` for texts of one length, if its frequencies follow the length."""
+    scaling = options.get("scaling") or {}
+    if scaling.get("rule") not in FIXED_LENGTH or not isinstance(length, int):
+        return options
+    return {**options, "scaling": {**scaling, "length": length}}
 
 
 def _make_own_rope(ropes: Sequence[Mapping[str, Any]]) -> EncodingFactory:

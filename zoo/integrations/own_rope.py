@@ -6,9 +6,9 @@ others read, such as `partial_rotary_factor`.
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from zoo.attention.chain import make_factory
 from zoo.attention.encoding import Dims
 from zoo.errors import OptionError
+from zoo.integrations.rope_parameters import FIXED_LENGTH, read_kind, read_rope_parameters
 from zoo.options import Choice
 
 CLOSE = 1e-5  # relative; transformers computes frequencies in float32
@@ -53,20 +54,15 @@ class OwnRope:
         Raises:
             OptionError: `rope` has no such frequencies.
         """
-        kind = str(self.parameters.get("rope_type", "default"))
-        options: dict[str, Any] = {"base": float(self.parameters["rope_theta"])}
+        try:
+            options = read_rope_parameters(self.parameters, self.length)
+        except OptionError as error:
+            raise self._refuse(f", {error}") from None
         if self.width != head_dim:
             options["rotary_fraction"] = self.width / head_dim
-        if kind not in SCALINGS:
-            raise self._refuse()
-        if scaling := SCALINGS[kind](self.parameters, self.length):
-            options["scaling"] = scaling
-        # YaRN's factor follows from several entries, which the model has evaluated already.
-        if kind == "yarn" and abs(self.factor - 0.1 * math.log(scaling["factor"]) - 1) > CLOSE:
-            scaling["attention_factor"] = self.factor
 
-        # An entry that this translation does not read shows in the frequencies, or in the factor,
-        # which is cos at position 0.
+        # An entry that the model does not follow shows in the frequencies, or in the factor, which
+        # is cos at position 0.
         like = torch.zeros(1, 1, 1, dtype=torch.float64, device="cpu")
         dims = Dims(head_dim, 1, length=self.length)
         rope: Any = make_factory(Choice("rope", options))(dims)
@@ -79,9 +75,10 @@ class OwnRope:
             raise self._refuse()
         return options
 
-    def _refuse(self) -> OptionError:
+    def _refuse(self, reason: str = "") -> OptionError:
         named = ", ".join(f"{key}={value}" for key, value in self.parameters.items())
-        problem = f"the model's own rotary embedding is of a kind that rope does not have ({named})"
+        problem = "the model's own rotary embedding is of a kind that rope does not have"
+        problem = f"{problem}{reason} ({named})"
         remedy = "give rope a base, as in {name: rope, base: 10000.0}, or choose another encoding"
         return OptionError("encoding", f"{problem}; {remedy}")
 
@@ -101,14 +98,44 @@ def read_own_rope(rotary: nn.Module, config: Any, kind: str = "") -> OwnRope:
             rotary = rebuild(config)
     # Kinds of layers may have separate frequencies, and separate entries of the configuration.
     prefix = f"{kind}_" if hasattr(rotary, f"{kind}_inv_freq") else ""
-    frequencies = getattr(rotary, f"{prefix}inv_freq").detach().double().cpu()
     parameters = getattr(config, "rope_parameters", None) or {}
+    parameters = parameters.get(kind, parameters)
+    name = "inv_freq"
+    # Frequencies that follow the length of texts are as the last text left them.
+    if read_kind(parameters) in FIXED_LENGTH:
+        name = "original_inv_freq"
     return OwnRope(
-        frequencies,
+        getattr(rotary, prefix + name).detach().double().cpu(),
         float(getattr(rotary, f"{prefix}attention_scaling", 1.0)),
-        parameters.get(kind, parameters),
+        parameters,
         int(config.max_position_embeddings),
     )
+
+
+@contextmanager
+def keep_rotary(rotary: nn.Module) -> Iterator[None]:
+    """Let a rotary embedding whose frequencies follow the lengths of texts forget earlier ones.
+
+    Args:
+        rotary: The module; afterwards it is as it was, whatever texts have changed in it.
+    """
+    values = dict(vars(rotary))
+    buffers = {name: (one, one.clone()) for name, one in rotary._buffers.items() if one is not None}
+    for name, (buffer, _) in buffers.items():
+        original = buffers.get(name.replace("inv_freq", "original_inv_freq"))
+        if original is not None:
+            buffer.copy_(original[1])
+    for name in values:
+        if name.endswith("max_seq_len_cached"):
+            setattr(rotary, name, values["original_max_seq_len"])
+    try:
+        yield
+    finally:
+        vars(rotary).clear()
+        vars(rotary).update(values)
+        for name, (buffer, value) in buffers.items():
+            buffer.copy_(value)
+            rotary._buffers[name] = buffer
 
 
 def rotates_neighbours(attention: nn.Module) -> bool:
@@ -121,22 +148,3 @@ def rotates_neighbours(attention: nn.Module) -> bool:
     # Models may be built on the meta device, where numbers have no values.
     pairs = torch.arange(4.0, device="cpu")
     return rotate is not None and rotate(pairs).tolist() == [-1, 0, -3, 2]
-
-
-def _translate_llama3(found: Mapping[str, Any], length: int) -> dict[str, Any]:
-    original = found["original_max_position_embeddings"]
-    return {"rule": "llama3", "factor": float(found["factor"]), "original": int(original)}
-
-
-def _translate_yarn(found: Mapping[str, Any], length: int) -> dict[str, Any]:
-    original = found.get("original_max_position_embeddings") or length
-    factor = found.get("factor") or length / original
-    return {"rule": "yarn", "factor": float(factor), "original": int(original)}
-
-
-SCALINGS: Mapping[str, Callable[[Mapping[str, Any], int], dict[str, Any]]] = {
-    "default": lambda found, length: {},
-    "linear": lambda found, length: {"rule": "linear", "factor": float(found["factor"])},
-    "llama3": _translate_llama3,
-    "yarn": _translate_yarn,
-}

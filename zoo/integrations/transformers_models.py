@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from functools import cache, partial
 from types import FunctionType, MethodType
@@ -29,7 +30,7 @@ from zoo.integrations.equipment import NAME, Equipment, ForwardPass, Layer, Surg
 from zoo.integrations.families import FAMILIES, REASONS, Family
 from zoo.integrations.given_masks import find_documents, follows_mask, read_visible
 from zoo.integrations.guards import guard_classes
-from zoo.integrations.own_rope import OwnRope, read_own_rope, rotates_neighbours
+from zoo.integrations.own_rope import OwnRope, keep_rotary, read_own_rope, rotates_neighbours
 
 IMPLEMENTATION = "zoo"
 CACHE_NAMES = ("cache", "past_key_values", "layer_past")
@@ -85,6 +86,7 @@ class TransformersAdapter:
         self.family = _find_family(self.config)
         _check_config(self.config)
         self.base = _find_base(model, self.family)
+        self.last_position: int | None = None  # of the texts that the encodings are made for
         self.layers: Sequence[nn.Module] = self.base.get_submodule(self.family.layers)  # type: ignore[assignment]
         if not self.layers:
             raise OptionError("model", "the model has no layers")
@@ -159,6 +161,7 @@ class TransformersAdapter:
     def install(self, equipment: Equipment, surgery: Surgery) -> list[str]:
         """Put the encodings into the model, and describe what was removed from it."""
         # Where nothing should change, everything is compared; elsewhere all but the positions.
+        self.last_position = _find_last_position(equipment)
         own = self._record() if equipment.equals_own else []
         removed = [] if equipment.keeps_positions else self._remove_positions(surgery)
         self._replace_config(surgery)
@@ -184,8 +187,13 @@ class TransformersAdapter:
         if example.is_meta:
             return []
         inputs = self._make_inputs(example)
-        with evaluating(self.model):
+        with evaluating(self.model), self._keep_rotary():
             return record_attentions(lambda: self.base(**inputs), self.attentions, replay)
+
+    def _keep_rotary(self) -> AbstractContextManager[None]:
+        if self.family.is_image or not self.family.rotary:
+            return nullcontext()
+        return keep_rotary(self.base.get_submodule(self.family.rotary))
 
     def _make_inputs(self, example: Tensor) -> dict[str, Any]:
         """Return a few tokens, or an image, on the device of a weight."""
@@ -195,7 +203,11 @@ class TransformersAdapter:
             size = _pair(config.image_size)
             pixels = torch.randn(1, config.num_channels, *size, generator=draw, device="cpu")
             return {"pixel_values": pixels.to(example)}
-        positions = torch.tensor([PROBED], device="cpu")
+        probed: Sequence[int] = PROBED
+        if self.last_position is not None:
+            # The last position tells the model the length that the encodings are made for.
+            probed = [*(one for one in PROBED if one < self.last_position), self.last_position]
+        positions = torch.tensor([probed], device="cpu")
         ids = torch.randint(config.vocab_size, positions.shape, generator=draw, device="cpu")
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         if self.family.rotary:
@@ -462,6 +474,12 @@ def _check_hidden(mask: Tensor, cache: Any, given: Mapping[str, Any]) -> None:
         problem = "the mask hides a token that was visible when it was cached"
         remedy = "later tokens have taken its data in; mask it from the start, or fill a new cache"
         raise OptionError("attention_mask", f"{problem}; {remedy}")
+
+
+def _find_last_position(equipment: Equipment) -> int | None:
+    """Return the last position of the texts that encodings are made for; None for any texts."""
+    lengths = [one.text_length for chain in equipment.chains for one in chain if one.text_length]
+    return min(lengths) - 1 if lengths else None
 
 
 def _argument_names(module: nn.Module) -> tuple[str, ...]:

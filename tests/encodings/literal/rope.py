@@ -35,33 +35,102 @@ def ntk(size: int, factor: float, base: float = 10000.0) -> Frequencies:
     return list_frequencies(size, base * factor ** (size / (size - 2)))
 
 
-def yarn(size: int, factor: float, original: int, base: float = 10000.0) -> Frequencies:
+def yarn(
+    size: float,
+    factor: float,
+    original: int,
+    base: float = 10000.0,
+    beta_fast: float = 32,
+    beta_slow: float = 1,
+    truncate: bool = True,
+    attention_factor: float | None = None,
+    mscale: float | None = None,
+    mscale_all_dim: float | None = None,
+    count: int | None = None,
+) -> Frequencies:
+    """`count` is the number of pairs, where it is not K'/2."""
+
     def find_pair(turns: float) -> float:
         """Find the pair that makes so many turns within the original length."""
         return size * math.log(original / (2 * math.pi * turns)) / (2 * math.log(base))
 
-    low, high = (
-        min(max(t, 0), size - 1) for t in (math.floor(find_pair(32)), math.ceil(find_pair(1)))
-    )
+    low, high = find_pair(beta_fast), find_pair(beta_slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, size - 1)
+    if low == high:
+        high += 0.001
     frequencies = []
-    for t, w in enumerate(list_frequencies(size, base)[0]):
+    for t in range(int(size) // 2 if count is None else count):
+        w = base ** (-2 * t / size)
         g = min(max((t - low) / (high - low), 0), 1)
         frequencies.append(w * (1 - g) + g * w / factor)
-    return frequencies, 0.1 * math.log(factor) + 1
+
+    def measure(c: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * c * math.log(factor) + 1
+
+    if attention_factor is not None:
+        return frequencies, attention_factor
+    if mscale is not None and mscale_all_dim is not None:
+        return frequencies, measure(mscale) / measure(mscale_all_dim)
+    return frequencies, measure(1)
 
 
-def llama3(size: int, factor: float, original: int, base: float = 10000.0) -> Frequencies:
+def llama3(
+    size: int,
+    factor: float,
+    original: int,
+    base: float = 10000.0,
+    low_freq_factor: float = 1,
+    high_freq_factor: float = 4,
+) -> Frequencies:
     frequencies = []
     for w in list_frequencies(size, base)[0]:
         wavelength = 2 * math.pi / w
-        g = (original / wavelength - 1) / 3
-        if wavelength < original / 4:
+        g = (original / wavelength - low_freq_factor) / (high_freq_factor - low_freq_factor)
+        if wavelength < original / high_freq_factor:
             frequencies.append(w)
-        elif wavelength > original:
+        elif wavelength > original / low_freq_factor:
             frequencies.append(w / factor)
         else:
             frequencies.append((1 - g) * w / factor + g * w)
     return frequencies, 1.0
+
+
+def dynamic(
+    size: int, factor: float, original: int, base: float = 10000.0, length: int | None = None
+) -> Frequencies:
+    n = max(length or original, original)
+    larger = base * (factor * n / original - (factor - 1)) ** (size / (size - 2))
+    return list_frequencies(size, larger)
+
+
+def longrope(
+    size: int,
+    original: int,
+    short_factor: Sequence[float],
+    long_factor: Sequence[float],
+    factor: float,
+    base: float = 10000.0,
+    length: int | None = None,
+    attention_factor: float | None = None,
+) -> Frequencies:
+    divisors = long_factor if (length or original) > original else short_factor
+    plain = list_frequencies(size, base)[0]
+    frequencies = [w / e for w, e in zip(plain, divisors, strict=True)]
+    if attention_factor is not None:
+        return frequencies, attention_factor
+    if factor <= 1:
+        return frequencies, 1.0
+    return frequencies, math.sqrt(1 + math.log(factor) / math.log(original))
+
+
+def proportional(
+    size: int, fraction: float, factor: float = 1.0, base: float = 10000.0
+) -> Frequencies:
+    rotated = math.floor(fraction * size / 2)
+    plain = list_frequencies(size, base)[0]
+    return [w / factor if t < rotated else 0.0 for t, w in enumerate(plain)], 1.0
 
 
 def rotate_vector(x: Tensor, cosines: Sequence[Tensor], sines: Sequence[Tensor]) -> Tensor:
