@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import language
 import pytest
 import torch
 from calls import (
@@ -32,13 +33,12 @@ from panels import list_panels
 from parameters import list_facts, make_initial
 from rotations import CASES, check_reference_catches, check_rotation, make_rotary
 
-import language
 import zoo
 from zoo.attention.chain import Chain
 from zoo.attention.encoding import Dims
+from zoo.attention.kv_cache import KeyValueCache
 from zoo.attention.layer import Context, SelfAttention
 from zoo.attention.tokens import Tokens
-from zoo.attention.kv_cache import KeyValueCache
 from zoo.encodings.rope import RoPE
 from zoo.errors import OptionError
 from zoo.models.generation import sample_tokens
@@ -322,7 +322,9 @@ def test_positions_past_the_length_are_refused(rule, length):
     inside = torch.arange(float(end))[None, :, None]
     table = encoding.compute_rotation(inside)[0]
     assert encoding.text_length == end
-    with pytest.raises(OptionError, match=f"position {end} is past length {end}.* {rule} ") as error:
+    with pytest.raises(
+        OptionError, match=f"position {end} is past length {end}.* {rule} "
+    ) as error:
         encoding.compute_rotation(inside + 1)
     assert error.value.key == "scaling.length"
     assert "set scaling.length" in str(error.value)

@@ -10,7 +10,7 @@ from untrained import write_checkpoint
 import zoo as package
 from zoo.api.tools import convert, export
 from zoo.data.corpus.tokenizer import train_bpe
-from zoo.errors import CheckpointError
+from zoo.errors import CheckpointError, OptionError
 
 transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
@@ -32,13 +32,36 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }
+YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "beta_fast": 4.0,
+    "truncate": False,
+    "mscale": 2.0,
+    "mscale_all_dim": 0.5,
+}
+FIXED = {
+    "dynamic": {"rope_type": "dynamic", "factor": 2.0},
+    "longrope": {
+        "rope_type": "longrope",
+        "original_max_position_embeddings": 16,
+        "short_factor": [1.0, 1.5, 2.0, 4.0],
+        "long_factor": [1.0, 3.0, 5.0, 9.0],
+    },
+}
 WINDOWS = {"sliding_window": 5}
 DECODERS = {
     "Llama": GROUPED,
     "Llama of biases": {**TEXT, "attention_bias": True, "mlp_bias": True},
     "Llama of 3": {**GROUPED, "tie_word_embeddings": True, "rope_parameters": LLAMA3},
+    "Llama of YaRN": {**GROUPED, "rope_parameters": YARN},
+    "Llama of proportional": {
+        **GROUPED,
+        "rope_parameters": {"rope_type": "proportional", "partial_rotary_factor": 0.5},
+    },
     "Mistral": {**GROUPED, "sliding_window": 5},
-    "Qwen2": GROUPED,
+    "Qwen2": {**GROUPED, "rope_parameters": {**LLAMA3, "high_freq_factor": 9.0}},
     "Qwen2 of windows": {**GROUPED, "use_sliding_window": True, **WINDOWS, "max_window_layers": 0},
     "Qwen2 of windows that start past its layers": {
         **GROUPED,
@@ -75,6 +98,25 @@ def test_a_decoder_computes_the_same(tmp_path, name):
     model = publish(tmp_path / "it", f"{name.split()[0]}ForCausalLM", DECODERS[name])
     task, tokens = read(tmp_path / "it"), torch.randint(50, (2, 40))
     torch.testing.assert_close(task.model(tokens), model(tokens).logits, **CLOSE)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("rule", FIXED)
+def test_a_rotation_that_follows_the_length_is_fixed_for_one(tmp_path, rule):
+    config = {**GROUPED, "rope_parameters": FIXED[rule]}
+    model, original = publish(tmp_path / "it", "LlamaForCausalLM", config), {"dynamic": 64}
+    short, long = original.get(rule, 16), 100
+    task, tokens = read(tmp_path / "it"), torch.randint(50, (2, long))
+    right = model(tokens[:, :short]).logits
+    torch.testing.assert_close(task.model(tokens[:, :short]), right, **CLOSE)
+    with pytest.raises(OptionError, match=f"past length {short}.*set scaling.length"):
+        task.model(tokens)
+
+    # transformers divides by the length of the configuration, whatever the text.
+    longer = {"model.encoding.0.scaling.length": long, "data.length": long}
+    run = convert(tmp_path / "it", longer, to=tmp_path / "longer").run
+    found = package.load(run).model(tokens)
+    torch.testing.assert_close(found, model(tokens).logits, **CLOSE)
 
 
 @torch.no_grad()
@@ -207,7 +249,16 @@ def test_windows_of_some_layers_are_refused(tmp_path):
     ("config", "part"),
     [
         ({"hidden_act": "relu"}, "hidden_act is relu, expected silu"),
-        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_type is yarn"),
+        ({"rope_parameters": {"rope_type": "mrope"}}, "rope_type is mrope; rope has default"),
+        (
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "x": 1}},
+            "x=1 is no entry of rope_type linear",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "partial_rotary_factor": 0.5}},
+            "partial_rotary_factor is 0.5, but yarn rotates whole heads",
+        ),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 5.0}}}, "full_attention=.* is no"),
         ({"is_causal": False}, "is_causal is False"),
         ({"model_type": "mamba"}, "mamba"),
         ({"hidden_size": "x"}, "an entry is missing or wrong: TypeError"),

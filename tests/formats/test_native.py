@@ -1,5 +1,7 @@
 """A recipe that is a Llama or a ViT is one in transformers and timm; what is none is refused by its options."""
 
+import json
+
 import pytest
 import torch
 from tiny import TINY, language
@@ -7,7 +9,7 @@ from untrained import write_checkpoint
 from without_torchvision import import_timm
 
 import zoo as package
-from zoo.api.tools import export
+from zoo.api.tools import convert, export
 from zoo.formats.native import join_halves, split_halves
 
 transformers = pytest.importorskip("transformers")
@@ -59,12 +61,42 @@ def test_every_option_in_the_way_of_a_llama_is_named(tmp_path, zoo):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    "encoding",
-    ["{name: rope, rotary_fraction: 0.5}", "{name: rope, scaling: {rule: ntk, factor: 2}}"],
-)
-def test_other_forms_of_rope_are_refused(tmp_path, zoo, encoding):
-    options = [f"model.encoding=[{encoding}]"]
+DIVISORS = "short_factor: [1, 1.5, 2, 4], long_factor: [1, 3, 5, 9]"
+RULES = {
+    "linear": "factor: 2",
+    "ntk": "factor: 2",
+    "yarn": "factor: 4, original: 8, beta_fast: 4, truncate: false, mscale: 2, mscale_all_dim: 1",
+    "llama3": "factor: 4, original: 16, low_freq_factor: 0.5, high_freq_factor: 5",
+    "dynamic": "factor: 2, original: 8, length: 32",
+    "longrope": f"original: 8, length: 32, factor: 4, {DIVISORS}",
+    "proportional": "fraction: 0.5, factor: 2",
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_of_rope_is_one_of_a_llama(tmp_path, caplog, rule):
+    """Field by field: what is exported is read again, and computes the same in transformers."""
+    given = f"{{name: rope, base: 500, scaling: {{rule: {rule}, {RULES[rule]}}}}}"
+    overrides = language(tmp_path / "text.txt", f"model.encoding=[{given}]")
+    write_checkpoint(tmp_path / "run", "lm_rope", overrides)
+    export(tmp_path / "run", tmp_path / "out", to="llama", verbose=None)
+    assert ("chooses them by the length" in caplog.text) == (rule in ("dynamic", "longrope"))
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["rope_parameters"]["rope_type"] == ("default" if rule == "ntk" else rule)
+    model = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "out").eval()
+    tokens, own = torch.randint(10, (2, 32)), package.load(tmp_path / "run").model
+    with torch.no_grad():
+        torch.testing.assert_close(model(tokens).logits, own(tokens), **CLOSE)
+
+    again = package.load(convert(tmp_path / "out", to=tmp_path / "again").run).model
+    own, again = (one.encoding["rope"].scaling for one in (own, again))
+    if rule != "ntk":
+        said = {key: one for key, one in vars(own).items() if one is not None and key != "length"}
+        assert {key: getattr(again, key) for key in said} == said
+
+
+def test_other_forms_of_rope_are_refused(tmp_path, zoo):
+    options = ["model.encoding=[{name: rope, rotary_fraction: 0.5}]"]
     write_checkpoint(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt", *options))
     code, _, message = zoo("export", "run", "to=llama", "out")
     assert code == 2

@@ -14,11 +14,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS  # noqa: E402
 
 import zoo  # noqa: E402
 from zoo.errors import OptionError  # noqa: E402
-from zoo.integrations.rope_parameters import (  # noqa: E402
-    ENTRIES,
-    read_rope_parameters,
-    write_rope_parameters,
-)
+from zoo.integrations.rope_parameters import ENTRIES, read_rope_parameters, write_rope_parameters  # noqa: E402
 
 HEAD_DIMS = (4, 16, 64, 128)
 LENGTHS = (64, 2048, 32768)
@@ -61,9 +57,7 @@ def draw_parameters(draw):
     return head_dim, length, draw(st.sampled_from([length // 2, length, 2 * length])), entries
 
 
-@settings(
-    max_examples=200, derandomize=True, deadline=None, suppress_health_check=[*HealthCheck]
-)
+@settings(max_examples=200, derandomize=True, deadline=None, suppress_health_check=[*HealthCheck])
 @given(draw_parameters())
 def test_frequencies_and_factors_are_those_of_transformers(drawn):
     head_dim, length, text, entries = drawn

@@ -56,6 +56,28 @@ LISTS: tuple[list[Any], ...] = (
         [{"name": "rope", "scaling": {"rule": rule, "factor": 4.0}}]
         for rule in ("linear", "ntk", "yarn", "llama3")
     ),
+    [
+        {
+            "name": "rope",
+            "scaling": {"rule": "dynamic", "factor": 2.0, "original": 4, "length": 2**21},
+        }
+    ],
+    [
+        {
+            "name": "rope",
+            "scaling": {"rule": "yarn", "factor": 4.0, "truncate": False, "beta_fast": 2.0},
+        }
+    ],
+    [{"name": "rope", "scaling": {"rule": "proportional", "fraction": 0.5}}],
+    *(
+        [{"name": name, "scaling": {"rule": rule, "factor": 2.0, **more}}]
+        for name in ("rope_axial", "rope_mixed")
+        for rule, more in (
+            ("ntk", {}),
+            # edges of the ramp at no pair, where a slope would have two values
+            ("yarn", {"truncate": False, "beta_fast": 1.0, "beta_slow": 0.1}),
+        )
+    ),
     [{"name": "rope", "rotary_fraction": 0.5}],
     ["alibi", "head_scale"],
     ["t5", "head_scale"],

@@ -69,6 +69,7 @@ class Chain(Encoding):
         self.causal_only = any(one.causal_only for one in self)
         self.needs_full_sequence = any(one.needs_full_sequence for one in self)
         self.lookback = max((one.lookback for one in self), default=0)
+        self.text_length = min((n for one in self if (n := one.text_length)), default=None)
         reasons = (one.no_export_reason for one in self)
         self.no_export_reason = next(filter(None, reasons), "")
         self.axes = (dims.axes,)

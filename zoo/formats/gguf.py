@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from zoo.errors import CheckpointError
+from zoo.errors import CheckpointError, OptionError
 from zoo.formats.native import split_halves
 from zoo.formats.published import Published
+from zoo.integrations.rope_parameters import write_rope_parameters
 from zoo.packages import explain_imports
 
 log = logging.getLogger("zoo")
@@ -32,6 +34,14 @@ GGUF_LAYERS = {
     "output": "lm_head",
 }
 """Names of transformers for those of a GGUF file."""
+GGUF_DIVISORS = {
+    "rope_freqs.weight": "all",
+    "rope_factors_short.weight": "short",
+    "rope_factors_long.weight": "long",
+}
+"""Tensors by which frequencies are divided, and the texts that they are for."""
+GGUF_RULES = {"none": "default", "linear": "linear", "yarn": "yarn", "longrope": "longrope"}
+"""Kinds of transformers for those of a GGUF file."""
 
 
 def read_gguf(file: Path) -> Published:
@@ -64,19 +74,78 @@ def read_gguf(file: Path) -> Published:
         "num_key_value_heads": fields.get("llama.attention.head_count_kv", heads),
         "max_position_embeddings": fields["llama.context_length"],
         "rms_norm_eps": fields["llama.attention.layer_norm_rms_epsilon"],
-        "rope_theta": fields.get("llama.rope.freq_base", 10000.0),
         "vocab_size": len(fields["tokenizer.ggml.tokens"]),
     }
     weights = {}
     for tensor in reader.tensors:
         numbers = dequantize(tensor.data, tensor.tensor_type)
         weights[_rename_gguf(tensor.name)] = torch.tensor(numbers, dtype=torch.float32)
+    divisors = {
+        kind: weights.pop(name).flatten().tolist()
+        for name, kind in GGUF_DIVISORS.items()
+        if name in weights
+    }
+    try:
+        settings["rope_parameters"] = read_gguf_rope(fields, divisors, settings)
+    except OptionError as error:
+        raise CheckpointError(f"{file}: zoo has no recipe for it: {error}") from None
     for name, weight in weights.items():
         # these files have the rows that belong together side by side, as zoo does
         if name.endswith(("q_proj.weight", "k_proj.weight")):
             count = heads if "q_proj" in name else settings["num_key_value_heads"]
             weights[name] = split_halves(weight, count)
     return Published(file.stem, settings, weights, build_gguf_tokenizer(fields))
+
+
+def read_gguf_rope(
+    fields: Mapping[str, Any], divisors: Mapping[str, list[float]], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return `rope_parameters` of transformers for the rotary fields of a GGUF file.
+
+    Args:
+        fields: All fields of the file.
+        divisors: The lists of GGUF_DIVISORS that the file has.
+        settings: The sizes of the model, as in config.json.
+
+    Raises:
+        OptionError: A field has no meaning here.
+    """
+    start = "llama.rope."
+    given = {
+        name.removeprefix(start): one for name, one in fields.items() if name.startswith(start)
+    }
+    length = settings["max_position_embeddings"]
+    head_dim = settings["hidden_size"] // settings["num_attention_heads"]
+    if (width := given.pop("dimension_count", head_dim)) != head_dim:
+        problem = f"{start}dimension_count is {width}, but heads have {head_dim} channels"
+        raise OptionError("rope", problem)
+    base = given.pop("freq_base", 10000.0)
+    given.pop("scaling.finetuned", None)  # tells of the training, not of the frequencies
+
+    kind = given.pop("scaling.type", "linear" if "scaling.factor" in given else "none")
+    if kind not in GGUF_RULES:
+        raise OptionError("rope", f"{start}scaling.type is {kind}; known: {', '.join(GGUF_RULES)}")
+    original = given.pop("scaling.original_context_length", None) or length
+    options: dict[str, Any] = {}
+    if "short" in divisors:
+        kind, options = "longrope", {f"{one}_factor": divisors[one] for one in ("short", "long")}
+    elif "all" in divisors:
+        # Those of llama3, which no length of a text changes.
+        both = {"short_factor": divisors["all"], "long_factor": divisors["all"]}
+        kind, options, original = "longrope", both, length
+    if kind in ("linear", "yarn"):
+        options["factor"] = given.pop("scaling.factor", 1.0)
+    if kind in ("yarn", "longrope"):
+        sharpening = given.pop("scaling.attn_factor", 1.0)
+        options |= {"original": original, "attention_factor": sharpening}
+    if kind == "yarn":
+        sharpening *= given.pop("scaling.yarn_attn_factor", 1.0)
+        options["attention_factor"] = sharpening * (0.1 * math.log(options["factor"]) + 1)
+        for key in ("beta_fast", "beta_slow"):
+            options[key] = given.pop(f"scaling.yarn_{key}", None)
+    for key, value in given.items():
+        raise OptionError("rope", f"{start}{key}={value} is not read for rotations {kind}")
+    return write_rope_parameters(base, GGUF_RULES[kind], options)
 
 
 def _rename_gguf(name: str) -> str:

@@ -184,7 +184,9 @@ def describe_rope(
     resolved = scaling.resolve(length)
     if scaling.rule == "ntk":
         # A Llama has no such rule; it is a larger base.
-        return write_rope_parameters(base * resolved.stretch ** (head_dim / max(head_dim - 2, 1))), length
+        return write_rope_parameters(
+            base * resolved.stretch ** (head_dim / max(head_dim - 2, 1))
+        ), length
     given = {**vars(scaling), "factor": resolved.factor, "original": resolved.original}
     if scaling.rule == "llama3":
         given |= {"low_freq_factor": scaling.low, "high_freq_factor": scaling.high}

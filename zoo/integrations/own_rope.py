@@ -119,6 +119,10 @@ def keep_rotary(rotary: nn.Module) -> Iterator[None]:
     Args:
         rotary: The module; afterwards it is as it was, whatever texts have changed in it.
     """
+    kinds = getattr(rotary, "rope_type", "")
+    if not {*(kinds.values() if isinstance(kinds, Mapping) else [kinds])} & {*FIXED_LENGTH}:
+        yield
+        return
     values = dict(vars(rotary))
     buffers = {name: (one, one.clone()) for name, one in rotary._buffers.items() if one is not None}
     for name, (buffer, _) in buffers.items():

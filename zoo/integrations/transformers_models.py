@@ -478,7 +478,7 @@ def _check_hidden(mask: Tensor, cache: Any, given: Mapping[str, Any]) -> None:
 
 def _find_last_position(equipment: Equipment) -> int | None:
     """Return the last position of the texts that encodings are made for; None for any texts."""
-    lengths = [one.text_length for chain in equipment.chains for one in chain if one.text_length]
+    lengths = [length for chain in equipment.chains if (length := chain.text_length)]
     return min(lengths) - 1 if lengths else None
 
 

@@ -10,13 +10,13 @@ from zoo.attention.encoding import Encoding
 from zoo.attention.tokens import Tokens
 from zoo.laws.attention_stack import AttentionStack
 from zoo.laws.case import BATCH, HEADS, TOKENS, Case, packed_documents, position_mask
-from zoo.laws.law import NOTICEABLE, Recorder, law, relative_error, require
+from zoo.laws.law import NOTICEABLE, Recorder, exempt_far, law, relative_error, require
 
 
 def _exempt_variant(case: Case) -> str:
     if case.temperature is not None:
         return "a temperature depends on positions"
-    return "" if case.facts.shift_invariant else "it is not declared shift_invariant"
+    return exempt_far(case) if case.facts.shift_invariant else "it is not declared shift_invariant"
 
 
 def _exempt_invariant(case: Case) -> str:

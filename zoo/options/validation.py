@@ -193,6 +193,8 @@ class Validator:
     def validate_union(self, annotation: Any, value: Any, key: str) -> Any:
         """Return the first member that fits; otherwise report the issues of the closest one."""
         members = get_args(annotation)
+        if value is None and type(None) in members:
+            return None
         for member in members:
             # long lists of `float | None` take no trial for each number
             if member not in TYPES:

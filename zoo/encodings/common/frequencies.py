@@ -441,7 +441,8 @@ def stretch_wave_vectors(
 ) -> Tensor:
     """Scale the components of wave vectors, each as a frequency of RoPE along its axis.
 
-    A component that RoPE has is scaled as RoPE scales it; others as one between or beyond.
+    A component that RoPE has is scaled as RoPE scales it, and one between as between. One beyond
+    the spectrum is scaled as at most one pair beyond.
 
     Args:
         scaling: The rule of each axis: linear, ntk or yarn.
@@ -453,7 +454,7 @@ def stretch_wave_vectors(
     # A component of 0 is slower than all pairs, and has a gradient.
     sizes = exact.abs().clamp(min=torch.finfo(exact.dtype).tiny)
     steps = -width / 2 * sizes.log() / max(math.log(base), 1e-9)
-    steps = steps.clamp(0, math.ceil(width / 2) - 1)
+    steps = steps.clamp(-1, math.ceil(width / 2))
     scaled = [
         _stretch_waves(rule, component, places, base, width)
         for rule, component, places in zip(scaling, exact, steps, strict=True)
