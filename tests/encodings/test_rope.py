@@ -280,9 +280,9 @@ def test_formula_of_longrope(case):
         ({"rule": "linear", "factor": 4.0, "attention_factor": 1.5}, "yarn and longrope do"),
         ({"rule": "ntk", "factor": 4.0, "beta_fast": 8.0}, "ntk has no beta_fast; only yarn has"),
         ({"rule": "yarn", "factor": 4.0, "length": 64}, "dynamic and longrope do"),
-        ({"rule": "yarn"}, "yarn needs a factor"),
-        ({"rule": "proportional"}, "proportional needs a fraction"),
-        ({"rule": "longrope", "short_factor": [1.0] * 4}, "longrope needs a long_factor"),
+        ({"rule": "yarn"}, "factor: missing; expected a finite number, which yarn"),
+        ({"rule": "proportional"}, "fraction: missing; expected a finite number"),
+        ({"rule": "longrope", "short_factor": [1.0] * 4}, "long_factor: missing; expected a list"),
         ({"rule": "longrope", **DIVISORS, "long_factor": [2.0]}, "1 numbers for 4 pairs"),
         ({"rule": "dynamic", "factor": 0.5}, "must be at least 1"),
         (

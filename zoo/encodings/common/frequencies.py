@@ -219,7 +219,8 @@ class Scaling:
                 raise OptionError(key, f"{self.rule} has no {key}; {owners}")
         for key in REQUIRED.get(self.rule, ("factor",)):
             if key not in given:
-                raise OptionError(key, f"{self.rule} needs a {key}")
+                noun = "a finite number" if key in ("factor", "fraction") else "a list of numbers"
+                raise OptionError(key, f"missing; expected {noun}, which {self.rule} needs")
         if self.factor is not None and not self.factor >= 1:
             raise OptionError("factor", f"factor {self.factor} is less than 1")
         if self.rule == "llama3" and not self.low < self.high:
