@@ -8,7 +8,10 @@ import pytest
 import torch
 
 import zoo
+from zoo.attention.coordinates import CONVENTIONS
+from zoo.encodings.common.chains import build_shortest_chain
 from zoo.errors import OptionError
+from zoo.laws.attention_stack import perturb
 
 EXACT = 1e-10
 DIMS = zoo.Dims(48, 2, 2, (3, 4))
@@ -208,6 +211,22 @@ def test_integer_positions_are_positions():
     )
 
 
+def test_encodings_that_read_states_ask_for_them():
+    encoding = zoo.encoding(["fox", "alibi", "path"], zoo.Dims(48, 2))
+    q, k, v = heads()
+    pos = torch.arange(12.0)[:, None].double()
+    message = "fox and path read the states of tokens, not only their heads; pass x"
+    for call in (
+        lambda **given: zoo.functional.scores(encoding, q, k, pos, **given),
+        lambda **given: zoo.functional.weights(encoding, q, k, pos, **given),
+        lambda **given: zoo.functional.attend(encoding, q, k, v, pos, **given),
+        lambda **given: zoo.functional.score_mod(encoding, q, k, pos, **given),
+    ):
+        with pytest.raises(OptionError, match=message) as caught:
+            call(causal=True)
+        assert caught.value.key == "x"
+
+
 def test_states_that_nobody_reads_change_nothing():
     encoding, (q, k, _) = zoo.encoding("rope_axial", DIMS), heads()
     near(
@@ -313,6 +332,33 @@ def test_a_layer_goes_on_where_its_context_ended():
     cache = zoo.KeyValueCache()
     parts = [layer(part, context=cache) for part in x.split((5, 1, 3), dim=1)]
     torch.testing.assert_close(torch.cat(parts, 1), layer(x))
+
+
+TEXT = [name for name in zoo.encoding_names() if 1 in zoo.encoding_class(name).axes]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", TEXT)
+def test_a_causal_layer_does_not_see_how_long_its_text_will_be(name):
+    chain = build_shortest_chain(zoo.encoding_class(name))
+
+    def make(**options):
+        entries = [{"name": one.name, **options} for one in chain]
+        return zoo.Attention(zoo.Dims(32, 2, length=9, depth=2), entries, causal=True)
+
+    for convention in CONVENTIONS[1:]:
+        with pytest.raises(OptionError, match=f"has {convention} coordinates, which depend on"):
+            make(coordinates=convention)
+    if zoo.encoding_class(name).coordinates != "index":
+        with pytest.raises(OptionError, match=f"{name} has .* add coordinates: index"):
+            make()
+
+    layer, x = make(coordinates="index").double().eval(), torch.randn(1, 9, 32).double()
+    perturb(layer.encoding)
+    cache = zoo.KeyValueCache()
+    parts = [layer(part, context=cache) for part in x.split((1, 1, 5, 2), dim=1)]
+    near(torch.cat(parts, 1), layer(x))
+    near(layer(x[:, :4]), layer(x)[:, :4])
 
 
 def test_a_layer_sees_documents_from_their_beginning():

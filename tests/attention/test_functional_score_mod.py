@@ -74,6 +74,14 @@ def test_a_compiled_score_mod_reads_positions_as_it_does_uncompiled():
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
 
 
+def test_what_is_added_to_the_input_of_each_layer_is_not_lost():
+    learned = zoo.encoding("learned", zoo.Dims(32, 4, length=M), shared=False)
+    q, k, _, _ = draw_heads(heads=4)
+    k = k.repeat_interleave(2, 1)
+    with pytest.raises(OptionError, match="learned adds to the input of each layer"):
+        zoo.functional.score_mod(learned, q, k, torch.arange(float(M))[:, None])
+
+
 @torch.no_grad()
 def test_a_score_mod_of_images():
     encoding = zoo.encoding("t5", zoo.Dims(32, 4, 2, length=(4, 6)))

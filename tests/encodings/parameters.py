@@ -22,6 +22,7 @@ FACTS = (
     "zero_gradient",
     "handles_special_tokens",
     "consumes_biases",
+    "reads_states",
     "reads_keys",
     "identity_at_zero",
 )

@@ -39,7 +39,12 @@ def test_formula_in_packed_documents():
 
 
 def test_facts():
-    assert list_facts("fox") == {"shared": False, "shift_invariant": True, "causal_only": True}
+    assert list_facts("fox") == {
+        "shared": False,
+        "shift_invariant": True,
+        "causal_only": True,
+        "reads_states": True,
+    }
 
 
 def test_parameters():

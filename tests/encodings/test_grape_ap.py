@@ -79,6 +79,7 @@ def test_facts():
         "shared": False,
         "causal_only": True,
         "identity_at_zero": True,
+        "reads_states": True,
     }
 
 

@@ -59,6 +59,7 @@ def test_facts():
         "shift_invariant": True,
         "causal_only": True,
         "handles_special_tokens": True,
+        "reads_states": True,
     }
 
 

@@ -54,7 +54,8 @@ TEXT = [name for name in zoo.encoding_names() if 1 in zoo.encoding_class(name).a
 
 @pytest.mark.parametrize("name", TEXT)
 def test_what_auto_chooses_for_text_agrees_with_dense_in_value_and_gradient(name):
-    listed = ["alibi", name] if zoo.encoding_class(name).consumes_biases else name
+    chain = ["alibi", name] if zoo.encoding_class(name).consumes_biases else [name]
+    listed = [{"name": one, "coordinates": "index"} for one in chain]
     layer = zoo.Attention(zoo.Dims(64, 4, length=128, depth=2), listed, causal=True).eval().cuda()
     x, found = torch.randn(2, 128, 64, device="cuda"), {}
     for backend in ("reference", "auto"):
@@ -70,7 +71,8 @@ def test_what_auto_chooses_for_text_agrees_with_dense_in_value_and_gradient(name
 
 @pytest.mark.parametrize("name", TEXT)
 def test_what_is_seen_of_a_layer_on_a_gpu_is_what_it_computes(name):
-    listed = ["alibi", name] if zoo.encoding_class(name).consumes_biases else name
+    chain = ["alibi", name] if zoo.encoding_class(name).consumes_biases else [name]
+    listed = [{"name": one, "coordinates": "index"} for one in chain]
     layer = zoo.Attention(zoo.Dims(64, 4, length=128, depth=2), listed, causal=True).eval().cuda()
     x = torch.randn(2, 128, 64, device="cuda")
     (seen,) = capture_model(layer, (x,), queries=9)

@@ -12,6 +12,7 @@ import zoo
 from zoo.attention.encoding import Encoding
 from zoo.attention.tokens import Tokens
 from zoo.encodings.common.rotation import cos_sin
+from zoo.encodings.fox import FoX
 from zoo.encodings.rope_mixed import RoPEMixed
 from zoo.laws import LawBroken
 from zoo.laws.gradients import (
@@ -20,6 +21,7 @@ from zoo.laws.gradients import (
     gradients_are_slopes,
     initial_gradients_are_finite,
     shapes_are_kept,
+    states_are_read_as_declared,
     undeclared_axes_are_refused,
     zero_parameters_give_finite_gradients,
 )
@@ -28,6 +30,14 @@ from zoo.laws.gradients import (
 class OneSampleWide(Encoding):
     def embed(self, tokens: Tokens) -> Tokens:
         return tokens.replace(x=tokens.x[:1] + tokens.pos.sum(-1, keepdim=True))
+
+
+class ReadsSilently(FoX):
+    reads_states = False
+
+
+class ReadsNothing(Encoding):
+    reads_states = True
 
 
 class AllAxes(Encoding):
@@ -103,6 +113,8 @@ FAULTS = [
     (every_parameter_learns, DroppedByZero),
     (gradients_are_slopes, Untrue),
     (undeclared_axes_are_refused, AllAxes),
+    (states_are_read_as_declared, ReadsSilently),
+    (states_are_read_as_declared, ReadsNothing),
     (a_state_dict_carries_everything, Unsaved),
     (zero_parameters_give_finite_gradients, NotANumberAtZero),
 ]

@@ -33,14 +33,28 @@ def slice_tokens(tensor: Tensor, tokens: slice) -> Tensor:
 
 @dataclass(frozen=True)
 class Span:
-    """A tile of the score matrix: the pairs of n queries with m keys."""
+    """A tile of the score matrix: the pairs of n queries with the first m keys.
 
-    queries: slice
-    keys: slice
+    Bounds are integers, not slices, of which torch.compile would make a graph for each length.
+    """
+
+    first_query: int
+    end_query: int
+    end_key: int
     batch: int
     heads: int
     device: torch.device
     slicer: Callable[[Tensor, slice], Tensor] = slice_tokens
+
+    @property
+    def queries(self) -> slice:
+        """The sequence indices of the queries."""
+        return slice(self.first_query, self.end_query)
+
+    @property
+    def keys(self) -> slice:
+        """The sequence indices of the keys."""
+        return slice(0, self.end_key)
 
     def slice_queries(self, tensor: Tensor) -> Tensor:
         """Return the rows of the span's queries from [1|B, 1|H, 1|N, ..]."""
@@ -55,14 +69,14 @@ class Span:
         """The indices b [B, 1, 1, 1], h [1, H, 1, 1], i [1, 1, n, 1] and j [1, 1, 1, m]."""
         b = torch.arange(self.batch, device=self.device)
         h = torch.arange(self.heads, device=self.device)
-        i = torch.arange(self.queries.start, self.queries.stop, device=self.device)
-        j = torch.arange(self.keys.start, self.keys.stop, device=self.device)
+        i = torch.arange(self.first_query, self.end_query, device=self.device)
+        j = torch.arange(self.end_key, device=self.device)
         return b[:, None, None, None], h[:, None, None], i[:, None], j
 
     @property
     def size(self) -> tuple[int, int]:
         """The numbers n and m of queries and keys."""
-        return self.queries.stop - self.queries.start, self.keys.stop - self.keys.start
+        return self.end_query - self.first_query, self.end_key
 
 
 @dataclass(frozen=True)
@@ -351,11 +365,12 @@ class AttentionCall:
     @property
     def full_span(self) -> Span:
         """The span of all N x M pairs."""
-        return self.span(slice(0, self.q.shape[2]), slice(0, self.k.shape[2]))
+        return self.span(0, self.q.shape[2], self.k.shape[2])
 
-    def span(self, queries: slice, keys: slice) -> Span:
-        """Return the span of some queries and keys."""
-        return Span(queries, keys, self.q.shape[0], self.q.shape[1], self.q.device)
+    def span(self, first_query: int, end_query: int, end_key: int) -> Span:
+        """Return the span of some consecutive queries and all keys before `end_key`."""
+        batch, heads, _, _ = self.q.shape
+        return Span(first_query, end_query, end_key, batch, heads, self.q.device)
 
     def evaluate(self, bias: Bias, span: Span | None = None) -> Tensor:
         """Evaluate a function of pairs for a span, or for all pairs: [1|B, 1|H, n, m]."""

@@ -68,6 +68,7 @@ class Chain(Encoding):
         self.shift_invariant = all(one.shift_invariant for one in self)
         self.causal_only = any(one.causal_only for one in self)
         self.needs_full_sequence = any(one.needs_full_sequence for one in self)
+        self.reads_states = any(one.reads_states for one in self)
         self.lookback = max((one.lookback for one in self), default=0)
         self.text_length = min((n for one in self if (n := one.text_length)), default=None)
         reasons = (one.no_export_reason for one in self)
@@ -215,6 +216,26 @@ def _check_causality(name: str, encoding: Encoding, causal: bool) -> None:
     if encoding.needs_full_sequence and causal:
         problem = f"{name} with these options reads the whole sequence, which a causal model cannot"
         raise OptionError("encoding", f"{problem}; choose model encoder, or other options")
+    if causal:
+        check_coordinates_known([encoding])
+
+
+def depends_on_length(encoding: Encoding) -> bool:
+    """Return whether coordinates of a text depend on its length; the size of a grid is fixed."""
+    return encoding.dims.axes == 1 and encoding.coordinates != "index"
+
+
+def check_coordinates_known(encodings: Iterable[Encoding]) -> None:
+    """Check that a causal model can know the coordinates of a text, of which it sees the past.
+
+    Raises:
+        OptionError: The coordinates of an encoding depend on the length of the whole text.
+    """
+    for encoding in encodings:
+        if depends_on_length(encoding):
+            problem = f"{encoding.name} has {encoding.coordinates} coordinates, which depend on "
+            problem += "the length of the text; a causal model does not know it"
+            raise OptionError("encoding", f"{problem}; add coordinates: index to its entry")
 
 
 def _updates_keys(encoding: Encoding) -> bool:

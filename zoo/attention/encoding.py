@@ -153,6 +153,10 @@ class Encoding(nn.Module):
     consumes_biases = False
     """True if it takes over the biases of encodings before it in a chain. It needs at least one."""
 
+    reads_states = False
+    """True if scores depend on the states of tokens beyond queries and keys. `zoo.functional` then
+    needs these states."""
+
     reads_keys = False
     """True if it uses keys beyond their products with queries, so that none may be updated."""
 
@@ -323,6 +327,7 @@ def describe_facts(encoding: type[Encoding] | Encoding) -> dict[str, str]:
         "causal_only": _yes_or_no(encoding.causal_only),
         "needs_full_sequence": _yes_or_no(encoding.needs_full_sequence),
         "consumes_biases": _yes_or_no(encoding.consumes_biases),
+        "reads_states": _yes_or_no(encoding.reads_states),
         "cached_keys": "never changed" if final_keys else "changed by later tokens",
         "special_tokens": "handled by the encoding"
         if encoding.handles_special_tokens

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from zoo.attention.backends import dispatch, fused, reference
 from zoo.attention.backends.fused import ScoreMod
 from zoo.attention.call import AttentionCall, repeat_kv_heads
-from zoo.attention.chain import Chain, encoding
+from zoo.attention.chain import Chain, check_coordinates_known, encoding
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import (
     Dims,
@@ -76,7 +76,7 @@ def scores(
         q: Projected queries [B, H, N, K], before any encoding.
         k: Projected keys [B, G, M, K], before any encoding; G is `Dims.kv_heads` or H.
         pos: Coordinates [M, P] or [B, M, P], used as given, without a convention.
-        x: Token states [B, M, D], for encodings that read them; zeros by default.
+        x: Token states [B, M, D], which encodings that declare `reads_states` need.
         causal: Hide keys after their query.
         has_position: Booleans [M] or [B, M], false for special tokens; all true by default.
         softcap: Bound c of the scaled products s of queries and keys, which become c tanh(s / c)
@@ -88,7 +88,8 @@ def scores(
         Scores [B, H, N, M]; hidden pairs are -inf.
 
     Raises:
-        OptionError: `pos` does not have the encoding's number of axes, or `k` its number of heads.
+        OptionError: `pos` does not have the encoding's number of axes, or `k` its number of heads,
+            or the encoding reads states and `x` is missing.
     """
     with explain_types(encoding, q=q, k=k, x=x, pos=pos):
         call = _describe_call(
@@ -117,7 +118,7 @@ def weights(
         q: Projected queries [B, H, N, K], before any encoding.
         k: Projected keys [B, G, M, K], before any encoding; G is `Dims.kv_heads` or H.
         pos: Coordinates [M, P] or [B, M, P], used as given, without a convention.
-        x: Token states [B, M, D], for encodings that read them; zeros by default.
+        x: Token states [B, M, D], which encodings that declare `reads_states` need.
         causal: Hide keys after their query.
         has_position: Booleans [M] or [B, M], false for special tokens; all true by default.
         softcap: Bound c of the scaled products s of queries and keys, which become c tanh(s / c)
@@ -130,7 +131,8 @@ def weights(
         Weights [B, H, N, M]; hidden pairs are 0.
 
     Raises:
-        OptionError: `pos` does not have the encoding's number of axes, or `k` its number of heads.
+        OptionError: `pos` does not have the encoding's number of axes, or `k` its number of heads,
+            or the encoding reads states and `x` is missing.
     """
     with explain_types(encoding, q=q, k=k, x=x, pos=pos):
         call = _describe_call(
@@ -162,7 +164,7 @@ def attend(
         k: Projected keys [B, G, M, K], before any encoding; G is `Dims.kv_heads` or H.
         v: Projected values [B, G, M, V].
         pos: Coordinates [M, P] or [B, M, P], used as given, without a convention.
-        x: Token states [B, M, D], for encodings that read them; zeros by default.
+        x: Token states [B, M, D], which encodings that declare `reads_states` need.
         causal: Hide keys after their query.
         has_position: Booleans [M] or [B, M], false for special tokens; all true by default.
         softcap: Bound c of the scaled products s of queries and keys, which become c tanh(s / c)
@@ -177,7 +179,8 @@ def attend(
 
     Raises:
         OptionError: `pos` does not have the encoding's number of axes, `k` has another number of
-            heads, or the backend cannot compute this call.
+            heads, the encoding reads states and `x` is missing, or the backend cannot compute this
+            call.
     """
     with explain_types(encoding, q=q, k=k, x=x, pos=pos):
         call = _describe_call(
@@ -207,7 +210,7 @@ def score_mod(
         q: Projected queries [B, H, N, K].
         k: Projected keys [B, G, M, K].
         pos: Coordinates [M, P] or [B, M, P].
-        x: Token states [B, M, D], for encodings that read them; zeros by default.
+        x: Token states [B, M, D], which encodings that declare `reads_states` need.
         causal: Whether a causal mask is used, for example one from `zoo.functional.block_mask`.
         has_position: Booleans [M] or [B, M], false for special tokens; all true by default.
         softcap: Bound c of the scaled products s of queries and keys, which become c tanh(s / c)
@@ -218,13 +221,19 @@ def score_mod(
         and `x`.
 
     Raises:
-        OptionError: The encoding does more than add a bias; the message says what.
+        OptionError: The encoding does more than add a bias; the message says what. Or it reads
+            states, and `x` is missing.
     """
+    chain = Chain.of(encoding)
+    name = " and ".join(one.name for one in chain)
+    check_heads(chain.dims, q, k, None, x)
     if x is None:
-        x = k.new_zeros(k.shape[0], k.shape[2], q.shape[1] * k.shape[3])
+        x = _fill_states(chain, k)
     call = _describe_call(encoding, q, k, None, pos, x, causal, has_position, softcap)
-    name = " and ".join(one.name for one in Chain.of(encoding))
     # A score_mod sees scores only: what an encoding adds to the input would be lost silently.
+    if call.keys.x is not x:
+        problem = f"{name} adds to the input of each layer; use zoo.Attention"
+        raise OptionError("encoding", problem)
     if embed(encoding, x, pos) is not x:
         problem = f"{name} adds to the input; use zoo.functional.embed before attention"
         raise OptionError("encoding", problem)
@@ -249,7 +258,7 @@ def _describe_call(
     heads = chain.dims.heads
     check_heads(chain.dims, q, k, v, x)
     if x is None:
-        x = k.new_zeros(k.shape[0], k.shape[2], chain.dims.dim)
+        x = _fill_states(chain, k)
     pos = check_coordinates(chain.dims, pos, *k.shape[::2])
     # Integer and half-precision coordinates would round angles and distances.
     pos = pos.to(torch.promote_types(torch.promote_types(pos.dtype, q.dtype), torch.float32))
@@ -283,6 +292,22 @@ def _describe_call(
         transform_query=lambda x: chain.transform_query(x, queries),
     )
     return chain.modify(call)
+
+
+def _fill_states(chain: Chain, k: Tensor) -> Tensor:
+    """Return states that no encoding reads, for keys [B, G, M, K].
+
+    Raises:
+        OptionError: An encoding reads states.
+    """
+    readers = [one.name for one in chain if one.reads_states]
+    if readers:
+        verb = "reads" if len(readers) == 1 else "read"
+        problem = f"{' and '.join(readers)} {verb} the states of tokens, not only their heads"
+        remedy = "pass x, the states [B, M, D] from which queries and keys are projected"
+        raise OptionError("x", f"{problem}; {remedy}")
+    # An encoding that reads them without declaring it gives NaN, and no wrong number.
+    return k.new_full((), torch.nan).expand(k.shape[0], k.shape[2], chain.dims.dim)
 
 
 def _is_ordered(pos: Tensor) -> bool:
@@ -341,6 +366,8 @@ class Attention(nn.Module):
         if encoding.needs_full_sequence and causal:
             problem = "with these options the encoding reads the whole sequence"
             raise OptionError("causal", f"{problem}: Attention(..., causal=False)")
+        if causal:
+            check_coordinates_known(Chain.of(encoding))
         self.encoding = encoding
         # In a tuple, torch does not see the chain as a submodule, so that the parameters of
         # `encoding` are registered only once.

@@ -20,7 +20,7 @@ from torch import nn
 from zoo import registry
 from zoo.attention import Dims, Encoding, Tokens
 from zoo.attention.backends.dispatch import choose_backend
-from zoo.attention.chain import Chain, encoding
+from zoo.attention.chain import Chain, depends_on_length, encoding
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import describe_facts
 from zoo.attention.functional import Attention
@@ -253,14 +253,20 @@ def _count_elements(link: Encoding) -> int:
 
 @torch.no_grad()
 def find_backend(choices: Sequence[Choice], dims: Dims, device: str) -> tuple[str, str]:
-    """Return the backend of the first layer on a type of device, and why; text is causal."""
+    """Return the backend of the first layer on a type of device, and why."""
     # the choice depends on the kind of call, not on its size
     small = replace(dims, length=(2,) * dims.axes)
     chain = Chain.of(encoding(choices, small))
     x = torch.zeros(1, small.tokens, small.dim)
     tokens = Tokens.at(x, grid(small.sizes, x), ordered=small.axes == 1)
-    layer = SelfAttention(small, causal=small.axes == 1)
+    layer = SelfAttention(small, causal=_is_causal(chain))
     return choose_backend(layer.describe(chain.embed(tokens), chain, Context())[1], device)
+
+
+def _is_causal(chain: Chain) -> bool:
+    """Return whether layers have a causal mask: those of text, unless encodings need its length."""
+    needs_all = chain.needs_full_sequence or any(map(depends_on_length, chain))
+    return chain.dims.axes == 1 and not needs_all
 
 
 def describe_time(choices: Sequence[Choice], dims: Dims, seconds: float) -> str:
@@ -271,10 +277,8 @@ def describe_time(choices: Sequence[Choice], dims: Dims, seconds: float) -> str:
 
     # the last layer may have less to do, so the timed one is the first of at least two
     dims = replace(dims, depth=max(dims.depth or 0, 2))
-    layers = [
-        Attention(dims, one, causal=dims.axes == 1).to(device)
-        for one in (choices, [Choice("none")])
-    ]
+    causal = _is_causal(Chain.of(encoding(choices, dims)))
+    layers = [Attention(dims, one, causal=causal).to(device) for one in (choices, [Choice("none")])]
     steps = [build_layer_trial(layer, BATCH_SIZE, device) for layer in layers]
     times = [*run_rounds(steps, MIN_ROUNDS, seconds)]
     own, plain = (statistics.median(each) for each in zip(*times, strict=True))

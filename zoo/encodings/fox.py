@@ -19,7 +19,7 @@ class FoX(Encoding):
     each token halves the weight of the past. `init_bias` opens the gates: 4 keeps 98 %.
     """
 
-    shared, shift_invariant, causal_only = False, True, True
+    shared, shift_invariant, causal_only, reads_states = False, True, True, True
 
     def __init__(self, dims: Dims, *, init_bias: float = 0.0) -> None:
         super().__init__(dims)

@@ -49,6 +49,7 @@ class PaTH(Encoding):
     """
 
     shared, shift_invariant, causal_only, handles_special_tokens = False, True, True, True
+    reads_states = True
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ from zoo.attention.chain import Chain, build_chains
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.attention.layer import AttentionInput, Encoded
-from zoo.attention.tokens import Tokens
+from zoo.attention.tokens import Tokens, is_transformed
 from zoo.errors import OptionError
 
 
@@ -52,6 +52,24 @@ class ForwardPass:
 
     tokens: Tokens | None = None
     """The tokens at the input of the first layer, without states."""
+
+    leaves: Tokens | None = None
+    """The same tokens with tables that are leaves of the graph, for recomputed layers. None: no
+    table has a gradient."""
+
+    is_recomputed: bool = False
+    """Whether layers ran without gradients, so that the backward pass computes them again."""
+
+    def find_tokens(self) -> Tokens:
+        """Return the tokens that enter a layer, without states."""
+        assert self.tokens is not None, "begin was not called"
+        if self.leaves is None:
+            return self.tokens
+        # Reentrant checkpointing runs a layer without gradients, then again in the backward pass.
+        if not torch.is_grad_enabled():
+            self.is_recomputed = True
+        is_backward = torch._C._current_graph_task_id() >= 0
+        return self.leaves if self.is_recomputed and is_backward else self.tokens
 
     def __reduce__(self) -> tuple[type[ForwardPass], tuple[()]]:
         # A copy of a model has had no pass yet, and tensors with a gradient cannot be copied.
@@ -245,7 +263,7 @@ class Equipment(nn.Module, Encoded):
         # No nn.ModuleDict, which peft refuses to train and save beside its adapters.
         for name, module in modules.items():
             self.add_module(name, module)
-        _check_chains(chains, causal)
+        _check_chains(chains)
         bare = [Chain(chain.dims, {}) for chain in chains]
         # In a tuple, torch does not see the chains as submodules, so that parameters are registered
         # only once.
@@ -296,7 +314,11 @@ class Equipment(nn.Module, Encoded):
             tokens = changed
         embedded = self.chains[0].embed(tokens)
         forward_pass.tokens = embedded.drop_states()
-        return embedded.x.to(x.dtype)
+        states = embedded.x.to(x.dtype)
+        # A compiler, torch.export and transforms do not recompute layers in this way.
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling() and not is_transformed(x):
+            states, forward_pass.leaves = _collect_gradients(states, forward_pass.tokens)
+        return states
 
     @contextmanager
     def without_encodings(self) -> Iterator[None]:
@@ -321,9 +343,8 @@ class Equipment(nn.Module, Encoded):
             number: Index of the layer.
             x: Input of the attention [B, N, D].
         """
-        assert forward_pass.tokens is not None, "begin was not called"
         chain = self.chains[number]
-        tokens = chain.prepare(forward_pass.tokens.replace(x=x))
+        tokens = chain.prepare(forward_pass.find_tokens().replace(x=x))
         # If no encoding reads channels, their order does not matter.
         reads_channels = chain.transforms_heads or chain.modifies_calls
         interleave = self.interleave if reads_channels else 0
@@ -369,20 +390,64 @@ class Equipment(nn.Module, Encoded):
         return tokens.replace(grid_size=tokens.pos.new_tensor([[sizes]]))
 
 
-def _check_chains(chains: Sequence[Chain], causal: bool) -> None:
+def _collect_gradients(x: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens | None]:
+    """Let recomputed layers send the gradients of tables that they share to one place.
+
+    Each layer that a reentrant checkpoint recomputes has a backward pass of its own. Through shared
+    tables, all of them would reach the graph that made the tables, which only one may.
+
+    Args:
+        x: Input of the first layer [B, N, D].
+        tokens: Its tokens.
+
+    Returns:
+        The input, whose backward pass follows that of all layers, and the tokens with leaves in
+        place of tables; None without tables that have a gradient.
+    """
+    tables: list[Tensor] = []
+    leaves: list[Tensor] = []
+
+    def make_leaf(table: Tensor) -> Tensor:
+        if not table.requires_grad:
+            return table
+        tables.append(table)
+        leaves.append(table.detach().requires_grad_())
+        return leaves[-1]
+
+    per_token = {name: make_leaf(values) for name, values in tokens.per_token.items()}
+    shared = {name: tuple(map(make_leaf, one)) for name, one in tokens.shared_tables.items()}
+    if not tables:
+        return x, None
+    x = _PassGradients.apply(x, leaves, *tables)  # type: ignore[no-untyped-call]
+    return x, tokens.replace(per_token=per_token, shared_tables=shared)
+
+
+class _PassGradients(torch.autograd.Function):
+    """The identity, whose backward pass hands the gradients of leaves to the tables."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, leaves: list[Tensor], *tables: Tensor) -> Tensor:
+        ctx.leaves = leaves
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        found = [leaf.grad for leaf in ctx.leaves]
+        for leaf in ctx.leaves:
+            leaf.grad = None
+        return gradient, None, *found
+
+
+def _check_chains(chains: Sequence[Chain]) -> None:
     """Check that a model of another library can have the encodings.
 
     Raises:
-        OptionError: An encoding passes data between layers, or depends on the length of the text.
+        OptionError: An encoding passes data between layers.
     """
     for encoding in chains[0]:
         if type(encoding).after_attention is not Encoding.after_attention:
             problem = f"{encoding.name} carries data from layer to layer"
             raise OptionError("encoding", f"{problem}, which only zoo's own models support")
-        if causal and encoding.coordinates != "index":
-            problem = f"{encoding.name} has {encoding.coordinates} coordinates, which depend on "
-            problem += "the length of the text; a causal model does not know it"
-            raise OptionError("encoding", f"{problem}; add coordinates: index to its entry")
 
 
 NAME = "zoo_encoding"  # the submodule of an equipped model that contains its encodings

@@ -56,6 +56,29 @@ def undeclared_axes_are_refused(case: Case, recorder: Recorder) -> None:
             raise LawBroken(f"it accepts {axes} axes, which it does not declare")
 
 
+@law("Encodings that declare it, and no others, read states, and refuse to compute without them.")
+@torch.no_grad()
+def states_are_read_as_declared(case: Case, recorder: Recorder) -> None:
+    encoding, x, pos = case.build().double().eval(), case.states(), case.positions()
+    declared = case.facts.reads_states
+    q, k = torch.randn(2, BATCH, HEADS, TOKENS, case.head_dim, dtype=torch.float64)
+    for causal in case.causal_modes:
+        scores, unknown = (
+            functional.scores(encoding, q, k, pos, x=states, causal=causal)
+            for states in (x, torch.full_like(x, torch.nan))
+        )
+        changed = not torch.equal(scores, unknown)
+        fact = f"it declares reads_states = {declared}"
+        require(changed == declared, f"states {'' if changed else 'do not '}change scores; {fact}")
+
+        try:
+            functional.scores(encoding, q, k, pos, causal=causal)
+        except OptionError as error:
+            require(declared and error.key == "x", f"without states it is refused by: {error}")
+        else:
+            require(not declared, f"without states it computes scores; {fact}")
+
+
 @law("Loading a state dict restores the output of the saved module.")
 def a_state_dict_carries_everything(case: Case, recorder: Recorder) -> None:
     x, pos = case.states(), case.positions()

@@ -94,12 +94,6 @@ class Decoder(LanguageModel):
             sinks=sinks,
             temperature=temperature,
         )
-        # All other conventions divide by the length, which decoding does not know in advance.
-        for link in self.chains[0]:
-            if link.coordinates != "index":
-                problem = f"{link.name} has {link.coordinates} coordinates, which depend on the "
-                problem += "length of the text; a causal model does not know it"
-                raise OptionError("encoding", f"{problem}; add coordinates: index to its entry")
         init_weights(self)
 
     def tokens(

@@ -61,7 +61,7 @@ def _make_span(call: AttentionCall, first: int, end: int) -> Span:
     # Under a causal mask keys after the last query are left out.
     keys, queries = call.k.shape[2], call.q.shape[2]
     is_cut = call.causal and call.query_index is None
-    return call.span(slice(first, end), slice(0, end + keys - queries if is_cut else keys))
+    return call.span(first, end, end + keys - queries if is_cut else keys)
 
 
 def _rows_per_chunk(call: AttentionCall) -> int:

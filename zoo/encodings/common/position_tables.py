@@ -222,7 +222,7 @@ def offset_products(call: AttentionCall, queries: Tensor, columns: Tensor) -> Bl
     offset = index_offsets(call)
 
     def compute_block(span: Span) -> Tensor:
-        products = span.slice_queries(queries) @ columns[..., : span.keys.stop]
+        products = span.slice_queries(queries) @ columns[..., : span.end_key]
         index = call.evaluate(offset, span).expand(*products.shape[:3], -1)
         return products.gather(-1, index)
 

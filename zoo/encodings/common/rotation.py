@@ -229,6 +229,7 @@ class CumulativeRotary(Encoding):
     """
 
     shared, shift_invariant, causal_only, handles_special_tokens = False, True, True, True
+    reads_states = True  # from which angles are computed
     inclusive = True  # whether the sum of a token includes its own angle
 
     @abstractmethod
