@@ -235,6 +235,26 @@ def test_a_cache_is_filled_by_chunks_cropped_and_reset(encoding, kind):
 
 @torch.no_grad()
 @pytest.mark.parametrize("encoding", TEXT)
+def test_a_sliding_window_is_decoded_by_chunks_of_any_size(encoding):
+    options = SIZES | {"num_key_value_heads": 2, "sliding_window": 4}
+    model = equip(build("Mistral", "ForCausalLM", **options), encoding)
+    for mask, sizes in (("left", [1] * 12), ("inner", [3] * 4), ("right", [6, 1, 1, 4])):
+        ids, masks, positions = make_batch(CACHED_MASKS[mask])
+        given = {"attention_mask": masks, "position_ids": positions, "use_cache": False}
+        expected, cache = model(ids, **given).logits, transformers.DynamicCache(config=model.config)
+        parts = []
+        for end, size in zip(torch.tensor(sizes).cumsum(0).tolist(), sizes, strict=True):
+            part = slice(end - size, end)
+            given = {"attention_mask": masks[:, :end], "position_ids": positions[:, part]}
+            out = model(ids[:, part], past_key_values=cache, use_cache=True, **given)
+            parts.append(out.logits)
+        seen = masks.bool()
+        found = torch.cat(parts, 1)[seen]
+        torch.testing.assert_close(found, expected[seen], atol=1e-9, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("encoding", TEXT)
 def test_a_cached_token_that_is_masked_later_is_left_out_or_refused(encoding):
     model, ids = build_decoder("Llama", encoding), make_ids()[:, :9]
     cache = transformers.DynamicCache(config=model.config)

@@ -56,6 +56,7 @@ class KeyValueCache(Context):
         tokens: Tokens,
         update_keys: UpdateKeys = keep_keys,
         window: int | None = None,
+        lookback: int = 0,
     ) -> tuple[Tensor, Tensor, Tokens]:
         """Append keys and values of this call, and return all of them.
 
@@ -80,7 +81,7 @@ class KeyValueCache(Context):
         kept = cached
         if kept_k is not k or kept_tokens is not tokens:
             kept = cached.replace_keys(kept_k, kept_tokens)
-        self._layers[layer] = kept.last(_count_visible(tokens, window))
+        self._layers[layer] = kept.last(_count_visible(tokens, window), lookback)
         return k.to(dtype), cached.v.rows, tokens
 
     def reorder(self, rows: Tensor) -> None:
@@ -187,12 +188,17 @@ class LayerCache:
         k, v = (GrowingTensor.of(select_rows(x.rows, rows), 2) for x in (self.k, self.v))
         return LayerCache(k, v, self.tokens.select_rows(rows))
 
-    def last(self, count: int) -> LayerCache:
-        """Return the cache of the last `count` tokens."""
-        if count == len(self.tokens):
+    def last(self, count: int, lookback: int = 0) -> LayerCache:
+        """Return the cache of the last `count` tokens, with data of `lookback` tokens before."""
+        tokens = self.tokens.last(count, lookback)
+        if tokens is self.tokens:
             return self
-        fields = {name: rows.last(count) for name, rows in self.fields.items()}
-        return LayerCache(self.k.last(count), self.v.last(count), self.tokens.last(count), fields)
+        k, v = self.k.last(len(tokens)), self.v.last(len(tokens))
+        # The data of earlier tokens may have moved to other rows; their keys are never seen.
+        has_moved = lookback and tokens.document is not None
+        fields = {} if has_moved else self.fields
+        fields = {name: rows.last(len(tokens)) for name, rows in fields.items()}
+        return LayerCache(k, v, tokens, fields)
 
 
 @dataclass

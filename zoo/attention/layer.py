@@ -108,6 +108,7 @@ class Context:
         tokens: Tokens,
         update_keys: UpdateKeys = keep_keys,
         window: int | None = None,
+        lookback: int = 0,
     ) -> tuple[Tensor, Tensor, Tokens]:
         """Return all keys and values [B, G, M, ..] to attend to, and their tokens.
 
@@ -118,6 +119,7 @@ class Context:
             tokens: Tokens of this call.
             update_keys: Changes keys before they are remembered.
             window: Number of tokens that later queries attend to; earlier ones may be forgotten.
+            lookback: Number of tokens before these on whose data they depend.
         """
         return k, v, tokens
 
@@ -254,9 +256,9 @@ class SelfAttention(nn.Module):
         q, k = chain.transform_query(raw_query, queries), chain.transform_key(k, states)
         if self.temperature is not None:
             q, raw_query = (self.temperature.scale_queries(one, queries) for one in (q, raw_query))
-        # A token's data may depend on tokens before the window, which the cache then keeps too.
-        window = None if self.window is None else self.window + chain.lookback
-        k, v, keys = context.extend(self.dims.layer, k, v, states, chain.update_cached_keys, window)
+        k, v, keys = context.extend(
+            self.dims.layer, k, v, states, chain.update_cached_keys, self.window, chain.lookback
+        )
 
         # Work per pair comes after it.
         heads = self.dims.heads

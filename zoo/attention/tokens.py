@@ -112,10 +112,19 @@ class Tokens:
         axes = (1,) * (values.dim() - 2)
         return values.masked_fill(~self.valid.reshape(*self.valid.shape, *axes), 0)
 
-    def last(self, count: int) -> Tokens:
-        """Return the last `count` tokens."""
-        if count == len(self):
+    def last(self, count: int, lookback: int = 0) -> Tokens:
+        """Return the last `count` tokens, and before them the `lookback` others that came last.
+
+        Padding does not count as one of these others if there is enough else.
+        """
+        total = self.x.shape[1]
+        if count + lookback >= total:
             return self
+        if lookback and self.document is not None:
+            dropped = total - count
+            order = order_padding_first(self.document[:, :dropped])[:, dropped - lookback :]
+            return self.map_values(lambda values: _move_before(values, order, count, total))
+        count += lookback
         # Some values may already be cut to fewer tokens (see `per_token`): slice from the end.
         return self.map_values(lambda values: values[:, max(values.shape[1] - count, 0) :])
 
@@ -242,6 +251,17 @@ def take_tokens(values: Tensor, order: Tensor) -> Tensor:
     axes = values.shape[2:]
     index = order.reshape(*order.shape, *(1,) * len(axes)).expand(batch, -1, *axes)
     return values.expand(batch, *values.shape[1:]).gather(1, index)
+
+
+def _move_before(values: Tensor, order: Tensor, count: int, total: int) -> Tensor:
+    """Return the last `count` rows of [1|B, total, ...], after some of the others, int [1|B, n].
+
+    Values that are already cut to fewer tokens are returned as they are.
+    """
+    if values.shape[1] < total:
+        return values
+    earlier = take_tokens(values[:, : total - count], order)
+    return concat(earlier, values[:, total - count :])
 
 
 def upcast(tensor: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from zoo.attention.backends import reference
 from zoo.attention.backends.dispatch import attend
@@ -140,11 +141,15 @@ class Layer:
         dropout: float,
         query_index: Tensor | None = None,
     ) -> AttentionCall:
-        tokens, count, heads = self.tokens, len(keys), q.shape[1]
+        tokens, count, heads = self.tokens, keys.x.shape[1], q.shape[1]
+        is_causal = self.causal and not (self.has_whole_mask and mask is not None)
         # A static cache also returns the rows that are not in use yet.
         if k.shape[2] > count:
             k, v = k[:, :, :count], v[:, :, :count]
         mask = None if mask is None else mask[..., :count]
+        # Tokens that left a sliding window, on whose data others depend, stand for hidden keys.
+        if k.shape[2] < count:
+            k, v, mask = _add_hidden_keys(q, k, v, mask, count - k.shape[2])
         if query_index is not None:
             q, tokens = q[:, :, query_index], tokens.select(query_index)
             if mask is not None and mask.shape[2] > 1:
@@ -158,7 +163,7 @@ class Layer:
             q,
             queries,
             keys,
-            self.causal and not (self.has_whole_mask and mask is not None),
+            is_causal,
             q.shape[-1] ** -0.5 if scale is None else scale,
             transform_query=lambda x: self.chain.transform_query(x, tokens),
             query_index=query_index,
@@ -218,6 +223,16 @@ class Layer:
         if width == heads.shape[-1]:
             return _interleave(heads)
         return torch.cat([_interleave(heads[..., :width]), heads[..., width:]], dim=-1)
+
+
+def _add_hidden_keys(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, count: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Put keys that no query sees before keys and values [B, G, M, ..], and make their mask."""
+    if mask is None:
+        mask = k.new_ones(1, 1, q.shape[2], k.shape[2], dtype=torch.bool)
+    k, v = (F.pad(heads, (0, 0, count, 0)) for heads in (k, v))
+    return k, v, F.pad(mask, (count, 0), value=False)
 
 
 def _interleave(heads: Tensor) -> Tensor:

@@ -459,14 +459,16 @@ def _check_hidden(mask: Tensor, cache: Any, given: Mapping[str, Any]) -> None:
     Raises:
         OptionError: A token was visible when it was cached, and is masked now.
     """
-    stored = next((getattr(one, "zoo_tokens", None) for one in cache.layers), None)
+    layer = cache.layers[0] if cache.layers else None
+    stored = getattr(layer, "zoo_tokens", None)
     # Keys without data of their own are only left out of the attention, which the mask does.
-    if stored is None or not stored.per_token:
+    if layer is None or stored is None or not stored.per_token:
         return
     inputs = given.get("input_ids")
     new = given["inputs_embeds"] if inputs is None else inputs
     visible = mask[:, : mask.shape[1] - new.shape[1]].bool()
-    count = min(len(stored), visible.shape[1])
+    # Tokens that have no keys any more may have moved to other rows.
+    count = min(len(stored), visible.shape[1], layer.keys.shape[2])
     hidden = ~visible[:, visible.shape[1] - count :]
     if stored.document is not None:
         hidden = hidden & (stored.document[:, len(stored) - count :] >= 0)
@@ -521,7 +523,9 @@ def attend_equipped(
         out = layer.attend(query, key, value, scale=scaling, mask=mask, dropout=dropout)
         return out.transpose(1, 2).contiguous(), None
     call = layer.describe(query, key, value, scale=scaling, mask=mask, dropout=dropout)
-    return layer.attend_call(call).transpose(1, 2).contiguous(), layer.weights(call)
+    # Keys that left a sliding window may still be in the call, with weights of 0.
+    weights = layer.weights(call)[..., -key.shape[2] :]
+    return layer.attend_call(call).transpose(1, 2).contiguous(), weights
 
 
 # A model that was unpickled needs them too, so they do not wait for the first `zoo.equip`.
@@ -689,25 +693,30 @@ class CacheView:
         if store.zoo_tokens is not None and seen:
             is_recorded = torch.is_grad_enabled()
             tokens = store.zoo_tokens.join(tokens if is_recorded else tokens.detach())
-        layer.keys = store.zoo_tokens = tokens = tokens.last(k.shape[2])
+        layer.keys = tokens.last(k.shape[2], layer.chain.lookback)
+        store.zoo_tokens = tokens
         if layer.chain.key_updaters:
-            self._update_keys(store, k, tokens)
+            self._update_keys(store, k, layer.keys)
         # A sliding cache has dropped its first keys: drop their tokens too.
         if store.is_sliding:
-            store.zoo_tokens = tokens.last(store.keys.shape[2])
+            store.zoo_tokens = store.zoo_tokens.last(store.keys.shape[2], layer.chain.lookback)
 
     def _update_keys(self, store: Any, k: Tensor, tokens: Tokens) -> None:
-        """Update the keys in the cache with the data of the new tokens."""
-        if store.is_sliding:
-            names = ", ".join(self._layer.chain.key_updaters)
-            problem = f"{names} updates cached keys, some of which a sliding window has dropped"
-            raise OptionError("encoding", problem)
+        """Update the keys in the cache with the data of the new tokens.
+
+        Raises:
+            OptionError: The cache also keeps keys outside its window.
+        """
+        names, count = self._layer.chain.key_updaters, store.keys.shape[2]
+        if store.is_sliding and count > k.shape[2]:
+            problem = f"{', '.join(names)} updates cached keys, and this cache keeps some back"
+            raise OptionError("cache", f"{problem} to remove tokens; decode without an assistant")
         k, store.zoo_tokens = self._layer.chain.update_cached_keys(k, tokens)
-        store.zoo_updaters = tuple(self._layer.chain.key_updaters)
+        store.zoo_updaters = tuple(names)
         if isinstance(store, StaticLayer):
             store.keys[:, :, : k.shape[2]] = k
         else:
-            store.keys = k
+            store.keys = k[:, :, k.shape[2] - count :]
 
 
 def _adopt(store: Any, seen: int) -> None:
