@@ -34,7 +34,7 @@ class Slope(Encoding):
 class Forget(Encoding):
     """Gates that a token writes down and later tokens add up."""
 
-    shared, shift_invariant, causal_only = False, True, True
+    shared, shift_invariant, causal_only, reads_states = False, True, True, True
 
     def __init__(self, dims: Dims) -> None:
         super().__init__(dims)
@@ -115,7 +115,7 @@ class Mixing(Encoding):
 class Carried(Encoding):
     """A note that rides along with the values and tilts the queries of the next layer."""
 
-    shared, shift_invariant = False, True
+    shared, shift_invariant, reads_states = False, True, True
 
     def __init__(self, dims: Dims) -> None:
         super().__init__(dims)
