@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import zoo
+from zoo.attention.backends import chunked
+from zoo.attention.backends.capped import is_only_capped
 from zoo.attention.backends.dispatch import attend, choose_backend
 from zoo.attention.backends.reference import weights
 from zoo.attention.call import AttentionCall
@@ -200,3 +202,71 @@ def test_sinks_of_minus_infinity_are_none(name):
         for sinks in (None, far)
     )
     torch.testing.assert_close(other, plain, atol=EXACT, rtol=EXACT)
+
+
+def use_chunks(monkeypatch):
+    """Divide queries into several chunks, also of a short text."""
+    monkeypatch.setattr(chunked, "MIN_ROWS", 4)
+    monkeypatch.setattr(chunked, "CHUNK_BYTES", {"cpu": 0})
+
+
+FACTS = {
+    "causal": {},
+    "all": {"causal": False},
+    "documents": {"document": DOCUMENT},
+    "few": {"n": 5},
+    "window": {"window": 3},
+    "mask": {"mask": torch.rand(B, 1, M, M) > 0.5},
+    "chosen": {"query_index": torch.tensor([7, 0, 3, 4, 1])},
+}
+
+
+def make_call_with(facts):
+    facts = dict(facts)
+    changes = {key: facts.pop(key) for key in ("window", "mask", "query_index") if key in facts}
+    call = make_call(**facts).replace(softcap=CAP, **changes)
+    chosen = call.query_index
+    if chosen is None:
+        return call
+    return call.replace(q=call.q[:, :, chosen], queries=call.queries.select(chosen))
+
+
+@pytest.mark.parametrize("sinks", [None, SINKS], ids=["", "sinks"])
+@pytest.mark.parametrize("facts", FACTS.values(), ids=FACTS)
+def test_chunks_with_a_cap_are_the_whole(facts, sinks, monkeypatch):
+    use_chunks(monkeypatch)
+    call = make_call_with(facts)
+    assert is_only_capped(call)
+    leaves = [call.q.requires_grad_(), call.k.requires_grad_(), call.v.requires_grad_()]
+    if sinks is not None:
+        leaves.append(sinks.clone().requires_grad_())
+        call = call.replace(sinks=leaves[-1])
+    expected, found = attend(call, "reference")[0], attend(call, "chunked")[0]
+    torch.testing.assert_close(found, expected, atol=EXACT, rtol=EXACT)
+    for one, other in zip(
+        list_gradients(call, leaves, "chunked"),
+        list_gradients(call, leaves, "reference"),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, atol=EXACT, rtol=EXACT)
+
+
+def test_a_cap_is_exact_near_zero_and_far_away(monkeypatch):
+    """In float32 tanh(x) would lose digits near 0 as 1 - 2 / (exp(2 x) + 1), and be NaN far away."""
+    use_chunks(monkeypatch)
+    for size in (1e-4, 1.0, 1e4):
+        call = make_call(dtype=torch.float32).replace(softcap=50.0)
+        call = call.replace(q=call.q * size)
+        exact = call.replace(q=call.q.double(), k=call.k.double(), v=call.v.double())
+        found, expected = attend(call, "chunked")[0], attend(exact, "reference")[0]
+        torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=2e-5)
+
+
+def test_autocast_leaves_capped_scores_in_float32(monkeypatch):
+    use_chunks(monkeypatch)
+    call = make_call(dtype=torch.float32).replace(softcap=CAP)
+    call.q.requires_grad_()
+    exact = torch.autograd.grad(attend(call, "chunked")[0].square().sum(), call.q)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = torch.autograd.grad(attend(call, "chunked")[0].square().sum(), call.q)[0]
+    assert torch.equal(found, exact)

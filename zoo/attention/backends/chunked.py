@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from zoo.attention.backends.capped import attend_capped, is_only_capped
 from zoo.attention.backends.reference import apply_weights, attend_reference, weights
 from zoo.attention.call import AttentionCall, Span, slice_tokens
 from zoo.attention.tokens import has_variable_sizes, is_derived_again, is_transformed, upcast
@@ -36,13 +37,18 @@ def attend_chunked(call: AttentionCall) -> Tensor:
     # Matrix products would otherwise copy keys and values for each chunk.
     q, k, v = (upcast(heads).contiguous() for heads in (call.q, call.k, call.concat_values()))
     call = call.replace(q=q, k=k, v=v, extra_values=None)
+    spans = [_make_span(call, first, min(first + rows, count)) for first in range(0, count, rows)]
 
-    slicer = AccumulatingSlicer()
-    chunks = []
-    for first in range(0, count, rows):
-        span = _make_span(call, first, min(first + rows, count))
-        chunks.append(_attend_span(call, replace(span, slicer=slicer)))
-    return torch.cat(chunks, dim=2).to(dtype)
+    def attend(call: AttentionCall) -> Tensor:
+        slicer = AccumulatingSlicer()
+        chunks = [_attend_span(call, replace(span, slicer=slicer)) for span in spans]
+        return torch.cat(chunks, dim=2)
+
+    if is_only_capped(call):
+        return attend_capped(
+            call, spans, lambda q, k, v, sinks: attend(call.replace(q=q, k=k, v=v, sinks=sinks))
+        ).to(dtype)
+    return attend(call).to(dtype)
 
 
 def _attend_span(call: AttentionCall, span: Span) -> Tensor:

@@ -32,7 +32,7 @@ def scores(call: AttentionCall, span: Span | None = None) -> Tensor:
         )
         if call.softcap is not None:
             products = call.softcap * torch.tanh(products / call.softcap)
-        bias, hidden = call.sum_biases(span), _hide(call, span)
+        bias, hidden = call.sum_biases(span), hide(call, span)
         # A transform receives the biased scores of all pairs, and the mask of visible ones.
         if call.transform_scores is not None:
             biased = products if bias is None else products + bias
@@ -82,7 +82,7 @@ def attention_mask(call: AttentionCall, span: Span | None = None) -> Tensor:
     return call.evaluate(call.visible, span)
 
 
-def _hide(call: AttentionCall, span: Span) -> Tensor | None:
+def hide(call: AttentionCall, span: Span) -> Tensor | None:
     """Make a bias [1|B, 1, n, m] that is -inf at hidden pairs; None if all are visible."""
     if call.visible is None:
         return None
