@@ -73,8 +73,7 @@ class Chunk:
 
     @classmethod
     def of(cls, call: AttentionCall, span: Span) -> Chunk:
-        """Make the chunk of a span, whose keys start at the first one."""
-        keys = span.keys
+        """Make the chunk of a span."""
         is_causal_only = (
             call.causal
             and call.query_index is None
@@ -82,9 +81,8 @@ class Chunk:
             and call.mask is None
             and (call.queries.document is None or call.keys.document is None)
         )
-        if is_causal_only:
-            keys = slice(span.queries.start + call.k.shape[2] - call.q.shape[2], keys.stop)
-        return cls(span.queries, keys.stop, partial(hide, call, call.span(span.queries, keys)))
+        hidden = partial(_hide_later, span, call.q) if is_causal_only else partial(hide, call, span)
+        return cls(span.queries, span.end_key, hidden)
 
     def compute_scores(self, q: Tensor, k: Tensor, factor: float, cap: float) -> tuple[Tensor, ...]:
         """Compute t and s [B, H, n, m], both new."""
@@ -98,6 +96,12 @@ class Chunk:
         if (bias := self.hide()) is not None:
             s[..., self.end - bias.shape[-1] :].add_(bias)
         return t, s
+
+
+def _hide_later(span: Span, like: Tensor) -> Tensor:
+    """Make a bias [n, n] that hides later keys among the last n keys, those of n queries."""
+    count = span.end_query - span.first_query
+    return like.new_full((count, count), float("-inf")).triu(1)
 
 
 class _Capped(torch.autograd.Function):
