@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import io
 import json
 import logging
 import os
 import signal
+import stat
 import sys
 import tempfile
 import threading
@@ -21,9 +23,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from signal import SIG_IGN, SIGINT, SIGKILL, SIGTERM, Signals
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 
-from zoo.errors import ZooError
+from zoo.errors import DataError, ZooError
 
 # glibc's mallopt: free bytes at a heap's end before they are returned to the system, bytes
 # requested from the system at once, and the size from which an allocation is a mapping of its
@@ -95,6 +97,71 @@ def name_file(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
+def read_text(path: Path) -> str:
+    """Return the text of a file that zoo has written.
+
+    Raises:
+        OSError: It cannot be read, or is a folder, a FIFO or a device, which might never end.
+        ValueError: It is not UTF-8.
+    """
+    return read_bytes(path).decode()
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file that zoo has written. Raises OSError as `read_text` does."""
+    # a FIFO without a writer would let a plain open wait for ever
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _require_regular(handle, path)
+        with open(handle, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(handle)
+
+
+def _require_regular(handle: int, path: Path) -> None:
+    """Raise OSError unless an open file is a regular one."""
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is a FIFO or a device, not a file", str(path))
+
+
+def read_json(path: Path, problem: str) -> Any:
+    """Return the content of a JSON file that zoo has written.
+
+    Args:
+        path: The file.
+        problem: What a damaged file is, such as "holds no comparison".
+
+    Raises:
+        DataError: It cannot be read, is empty or damaged; the message names it.
+    """
+    try:
+        text = read_text(path)
+        return json.loads(text)
+    except OSError as error:
+        detail = error.strerror or str(error)
+    except UnicodeDecodeError as error:
+        detail = f"it is not UTF-8 at byte {error.start}"
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        detail = f"it is no JSON at {place}" if text.strip() else "it is empty"
+    except (ValueError, RecursionError) as error:
+        # a number of thousands of digits, or lists in lists in lists
+        detail = str(error)[:100]
+    raise DataError(f"{path}: {problem}, {detail}")
+
+
+def read_object(path: Path, problem: str) -> dict[str, Any]:
+    """Return the entries of a JSON file. Raises DataError as `read_json` does."""
+    found = read_json(path, problem)
+    if not isinstance(found, dict):
+        raise DataError(f"{path}: {problem}, it has no keys")
+    return found
+
+
 def write_json(content: Mapping[str, Any], path: Path) -> None:
     """Write plain data as JSON. Raises ZooError as `write_file` does."""
     write_file(io.BytesIO((json.dumps(content, indent=2) + "\n").encode()), path)
@@ -103,14 +170,17 @@ def write_json(content: Mapping[str, Any], path: Path) -> None:
 def write_file(file: io.BytesIO, path: Path) -> None:
     """Write a file next to `path` and rename it once it is safe on the disk.
 
-    A crash leaves either the old content or the new.
+    A crash leaves either the old content or the new. A link at `path` is replaced: what it leads to
+    stays as it is.
 
     Raises:
-        ZooError: It cannot be written; the previous content of `path` is still there.
+        ZooError: It cannot be written, or is a folder, a FIFO or a device; the previous content of
+            `path` is still there.
     """
     unfinished = path.with_name(f".{path.name}{WRITING}")
     try:
-        with unfinished.open("wb") as target:
+        require_replaceable(path)
+        with create_file(unfinished) as target:
             target.write(file.getbuffer())
             target.flush()
             os.fsync(target.fileno())
@@ -120,6 +190,60 @@ def write_file(file: io.BytesIO, path: Path) -> None:
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)
         raise ZooError(f"{path}: cannot be written, {error.strerror or error}") from None
+
+
+def require_replaceable(path: Path) -> None:
+    """Raise OSError where a new file would replace a folder, a FIFO or a device."""
+    with contextlib.suppress(FileNotFoundError):
+        mode = path.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+            raise OSError(errno.EEXIST, "it is a FIFO or a device, not a file", str(path))
+
+
+def create_file(path: Path) -> IO[bytes]:
+    """Create a file of zoo's own, in place of what a killed process or a stranger left there.
+
+    A link of this name is removed, never followed.
+    """
+    path.unlink(missing_ok=True)
+    return path.open("xb")
+
+
+def open_own(path: Path, flags: int = os.O_RDWR | os.O_CREAT | os.O_APPEND) -> IO[bytes]:
+    """Open a file to read and to append to, and create it if it is not there.
+
+    Locks and logs are such files. In a folder of somebody else one may be a link, through which
+    zoo would write into a file that has nothing to do with it.
+
+    Args:
+        path: The file.
+        flags: How to open it instead, as of `os.open`.
+
+    Raises:
+        OSError: It is a link, a folder, a FIFO or a device, or cannot be opened.
+    """
+
+    def open_unfollowed(name: str, _: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+
+    try:
+        file = open(path, "a+b" if flags & os.O_RDWR else "rb", opener=open_unfollowed)  # noqa: SIM115
+    except OSError as error:
+        if path.is_symlink():
+            problem = f"it is a link to {path.readlink()}, which zoo does not follow; remove it"
+            raise OSError(error.errno, problem, str(path)) from None
+        raise
+    try:
+        _require_regular(file.fileno(), path)
+        if os.fstat(file.fileno()).st_nlink > 1:
+            problem = "it is a hard link to another file; remove it"
+            raise OSError(errno.EMLINK, problem, str(path))
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def _sync_folder(folder: Path) -> None:

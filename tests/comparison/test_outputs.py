@@ -51,6 +51,8 @@ def collect(tmp_path):
         for name, evaluation in evaluations.items():
             run = make_run_dir(tmp_path / CELLS / name)
             write_state(run, now, "")
+            if not (run / "start.json").exists():
+                (run / "start.json").write_text("{}")
             (run / "end.json").write_text(
                 json.dumps({"metrics": {LOSS: 1.0}} if end is None else end)
             )
@@ -152,15 +154,19 @@ ODD = [
 
 
 @pytest.mark.parametrize("odd", ODD, ids=str)
-def test_files_of_another_shape_are_as_if_they_were_not_there(odd, collect, tmp_path):
+def test_files_of_another_shape_are_named(odd, collect, tmp_path):
     run = make_run_dir(tmp_path / CELLS / "none-0")
     for name in ("start.json", "environment.json"):
         (run / name).write_text(json.dumps(odd))
     found = collect(make_plan(), {"none-0": odd}, end=odd)
     assert found.conditions == (found.trained,)
-    assert found.variants[0].cells[0].measurements == ()
+    cell = found.variants[0].cells[0]
+    assert (cell.state, cell.measurements) == ("failed", ())
+    assert cell.error.startswith("none-0/")
+    assert "not as zoo writes it" in cell.error
     (run / STATE).write_text(json.dumps(odd))
-    assert read_state(run) == ("stopped", "")
+    with pytest.raises(DataError, match=r"cell\.json: holds no state of a cell"):
+        read_state(run)
     (tmp_path / PLAN).write_text(json.dumps(odd))
     with pytest.raises(DataError, match="holds no plan"):
         ComparisonPlan.read(tmp_path)

@@ -287,12 +287,18 @@ def _format_call(recipe: str | Path, overrides: Overrides, given: Mapping[str, A
 
 @guard
 def rebuild_comparison(
-    folder: str | Path, *, command: str = "", verbose: bool | None = True, **changes: Any
+    folder: str | Path,
+    *,
+    show: Callable[[ComparisonResult], object] = lambda result: None,
+    command: str = "",
+    verbose: bool | None = True,
+    **changes: Any,
 ) -> ComparisonResult:
     """Write table, page and figures of a comparison again, from what its cells reached.
 
     Args:
         folder: The output folder of the comparison.
+        show: Called with the result before an error is raised for damaged cells.
         command: What the report names as the command that repeats it; by default this call.
         verbose: Print progress to standard error. None leaves logging to the caller.
         **changes: Fields of `RebuildOptions`: measure, the metric to compare instead.
@@ -302,14 +308,22 @@ def rebuild_comparison(
 
     Raises:
         RecipeError: An option is wrong, or no cell has the measure.
-        DataError: The folder holds no comparison.
+        DataError: The folder holds no comparison; or cells are damaged or were changed by hand.
+            Each of these is named; the others, and the table, are in the folder.
     """
     from zoo.comparison.compare import RebuildOptions, rebuild
 
     options = validate_options(RebuildOptions, changes)
     call = f"zoo.rebuild_comparison({str(folder)!r}, measure={options.measure!r})"
     comparison = rebuild(Path(folder), options, command or call)
-    return ComparisonResult(Path(folder).resolve(), comparison)
+    result = ComparisonResult(Path(folder).resolve(), comparison)
+    # before the error, which may end the program that shows it
+    show(result)
+    refused = [one.text for one in comparison.findings if one.kind == "edited"]
+    if refused:
+        text = f"{folder}: {len(refused)} cells cannot be used, and count nowhere"
+        raise DataError("\n".join([text, *refused]))
+    return result
 
 
 @guard
@@ -380,7 +394,6 @@ def merge_comparisons(
     return result
 
 
-@guard
 @guard
 def pack_comparison(
     folder: str | Path, *, verbose: bool | None = True, **changes: Any

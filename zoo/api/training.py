@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from zoo.config import Overrides, Recipe, from_plain, join_overrides
 from zoo.config import load as load_recipe
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError, Stopped
 from zoo.reporting.tables import build_frame, format_html_table
+from zoo.utils import read_object
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from zoo.tasks.base import Task
 
 log = logging.getLogger("zoo")
+
+DAMAGED = "not as zoo writes it"
 
 
 class Run:
@@ -60,12 +62,19 @@ class Run:
 
     @property
     def result(self) -> dict[str, Any]:
-        """The output of `zoo fit --json` and the cost of the run; empty until it is complete."""
-        try:
-            found = json.loads((self.path / "end.json").read_text(encoding="utf-8"))
-        except OSError:
+        """The output of `zoo fit --json` and the cost of the run; empty until it is complete.
+
+        Raises:
+            DataError: end.json is damaged.
+        """
+        file = self.path / "end.json"
+        if not os.path.lexists(file):
             return {}
-        return dict(found)
+        found = read_object(file, DAMAGED)
+        metrics = found.get("metrics", {})
+        if not isinstance(metrics, dict) or not all(map(_is_number, metrics.values())):
+            raise DataError(f"{file}: {DAMAGED}, its metrics are no numbers")
+        return found
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -78,14 +87,18 @@ class Run:
 
         `zoo.fit(..., run_dir=run.path, resume="auto")` continues it.
         """
-        return not (self.path / "end.json").is_file()
+        return not os.path.lexists(self.path / "end.json")
 
     def history(self) -> list[dict[str, float]]:
-        """Return the rows of metrics.csv: step, epoch and the metrics logged at that step."""
+        """Return the rows of metrics.csv: step, epoch and the metrics logged at that step.
+
+        Raises:
+            DataError: The file is damaged.
+        """
         from zoo.run import loggers
 
         path = self.path / "metrics.csv"
-        if not path.is_file():
+        if not os.path.lexists(path):
             return []
         _, rows = loggers.read(path)
         return [
@@ -125,6 +138,10 @@ class Run:
         if self.stopped:
             rows["state"] = "stopped; resume it with run_dir=run.path, resume='auto'"
         return format_html_table([], [[name, value] for name, value in rows.items()])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _format_metrics(metrics: Mapping[str, float]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from statistics import median, quantiles
 from typing import Any, Self
 
 from zoo.errors import DataError
+from zoo.utils import read_json
 
 MB = 2**20
 
@@ -83,8 +83,8 @@ class BenchResult:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Return the result of a file. Raises DataError if it holds none."""
+        found = read_json(path, "holds no benchmark")
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
             values = {one.name: found[one.name] for one in fields(cls) if one.name != "stopped"}
             return cls(**{**values, "rows": tuple(_read_row(one) for one in found["rows"])})
         except (ValueError, KeyError, TypeError, RecursionError):

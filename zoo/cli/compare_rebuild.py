@@ -27,5 +27,11 @@ def run(known: argparse.Namespace) -> None:
 
     (options,) = parse_options(known.overrides, [RebuildOptions])
     command = format_command("compare", ["rebuild", known.folder, *known.overrides], known.plugin)
-    result = rebuild_comparison(known.folder, command=command, verbose=None, **options)
-    print_result(result, as_plain=known.json)
+    rebuild_comparison(
+        known.folder,
+        # printed before an error of damaged cells is raised: the others have results
+        show=lambda result: print_result(result, as_plain=known.json),
+        command=command,
+        verbose=None,
+        **options,
+    )

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import os
 import time
 from pathlib import Path
 from signal import SIG_IGN, SIGUSR2, signal
 from typing import Any
 
 from zoo import config
-from zoo.comparison.cell_files import MEASURED, TRIAL
+from zoo.comparison.cell_files import MEASURED, TRIAL, UNTESTED, CellFiles, read_trial
 from zoo.comparison.plan import RECIPES
-from zoo.errors import NonFiniteError
+from zoo.errors import DataError, NonFiniteError
 from zoo.evaluation.evaluate import evaluate
 from zoo.launch.executor import PATIENCE, STATE, make_run_dir, write_state
 from zoo.run import run_dir
 from zoo.run.callbacks.manifest import END, START
 from zoo.run.fit import fit
 from zoo.run.load import load_recipe
-from zoo.utils import write_json
+from zoo.utils import read_object, write_json
 
 log = logging.getLogger("zoo")
 
 # a file, since cells may run on another machine, in a queue
 DEADLINE = ".until.json"
-UNTESTED = "untested"
-"""A file in the run directory of a trial that validation has not chosen, at least not yet."""
 
 
 def run_cell(run: Path) -> None:
@@ -59,8 +57,10 @@ def train_cell(path: Path, run: Path, *, is_tested: bool) -> None:
     if not is_tested:
         _run_trial(path, run)
         return
-    if not (run / END).exists():
+    if not os.path.lexists(run / END):
         fit(config.load(path), run, "auto")
+    # a damaged one would leave a cell without results that counts as done
+    CellFiles.read(run)
     recipe = load_recipe(path)
     conditions = recipe.evaluate
     if conditions.resolutions or conditions.lengths or conditions.data_variants:
@@ -79,16 +79,18 @@ def write_deadline(folder: Path, until: float | None) -> None:
 
 def is_time_over(folder: Path) -> bool:
     """Return whether no cell of an output folder may begin any more."""
-    try:
-        until = json.loads((folder / DEADLINE).read_text(encoding="utf-8"))["until"]
-        return bool(time.time() > until)
-    except (OSError, ValueError, KeyError, TypeError):
+    path, problem = folder / DEADLINE, "holds no time"
+    if not os.path.lexists(path):
         return False
+    until = read_object(path, problem).get("until")
+    if isinstance(until, bool) or not isinstance(until, int | float):
+        raise DataError(f"{path}: {problem}; remove it, and no cell waits")
+    return time.time() > until
 
 
 def _run_trial(path: Path, run: Path) -> None:
     """Train one trial and write its best validation metric; no test sample is read."""
-    if not (run / TRIAL).exists():
+    if read_trial(run) is None:
         found: dict[str, Any] = {"monitor": "", "mode": "", "best": None}
         try:
             result = fit(config.load(path), run, "auto", is_tested=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -14,14 +15,15 @@ from typing import Any, TypeVar
 
 from zoo.comparison.plan import CELLS, ComparisonPlan, PlannedCell
 from zoo.comparison.results import CellMeasurement, ComparisonCell, StepsToSolve
+from zoo.errors import DataError
 from zoo.evaluation.results import ConditionResult
 from zoo.launch.executor import State
-from zoo.options.signature import fields
-from zoo.options.validation import read_data
+from zoo.options.stored import build_stored, read_stored
 from zoo.reporting.numbers import finite
 from zoo.run import loggers
 from zoo.run.callbacks.manifest import END, START
 from zoo.run.conditions import Condition
+from zoo.utils import read_object
 
 T = TypeVar("T")
 
@@ -29,6 +31,11 @@ T = TypeVar("T")
 MEASURED = "measured.json"
 # the validation metric of a trial
 TRIAL = "trial.json"
+
+UNTESTED = "untested"
+"""A file in the run directory of a trial that validation has not chosen, at least not yet."""
+ENVIRONMENT = "environment.json"
+DAMAGED = "not as zoo writes it"
 
 SHORT_DIGITS = 8
 """Hexadecimal digits of a digest that only serves to find what differs."""
@@ -146,7 +153,7 @@ class TrialFile:
 
 @dataclass(frozen=True, kw_only=True)
 class CellFiles:
-    """The files of a cell's run; defaults where they do not exist yet, or hold something else.
+    """The files of a cell's run; defaults where they do not exist yet.
 
     Attributes:
         start: The digests at its start.
@@ -172,17 +179,18 @@ class CellFiles:
 
     @classmethod
     def read(cls, run: Path) -> CellFiles:
-        """Read the files of a run directory."""
-        start = _read_known(StartFile, _read_json(run / START))
-        end = _read_known(EndFile, _read_json(run / END))
-        measured, trained_size = _read_measured(_read_json(run / MEASURED))
+        """Read the files of a run directory. Raises DataError if one of them is damaged."""
+        start, end = _read_known(StartFile, run / START), _read_known(EndFile, run / END)
+        measured, trained_size = _read_measured(run / MEASURED)
         return cls(
             start=start,
             end=end,
             measured=measured,
             trained_size=trained_size,
-            environment=_read_known(Environment, _read_json(run / "environment.json")),
-            last_environment=_read_known(Environment, end.environment),
+            environment=_read_known(Environment, run / ENVIRONMENT),
+            last_environment=build_stored(
+                Environment, end.environment, run / END, DAMAGED, takes_more=True
+            ),
             curve=thin_curve(read_curve(run, start.monitor)),
             accuracies=read_curve(run, ACCURACY),
         )
@@ -197,30 +205,41 @@ class CellRecord:
     files: CellFiles
 
 
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
+def require_finished(run: Path, planned: PlannedCell) -> None:
+    """Raise DataError where the run of a cell that is done lacks a file of its results."""
+    evaluated = planned.recipe.get("evaluate", {})
+    is_evaluated = any(evaluated.get(key) for key in ("resolutions", "lengths", "data_variants"))
+    is_tested = planned.trial is None or not os.path.lexists(run / UNTESTED)
+    needed = {
+        START: True,
+        TRIAL: planned.trial is not None,
+        END: is_tested,
+        MEASURED: is_tested and is_evaluated,
+    }
+    for name, is_needed in needed.items():
+        if is_needed and not os.path.lexists(run / name):
+            raise DataError(f"{run / name}: there is no such file, though the cell is done")
 
 
-def _read_known(cls: type[T], found: Any) -> T:
-    """Build a dataclass of the entries that it knows; of defaults if one of them does not fit."""
-    if not isinstance(found, Mapping):
+def _read_known(cls: type[T], path: Path) -> T:
+    """Read the entries of a file that a dataclass knows; defaults if there is no such file."""
+    if not os.path.lexists(path):
         return cls()
-    try:
-        return read_data(cls, {key: found[key] for key in fields(cls) if key in found})
-    except ValueError:
-        return cls()
+    return read_stored(cls, path, DAMAGED, takes_more=True)
 
 
-def _read_measured(found: Any) -> tuple[tuple[CellMeasurement, ...], tuple[int, ...] | None]:
+def _read_measured(path: Path) -> tuple[tuple[CellMeasurement, ...], tuple[int, ...] | None]:
+    if not os.path.lexists(path):
+        return (), None
+    found = read_object(path, DAMAGED)
     try:
         measured = tuple(ConditionResult.from_dict(one) for one in found["conditions"])
         size = tuple(int(side) for side in found["trained_size"])
         return tuple(map(_build_measurement, measured)), size
-    except (KeyError, ValueError, TypeError, AttributeError):
-        return (), None
+    except KeyError as error:
+        raise DataError(f"{path}: {DAMAGED}, it has no key {error.args[0]}") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: {DAMAGED}, {error}") from None
 
 
 def _build_measurement(one: ConditionResult) -> CellMeasurement:
@@ -356,16 +375,22 @@ def collect_conditions(
 
 
 def read_trial(run: Path) -> TrialFile | None:
-    """Return the metric of a trial; None if it has not ended."""
-    found = _read_json(run / TRIAL)
-    return _read_known(TrialFile, found) if isinstance(found, Mapping) else None
+    """Return the metric of a trial; None if it has not ended. Raises DataError if it is damaged."""
+    path = run / TRIAL
+    if not os.path.lexists(path):
+        return None
+    return read_stored(TrialFile, path, DAMAGED, takes_more=True)
 
 
 def read_curve(run: Path, metric: str) -> tuple[tuple[int, float], ...]:
-    """Return (step, metric) of each validation that gave a finite number."""
-    try:
-        _, rows = loggers.read(run / "metrics.csv")
-        found = [(int(row["step"]), float(row[metric])) for row in rows if row.get(metric)]
-    except (OSError, ValueError, KeyError):
+    """Return (step, metric) of each validation that gave a finite number.
+
+    Raises:
+        DataError: The file of metrics is damaged.
+    """
+    path = run / "metrics.csv"
+    if not os.path.lexists(path):
         return ()
+    _, rows = loggers.read(path)
+    found = [(int(row["step"]), float(row[metric])) for row in rows if row.get(metric)]
     return tuple((step, value) for step, value in found if math.isfinite(value))

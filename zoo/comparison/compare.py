@@ -10,8 +10,8 @@ from pathlib import Path
 from signal import Signals
 from typing import Literal
 
-from zoo.comparison.cell import UNTESTED, is_time_over, write_deadline
-from zoo.comparison.cell_files import TRIAL
+from zoo.comparison.cell import is_time_over, write_deadline
+from zoo.comparison.cell_files import TRIAL, UNTESTED
 from zoo.comparison.hypotheses import record_hypotheses
 from zoo.comparison.outputs import collect_results, is_trained, write_results
 from zoo.comparison.plan import (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,17 +17,12 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from zoo.comparison.ranking import collect_values, find_level
-from zoo.comparison.results import (
-    Comparison,
-    RecordedHypothesis,
-    build_from,
-    find_direction,
-    read_json,
-)
+from zoo.comparison.results import Comparison, RecordedHypothesis, find_direction
 from zoo.comparison.statistics import Estimate, Pair, compare_named, excludes_zero, measure_noise
 from zoo.config import Recipe
 from zoo.config.schema import format_size
 from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError, Setting
+from zoo.options.stored import read_stored
 from zoo.reporting.numbers import format_fixed
 from zoo.reporting.tables import format_markdown
 from zoo.run.build import build_data
@@ -214,10 +210,9 @@ def read_hypotheses(folder: Path) -> tuple[RecordedHypothesis, ...]:
         DataError: The file holds something else.
     """
     path = folder / HYPOTHESES
-    if not path.exists():
+    if not os.path.lexists(path):
         return ()
-    problem = "holds no hypotheses"
-    return build_from(HypothesesFile, read_json(path, problem), path, problem).hypotheses
+    return read_stored(HypothesesFile, path, "holds no hypotheses").hypotheses
 
 
 def hash_hypotheses(hypotheses: Iterable[RecordedHypothesis]) -> str:

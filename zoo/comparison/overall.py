@@ -116,10 +116,13 @@ def rank_over_tasks(paths: Sequence[str], command: str) -> OverallRanking:
         raise DataError(f"a ranking over tasks needs two comparisons or more{reasons}")
 
     for path, comparison in kept.items():
-        if len(comparison.seeds) < FEWEST:
-            raise DataError(
-                f"{path}: {len(comparison.seeds)} of the {FEWEST} seeds that a ranking needs"
-            )
+        empty = _list_empty_seeds(comparison)
+        count = len(comparison.seeds) - len(empty)
+        if count < FEWEST:
+            raise DataError(f"{path}: {count} of the {FEWEST} seeds that a ranking needs")
+        if empty:
+            seeds = ", ".join(map(str, empty))
+            left_out.append(f"{path}, seeds {seeds}: no variant has a value")
     measured = [_list_measured(one) for one in kept.values()]
     common = [name for name in measured[0] if all(name in one for one in measured)]
     for name in dict.fromkeys(one.name for found in kept.values() for one in found.variants):
@@ -155,6 +158,17 @@ def _read(path: Path) -> Comparison:
 
 def _is_stopped(comparison: Comparison, variant: str) -> bool:
     return comparison.race is not None and comparison.race.find_stopped(variant) is not None
+
+
+def _list_empty_seeds(comparison: Comparison) -> list[int]:
+    """Return the seeds that were trained, but for which no variant has a value."""
+    trained = {cell.seed for cell in comparison.cells}
+    known = {
+        seed
+        for one in comparison.variants
+        for seed in collect_values(one, comparison.trained, comparison.measure)
+    }
+    return [seed for seed in comparison.seeds if seed in trained - known]
 
 
 def _list_measured(comparison: Comparison) -> list[str]:

@@ -17,17 +17,27 @@ from zoo.comparison.design import Range
 from zoo.comparison.grid import Combination, name_folders
 from zoo.comparison.hypotheses import HYPOTHESES
 from zoo.comparison.request import CompareRequest, list_seeds
-from zoo.comparison.results import Axis, Better, SearchedKey, build_from, find_direction, read_json
+from zoo.comparison.results import Axis, Better, SearchedKey, find_direction
 from zoo.config import Recipe, from_plain
 from zoo.data.spec import DataSpec, TextSpec
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
 from zoo.launch.executor import Resources
 from zoo.options.plain import to_plain
+from zoo.options.stored import build_stored
 from zoo.run import run_dir
 from zoo.run.build import build_data
 from zoo.run.conditions import TRAINED, Condition, choose_data_options, get_size, list_conditions
 from zoo.run.machine import describe_machine
-from zoo.utils import WRITE_TEST, WRITING, check_writable, format_now, write_file
+from zoo.utils import (
+    WRITE_TEST,
+    WRITING,
+    check_writable,
+    create_file,
+    format_now,
+    read_json,
+    read_text,
+    write_file,
+)
 from zoo.version import __version__
 
 log = logging.getLogger("zoo")
@@ -181,10 +191,17 @@ class ComparisonPlan:
         plain = read_json(path, problem)
         try:
             for cell in plain["cells"]:
+                _check_cell_name(cell["name"], path)
                 cell["recipe"] = apply_changes(plain["base"], cell.pop("settings"))
         except (KeyError, TypeError, AttributeError):
             raise DataError(f"{path}: {problem}") from None
-        return build_from(cls, plain, path, problem)
+        return build_stored(cls, plain, path, problem)
+
+
+def _check_cell_name(name: Any, path: Path) -> None:
+    """Raise DataError unless a name is that of a folder within the comparison."""
+    if not isinstance(name, str) or Path(name).name != name or name in ("", "..") or "\0" in name:
+        raise DataError(f"{path}: holds no plan of a comparison: {name!r} is no name of a cell")
 
 
 def list_changes(base: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -353,14 +370,23 @@ def write_plan(plan: ComparisonPlan, folder: Path) -> ComparisonPlan:
         plan = _extend_existing(plan, folder)
     plan.write(folder)
     if not (folder / IGNORE).exists():
-        (folder / IGNORE).write_text(IGNORED, encoding="utf-8")
+        write_file(io.BytesIO(IGNORED.encode()), folder / IGNORE)
     (folder / RECIPES).mkdir(exist_ok=True)
     for cell in plan.cells:
         path = folder / RECIPES / f"{cell.name}.yaml"
         text = from_plain(cell.recipe, origin=str(path), name=cell.name).yaml()
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8")
+        if not _holds(path, text):
+            # those of hundreds of cells, which follow from the plan, need not wait for the disk
+            with create_file(path) as file:
+                file.write(text.encode())
     return plan
+
+
+def _holds(path: Path, text: str) -> bool:
+    try:
+        return read_text(path) == text
+    except (OSError, ValueError):
+        return False
 
 
 def _extend_existing(plan: ComparisonPlan, folder: Path) -> ComparisonPlan:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -29,17 +30,19 @@ from zoo.comparison.cell_files import (
     group_by_module,
     read_curve,
     read_trial,
+    require_finished,
     thin_curve,
 )
 from zoo.comparison.plan import CELLS, ComparisonPlan, PlannedCell, list_changes
-from zoo.comparison.results import Better, CellMeasurement, StepsToSolve, build_from, read_json
+from zoo.comparison.results import Better, CellMeasurement, StepsToSolve
 from zoo.comparison.solving import find_steps_to_solve
 from zoo.errors import DataError
 from zoo.launch.executor import State, read_state
 from zoo.options.plain import to_plain
+from zoo.options.stored import build_stored
 from zoo.reporting.numbers import finite
 from zoo.run.conditions import TRAINED
-from zoo.utils import write_file
+from zoo.utils import read_json, write_file
 
 FORMAT = 1
 HASH = "sha256"
@@ -52,6 +55,7 @@ FEWEST_VALIDATIONS, POINT_SIZE = 6, 17
 FEW_POSITIONS = 8
 METRIC_DIGITS, DRAWN_DIGITS = 9, 6
 """Significant digits: nine tell all numbers of 32 bits apart, six are more than a chart shows."""
+REMEDY = "restore it, or delete the folder of the cell to train it again"
 EDITED = "its content does not fit its SHA-256: it was changed by hand or damaged"
 
 
@@ -201,11 +205,19 @@ def read_portable(path: Path) -> PortableCell:
     if not isinstance(plain, dict) or HASH not in plain:
         raise DataError(f"{path}: {PROBLEM}")
     given = plain.pop(HASH)
-    if given != hash_plain(plain):
+    if given != _hash_or_none(plain):
         raise DataError(f"{path}: {EDITED}; restore it, or delete it to train the cell again")
     if plain.get("format") != FORMAT:
         raise DataError(f"{path}: written by another version of zoo, format {plain.get('format')}")
-    return build_from(PortableCell, plain, path, PROBLEM)
+    return build_stored(PortableCell, plain, path, PROBLEM)
+
+
+def _hash_or_none(plain: Any) -> str | None:
+    try:
+        return hash_plain(plain)
+    except ValueError:
+        # a number that is none, which zoo never writes
+        return None
 
 
 def locate_portable(folder: Path, name: str) -> Path:
@@ -245,8 +257,13 @@ def _drop_empty(value: Any) -> Any:
 
 
 def build_portable(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> PortableCell:
-    """Build a portable cell from the run directory of a cell that is done."""
+    """Build a portable cell from the run directory of a cell that is done.
+
+    Raises:
+        DataError: A file of its results is missing or damaged.
+    """
     run = folder / CELLS / planned.name
+    require_finished(run, planned)
     found = CellFiles.read(run)
     start, end = found.start, found.end
     trial = read_trial(run)
@@ -418,13 +435,13 @@ class FoundCell:
     files: CellFiles
     portable: PortableCell | None = None
     is_refused: bool = False
-    """Whether it has a portable file that cannot be used."""
+    """Whether it has a file that is damaged, or was changed by hand."""
 
 
 def find_cell(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> FoundCell:
     """Return what an output folder has of a cell, from its portable file or its run directory."""
     path = locate_portable(folder, planned.name)
-    if path.exists():
+    if os.path.lexists(path):
         try:
             portable = read_portable(path)
         except DataError as error:
@@ -432,17 +449,33 @@ def find_cell(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> Found
             return FoundCell("failed", f"{path.name}: {reason}", CellFiles(), is_refused=True)
         return FoundCell("done", "", portable.to_files(), portable)
     run = folder / CELLS / planned.name
-    state, error_text = read_state(run)
-    if state == "done":
-        portable = build_portable(plan, folder, planned)
-        return FoundCell("done", "", portable.to_files(), portable)
-    return FoundCell(state, error_text, CellFiles.read(run))
+    try:
+        state, error_text = read_state(run)
+        if state == "done":
+            portable = build_portable(plan, folder, planned)
+            return FoundCell("done", "", portable.to_files(), portable)
+        return FoundCell(state, error_text, CellFiles.read(run))
+    except DataError as error:
+        reason = str(error).removeprefix(f"{folder / CELLS}/")
+        return FoundCell("failed", f"{reason}; {REMEDY}", CellFiles(), is_refused=True)
 
 
 def is_done(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> bool:
-    """Return whether a cell needs no more training, here or on the machine that trained it."""
-    path = locate_portable(folder, planned.name)
-    return path.exists() or read_state(folder / CELLS / planned.name)[0] == "done"
+    """Return whether a cell needs no more training, here or on the machine that trained it.
+
+    A cell whose results are damaged is not done: its process says what is wrong with them.
+    """
+    if os.path.lexists(locate_portable(folder, planned.name)):
+        return True
+    run = folder / CELLS / planned.name
+    try:
+        if read_state(run)[0] != "done":
+            return False
+        require_finished(run, planned)
+        CellFiles.read(run)
+    except DataError:
+        return False
+    return True
 
 
 def keep_finished(
@@ -451,10 +484,12 @@ def keep_finished(
     """Write the portable file of a cell that is done, and delete its weights unless kept."""
     run = folder / CELLS / planned.name
     path = locate_portable(folder, planned.name)
-    if read_state(run)[0] != "done":
-        return
-    if not path.exists():
+    if not os.path.lexists(path):
+        if not is_done(plan, folder, planned):
+            return
         build_portable(plan, folder, planned).write(path)
+    elif read_state(run)[0] != "done":
+        return
     if not keeps_weights:
         shutil.rmtree(run / "checkpoints", ignore_errors=True)
 
@@ -473,7 +508,7 @@ def check_portable(plan: ComparisonPlan, folder: Path) -> None:
     problems = []
     for planned in plan.cells:
         path = locate_portable(folder, planned.name)
-        if not path.exists():
+        if not os.path.lexists(path):
             continue
         try:
             found = read_portable(path)

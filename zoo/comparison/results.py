@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
-from zoo.errors import DataError
 from zoo.launch.executor import State
 from zoo.options.plain import to_plain
-from zoo.options.validation import read_data
+from zoo.options.stored import build_stored
 from zoo.reporting.numbers import finite
 from zoo.run.conditions import TRAINED, Condition
+from zoo.utils import read_json
 
-T = TypeVar("T")
 Better = Literal["high", "low"]
 
 TRAINED_CONDITION = Condition(TRAINED, "trained")
@@ -477,25 +475,7 @@ class Comparison:
         if isinstance(found, dict):
             # computed anew from the cells, so that an edited or older analysis is never believed
             found = {key: value for key, value in found.items() if key not in ANALYSIS}
-        return build_from(cls, found, path, "holds no comparison")
-
-
-def read_json(path: Path, problem: str) -> Any:
-    """Return the content of a JSON file. Raises DataError, with the problem, if it holds none."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path}: {problem}, {error.strerror or error}") from None
-    except (ValueError, RecursionError):
-        raise DataError(f"{path}: {problem}") from None
-
-
-def build_from(cls: type[T], plain: Any, path: Path, problem: str) -> T:
-    """Build a dataclass from the content of a file. Raises DataError if it is of something else."""
-    try:
-        return read_data(cls, plain)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: {problem}: {error}") from None
+        return build_stored(cls, found, path, "holds no comparison")
 
 
 def find_direction(measure: str) -> Better:

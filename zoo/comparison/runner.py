@@ -12,7 +12,7 @@ from zoo.comparison.cell import is_time_over
 from zoo.comparison.cell_files import CellFiles, build_cell
 from zoo.comparison.plan import CELLS, ComparisonPlan, PlannedCell
 from zoo.comparison.portable import find_cell, is_done, keep_finished
-from zoo.errors import ZooError
+from zoo.errors import DataError, ZooError
 from zoo.launch.executor import (
     POLL_SECONDS,
     CellHandle,
@@ -166,9 +166,12 @@ class CellRunner:
         elif self.stopped or code in STOPPED_CODES:
             self._write_state(run, "stopped")
         else:
-            error_text = lost or describe_failure(run, code)
+            found = find_cell(self.plan, self.folder, cell)
+            # what is damaged says more than the code, and needs no record
+            error_text = found.error if found.is_refused else lost or describe_failure(run, code)
             log.info("failed: %s: %s", title, error_text)
-            self._write_state(run, "failed", error_text)
+            if not found.is_refused:
+                self._write_state(run, "failed", error_text)
 
     def _keep(self, cell: PlannedCell) -> None:
         """Write the portable file of a cell that is done; a full disk does not end the others."""
@@ -214,16 +217,20 @@ class CellRunner:
         if self._read_state(cell) in ("done", "failed"):
             return 1.0
         run = self.folder / CELLS / cell.name
-        planned = CellFiles.read(run).start.planned_steps
         try:
+            planned = CellFiles.read(run).start.planned_steps
             _, rows = loggers.read(run / "metrics.csv")
             step = float(rows[-1]["step"])
-        except (OSError, ValueError, KeyError, IndexError):
-            # nothing is logged yet, or a row is just being written
+        except (DataError, IndexError):
+            # nothing is logged yet; what is damaged is told where its result is read
             return 0.0
         return min(TRAINED_SHARE, step / planned) if planned else 0.0
 
     def _read_state(self, cell: PlannedCell) -> State:
         if is_done(self.plan, self.folder, cell):
             return "done"
-        return read_state(self.folder / CELLS / cell.name)[0]
+        try:
+            return read_state(self.folder / CELLS / cell.name)[0]
+        except DataError:
+            # its process goes on from what it has saved
+            return "stopped"

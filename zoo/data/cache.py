@@ -71,6 +71,9 @@ def _load(path: Path) -> CacheEntry:
         OSError: There is no such file.
         ValueError: The file is damaged.
     """
+    if not path.is_file():
+        # a FIFO in its place would let the next line wait for ever
+        raise FileNotFoundError(path)
     with path.open("rb") as file:
         # pages are shared by all processes and workers that map the file
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

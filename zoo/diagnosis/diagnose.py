@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,12 +34,20 @@ from zoo.diagnostics.capture import number_layers
 from zoo.diagnostics.encoding_panels import draw_encodings
 from zoo.diagnostics.position_ablation import CHANGES, Change
 from zoo.diagnostics.token_layout import find_layout
-from zoo.errors import ARGUMENT, ConfigIssue, NonFiniteError, OptionError, RecipeError, ZooError
+from zoo.errors import (
+    ARGUMENT,
+    ConfigIssue,
+    DataError,
+    NonFiniteError,
+    OptionError,
+    RecipeError,
+    ZooError,
+)
 from zoo.integrations.equip import observe_attention
 from zoo.options import Count
 from zoo.packages import explain_imports
 from zoo.run.checkpoint import find_run_dir
-from zoo.utils import check_writable, format_now
+from zoo.utils import check_writable, format_now, read_object
 from zoo.version import __version__
 
 log = logging.getLogger("zoo")
@@ -308,11 +315,11 @@ def choose_page(to: str | None, checkpoints: Sequence[Path]) -> Path:
 
 def _is_diagnosis(file: Path) -> bool:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError, IsADirectoryError):
+        found = read_object(file, "no diagnosis")
+    except DataError:
         return False
     keys = {field.name for field in dataclasses.fields(Report)}
-    return isinstance(found, dict) and keys <= found.keys()
+    return keys <= found.keys()
 
 
 def _refuse(problem: str, remedy: str) -> RecipeError:

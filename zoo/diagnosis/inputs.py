@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +30,7 @@ from zoo.reporting.panel import Curves
 from zoo.run import loggers
 from zoo.run.checkpoint import find_run_dir
 from zoo.tasks.base import Task
+from zoo.utils import read_object, read_text
 
 log = logging.getLogger("zoo")
 
@@ -198,11 +199,11 @@ def read_saved(checkpoint: Path, stored: Recipe, spec: DataSpec) -> Saved:
 def _read_recipe(file: Path, checkpoint: Path, stored: Recipe) -> str:
     is_of_run = checkpoint.resolve().parent.name == "checkpoints"
     with _explain_errors(file):
-        return file.read_text(encoding="utf-8") if is_of_run and file.is_file() else stored.yaml()
+        return read_text(file) if is_of_run and os.path.lexists(file) else stored.yaml()
 
 
 def _read_training(file: Path, unit: str) -> tuple[Curves, ...]:
-    if not file.exists():
+    if not os.path.lexists(file):
         return ()
     with _explain_errors(file):
         return _log_if_empty(
@@ -212,10 +213,10 @@ def _read_training(file: Path, unit: str) -> tuple[Curves, ...]:
 
 def _read_extrapolation(file: Path, checkpoint: Path) -> tuple[Curves, ...]:
     """Read the evaluation of this very checkpoint."""
-    if not file.exists():
+    if not os.path.lexists(file):
         return ()
     with _explain_errors(file):
-        result = Evaluation.from_dict(json.loads(file.read_text(encoding="utf-8")))
+        result = Evaluation.from_dict(read_object(file, "not as zoo writes it"))
         # evaluation.json is of the latest evaluation, maybe of `last` where this is `best`
         if result.checkpoint.name != checkpoint.name:
             log.info("%s is of %s, so it is left out", file, result.checkpoint)

@@ -69,13 +69,28 @@ class ConditionResult:
             metrics=metrics,
             refused=str(plain.get("refused", "")),
             windows=str(plain.get("windows", "")),
-            **{name: tuple(plain.get(name, ())) for name in METRIC_LISTS},
+            **{name: _read_numbers(name, plain.get(name, ())) for name in METRIC_LISTS},
         )
 
 
 def _read_number(value: Any) -> float:
     # JSON has no NaN; zoo writes null for it
-    return float("nan") if value is None else float(value)
+    if value is None:
+        return float("nan")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r:.40} is no number")
+    return float(value)
+
+
+def _read_numbers(name: str, values: Any) -> tuple[Any, ...]:
+    if not isinstance(values, list | tuple):
+        raise TypeError(f"{name} is no list")
+    if name == "position_counts" and not all(type(value) is int for value in values):
+        raise TypeError(f"{name} holds something else than integers")
+    for value in values:
+        # null where no token is a target
+        _read_number(value)
+    return tuple(values)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from zoo.formats.export import ExportSource
 from zoo.packages import explain_imports
 from zoo.reporting.tables import disarm_markdown, format_markdown
 from zoo.run.checkpoint import find_run_dir
-from zoo.utils import escape_text
+from zoo.utils import escape_text, read_object
 from zoo.version import __version__
 
 USES = {
@@ -135,11 +136,13 @@ def _read_record(path: Path, read: Callable[[dict[str, Any]], Any], default: Any
     Raises:
         CheckpointError: It is damaged.
     """
-    try:
-        return read(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return default
-    except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+    try:
+        return read(read_object(path, "unreadable, not as zoo writes it"))
+    except DataError as error:
+        raise CheckpointError(str(error)) from None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: unreadable, not as zoo writes it: {error}") from None
 
 

@@ -23,8 +23,9 @@ from signal import SIGINT, SIGKILL, SIGTERM, Signals
 from types import ModuleType
 from typing import Literal, NoReturn, Protocol, get_args
 
+from zoo.errors import DataError
 from zoo.run import run_dir
-from zoo.utils import limit_spinning, write_file
+from zoo.utils import format_now, limit_spinning, open_own, read_object, write_file
 
 State = Literal["done", "running", "waiting", "stopped", "failed"]
 StartMethod = Literal["forkserver", "spawn"]
@@ -51,6 +52,8 @@ ATTEMPTS = 50
 GRACE_SECONDS = 5.0
 POLL_SECONDS = 0.1
 STATE, OUTPUT = "cell.json", "output.log"
+BEGUN = "=== begun"
+"""What a line of the output begins with where another attempt does."""
 # for a process whose parent was killed to save its state and end
 PATIENCE = 60.0
 TAIL_BYTES = 4096
@@ -86,7 +89,11 @@ class CellProcess:
                 trains nothing; `spawn` starts Python anew, which takes seconds.
             environment: Further environment variables.
         """
-        make_run_dir(self.folder / self.run)
+        run = make_run_dir(self.folder / self.run)
+        with open_own(run / OUTPUT) as output:
+            # of an earlier attempt, whose message is not that of this one
+            if output.tell():
+                output.write(f"{BEGUN} {format_now()}\n".encode())
         # OpenMP reads it when torch is loaded, in the fork server before there is a cell
         limit_spinning()
         context: ForkServerContext | SpawnContext = get_context("spawn")
@@ -111,7 +118,7 @@ class CellProcess:
                     time.sleep(POLL_SECONDS)
                 else:
                     break
-        return RunningCell(process, self.folder / self.run)
+        return RunningCell(process, run)
 
     def __call__(self) -> int:
         running = self.start()
@@ -198,7 +205,7 @@ def _run_cell(
     os.environ.update(environment)
     # workers of data loaders start as they would in the parent
     multiprocessing.set_start_method(start_method, force=True)
-    with (run / OUTPUT).open("ab") as output:
+    with open_own(run / OUTPUT) as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     _end_with_parent()
@@ -282,15 +289,13 @@ def write_state(run: Path, state: State, error: str = "") -> None:
 
 
 def read_state(run: Path) -> tuple[State, str]:
-    """Return the state of a cell, and why it failed."""
-    try:
-        found = json.loads((run / STATE).read_text(encoding="utf-8"))
-        is_known = found["state"] in get_args(State)
-        return (found["state"], str(found["error"])) if is_known else ("stopped", "")
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, KeyError, TypeError):
-        return "stopped", ""
+    """Return the state of a cell, and why it failed. Raises DataError if its file is damaged."""
+    if os.path.lexists(run / STATE):
+        problem = "holds no state of a cell"
+        found = read_object(run / STATE, problem)
+        if found.get("state") not in get_args(State) or not isinstance(found.get("error"), str):
+            raise DataError(f"{run / STATE}: {problem}")
+        return found["state"], found["error"]
     if not run.is_dir():
         return "waiting", ""
     return ("running" if run_dir.is_locked(run) else "stopped"), ""
@@ -311,6 +316,9 @@ def describe_failure(run: Path, code: int) -> str:
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         lines = []
+    # an attempt that left no message has not that of the one before
+    begins = [number for number, line in enumerate(lines) if line.startswith(BEGUN)]
+    lines = lines[begins[-1] + 1 :] if begins else lines
     lines = [line for line in lines if line.strip()]
 
     # zoo's own message, if the process could still write one

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
@@ -23,6 +22,7 @@ from zoo.errors import DataError, OptionError
 from zoo.laws.attention_stack import perturb
 from zoo.laws.case import HEADS, TOKENS, Case
 from zoo.laws.law import Law, LawBroken, Measurement, Recorder, relative_error
+from zoo.utils import read_json
 
 POSITIONS = (100, 1_000, 10_000, 100_000, 1_000_000)
 DTYPES = (
@@ -187,8 +187,8 @@ class Certificate:
         Raises:
             DataError: The file does not contain one.
         """
+        data = read_json(path, "holds no certificate")
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
             data["findings"] = tuple(_read_finding(**one) for one in data["findings"])
             data["roundings"] = tuple(Rounding(**one) for one in data["roundings"])
             return cls(**{**data, "axes": tuple(data["axes"])})

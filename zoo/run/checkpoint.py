@@ -30,7 +30,7 @@ from zoo.data.corpus.tokenizer import vocabulary_from_dict
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec, VideoSpec
 from zoo.errors import CheckpointError, ZooError
 from zoo.packages import PackageError, explain_imports
-from zoo.utils import WRITING, write_file
+from zoo.utils import WRITING, read_bytes, write_file
 from zoo.version import __version__
 
 SEAL_NAME = b"zoo sha256 "
@@ -263,7 +263,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], Any]:
         from safetensors.torch import load
 
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
         weights = load(content)
         header, data = _split_header(content)
         stored = header.get("__metadata__", {})
@@ -309,7 +309,7 @@ def read_sealed(path: Path) -> io.BytesIO:
     """
     others = _mention_checkpoints(path, path.parent, path)
     try:
-        content = memoryview(path.read_bytes())
+        content = memoryview(read_bytes(path))
     except OSError as error:
         raise CheckpointError(f"{path}: unreadable, {error.strerror or error}{others}") from None
     cut = max(0, len(content) - len(NO_COMMENT) - SEAL_LENGTH)

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import hashlib
 import html
+import io
 import logging
 import os
 import platform
@@ -22,11 +23,11 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from zoo import registry
 from zoo.config import Recipe
-from zoo.errors import RecipeError
+from zoo.errors import DataError, RecipeError
 from zoo.options import Choice
 from zoo.registry import register
 from zoo.reporting.tables import format_markdown
-from zoo.utils import EscapingFormatter
+from zoo.utils import EscapingFormatter, create_file, open_own, read_text
 
 log = logging.getLogger("zoo")
 
@@ -52,6 +53,9 @@ class _LogFile(logging.FileHandler):
 
     ended = False
 
+    def _open(self) -> io.TextIOWrapper:
+        return io.TextIOWrapper(open_own(Path(self.baseFilename)), encoding="utf-8")
+
     def emit(self, record: logging.LogRecord) -> None:
         # logging itself would open a closed file again, for a thread that logs late
         if not self.ended:
@@ -67,11 +71,51 @@ class _LogFile(logging.FileHandler):
 
 
 def read(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return columns and rows of a file of metrics, without a last line that a full disk cut."""
-    with path.open(newline="", encoding="utf-8") as file:
+    """Return columns and rows of a file of metrics, without a last line that a full disk cut.
+
+    Raises:
+        DataError: The file cannot be read, or is damaged; the message names the line.
+    """
+    try:
+        text = read_text(path)
         # every whole row ends with a newline
-        reader = csv.DictReader(line for line in file if line.endswith("\n"))
-        return list(reader.fieldnames or ()), list(reader)
+        lines = [line for line in io.StringIO(text, newline="") if line.endswith("\n")]
+        reader = csv.DictReader(lines, strict=True)
+        columns, rows = list(reader.fieldnames or ()), list(reader)
+        problem = _find_problem(columns, rows)
+    except OSError as error:
+        problem = f"cannot be read, {error.strerror or error}"
+    except (ValueError, csv.Error) as error:
+        problem = f"not as zoo writes it, {str(error)[:80]}"
+    if problem:
+        raise DataError(f"{path}: {problem}; remove it, or have it written anew")
+    return columns, rows
+
+
+def _find_problem(columns: list[str], rows: list[dict[str, Any]]) -> str:
+    """Return what zoo has not written in a file of metrics; empty if nothing."""
+    if "step" not in columns:
+        return "not as zoo writes it, it has no column step"
+    for number, row in enumerate(rows, 2):
+        for name, value in row.items():
+            # without a name: more values than columns; without a value: fewer
+            if name is None or value is None:
+                return f"not as zoo writes it, line {number} is no row of {len(columns)} values"
+            # a row has the metrics of one moment, and nothing in the columns of others
+            if value == "" and name != "step":
+                continue
+            is_count = name in ("step", "epoch")
+            if not (value.isdecimal() and value.isascii() if is_count else _is_number(value)):
+                return f"not as zoo writes it, line {number} has {value!r:.40} as {name}"
+    return ""
+
+
+def _is_number(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
 
 
 class MetricsFile(Logger):
@@ -87,9 +131,8 @@ class MetricsFile(Logger):
         self.path = path
         self.rows: list[dict[str, Any]] = []
         self.columns = ["step", "epoch"]
-        if path.is_file():
-            columns, rows = read(path)
-            self.columns = columns or self.columns
+        if os.path.lexists(path):
+            self.columns, rows = read(path)
             # a resumed run logs these steps again
             self.rows = [row for row in rows if keep_until is None or int(row["step"]) < keep_until]
             self._rewrite()
@@ -121,13 +164,13 @@ class MetricsFile(Logger):
         if new or not self.path.exists():
             self._rewrite()
         else:
-            with self.path.open("a", newline="", encoding="utf-8") as file:
+            with io.TextIOWrapper(open_own(self.path), "utf-8", newline="") as file:
                 csv.DictWriter(file, self.columns).writerow(row)
 
     def _rewrite(self) -> None:
         # written elsewhere and moved, so that a reader never sees half a file
         unfinished = self.path.with_suffix(".writing")
-        with unfinished.open("w", newline="", encoding="utf-8") as file:
+        with io.TextIOWrapper(create_file(unfinished), "utf-8", newline="") as file:
             writer = csv.DictWriter(file, self.columns)
             writer.writeheader()
             writer.writerows(self.rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import io
 import itertools
 import json
 import logging
@@ -22,6 +23,7 @@ from typing import IO
 
 from zoo.config import Recipe
 from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError, Setting, ZooError
+from zoo.utils import create_file, open_own
 from zoo.version import __version__
 
 log = logging.getLogger("zoo")
@@ -60,9 +62,10 @@ def create(
         else:
             check_free(path, replace_unsaved)
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-        (folder / "recipe.yaml").write_text(recipe.yaml(), encoding="utf-8")
         environment = json.dumps(describe_environment(recipe, processes), indent=2) + "\n"
-        (folder / "environment.json").write_text(environment, encoding="utf-8")
+        for name, text in (("recipe.yaml", recipe.yaml()), ("environment.json", environment)):
+            with create_file(folder / name) as file:
+                file.write(text.encode())
         if path is None:
             link_latest(folder)
     except OSError as error:
@@ -98,6 +101,8 @@ def make(folder: Path) -> None:
 def refuse(folder: Path, error: OSError) -> RecipeError:
     """Return the error of a run directory that cannot be written."""
     problem = error.strerror or str(error)
+    if error.filename is not None and Path(error.filename).parent == folder:
+        problem = f"{Path(error.filename).name}: {problem}"
     remedy = Message("choose another with ", Setting("run_dir"))
     return RecipeError(ConfigIssue("run directory", str(folder), problem, remedy))
 
@@ -185,6 +190,8 @@ def link_latest(folder: Path) -> None:
     """Point the link `latest` next to a run directory to it, atomically."""
     link, target = folder.with_name("latest"), folder.name
     temporary = link.with_name(f".{link.name}-{os.getpid()}")
+    # of a killed process with the same number
+    temporary.unlink(missing_ok=True)
     # relative to its folder, so that `runs` can be moved; replaced, since a link cannot be changed
     temporary.symlink_to(target)
     temporary.replace(link)
@@ -245,6 +252,7 @@ def lock(folder: Path, message: str, patience: float = 0.0, name: str = LOCK) ->
 
     Raises:
         LockedError: Another process still has the folder; says which.
+        OSError: The lock file cannot be created, or is a link or no file at all.
     """
     path = folder / name
     with _open_locked(path, message, patience) as file:
@@ -263,19 +271,30 @@ def lock(folder: Path, message: str, patience: float = 0.0, name: str = LOCK) ->
 
 def is_locked(folder: Path, name: str = LOCK) -> bool:
     """Return whether another process has locked a folder."""
+    path = folder / name
     try:
-        with (folder / name).open("r+", encoding="utf-8") as file:
+        with _open_lock(path, os.O_RDWR) as file:
             return not _try_lock(file)
     except FileNotFoundError:
         return False
+    except OSError as error:
+        # a folder that may only be read
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        with _open_lock(path, os.O_RDONLY) as file:
+            return not _try_lock(file)
+
+
+def _open_lock(path: Path, flags: int) -> IO[str]:
+    return io.TextIOWrapper(open_own(path, flags), encoding="utf-8")
 
 
 def _open_locked(path: Path, message: str, patience: float) -> IO[str]:
     """Open a lock file and lock it. Raises LockedError as `lock` does."""
     start = time.monotonic()
     while True:
-        # "a+" creates the file and leaves the name of its holder to read
-        file = path.open("a+", encoding="utf-8")
+        # the name of its holder is left to read
+        file = _open_lock(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         if _try_lock(file):
             # its last holder may have removed the file between open and lock: a lock on it protects
             # nothing
