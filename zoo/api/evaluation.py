@@ -66,6 +66,7 @@ def evaluate(
     stride: int | None = None,
     extrapolation: Sequence[str] | None = None,
     data_variants: Mapping[str, Mapping[str, Any]] | None = None,
+    to: str | Path | None = None,
     data: Any = None,
     verbose: bool | None = True,
 ) -> Evaluation:
@@ -80,14 +81,18 @@ def evaluate(
         stride: Tokens from window to window at these lengths.
         extrapolation: Methods of the encoding to try beyond the training size.
         data_variants: {name: {option: value}}, named changes of the options of the data.
+        to: The folder of evaluation.json, its figure and the confusion matrix; by default the run
+            directory. It is needed for a run that may only be read.
         data: Datasets to test on, as of `zoo.fit`; only "test" is needed.
         verbose: Print progress to standard error. None leaves logging to the caller.
 
     Returns:
-        The evaluation: `metrics` on the test data, and what was measured under each condition.
+        The evaluation: `metrics` on the test data, and what was measured under each condition. Its
+        `problem` says why a file could not be written, such as on a full disk.
 
     Raises:
-        RecipeError: An argument is wrong, or the data does not fit the model.
+        RecipeError: An argument is wrong, the data does not fit the model, or the results cannot be
+            written; nothing was measured.
         DataError: Data is missing or unreadable.
         CheckpointError: The checkpoint is missing, corrupt, unsafe or of another version.
     """
@@ -102,7 +107,7 @@ def evaluate(
         "data_variants": data_variants,
     }
     edits = join_overrides(name_datasets(datasets), overrides, _prefix("evaluate", chosen))
-    return run_evaluation(os.fspath(run), edits, datasets)
+    return run_evaluation(os.fspath(run), edits, datasets, None if to is None else os.fspath(to))
 
 
 def _prefix(section: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from zoo.cli.main import is_secondary_process
+from zoo.errors import ZooError
 from zoo.reporting.numbers import as_json
+
+if TYPE_CHECKING:
+    from zoo.config import Edit
 
 SUMMARY = "evaluate a checkpoint, also beyond the training length or resolution"
 EXAMPLE = "zoo eval runs/lm_rope/latest evaluate.lengths=[1x,2x,4x]"
-OPTIONS = (("evaluate.", "zoo.config.schema:EvaluateOptions"),)
+OPTIONS = (
+    ("evaluate.", "zoo.config.schema:EvaluateOptions"),
+    ("", "zoo.evaluation.evaluate:EvaluationTarget"),
+)
 JSON = True
 
 
@@ -28,14 +37,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _parse(words: Sequence[str]) -> tuple[list[Edit], dict[str, Any]]:
+    """Return the overrides among words, and the options of the command."""
+    from zoo.config.command_line import parse_options, parse_overrides, split_words
+    from zoo.evaluation.evaluate import EvaluationTarget
+
+    own, rest = split_words(words, [EvaluationTarget])
+    (options,) = parse_options(own, [EvaluationTarget])
+    return parse_overrides(rest), options
+
+
 def run(known: argparse.Namespace) -> None:
     """Evaluate, and print a table or JSON."""
     from zoo.api.evaluation import evaluate
-    from zoo.config.command_line import parse_overrides
 
     # most evaluations take the recipe as it is, and have no words to parse
-    edits = parse_overrides(known.overrides) if known.overrides else []
-    result = evaluate(known.checkpoint, edits, verbose=None)
+    edits, options = _parse(known.overrides) if known.overrides else ([], {})
+    result = evaluate(known.checkpoint, edits, verbose=None, **options)
     # one of several processes reports the result
     if is_secondary_process():
         return
@@ -45,3 +63,6 @@ def run(known: argparse.Namespace) -> None:
         from zoo.evaluation.results import table
 
         print(table(result))
+    if result.problem:
+        # after the result, which is nowhere else
+        raise ZooError(result.problem)

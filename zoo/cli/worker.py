@@ -29,7 +29,7 @@ def _fit(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
 def _evaluate(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
     from zoo.evaluation.evaluate import evaluate_recipe
 
-    return evaluate_recipe(recipe, Path(options["checkpoint"])).to_dict()
+    return evaluate_recipe(recipe, Path(options["checkpoint"]), to=options["to"]).to_dict()
 
 
 TASKS: Mapping[str, Callable[[Recipe, Mapping[str, Any]], dict[str, Any]]] = MappingProxyType(

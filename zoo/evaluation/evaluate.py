@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
 from typing import Any
@@ -16,8 +17,17 @@ from zoo.config import Overrides, Recipe, join_overrides
 from zoo.config.schema import format_size
 from zoo.data.base import DataModule, Datasets
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec, name_classes
-from zoo.errors import OptionError, RecipeError, Stopped
-from zoo.evaluation.results import METRIC_LISTS, ConditionResult, Evaluation, save_figure
+from zoo.errors import (
+    ARGUMENT,
+    ConfigIssue,
+    Message,
+    OptionError,
+    RecipeError,
+    Setting,
+    Stopped,
+    ZooError,
+)
+from zoo.evaluation.results import METRIC_LISTS, ConditionResult, Evaluation, save_figure, table
 from zoo.packages import skip_without_package
 from zoo.run import checkpoint as checkpoints
 from zoo.run import conditions
@@ -30,7 +40,7 @@ from zoo.run.machine import is_out_of_memory
 from zoo.run.processes import Processes, count_missing_processes, join_processes, run_in_processes
 from zoo.tasks.base import Task
 from zoo.tasks.metrics import CONFUSION, write_confusion
-from zoo.utils import write_json
+from zoo.utils import check_writable, require_replaceable, write_json
 
 log = logging.getLogger("zoo")
 
@@ -44,8 +54,19 @@ DEFAULT_OVERRIDES = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class EvaluationTarget:
+    """Where the files of an evaluation are written."""
+
+    to: str | None = None
+    """Folder of evaluation.json, its figure and the confusion matrix; null: the run directory."""
+
+
 def evaluate(
-    checkpoint: str | Path, overrides: Overrides = (), datasets: Datasets | None = None
+    checkpoint: str | Path,
+    overrides: Overrides = (),
+    datasets: Datasets | None = None,
+    to: str | None = None,
 ) -> Evaluation:
     """Test a checkpoint under all conditions of its recipe.
 
@@ -53,6 +74,7 @@ def evaluate(
         checkpoint: A run directory or a checkpoint, as `zoo.load` takes it.
         overrides: Changes of the stored recipe.
         datasets: The samples of a Python program, for data `torch_dataset`.
+        to: The folder to write to. None: the run directory.
 
     Returns:
         The evaluation, in all processes; only the first draws a figure.
@@ -63,7 +85,7 @@ def evaluate(
     path = checkpoints.locate(checkpoint)
     content = checkpoints.read(path)
     recipe = read_recipe(content, path, join_overrides(DEFAULT_OVERRIDES, overrides))
-    return evaluate_recipe(recipe, path, content, datasets)
+    return evaluate_recipe(recipe, path, content, datasets, to)
 
 
 def evaluate_recipe(
@@ -71,6 +93,7 @@ def evaluate_recipe(
     path: Path,
     content: Mapping[str, Any] | None = None,
     datasets: Datasets | None = None,
+    to: str | None = None,
 ) -> Evaluation:
     """Test a checkpoint as `evaluate` does, by a resolved recipe.
 
@@ -79,17 +102,19 @@ def evaluate_recipe(
         path: The checkpoint file.
         content: What `checkpoint.read` returned. None: read it.
         datasets: The samples of a Python program.
+        to: The folder to write to. None: the run directory.
     """
     experiment, task = restore_content(content or checkpoints.read(path), path, recipe, datasets)
     if datasets is not None:
         experiment.check_single_process()
     trainer = experiment.trainer
     if count := count_missing_processes(recipe, trainer):
-        result = run_in_processes(count, "evaluate", recipe, {"checkpoint": str(path)})
+        job = {"checkpoint": str(path), "to": to}
+        result = run_in_processes(count, "evaluate", recipe, job)
         return Evaluation.from_dict(result)
 
     processes = join_processes(recipe, trainer)
-    evaluator = Evaluator(path, experiment, task, processes)
+    evaluator = Evaluator(path, experiment, task, processes, to)
     with StopOnSignal(processes) as stop:
         # last, so that a batch is counted before the signal ends the test
         trainer.callbacks += [EvaluationProgress(), stop]  # type: ignore[attr-defined]
@@ -97,21 +122,39 @@ def evaluate_recipe(
 
 
 class Evaluator:
-    """Measures one checkpoint under all conditions of its recipe."""
+    """Measures one checkpoint under all conditions of its recipe.
+
+    What cannot be written is measured and returned all the same.
+    """
 
     def __init__(
-        self, path: Path, experiment: Experiment, task: Task, processes: Processes
+        self,
+        path: Path,
+        experiment: Experiment,
+        task: Task,
+        processes: Processes,
+        to: str | None = None,
     ) -> None:
         self.path, self.experiment, self.task = path, experiment, task
         self.recipe, self.processes = experiment.recipe, processes
-        self.file = checkpoints.find_run_dir(path) / RESULT
+        self.is_chosen = to is not None
+        self.file = (checkpoints.find_run_dir(path) if to is None else Path(to)) / RESULT
+        self.problem = ""
+        """Why a file could not be written."""
         # copied now: a strategy may shard them later
         self.weights = task.state_dict() if self.recipe.evaluate.extrapolation else {}
 
     def run(self) -> Evaluation:
-        """Measure all conditions. Partial results are written as they come."""
+        """Measure all conditions. Partial results are written as they come.
+
+        Raises:
+            RecipeError: The results cannot be written; nothing was measured.
+        """
         data, trained = self.experiment.data, self.task.spec
         base, *others = conditions.list_conditions(self.recipe, trained)
+        is_written = bool(others) or self.is_chosen
+        if is_written:
+            self._check_writable()
         try:
             first = measure(self.experiment.trainer, self.task, data, base)
         except OptionError as error:
@@ -142,29 +185,72 @@ class Evaluator:
                 raise
             number = stopped.code - 128
             problem = f"stopped by {Signals(number).name} while testing"
+            if self.problem:
+                log.info("%s", table(result))
+                raise Stopped(number, f"{problem}; {self.problem}") from None
             raise Stopped(number, f"{problem}; {self.file} has the results so far") from None
         result = replace(result, partial=False)
-        return self._draw(result) if others and self.processes.first else result
+        if is_written and self.processes.first:
+            result = self._draw(result) if others else self._write(result)
+        return replace(result, problem=self.problem)
+
+    def _check_writable(self) -> None:
+        """Raise RecipeError where the results cannot be written."""
+        folder = self.file.parent
+        try:
+            if self.is_chosen:
+                folder.mkdir(parents=True, exist_ok=True)
+            require_replaceable(self.file)
+            check_writable(folder)
+        except OSError as error:
+            problem = f"{self.file} cannot be written, {error.strerror or error}"
+            remedy = Message("write it elsewhere, with ", Setting("to", "evaluation"))
+            raise RecipeError(ConfigIssue(ARGUMENT, "to", problem, remedy)) from None
 
     def _draw(self, result: Evaluation) -> Evaluation:
         """Write the result and its figure; the numbers are safe whatever becomes of the figure."""
         self._write(result)
-        with skip_without_package("no figure of the evaluation"):
+        with skip_without_package("no figure of the evaluation"), self._keep_measuring():
             result = replace(result, figure=save_figure(result, self.file.parent))
             self._write(result)
         return result
 
+    @contextmanager
+    def _keep_measuring(self) -> Iterator[None]:
+        """Note why a file of the block cannot be written: what is measured is worth more."""
+        try:
+            yield
+        except (OSError, ZooError) as error:
+            text = str(error)
+            if isinstance(error, OSError):
+                where = error.filename or self.file
+                text = f"{where}: cannot be written, {error.strerror or error}"
+            if not self.problem:
+                log.warning("%s", text)
+            self.problem = self.problem or text
+
     def _write_confusion(self) -> None:
         """Write the confusion matrix into a run directory, where the task has one."""
         counts, folder = self.task.confusion, self.file.parent
-        is_run = (folder / "checkpoints").is_dir() and os.access(folder, os.W_OK)
-        if self.processes.first and counts is not None and is_run:
-            classes = name_classes(self.experiment.data.spec, len(counts))
-            write_confusion(folder / CONFUSION, classes, counts)
-
-    def _write(self, result: Evaluation) -> None:
+        if counts is None:
+            return
+        if not self.is_chosen:
+            # beside a checkpoint, it would be among files that have nothing to do with it
+            if not (folder / "checkpoints").is_dir():
+                return
+            if not os.access(folder, os.W_OK):
+                log.info("%s is not written: %s may only be read", CONFUSION, folder)
+                return
         if self.processes.first:
-            write_json(result.to_dict(), self.file)
+            classes = name_classes(self.experiment.data.spec, len(counts))
+            with self._keep_measuring():
+                write_confusion(folder / CONFUSION, classes, counts)
+
+    def _write(self, result: Evaluation) -> Evaluation:
+        if self.processes.first:
+            with self._keep_measuring():
+                write_json(result.to_dict(), self.file)
+        return result
 
     def _measure(self, condition: Condition, done: Sequence[ConditionResult]) -> ConditionResult:
         """Measure a condition, or record why the model or the machine refuses it."""

@@ -108,6 +108,7 @@ class Evaluation:
         resizing: How images were resized; empty for other data.
         figure: A PNG file of metrics by size, position and variant, if one was drawn.
         partial: Whether the evaluation was interrupted.
+        problem: Why a file of it could not be written; empty if all were.
     """
 
     recipe: str
@@ -119,6 +120,7 @@ class Evaluation:
     resizing: str = ""
     figure: Path | None = None
     partial: bool = False
+    problem: str = ""
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -183,6 +185,8 @@ class Evaluation:
             plain["figure"] = str(self.figure)
         if self.partial:
             plain["partial"] = True
+        if self.problem:
+            plain["problem"] = self.problem
         return plain
 
     @classmethod
@@ -201,6 +205,7 @@ class Evaluation:
             resizing=str(plain.get("resizing", "")),
             figure=Path(plain["figure"]) if "figure" in plain else None,
             partial=bool(plain.get("partial", False)),
+            problem=str(plain.get("problem", "")),
         )
 
 
