@@ -226,24 +226,24 @@ def open_own(path: Path, flags: int = os.O_RDWR | os.O_CREAT | os.O_APPEND) -> I
     """
 
     def open_unfollowed(name: str, _: int) -> int:
-        return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        handle = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        try:
+            _require_regular(handle, path)
+            if os.fstat(handle).st_nlink > 1:
+                problem = "it is a hard link to another file; remove it"
+                raise OSError(errno.EMLINK, problem, str(path))
+        except OSError:
+            os.close(handle)
+            raise
+        return handle
 
     try:
-        file = open(path, "a+b" if flags & os.O_RDWR else "rb", opener=open_unfollowed)  # noqa: SIM115
+        return open(path, "a+b" if flags & os.O_RDWR else "rb", opener=open_unfollowed)  # noqa: SIM115
     except OSError as error:
-        if path.is_symlink():
-            problem = f"it is a link to {path.readlink()}, which zoo does not follow; remove it"
-            raise OSError(error.errno, problem, str(path)) from None
-        raise
-    try:
-        _require_regular(file.fileno(), path)
-        if os.fstat(file.fileno()).st_nlink > 1:
-            problem = "it is a hard link to another file; remove it"
-            raise OSError(errno.EMLINK, problem, str(path))
-    except BaseException:
-        file.close()
-        raise
-    return file
+        if not path.is_symlink():
+            raise
+        problem = f"it is a link to {path.readlink()}, which zoo does not follow; remove it"
+        raise OSError(error.errno, problem, str(path)) from None
 
 
 def _sync_folder(folder: Path) -> None:
