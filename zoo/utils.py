@@ -238,7 +238,7 @@ def open_own(path: Path, flags: int = os.O_RDWR | os.O_CREAT | os.O_APPEND) -> I
         return handle
 
     try:
-        return open(path, "a+b" if flags & os.O_RDWR else "rb", opener=open_unfollowed)  # noqa: SIM115
+        return open(path, "a+b" if flags & os.O_RDWR else "rb", opener=open_unfollowed)
     except OSError as error:
         if not path.is_symlink():
             raise
