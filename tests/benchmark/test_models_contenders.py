@@ -12,7 +12,7 @@ from zoo.benchmark.measures import (
     TrainingStep,
     TrainMeasure,
 )
-from zoo.benchmark.models import build_all_contenders, build_contender
+from zoo.benchmark.models import build_all_contenders, build_contender, choose_contenders
 from zoo.benchmark.protocol import SHAPES, Workload, find_refusal
 from zoo.options import Choice
 
@@ -34,6 +34,22 @@ def test_options_are_part_of_the_name():
         build_contender([Choice("alibi"), Choice("liere", {"block": 4})]).name
         == "alibi+liere(block=4)"
     )
+
+
+def test_the_reference_is_measured_with_options_of_scores():
+    short = TEXT.with_length(32)
+    found, excluded = choose_contenders([], None, short, [32], ["sinks", "softcap", "temperature"])
+    names = ["rope", "rope with sinks", "rope with softcap", "rope with temperature"]
+    assert [one.name for one in found] == names
+    assert not excluded
+    attentions = [one.make(short).blocks[0].attn for one in found]
+    assert [one.sinks is not None for one in attentions] == [False, True, False, False]
+    assert [one.softcap for one in attentions] == [None, None, 50.0, None]
+    assert found[1].layer(short).layer.sinks is not None
+
+    found, excluded = choose_contenders([], None, IMAGE, [32], ["sinks", "temperature"])
+    assert [one.name for one in found] == ["none", "none with sinks"]
+    assert "no order" in excluded["none with temperature"]
 
 
 def test_a_refusal_says_why():

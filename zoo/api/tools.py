@@ -42,15 +42,15 @@ def bench(
 
     Args:
         encodings: Names, mappings with options, or lists of these, each of which is a chain; by
-            default every registered encoding.
+            default every registered encoding, or none if `scores` are given.
         against: The reference; by default none for images and rope for text.
         options: Options as a dataclass; by default those of `BenchOptions`.
         show: Called with the result before it is written, which a full disk may prevent.
         command: What the result records as the command that repeats it.
         verbose: Print progress to standard error. None leaves logging to the caller.
         **changes: Fields of `BenchOptions` that replace those of `options`: shape, device, lengths,
-            measures, rounds, seconds, warmup, together, batch, precision, compile, jitter, peers,
-            prompt, tokens, contexts, to.
+            measures, scores, rounds, seconds, warmup, together, batch, precision, compile, jitter,
+            peers, prompt, tokens, contexts, to.
 
     Returns:
         The result, which is also written to the folder `to` as bench.json, bench.md and bench.png.

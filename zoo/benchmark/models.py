@@ -21,10 +21,11 @@ from zoo.attention.encoding import Dims
 from zoo.attention.functional import Attention
 from zoo.attention.kv_cache import KeyValueCache
 from zoo.attention.layer import SelfAttention
+from zoo.attention.temperature import Temperature
 from zoo.benchmark.protocol import Contender, Shape, Workload, find_refusal
 from zoo.data.spec import ImageSpec, TextSpec
 from zoo.encodings.common.chains import build_shortest_chain, format_chain
-from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
+from zoo.errors import ARGUMENT, ConfigIssue, OptionError, RecipeError
 from zoo.models.decoder import Decoder
 from zoo.models.generation import sample_tokens
 from zoo.models.vit import ViT
@@ -32,6 +33,16 @@ from zoo.options import Choice
 
 log = logging.getLogger("zoo")
 
+
+ScoreOption = Literal["softcap", "sinks", "temperature"]
+# by name: the options of zoo's models that are measured, with the values of Gemma 2 and Llama 4
+SCORES: Mapping[ScoreOption, Mapping[str, Any]] = MappingProxyType(
+    {
+        "softcap": {"softcap": 50.0},
+        "sinks": {"sinks": True},
+        "temperature": {"temperature": Temperature()},
+    }
+)
 
 FLASH = {"attn_flash": True}  # where x-transformers allows it
 
@@ -64,14 +75,16 @@ def choose_contenders(
     against: Sequence[Choice] | None,
     workload: Workload,
     lengths: Sequence[int],
+    scores: Sequence[ScoreOption] = (),
 ) -> tuple[list[Contender], dict[str, str]]:
     """Choose the reference and the encodings that the sizes allow.
 
     Args:
-        encodings: Chains of encodings; empty for all.
+        encodings: Chains of encodings; empty for all, or for none if there are `scores`.
         against: The chain that is the reference; None for that of the shape.
         workload: The sizes, the device and the augmentation of all models.
         lengths: The lengths to measure at.
+        scores: Options of scores with which the reference is measured too.
 
     Returns:
         The contenders, the reference first, and {encoding: why it is left out}. If encodings were
@@ -83,12 +96,16 @@ def choose_contenders(
     workloads = [workload.with_length(length) for length in lengths]
     if reason := find_refusal(build_contender([Choice("none")]), workloads):
         raise RecipeError(ConfigIssue(ARGUMENT, "lengths", reason))
-    reference = build_contender(against or [Choice(workload.shape.default_reference)])
+    chain = against or [Choice(workload.shape.default_reference)]
+    reference = build_contender(chain)
     if reason := find_refusal(reference, workloads):
         remedy = f"name an encoding for {workload.shape.kind}s"
         raise RecipeError(ConfigIssue(ARGUMENT, "against", reason, remedy))
 
-    named = [build_contender(chain) for chain in encodings] or build_all_contenders()
+    named = [build_contender(one) for one in encodings]
+    if not encodings and not scores:
+        named = build_all_contenders()
+    named += [build_contender(chain, one) for one in scores]
     chosen, excluded = [reference], {}
     for one in {one.name: one for one in named}.values():
         if one.name == reference.name:
@@ -99,7 +116,7 @@ def choose_contenders(
             chosen.append(one)
     if excluded and len(chosen) == 1:
         raise RecipeError(*(ConfigIssue(ARGUMENT, *pair) for pair in excluded.items()))
-    for name, reason in excluded.items() if encodings else ():
+    for name, reason in excluded.items() if encodings or scores else ():
         log.info("%s is left out: %s", name, reason)
     return chosen, excluded
 
@@ -110,12 +127,13 @@ def build_all_contenders() -> list[Contender]:
     return [build_contender(build_shortest_chain(cls)) for cls in classes]
 
 
-def build_contender(choices: Sequence[Choice]) -> Contender:
-    """Build the contender of a chain of encodings, named after them."""
+def build_contender(choices: Sequence[Choice], scores: ScoreOption | None = None) -> Contender:
+    """Build the contender of a chain of encodings and an option of scores, named after them."""
+    options = SCORES[scores] if scores else {}
 
     def make(workload: Workload) -> nn.Module:
         build = _build_vit if workload.shape.kind == "image" else _build_decoder
-        return build(workload, choices)
+        return build(workload, choices, options)
 
     def layer(workload: Workload) -> Attention:
         shape = workload.shape
@@ -123,10 +141,10 @@ def build_contender(choices: Sequence[Choice]) -> Contender:
         grid = (side, side) if shape.kind == "image" else (shape.length,)
         # depth 2, since the last layer may have less to do
         dims = Dims(shape.dim, shape.heads, len(grid), grid, depth=2)
-        return Attention(dims, choices, causal=shape.kind == "text")
+        return Attention(dims, choices, causal=shape.kind == "text", **options)
 
     return Contender(
-        name=format_chain(choices),
+        name=f"{format_chain(choices)} with {scores}" if scores else format_chain(choices),
         make=make,
         generate=_generate,
         stream=_stream_tokens,
@@ -135,8 +153,11 @@ def build_contender(choices: Sequence[Choice]) -> Contender:
     )
 
 
-def _build_vit(workload: Workload, choices: Sequence[Choice]) -> ViT:
+def _build_vit(workload: Workload, choices: Sequence[Choice], options: Mapping[str, Any]) -> ViT:
     shape = workload.shape
+    if "temperature" in options:
+        problem = "patches have no order by which a temperature could grow"
+        raise OptionError("scores", problem)
     return ViT(
         ImageSpec(3, shape.length, shape.length, shape.outputs),
         dim=shape.dim,
@@ -146,10 +167,13 @@ def _build_vit(workload: Workload, choices: Sequence[Choice]) -> ViT:
         pool="class",
         encoding={one.name: make_factory(one) for one in choices},
         position_augmentation=_build_augmentation(workload),
+        **options,
     )
 
 
-def _build_decoder(workload: Workload, choices: Sequence[Choice]) -> Decoder:
+def _build_decoder(
+    workload: Workload, choices: Sequence[Choice], options: Mapping[str, Any]
+) -> Decoder:
     """Build a decoder whose positions are indices, whatever an encoding uses by default.
 
     The length of text is unknown until it has been read.
@@ -163,6 +187,7 @@ def _build_decoder(workload: Workload, choices: Sequence[Choice]) -> Decoder:
         heads=shape.heads,
         encoding={one.name: make_factory(one) for one in indexed},
         position_augmentation=_build_augmentation(workload),
+        **options,
     )
 
 

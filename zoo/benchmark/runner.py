@@ -19,7 +19,7 @@ from zoo.benchmark.measures import (
     MemoryMeasure,
     TrainMeasure,
 )
-from zoo.benchmark.models import build_peers, choose_contenders, read_versions
+from zoo.benchmark.models import ScoreOption, build_peers, choose_contenders, read_versions
 from zoo.benchmark.protocol import (
     SHAPES,
     BenchMeasure,
@@ -63,6 +63,9 @@ class BenchOptions:
     """Tokens of text, or pixels along a side of images; null: the length of the shape."""
     measures: tuple[MeasureName, ...] | MeasureName = ("train", "memory")
     """Measures: training steps, peak memory, decoding, one attention layer."""
+    scores: tuple[ScoreOption, ...] | ScoreOption = ()
+    """Options of attention with which the reference is measured too: softcap, sinks, temperature.
+    """
     rounds: BenchCount = 5
     """Minimum number of rounds; in each, all models take turns."""
     seconds: Annotated[float, Between(0)] = 0.0
@@ -244,7 +247,8 @@ def run_bench(
     """Measure, and write the files of the output folder.
 
     Args:
-        encodings: Chains of encodings; empty for every registered encoding.
+        encodings: Chains of encodings; empty for every registered encoding, or for none if options
+            of scores are measured.
         options: The options.
         against: The chain that is the reference; by default that of the shape.
         show: Called with the result before it is written, which a full disk may prevent.
@@ -261,7 +265,8 @@ def run_bench(
     lengths = _list_lengths(options) or (workload.shape.length,)
     measures = _build_measures(options, workload)
 
-    contenders, excluded = choose_contenders(encodings, against, workload, lengths)
+    scores = (options.scores,) if isinstance(options.scores, str) else options.scores
+    contenders, excluded = choose_contenders(encodings, against, workload, lengths, scores)
     # before hours of measuring: a folder that cannot be written is reported now
     folder = prepare_folder(options.to)
     if options.peers:
