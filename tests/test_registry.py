@@ -7,16 +7,20 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
 from zoo import registry
+from zoo.config import load
 from zoo.errors import RecipeError
 from zoo.options import COUNTED, Between
 from zoo.registry import KINDS, PLUGINS
 
 Write = Callable[[str, str], Path]
 IMPORT = "from zoo.registry import register\n"
+PACKAGE = Path(registry.__file__).parent
+ALL = {kind: registry.names(kind) for kind in ("encodings", "data", "optim", "loggers")}
 
 
 @pytest.fixture
@@ -164,3 +168,117 @@ def test_a_value_out_of_bounds_is_answered_with_the_bound(
     bounds: Between, value: float, text: str
 ) -> None:
     assert bounds.explain(value) == text
+
+
+MEMBER = f"{IMPORT}\n@register\nclass Mine: ...\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "name"),
+    [
+        ("encodings", "encodings/rope.py", "rope"),
+        ("data", "data/synthetic/text.py", "text"),
+        # a member of a collection
+        ("optim", "optim/adamw.py", "adamw"),
+        ("loggers", "loggers/csv.py", "csv"),
+    ],
+)
+def test_a_name_of_zoo_is_refused_to_a_plugin(
+    write: Write, kind: str, file: str, name: str
+) -> None:
+    path = write(file, MEMBER)
+    assert explain_refusal(kind).startswith(f"{path}: {name} among {kind} is in {PACKAGE}")
+    with pytest.raises(RecipeError, match="give one of them another name"):
+        registry.find(kind, name)
+    # other names are found as before
+    other = next(one for one in ALL[kind] if one != name)
+    assert registry.find(kind, other).name == other
+
+
+def test_a_name_that_a_plugin_registers_twice_is_refused(write: Write) -> None:
+    first, second = write("data/mine.py", MEMBER), write("data/synthetic/mine.py", MEMBER)
+    assert explain_refusal("data").startswith(f"{second}: mine among data is in {first} too")
+
+
+def test_a_recipe_and_a_fragment_of_zoo_are_refused_to_a_plugin(write: Write) -> None:
+    path = write("recipes/lm_rope.yaml", "seed: 1\n")
+    for find in (registry.recipe_files, lambda: load("lm_rope")):
+        with pytest.raises(RecipeError, match=f"{path}: recipe lm_rope is in "):
+            find()
+    assert load("lm_alibi").name == "lm_alibi"
+    fragment = write("configs/data/digits.yaml", "name: digits\n")
+    write("recipes/mine.yaml", "extends: data/digits\n")
+    with pytest.raises(RecipeError, match=f"{fragment}: the fragment data/digits is in "):
+        load("mine")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        ("import nothing_of_this_name\n", 1, "ModuleNotFoundError: No module named 'nothing_of"),
+        ("\n1 / 0\n", 2, "ZeroDivisionError: division by zero"),
+        ("import sys\n\nsys.exit(3)\n", 3, "SystemExit: 3"),
+        ("from my_members import other\n", 1, "ImportError: cannot import name 'other'"),
+        ("from my_members.broken import a\n", 2, "NameError: name 'b' is not defined"),
+        ("from my_members.torn import a\n", 1, "SyntaxError: "),
+        ("del Mine\n", None, "AttributeError: module 'my_members.encodings.mine' has no attr"),
+    ],
+)
+def test_a_plugin_whose_import_fails_is_named_with_its_line(
+    write: Write, text: str, line: int | None, problem: str
+) -> None:
+    write("broken.py", "\na = b\n")
+    write("torn.py", "a = (\n")
+    path = write("encodings/mine.py", MEMBER + text if text.startswith("del") else text + MEMBER)
+    assert "mine" in registry.names("encodings")
+    with pytest.raises(RecipeError) as caught:
+        registry.find("encodings", "mine")
+    (issue,) = caught.value.issues
+    where = {"broken": "broken.py", "torn": "torn.py"}
+    name = next((file for key, file in where.items() if key in text), str(path))
+    assert issue.origin.endswith(f"{name}:{line}" if line else name)
+    assert str(issue.problem).startswith(f"cannot be imported, {problem}")
+    assert "leave the plug-in out" in str(issue.remedy)
+
+
+@pytest.mark.parametrize("write_file", [Path.mkdir, lambda path: path.write_bytes(b"\xff\xfe")])
+def test_a_member_that_cannot_be_read_is_named(
+    write: Write, write_file: Callable[[Path], object]
+) -> None:
+    path = write("encodings/_none.py", "").with_name("mine.py")
+    write_file(path)
+    assert explain_refusal("encodings").startswith(f"{path}: cannot be read, ")
+
+
+def test_a_package_that_cannot_be_found_is_named_with_who_named_it(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("lonely.py", "")
+    write("broken/__init__.py", "1 / 0\n")
+    for package, problem in {
+        "my_members.lonely": "a module, ",
+        "my_members.broken.part": "cannot be found, ZeroDivisionError: division by zero",
+        "nothing": "no such package",
+        "mine.py": "no such package",
+        "my_members:attribute": "no such package",
+    }.items():
+        monkeypatch.setenv(PLUGINS, package)
+        assert explain_refusal("tasks").startswith(f"plug-in: {package}: {problem}")
+    monkeypatch.setenv(PLUGINS, "")
+    monkeypatch.setattr(registry, "INSTALLED", {"gone": "entry point mine of my-package"})
+    expected = "entry point mine of my-package: gone: no such package; install that package again"
+    assert explain_refusal("tasks").startswith(expected)
+
+
+def test_plugins_that_fail_end_commands_without_a_traceback(write: Write, zoo: Any) -> None:
+    write("encodings/mine.py", f"1 / 0\n{MEMBER}")
+    words = ("model.encoding=mine", "--plugin", "my_members")
+    for command in (("fit", "lm_rope", *words), ("show", "lm_rope", *words)):
+        code, _, message = zoo(*command)
+        assert (code, "mine.py:1: cannot be imported, ZeroDivisionError" in message) == (2, True)
+    write("encodings/rope.py", MEMBER)
+    for command in (("list", "encodings"), ("fit", "lm_rope"), ("verify", "rope")):
+        code, _, message = zoo(*command, "--plugin", "my_members")
+        assert (code, "rope.py: rope among encodings is in " in message) == (2, True)
+    code, _, message = zoo("list", "--plugin", "nothing")
+    assert (code, "plug-in: nothing: no such package" in message) == (2, True)

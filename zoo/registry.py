@@ -15,13 +15,14 @@ import importlib
 import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import extract_tb
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from zoo.errors import ConfigIssue, RecipeError
+from zoo.errors import ConfigIssue, RecipeError, ZooError
 from zoo.suggestions import nearest
 
 
@@ -72,9 +73,15 @@ KINDS: Mapping[str, MemberKind] = MappingProxyType(
 )
 RECIPE_KINDS = tuple(kind for kind, about in KINDS.items() if about.in_recipes)
 PLUGINS = "ZOO_PLUGINS"  # an environment variable, so that the processes of one run agree
-INSTALLED = tuple(
-    point.value for point in importlib.metadata.entry_points(group="zoo.plugins")
-)  # when Python started
+INSTALLED: Mapping[str, str] = MappingProxyType(
+    {
+        point.value: f"entry point {point.name} of {point.dist.name if point.dist else 'a package'}"
+        for point in importlib.metadata.entry_points(group="zoo.plugins")
+    }
+)
+"""{package: who named it} when Python started."""
+GIVEN = "plug-in"
+"""Who named a package that the user gave."""
 
 RECIPE_SUFFIX = ".yaml"
 
@@ -89,34 +96,89 @@ def register(cls: Class) -> Class:
 
 
 def roots() -> dict[str, Path]:
-    """Return {import name: folder} of the packages that hold members, zoo first."""
+    """Return {import name: folder} of the packages that hold members, zoo first.
+
+    Raises:
+        RecipeError: A plug-in is no package, or cannot be found.
+    """
     found = {"zoo": Path(__file__).parent}
-    for package in [*INSTALLED, *filter(None, os.environ.get(PLUGINS, "").split(","))]:
-        try:
-            # finds a package without running it
-            spec = importlib.util.find_spec(package)
-        except (ImportError, ValueError):
-            spec = None
-        if spec is None or not spec.submodule_search_locations:
-            raise RecipeError(
-                ConfigIssue(
-                    "plug-in",
-                    package,
-                    "no such package",
-                    "install it, or put its folder on PYTHONPATH",
-                )
-            )
-        found[package] = Path(next(iter(spec.submodule_search_locations)))
+    given = dict.fromkeys(filter(None, os.environ.get(PLUGINS, "").split(",")), GIVEN)
+    for package, origin in {**INSTALLED, **given}.items():
+        found[package] = _find_package(package, origin)
     return found
+
+
+def _find_package(package: str, origin: str) -> Path:
+    """Return the folder of a plug-in. Raises RecipeError, which says who named it."""
+    remedy = "install it, or put its folder on PYTHONPATH"
+    if origin != GIVEN:
+        remedy = "install that package again, or uninstall it"
+    try:
+        # finds a package without running it, but runs the one that it is in
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        spec = None
+    except (Exception, SystemExit) as error:
+        problem = f"cannot be found, {_summarize(error)}"
+        raise RecipeError(ConfigIssue(origin, package, problem, remedy)) from error
+    if spec is None:
+        raise RecipeError(ConfigIssue(origin, package, "no such package", remedy))
+    folder = next(iter(spec.submodule_search_locations or ()), None)
+    if folder is None:
+        problem = f"a module, {spec.origin}, and no package"
+        remedy = "name a folder with subfolders such as encodings/"
+        raise RecipeError(ConfigIssue(origin, package, problem, remedy))
+    return Path(folder)
+
+
+def _summarize(error: BaseException) -> str:
+    line = (str(error).strip().splitlines() or [""])[0][:200]
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
 def recipe_files() -> dict[str, Path]:
-    """Return {name: file} of every registered recipe, zoo's before those of plug-ins."""
-    found: dict[str, Path] = {}
+    """Return {name: file} of every registered recipe.
+
+    Raises:
+        RecipeError: Several files have the same name.
+    """
+    found: dict[str, list[Path]] = {}
     for folder in list_folders("recipes"):
         for path in sorted(folder.glob(f"*{RECIPE_SUFFIX}")):
-            found.setdefault(path.stem, path)
-    return found
+            found.setdefault(path.stem, []).append(path)
+    issues = [
+        describe_conflict(f"recipe {name}", paths)
+        for name, paths in found.items()
+        if len(paths) > 1
+    ]
+    if issues:
+        raise RecipeError(*issues)
+    return {name: paths[0] for name, paths in found.items()}
+
+
+def find_recipe_file(name: str) -> Path | None:
+    """Return the file of a registered recipe; None if there is none.
+
+    Raises:
+        RecipeError: Several files have this name.
+    """
+    folders = [folder.glob(f"*{RECIPE_SUFFIX}") for folder in list_folders("recipes")]
+    paths = [path for files in folders for path in sorted(files) if path.stem == name]
+    if len(paths) > 1:
+        raise RecipeError(describe_conflict(f"recipe {name}", paths))
+    return paths[0] if paths else None
+
+
+def describe_conflict(subject: str, paths: Sequence[Path]) -> ConfigIssue:
+    """Describe a name that several files have, such as one of zoo and one of a plug-in.
+
+    Args:
+        subject: The kind and the name.
+        paths: The files, that of zoo first.
+    """
+    first, *others = paths
+    problem = f"{subject} is in {first} too"
+    return ConfigIssue(str(others[-1]), "", problem, "give one of them another name")
 
 
 def list_folders(kind: str) -> Iterator[Path]:
@@ -139,8 +201,33 @@ class Member:
     summary: str  # the first line of the docstring of the file, in a collection of the class
 
     def load(self) -> Any:
-        """Import the file and return its registered class."""
-        return getattr(importlib.import_module(self.module), self.class_name)
+        """Import the file and return its registered class.
+
+        Raises:
+            RecipeError: The file is of a plug-in, and its import fails.
+        """
+        try:
+            return getattr(importlib.import_module(self.module), self.class_name)
+        except ZooError:
+            raise
+        except (Exception, SystemExit) as error:
+            if self.module.startswith("zoo."):
+                raise
+            raise RecipeError(self._explain_import(error)) from error
+
+    def _explain_import(self, error: BaseException) -> ConfigIssue:
+        """Describe why the file cannot be imported, with the line of the plug-in that failed."""
+        # the folder of the package, above that of the kind
+        root = str(self.path.parents[len(self.module.split(".")) - 2])
+        frames = [one for one in extract_tb(error.__traceback__) if one.filename.startswith(root)]
+        where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else str(self.path)
+        if isinstance(error, SyntaxError) and error.filename:
+            where = f"{error.filename}:{error.lineno}"
+        remedy = "correct it, or leave the plug-in out"
+        missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0]
+        if missing and missing != self.module.partition(".")[0]:
+            remedy = f"install {missing}, or leave the plug-in out"
+        return ConfigIssue(where, "", f"cannot be imported, {_summarize(error)}", remedy)
 
 
 def names(kind: str) -> tuple[str, ...]:
@@ -155,18 +242,22 @@ def summaries(kind: str) -> dict[str, str]:
 
 
 def members(kind: str) -> dict[str, Member]:
-    """Return {name: member} of a kind; where a plug-in uses a name of zoo's, zoo's member stays.
+    """Return {name: member} of a kind.
 
     Raises:
-        RecipeError: Files that register nothing, several classes, or under another name.
+        RecipeError: Files that register nothing, several classes, under another name, or under one
+            that another file has.
     """
     found = {member.name: member for member in _list_collected(kind)}
     issues: list[ConfigIssue] = []
 
     for module, path in _list_modules(kind):
         try:
-            # listed first, so that a plug-in cannot change what a name of zoo means
-            found.setdefault(path.stem, _read_member(kind, module, path))
+            member = _read_member(kind, module, path)
+            # nobody can tell from a recipe which of the two it means
+            if found.setdefault(path.stem, member) is not member:
+                paths = [found[path.stem].path, path]
+                issues.append(describe_conflict(f"{path.stem} among {kind}", paths))
         except RecipeError as error:
             issues.extend(error.issues)
 
@@ -180,15 +271,19 @@ def find_member(kind: str, name: str) -> Member:
 
     Raises:
         KeyError: No member has this name; the message ends with the nearest names.
-        RecipeError: The file of this name registers nothing, several classes, or another name.
+        RecipeError: The file of this name registers nothing, several classes, or another name; or
+            there are several such files.
     """
-    for member in _list_collected(kind):
-        if member.name == name:
-            return member
+    collected = [member for member in _list_collected(kind) if member.name == name]
     # only the file of this name is parsed: a broken plug-in must not stop other members
-    for module, path in _list_modules(kind):
-        if path.stem == name:
-            return _read_member(kind, module, path)
+    files = [(module, path) for module, path in _list_modules(kind) if path.stem == name]
+    paths = [*(member.path for member in collected), *(path for _, path in files)]
+    if len(paths) > 1:
+        raise RecipeError(describe_conflict(f"{name} among {kind}", paths))
+    if collected:
+        return collected[0]
+    if files:
+        return _read_member(kind, *files[0])
     raise KeyError(f"no {kind} named {name!r}; {nearest(name, names(kind))}")
 
 
@@ -240,6 +335,9 @@ def _read_member(kind: str, module: str, path: Path) -> Member:
         tree = parse_file(path, path.stat().st_mtime_ns)
     except SyntaxError as error:
         raise refuse(f"syntax error: {error.msg}", "", error.lineno) from None
+    except (OSError, ValueError, RecursionError) as error:
+        # a folder of this name, text that is not UTF-8
+        raise refuse(f"cannot be read, {_summarize(error)}", "") from None
 
     marks = _list_register_names(tree)
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]

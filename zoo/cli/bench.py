@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, Stopped
-from zoo.registry import recipe_files
+from zoo.registry import find_recipe_file
 from zoo.reporting.numbers import as_json
 
 if TYPE_CHECKING:
@@ -106,4 +106,4 @@ def is_of_recipe(word: str) -> bool:
 
     sections = {field.name for field in fields(Recipe)}
     key = word.lstrip("~").partition("=")[0].partition(".")[0]
-    return word in recipe_files() or (("=" in word or "~" in word) and key in sections)
+    return find_recipe_file(word) is not None or (("=" in word or "~" in word) and key in sections)

@@ -26,7 +26,13 @@ from zoo.options.plain import (
     list_children,
     walk,
 )
-from zoo.registry import RECIPE_SUFFIX, list_folders, recipe_files
+from zoo.registry import (
+    RECIPE_SUFFIX,
+    describe_conflict,
+    find_recipe_file,
+    list_folders,
+    recipe_files,
+)
 
 STEPS = 1_000
 
@@ -188,7 +194,7 @@ def find_recipe(path_or_name: str | Path) -> Path:
         RecipeError: There is no such file; the message names the nearest recipe.
     """
     word = str(path_or_name)
-    found = recipe_files().get(word) or _find_file(Path(word))
+    found = find_recipe_file(word) or _find_file(Path(word))
     if found is None:
         raise RecipeError(_explain_absence(word))
     return found
@@ -217,10 +223,12 @@ def find_extended(entry: str, file: Path) -> Path | None:
 
     That is a file next to it, a fragment of configs/, or a registered recipe, in this order.
     """
-    for folder in (file.parent, *list_folders("configs")):
-        if found := _find_file(folder / entry):
-            return found
-    return recipe_files().get(entry)
+    if found := _find_file(file.parent / entry):
+        return found
+    fragments = [found for one in list_folders("configs") if (found := _find_file(one / entry))]
+    if len(fragments) > 1:
+        raise RecipeError(describe_conflict(f"the fragment {entry}", fragments))
+    return fragments[0] if fragments else find_recipe_file(entry)
 
 
 def list_extendable() -> tuple[str, ...]:
