@@ -144,6 +144,16 @@ def test_a_cache_keeps_what_later_queries_see(name):
             near(run(parts, x, KeyValueCache(), 6, 2, 1, 1, **facts), whole)
 
 
+@pytest.mark.parametrize("name", ["selective_rope", "path", "fox"])
+def test_padding_in_a_window_leaves_what_lies_before_it_to_later_tokens(name):
+    parts, x = layer(name), torch.randn(2, N, 16).double()
+    document = torch.tensor([0, 0, 0, -1, -1, -1, 0, 0, -1, 0])
+    whole, real = run(parts, x, Context(), N, document=document), document >= 0
+    for sizes in ([7, 1, 1, 1], [3, 3, 3, 1], [1] * N):
+        decoded = run(parts, x, KeyValueCache(), *sizes, document=document)
+        near(decoded[:, real], whole[:, real])
+
+
 @pytest.mark.parametrize("window", [1, 4])
 def test_a_cache_rolls(window):
     parts, cache = layer(window=window), KeyValueCache()

@@ -57,8 +57,10 @@ def _quiet():
 
 def equip(model, encoding):
     """Equip a model, and move the parameters of its encodings off their initial values."""
-    entries = build_shortest_chain(zoo.encoding_class(encoding))
-    zoo.equip(model, [{"name": one.name, "coordinates": "index"} for one in entries])
+    given = {"name": encoding} if isinstance(encoding, str) else encoding
+    entries = build_shortest_chain(zoo.encoding_class(given["name"]))
+    chain = [{"name": one.name, "coordinates": "index"} for one in entries]
+    zoo.equip(model, [*chain[:-1], chain[-1] | given])
     perturb(model)
     return model.double().eval()
 
@@ -271,7 +273,7 @@ def test_a_cached_token_that_is_masked_later_is_left_out_or_refused(encoding):
         assert model(ids[:, 8:], attention_mask=mask, **given).logits.isfinite().all()
 
 
-@pytest.mark.parametrize("encoding", TEXT)
+@pytest.mark.parametrize("encoding", [*TEXT, {"name": "liere", "shared": True}])
 def test_both_kinds_of_activation_checkpointing_give_the_same_gradients(encoding):
     found, ids = [], make_ids()[:, :7]
     for reentrant in (None, False, True):

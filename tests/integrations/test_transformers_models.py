@@ -259,6 +259,27 @@ def test_a_compiled_model_computes_what_it_does_uncompiled(encoding):
         torch.testing.assert_close(plain, other, atol=1e-5, rtol=1e-4)
 
 
+# rope only transforms queries and keys; path also has a bias of all pairs.
+@torch.no_grad()
+@pytest.mark.parametrize("encoding", ["rope", "path"])
+def test_a_compiled_model_has_one_graph_for_all_lengths(encoding):
+    model = build("Llama", **GROUPED | {"num_hidden_layers": 1})
+    zoo.equip(model, encoding)
+    torch._dynamo.reset()
+    graphs = []
+
+    def capture(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(model, backend=capture, dynamic=True)
+    for length in (19, 7, 13):
+        batch = {name: one[:, -length:].contiguous() for name, one in make_batch().items()}
+        found, expected = (one(**batch, use_cache=False).logits for one in (compiled, model))
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    assert len(graphs) == 1
+
+
 def make_adapted(encoding, targets):
     """An equipped Llama with adapters of peft, which also train the encodings."""
     peft = pytest.importorskip("peft")

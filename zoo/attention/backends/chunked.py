@@ -37,7 +37,9 @@ def attend_chunked(call: AttentionCall) -> Tensor:
     # Matrix products would otherwise copy keys and values for each chunk.
     q, k, v = (upcast(heads).contiguous() for heads in (call.q, call.k, call.concat_values()))
     call = call.replace(q=q, k=k, v=v, extra_values=None)
-    spans = [_make_span(call, first, min(first + rows, count)) for first in range(0, count, rows)]
+    # A compiler makes a graph for each number of chunks, not for each number of queries.
+    firsts = [number * rows for number in range(-(-count // rows))]
+    spans = [_make_span(call, first, min(first + rows, count)) for first in firsts]
 
     def attend(call: AttentionCall) -> Tensor:
         slicer = AccumulatingSlicer()
