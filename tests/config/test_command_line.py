@@ -54,7 +54,7 @@ def test_a_tilde_removes_a_key() -> None:
         (".".join("a" * 999) + "=1", "not a key", "write section.key=value"),
         ("~a=1", "'~a=1': a removal takes no value", "write ~a or a=value"),
         ("a=", "'a=': no value", "write null for nothing, '' for an empty string"),
-        ("a=[1", "'a=[1': bad YAML: while parsing a flow sequence", ""),
+        ("a=[1", "'a=[1': bad YAML: the [ of line 1 is not closed", ""),
         ("a=!!int 1", "the tag '!!int' is refused", ""),
         ("a={b: 1, b: 2}", "'a={b: 1, b: 2}': given twice", "keep one of them"),
         ("a=\udc80", "not text", ""),

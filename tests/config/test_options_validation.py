@@ -86,7 +86,7 @@ def test_a_fitting_value_is_typed(annotation: Any, value: object, result: object
         (int | None, 1e5, "k: expected an integer or null, got 100000.0; write 100000"),
         (int, None, "k: expected an integer, got null"),
         (float, True, "k: expected a finite number, got true"),
-        (float, "1", "k: expected a finite number, got '1'"),
+        (float, "1", "k: expected a finite number, got '1'; write it without quotes"),
         (float, float("nan"), "k: expected a finite number, got nan"),
         (float, float("-inf"), "k: expected a finite number, got -inf"),
         (

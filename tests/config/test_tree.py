@@ -80,21 +80,57 @@ def test_every_value_knows_the_line_of_its_key() -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("a: [1\nb: 2\n", "bad.yaml:2: bad YAML: while parsing a flow sequence"),
-        ("a:\n\tb: 1\n", "bad.yaml:2: bad YAML: while scanning"),
-        ("a: 1\n---\nb: 2\n", "bad.yaml:2: bad YAML: expected a single document"),
+        ("a: [1\nb: 2\n", "bad.yaml:2: bad YAML: the [ of line 1 is not closed; close it with ]"),
+        (
+            "a: 1\nb: {c: 2\n",
+            "bad.yaml:3: bad YAML: the { of line 2 is not closed; close it with }",
+        ),
+        (
+            "a: ${b.c}\nb: {c: ${a}}\n",
+            "bad.yaml:2: bad YAML: a bare ${...} within brackets; put it",
+        ),
+        (
+            "a:\n\tb: 1\n",
+            "bad.yaml:2: bad YAML: a tab, where YAML takes spaces; indent with spaces",
+        ),
+        ("a:\n  b: 1\n\tc: 1\n", "bad.yaml:3: bad YAML: a tab, where YAML takes spaces"),
+        ("a:\t{b: 1}\n", "bad.yaml:1: bad YAML: a tab, where YAML takes spaces"),
+        ("a: %b\n", "bad.yaml:1: bad YAML: a text that begins with %; put it in quotes"),
+        (
+            "a: 1\nb=2\nc: 3\n",
+            "bad.yaml:2: bad YAML: a line that is no `key: value`; write a colon",
+        ),
+        ("a: 1\nb: 'c\nd: 2\n", "bad.yaml:2: bad YAML: a quotation mark that is not closed; close"),
+        ("a: 'it's'\n", "bad.yaml:1: bad YAML: something after the end of a text in quotes; put"),
+        ("a: b: c\n", "bad.yaml:1: bad YAML: a colon where no key can be"),
+        ("a:\n  b: 1\n   c: 2\n", "bad.yaml:3: bad YAML: a colon where no key can be"),
+        ("a:\n   b: 1\n  c: 2\n", "bad.yaml:3: bad YAML: indented otherwise than the lines above"),
+        (
+            "a: 1\n<<<<<<< HEAD\nb: 1\n=======\nb: 2\n>>>>>>> other\n",
+            "bad.yaml:2: not YAML: a merge conflict of git that was not resolved; keep one of both",
+        ),
+        (
+            "a: 1\n---\nb: 2\n",
+            "bad.yaml:2: bad YAML: a second document begins here, after ---; keep",
+        ),
         (
             "a: 1\nb: !!python/object/apply:os.system [ls]\n",
             "bad.yaml:2: bad YAML: the tag '!!python/obj",
         ),
         ("a: !foo 1\n", "bad.yaml:1: bad YAML: the tag '!foo' is refused"),
         ("a: !!str 1\n", "bad.yaml:1: bad YAML: the tag '!!str' is refused"),
-        ("a:\n  - &x [*x]\n", "bad.yaml:2: bad YAML: an alias inside its own anchor"),
-        ("a: *x\n", "bad.yaml:1: bad YAML: found undefined alias 'x'"),
+        ("a:\n  - &x [*x]\n", "bad.yaml:2: bad YAML: an alias inside its own anchor, which would"),
+        ("a: *x\n", "bad.yaml:1: bad YAML: *x repeats an anchor &x, and there is none above; put"),
         ('a: "\\UFFFFFFFF"', "bad.yaml:1: bad YAML: an escape that names no character"),
         ('a: "\\uD800"', "bad.yaml:1: bad YAML: an escape that names half a character"),
-        ("a: 1\n\0", "bad.yaml:2: not text: it holds a control character"),
-        (b"a: 1\nb: \xff\n", "bad.yaml:2: not UTF-8 text"),
+        ("a: 1\n\0", "bad.yaml:2: not text: it holds a control character, of number 0; remove it"),
+        (b"a: 1\nb: \xff\n", "bad.yaml:2: not UTF-8 text; save it as UTF-8"),
+        ("a: 1\n".encode("utf-16"), "bad.yaml:1: not UTF-8 text but UTF-16 text; save it as UTF-8"),
+        (b"\x89PNG\r\n", "bad.yaml:1: not UTF-8 text but a picture; name a YAML file"),
+        (
+            b"PK\x03\x04\x14\0",
+            "bad.yaml:1: not UTF-8 text but an archive, as checkpoints are; name",
+        ),
         ("", "bad.yaml: the file is empty"),
         ("# nothing\n", "bad.yaml: the file is empty"),
         ("\n- 1\n", "bad.yaml:2: a recipe is a mapping of sections"),
@@ -114,6 +150,14 @@ def test_unreadable_text_is_one_fault_with_its_line(text: str | bytes, line: str
         ("a:\n  <<: {b: 1}\n", "bad.yaml:2: a: merge keys (<<) are refused; use extends"),
         ("1: 2\n", "bad.yaml:1: the key '1' is not a string; put it in quotes"),
         ("true: 2\n", "bad.yaml:1: the key 'true' is not a string; put it in quotes"),
+        ("1.5: 2\n", "bad.yaml:1: the key '1.5' is not a string; put it in quotes"),
+        ("null: 2\n", "bad.yaml:1: the key 'null' is not a string; put it in quotes"),
+        ("a: {b:1}\n", "bad.yaml:1: a: no space after the colon of 'b:1'; write b: 1"),
+        ("a: 1\n\ufeffb: 2\n", "bad.yaml:2: '\\ufeffb' cannot be a key; remove the invisible"),
+        (
+            "a:\n\u00a0b: 2\n",
+            "bad.yaml:2: '\\xa0b' cannot be a key; remove the invisible character",
+        ),
         ("? [a]\n: 2\n", "bad.yaml:1: a key must be a word"),
         ("a.b: 1\n", "bad.yaml:1: 'a.b' cannot be a key; nest keys instead of writing dots"),
         ('"a\\nb": 1\n', "bad.yaml:1: 'a\\nb' cannot be a key"),
@@ -122,6 +166,12 @@ def test_unreadable_text_is_one_fault_with_its_line(text: str | bytes, line: str
 def test_bad_keys_are_faults(text: str, line: str) -> None:
     (found,) = refusal(text)
     assert found.startswith(line)
+
+
+def test_a_byte_order_mark_and_the_ends_of_lines_of_other_systems_change_nothing() -> None:
+    for text in (b"\xef\xbb\xbfa: 1\n", b"a: 1\r\n", b"a: 1\r"):
+        Path("good.yaml").write_bytes(text)
+        assert read_file(Path("good.yaml"), []).data == {"a": 1}
 
 
 def test_bad_keys_are_told_all_at_once() -> None:

@@ -120,14 +120,19 @@ def _build_recipe(
     # interpolations come before types, since a reference may stand for a value of any type
     tree = _resolve(tree, issues, reported)
 
-    if any(_means_extends(word) for word in tree.data if word not in SECTIONS):
-        # sections are missing because nothing was extended
+    outer = [word for word, value in tree.data.items() if _holds_sections(word, value)]
+    for word in outer:
+        remedy = "move the sections below it to the left, so that none is above them"
+        issues.append(ConfigIssue(tree.locate(word), word, "holds the sections", remedy))
+    if outer or any(_means_extends(word) for word in tree.data if word not in SECTIONS):
+        # sections are missing because they are elsewhere
         reported |= {""}
+    tree = replace(tree, data={word: tree.data[word] for word in tree.data if word not in outer})
     validator = Validator(tree.locations, reported, elsewhere=partial(_list_options, tree))
     typed = validator.validate_fields(SECTIONS, tree.data, "", OTHERS)
     given = {**validator.locations, "": tree.locate("")}
     trainer, evaluate, data = typed.get("trainer"), typed.get("evaluate"), typed.get("data")
-    sections_at_fault = {key.partition(".")[0] for key in reported}
+    sections_at_fault = {key.partition(".")[0] for key in validator.reported}
     # options that do not fit together are reported only once each of them is right by itself
     if isinstance(trainer, TrainerOptions) and sections_at_fault.isdisjoint({"", "trainer"}):
         for key, *issue in trainer.find_problems("trainer"):
@@ -142,6 +147,12 @@ def _build_recipe(
         # the same issue may be found before and after interpolation
         raise RecipeError(*dict.fromkeys([*issues, *validator.issues]))
     return Recipe(**typed, name=name, locations=MappingProxyType(given))
+
+
+def _holds_sections(word: str, value: Any) -> bool:
+    """Return whether an unknown key has the sections of a recipe below it."""
+    required = {"model", "data", "task", "optim", "trainer"}
+    return word not in SECTIONS and isinstance(value, Mapping) and len(required & {*value}) > 1
 
 
 def _means_extends(word: str) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from zoo.config.yaml_errors import YamlProblem, explain_bytes, explain_character, explain_error
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.options.plain import (
     DEPTH,
@@ -152,10 +153,16 @@ def _read_text(path: Path, name: str) -> str:
     if len(data) > BYTES:
         raise RecipeError(ConfigIssue(name, "", "larger than 1 MiB, which no recipe is"))
     try:
-        return data.decode("utf-8-sig")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise RecipeError(ConfigIssue(f"{name}:{line}", "", "not UTF-8 text")) from None
+        position = error.start
+    else:
+        # an archive may be valid UTF-8 by chance
+        if not text.startswith("PK\x03\x04"):
+            return text
+        position = 0
+    found = explain_bytes(data, position)
+    raise RecipeError(ConfigIssue(f"{name}:{found.line}", "", found.problem, found.remedy))
 
 
 def parse(text: str, locate_line: Callable[[int], str], issues: list[ConfigIssue]) -> Tree:
@@ -176,15 +183,12 @@ def parse(text: str, locate_line: Callable[[int], str], issues: list[ConfigIssue
         data = reader.read(root, "", locate_line(line), ()) if root else None
         return Tree(data, reader.locations or {"": locate_line(line)})
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
-        problem = "bad YAML: " + ", ".join(filter(None, (error.context, error.problem)))
+        found = explain_error(text, error)
     except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        problem = "not text: it holds a control character"
+        found = explain_character(text, error)
     except (ValueError, OverflowError):  # such as "\UFFFFFFFF"
-        line, problem = 1, "bad YAML: an escape that names no character"
-    raise RecipeError(ConfigIssue(locate_line(line), "", problem))
+        found = YamlProblem(1, "bad YAML: an escape that names no character")
+    raise RecipeError(ConfigIssue(locate_line(found.line), "", found.problem, found.remedy))
 
 
 class _Reader:
@@ -217,7 +221,7 @@ class _Reader:
         data: dict[str, Any] = {}
         for word, child in node.value:
             location, full = self.locate(word), join(key, word.value)
-            if problem := _check_key(word):
+            if problem := _check_key(word) or _check_colon(word, child):
                 self.issues.append(ConfigIssue(location, key, *problem))
             elif word.value in data:
                 first = f"given twice, first at {self.locations[full]}"
@@ -277,7 +281,7 @@ def read_plain(data: object, location: str, issues: list[ConfigIssue]) -> Tree:
 def _check_key(word: yaml.Node) -> tuple[str, str] | None:
     """Return problem and remedy of a node that cannot be a key."""
     if not isinstance(word, yaml.ScalarNode):
-        return "a key must be a word", ""
+        return "a key must be a word", "write the value itself where {{...}} is a template"
     written = reprlib.repr(word.value)
     if word.value == "<<" and word.style is None:
         return "merge keys (<<) are refused", "use extends"
@@ -285,7 +289,19 @@ def _check_key(word: yaml.Node) -> tuple[str, str] | None:
         return f"the key {written} is not a string", "put it in quotes"
     if not is_key(word.value):
         remedy = "nest keys instead of writing dots" if "." in word.value else ""
+        visible = "".join(filter(str.isprintable, word.value))
+        if is_key(visible) and visible != word.value:
+            remedy = f"remove the invisible character beside {visible}"
         return f"{written} cannot be a key", remedy
+    return None
+
+
+def _check_colon(word: yaml.ScalarNode, child: yaml.Node) -> tuple[str, str] | None:
+    """Return problem and remedy of `{a:1}`, which is the key `a:1` without a value."""
+    name, colon, value = word.value.partition(":")
+    is_bare = word.style is None and child.start_mark.index == child.end_mark.index
+    if colon and is_bare and name and value:
+        return f"no space after the colon of {word.value!r}", f"write {name}: {value.strip()}"
     return None
 
 

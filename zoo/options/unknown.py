@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, get_args
 
@@ -10,6 +11,9 @@ from zoo.options.plain import join
 from zoo.options.signature import Option, fields, read_option_names
 from zoo.registry import KINDS, RECIPE_SUFFIX, list_folders, names
 from zoo.suggestions import SYNONYM, TYPO, find_meant, join_words, list_words, offer
+
+PAIR = re.compile(r"([A-Za-z_]\w*)\s*[:=]\s*(\S+)")
+"""A key with its value, written in a way that YAML reads as one text."""
 
 
 class Member(NamedTuple):
@@ -48,6 +52,8 @@ def explain_key(
         member: Whose options these are.
         elsewhere: Returns the full keys of the whole recipe.
     """
+    if word.isdecimal():
+        return Explanation("a fraction takes a point, as 0.5, and a number alone is no key")
     beside = [one for one in (*schema, *others) if one != word]
     if meant := find_meant(word, beside, TYPO):
         return Explanation(offer(word, meant, key), tuple(meant))
@@ -107,6 +113,8 @@ def list_owners(member: Member, word: str) -> dict[str, str]:
 def explain_name(kind: str, word: str) -> str:
     """Explain a name that no member of a kind has."""
     known = names(kind)
+    if pair := PAIR.fullmatch(word):
+        return f"write {pair[1]}: {pair[2]} with a space after the colon, below the section"
     if meant := find_meant(word, known, TYPO):
         return offer(word, meant)
     for other, about in KINDS.items():

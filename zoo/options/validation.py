@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,6 +40,8 @@ REFUSED_MEMBERS: Mapping[tuple[str, str], str] = MappingProxyType(
 
 T = TypeVar("T")
 
+NOTHING = ("none", "nil", "nothing", "undefined", "n/a", "na")
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 BOOLEANS = MappingProxyType({"yes": "true", "on": "true", "no": "false", "off": "false"})
 
 
@@ -116,11 +119,11 @@ class Validator:
         is the one whose options they are.
         """
         typed = {}
-        meant: set[str] = set()
         for word, value in given.items():
             if word not in schema:
                 found = self.explain_unknown(word, value, schema, key, others, member)
-                meant.update(found.meant)
+                # what is missing at or below the key that was meant follows from that
+                self.reported |= {join(key, one) for one in found.meant}
                 typed[word] = self.refuse(join(key, word), value, "unknown key", found.remedy)
         for word, option in schema.items():
             if word in given:
@@ -128,11 +131,9 @@ class Validator:
             elif partial:
                 continue
             elif option.is_required:
-                # a misspelt key is reported, and what is missing for it follows from that
-                if word not in meant:
-                    remedy = f"expected {describe_type(option.annotation)}"
-                    above = join(key, "name") if member else key
-                    self.refuse_absence(join(key, word), remedy, above)
+                remedy = f"expected {describe_type(option.annotation)}"
+                above = join(key, "name") if member else key
+                self.refuse_absence(join(key, word), remedy, above)
             else:
                 typed[word] = type_default(option)
         return typed
@@ -227,7 +228,7 @@ class Validator:
             trial = self.copy()
             trial.validate(annotation, [value], key)
             fits_alone = value is not None and not trial.issues
-            remedy = f"write [{format_value(value)}]" if fits_alone else ""
+            remedy = f"write [{format_value(value)}]" if fits_alone else _bracket(value)
             return self.refuse_type(annotation, value, key, remedy)
         if get_origin(annotation) is not tuple or members[-1] is Ellipsis:
             members = members[:1] * len(value)
@@ -289,7 +290,8 @@ class Validator:
         """Return a Choice with every option of its class, if there is such a class."""
         given = {"name": value} if isinstance(value, str) else value
         if not isinstance(given, dict):
-            return self.refuse_type(Annotated[Choice, Choices(kind)], given, key)
+            remedy = "remove the key, or write its options below it" if given is None else ""
+            return self.refuse_type(Annotated[Choice, Choices(kind)], given, key, remedy)
         if "name" not in given and self.refuse_misspelt_name(given, key):
             return given
         own = self.find_options(kind, given.get("name"), join(key, "name"))
@@ -440,6 +442,12 @@ def fits(annotation: Any, value: object) -> bool:
     return type(value) is annotation
 
 
+def _bracket(value: object) -> str:
+    """Return how a list is written where a text looks like one: 1,2 or (1, 2)."""
+    inner = value.strip("()[]{} ") if isinstance(value, str) else ""
+    return f"write [{inner}]" if "," in inner else ""
+
+
 def _correct(annotation: Any, value: object) -> str:
     """Return what to write instead of a scalar that does not fit, where it can be guessed."""
     if get_origin(annotation) is Literal:
@@ -449,4 +457,8 @@ def _correct(annotation: Any, value: object) -> str:
         return f"write {value:.0f}" if abs(value) < 1e15 else ""
     if annotation is bool and isinstance(value, str) and value.lower() in BOOLEANS:
         return f"write {BOOLEANS[value.lower()]}"
+    if annotation is types.NoneType and isinstance(value, str) and value.lower() in NOTHING:
+        return "write null"
+    if annotation in (int, float) and isinstance(value, str) and NUMBER.fullmatch(value.strip()):
+        return "write it without quotes"
     return "put it in quotes" if annotation is str and isinstance(value, int | float) else ""
