@@ -76,6 +76,15 @@ def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
     return mallopt is not None and all(mallopt(*option) for option in (TRIM, PAD, MAPPED))
 
 
+def describe_absence(path: str | os.PathLike[str], what: str = "file or folder") -> str:
+    """Return that there is no such file, with the folder that was searched for it."""
+    folder = Path(os.path.abspath(path)).parent
+    if folder.is_dir():
+        return f"no such {what} in {folder}"
+    above = next((one for one in folder.parents if one.is_dir()), Path("/"))
+    return f"no such {what}, there is no {folder.relative_to(above).parts[0]} in {above}"
+
+
 def check_writable(folder: Path) -> None:
     """Raise OSError where a file cannot be created in a folder, or the disk is full."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=WRITE_TEST) as file:

@@ -56,7 +56,8 @@ def test_an_entry_that_is_not_there_is_the_only_fault(list_issues: ListIssues) -
     (fault,) = list_issues("seed: 1\nextends:\n  - optim/toy_adm\n")
     assert (
         fault
-        == "mine.yaml:3: extends.0: there is no fragment or recipe 'optim/toy_adm'; did you mean optim/toy_adam?"
+        == "mine.yaml:3: extends.0: there is no fragment or recipe 'optim/toy_adm', and no file in "
+        f"{Path.cwd()}; did you mean optim/toy_adam?"
     )
 
 

@@ -48,11 +48,27 @@ def test_a_path_is_found_with_or_without_its_suffix() -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("tooy", "tooy: there is no such recipe or file; did you mean toy?"),
-        ("mines.yaml", "mines.yaml: there is no such recipe or file; did you mean mine.yaml?"),
+        ("tooy", "tooy: there is no such recipe, and no such file in {here}; did you mean toy?"),
+        (
+            "mines.yaml",
+            "mines.yaml: there is no such recipe, and no such file in {here}; did you mean mine.yaml?",
+        ),
         (
             "folder/othr.yaml",
-            "folder/othr.yaml: there is no such recipe or file; did you mean folder/other.yaml?",
+            "folder/othr.yaml: there is no such recipe, and no such file in {here}/folder; did you mean folder/other.yaml?",
+        ),
+        (
+            "fodler/a.yaml",
+            "fodler/a.yaml: there is no such recipe, and no such file, there is no fodler",
+        ),
+        ("toy_rope", "toy_rope: there is no such recipe, and no such file in {here}; it is an enc"),
+        (
+            "toy_roep",
+            "toy_roep: there is no such recipe, and no such file in {here}; toy_rope is no",
+        ),
+        (
+            "optim/toy_adam",
+            "optim/toy_adam: there is no such recipe, and no such file, there is no",
         ),
         ("folder", "folder: a folder, not a recipe; known are folder/other.yaml"),
         ("run", "run: a folder, not a recipe; did you mean run/recipe.yaml?"),
@@ -66,7 +82,7 @@ def test_what_is_no_recipe_is_told_with_the_nearest(word: str, message: str) -> 
     for path in (Path("mine.yaml"), Path("folder/other.yaml"), Path("run/recipe.yaml")):
         path.parent.mkdir(exist_ok=True)
         path.write_text("seed: 1")
-    assert refusal(word).startswith(message)
+    assert refusal(word).startswith(message.replace("{here}", str(Path.cwd())))
 
 
 def test_a_link_that_leads_nowhere_is_not_answered_with_its_own_name() -> None:

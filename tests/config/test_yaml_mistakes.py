@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -16,11 +17,13 @@ MISTAKES = {
     "hydra's extends": ("defaults:\n  - toy\n", "1: defaults: unknown key; did you mean extends?"),
     "a misspelt fragment": (
         "extends: [optim/toy_adm]\n",
-        "1: extends.0: there is no fragment or recipe 'optim/toy_adm'; did you mean optim/toy_adam?",
+        "1: extends.0: there is no fragment or recipe 'optim/toy_adm', and no file in {here}; "
+        "did you mean optim/toy_adam?",
     ),
     "a fragment without its folder": (
         "extends: [toy_adam]\n",
-        "1: extends.0: there is no fragment or recipe 'toy_adam'; did you mean optim/toy_adam?",
+        "1: extends.0: there is no fragment or recipe 'toy_adam', and no file in {here}; "
+        "did you mean optim/toy_adam?",
     ),
     "fragments by section": (
         "extends: {optim: toy_adam}\n",
@@ -83,6 +86,6 @@ MISTAKES = {
 def test_a_mistake_in_a_file_is_told_once_with_its_line(name: str, list_issues: ListIssues) -> None:
     text, expected = MISTAKES[name]
     found = list_issues(text)
-    assert found[0].startswith(f"mine.yaml:{expected}")
+    assert found[0].startswith(f"mine.yaml:{expected.replace('{here}', str(Path.cwd()))}")
     # what else is wrong in the text is told too
     assert len(found) == 1 + ("x: 1" in text)

@@ -224,14 +224,17 @@ def test_the_newest_run_of_a_name_is_offered(verb, copy, zoo, tmp_path):
     (tmp_path / "runs" / "lm_rope" / "latest").symlink_to(tmp_path / "old")
     code, _, message = zoo(verb, "lm_rope")
     assert code == 5
-    assert message.endswith("lm_rope: no such checkpoint; did you mean runs/lm_rope/latest?\n")
+    assert "lm_rope: no such checkpoint in " in message
+    assert message.endswith("; did you mean runs/lm_rope/latest?\n")
     assert "empty name" in zoo(verb, "")[2]
 
 
 def test_a_mistyped_run_is_told_its_right_name(copy, zoo):
     code, _, message = zoo("eval", copy.with_name("cpoy"))
     assert code == 5
-    assert message.endswith(f"cpoy: no such checkpoint; did you mean {copy}?\n")
+    assert message.endswith(
+        f"cpoy: no such checkpoint in {copy.parent.resolve()}; did you mean {copy}?\n"
+    )
     assert "did you mean" not in zoo("eval", copy.with_name("another"))[2]
 
 

@@ -40,7 +40,11 @@ def run(known: argparse.Namespace) -> None:
             print(error.text)
             raise
     else:
+        from zoo.config import find_recipe
+
+        others = [*registry.names("encodings"), SCHEMA]
+        recipe = find_recipe(known.what, others, "recipe or encoding")
         from zoo.cli.describe import describe_recipe
         from zoo.config.command_line import parse_overrides
 
-        print(describe_recipe(known.what, parse_overrides(known.overrides)))
+        print(describe_recipe(str(recipe), parse_overrides(known.overrides)))

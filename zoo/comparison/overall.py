@@ -36,7 +36,7 @@ from zoo.errors import DataError
 from zoo.reporting.html import Section, render_page
 from zoo.reporting.numbers import as_json, finite, format_fixed
 from zoo.reporting.tables import disarm_tags, format_markdown
-from zoo.utils import escape_strings, write_file
+from zoo.utils import describe_absence, escape_strings, write_file
 
 DECIMALS = 3
 FILES = ("overall.json", "overall.md", "overall.html", "overall.png")
@@ -151,7 +151,7 @@ def rank_over_tasks(paths: Sequence[str], command: str) -> OverallRanking:
 def _read(path: Path) -> Comparison:
     file = path / "results.json" if path.is_dir() else path
     if not file.is_file():
-        problem = "holds no results.json" if path.exists() else "no such file or folder"
+        problem = "holds no results.json" if path.exists() else describe_absence(path)
         raise DataError(f"{path}: {problem}; name the output folder of a comparison")
     return Comparison.read(file)
 

@@ -33,6 +33,7 @@ from zoo.utils import (
     WRITING,
     check_writable,
     create_file,
+    describe_absence,
     format_now,
     read_json,
     read_text,
@@ -185,7 +186,8 @@ class ComparisonPlan:
         """Return the plan of an output folder. Raises DataError if it holds none."""
         path, problem = folder / PLAN, "holds no plan of a comparison"
         if not path.exists():
-            cause = f"{PLAN} is not there" if folder.is_dir() else "there is no such folder"
+            absent = describe_absence(folder, "folder")
+            cause = f"{PLAN} is not there" if folder.is_dir() else absent
             remedy = "name the output folder of a comparison"
             raise DataError(f"{folder}: holds no comparison, {cause}; {remedy}")
         plain = read_json(path, problem)

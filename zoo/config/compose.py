@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import reprlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,11 @@ from zoo.registry import (
     describe_conflict,
     find_recipe_file,
     list_folders,
+    names,
     recipe_files,
 )
+from zoo.suggestions import find_meant
+from zoo.utils import describe_absence
 
 STEPS = 1_000
 
@@ -66,7 +70,10 @@ class Composer:
             raise own.make_error(key, "expected the name of a fragment or recipe", remedy)
         path = find_extended(entry, chain[-1])
         if path is None:
-            problem = f"there is no fragment or recipe {format_value(entry)}"
+            folder = chain[-1].parent.absolute()
+            problem = (
+                f"there is no fragment or recipe {format_value(entry)}, and no file in {folder}"
+            )
             raise own.make_error(key, problem, suggest(entry, list_extendable()))
         if any(path.samefile(other) for other in chain):
             way = " -> ".join(show_path(each) for each in (*chain, path))
@@ -187,8 +194,13 @@ def _find_target(key: str, complete: Any) -> Any:
     return complete
 
 
-def find_recipe(path_or_name: str | Path) -> Path:
+def find_recipe(path_or_name: str | Path, others: Sequence[str] = (), what: str = "recipe") -> Path:
     """Return the file of a registered name, or of a path with or without .yaml.
+
+    Args:
+        path_or_name: The name or the path.
+        others: Further words that could stand in its place, which a misspelt one may mean.
+        what: What all of these words are.
 
     Raises:
         RecipeError: There is no such file; the message names the nearest recipe.
@@ -196,11 +208,11 @@ def find_recipe(path_or_name: str | Path) -> Path:
     word = str(path_or_name)
     found = find_recipe_file(word) or _find_file(Path(word))
     if found is None:
-        raise RecipeError(_explain_absence(word))
+        raise RecipeError(_explain_absence(word, others, what))
     return found
 
 
-def _explain_absence(word: str) -> ConfigIssue:
+def _explain_absence(word: str, others: Sequence[str], what: str) -> ConfigIssue:
     location = word if word.isprintable() and 0 < len(word) < 150 else reprlib.repr(word)
     if os.path.isdir(word):
         recipe = os.path.join(word, "recipe" + RECIPE_SUFFIX)
@@ -213,9 +225,23 @@ def _explain_absence(word: str) -> ConfigIssue:
         return ConfigIssue(
             location, "", "a symbolic link that leads to no file", "link it to a recipe"
         )
-    problem = "not a regular file" if os.path.exists(word) else "there is no such recipe or file"
-    known = [*recipe_files(), *_list_yaml_files(Path(word).parent)]
-    return ConfigIssue(location, "", problem, suggest(word, known))
+    if os.path.exists(word):
+        return ConfigIssue(location, "", "not a regular file", "name a YAML file")
+    problem = f"there is no such {what} or file"
+    if word.isprintable() and 0 < len(word) < 150:
+        problem = f"there is no such {what}, and {describe_absence(word, 'file')}"
+    if word in names("encodings") and word not in others:
+        remedy = f"it is an encoding: name a recipe, and set model.encoding={word}"
+        return ConfigIssue(location, "", problem, remedy)
+    if word in (fragments := list_fragments()):
+        return ConfigIssue(location, "", problem, "it is a fragment, which recipes extend")
+    known = [*others, *recipe_files(), *_list_yaml_files(Path(word).parent)]
+    remedy = suggest(word, known)
+    if not find_meant(word, known) and (
+        meant := find_meant(word, [*names("encodings"), *fragments])
+    ):
+        remedy = f"{meant[0]} is no recipe; name one that has it"
+    return ConfigIssue(location, "", problem, remedy)
 
 
 def find_extended(entry: str, file: Path) -> Path | None:
@@ -233,11 +259,16 @@ def find_extended(entry: str, file: Path) -> Path | None:
 
 def list_extendable() -> tuple[str, ...]:
     """Return what can be extended from anywhere: fragments and registered recipes."""
+    return (*list_fragments(), *recipe_files())
+
+
+def list_fragments() -> list[str]:
+    """Return the fragments of zoo and of plug-ins, as `extends` names them."""
     fragments: list[str] = []
     for folder in list_folders("configs"):
         paths = sorted(folder.rglob(f"*{RECIPE_SUFFIX}"))
         fragments += [path.relative_to(folder).with_suffix("").as_posix() for path in paths]
-    return (*fragments, *recipe_files())
+    return fragments
 
 
 def is_fragment(path: Path) -> bool:

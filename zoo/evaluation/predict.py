@@ -31,7 +31,7 @@ from zoo.run.load import restore
 from zoo.tasks.base import Task
 from zoo.tasks.causal_lm import CausalLM
 from zoo.tasks.classification import Classification
-from zoo.utils import Ticker, escape_text, format_duration
+from zoo.utils import Ticker, describe_absence, escape_text, format_duration
 
 log = logging.getLogger("zoo")
 
@@ -131,7 +131,7 @@ def find_files(given: Iterable[Path], suffixes: Iterable[str]) -> Files:
 
 def _list_files(path: Path, suffixes: frozenset[str], problems: dict[Path, str]) -> list[Path]:
     if not path.exists():
-        raise DataError(f"{path}: no such file or folder")
+        raise DataError(f"{path}: {describe_absence(path)}")
     if not path.is_dir():
         return [path]
     before = len(problems)

@@ -36,7 +36,7 @@ from zoo.run import checkpoint, run_dir
 from zoo.run.build import build_task
 from zoo.run.preflight import build_experiment
 from zoo.tasks.base import Task
-from zoo.utils import escape_text
+from zoo.utils import describe_absence, escape_text
 
 log = logging.getLogger("zoo")
 
@@ -235,7 +235,7 @@ def read_published(source: Path) -> Published:
         CheckpointError: It is missing, unreadable, or holds no weights that are read.
     """
     if not os.path.lexists(source):
-        raise CheckpointError(f"{source}: no such file or folder")
+        raise CheckpointError(f"{source}: {describe_absence(source)}")
     if source.suffix == ".gguf":
         return read_gguf(source)
     if not source.is_dir():

@@ -30,7 +30,7 @@ from zoo.data.corpus.tokenizer import vocabulary_from_dict
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec, VideoSpec
 from zoo.errors import CheckpointError, ZooError
 from zoo.packages import PackageError, explain_imports
-from zoo.utils import WRITING, read_bytes, write_file
+from zoo.utils import WRITING, describe_absence, read_bytes, write_file
 from zoo.version import __version__
 
 SEAL_NAME = b"zoo sha256 "
@@ -115,8 +115,9 @@ def _locate(path: Path) -> Path:
         raise CheckpointError(f"{path}: {problem}")
 
     suggestion: Path | None = None
+    absence = describe_absence(path, "checkpoint")
     if (newest := Path("runs") / path / "latest").is_dir():
-        raise CheckpointError(f"{path}: no such checkpoint; did you mean {newest}?")
+        raise CheckpointError(f"{path}: {absence}; did you mean {newest}?")
     if path.name in ("last", "best"):
         named = path.parent / "checkpoints" / f"{path.name}.ckpt"
         if named.is_file():
@@ -132,7 +133,7 @@ def _locate(path: Path) -> Path:
         hint = f"did you mean {suggestion}?"
     elif others.is_dir():
         hint = describe_checkpoints(others, path)
-    raise CheckpointError(f"{path}: no such checkpoint; {hint}")
+    raise CheckpointError(f"{path}: {describe_absence(path, 'checkpoint')}; {hint}")
 
 
 def find_run_dir(checkpoint: Path) -> Path:

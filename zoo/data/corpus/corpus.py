@@ -19,6 +19,7 @@ from zoo.data.cache import CacheEntry, load_or_make
 from zoo.data.corpus.tokenizer import CorpusVocabulary, TokenizerOptions, vocabulary_from_dict
 from zoo.data.spec import check_fractions
 from zoo.errors import DataError, OptionError
+from zoo.utils import describe_absence
 
 SPLITS = ("train", "val", "test")
 
@@ -61,7 +62,7 @@ def read_document(path: Path) -> Document:
         # A byte order mark is not part of the text.
         text = content.decode().removeprefix("\ufeff")
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
+        raise DataError(f"{path}: {describe_absence(path, 'file')}") from None
     except IsADirectoryError:
         problem = f"a folder, not a file; for all of its texts write {path}/*.txt"
         raise DataError(f"{path}: {problem}") from None

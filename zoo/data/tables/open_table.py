@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from zoo.errors import DataError, OptionError, ZooError
 from zoo.packages import explain_imports
+from zoo.utils import describe_absence
 
 HUB = "hub:"
 HUB_REMEDY = "; is its name right, and is there a network? Else download it, and name its folder"
@@ -247,7 +248,7 @@ def find_files(path: str) -> tuple[str, dict[str, list[str]] | None]:
         return expanded, None
     files = [expanded] if os.path.exists(expanded) else sorted(glob.glob(expanded, recursive=True))
     if not files:
-        problem = "no file matches" if glob.has_magic(path) else "no such file or folder"
+        problem = "no file matches" if glob.has_magic(path) else describe_absence(expanded)
         raise DataError(f"{path}: {problem}")
     formats = {_find_format(file) for file in files}
     if len(formats) > 1 or not formats <= BUILDERS.keys():
