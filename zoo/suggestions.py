@@ -18,6 +18,8 @@ TYPO = 0.78
 """From here on two words are the same but for a slip of the finger."""
 SAME, SYNONYM = 1.0, 0.99
 ALTERNATIVES = 3
+MAX_LENGTH = 100
+"""Longer words are no slip of the finger, and comparing them takes time."""
 WIDTH = 110
 
 _OTHER_WORDS: Mapping[str, str] = MappingProxyType(
@@ -297,11 +299,13 @@ def find_meant(word: str, known: Iterable[str], least: float | None = None) -> l
         known: The words that could stand in its place, those that are preferred first.
         least: How likely the words must be, as of `measure`.
     """
+    if not 0 < len(word) <= MAX_LENGTH:
+        return []
     if least is None:
         least = next(cutoff for length, cutoff in CUTOFFS if len(word) <= length)
     scores = {one: measure(word, one) for one in known if one != word}
     best = max(scores.values(), default=0.0)
-    if best < least or not word:
+    if best < least:
         return []
     found = [one for one, score in scores.items() if score == best]
     # words that look alike by chance are no choice to offer

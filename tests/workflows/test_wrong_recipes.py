@@ -124,7 +124,7 @@ WRONG = {
     ),
     # overrides and arguments
     "a plus": (["vit_comrope", "+model.depth=3"], ["+model.depth=3", "model.depth=3"]),
-    "no value": (["vit_comrope", "model.depth"], ["model.depth", "key=value"]),
+    "no value": (["vit_comrope", "model.depth"], ["model.depth", "write model.depth=..."]),
     "broken value": (["vit_comrope", "model.encoding=[a"], ["model.encoding=[a"]),
     "removal of what is not there": (["vit_comrope", "~model.dephts"], ["model.dephts"]),
     "an unknown flag": (["vit_comrope", "--epochs", "3"], ["--epochs"]),

@@ -38,6 +38,7 @@ from zoo.options import Between, ByAxes, Choice
 from zoo.options.description import describe_type
 from zoo.options.plain import format_value
 from zoo.options.signature import EveryEncoding, Option, extras, options
+from zoo.options.unknown import Member
 from zoo.packages import explain_imports, skip_without_package
 from zoo.reporting.numbers import format_number
 from zoo.reporting.tables import format_table
@@ -157,8 +158,8 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
         UnwrittenPicture: The picture cannot be written.
     """
     cls = registry.find("encodings", name)
-    own, size_values, option_values, facts = parse_options(
-        words, (ShowOptions, Sizes, cls, EveryEncoding)
+    option_values, facts, size_values, own = parse_options(
+        words, (cls, EveryEncoding, Sizes, ShowOptions), Member("encodings", name)
     )
     if own["cite"]:
         return "\n\n".join(find_citations(name))

@@ -47,6 +47,8 @@ def run(known: argparse.Namespace) -> None:
     launchers = registry.names("launchers")
     if known.launcher not in launchers:
         remedy = nearest(known.launcher, launchers)
+        if known.launcher in registry.recipe_files():
+            remedy = f"it is a recipe; the launcher comes first, one of {', '.join(launchers)}"
         raise RecipeError(
             ConfigIssue(ARGUMENT, known.launcher, "there is no such launcher", remedy)
         )

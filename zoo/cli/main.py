@@ -9,15 +9,16 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any, NoReturn
 
 from zoo.cli.completion import PrintCompletion
 from zoo.cli.edge import COMMAND_LINE
+from zoo.cli.mistakes import check_words, explain_argument, explain_command, find_flags_as_keys
 from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError, ZooError
 from zoo.packages import explain_imports
 from zoo.registry import PLUGINS
-from zoo.suggestions import nearest
 from zoo.utils import EscapingFormatter, escape_text, keep_freed_memory, limit_spinning
 from zoo.version import __version__
 
@@ -45,6 +46,8 @@ COMMANDS = (
     "doctor",
 )
 """The commands in the order of `zoo --help`."""
+SECTIONS = ("seed", "model", "data", "task", "optim", "trainer", "evaluate", "generate", "predict")
+"""Sections of recipes, whose words need no second look."""
 
 
 def import_command(name: str) -> ModuleType:
@@ -59,9 +62,16 @@ def import_command(name: str) -> ModuleType:
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are config errors, with a hint."""
 
+    example = ""
+    """A line of the command, for messages."""
+
     def error(self, message: str) -> NoReturn:
         """Raise RecipeError in place of exiting."""
-        raise RecipeError(ConfigIssue(ARGUMENT, "", message, f"see {self.prog} --help"))
+        see = f"see {self.prog} --help"
+        hint = see
+        if self.example and "required" in message:
+            hint = f"write it as in `{self.example}`, or {see}"
+        raise RecipeError(ConfigIssue(ARGUMENT, "", message, hint))
 
 
 def build_parser() -> Parser:
@@ -93,6 +103,8 @@ def build_command_parser(name: str) -> Parser:
 def _add_arguments(parser: Parser, name: str, command: ModuleType) -> None:
     """Add the flags that all commands share, the arguments of one and its help."""
     parser.description = command.SUMMARY
+    if isinstance(parser, Parser):
+        parser.example = getattr(command, "EXAMPLE", "")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.set_defaults(run=command.run, json=False)
     parser.add_argument(
@@ -196,21 +208,31 @@ def _parse(words: list[str]) -> argparse.Namespace:
         words = [" ".join(words[:2]), *words[2:]]
     if words and not words[0].startswith("-"):
         if words[0] not in COMMANDS:
-            remedy = nearest(words[0], COMMANDS)
-            raise RecipeError(ConfigIssue(ARGUMENT, words[0], "unknown command", remedy))
+            raise RecipeError(explain_command(words, COMMANDS))
         # reading the modules of all commands would only delay this one
         name, *words = words
         parser = build_command_parser(name)
     else:
-        parser = build_parser()
+        name, parser = "", build_parser()
+        if words and words[0].partition("=")[0] not in parser._option_string_actions:
+            raise RecipeError(explain_argument(parser, words[0], ()))
+    if any(_may_be_split(word) for word in words):
+        check_words(words)
     # argparse gives up at overrides after a flag; they are collected below
     known, rest = parser.parse_known_args(words)
     flags = [word for word in rest if word.startswith("-")]
     if flags or (rest and not hasattr(known, "overrides")):
-        raise RecipeError(_describe_unknown(parser, (flags or rest)[0]))
+        keys = _list_keys(name, known)
+        raise RecipeError(explain_argument(parser, (flags or rest)[0], keys))
     if rest:
         # overrides that follow a flag
         known.overrides += rest
+    # words without a section may be flags, or options of the command
+    single = [word for word in getattr(known, "overrides", ()) if _is_single(word)]
+    if single and (
+        issues := [*find_flags_as_keys(parser, single, partial(_list_keys, name, known))]
+    ):
+        raise RecipeError(*issues)
 
     if known.plugin:
         # a package in the current folder is found like an installed one
@@ -220,12 +242,32 @@ def _parse(words: list[str]) -> argparse.Namespace:
     return known
 
 
-def _describe_unknown(parser: argparse.ArgumentParser, word: str) -> ConfigIssue:
-    """Describe an unknown argument, with the nearest flag of the command."""
-    flag = word.partition("=")[0]
-    flags = list(parser._option_string_actions)
-    hint = nearest(flag, flags) if flag.startswith("-") else f"see {parser.prog} --help"
-    return ConfigIssue(ARGUMENT, word, "unknown argument", hint)
+def _may_be_split(word: str) -> bool:
+    """Return whether a word opens brackets that it does not close, or is an equals sign."""
+    return word == "=" or any(word.count(one) > word.count(other) for one, other in ("[]", "{}"))
+
+
+def _is_single(word: str) -> bool:
+    """Return whether a word sets a key that is neither within a section nor a section."""
+    key = word.partition("=")[0]
+    return "." not in key and key not in SECTIONS
+
+
+def _list_keys(name: str, known: argparse.Namespace) -> list[str]:
+    """Return what a command takes as key=value: its own options, and the keys of a recipe."""
+    from zoo.options.signature import read_class
+
+    command = import_command(name)
+    keys = [
+        f"{prefix}{key}"
+        for prefix, path in getattr(command, "OPTIONS", ())
+        for key in read_class(path)
+    ]
+    if hasattr(known, "overrides"):
+        from zoo.config.recipe import list_keys
+
+        keys += list_keys()
+    return [*dict.fromkeys(keys)]
 
 
 def is_secondary_process() -> bool:

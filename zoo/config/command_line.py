@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +21,12 @@ from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError
 from zoo.options import Choice
 from zoo.options.description import suggest
 from zoo.options.signature import Option, fields, options
+from zoo.options.unknown import Member
 from zoo.options.validation import Validator
+from zoo.registry import names
+
+PAIR = re.compile(r"([A-Za-z_]\w*(?:\.\w+)+):(\S+)")
+"""A key and its value as YAML writes them."""
 
 
 def parse_overrides(words: Iterable[str]) -> list[Edit]:
@@ -57,7 +63,7 @@ def _parse_override(word: str) -> Edit:
     if removes and equals:
         raise refuse(key, "a removal takes no value", f"write ~{key} or {key}=value")
     if not removes and not equals:
-        raise refuse("", "not an override", "write key=value, or ~key to remove a key")
+        raise refuse("", "not an override", _explain_word(word))
     if removes:
         return Removal(key)
     if not text.strip():
@@ -71,6 +77,18 @@ def _parse_override(word: str) -> Edit:
         errors = [refuse(key, issue.problem, issue.remedy) for issue in issues]
         raise RecipeError(*(error.issues[0] for error in errors))
     return Change(key, value)
+
+
+def _explain_word(word: str) -> str:
+    """Return how a word without an equals sign may have been meant."""
+    if pair := PAIR.fullmatch(word):
+        return f"write {pair[1]}={pair[2]}"
+    head = word.partition(".")[0]
+    if "." in word and head in fields(Sections):
+        return f"write {word}=..., with an equals sign and no space"
+    if word in names("encodings"):
+        return f"it is an encoding: write model.encoding={word}"
+    return "write key=value, or ~key to remove a key"
 
 
 def format_edits(edits: Iterable[Edit]) -> list[str]:
@@ -177,8 +195,15 @@ def parse_option_words(
     return given, [word for word in words if word not in own]
 
 
-def parse_options(words: Sequence[str], classes: Sequence[type]) -> list[dict[str, Any]]:
+def parse_options(
+    words: Sequence[str], classes: Sequence[type], member: Member | None = None
+) -> list[dict[str, Any]]:
     """Return the options of each class, validated; strings need no quotes.
+
+    Args:
+        words: The arguments of the command.
+        classes: Dataclasses of options, and the class of the member.
+        member: The registered member whose options are among them, for messages.
 
     Raises:
         RecipeError: Some options are wrong; all issues are reported together.
@@ -191,7 +216,7 @@ def parse_options(words: Sequence[str], classes: Sequence[type]) -> list[dict[st
             tree = apply_edit(tree, edit)
 
     validator = Validator(tree.locations)
-    values = validator.validate_fields(known, tree.data, "")
+    values = validator.validate_fields(known, tree.data, "", member=member)
     if issues or validator.issues:
         raise RecipeError(*issues, *validator.issues)
     return [{key: values[key] for key in options(cls)} for cls in classes]

@@ -28,7 +28,7 @@ from zoo.options.plain import (
     to_plain,
     walk,
 )
-from zoo.options.signature import fields, read_options
+from zoo.options.signature import fields, read_option_names, read_options
 from zoo.options.validation import Validator, validate_variants
 from zoo.registry import names
 from zoo.suggestions import find_meant
@@ -176,6 +176,20 @@ def _list_options(tree: Tree) -> Iterator[str]:
         else:
             continue
         yield from (join(section, key) for key in own)
+
+
+def list_keys() -> list[str]:
+    """Return the sections and the keys within them, of every member that a recipe may name."""
+    keys = [*SECTIONS]
+    for section, option in SECTIONS.items():
+        mark = get_args(option.annotation)[1:]
+        if dataclasses.is_dataclass(option.annotation):
+            keys += [join(section, key) for key in fields(option.annotation)]  # type: ignore[arg-type]
+        elif mark and isinstance(mark[0], Choices):
+            kind = mark[0].kind
+            for name in names(kind):
+                keys += [join(section, key) for key in read_option_names(kind, name)]
+    return [*dict.fromkeys(keys)]
 
 
 def _list_own_options(kind: str, chosen: Any) -> tuple[str, ...]:

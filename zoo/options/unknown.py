@@ -110,11 +110,25 @@ def list_owners(member: Member, word: str) -> dict[str, str]:
     return {name: option for option in meant for name, own in known.items() if option in own}
 
 
+def _rewrite_names(word: str, known: Collection[str]) -> str:
+    """Return how zoo writes several names, `rope+alibi`, or one with options, `rope(base=3)`."""
+    several = [one.strip() for one in re.split(r"[+,;&|]", word)]
+    if len(several) > 1 and set(several) <= {*known}:
+        return f"[{','.join(several)}]"
+    call = re.fullmatch(r"(\w+)\((.*)\)", word)
+    if call and call[1] in known:
+        options = re.sub(r"\s*=\s*", ": ", call[2])
+        return f"{{name: {call[1]}, {options}}}" if options else call[1]
+    return ""
+
+
 def explain_name(kind: str, word: str) -> str:
     """Explain a name that no member of a kind has."""
     known = names(kind)
     if pair := PAIR.fullmatch(word):
         return f"write {pair[1]}: {pair[2]} with a space after the colon, below the section"
+    if written := _rewrite_names(word, known):
+        return f"write {written}"
     if meant := find_meant(word, known, TYPO):
         return offer(word, meant)
     for other, about in KINDS.items():

@@ -40,6 +40,7 @@ REFUSED_MEMBERS: Mapping[tuple[str, str], str] = MappingProxyType(
 
 T = TypeVar("T")
 
+SEVERAL = "a run has one value; a comparison tries several"
 NOTHING = ("none", "nil", "nothing", "undefined", "n/a", "na")
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 BOOLEANS = MappingProxyType({"yes": "true", "on": "true", "no": "false", "off": "false"})
@@ -148,6 +149,8 @@ class Validator:
         member: Member | None,
     ) -> Explanation:
         """Explain an unknown key with a value."""
+        if member and isinstance(value, dict | None) and word in names(member.kind):
+            return Explanation(_name_first(word, value))
         elsewhere = self.elsewhere
         if not key and isinstance(value, dict):
             # a section, and not a key without its section
@@ -292,7 +295,9 @@ class Validator:
         if not isinstance(given, dict):
             remedy = "remove the key, or write its options below it" if given is None else ""
             return self.refuse_type(Annotated[Choice, Choices(kind)], given, key, remedy)
-        if "name" not in given and self.refuse_misspelt_name(given, key):
+        if "name" not in given and (
+            self.refuse_misspelt_name(given, key) or self.refuse_nested_name(kind, given, key)
+        ):
             return given
         own = self.find_options(kind, given.get("name"), join(key, "name"))
         if own is None:
@@ -316,6 +321,16 @@ class Validator:
                 self.refuse(join(key, word), value, "unknown key", remedy)
                 return True
         return False
+
+    def refuse_nested_name(self, kind: str, given: Mapping[str, Any], key: str) -> bool:
+        """Report `{rope: {base: 3}}`, which is `{name: rope, base: 3}`, if it is that."""
+        if len(given) != 1:
+            return False
+        ((word, value),) = given.items()
+        if word not in names(kind) or not isinstance(value, dict | None):
+            return False
+        self.refuse(join(key, word), value, "a name is no key", _name_first(word, value))
+        return True
 
     def find_options(self, kind: str, name: Any, key: str) -> Mapping[str, Option] | None:
         """Return the options of a member; None, with an issue, if there is no such member."""
@@ -442,6 +457,12 @@ def fits(annotation: Any, value: object) -> bool:
     return type(value) is annotation
 
 
+def _name_first(name: str, options: Mapping[str, Any] | None) -> str:
+    """Return how `{rope: {base: 3}}` is written."""
+    pairs = [f"{key}: {format_value(value)}" for key, value in (options or {}).items()]
+    return f"write {{{', '.join([f'name: {name}', *pairs])}}}"
+
+
 def _bracket(value: object) -> str:
     """Return how a list is written where a text looks like one: 1,2 or (1, 2)."""
     inner = value.strip("()[]{} ") if isinstance(value, str) else ""
@@ -459,6 +480,12 @@ def _correct(annotation: Any, value: object) -> str:
         return f"write {BOOLEANS[value.lower()]}"
     if annotation is types.NoneType and isinstance(value, str) and value.lower() in NOTHING:
         return "write null"
-    if annotation in (int, float) and isinstance(value, str) and NUMBER.fullmatch(value.strip()):
-        return "write it without quotes"
+    if annotation in (int, float) and isinstance(value, str):
+        if NUMBER.fullmatch(value.strip()):
+            return "write it without quotes"
+        parts = value.split(",")
+        if len(parts) > 1 and all(NUMBER.fullmatch(part.strip()) for part in parts):
+            return SEVERAL
+    if annotation in (int, float) and isinstance(value, list) and value:
+        return SEVERAL
     return "put it in quotes" if annotation is str and isinstance(value, int | float) else ""

@@ -30,6 +30,7 @@ from zoo.data.corpus.tokenizer import vocabulary_from_dict
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec, VideoSpec
 from zoo.errors import CheckpointError, ZooError
 from zoo.packages import PackageError, explain_imports
+from zoo.registry import recipe_files
 from zoo.utils import WRITING, describe_absence, read_bytes, write_file
 from zoo.version import __version__
 
@@ -116,6 +117,8 @@ def _locate(path: Path) -> Path:
 
     suggestion: Path | None = None
     absence = describe_absence(path, "checkpoint")
+    if str(path) in recipe_files() and not (Path("runs") / path).is_dir():
+        raise CheckpointError(f"{path}: {absence}; it is a recipe: train it first")
     if (newest := Path("runs") / path / "latest").is_dir():
         raise CheckpointError(f"{path}: {absence}; did you mean {newest}?")
     if path.name in ("last", "best"):

@@ -1,0 +1,137 @@
+"""Explain words of the command line that no command takes: what they mean, how it is written."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from zoo import registry
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
+from zoo.suggestions import SYNONYM, TYPO, find_meant, nearest, offer
+
+BRACKETS: Mapping[str, str] = {"[": "]", "{": "}"}
+HELP = {"help": "--help", "version": "--version", "usage": "--help"}
+
+
+def explain_command(words: Sequence[str], commands: Sequence[str]) -> ConfigIssue:
+    """Explain a first word that is no command."""
+    word, others = words[0], words[1:]
+    remedy = ""
+    if word in HELP:
+        remedy = f"write zoo {HELP[word]}"
+    elif others and others[0] in commands and not find_meant(word, commands, TYPO):
+        remedy = f"write zoo {others[0]} {word}: the command comes first"
+    elif word in registry.recipe_files():
+        remedy = f"it is a recipe: write zoo fit {word}, or zoo show {word}"
+    elif word in registry.names("encodings"):
+        remedy = f"it is an encoding: write zoo show {word}"
+    elif two := [one for one in commands if one.split()[1:] == [word]]:
+        remedy = f"did you mean {two[0]}?"
+    return ConfigIssue(ARGUMENT, word, "unknown command", remedy or nearest(word, commands))
+
+
+def check_words(words: Sequence[str]) -> None:
+    """Refuse words that were one until the shell split them at their spaces.
+
+    Raises:
+        RecipeError: A value in brackets, or an equals sign, stands in several words.
+    """
+    issues = [*_find_split_words(words)]
+    if issues:
+        raise RecipeError(*issues)
+
+
+def _find_split_words(words: Sequence[str]) -> Iterator[ConfigIssue]:
+    number = 0
+    while number < len(words):
+        taken = _count_parts(words[number:])
+        whole = " ".join(words[number : number + taken])
+        if taken > 1 and "=" in words[number : number + taken]:
+            joined = "".join(words[number : number + taken])
+            problem = f"{whole!r}: spaces around ="
+            yield ConfigIssue(ARGUMENT, "", problem, f"write {shlex.quote(joined)}")
+        elif taken > 1:
+            problem = f"{whole!r}: the shell has split it at its spaces"
+            yield ConfigIssue(ARGUMENT, "", problem, f"put it in quotes: {shlex.quote(whole)}")
+        number += taken
+
+
+def _count_parts(words: Sequence[str]) -> int:
+    """Return how many words were one; 1 if the first is whole."""
+    first, rest = words[0], words[1:]
+    if len(rest) > 1 and rest[0] == "=" and not first.startswith("-"):
+        return 3
+    key, equals, _ = first.partition("=")
+    is_option = equals and all(part.isidentifier() for part in key.split("."))
+    if not (is_option or first[:1] in BRACKETS) or not _list_open(first):
+        return 1
+    for count, word in enumerate(rest, 2):
+        if not _list_open(" ".join(words[:count])):
+            return count
+        if "=" in word or word.startswith("-"):
+            break
+    return 1
+
+
+def _list_open(text: str) -> list[str]:
+    """Return the brackets that a text opens and does not close; none if it closes too many."""
+    expected: list[str] = []
+    for sign in text:
+        if sign in BRACKETS:
+            expected.append(BRACKETS[sign])
+        elif sign in BRACKETS.values() and (not expected or expected.pop() != sign):
+            return []
+    return expected
+
+
+def explain_argument(
+    parser: argparse.ArgumentParser, word: str, keys: Sequence[str]
+) -> ConfigIssue:
+    """Explain an argument that a command does not have.
+
+    Args:
+        parser: The parser of the command.
+        word: The argument.
+        keys: The keys that the command takes as key=value.
+    """
+    if not word.startswith("-"):
+        hint = f"see {parser.prog} --help"
+        return ConfigIssue(ARGUMENT, word, "unknown argument", hint)
+    flag, equals, value = word.partition("=")
+    flags = [*parser._option_string_actions]
+    key = flag.lstrip("-").replace("-", "_")
+    meant = find_meant(key, keys, SYNONYM) if key not in keys else [key]
+    # run_dir is another word for --run-dir, and output_dir too
+    flags_by_dest = {one.lstrip("-").replace("-", "_"): one for one in flags}
+    same = [flags_by_dest[one] for one in find_meant(key, flags_by_dest, SYNONYM)]
+    if near := same or find_meant(flag, flags, TYPO):
+        return ConfigIssue(ARGUMENT, word, "unknown argument", offer(flag, near))
+    if meant := meant or find_meant(key, keys, TYPO):
+        choices = " or ".join(f"{one}={value if equals else '...'}" for one in meant)
+        return ConfigIssue(ARGUMENT, word, "unknown argument", f"write {choices}, without dashes")
+    return ConfigIssue(ARGUMENT, word, "unknown argument", nearest(flag, flags))
+
+
+def find_flags_as_keys(
+    parser: argparse.ArgumentParser, words: Sequence[str], list_keys: Callable[[], Sequence[str]]
+) -> Iterator[ConfigIssue]:
+    """Yield an issue for each `run_dir=x`, which is written `--run-dir x`.
+
+    Args:
+        parser: The parser of the command.
+        words: Words of the command line.
+        list_keys: Returns the keys that the command takes as key=value.
+    """
+    flags = {action.dest: action for action in parser._actions if action.option_strings}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key.isidentifier():
+            continue
+        for meant in [key] if key in flags else find_meant(key, [*flags], SYNONYM):
+            if find_meant(key, [*(keys := list_keys())], SYNONYM) or key in keys:
+                continue
+            takes_value = flags[meant].nargs != 0
+            flag = flags[meant].option_strings[-1]
+            remedy = f"write {flag} {value}" if takes_value else f"write {flag}"
+            yield ConfigIssue(ARGUMENT, "", f"{word!r}: an argument with dashes", remedy)
