@@ -110,7 +110,7 @@ def roots() -> dict[str, Path]:
 
 def _find_package(package: str, origin: str) -> Path:
     """Return the folder of a plug-in. Raises RecipeError, which says who named it."""
-    remedy = "install it, or put its folder on PYTHONPATH"
+    remedy = f"install it, or put its folder on PYTHONPATH or in {os.getcwd()}"
     if origin != GIVEN:
         remedy = "install that package again, or uninstall it"
     try:

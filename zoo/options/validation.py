@@ -486,6 +486,6 @@ def _correct(annotation: Any, value: object) -> str:
         parts = value.split(",")
         if len(parts) > 1 and all(NUMBER.fullmatch(part.strip()) for part in parts):
             return SEVERAL
-    if annotation in (int, float) and isinstance(value, list) and value:
+    if annotation in (int, float) and isinstance(value, list) and len(value) > 1:
         return SEVERAL
     return "put it in quotes" if annotation is str and isinstance(value, int | float) else ""
