@@ -286,6 +286,10 @@ def test_formula_of_longrope(case):
         ({"rule": "longrope", **DIVISORS, "long_factor": [2.0]}, "1 numbers for 4 pairs"),
         ({"rule": "dynamic", "factor": 0.5}, "must be at least 1"),
         (
+            {"rule": "yarn", "factor": 2.0, "beta_fast": 0.5},
+            "beta_fast 0.5 is less than beta_slow 1",
+        ),
+        (
             {"rule": "llama3", "factor": 2.0, "low_freq_factor": 4.0},
             "low_freq_factor 4 is not less than high_freq_factor 4",
         ),

@@ -7,13 +7,14 @@ import math
 import pytest
 import torch
 from calls import assert_close
-from extrapolate import check_interpolated_axis
-from literal.rope_axial import rope_axial
+from extrapolate import check_interpolated_axis, make_extended
+from literal.rope_axial import rope_axial, rope_axial_scaled
 from literal.rotation import score_rotations
 from parameters import list_facts, make_initial
-from rotations import CASES, check_reference_catches, check_rotation, draw_heads, make_rotary
+from rotations import CASES, SIZES, check_reference_catches, check_rotation, draw_heads, make_rotary
 
 import zoo
+from zoo.attention.encoding import Dims
 from zoo.encodings.rope_axial import RoPEAxial
 from zoo.errors import OptionError
 
@@ -74,6 +75,74 @@ def test_whole_turns_of_whole_coordinates_are_refused(coordinates):
 
 def test_a_larger_image_is_interpolated_along_the_axis_that_grew():
     check_interpolated_axis("rope_axial")
+
+
+# rules that scale frequencies
+
+
+@pytest.mark.parametrize("head", [24, 20])  # 20 channels of three axes: 4, 3 and 3 pairs
+@pytest.mark.parametrize("rule", ["linear", "ntk", "yarn"])
+@AXES
+def test_formula_with_a_rule_on_each_axis(axes, rule, head):
+    factors, sizes = (3.0, 1.0, 5.0)[:axes], (64, 9, 300)[:axes]
+    scaling = {"rule": rule, "factor": [*factors], "original": [*sizes]}
+    encoding = make_rotary("rope_axial", axes, head=head, scaling=scaling)
+    check_rotation(encoding, rope_axial_scaled(rule, factors, sizes))
+    assert encoding.identity_at_zero == (rule != "yarn")
+
+
+@AXES
+def test_formula_with_one_factor_and_the_sizes_of_the_model(axes):
+    encoding = make_rotary("rope_axial", axes, scaling={"rule": "yarn", "factor": 4})
+    check_rotation(encoding, rope_axial_scaled("yarn", (4.0,) * axes, SIZES[axes]))
+
+
+@pytest.mark.parametrize("rule", ["ntk", "yarn"])
+def test_formula_with_the_options_that_a_rule_declares(rule):
+    dims = Dims(48, 2, 2, (8, 40))
+    encoding = make_extended("rope_axial", dims, rule, (0.5, 2.5)).double()
+    check_rotation(encoding, rope_axial_scaled(rule, (1.0, 2.5), (8, 40)))
+    assert encoding.extrapolations((2.0, 2.0)) == {}
+    assert {*zoo.encoding("rope_axial", dims).extrapolations((2.0, 2.0))} == {
+        "linear",
+        "ntk",
+        "yarn",
+    }
+
+
+def test_yarn_keeps_fast_pairs_and_divides_slow_ones():
+    encoding = make_rotary("rope_axial", 2, scaling={"rule": "yarn", "factor": 4, "original": 16})
+    plain = make_rotary("rope_axial", 2)
+    like = torch.zeros((), dtype=torch.float64)
+    ratio = (encoding.wave_vectors(like) / plain.wave_vectors(like))[0, 0, 6:]  # rows
+    assert ratio[0] == 1
+    assert_close(ratio[-1], torch.tensor(0.25).double())
+
+
+@pytest.mark.parametrize(
+    ("scaling", "part"),
+    [
+        ({"rule": "llama3", "factor": 2.0}, "one of 'linear', 'ntk', 'yarn'"),
+        (
+            {"rule": "ntk", "factor": [2.0, 2.0, 2.0]},
+            "factor has 3 numbers for 2 axes; give one, or 2",
+        ),
+        ({"rule": "yarn", "factor": 2.0, "original": [4]}, "original has 1 numbers for 2 axes"),
+        ({"rule": "ntk", "factor": [2.0, 0.5]}, "at least 1"),
+        ({"rule": "linear", "factor": 2.0, "beta_fast": 4.0}, "linear has no beta_fast"),
+    ],
+    ids=str,
+)
+def test_a_rule_that_does_not_fit_is_refused(scaling, part):
+    with pytest.raises(OptionError, match=part):
+        make_rotary("rope_axial", 2, scaling=scaling)
+
+
+@pytest.mark.parametrize("name", ["rope_axial", "rope_mixed"])
+def test_yarn_counts_patches(name):
+    scaling = {"rule": "yarn", "factor": 2.0}
+    with pytest.raises(OptionError, match="which coordinates symmetric do not; choose coordinates"):
+        make_rotary(name, 2, scaling=scaling, coordinates="symmetric")
 
 
 class SwappedAxes(RoPEAxial):

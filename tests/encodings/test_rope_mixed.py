@@ -31,6 +31,7 @@ from rotations import (
     check_grids_agree,
     check_reference_catches,
     check_rotation,
+    draw_heads,
     make_rotary,
 )
 
@@ -148,6 +149,62 @@ def test_panel_shows_the_direction_in_which_a_pair_rotates():
     columns, rows = waves.groups["head 2"]
     assert (rows[3], columns.abs().max(), rows.sum()) == (2, 0, 2)
     assert waves.groups["head 1"][1].abs().max() == 0
+
+
+# rules that scale wave vectors
+
+
+RULES = pytest.mark.parametrize("rule", ["linear", "ntk", "yarn"])
+
+
+@torch.no_grad()
+@RULES
+@pytest.mark.parametrize("axes", [2, 3])
+def test_formula_with_a_rule_is_that_of_rope_axial_where_waves_are_axial(axes, rule):
+    scaling = {"rule": rule, "factor": 3.0, "original": [64, 16, 64][:axes]}
+    axial = make_rotary("rope_axial", axes, scaling=scaling)
+    mixed = make_rotary("rope_mixed", axes, scaling=scaling, base=100.0)
+    plain = make_rotary("rope_axial", axes).wave_vectors(torch.zeros((), dtype=torch.float64))
+    mixed.frequencies.copy_(plain.expand(-1, 2, -1))
+    q, k = draw_heads(mixed)
+    pos = 20 * torch.rand(5, axes, dtype=torch.float64)
+    found, right = (zoo.functional.scores(one, q, k, pos) for one in (mixed, axial))
+    assert_close(found, right, 1e-8)
+
+
+@RULES
+def test_a_rule_divides_each_component_by_at_most_the_factor_of_its_axis(rule):
+    factors = torch.tensor([4.0, 2.0]).double()
+    scaling = {"rule": rule, "factor": factors.tolist(), "original": 16}
+    encoding = make_rotary("rope_mixed", 2, scaling=scaling)
+    waves = encoding.frequencies
+    ratios = waves / encoding.wave_vectors(waves)  # [2, H, K/2]
+    slow = waves.abs().flatten(1).argmin(1)
+    found = ratios.flatten(1)[torch.arange(2), slow]
+    # ntk scales a component that is slower than all pairs as one pair further
+    further = factors ** (1 + 2 / (12 - 2)) if rule == "ntk" else factors
+    assert (found <= further + 1e-9).all()
+    assert (found >= factors**0.8).all()
+    assert ratios.min() >= (factors.min() if rule == "linear" else 0.7)
+
+
+def test_a_rule_keeps_a_component_of_zero_and_its_gradient():
+    encoding = make_rotary("rope_mixed", 2, scaling={"rule": "yarn", "factor": 2.0})
+    with torch.no_grad():
+        encoding.frequencies[0, 0, 0] = 0
+    encoding.wave_vectors(encoding.frequencies).sum().backward()
+    assert encoding.wave_vectors(encoding.frequencies)[0, 0, 0] == 0
+    assert encoding.frequencies.grad[0, 0, 0] == 0.5
+
+
+def test_the_axis_that_grew_most_sharpens_scores():
+    scaling = {"rule": "yarn", "factor": [4.0, 1.0], "original": 16}
+    encoding = make_rotary("rope_mixed", 2, scaling=scaling)
+    q, k = draw_heads(encoding, tokens=1)
+    pos = torch.zeros(1, 2).double()
+    factor = (0.1 * math.log(4) + 1) ** 2
+    plain = zoo.functional.scores(make_rotary("rope_mixed", 2), q, k, pos)
+    assert_close(zoo.functional.scores(encoding, q, k, pos), factor * plain)
 
 
 class OneHead(RoPEMixed):

@@ -74,6 +74,43 @@ def test_rules_are_tried_at_each_length_past_training(runs, evaluate_run, zoo):
     assert "\nwindows: side by side\n" in out
 
 
+def test_factors_of_a_rule_are_swept(runs, evaluate_run):
+    """Each factor at each length, whatever the length requires; dynamic keeps the length of texts."""
+    overrides = ["evaluate.lengths=[8,2x]", "evaluate.extrapolation=[none,yarn,dynamic]"]
+    found = evaluate_run(runs / "rope", *overrides, "evaluate.factors=[2,3.5]")
+    swept = ["32 by yarn x2", "32 by yarn x3.5", "32 by dynamic x2", "32 by dynamic x3.5"]
+    assert list_names(found) == ["trained", "8", "32", *swept]
+    once = evaluate_run(runs / "rope", *overrides)
+    for method in ("yarn", "dynamic"):
+        two, more = (found.find(f"32 by {method} x{factor}").metrics for factor in (2, 3.5))
+        assert two == once.find(f"32 by {method}").metrics
+        assert two != more
+    scaling = "model.encoding.0.scaling={rule: dynamic, factor: 3.5, original: 16, length: 32}"
+    alone = evaluate_run(runs / "rope", "evaluate.lengths=[32]", scaling).find("32")
+    assert alone.metrics == found.find("32 by dynamic x3.5").metrics
+
+
+def test_a_model_of_a_fixed_length_refuses_longer_windows(runs, evaluate_run):
+    """Plain evaluation says why; its own rule is set to the evaluated length."""
+    scaling = "model.encoding.0.scaling={rule: dynamic, factor: 2, length: 20}"
+    overrides = ["evaluate.lengths=[32]", "evaluate.extrapolation=[dynamic]"]
+    found = evaluate_run(runs / "rope", scaling, *overrides)
+    assert "past length 20" in found.find("32").refused
+    once = evaluate_run(runs / "rope", *overrides)
+    assert found.find("32 by dynamic").metrics == once.find("32 by dynamic").metrics
+
+
+def test_rules_of_images_are_tried_on_each_axis(runs, evaluate_run):
+    found = evaluate_run(
+        runs / "axial", "evaluate.resolutions=[8x32]", "evaluate.extrapolation=[linear,ntk,yarn]"
+    )
+    scaling = "model.encoding.0.scaling={rule: yarn, factor: [1, 2], original: [4, 4]}"
+    alone = evaluate_run(runs / "axial", "evaluate.resolutions=[8x32]", scaling).find("8x32")
+    assert found.find("8x32 by yarn").metrics == alone.metrics
+    measured = [found.find(f"8x32{by}").metrics["test/loss"] for by in ("", " by ntk", " by yarn")]
+    assert len({*measured, found.find("8x32 by linear").metrics["test/loss"]}) == 4
+
+
 def test_a_learned_table_is_read_past_its_end_by_resampling(runs, evaluate_run):
     found = evaluate_run(
         runs / "learned", "evaluate.lengths=[2x]", "evaluate.extrapolation=[resample]"
@@ -323,6 +360,16 @@ WRONG = {
         "axial",
         ["evaluate.resolutions=[16x18]"],
         ["evaluate.resolutions", "16 x 18"],
+    ),
+    "factors of no rule": (
+        "rope",
+        ["evaluate.lengths=[2x]", "evaluate.factors=[2]"],
+        ["evaluate.factors", "add evaluate.extrapolation=[yarn]"],
+    ),
+    "factors of a rule that has none": (
+        "axial",
+        ["evaluate.resolutions=[2x]", "evaluate.extrapolation=[linear]", "evaluate.factors=[2]"],
+        ["evaluate.factors", "extrapolation linear has no factor"],
     ),
     "an unknown rule": (
         "rope",

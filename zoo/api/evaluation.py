@@ -65,6 +65,7 @@ def evaluate(
     lengths: Sequence[int | str] | None = None,
     stride: int | None = None,
     extrapolation: Sequence[str] | None = None,
+    factors: Sequence[float] | None = None,
     data_variants: Mapping[str, Mapping[str, Any]] | None = None,
     to: str | Path | None = None,
     data: Any = None,
@@ -80,6 +81,7 @@ def evaluate(
         lengths: Lengths in tokens: 512, or "2x" for twice the training length.
         stride: Tokens from window to window at these lengths.
         extrapolation: Methods of the encoding to try beyond the training size.
+        factors: Factors to try of each method, in place of the one that a size requires.
         data_variants: {name: {option: value}}, named changes of the options of the data.
         to: The folder of evaluation.json, its figure and the confusion matrix; by default the run
             directory. It is needed for a run that may only be read.
@@ -104,6 +106,7 @@ def evaluate(
         "lengths": lengths,
         "stride": stride,
         "extrapolation": extrapolation,
+        "factors": factors,
         "data_variants": data_variants,
     }
     edits = join_overrides(name_datasets(datasets), overrides, _prefix("evaluate", chosen))

@@ -185,6 +185,8 @@ class EvaluateOptions:
     """Data options to change, by name of the variant: {name: {option: value}}."""
     extrapolation: tuple[str, ...] | None = None
     """Extrapolation methods to try beyond the training size; none leaves the encoding unchanged."""
+    factors: tuple[Annotated[float, Between(1)], ...] | None = None
+    """Factors to try of each method; null: the one that a size requires."""
 
 
 @dataclass(frozen=True, kw_only=True)

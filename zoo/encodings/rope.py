@@ -96,8 +96,9 @@ class RoPE(Rotary):
 
     def _turning_fraction(self, tokens: int) -> float:
         """Return the fraction of pairs that rotate at least once within a number of tokens."""
-        frequencies = rope_frequencies(self.base, self.width, torch.empty(0, dtype=torch.float64))
-        count = int((tokens * frequencies >= TURN).sum())
+        # By numbers and not by tensors, since a model may be on the meta device.
+        frequencies = [self.base ** (-2 * t / self.width) for t in range(self.width // 2)]
+        count = sum(tokens * one >= TURN for one in frequencies)
         # In the middle between two numbers of pairs, so that no rounding changes the number.
         return min(1.0, (2 * count + 1) / self.width)
 

@@ -13,6 +13,7 @@ from zoo.attention.layer import find_encoded
 from zoo.config import Recipe
 from zoo.config.schema import format_size, parse_length, parse_sides
 from zoo.data.spec import DataSpec, ImageSpec
+from zoo.encodings.common.frequencies import GridScaling, Scaling
 from zoo.errors import OptionError
 from zoo.options import Choice
 from zoo.options.validation import explain_misfit
@@ -27,6 +28,11 @@ TRAINED = "trained"
 """The name of the first condition: the test data as the recipe describes it."""
 NONE = "none"
 """The extrapolation method that leaves the encodings unchanged."""
+FACTOR = " x"
+"""Stands between an extrapolation method and a factor that the size does not require."""
+
+SCALINGS = (Scaling, GridScaling)
+"""Options of encodings that have a factor."""
 
 Changes = Mapping[str, Mapping[str, Any]]
 """Changed options of encodings, by the name of the encoding."""
@@ -42,7 +48,8 @@ class Condition:
         kind: What differs from the test data of the recipe.
         size: Tokens `(length,)`, or pixels `(height, width)`; None for a data variant, which may
             change it, and where it is unknown.
-        extrapolation: The method by which the encodings are changed, if any.
+        extrapolation: The method by which the encodings are changed, if any; "yarn x4" with a
+            factor of its own.
         data_variant: The name of the data variant in the recipe, if it is one.
     """
 
@@ -110,7 +117,12 @@ def list_conditions(recipe: Recipe, spec: DataSpec) -> tuple[Condition, ...]:
     """
     trained = get_size(spec)
     sizes = dict.fromkeys(list_sizes(recipe, spec))
-    methods = dict.fromkeys(recipe.evaluate.extrapolation or ())
+    methods = dict.fromkeys(
+        f"{method}{FACTOR}{factor:g}" if factor else method
+        for method in recipe.evaluate.extrapolation or ()
+        for factor in recipe.evaluate.factors or (None,)
+        if method != NONE
+    )
     names = {format_size(size) for size in sizes} | {TRAINED}
 
     conditions = [Condition(TRAINED, "trained", trained)]
@@ -124,7 +136,7 @@ def list_conditions(recipe: Recipe, spec: DataSpec) -> tuple[Condition, ...]:
             Condition(f"{format_size(size)} by {method}", "extrapolation", size, method)
             for size in sizes
             # within the training size, extrapolation has nothing to change
-            if method != NONE and max(compute_factors(spec, size)) > 1
+            if max(compute_factors(spec, size)) > 1
         ]
     return tuple(conditions)
 
@@ -257,6 +269,16 @@ def check_model(experiment: Experiment) -> Iterator[OptionError]:
         for index, method in enumerate(methods):
             if problem := explain_unknown(model, method, larger):
                 yield OptionError(f"extrapolation.{index}", problem)
+            elif (
+                recipe.evaluate.factors
+                and method != NONE
+                and not _has_factor(model, method, larger)
+            ):
+                problem = f"extrapolation {method} has no factor; leave evaluate.factors out"
+                yield OptionError("factors", problem)
+    if recipe.evaluate.factors and not methods:
+        problem = "factors are those of extrapolation methods; add evaluate.extrapolation=[yarn]"
+        yield OptionError("factors", problem)
 
 
 def compute_factors(spec: DataSpec, size: Sequence[int]) -> tuple[float, ...]:
@@ -283,9 +305,29 @@ def find_methods(model: nn.Module, factors: tuple[float, ...]) -> dict[str, Chan
     return dict(found)
 
 
+def find_changes(model: nn.Module, method: str, factors: tuple[float, ...]) -> Changes:
+    """Return the options that a method changes, "yarn x4" with this factor; empty if unknown."""
+    name, _, factor = method.partition(FACTOR)
+    changes = find_methods(model, factors).get(name, {})
+    if not factor:
+        return changes
+    return {
+        link: {
+            key: one.with_factor(float(factor)) if isinstance(one, SCALINGS) else one
+            for key, one in options.items()
+        }
+        for link, options in changes.items()
+    }
+
+
+def _has_factor(model: nn.Module, method: str, factors: tuple[float, ...]) -> bool:
+    changes = find_methods(model, factors).get(method, {})
+    return any(isinstance(one, SCALINGS) for each in changes.values() for one in each.values())
+
+
 def changes_encodings(model: nn.Module, method: str, factors: tuple[float, ...]) -> bool:
     """Return whether a method changes an option of some encoding of the model."""
-    return any(find_methods(model, factors).get(method, {}).values())
+    return any(find_changes(model, method, factors).values())
 
 
 def _list_encodings(model: nn.Module) -> list[Encoding]:
@@ -326,7 +368,7 @@ def build_extended_task(
     factors: tuple[float, ...],
 ) -> Task:
     """Build a task with the same weights whose encodings follow an extrapolation method."""
-    changes = find_methods(task.model, factors)[method]
+    changes = find_changes(task.model, method, factors)
     options = {
         key: _change_encodings(value, changes) for key, value in recipe.model.options.items()
     }

@@ -57,7 +57,7 @@ def yarn(
     low, high = find_pair(beta_fast), find_pair(beta_slow)
     if truncate:
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, size - 1)
+    low, high = (min(max(t, 0), size - 1) for t in (low, high))
     if low == high:
         high += 0.001
     frequencies = []

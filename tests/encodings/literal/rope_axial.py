@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
+from literal.rope import yarn
 from literal.rotation import rotate_planes
 from zoo.attention.encoding import Encoding
 
@@ -18,3 +22,30 @@ def rope_axial(encoding: Encoding, h: int, p: Tensor, size: int) -> Tensor:
     return rotate_planes(
         [p[axis] * 100 ** (-6 * t / size) for axis in range(3) for t in range(counts[axis])]
     )
+
+
+def scale_axis(
+    rule: str, channels: float, count: int, factor: float, original: int
+) -> tuple[list[float], float]:
+    """Scale the frequencies of one axis, as RoPE with this number of channels and base 100."""
+    if rule == "yarn":
+        return yarn(channels, factor, original, 100.0, count=count)
+    base = 100.0 * factor ** (channels / (channels - 2)) if rule == "ntk" else 100.0
+    divisor = factor if rule == "linear" else 1.0
+    return [base ** (-2 * t / channels) / divisor for t in range(count)], 1.0
+
+
+def rope_axial_scaled(rule: str, factors: Sequence[float], sizes: Sequence[int]):
+    """Return the rotation of a token where axis a has a factor and a size in training."""
+
+    def rotate(encoding: Encoding, h: int, p: Tensor, size: int) -> Tensor:
+        axes, pairs = len(p), size // 2
+        blocks = []
+        for number in range(axes):
+            axis = [1, 0][number] if axes == 2 else number  # on images the column first
+            count = pairs // axes + (number < pairs % axes)
+            waves, sharp = scale_axis(rule, size / axes, count, factors[axis], sizes[axis])
+            blocks.append(sharp * rotate_planes([p[axis] * w for w in waves]))
+        return torch.block_diag(*blocks)
+
+    return rotate

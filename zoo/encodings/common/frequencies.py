@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal, get_args
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor
@@ -223,9 +223,26 @@ class Scaling:
                 raise OptionError(key, f"missing; expected {noun}, which {self.rule} needs")
         if self.factor is not None and not self.factor >= 1:
             raise OptionError("factor", f"factor {self.factor} is less than 1")
-        if self.rule == "llama3" and not self.low < self.high:
+        if not self.slow <= self.fast:
+            problem = f"beta_fast {self.fast:g} is less than beta_slow {self.slow:g}"
+            raise OptionError("beta_fast", problem)
+        if not self.low < self.high:
             problem = f"low_freq_factor {self.low:g} is not less than high_freq_factor"
             raise OptionError("low_freq_factor", f"{problem} {self.high:g}")
+
+    def with_factor(self, factor: float) -> Self:
+        """Return the rule with another factor."""
+        return replace(self, factor=factor)
+
+    @property
+    def fast(self) -> float:
+        """Rotations within L from which yarn keeps a pair."""
+        return 32.0 if self.beta_fast is None else self.beta_fast
+
+    @property
+    def slow(self) -> float:
+        """Rotations within L up to which yarn divides a pair by the factor."""
+        return 1.0 if self.beta_slow is None else self.beta_slow
 
     @property
     def low(self) -> float:
@@ -346,6 +363,12 @@ class GridScaling:
         for factor in self.factor if isinstance(self.factor, Sequence) else [self.factor]:
             self._make_axis(factor, None)
 
+    def with_factor(self, factor: float) -> Self:
+        """Return the rule with another factor of the axes that grow."""
+        if not isinstance(self.factor, Sequence):
+            return replace(self, factor=factor)
+        return replace(self, factor=tuple(factor if one > 1 else 1.0 for one in self.factor))
+
     def split(self, dims: Dims) -> tuple[ResolvedScaling, ...]:
         """Return the resolved rule of each axis.
 
@@ -465,21 +488,18 @@ def stretch_wave_vectors(
 
 def _find_edges(scaling: ResolvedScaling, base: float, width: float) -> tuple[float, float]:
     """Return the pairs at which the ramp of yarn starts and ends (section 3.2 of its paper)."""
-    # With base 1 all pairs are equally fast, so none is divided.
-    if base == 1:
-        return width - 1, width - 1
 
     def find_pair(rotations: float) -> float:
         """Return the index of the pair with this number of rotations in the training length."""
-        return width * math.log(scaling.original / (TURN * rotations)) / (2 * math.log(base))
+        log_base = max(2 * math.log(base), 1e-9)  # with base 1 all frequencies are equal
+        return width * math.log(scaling.original / (TURN * rotations)) / log_base
 
     options = scaling.options
-    fast = 32.0 if options.beta_fast is None else options.beta_fast
-    slow = 1.0 if options.beta_slow is None else options.beta_slow
-    first, last = find_pair(fast), find_pair(slow)
+    first, last = find_pair(options.fast), find_pair(options.slow)
     if options.truncate is not False:
         first, last = math.floor(first), math.ceil(last)
-    return max(first, 0), min(last, width - 1)
+    # Without these bounds, a training length of less than one rotation would keep all pairs.
+    return min(max(first, 0), width - 1), min(max(last, 0), width - 1)
 
 
 def has_float64(device: torch.device) -> bool:
