@@ -164,7 +164,9 @@ def _encodings_of(recipe: Recipe) -> list[str]:
 
 def _options(cls: type[Encoding]) -> Iterator[str]:
     yield from ("## Options", "", "| option | value |", "|---|---|")
-    yield from (f"| `{key}` | {value} |" for key, value in describe_options(cls).items())
+    for key, value in describe_options(cls).items():
+        cell = value.replace("|", "\\|")
+        yield f"| `{key}` | {cell} |"
     yield ""
 
 

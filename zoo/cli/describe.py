@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -35,9 +35,9 @@ from zoo.diagnostics.portrait.portrait import draw_portrait
 from zoo.encodings.common.chains import build_shortest_chain
 from zoo.errors import ARGUMENT, ConfigIssue, OptionError, RecipeError, ZooError
 from zoo.options import Between, ByAxes, Choice
-from zoo.options.description import describe_type
+from zoo.options.description import describe_type, format_type
 from zoo.options.plain import format_value
-from zoo.options.signature import EveryEncoding, Option, extras, options
+from zoo.options.signature import EveryEncoding, Option, extras, options, read_class
 from zoo.options.unknown import Member
 from zoo.packages import explain_imports, skip_without_package
 from zoo.reporting.numbers import format_number
@@ -300,12 +300,19 @@ def describe_formula(name: str, cls: type[Encoding]) -> str:
 
 
 def describe_options(cls: type[Encoding]) -> dict[str, str]:
-    """Return type and default of each option of an encoding, as text."""
-    known: Mapping[str, Option] = {**options(cls), **extras("encodings")}
-    return {
-        key: f"{describe_type(option.annotation)}; {_format_default(option)}"
-        for key, option in known.items()
-    }
+    """Return type and default of each option of an encoding, as text.
+
+    Those of a mapping follow it, under dotted keys.
+    """
+    known: dict[str, Option] = {**options(cls), **extras("encodings")}
+    found = {}
+    for key, option in known.items():
+        found[key] = f"{describe_type(option.annotation)}; {_format_default(option)}"
+        for part in (option.annotation, *get_args(option.annotation)):
+            if is_dataclass(part) and isinstance(part, type):
+                for name, one in read_class(f"{part.__module__}:{part.__qualname__}").items():
+                    found[f"{key}.{name}"] = f"{format_type(one.annotation)}. {one.comment}"
+    return found
 
 
 def _format_default(option: Option) -> str:

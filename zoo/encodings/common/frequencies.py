@@ -164,44 +164,42 @@ class Scaling:
     (arXiv:2309.00071); llama3 divides only low frequencies (arXiv:2407.21783); longrope divides
     each frequency by a number of its own (arXiv:2402.13753); proportional rotates only the fastest
     pairs (arXiv:2410.06205).
-
-    Attributes:
-        rule: Name of the rule.
-        factor: Length of texts relative to the training length. For proportional, 1 by default; for
-            longrope, the length of the model or of texts, divided by `original`.
-        original: Training length L in tokens; that of the model by default.
-        length: Length n of the whole text, of dynamic and longrope; L by default. Later positions
-            are refused.
-        beta_fast: Rotations within L from which yarn keeps a pair; 32 by default.
-        beta_slow: Rotations within L up to which yarn divides a pair by the factor; 1 by default.
-        truncate: Whether yarn rounds the pairs with so many rotations to integers; True by default.
-        attention_factor: Factor of cos and sin of yarn and longrope, in place of the one that
-            follows from `factor`.
-        mscale: With `mscale_all_dim`, yarn's factor of cos and sin is
-            (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1).
-        mscale_all_dim: See `mscale`.
-        low_freq_factor: Rotations within L up to which llama3 divides a pair; 1 by default.
-        high_freq_factor: Rotations within L from which llama3 keeps a pair; 4 by default.
-        short_factor: Divisors [K'/2] of longrope if n <= L.
-        long_factor: Divisors [K'/2] of longrope if n > L.
-        fraction: Fraction of the pairs that proportional rotates.
     """
 
     rule: ScalingRule
+    """Name of the rule."""
     factor: Factor | None = None
+    """Length of texts relative to the training length L. proportional: divisor of all frequencies,
+    1 by default. longrope: the longest length of the model divided by L by default."""
     original: Length | None = None
+    """Training length L in tokens; that of the model by default."""
     length: Length | None = None
+    """dynamic, longrope: length n of the whole text, past which positions are refused; L by
+    default."""
     beta_fast: Positive | None = None
+    """yarn: rotations within L from which a pair is kept; 32 by default."""
     beta_slow: Positive | None = None
+    """yarn: rotations within L up to which a pair is divided by the factor; 1 by default."""
     truncate: bool | None = None
+    """yarn: whether the pairs with so many rotations are rounded to integers; true by default."""
     attention_factor: NotNegative | None = None
+    """yarn, longrope: factor of cos and sin. By default 0.1 ln(factor) + 1, or for longrope
+    sqrt(1 + ln(factor) / ln(L))."""
     mscale: NotNegative | None = None
+    """yarn: with mscale_all_dim, cos and sin are multiplied by (0.1 mscale ln(factor) + 1) /
+    (0.1 mscale_all_dim ln(factor) + 1)."""
     mscale_all_dim: NotNegative | None = None
+    """yarn: see mscale."""
     low_freq_factor: Positive | None = None
+    """llama3: rotations within L up to which a pair is divided; 1 by default."""
     high_freq_factor: Positive | None = None
+    """llama3: rotations within L from which a pair is kept; 4 by default."""
     short_factor: tuple[Positive, ...] | None = None
+    """longrope: divisors of the frequencies, one per pair, if n is at most L."""
     long_factor: tuple[Positive, ...] | None = None
+    """longrope: divisors of the frequencies, one per pair, if n is more than L."""
     fraction: Annotated[float, Between(0, 1)] | None = None
+    """proportional: fraction of the pairs that rotate, the fastest first."""
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
@@ -331,29 +329,26 @@ class GridScaling:
     """A rule that scales the frequencies of each axis for larger grids than in training.
 
     Each axis is scaled as RoPE with K' = K/P channels is, by its own factor and training size.
-
-    Attributes:
-        rule: linear, ntk or yarn; see `Scaling`, which also explains the options of yarn.
-        factor: Size relative to that of training, one number or one for each axis.
-        original: Training size in patches, one number or one for each axis; that of the model by
-            default.
-        beta_fast: Option of yarn.
-        beta_slow: Option of yarn.
-        truncate: Option of yarn.
-        attention_factor: Option of yarn.
-        mscale: Option of yarn.
-        mscale_all_dim: Option of yarn.
     """
 
     rule: GridRule
+    """Name of the rule."""
     factor: Factor | tuple[Factor, ...]
+    """Size relative to that of training, one number or one for each axis."""
     original: Length | tuple[Length, ...] | None = None
+    """Training size in patches, one number or one for each axis; that of the model by default."""
     beta_fast: Positive | None = None
+    """yarn: rotations within the training size from which a pair is kept; 32 by default."""
     beta_slow: Positive | None = None
+    """yarn: rotations within the training size up to which a pair is divided; 1 by default."""
     truncate: bool | None = None
+    """yarn: whether the pairs with so many rotations are rounded to integers; true by default."""
     attention_factor: NotNegative | None = None
+    """yarn: factor of cos and sin; 0.1 ln(factor) + 1 by default."""
     mscale: NotNegative | None = None
+    """yarn: as for texts."""
     mscale_all_dim: NotNegative | None = None
+    """yarn: as for texts."""
 
     def __post_init__(self) -> None:
         if self.rule not in get_args(GridRule):
