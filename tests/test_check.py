@@ -1,10 +1,13 @@
 """Whether the parts of a recipe fit is told before anything starts, all faults at once."""
 
+from typing import Literal, get_args, get_origin
+
 import pytest
 
 import zoo
 from zoo.config.command_line import parse_overrides
 from zoo.errors import DataError, RecipeError
+from zoo.options.signature import read_options
 
 LANGUAGE = "extends: [model/{model}, data/{data}, optim/adamw, trainer/default]\n"
 FITTING = {"lm_tiny": "causal_lm", "mlm_tiny": "masked_lm", "vit_tiny": "classification"}
@@ -129,3 +132,60 @@ def test_an_option_of_an_encoding_that_does_not_fit_is_blamed_on_the_encoding(fa
     word = "model.encoding=[{name: comrope_ld, block: 7}]"
     find_issues = faults("vit_tiny", "digits", "classification", word)
     assert find_issues["model.encoding.0.block"].startswith("comrope_ld: block 7 must be even")
+
+
+SHIFTED = "model.position_augmentation.shift"
+TABLES = ("learned", "tupe")
+
+
+@pytest.mark.parametrize("encoding", TABLES)
+def test_positions_that_training_moves_out_of_a_table_are_told(encoding, faults):
+    def find(*words):
+        return faults("lm_tiny", "flipflop", "causal_lm", f"model.encoding={encoding}", *words)
+
+    assert "training moves tokens" in find(f"{SHIFTED}=0.6")["model.position_augmentation"]
+    assert "position_augmentation" in "".join(find("model.position_augmentation.stretch=1.5"))
+    # within its cell, a token may move
+    assert find("model.position_augmentation.jitter=0.6", f"{SHIFTED}=0") == {}
+    assert find(f"{SHIFTED}=0.5") == {}
+    longer = f"model.encoding={{name: {encoding}, stretch: 2}}"
+    assert find("model.position_augmentation.stretch=1.0", longer) == {}
+
+
+@pytest.mark.parametrize("encoding", TABLES)
+def test_positions_that_memory_moves_out_of_a_table_are_told(encoding, faults):
+    words = [f"model.encoding={encoding}", "model.memory_length=8", "data.streams=true"]
+    found = faults("lm_tiny", "python_docs", "causal_lm", *words)
+    assert "grow without end" in found["model.memory_length"]
+
+
+def test_coordinates_that_a_table_cannot_read_are_told(faults):
+    words = ["model.encoding={name: learned, coordinates: symmetric}"]
+    found = faults("mlm_tiny", "flipflop", "masked_lm", *words)
+    assert "use coordinates index" in found["model.encoding"]
+
+
+def list_values(option):
+    """List values of an option that has few."""
+    annotation = option.annotation
+    if annotation is bool:
+        return [True, False]
+    return get_args(annotation) if get_origin(annotation) is Literal else []
+
+
+CHOSEN = {
+    (encoding, key): values
+    for encoding in zoo.encoding_names()
+    for key, option in read_options("encodings", encoding).items()
+    if (values := list_values(option))
+}
+
+
+@pytest.mark.parametrize(("encoding", "key"), CHOSEN)
+def test_no_option_of_an_encoding_reads_values_that_the_check_does_not_have(encoding, key, faults):
+    models = {"lm_tiny": "flipflop", "mlm_tiny": "flipflop", "vit_tiny": "digits"}
+    for model, data in models.items():
+        for value in CHOSEN[encoding, key]:
+            entry = f"model.encoding=[{{name: {encoding}, {key}: {str(value).lower()}}}]"
+            # a fault is an issue of the recipe, never another exception
+            faults(model, data, FITTING[model], entry, "model.depth=1", "model.heads=2")

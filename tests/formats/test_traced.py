@@ -16,6 +16,7 @@ from zoo.api.tools import export
 from zoo.config.command_line import parse_overrides
 from zoo.errors import RecipeError, ZooError
 from zoo.formats import traced
+from zoo.formats.export import ExportSource
 from zoo.run.checkpoint import build_metadata
 from zoo.run.load import load_recipe
 
@@ -146,9 +147,21 @@ class Angles(torch.nn.Module):
 def test_a_graph_may_round_as_much_as_the_model():
     sizes = SimpleNamespace(draw_examples=lambda: [torch.linspace(1, 2, 50)])
     compare = traced._compare
-    assert 1e-5 < compare(lambda x: (x * 3 * (2e4 / 3)).cos(), Angles(), sizes) < 1e-2
+    assert 1e-5 < compare(None, lambda x: (x * 3 * (2e4 / 3)).cos(), Angles(), sizes) < 1e-2
     with pytest.raises(ZooError, match="differs by"):
-        compare(lambda x: (x * 2e4).cos() + 0.1, Angles(), sizes)
+        compare(None, lambda x: (x * 2e4).cos() + 0.1, Angles(), sizes)
+
+
+def test_a_graph_that_accepts_one_size_is_refused(tmp_path):
+    def graph(inputs):
+        raise AssertionError("Guard failed: inputs.size()[0] == 12")
+
+    write_checkpoint(tmp_path / "run", "vit_comrope", TINY)
+    task = package.load(tmp_path / "run")
+    source = ExportSource(tmp_path, load_recipe("vit_comrope", parse_overrides(TINY)), task)
+    sizes = SimpleNamespace(draw_examples=lambda: [torch.zeros(1, 5)])
+    with pytest.raises(RecipeError, match="refuses inputs of 1 x 5; use to="):
+        traced._compare(source, graph, Angles(), sizes)
 
 
 def test_results_of_parameters_alone_are_baked():

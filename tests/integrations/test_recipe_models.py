@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny import language
+from untrained import write_checkpoint
 from without_torchvision import import_timm
 
 import zoo
@@ -123,7 +125,7 @@ def test_chosen_weights_and_adapters_are_trained(folder):
 
 def test_a_folder_without_a_model_is_refused(tmp_path):
     pytest.importorskip("transformers")
-    with pytest.raises(zoo.RecipeError, match=r"has no config\.json"):
+    with pytest.raises(zoo.RecipeError, match=r"config\.json: no such file"):
         build("lm_rope", *LM, f"model.path={tmp_path}")
 
 
@@ -146,6 +148,42 @@ def test_a_model_of_transformers_is_trained_tested_compared_and_diagnosed(folder
         zoo.generate(run, "the", tokens=2)
     (sample,) = zoo.generate(run, "the", tokens=2, cache=False).samples
     assert sample.tokens == 2
+
+
+def refuse_export(run, to, match):
+    """Export a run to a format that cannot hold it; nothing is written."""
+    folder = Path(run).parent / f"export-{to}"
+    with pytest.raises(zoo.RecipeError, match=match) as caught:
+        zoo.export(run, folder, to=to)
+    assert not folder.exists()
+    return str(caught.value)
+
+
+OTHERS = 'is one of another library; use to="safetensors"'
+
+
+def test_a_format_that_cannot_hold_a_model_of_transformers_is_refused(folder, tmp_path):
+    run = tmp_path / "run"
+    words = [*LM, f"model.path={folder}", "~evaluate", *language(tmp_path / "t.txt")[:2]]
+    write_checkpoint(run, "lm_rope", words)
+    for to in ("hf", "llama", "vit"):
+        refuse_export(run, to, OTHERS)
+    assert "to=hf" not in refuse_export(run, "torch_export", "for any batch size and length")
+    pytest.importorskip("safetensors")
+    zoo.export(run, tmp_path / "weights", to="safetensors")
+    words = torch.randint(8, (1, 12))
+    with torch.no_grad():
+        right = zoo.load(run).eval()(words)
+        assert torch.equal(zoo.load(tmp_path / "weights").eval()(words), right)
+
+
+def test_a_format_that_cannot_hold_a_model_of_timm_is_refused(tmp_path):
+    import_timm()
+    run = tmp_path / "run"
+    words = [*VIT, "model.arch=test_vit", "model.encoding=rope_mixed", "~evaluate"]
+    write_checkpoint(run, "vit_comrope", words)
+    for to in ("hf", "llama", "vit"):
+        refuse_export(run, to, OTHERS)
 
 
 def test_a_benchmark_takes_no_recipe(capsys):

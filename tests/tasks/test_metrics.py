@@ -127,3 +127,11 @@ def test_a_tally_starts_anew():
     assert tally.targets.tolist() == [0] * 6
     assert tally.correct.tolist() == [0] * 6
     assert tally.bytes == 0
+
+
+def test_a_window_of_one_token_has_one_place():
+    metrics = TokenMetrics(1)
+    metrics.update(torch.zeros(2, 1, 4), torch.tensor([[0], [3]]))
+    found = metrics.compute()
+    torch.testing.assert_close(found.position_losses(), [math.log(4)])
+    assert found.position_accuracies() == [0.5]

@@ -158,6 +158,17 @@ class PositionAugmentation:
             moving = shift(moving, self.shift, self.per_sample)
         return torch.cat([frames, moving], dim=-1)
 
+    def find_extremes(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return positions [N, P] moved as far down, and as far up, as any draw moves them."""
+        first = 1 if index.shape[-1] == 3 else 0
+        frames, moving = index[..., :first], index[..., first:]
+        centre = (moving.amin(-2, keepdim=True) + moving.amax(-2, keepdim=True)) / 2
+        factor = self.aspect * self.stretch
+        most = factor * (0.5 if self.jitter else 0.0) + self.shift
+        stretched = centre + (moving - centre) * factor
+        down, up = (torch.cat([frames, stretched + step], dim=-1) for step in (-most, most))
+        return down, up
+
 
 def jitter(index: Tensor, sigma: Sequence[float]) -> Tensor:
     """Move each index by a draw of N(0, sigma^2) truncated to its patch (-1/2, 1/2), as in ComRoPE.

@@ -275,6 +275,19 @@ class Encoding(nn.Module):
             OptionError: An option does not fit the coordinates.
         """
 
+    def check_positions(self, pos: Tensor, has_position: Tensor | None = None) -> None:
+        """Check that the encoding can read positions, such as those that a training will draw.
+
+        By default it can read any.
+
+        Args:
+            pos: Coordinates [.., P] under the encoding's convention.
+            has_position: Which tokens have a position, [1|B, N]; None: all.
+
+        Raises:
+            OptionError: A position is outside a table.
+        """
+
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
         """Return the extrapolation methods for evaluation beyond the training size.
 

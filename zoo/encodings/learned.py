@@ -12,6 +12,7 @@ from zoo.attention import AttentionCall, Dims, Encoding, Tokens
 from zoo.encodings.common.panels import Panels, row_norm_panel
 from zoo.encodings.common.position_tables import (
     NORMS_CAPTION,
+    check_range,
     read_rows,
     resize_antialiased,
     resize_table,
@@ -51,6 +52,11 @@ class Learned(Encoding):
         table = nn.init.normal_(torch.empty(dims.tokens, dims.dim), std=0.02)
         self.table = nn.Parameter(table)  # [tokens, D]
 
+    def check_positions(self, pos: Tensor, has_position: Tensor | None = None) -> None:
+        # A grid repeats the rows at its edges.
+        if self.dims.axes == 1:
+            check_range(pos, round(self.dims.tokens * self.stretch), has_position)
+
     def embed(self, tokens: Tokens) -> Tokens:
         return self._add_rows(tokens) if self.shared else tokens
 
@@ -71,6 +77,7 @@ class Learned(Encoding):
         return [row_norm_panel(title, self.table, self.dims.sizes, NORMS_CAPTION)]
 
     def _add_rows(self, tokens: Tokens) -> Tokens:
+        self.check_positions(tokens.pos, tokens.has_position)
         table: Tensor = self.table
         sizes = self.dims.sizes
         if self.antialias:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from zoo.attention import AttentionCall, Dims, Encoding, Tokens, upcast
 from zoo.encodings.common.layers import apply_linear, init_normal
 from zoo.encodings.common.panels import Panels, head_panel, row_norm_panel
-from zoo.encodings.common.position_tables import NORMS_CAPTION, read_rows, resize_table
+from zoo.encodings.common.position_tables import NORMS_CAPTION, check_range, read_rows, resize_table
 from zoo.options import Between
 from zoo.registry import register
 
@@ -47,7 +47,11 @@ class TUPE(Encoding):
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
         return {"resample": {"stretch": factors[0]}}
 
+    def check_positions(self, pos: Tensor, has_position: Tensor | None = None) -> None:
+        check_range(pos, round(self.dims.tokens * self.stretch), has_position)
+
     def embed(self, tokens: Tokens) -> Tokens:
+        self.check_positions(tokens.pos, tokens.has_position)
         rows = upcast(read_rows(self.table, tokens, self.dims.sizes, self.stretch))  # [1|B, N, D]
         weight, bias = upcast(self.norm.weight), upcast(self.norm.bias)
         rows = F.layer_norm(rows, self.norm.normalized_shape, weight, bias, self.norm.eps)

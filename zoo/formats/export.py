@@ -11,8 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from zoo.attention.layer import find_encoded
 from zoo.config import Recipe
 from zoo.config.overrides import Change, Overrides, join_overrides
+from zoo.errors import Message, RecipeError, Setting
 from zoo.formats.folders import new_folder
 from zoo.formats.hub import check_token, push_folder
 from zoo.run import checkpoint
@@ -34,6 +36,9 @@ WRITERS: Mapping[str, str] = MappingProxyType(
 """The function that writes each target, `module:name`; it is called with an ExportSource, the
 options, and an empty folder. It returns the difference of a graph from the model, or None, and
 raises RecipeError with every option that stands in the way."""
+
+OWN_MODELS = ("hf", "llama", "vit")
+"""Targets that hold a model of zoo: they build it, or write its weights under other names."""
 
 CPU = (
     Change("trainer.accelerator", "cpu"),
@@ -68,6 +73,17 @@ class ExportSource:
     checkpoint: Path
     recipe: Recipe
     task: Task
+
+    @property
+    def is_equipped(self) -> bool:
+        """Whether another library computes the model, and zoo its encodings."""
+        return any(part.calls_hooks for part in find_encoded(self.task.model))
+
+    def suggest_others(self) -> Message:
+        """Return which targets take any such model, as a remedy."""
+        if self.is_equipped:
+            return Message("use ", Setting("to", "safetensors"))
+        return Message("use ", Setting("to", "hf"), " or ", Setting("to", "safetensors"))
 
     def metadata(self) -> dict[str, Any]:
         """Return recipe and facts of the data as plain data, enough to build the model."""
@@ -126,6 +142,11 @@ def export_model(
     # the machine that trained the model may have had GPUs
     experiment, task = restore(path, join_overrides(CPU, overrides))
     source = ExportSource(path, experiment.recipe, task)
+
+    if options.to in OWN_MODELS and source.is_equipped:
+        name = experiment.recipe.model.name
+        problem = f"to={options.to} holds models of zoo, and {name} is one of another library"
+        raise RecipeError(source.recipe.make_issue("model.name", problem, source.suggest_others()))
 
     module, _, function = WRITERS[options.to].partition(":")
     write = getattr(importlib.import_module(module), function)

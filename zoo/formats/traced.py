@@ -18,17 +18,15 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 
+from zoo.attention.layer import find_encoded
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec
-from zoo.errors import Message, OptionError, RecipeError, Setting, ZooError
+from zoo.errors import Message, OptionError, RecipeError, ZooError
 from zoo.formats.export import ExportOptions, ExportSource
 from zoo.formats.huggingface import PixelReader
 from zoo.formats.tokenizer_files import write_tokenizer
-from zoo.models.transformer import find_transformers
 from zoo.packages import explain_imports
 from zoo.utils import write_json
 
-# formats for a model that cannot be captured
-OTHERS = Message("use ", Setting("to", "hf"), " or ", Setting("to", "safetensors"))
 TOLERANCE = 1e-5  # of logits computed by another program, relative to 1 + |logit|
 ROUNDING = 4  # times what the model itself rounds, where that is more
 MISSING_OPERATOR = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
@@ -161,10 +159,10 @@ def capture(source: ExportSource) -> tuple[ExportedProgram, InputSizes, BoundedM
         RecipeError: The model cannot be captured.
     """
     model = source.task.model
-    for transformer in find_transformers(model):
-        for chain in transformer.chains:
+    for part in find_encoded(model):
+        for chain in part.chains:
             if chain.no_export_reason:
-                raise _refuse(source, chain.no_export_reason, OTHERS)
+                raise _refuse(source, chain.no_export_reason, source.suggest_others())
 
     max_length = find_max_length(model, source.task.spec)
     sizes, bounded = InputSizes(source, max_length), BoundedModel(model, max_length).eval()
@@ -175,14 +173,15 @@ def capture(source: ExportSource) -> tuple[ExportedProgram, InputSizes, BoundedM
                 bounded, (example,), dynamic_shapes=(sizes.build_dynamic_shapes(),)
             )
     except Exception as error:  # it has no class of its own
-        reason = " ".join(str(error).split())[:300]
-        raise _refuse(source, f"torch.export: {reason}", OTHERS) from error
+        reason = " ".join(str(error).split()).partition(" For more information")[0][:300]
+        raise _refuse(source, f"torch.export: {reason}", source.suggest_others()) from error
     return program, sizes, bounded
 
 
 def _refuse(source: ExportSource, reason: str, remedy: str | Message) -> RecipeError:
     problem = f"it cannot be exported for any batch size and length: {reason}"
-    return RecipeError(source.recipe.make_issue("model.encoding", problem, remedy))
+    key = "model.name" if source.is_equipped else "model.encoding"
+    return RecipeError(source.recipe.make_issue(key, problem, remedy))
 
 
 @torch.no_grad()
@@ -194,7 +193,7 @@ def write_torch_export(source: ExportSource, options: ExportOptions, folder: Pat
         ZooError: The graph computes something else than the model.
     """
     program, sizes, model = capture(source)
-    difference = _compare(program.module(), model, sizes)
+    difference = _compare(source, program.module(), model, sizes)
     file = BytesIO()
     with _hide_output():
         torch.export.save(program, file)
@@ -245,7 +244,7 @@ def write_onnx(source: ExportSource, options: ExportOptions, folder: Path) -> fl
     def compute(values: Tensor) -> Tensor:
         return torch.from_numpy(session.run(None, {"inputs": values.numpy()})[0])
 
-    difference = _compare(compute, model, sizes)
+    difference = _compare(source, compute, model, sizes)
     _write_companions(source, sizes, folder)
     return difference
 
@@ -292,19 +291,26 @@ def bake_parameters(module: fx.GraphModule) -> int:
     return count
 
 
-def _compare(graph: Any, model: nn.Module, sizes: InputSizes) -> float:
+def _compare(source: ExportSource, graph: Any, model: nn.Module, sizes: InputSizes) -> float:
     """Return the largest difference of logits, relative to 1 + |logit|, at several sizes.
 
     Large angles are rounded more than to the tolerance: where the difference is larger, both are
     compared with the model in float64.
 
     Raises:
-        ZooError: It is too large.
+        RecipeError: The graph accepts only the size that was captured.
+        ZooError: The difference is too large.
     """
     largest = 0.0
     # several sizes, since a size that was captured as a constant is right for one of them
     for inputs in sizes.draw_examples():
-        expected, actual = model(inputs), graph(inputs)
+        expected = model(inputs)
+        try:
+            actual = graph(inputs)
+        except Exception as error:  # of torch or of ONNX Runtime, which have classes of their own
+            shape = " x ".join(map(str, inputs.shape))
+            reason = f"its graph depends on the size of the example, and refuses inputs of {shape}"
+            raise _refuse(source, reason, source.suggest_others()) from error
         difference, allowed = measure_difference(actual, expected), TOLERANCE
         if not difference <= TOLERANCE:
             exact = _compute_in_float64(model, inputs)

@@ -21,6 +21,7 @@ from zoo.integrations.equipment import NAME
 from zoo.options import Between, Count
 from zoo.packages import explain_imports
 from zoo.registry import register
+from zoo.utils import describe_absence
 
 
 @register
@@ -86,8 +87,13 @@ class TimmClassifier(nn.Module):
         self._check_size(*images.shape[2:])
         return self.model(images)
 
+    @property
+    def patch_shape(self) -> tuple[int, int]:
+        """Height and width of a patch in pixels."""
+        return tuple(self.model.patch_embed.patch_size)
+
     def _check_size(self, *sides: int) -> None:
-        patch = self.model.patch_embed.patch_size
+        patch = self.patch_shape
         if any(side % one for side, one in zip(sides, patch, strict=True)):
             problem = f"patches of {patch[0]} x {patch[1]} do not divide images"
             raise OptionError("arch", f"{problem} of {' x '.join(map(str, sides))}")
@@ -193,8 +199,9 @@ def _load(path: str, pretrained: bool) -> Any:
         from transformers import AutoConfig, AutoModelForCausalLM
 
     folder = Path(path)
-    if not (folder / "config.json").is_file():
-        raise OptionError("path", f"{folder} has no config.json; name the folder of a model")
+    if not (file := folder / "config.json").is_file():
+        problem = f"{file}: {describe_absence(file, 'file')}"
+        raise OptionError("path", f"{problem}; name the folder of a model")
     try:
         # On the meta device only shapes are needed, so no weights are read.
         config = AutoConfig.from_pretrained(folder, local_files_only=True)

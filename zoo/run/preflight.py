@@ -11,18 +11,24 @@ import torch
 from torch import nn
 
 from zoo import registry
+from zoo.attention import coordinates
 from zoo.attention.backends.dispatch import choose_backend
 from zoo.attention.call import AttentionCall
+from zoo.attention.encoding import Encoding
 from zoo.attention.layer import AttentionInput, SelfAttention, find_encoded
+from zoo.attention.tokens import Tokens
 from zoo.config import Recipe
 from zoo.data.base import Datasets
 from zoo.data.spec import DataSpec
 from zoo.diagnostics import capture
 from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
-from zoo.models.transformer import enable_activation_checkpointing
+from zoo.models.transformer import enable_activation_checkpointing, find_transformers
 from zoo.run import conditions
 from zoo.run.build import Experiment, build_sample, find_reader, silence_libraries
 from zoo.tasks.base import Task
+
+UNBOUNDED = 2.0**20
+"""A position that a model with memory reaches, which numbers tokens without end."""
 
 
 def build_experiment(
@@ -137,6 +143,7 @@ def _check_model(experiment: Experiment, issues: IssueCollector, *, is_trained: 
         model = experiment.meta_model
         model(build_sample(spec))
         _check_memory(recipe, model)
+        _check_positions(model, is_trained=is_trained)
         # an optimizer that cannot be built has its issue already
         if is_trained and not any(issue.key.startswith("optim") for issue in issues.found):
             with issues.collect("optim"):
@@ -172,6 +179,52 @@ def _check_memory(recipe: Recipe, model: nn.Module) -> None:
     problem = f"the windows of data {recipe.data.name} do not continue those of the batch before"
     remedy = "set data.streams to true" if "streams" in recipe.data.options else "set it to 0"
     raise OptionError("memory_length", f"{problem}; {remedy}")
+
+
+def _check_positions(model: nn.Module, *, is_trained: bool) -> None:
+    """Raise OptionError where an encoding cannot read positions that the model will make.
+
+    A sample on the meta device has shapes, but no values that an encoding could refuse.
+    """
+    for transformer in find_transformers(model):
+        for link in transformer.chains[0]:
+            if link.dims.length is None:
+                continue
+            with torch.device("cpu"):
+                _check_positions_of(link, transformer, is_trained=is_trained)
+
+
+def _check_positions_of(link: Encoding, model: nn.Module, *, is_trained: bool) -> None:
+    sizes = link.dims.sizes
+    index = coordinates.grid(sizes, torch.zeros(()))  # [N, P]
+    grid_size = coordinates.grid_shape(sizes, index)
+
+    def read(index: torch.Tensor) -> None:
+        tokens = Tokens.at(index.new_empty(1, len(index), 0), index).replace(grid_size=grid_size)
+        link.check_positions(coordinates.apply_convention(tokens, link.coordinates, sizes).pos)
+
+    try:
+        read(index)
+    except OptionError as error:
+        problem = f"{link.name} with coordinates {link.coordinates}: {str(error).partition(';')[0]}"
+        raise OptionError("encoding", f"{problem}; use coordinates index") from None
+    augmentation = getattr(model, "position_augmentation", None)
+    if is_trained and augmentation is not None:
+        try:
+            for moved in augmentation.find_extremes(index):
+                read(moved)
+        except OptionError as error:
+            problem = f"{link.name}: training moves tokens, and {str(error).partition(';')[0]}"
+            remedy = "leave it out, or use an encoding without a table"
+            raise OptionError("position_augmentation", f"{problem}; {remedy}") from None
+    if getattr(model, "memory_length", 0):
+        try:
+            # further than any number of windows
+            read(index + UNBOUNDED)
+        except OptionError:
+            problem = f"{link.name} has a table, and with memory positions grow without end"
+            remedy = "set it to 0, or use an encoding without a table"
+            raise OptionError("memory_length", f"{problem}; {remedy}") from None
 
 
 def _check_monitor(recipe: Recipe, task: Task, issues: IssueCollector) -> None:

@@ -263,7 +263,8 @@ class ChosenMetrics(nn.Module):
 
 
 def _divide(sums: Tensor, counts: Tensor) -> list[float | None]:
-    pairs = zip(sums.tolist(), counts.tolist(), strict=True)
+    # torchmetrics makes a scalar of the counts of a single position
+    pairs = zip(sums.flatten().tolist(), counts.flatten().tolist(), strict=True)
     return [total / count if count else None for total, count in pairs]
 
 

@@ -16,6 +16,7 @@ from zoo.data.spec import Vocabulary
 from zoo.data.tables.open_table import HUB
 from zoo.errors import DataError, OptionError
 from zoo.packages import explain_imports
+from zoo.utils import describe_absence
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -352,6 +353,8 @@ def load_tokenizer(name: str) -> Subwords:
     try:
         text = Path(name).expanduser().read_text(encoding="utf-8")
         return Subwords(Tokenizer.from_str(text).to_str())
+    except FileNotFoundError:
+        raise DataError(f"{name}: {describe_absence(name, 'file')}") from None
     except OSError as error:
         raise DataError(f"{name}: cannot be read: {error.strerror}") from None
     except Exception as error:

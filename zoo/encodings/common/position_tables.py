@@ -69,16 +69,12 @@ def read_rows(
         tokens: Tokens with their positions.
         sizes: Size of the grid. A grid of several axes is resampled to the grid of the tokens.
         stretch: On one axis, factor by which the table is resampled to a greater length.
-
-    Raises:
-        OptionError: A position on one axis is outside the table.
     """
     pos = tokens.pos
     if tokens.grid_size is not None and len(sizes) > 1:
         pos = _resample(pos, pos.new_tensor(sizes) / tokens.grid_size)
-    if len(sizes) == 1:
-        _check_range(pos, round(sizes[0] * stretch), tokens.has_position)
-        pos = pos if stretch == 1 else _resample(pos, 1 / stretch)
+    if len(sizes) == 1 and stretch != 1:
+        pos = _resample(pos, 1 / stretch)
     return sum(weight * table[row] for weight, row in bicubic_neighbours(pos, sizes))  # type: ignore[return-value]
 
 
@@ -99,7 +95,8 @@ def resize_antialiased(
         OptionError: The samples have grids of different sizes.
     """
     found = tokens.grid_size
-    if found is None:
+    # Values cannot be read on the meta device, and the shape of what is read is the same.
+    if found is None or found.is_meta:
         return table, sizes
     if not (found == found[:1, :1]).all():
         problem = "antialias needs grids of one size in a batch"
@@ -156,17 +153,30 @@ def _resample(pos: Tensor, ratio: Tensor | float) -> Tensor:
     return (pos + 0.5) * ratio - 0.5
 
 
-def _check_range(pos: Tensor, length: int, has_position: Tensor | None) -> None:
+def check_range(pos: Tensor, length: int, has_position: Tensor | None = None) -> None:
+    """Check that positions on one axis are in a table.
+
+    Args:
+        pos: Coordinates [.., 1].
+        length: Number of positions that the table reaches to.
+        has_position: Which tokens have a position; None: all.
+
+    Raises:
+        OptionError: A position is outside the table.
+    """
     # Values cannot be read on the meta device or under a compiler.
     if pos.is_meta or torch.compiler.is_compiling():
         return
-    rows = pos[..., 0].round()
+    rows = pos[..., 0]
     if has_position is not None:
         rows = torch.where(has_position, rows, 0)
-    if rows.numel() and not rows.min() >= 0:
-        raise OptionError("pos", f"position {rows.min():g} is before the table, whose first is 0")
-    if rows.numel() and rows.max() >= length:
-        past = f"position {int(rows.max())} is past the table of {length} positions"
+    # A position may move within its cell, half a step to either side.
+    if rows.numel() and not rows.min() >= -0.5:
+        first = rows.min().round()
+        raise OptionError("pos", f"position {first:g} is before the table, whose first is 0")
+    if rows.numel() and rows.max() > length - 0.5:
+        last = max(int(rows.max().round()), length)
+        past = f"position {last} is past the table of {length} positions"
         remedy = "train at a larger length, or use an encoding that extrapolates"
         raise OptionError("length", f"{past}; {remedy}")
 
