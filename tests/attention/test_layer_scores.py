@@ -126,6 +126,12 @@ def test_what_replaces_the_softmax_refuses_sinks():
     assert error.value.key == "sinks"
 
 
+def test_what_changes_products_refuses_a_cap():
+    with pytest.raises(OptionError, match="path changes products") as error:
+        decoder("path", softcap=2.0)(text())
+    assert error.value.key == "softcap"
+
+
 def load(*overrides):
     return zoo.load_recipe("lm_rope", parse_overrides(list(overrides)))
 

@@ -132,8 +132,12 @@ class Chain(Encoding):
         """Call each encoding's `modify` for pairs of tokens with a position.
 
         Raises:
-            OptionError: The changes of two encodings contradict each other.
+            OptionError: The changes of two encodings contradict each other, or the call's options.
         """
+        if call.softcap is not None and self.key_updaters:
+            # What later tokens do to keys is added to products, after their cap.
+            problem = f"{self.key_updaters[0]} changes products of queries and keys after their cap"
+            raise OptionError("softcap", f"{problem}; leave it out, or choose another encoding")
         for encoding in filter(_modifies_calls, self):
             old = call.replace(
                 queries=_localize(encoding, call.queries), keys=_localize(encoding, call.keys)
