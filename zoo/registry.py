@@ -46,7 +46,7 @@ KINDS: Mapping[str, MemberKind] = MappingProxyType(
         "encodings": MemberKind(("encodings",)),
         "models": MemberKind(
             ("models",),
-            frozenset({"transformer", "embedding", "generation"}),
+            frozenset({"transformer", "embedding", "layer_types", "generation"}),
             ("integrations/recipe_models",),
         ),
         "data": MemberKind(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from zoo.attention.call import AttentionCall
@@ -38,6 +39,9 @@ class Chain(Encoding):
     registers) are exempt: their queries and keys are not transformed and their pairs get no bias,
     unless the encoding handles such tokens itself.
 
+    Attributes:
+        group: Number of the first layer of the model with the same encodings.
+
     Args:
         dims: The sizes of a layer.
         encodings: The encodings by name.
@@ -49,6 +53,7 @@ class Chain(Encoding):
     def __init__(self, dims: Dims, encodings: Mapping[str, Encoding]) -> None:
         nn.Module.__init__(self)
         self.dims = dims
+        self.group = dims.layer
         for name, encoding in encodings.items():
             self.add_module(name, encoding)
 
@@ -99,6 +104,33 @@ class Chain(Encoding):
             has_all = tokens.has_position is None
             tokens = new if has_all else restore_states(encoding, tokens, new)
         return tokens
+
+    def add_to_input(self, tokens: Tokens) -> Tokens:
+        """Call `embed` of the encodings that add to the input."""
+        for encoding in self:
+            if encoding.adds_to_input:
+                tokens = _embed(encoding, tokens)
+        return tokens
+
+    def make_tables(self, tokens: Tokens) -> Tokens:
+        """Call `embed` of the encodings that leave the input as it is.
+
+        Raises:
+            OptionError: One of them changes it.
+        """
+        for encoding in self:
+            if not encoding.adds_to_input:
+                new = _embed(encoding, tokens)
+                if new.x is not tokens.x:
+                    problem = f"{encoding.name} changes the input, which belongs to all layers"
+                    remedy = "its class must declare adds_to_input, and the model list it"
+                    raise OptionError("encoding", f"{problem}; {remedy}")
+                tokens = new
+        return tokens
+
+    def count_adders(self) -> int:
+        """Count the encodings that add to the input."""
+        return sum(encoding.adds_to_input for encoding in self)
 
     def prepare(self, tokens: Tokens) -> Tokens:
         """Call each encoding's `prepare`; tokens without a position keep their states."""
@@ -179,49 +211,174 @@ class Chain(Encoding):
 
 
 def build_chains(
-    dims: Dims, factories: Mapping[str, EncodingFactory], *, causal: bool
+    dims: Dims,
+    factories: Mapping[str, EncodingFactory],
+    *,
+    causal: bool,
+    by_layer: Sequence[Mapping[str, EncodingFactory] | None] = (),
+    keys: Sequence[str] = (),
 ) -> tuple[nn.ModuleDict, tuple[Chain, ...]]:
     """Build the encodings of a model and the chain of each layer.
+
+    Layers with the same factory have the same module, if the encoding is shared.
 
     Args:
         dims: Sizes of a layer; `dims.depth` is the number of layers.
         factories: The encodings by name, each a function of the sizes of its layer.
         causal: Whether the model has a causal mask.
+        by_layer: For each layer, the encodings that take the place of `factories`, or None. Empty:
+            all layers have `factories`. Encodings that add to the input stay.
+        keys: For each layer, the option that its encodings come from, for messages.
 
     Returns:
-        The encodings by name (a module, or a list with one per layer if it is not shared), and the
-        chains, which hold the same modules.
+        The encodings by name, and the chains, which hold the same modules. A name stands for a
+        module that all its layers share, or for a list with one per layer. If only some layers have
+        their own, or several modules have the name, it stands for a mapping with the number of the
+        (first) layer of each.
 
     Raises:
-        OptionError: An encoding does not fit the model.
+        OptionError: An encoding does not fit the model, or a layer.
     """
     layers = [replace(dims, layer=layer) for layer in range(dims.depth or 1)]
-    modules = nn.ModuleDict()
-    by_layer: list[dict[str, Encoding]] = [{} for _ in layers]
+    plans, keys = [factories] * len(layers), keys or ["encoding"] * len(layers)
+    if any(own is not None for own in by_layer):
+        plans = _plan_layers(layers, factories, by_layer, keys)
 
-    # The first instance declares whether all layers share it.
-    for name, make in factories.items():
-        first = make(layers[0])
-        _check_causality(name, first, causal)
-        each = [first] * len(layers) if first.shared else [first, *map(make, layers[1:])]
-        modules[name] = first if first.shared else nn.ModuleList(each)
+    # Where each encoding is, in the order of the names. Factories are compared by identity.
+    places: dict[tuple[str, int], list[int]] = {}
+    for layer, plan in enumerate(plans):
+        for name, make in plan.items():
+            places.setdefault((name, id(make)), []).append(layer)
+
+    by_name: dict[str, dict[int, Encoding]] = {}
+    built: list[dict[str, Encoding]] = [{} for _ in layers]
+    for (name, _), numbers in places.items():
+        make = plans[numbers[0]][name]
+        # The first instance declares whether all its layers share it.
+        first = make(layers[numbers[0]])
+        _check_causality(name, first, causal, keys[numbers[0]])
+        each = {numbers[0]: first}
         if not first.shared:
-            for encoding in each:
-                encoding.siblings = tuple(each)
-        for encodings, encoding in zip(by_layer, each, strict=True):
-            encodings[name] = encoding
-    return modules, tuple(map(Chain, layers, by_layer))
+            each |= {number: make(layers[number]) for number in numbers[1:]}
+            for encoding in each.values():
+                encoding.siblings = tuple(each.values())
+        by_name.setdefault(name, {}).update(each)
+        for number in numbers:
+            built[number][name] = each.get(number, first)
+
+    modules = nn.ModuleDict()
+    for name, each in by_name.items():
+        modules[name] = _collect_modules(each, len(layers))
+    chains = tuple(
+        _build_chain(own, {name: encodings[name] for name in plan}, key)
+        for own, plan, encodings, key in zip(layers, plans, built, keys, strict=True)
+    )
+    # Layers with the same encodings form a group, whose tables are made once.
+    known: dict[tuple[tuple[str, int], ...], int] = {}
+    for layer, (chain, plan) in enumerate(zip(chains, plans, strict=True)):
+        chain.group = known.setdefault(tuple((name, id(plan[name])) for name in plan), layer)
+    return modules, chains
 
 
-def _check_causality(name: str, encoding: Encoding, causal: bool) -> None:
+def _build_chain(dims: Dims, encodings: Mapping[str, Encoding], key: str) -> Chain:
+    try:
+        return Chain(dims, encodings)
+    except OptionError as error:
+        raise OptionError(key, error.message) from None
+
+
+def _plan_layers(
+    layers: Sequence[Dims],
+    factories: Mapping[str, EncodingFactory],
+    by_layer: Sequence[Mapping[str, EncodingFactory] | None],
+    keys: Sequence[str],
+) -> list[Mapping[str, EncodingFactory]]:
+    """Return the encodings of each layer: its own, and those of the model that belong to all.
+
+    Raises:
+        OptionError: An encoding that some layers have belongs to all of them.
+    """
+    common: dict[str, EncodingFactory] = {}
+    # What an encoding does is known once it is built, here without memory.
+    with torch.device("meta"):
+        for name, make in factories.items():
+            encoding = make(layers[0])
+            if carries_data(encoding):
+                problem = f"{name} carries data from layer to layer, so that all layers need it"
+                remedy = "leave encoding out of layer_types, or choose another one"
+                raise OptionError("encoding", f"{problem}; {remedy}")
+            if encoding.adds_to_input:
+                common[name] = make
+        for dims, own, key in zip(layers, by_layer, keys, strict=True):
+            for name, make in (own or {}).items():
+                if reason := explain_belonging(name, make(dims)):
+                    raise OptionError(key, f"{reason}; list it in model.encoding")
+    return [factories if own is None else {**common, **own} for own in by_layer]
+
+
+def explain_belonging(name: str, encoding: Encoding) -> str:
+    """Return why an encoding belongs to all layers of a model; empty if single ones may have it."""
+    if encoding.adds_to_input:
+        return f"{name} adds to the input, so that it belongs to the model and not to a layer"
+    if carries_data(encoding):
+        return f"{name} carries data from layer to layer, so that all layers need it"
+    return ""
+
+
+def carries_data(encoding: Encoding) -> bool:
+    """Return whether an encoding changes tokens after attention, for the next layer."""
+    return type(encoding).after_attention is not Encoding.after_attention
+
+
+def _collect_modules(each: Mapping[int, Encoding], depth: int) -> nn.Module:
+    """Return the module that a name of an encoding stands for; see `build_chains`."""
+    first = next(iter(each.values()))
+    if len(each) == 1 and first.shared:
+        return first
+    if len(each) == depth and not any(one.shared for one in each.values()):
+        return nn.ModuleList(each[layer] for layer in range(depth))
+    return nn.ModuleDict({str(layer): each[layer] for layer in sorted(each)})
+
+
+def embed_groups(chains: Sequence[Chain], tokens: Tokens) -> dict[int, Tokens]:
+    """Apply the encodings that change tokens before the first layer, where layers differ.
+
+    Args:
+        chains: The chain of each layer.
+        tokens: Tokens with states [B, N, D].
+
+    Returns:
+        The tokens of each group of layers with the same encodings, by `Chain.group`. All have the
+        same states.
+
+    Raises:
+        OptionError: An encoding of some layers changes the states of all.
+    """
+    groups = {chain.group: chain for chain in reversed(chains)}
+    # Every chain of a model has the encodings that add to the input, except empty ones.
+    fullest = max(groups.values(), key=lambda chain: chain.count_adders())
+    tokens = fullest.add_to_input(tokens)
+    return {group: chain.make_tables(tokens) for group, chain in groups.items()}
+
+
+def list_links(chains: Iterable[Chain]) -> list[Encoding]:
+    """List the encodings of several layers: one of those that layers share or have each."""
+    found: dict[int, Encoding] = {}
+    for chain in chains:
+        for one in chain:
+            found.setdefault(id(one.siblings[0] if one.siblings else one), one)
+    return [*found.values()]
+
+
+def _check_causality(name: str, encoding: Encoding, causal: bool, key: str) -> None:
     if encoding.causal_only and not causal:
         problem = f"{name} needs a causal mask, which this model does not have"
-        raise OptionError("encoding", f"{problem}; choose model decoder, or another encoding")
+        raise OptionError(key, f"{problem}; choose model decoder, or another encoding")
     if encoding.needs_full_sequence and causal:
         problem = f"{name} with these options reads the whole sequence, which a causal model cannot"
-        raise OptionError("encoding", f"{problem}; choose model encoder, or other options")
+        raise OptionError(key, f"{problem}; choose model encoder, or other options")
     if causal:
-        check_coordinates_known([encoding])
+        check_coordinates_known([encoding], key)
 
 
 def depends_on_length(encoding: Encoding) -> bool:
@@ -229,7 +386,7 @@ def depends_on_length(encoding: Encoding) -> bool:
     return encoding.dims.axes == 1 and encoding.coordinates != "index"
 
 
-def check_coordinates_known(encodings: Iterable[Encoding]) -> None:
+def check_coordinates_known(encodings: Iterable[Encoding], key: str = "encoding") -> None:
     """Check that a causal model can know the coordinates of a text, of which it sees the past.
 
     Raises:
@@ -239,7 +396,7 @@ def check_coordinates_known(encodings: Iterable[Encoding]) -> None:
         if depends_on_length(encoding):
             problem = f"{encoding.name} has {encoding.coordinates} coordinates, which depend on "
             problem += "the length of the text; a causal model does not know it"
-            raise OptionError("encoding", f"{problem}; add coordinates: index to its entry")
+            raise OptionError(key, f"{problem}; add coordinates: index to its entry")
 
 
 def _updates_keys(encoding: Encoding) -> bool:
@@ -252,6 +409,11 @@ def _modifies_calls(encoding: Encoding) -> bool:
 
 def _transforms_queries(encoding: Encoding) -> bool:
     return type(encoding).transform_query is not Encoding.transform_query
+
+
+def _embed(encoding: Encoding, tokens: Tokens) -> Tokens:
+    new = encoding.embed(_localize(encoding, tokens))
+    return new if tokens.has_position is None else restore_states(encoding, tokens, new)
 
 
 def _localize(encoding: Encoding, tokens: Tokens) -> Tokens:
@@ -399,6 +561,7 @@ def make_factory(entry: EncodingSpec) -> EncodingFactory:
             if value is not None:
                 setattr(encoding, fact, value)
         encoding.check_options()
+        encoding.entry = choice
         return encoding
 
     return make

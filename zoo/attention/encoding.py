@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from zoo.attention.call import AttentionCall
 from zoo.attention.tokens import Tokens, check_tensor
 from zoo.errors import OptionError
-from zoo.options import Choices
+from zoo.options import Choice, Choices
 from zoo.reporting.panel import Panel
 
 
@@ -125,6 +125,9 @@ class Encoding(nn.Module):
     needs_full_sequence = False
     """True if it reads the whole sequence before the first layer; causal models refuse it."""
 
+    adds_to_input = False
+    """True if `embed` adds to the states, so that it belongs to a model and not to some layers."""
+
     axes: tuple[int, ...] = (1,)
     """Accepted numbers of axes."""
 
@@ -141,7 +144,11 @@ class Encoding(nn.Module):
     """True if the encoding itself exempts tokens without a position."""
 
     siblings: tuple[Self, ...] = ()
-    """The instances of all layers of a model, including this one. Empty if layers share one."""
+    """The instances of all layers that have one each, including this one. Empty if they share one.
+    """
+
+    entry: Choice | None = None
+    """The name and options that it was made with, as a recipe lists them."""
 
     lookback = 0
     """Number of tokens before a key on which its per-token data depends."""

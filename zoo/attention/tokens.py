@@ -144,6 +144,10 @@ class Tokens:
         """Return the tokens with states of width 0, as a KV cache keeps them."""
         return self.replace(x=self.x[..., :0])
 
+    def take_tables(self, other: Tokens) -> Tokens:
+        """Return the tokens with the tables and values per token of other ones, and no more."""
+        return self.replace(per_token=other.per_token, shared_tables=other.shared_tables)
+
     def join(
         self, later: Tokens, join: Join = lambda name, first, second: concat(first, second)
     ) -> Tokens:

@@ -328,12 +328,12 @@ def list_users() -> dict[str, list[str]]:
     users: dict[str, list[str]] = {}
     for recipe in recipe_files():
         try:
-            entries = load(recipe).model.options.get("encoding", ())
+            names = load(recipe).encodings
         # another recipe of a plug-in may be broken; `zoo show` of it says so
         except RecipeError:
             continue
-        for entry in entries:
-            users.setdefault(entry.name, []).append(recipe)
+        for name in names:
+            users.setdefault(name, []).append(recipe)
     return users
 
 

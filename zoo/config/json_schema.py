@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from zoo.config.schema import Sections
-from zoo.options import COUNTED, Between, Choice, Choices, Matches
+from zoo.options import COUNTED, Between, Choice, Choices, Differences, Matches
 from zoo.options.plain import to_plain
 from zoo.options.signature import Option, extras, fields, read_options
 from zoo.registry import RECIPE_KINDS, names, summaries
@@ -99,11 +99,22 @@ def _describe_options(options: Mapping[str, Option]) -> Schema:
     """Return the schema of each option, with its default."""
     described = {}
     for key, option in options.items():
-        described[key] = describe_annotation(option.annotation)
+        marks = get_args(option.annotation)[1:]
+        if marks and isinstance(marks[0], Differences):
+            described[key] = _describe_differences(marks[0].select(options))
+        else:
+            described[key] = describe_annotation(option.annotation)
         is_plain = isinstance(option.default, int | float | str | None)
         if not option.is_required and is_plain:
             described[key] = {**described[key], "default": to_plain(option.default)}
     return described
+
+
+def _describe_differences(options: Mapping[str, Option]) -> Schema:
+    """Return the schema of a mapping from names to other values of some options, or null."""
+    changes = {key: describe_annotation(option.annotation) for key, option in options.items()}
+    named = {"type": ["object", "null"], "properties": changes, "additionalProperties": False}
+    return {"type": ["object", "null"], "additionalProperties": named}
 
 
 def _describe_sequence(annotation: Any) -> Schema:

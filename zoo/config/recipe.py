@@ -56,6 +56,12 @@ class Recipe(Sections):
         return dump(self.plain())
 
     @property
+    def encodings(self) -> tuple[str, ...]:
+        """The names of the encodings of the model and of its types of layers, each once."""
+        found = dict.fromkeys(_find_encodings(self.model.options))
+        return tuple(found)
+
+    @property
     def hash(self) -> str:
         """Eight hexadecimal digits that differ between recipes with different options."""
         return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:8]
@@ -63,6 +69,13 @@ class Recipe(Sections):
     def make_issue(self, key: str, problem: str, remedy: str | Message = "") -> ConfigIssue:
         """Return an issue of a key, located where it or the nearest key above it was given."""
         return ConfigIssue(locate(self.locations, key) or self.name, key, problem, remedy)
+
+
+def _find_encodings(options: Mapping[str, Any]) -> Iterator[str]:
+    for choice in options.get("encoding", ()):
+        yield choice.name
+    for changes in (options.get("layer_types") or {}).values():
+        yield from _find_encodings(changes)
 
 
 def load(path_or_name: str | Path, overrides: Overrides = ()) -> Recipe:

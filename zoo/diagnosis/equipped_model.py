@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from zoo.attention.chain import list_links
 from zoo.attention.layer import find_encoded
 from zoo.diagnosis.inputs import CapturedAttention, Inputs, Saved
 from zoo.diagnosis.report import UNCHANGED, Control, Sample
@@ -66,7 +67,7 @@ class EquippedModel:
         self.name = self.label = type(model).__name__
         self.model, self.batch, self.decode = BoundModel(model, batch), batch, decode
         encoded = find_encoded(model)[0]
-        self.encodings = tuple(one.name for one in encoded.chains[0])
+        self.encodings = tuple(dict.fromkeys(one.name for one in list_links(encoded.chains)))
         if isinstance(encoded, Equipment) and encoded.keeps_positions:
             self.encodings = ("its own positions",)
 

@@ -69,7 +69,7 @@ class TrainedRun:
     @property
     def encodings(self) -> tuple[str, ...]:
         """The names of the encodings in the recipe."""
-        return tuple(choice.name for choice in self.recipe.model.options.get("encoding", ()))
+        return self.recipe.encodings
 
     @property
     def metric(self) -> str:

@@ -30,6 +30,7 @@ class CAPE(Encoding):
     """
 
     axes = (1, 2)
+    adds_to_input = True
 
     def __init__(
         self,

@@ -34,6 +34,7 @@ class Learned(Encoding):
     """
 
     axes = (1, 2, 3)
+    adds_to_input = True
 
     def __init__(
         self, dims: Dims, *, stretch: Annotated[float, Between(1)] = 1.0, antialias: bool = False
@@ -51,6 +52,10 @@ class Learned(Encoding):
         self.stretch = stretch
         table = nn.init.normal_(torch.empty(dims.tokens, dims.dim), std=0.02)
         self.table = nn.Parameter(table)  # [tokens, D]
+
+    def check_options(self) -> None:
+        # A table for each layer adds to the attention input of its layer only.
+        self.adds_to_input = self.shared
 
     def check_positions(self, pos: Tensor, has_position: Tensor | None = None) -> None:
         # A grid repeats the rows at its edges.

@@ -28,6 +28,7 @@ class Sinusoidal(Encoding):
     """
 
     axes = (1, 2, 3)
+    adds_to_input = True
 
     def __init__(
         self,

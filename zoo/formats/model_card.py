@@ -98,7 +98,7 @@ def write_card(source: ExportSource, task: str, needs_zoo: bool = True) -> str:
     is_best = source.checkpoint.name == "best.ckpt"
     metrics: dict[str, float] = _read_record(run / "end.json", _read_metrics, {}) if is_best else {}
     environment = run / "environment.json"
-    encodings = [choice.name for choice in recipe.model.options.get("encoding", ())]
+    encodings = recipe.encodings
     rows = [[disarm_markdown(key), f"{value:.4f}"] for key, value in metrics.items()]
     table = format_markdown(["metric", "value"], rows, text=("metric",))
     text = recipe.yaml().strip()

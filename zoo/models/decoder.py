@@ -18,6 +18,7 @@ from zoo.attention.tokens import Tokens, document_positions
 from zoo.data.spec import TextSpec
 from zoo.errors import OptionError
 from zoo.models.embedding import LanguageModel, init_weights
+from zoo.models.layer_types import LayerTypes
 from zoo.models.transformer import BlockOptions, Softcap
 from zoo.options import Between, Count
 from zoo.registry import register
@@ -49,6 +50,10 @@ class Decoder(LanguageModel):
         sinks: Add a learned score per head to the denominator of the softmax (GPT-OSS,
             arXiv:2508.10925).
         temperature: Factors of queries that grow with the position (Llama 4). None: no factors.
+        layer_types: Types of layers, by name what differs from the options of the model: encoding,
+            window, softcap, sinks or temperature. None: all layers are alike.
+        layer_pattern: The types in the order of the layers, repeated over the depth; `local*5`
+            stands for five layers of a type.
         attention: "softmax", or "linear" for linear attention with elu features.
         backend: The attention backend.
 
@@ -74,6 +79,8 @@ class Decoder(LanguageModel):
         softcap: Softcap | None = None,
         sinks: bool = False,
         temperature: Temperature | None = None,
+        layer_types: LayerTypes = None,
+        layer_pattern: tuple[str, ...] | None = None,
         attention: Literal["softmax", "linear"] = "softmax",
         backend: Literal["auto", "reference", "chunked", "sdpa", "flex"] = "auto",
     ) -> None:
@@ -93,6 +100,8 @@ class Decoder(LanguageModel):
             softcap=softcap,
             sinks=sinks,
             temperature=temperature,
+            layer_types=layer_types,
+            layer_pattern=layer_pattern,
         )
         init_weights(self)
 

@@ -17,6 +17,7 @@ from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens, document_lengths, document_positions
 from zoo.data.spec import TextClassificationSpec, TextSpec
 from zoo.models.embedding import INIT_STD, LanguageModel, init_weights
+from zoo.models.layer_types import LayerTypes
 from zoo.models.transformer import BlockOptions, Softcap
 from zoo.options import Count
 from zoo.registry import register
@@ -58,6 +59,8 @@ class Encoder(LanguageModel):
         softcap: Softcap | None = None,
         sinks: bool = False,
         temperature: Temperature | None = None,
+        layer_types: LayerTypes = None,
+        layer_pattern: tuple[str, ...] | None = None,
         attention: Literal["softmax", "linear"] = "softmax",
         backend: Literal["auto", "reference", "chunked", "sdpa", "flex"] = "auto",
     ) -> None:
@@ -84,6 +87,8 @@ class Encoder(LanguageModel):
             softcap=softcap,
             sinks=sinks,
             temperature=temperature,
+            layer_types=layer_types,
+            layer_pattern=layer_pattern,
         )
         init_weights(self)
         # A head of zeros gives uniform predictions at the first step.

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from zoo.attention.chain import Chain, build_chains
+from zoo.attention.chain import Chain, build_chains, embed_groups
 from zoo.attention.encoding import Dims, EncodingFactories
 from zoo.attention.layer import Context, Encoded, LayerOptions, Projection, SelfAttention
 from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens, is_transformed
 from zoo.errors import OptionError
+from zoo.models.layer_types import expand_pattern
 from zoo.options import Between
 
 Rate = Annotated[float, Between(0, 0.99)]
@@ -183,8 +185,11 @@ class Transformer(nn.Module, Encoded):
     `Tokens` of its inputs and passes them to `run_blocks`.
 
     Attributes:
-        encoding: The encodings by name: a module, or a list with one per layer if not shared.
+        encoding: The encodings by name; see `build_chains`.
         chains: The encodings of each layer, which are the same modules.
+        layer_types: The type of each layer; empty if all layers are alike.
+        layer_keys: For each layer, the options that its type changes.
+        has_groups: Whether layers have different encodings.
         blocks: The blocks.
         embed_norm: The norm of embeddings, if there is one.
         norm: The final norm.
@@ -192,6 +197,9 @@ class Transformer(nn.Module, Encoded):
     """
 
     encoding: nn.ModuleDict
+    layer_types: tuple[str, ...] = ()
+    layer_keys: tuple[frozenset[str], ...] = ()
+    has_groups: bool
     blocks: nn.ModuleList
     embed_norm: nn.Module | None
     norm: nn.Module
@@ -209,11 +217,13 @@ class Transformer(nn.Module, Encoded):
         *,
         causal: bool = False,
         backend: str = "auto",
-        window: int | None = None,
         attention: str = "softmax",
+        window: int | None = None,
         softcap: float | None = None,
         sinks: bool = False,
         temperature: Temperature | None = None,
+        layer_types: Mapping[str, Mapping[str, Any]] | None = None,
+        layer_pattern: Sequence[str] | None = None,
     ) -> None:
         """Create the encodings, the blocks and the final norm.
 
@@ -223,33 +233,69 @@ class Transformer(nn.Module, Encoded):
             options: Options of the blocks.
             causal: Whether attention has a causal mask.
             backend: The attention backend, or "auto".
-            window: Number of tokens in the sliding window of attention. None: no window.
             attention: "softmax" or "linear".
+            window: Number of tokens in the sliding window of attention. None: no window.
             softcap: Bound of the scaled products of queries and keys. None: no bound.
             sinks: Whether a learned score per head joins the denominator of the softmax.
             temperature: Factors of queries that grow with the position. None: no factors.
+            layer_types: For each type of layers, the keys of `LAYER_KEYS` that differ from the
+                other arguments. None: all layers are alike.
+            layer_pattern: The types in the order of the layers; see `expand_pattern`.
 
         Raises:
-            OptionError: An encoding does not fit the model.
+            OptionError: An encoding does not fit the model, or the types do not fit the pattern.
         """
-        self.encoding, self.chains = build_chains(dims, factories, causal=causal)
-        self.blocks = nn.ModuleList(
-            Block(
-                chain.dims,
-                options,
-                causal=causal,
-                backend=backend,
-                window=window,
-                attention=attention,
-                softcap=softcap,
-                sinks=sinks,
-                temperature=temperature,
-            )
-            for chain in self.chains
+        if layer_types or layer_pattern:
+            self.layer_types = expand_pattern(layer_types, layer_pattern, dims.depth or 1)
+        changes = [(layer_types or {})[name] for name in self.layer_types]
+        self.layer_keys = tuple(map(frozenset, changes))
+        self.encoding, self.chains = build_chains(
+            dims,
+            factories,
+            causal=causal,
+            by_layer=[one.get("encoding") for one in changes],
+            keys=[self.locate(layer, "encoding") for layer in range(len(changes))],
         )
+        self.has_groups = any(chain.group for chain in self.chains)
+        common: dict[str, Any] = {
+            "window": window,
+            "softcap": softcap,
+            "sinks": sinks,
+            "temperature": temperature,
+        }
+        blocks = []
+        for chain in self.chains:
+            layer = chain.dims.layer
+            own = {**changes[layer]} if changes else {}
+            own.pop("encoding", None)
+            try:
+                blocks.append(
+                    Block(
+                        chain.dims,
+                        options,
+                        causal=causal,
+                        backend=backend,
+                        attention=attention,
+                        **{**common, **own},
+                    )
+                )
+            except OptionError as error:
+                raise OptionError(self.locate(layer, error.key), error.message) from None
+        self.blocks = nn.ModuleList(blocks)
         self.embed_norm = make_norm(dims.dim, options) if options.embed_norm else None
         is_post = options.norm_position == "post"
         self.norm = nn.Identity() if is_post else make_norm(dims.dim, options)
+
+    def locate(self, layer: int, key: str) -> str:
+        """Return the full key of an option of a layer: that of the model, or of the layer's type.
+
+        Args:
+            layer: Index of the layer.
+            key: An option of the model, or a key below one.
+        """
+        if not self.layer_types or key.partition(".")[0] not in self.layer_keys[layer]:
+            return key
+        return f"layer_types.{self.layer_types[layer]}.{key}"
 
     def run_blocks(self, tokens: Tokens, context: Context | None = None) -> Tokens:
         """Apply the encodings, all blocks and the final norm to tokens with states [B, N, D]."""
@@ -258,7 +304,9 @@ class Transformer(nn.Module, Encoded):
         for hook in self.token_hooks:
             tokens = hook(tokens)
 
-        tokens = self.chains[0].embed(tokens)
+        # Layers with the same encodings share their tables, and others do not see them.
+        groups = embed_groups(self.chains, tokens) if self.has_groups else {}
+        tokens = groups[0] if groups else self.chains[0].embed(tokens)
         if self.embed_norm is not None:
             tokens = tokens.replace(x=self.embed_norm(tokens.x))
         # Transforms do not follow what is recomputed.
@@ -266,10 +314,17 @@ class Transformer(nn.Module, Encoded):
             self.activation_checkpointing and self.training and not is_transformed(tokens.x)
         )
         for block, chain in zip(self.blocks, self.chains, strict=True):
-            if recomputes:
-                tokens = _run_checkpointed(block, tokens, chain, context)
-            else:
-                tokens = block(tokens, chain, context)
+            if groups:
+                tokens = tokens.take_tables(groups[chain.group])
+            try:
+                if recomputes:
+                    tokens = _run_checkpointed(block, tokens, chain, context)
+                else:
+                    tokens = block(tokens, chain, context)
+            except OptionError as error:
+                if not self.layer_types:
+                    raise
+                raise OptionError(self.locate(chain.dims.layer, error.key), error.message) from None
         return tokens.replace(x=self.norm(tokens.x))
 
 

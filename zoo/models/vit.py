@@ -17,6 +17,7 @@ from zoo.attention.encoding import Dims, EncodingFactories
 from zoo.attention.tokens import Tokens
 from zoo.data.spec import ImageSpec, VideoSpec
 from zoo.errors import OptionError
+from zoo.models.layer_types import LayerTypes
 from zoo.models.transformer import BlockOptions, Softcap, Transformer
 from zoo.options import Between, Count
 from zoo.registry import register
@@ -48,6 +49,10 @@ class ViT(Transformer):
             before biases and the softmax (Gemma 2, arXiv:2408.00118). None: no bound.
         sinks: Add a learned score per head to the denominator of the softmax (GPT-OSS,
             arXiv:2508.10925).
+        layer_types: Types of layers, by name what differs from the options of the model: encoding,
+            softcap or sinks. None: all layers are alike.
+        layer_pattern: The types in the order of the layers, repeated over the depth; `local*5`
+            stands for five layers of a type.
         attention: "softmax", or "linear" for linear attention with elu features.
         backend: The attention backend.
 
@@ -73,6 +78,8 @@ class ViT(Transformer):
         tubelet: Count = 1,
         softcap: Softcap | None = None,
         sinks: bool = False,
+        layer_types: LayerTypes = None,
+        layer_pattern: tuple[str, ...] | None = None,
         attention: Literal["softmax", "linear"] = "softmax",
         backend: Literal["auto", "reference", "chunked", "sdpa", "flex"] = "auto",
     ) -> None:
@@ -111,6 +118,8 @@ class ViT(Transformer):
             attention=attention,
             softcap=softcap,
             sinks=sinks,
+            layer_types=layer_types,
+            layer_pattern=layer_pattern,
         )
         self.head = nn.Linear(dim, spec.classes)
         self._init_weights()

@@ -12,6 +12,7 @@ from zoo.options.marks import (
     Choice,
     Choices,
     Count,
+    Differences,
     EncodingSpec,
     Matches,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "Choice",
     "Choices",
     "Count",
+    "Differences",
     "EncodingSpec",
     "Matches",
 ]

@@ -42,6 +42,21 @@ class Choices:
 
 
 @dataclass(frozen=True)
+class Differences:
+    """Marks a mapping from names to other values of some of the options beside it.
+
+    Attributes:
+        keys: The options that may differ, as far as the class has them.
+    """
+
+    keys: tuple[str, ...]
+
+    def select(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those of a class's options that may differ."""
+        return {key: schema[key] for key in self.keys if key in schema}
+
+
+@dataclass(frozen=True)
 class Between:
     """Marks the bounds of an option, both included: `Annotated[int, Between(1)]`."""
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError
-from zoo.options import Between, Choice, Choices, Matches
+from zoo.options import Between, Choice, Choices, Differences, Matches
 from zoo.options.description import TYPES, describe_type, suggest
 from zoo.options.plain import (
     PlainReader,
@@ -128,7 +128,12 @@ class Validator:
                 typed[word] = self.refuse(join(key, word), value, "unknown key", found.remedy)
         for word, option in schema.items():
             if word in given:
-                typed[word] = self.validate(option.annotation, given[word], join(key, word))
+                marks, value, full = get_args(option.annotation)[1:2], given[word], join(key, word)
+                if marks and isinstance(marks[0], Differences) and isinstance(value, dict):
+                    own = marks[0].select(schema)
+                    typed[word] = self.validate_differences(own, value, full)
+                else:
+                    typed[word] = self.validate(option.annotation, value, full)
             elif partial:
                 continue
             elif option.is_required:
@@ -156,6 +161,22 @@ class Validator:
             # a section, and not a key without its section
             others, elsewhere = [one for one in others if "." not in one], None
         return explain_key(word, schema, key, others=others, member=member, elsewhere=elsewhere)
+
+    def validate_differences(
+        self, schema: Mapping[str, Option], value: Mapping[str, Any], key: str
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """Return {name: {option: value}} with typed values of the options that a name gives."""
+        typed = {}
+        self.locations[key] = locate(self.given, key)
+        for name, changes in value.items():
+            full = join(key, name)
+            if not isinstance(changes, dict | None):
+                typed[name] = self.refuse_type(Mapping[str, Any], changes, full)
+                continue
+            found = self.validate_fields(schema, changes or {}, full, partial=True)
+            self.locations[full] = locate(self.given, full)
+            typed[name] = MappingProxyType(found)
+        return MappingProxyType(typed)
 
     def copy(self) -> Validator:
         """Return a validator of the same data that has found nothing yet."""

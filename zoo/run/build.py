@@ -153,9 +153,9 @@ def build_model(recipe: Recipe, spec: DataSpec | None = None) -> nn.Module:
         spec = build_data(recipe).spec
     # each encoding draws from its own stream, so that another encoding leaves all other weights
     # equal
-    streams = RandomStreams()
+    streams, known = RandomStreams(), list[tuple[Choice, EncodingFactory]]()
     options = {
-        key: _build_encodings(value, key, streams) if _is_choices(value) else value
+        key: _build_encodings(value, key, streams, known)
         for key, value in recipe.model.options.items()
     }
     return cast(nn.Module, find_reader(recipe, "model", spec)(spec, **options))
@@ -280,16 +280,29 @@ def _is_choices(value: Any) -> bool:
 
 
 def _build_encodings(
-    choices: tuple[Choice, ...], key: str, streams: RandomStreams
-) -> dict[str, EncodingFactory]:
-    factories: dict[str, EncodingFactory] = {}
-    for index, choice in enumerate(choices):
-        if choice.name in factories:
+    value: Any, key: str, streams: RandomStreams, known: list[tuple[Choice, EncodingFactory]]
+) -> Any:
+    """Replace each list of encodings in the value of an option by their factories.
+
+    Equal entries have one factory, so that layers can share what it builds; `known` collects them.
+    """
+    if isinstance(value, Mapping):
+        return {
+            word: _build_encodings(each, f"{key}.{word}", streams, known)
+            for word, each in value.items()
+        }
+    if not _is_choices(value):
+        return value
+    built: dict[str, EncodingFactory] = {}
+    for index, choice in enumerate(value):
+        if choice.name in built:
             raise OptionError(
                 f"{key}.{index}", f"{choice.name} appears twice in the list; list it once"
             )
-        factories[choice.name] = _build_factory(choice, f"{key}.{index}", streams)
-    return factories
+        same = next((factory for one, factory in known if one == choice), None)
+        built[choice.name] = same or _build_factory(choice, f"{key}.{index}", streams)
+        known.append((choice, built[choice.name]))
+    return built
 
 
 def _build_factory(choice: Choice, key: str, streams: RandomStreams) -> EncodingFactory:

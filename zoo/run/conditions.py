@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, get_args
 
 from torch import Tensor, nn
 
+from zoo.attention.chain import list_links
 from zoo.attention.encoding import Encoding
 from zoo.attention.layer import find_encoded
 from zoo.config import Recipe
@@ -34,8 +35,8 @@ FACTOR = " x"
 SCALINGS = (Scaling, GridScaling)
 """Options of encodings that have a factor."""
 
-Changes = Mapping[str, Mapping[str, Any]]
-"""Changed options of encodings, by the name of the encoding."""
+Changes = Sequence[tuple[Encoding, Mapping[str, Any]]]
+"""Encodings of a model, each with the options that change."""
 
 
 @dataclass(frozen=True)
@@ -296,42 +297,45 @@ def compute_factors(spec: DataSpec, size: Sequence[int]) -> tuple[float, ...]:
 
 def find_methods(model: nn.Module, factors: tuple[float, ...]) -> dict[str, Changes]:
     """Return the extrapolation methods of a model's encodings, with the options they change."""
-    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    found: dict[str, list[tuple[Encoding, Mapping[str, Any]]]] = {}
     for link in _list_encodings(model):
         if _has_other_coordinates(link):
             continue
         for method, options in link.extrapolations(factors).items():
-            found.setdefault(method, {})[link.name] = options
+            found.setdefault(method, []).append((link, options))
     return dict(found)
 
 
 def find_changes(model: nn.Module, method: str, factors: tuple[float, ...]) -> Changes:
     """Return the options that a method changes, "yarn x4" with this factor; empty if unknown."""
     name, _, factor = method.partition(FACTOR)
-    changes = find_methods(model, factors).get(name, {})
+    changes = find_methods(model, factors).get(name, [])
     if not factor:
         return changes
-    return {
-        link: {
-            key: one.with_factor(float(factor)) if isinstance(one, SCALINGS) else one
-            for key, one in options.items()
-        }
-        for link, options in changes.items()
-    }
+    return [
+        (
+            link,
+            {
+                key: one.with_factor(float(factor)) if isinstance(one, SCALINGS) else one
+                for key, one in options.items()
+            },
+        )
+        for link, options in changes
+    ]
 
 
 def _has_factor(model: nn.Module, method: str, factors: tuple[float, ...]) -> bool:
-    changes = find_methods(model, factors).get(method, {})
-    return any(isinstance(one, SCALINGS) for each in changes.values() for one in each.values())
+    changes = find_methods(model, factors).get(method, [])
+    return any(isinstance(one, SCALINGS) for _, each in changes for one in each.values())
 
 
 def changes_encodings(model: nn.Module, method: str, factors: tuple[float, ...]) -> bool:
     """Return whether a method changes an option of some encoding of the model."""
-    return any(find_changes(model, method, factors).values())
+    return any(options for _, options in find_changes(model, method, factors))
 
 
 def _list_encodings(model: nn.Module) -> list[Encoding]:
-    return [link for part in find_encoded(model) for link in part.chains[0]]
+    return [link for part in find_encoded(model) for link in list_links(part.chains)]
 
 
 def _has_other_coordinates(link: Encoding) -> bool:
@@ -356,7 +360,7 @@ def explain_unknown(model: nn.Module, method: str, factors: tuple[float, ...]) -
     remedy = "it knows none; leave evaluate.extrapolation out"
     if methods:
         remedy = nearest(method, [NONE, *methods])
-    encodings = " and ".join(names) or "none"
+    encodings = " and ".join(dict.fromkeys(names)) or "none"
     return f"the encoding of the model, {encodings}, knows no extrapolation {method}; {remedy}"
 
 
@@ -380,7 +384,14 @@ def build_extended_task(
 
 
 def _change_encodings(value: Any, changes: Changes) -> Any:
-    """Change the options of encodings, where an option of the model is a list of encodings."""
+    """Change the options of encodings, wherever an option of the model has a list of encodings."""
+    if isinstance(value, Mapping):
+        return {word: _change_encodings(each, changes) for word, each in value.items()}
     if not isinstance(value, tuple) or not all(isinstance(one, Choice) for one in value):
         return value
-    return tuple(Choice(one.name, {**one.options, **changes.get(one.name, {})}) for one in value)
+    # Layers may have the same encoding with other options, which change in their own way.
+    changed = []
+    for one in value:
+        options = [options for link, options in changes if link.entry == one]
+        changed.append(Choice(one.name, {**one.options, **(options[0] if options else {})}))
+    return tuple(changed)

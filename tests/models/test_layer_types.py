@@ -1,0 +1,311 @@
+"""Layers that differ: the pattern, what each layer has, and all laws of a decoder for mixed ones."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+from language import decoder, encoder, links, text
+
+import zoo
+from zoo.attention.chain import list_links
+from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
+from zoo.attention.temperature import Temperature
+from zoo.attention.tokens import Tokens
+from zoo.errors import OptionError, RecipeError
+from zoo.models.layer_types import expand_pattern, list_runs
+from zoo.models.transformer import enable_activation_checkpointing
+
+ROPE_10 = {"encoding": {"rope": lambda dims: zoo.encoding("rope", dims, base=10.0)}}
+ROPE_1000 = {"encoding": {"rope": lambda dims: zoo.encoding("rope", dims, base=1000.0)}}
+# by name, the encoding of the model, its types of layers, and the options of the model
+MODELS = {
+    "windows": ("rope", [{"window": 4}, {}, {"window": 16}], {}),
+    "rope and none": ("rope", [{}, {"encoding": links("none")}], {}),
+    "three encodings": ("alibi", [{}, {"encoding": links("rope")}, {"encoding": links("fox")}], {}),
+    "two bases": ("none", [{**ROPE_10, "window": 3}, ROPE_1000], {}),
+    "an input": ("sinusoidal", [{"encoding": links("fox")}, {"window": 5}], {}),
+    "updated keys": ("none", [{"encoding": links("path"), "window": 4}, {}], {}),
+    "scores": (
+        "rope",
+        [
+            {"sinks": True, "window": 4},
+            {"softcap": 2.0, "encoding": links("none"), "temperature": Temperature(floor=4)},
+            {"encoding": links("ssmax")},
+        ],
+        {},
+    ),
+    "own tables": ("rope", [{"encoding": links("selective_rope")}, ROPE_10], {"kv_heads": 1}),
+}
+parametrized = pytest.mark.parametrize("name", MODELS)
+
+
+def make_model(name, make=decoder, **options):
+    encoding, types, own = MODELS[name]
+    names = [f"type{number}" for number in range(len(types))]
+    chosen = {"layer_types": dict(zip(names, types, strict=True)), "layer_pattern": names}
+    torch.manual_seed(0)
+    return make(encoding, depth=4, **{**chosen, **own, **options}).double()
+
+
+def near(actual, expected):
+    torch.testing.assert_close(actual, expected, atol=1e-9, rtol=1e-9)
+
+
+@parametrized
+@torch.no_grad()
+def test_decoding_with_a_cache_equals_one_pass(name):
+    model, inputs, cache = make_model(name), text(2, 20), KeyValueCache()
+    counts = (6, *(1,) * 5, 2, 7)
+    parts = [model(part, context=cache) for part in inputs.split(counts, 1)]
+    near(torch.cat(parts, 1), model(inputs))
+
+
+@torch.no_grad()
+def test_a_cache_keeps_what_the_window_of_each_layer_needs():
+    model, cache = make_model("windows"), KeyValueCache()
+    for part in text(1, 30).split(10, 1):
+        model(part, context=cache)
+    assert [len(one.tokens) for one in cache._layers.values()] == [3, 30, 15, 3]
+
+
+@torch.no_grad()
+def test_a_cache_keeps_values_per_token_only_where_an_encoding_has_them():
+    model, cache = make_model("three encodings"), KeyValueCache()
+    model(text(1, 6), context=cache)
+    kept = [set(one.tokens.per_token) for one in cache._layers.values()]
+    assert kept == [set(), set(), {"log_forget"}, set()]
+
+
+@parametrized
+@torch.no_grad()
+def test_packing_equals_separate_texts(name):
+    model, inputs = make_model(name), text(1, 20)
+    documents = torch.tensor([[0] * 6 + [1] * 14])
+    apart = [model(part) for part in inputs.split((6, 14), 1)]
+    near(model(inputs, documents), torch.cat(apart, 1))
+
+
+@parametrized
+@torch.no_grad()
+def test_padding_changes_nothing(name):
+    model, inputs = make_model(name), text(1, 9)
+    left = F.pad(inputs, (5, 0)), F.pad(torch.zeros_like(inputs), (5, 0), value=-1)
+    right = F.pad(inputs, (0, 5)), F.pad(torch.zeros_like(inputs), (0, 5), value=-1)
+    padded, documents = (torch.cat(one) for one in zip(left, right, strict=True))
+    got = model(padded, documents)
+    near(got[0, 5:], model(inputs)[0])
+    near(got[1, :9], model(inputs)[0])
+
+
+@parametrized
+@torch.no_grad()
+def test_a_prefix_does_not_see_what_follows(name):
+    model, inputs = make_model(name), text(2, 20)
+    near(model(inputs[:, :8]), model(inputs)[:, :8])
+
+
+@parametrized
+@torch.no_grad()
+def test_a_memory_of_segments_equals_one_pass(name):
+    model, inputs, memory = make_model(name), text(2, 18), SegmentMemory(18)
+    parts = [model(part, context=memory) for part in inputs.split(6, 1)]
+    near(torch.cat(parts, 1), model(inputs))
+
+
+@parametrized
+def test_recomputing_activations_changes_no_gradient(name):
+    inputs, gradients = text(1, 7), []
+    for recomputes in (False, True):
+        model = make_model(name).train()
+        if recomputes:
+            enable_activation_checkpointing(model)
+        model(inputs).square().mean().backward()
+        gradients.append({key: one.grad for key, one in model.named_parameters()})
+    for key, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][key], gradient, msg=key)
+
+
+def test_a_model_with_mixed_layers_can_be_pickled():
+    model, inputs = make_model("windows"), text(1, 5)
+    assert torch.equal(pickle.loads(pickle.dumps(model))(inputs), model(inputs))
+
+
+@torch.no_grad()
+def test_types_that_change_nothing_give_the_uniform_model():
+    inputs = text(2, 12)
+    for names in (("rope",), ("learned", "alibi"), ("rope_mixed",), ("tape",)):
+        models = []
+        for types in (None, {"one": {}, "two": {"window": 12}}):
+            torch.manual_seed(3)
+            pattern = None if types is None else ["one", "two"]
+            models.append(decoder(*names, layer_types=types, layer_pattern=pattern))
+        assert list(models[0].state_dict()) == list(models[1].state_dict())
+        assert torch.equal(models[0](inputs), models[1](inputs))
+
+
+@torch.no_grad()
+def test_layers_with_other_options_have_tables_of_their_own():
+    """Tables of several rotations have one name, and each layer must read its own."""
+
+    def make(shared):
+        own = [
+            {"encoding": {"rope": lambda d, b=b: zoo.encoding("rope", d, base=b, shared=shared)}}
+            for b in (10.0, 1000.0)
+        ]
+        torch.manual_seed(0)
+        types = {"one": own[0], "two": own[1]}
+        return decoder("none", depth=4, layer_types=types, layer_pattern=["one", "two"])
+
+    inputs = text(2, 12)
+    assert torch.equal(make(True)(inputs), make(False)(inputs))
+
+
+@torch.no_grad()
+def test_what_is_added_to_the_input_belongs_to_all_layers():
+    types = {"one": {"encoding": links("fox")}, "two": {"encoding": links("none")}}
+    model = decoder("sinusoidal", "rope", layer_types=types, layer_pattern=["one", "two"])
+    assert [[link.name for link in chain] for chain in model.chains] == [
+        ["sinusoidal", "fox"],
+        ["sinusoidal", "none"],
+    ]
+    assert not torch.allclose(model(text()[:, [1, 0, 2]]), model(text())[:, [1, 0, 2]])
+
+
+def test_names_of_parameters_are_those_of_uniform_models():
+    def name_parameters(first, second, pattern, encoding="none"):
+        types = {"one": {"encoding": first}, "two": {"encoding": second}}
+        model = decoder(encoding, depth=4, layer_types=types, layer_pattern=pattern)
+        return [name for name, _ in model.named_parameters() if name.startswith("encoding")]
+
+    other = {"t5": lambda dims: zoo.encoding("t5", dims, num_buckets=8)}
+    # one module for all its layers, one for each of them, and two that share a name
+    assert name_parameters(links("t5"), links("none"), ["one", "two"]) == ["encoding.t5.table"]
+    assert name_parameters(links("fox"), links("none"), ["two", "one"]) == [
+        f"encoding.fox.{layer}.gate.{kind}" for layer in (1, 3) for kind in ("weight", "bias")
+    ]
+    names = name_parameters(links("t5"), other, ["one", "two"])
+    assert names == ["encoding.t5.0.table", "encoding.t5.1.table"]
+
+
+@pytest.mark.parametrize("name", zoo.encoding_names())
+def test_an_encoding_declares_whether_it_adds_to_the_input(name):
+    cls = zoo.encoding_class(name)
+    dims = zoo.Dims(48, 2, axes=min(cls.axes), length=3, depth=2)
+    one = zoo.encoding(name, dims)
+    pos = torch.cartesian_prod(*[torch.arange(3.0)] * dims.axes).view(-1, dims.axes)
+    tokens = Tokens.at(torch.randn(1, len(pos), 48), pos)
+    tokens = tokens.replace(grid_size=torch.full((1, 1, dims.axes), 3.0))
+    assert (one.embed(tokens).x is not tokens.x) == one.adds_to_input
+
+
+def test_a_table_of_each_layer_may_belong_to_a_type():
+    own = {"learned": lambda dims: zoo.encoding("learned", dims, shared=False)}
+    types = {"one": {"encoding": own}, "two": {}}
+    model = decoder("rope", layer_types=types, layer_pattern=["one", "two"])
+    assert [link.name for link in list_links(model.chains)] == ["learned", "rope"]
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [*((decoder, name) for name in ("learned", "sinusoidal", "cape", "tape")), (encoder, "cape")],
+)
+def test_what_belongs_to_the_model_is_refused_in_a_type(make, name):
+    types = {"one": {"encoding": links(name)}, "two": {}}
+    with pytest.raises(OptionError, match=r"list it in model\.encoding") as caught:
+        make("none", layer_types=types, layer_pattern=["one", "two"])
+    assert caught.value.key == "layer_types.one.encoding"
+
+
+def test_what_passes_from_layer_to_layer_needs_all_layers():
+    types = {"one": {"encoding": links("none")}, "two": {}}
+    with pytest.raises(OptionError, match="all layers need it"):
+        decoder("tape", layer_types=types, layer_pattern=["one", "two"])
+
+
+def test_an_encoding_that_hides_what_it_adds_is_found_when_it_runs():
+    class Hidden(zoo.Encoding):
+        name = "hidden"
+
+        def embed(self, tokens):
+            return tokens.replace(x=tokens.x + 1)
+
+    types = {"one": {"encoding": {"hidden": Hidden}}, "two": {}}
+    model = decoder("none", layer_types=types, layer_pattern=["one", "two"])
+    with pytest.raises(OptionError, match="adds_to_input"):
+        model(text())
+
+
+def test_a_pattern_is_repeated_over_the_depth():
+    types = {"local": {}, "global": {}}
+    assert expand_pattern(types, ["local*2", "global"], 7) == (
+        *("local", "local", "global") * 2,
+        "local",
+    )
+    assert [(name, [*run]) for name, run in list_runs(("a", "a", "b", "a"))] == [
+        ("a", [0, 1]),
+        ("b", [2]),
+        ("a", [3]),
+    ]
+
+
+RECIPE = """extends: lm_rope
+model:
+  depth: 4
+  layer_types:
+    local: {window: 4}
+    global: {encoding: none}
+  layer_pattern: [local, global]
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "key", "words"),
+    [
+        ("[local, global]", "[local, globl]", 7, "layer_pattern.1", "did you mean global"),
+        ("[local, global]", "[local*9, global]", 7, "layer_pattern", "longer than the depth"),
+        ("[local, global]", "[local]", 6, "layer_types.global", "not in the pattern"),
+        ("[local, global]", "[local*0, global]", 7, "layer_pattern.0", "no entry"),
+        ("  layer_pattern: [local, global]\n", "", 4, "layer_types", "write layer_pattern"),
+        ("window: 4", "widow: 4", 5, "layer_types.local.widow", "did you mean"),
+        ("window: 4", "window: 0", 5, "layer_types.local.window", "at least 1"),
+        ("window: 4", "encoding: learned", 5, "layer_types.local.encoding", "model.encoding"),
+        ("window: 4", "encoding: dape", 5, "layer_types.local.encoding", "dape"),
+        ("window: 4", "encoding: [rope, xpos]", 5, "layer_types.local.encoding", "one of them"),
+        ("window: 4", "encoding: nope", 5, "layer_types.local.encoding.0.name", "did you mean"),
+        ("local: {window: 4}", "local: 4", 5, "layer_types.local", "expected a mapping"),
+        ("local", "name", 5, "layer_types.name", "cannot name"),
+        ("local", "a-b", 5, "layer_types.a-b", "cannot name"),
+    ],
+)
+def test_a_wrong_key_is_named_with_its_file_and_line(tmp_path, old, new, line, key, words):
+    from zoo.run.preflight import build_experiment
+
+    path = tmp_path / "mine.yaml"
+    path.write_text(RECIPE.replace(old, new))
+    with pytest.raises(RecipeError) as caught:
+        build_experiment(zoo.load_recipe(path))
+    (issue,) = caught.value.issues
+    assert (issue.key, issue.origin) == (f"model.{key}", f"{path}:{line}")
+    assert words in str(issue)
+
+
+def test_a_recipe_with_layer_types_reads_back_what_it_writes(tmp_path):
+    from zoo.config import from_plain
+
+    path = tmp_path / "mine.yaml"
+    path.write_text(RECIPE)
+    recipe = zoo.load_recipe(path, {"model.layer_types.local.encoding": "fox"})
+    assert recipe.encodings == ("rope", "fox", "none")
+    assert from_plain(recipe.plain(), origin="", name="mine") == recipe
+
+
+def test_null_in_a_type_takes_back_what_the_model_has(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        RECIPE.replace("global: {", "global: {window: null, ").replace("{window: 4}", "")
+    )
+    model = zoo.build_model(zoo.load_recipe(path, {"model.window": 7, "model.dim": 16}))
+    assert [block.attn.window for block in model.blocks] == [7, None, 7, None]

@@ -1,0 +1,92 @@
+"""Layers that differ: types of layers, and the pattern in which they follow each other.
+
+    layer_types:
+      local: {window: 512, encoding: {name: rope, base: 10000}}
+      global: {encoding: none}
+    layer_pattern: [local*3, global]
+
+The pattern is repeated over the depth; the last repetition may be cut.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle, groupby, islice
+from typing import Annotated, Any
+
+from zoo.errors import OptionError
+from zoo.options import Differences
+from zoo.suggestions import nearest
+
+LAYER_KEYS = ("encoding", "window", "softcap", "sinks", "temperature")
+"""Options of a model that a type of layers may change, as far as the model has them."""
+
+LayerTypes = Annotated[Mapping[str, Mapping[str, Any]] | None, Differences(LAYER_KEYS)]
+"""Types of layers: by name, the options of the model that have another value there."""
+
+TYPE = re.compile(r"[A-Za-z]\w*")
+ENTRY = re.compile(r"([A-Za-z]\w*)(?:\*(\d{1,6}))?")
+
+
+def expand_pattern(
+    layer_types: Mapping[str, Mapping[str, Any]] | None,
+    layer_pattern: Sequence[str] | None,
+    depth: int,
+) -> tuple[str, ...]:
+    """Return the type of each layer.
+
+    Args:
+        layer_types: The types by name.
+        layer_pattern: Their names in the order of the layers; `local*5` stands for five of a type.
+        depth: Number of layers.
+
+    Raises:
+        OptionError: A type is not in the pattern, an entry of the pattern names no type, the
+            pattern is longer than the depth, or one of the two is missing.
+    """
+    if not layer_types:
+        problem = "there are no layer_types for the pattern to repeat"
+        raise OptionError("layer_pattern", f"{problem}; write layer_types, or leave it out")
+    if not layer_pattern:
+        names = ", ".join(layer_types)
+        problem = "there is no layer_pattern, which says where each type is"
+        raise OptionError("layer_types", f"{problem}; write layer_pattern: [{names}]")
+    for name in layer_types:
+        if not TYPE.fullmatch(name) or name == "name":
+            problem = f"{name!r} cannot name a type of layers"
+            raise OptionError(f"layer_types.{name}", f"{problem}; write a word such as local")
+
+    expanded: list[str] = []
+    for number, entry in enumerate(layer_pattern):
+        name, count = _read_entry(entry, f"layer_pattern.{number}", layer_types)
+        expanded += [name] * min(count, depth + 1)
+    if len(expanded) > depth:
+        problem = f"the pattern is longer than the depth, {depth}"
+        raise OptionError("layer_pattern", f"{problem}; shorten it, or set a larger depth")
+    for name in layer_types:
+        if name not in expanded:
+            problem = f"{name} is not in the pattern"
+            raise OptionError(f"layer_types.{name}", f"{problem}; add it there, or remove the type")
+    return tuple(islice(cycle(expanded), depth))
+
+
+def _read_entry(entry: str, key: str, layer_types: Mapping[str, Any]) -> tuple[str, int]:
+    """Return the type and the number of layers of an entry of a pattern."""
+    found = ENTRY.fullmatch(entry)
+    if not found or int(found[2] or 1) < 1:
+        problem = f"{entry!r} is no entry of a pattern"
+        raise OptionError(key, f"{problem}; write a type, or local*5 for five layers of it")
+    if found[1] not in layer_types:
+        problem = f"there is no type {found[1]!r} in layer_types"
+        raise OptionError(key, f"{problem}; {nearest(found[1], layer_types)}")
+    return found[1], int(found[2] or 1)
+
+
+def list_runs(types: Sequence[str]) -> Iterator[tuple[str, range]]:
+    """Yield each run of equal types, with its layers."""
+    start = 0
+    for name, group in groupby(types):
+        stop = start + len(list(group))
+        yield name, range(start, stop)
+        start = stop
