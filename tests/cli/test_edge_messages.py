@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import zoo
 from zoo import config
 from zoo.cli.edge import COMMAND_LINE
 from zoo.config.command_line import parse_overrides
@@ -98,3 +99,24 @@ def test_a_plausible_mistake_is_one_issue_of_the_caller(word: str) -> None:
     assert str(issue).startswith("argument: ")
     assert issue.spell(COMMAND_LINE).startswith("command line: ")
     assert issue.spell(COMMAND_LINE)[len("command line: ") :] == str(issue)[len("argument: ") :]
+
+
+KEYWORDS = {
+    "resumme": "resumme: unknown key; did you mean resume?",
+    "output_dir": "output_dir: unknown key; did you mean run_dir?",
+    "model": 'model: unknown key; it is a key of the recipe: write overrides={"model": ...}',
+    "lr": 'lr: unknown key; it is a key of the recipe: write overrides={"optim.lr": ...}',
+    "learning_rate": 'a key of the recipe: write overrides={"optim.lr": ...}',
+    "epochs": 'a key of the recipe: write overrides={"trainer.max_epochs": ...}',
+    "batch_size": 'a key of the recipe: write overrides={"data.batch_size": ...}',
+    "encoding": 'a key of the recipe: write overrides={"model.encoding": ...}',
+}
+"""Of each keyword of `zoo.fit` that it does not have, what is told."""
+
+
+@pytest.mark.parametrize("keyword", KEYWORDS)
+def test_a_keyword_that_is_a_key_of_the_recipe_is_told_where_it_belongs(keyword: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        zoo.fit("lm_rope", **{keyword: 1})  # type: ignore[arg-type]
+    (issue,) = caught.value.issues
+    assert KEYWORDS[keyword] in str(issue)

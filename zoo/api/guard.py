@@ -19,12 +19,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from zoo.config.recipe import Recipe
-from zoo.config.schema import Sections
+from zoo.config.recipe import Recipe, list_keys
 from zoo.errors import ARGUMENT, ConfigIssue, OptionError, RecipeError
 from zoo.options.description import suggest
-from zoo.options.signature import fields
 from zoo.packages import explain_imports
+from zoo.suggestions import SYNONYM, TYPO, find_meant
 from zoo.utils import EscapingFormatter
 
 if TYPE_CHECKING:
@@ -89,8 +88,10 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
     issues = []
     for key in (one for one in given if one not in known):
         remedy = suggest(key, known)
-        if key in fields(Sections) and "overrides" in known:
-            remedy = f'it is a key of the recipe: write overrides={{"{key}": ...}}'
+        if "overrides" in known and not find_meant(key, known, TYPO):
+            keys = list_keys()
+            for full in [key] if key in keys else find_meant(key, keys, SYNONYM)[:1]:
+                remedy = f'it is a key of the recipe: write overrides={{"{full}": ...}}'
         issues.append(ConfigIssue(ARGUMENT, key, "unknown key", remedy))
     if issues:
         raise RecipeError(*issues)

@@ -26,7 +26,8 @@ from zoo.comparison.study_trials import StudyTrial, find_effective_keys, list_st
 from zoo.comparison.tuning import EXAMPLE, TUNE, Settings, TuningRequest, read_tuned_keys
 from zoo.config import Change, Edit, Overrides, Recipe
 from zoo.config.overrides import list_edits
-from zoo.config.schema import SEEDS, Sections, Seed
+from zoo.config.recipe import list_keys
+from zoo.config.schema import SEEDS, Seed
 from zoo.config.tree import collect_issues
 from zoo.data.spec import TextSpec
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, Message, OptionError, RecipeError, Setting
@@ -253,7 +254,7 @@ def _read_options(
     for key in given:
         if key not in known and cls:
             # a section of the recipe only where no option is near: seedz is seeds, not seed
-            hints = [suggest(key, [*known, ENCODINGS, VARY, TUNE]), suggest(key, fields(Sections))]
+            hints = [suggest(key, [*known, ENCODINGS, VARY, TUNE]), suggest(key, list_keys())]
             near = [hint for hint in hints if hint.startswith("did you mean")]
             issues.append(ConfigIssue(ARGUMENT, key, "unknown key", (near or hints)[0]))
     with collect_issues(issues):
