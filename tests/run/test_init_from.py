@@ -54,7 +54,7 @@ def test_a_resumed_run_goes_on_without_where_it_began(first, tiny, weights):
     first.unlink()
     resumed = fit("vit_comrope", [*overrides, "trainer.max_epochs=2"], Path("parted"), "auto")
     assert "init_from" not in resumed
-    with pytest.raises(CheckpointError, match="of another recipe, it differs in init_from"):
+    with pytest.raises(CheckpointError, match="of another recipe: it differs in init_from"):
         fit("vit_comrope", [*tiny, "trainer.max_epochs=3"], Path("parted"), "auto")
 
 

@@ -12,6 +12,7 @@ from tiny import MORE, TINY
 from training import fit
 
 import zoo
+from zoo.cli.edge import COMMAND_LINE
 from zoo.config.command_line import parse_overrides
 from zoo.errors import CheckpointError, RecipeError, Stopped, ZooError
 from zoo.run import checkpoint
@@ -132,8 +133,64 @@ def test_auto_starts_anew_where_the_recipe_changed(tiny):
 
 def test_a_checkpoint_of_another_recipe_is_refused(tiny):
     fit("vit_comrope", [*tiny, "trainer.max_epochs=1"], Path("one"), "never")
-    with pytest.raises(CheckpointError, match="of another recipe, it differs in model"):
+    differs = r"last.ckpt: of another recipe: it differs in model.depth \(2 there, 1 here\); "
+    with pytest.raises(CheckpointError, match=differs + "start a new run from its weights with"):
         fit("vit_comrope", [*tiny, "model.depth=1"], None, "one")
+    many = ["model.depth=1", "model.heads=1", "seed=3", "optim.lr=1e-9", "data.val=0.3"]
+    with pytest.raises(
+        CheckpointError, match=r"differs in seed \(0 there, 3 here\), .* and 2 others;"
+    ):
+        fit("vit_comrope", [*tiny, *many], None, "one")
+
+
+def test_the_batch_size_changes_on_purpose_at_the_end_of_an_epoch(whole, tiny, caplog):
+    shutil.copytree(whole[0], "run")
+    changed = parse_overrides([*tiny, "data.batch_size=32", "trainer.max_epochs=5"])
+    with pytest.raises(
+        CheckpointError, match=r"differs in data.batch_size \(64 there, 32 here\)"
+    ) as e:
+        zoo.fit("vit_comrope", changed, run_dir="run", resume="auto", verbose=False)
+    assert 'go on all the same with accept_changes="data.batch_size"' in str(e.value)
+    assert "--accept-changes data.batch_size" in e.value.spell(COMMAND_LINE)
+
+    options = {"run_dir": "run", "resume": "auto", "accept_changes": "data.batch_size"}
+    with caplog.at_level("INFO", "zoo"):
+        run = zoo.fit("vit_comrope", changed, verbose=None, **options)
+    assert "Batch size: 32 from step 18 on" in caplog.text
+    # three epochs of six steps, then two of twelve; the schedule ends with them
+    last = checkpoint.read(Path("run/checkpoints/last.ckpt"))
+    assert last["global_step"] == 3 * 6 + 2 * 12 == run.history()[-1]["step"]
+    schedule = last["lr_schedulers"][0]
+    assert schedule["_last_lr"][0] == pytest.approx(0.01 * schedule["base_lrs"][0])
+    assert last["zoo"]["recipe"]["data"]["batch_size"] == 32
+
+
+def test_the_batch_size_does_not_change_within_an_epoch(partial_copy):
+    changed = parse_overrides([*partial_copy, "data.batch_size=32"])
+    with pytest.raises(CheckpointError, match="saved within an epoch, whose batches have one size"):
+        zoo.fit(
+            "vit_comrope",
+            changed,
+            run_dir="broken",
+            resume="auto",
+            accept_changes=["data.batch_size"],
+            verbose=False,
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"resume": "auto", "accept_changes": "model.depth"},
+            "accept_changes: model.depth cannot change while a run goes on; it can be data.batch_size",
+        ),
+        ({"accept_changes": "data.batch_size"}, 'nothing is resumed; add resume="auto"'),
+    ],
+)
+def test_other_changes_are_not_accepted(tiny, options, message):
+    with pytest.raises(RecipeError, match=message):
+        zoo.fit("vit_comrope", parse_overrides(tiny), verbose=False, **options)
 
 
 def test_a_run_that_trained_longer_than_is_allowed_now_is_refused(tiny):
@@ -217,7 +274,10 @@ def test_a_checkpoint_without_newer_keys_has_their_defaults(whole, tiny, weights
     checkpoint.write_sealed(checkpoint.serialise(content), path)
     assert fit("vit_comrope", tiny, Path("old"), "auto")["metrics"] == whole[1]["metrics"]
     changed = [*tiny, "optim.encoding_lr=2.0"]
-    with pytest.raises(CheckpointError, match="of another recipe, it differs in optim"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"of another recipe: it differs in optim.encoding_lr \(1.0 there, 2.0 here\)",
+    ):
         fit("vit_comrope", changed, Path("old"), "auto")
 
 

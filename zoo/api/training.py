@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -157,6 +157,7 @@ def fit(
     spec: DataSpec | None = None,
     run_dir: str | Path | None = None,
     resume: str | Path = "never",
+    accept_changes: str | Sequence[str] = (),
     wait: bool = False,
     verbose: bool | None = True,
 ) -> Run:
@@ -177,6 +178,8 @@ def fit(
             or `zoo.TextClassificationSpec`. By default the attribute `spec` of `data`.
         run_dir: The run directory; by default a new one, runs/RECIPE/TIME-HASH.
         resume: "never", "auto" for the latest run, or the run or checkpoint to resume from.
+        accept_changes: Keys of the recipe that may differ from those of the checkpoint to resume
+            from: "data.batch_size", at the end of an epoch. Steps and schedule are counted anew.
         wait: Wait while another process trains in the run directory, instead of raising.
         verbose: Print progress and results to standard error.
 
@@ -208,6 +211,7 @@ def fit(
             Path(run_dir) if run_dir else None,
             os.fspath(resume),
             datasets=datasets,
+            accept_changes=[accept_changes] if isinstance(accept_changes, str) else accept_changes,
             wait=wait,
             started=paths.append,
         )

@@ -7,6 +7,7 @@ from typing import Any
 from zoo.errors import NO_VALUE, Setting
 
 FLAGS = {
+    "accept_changes": "--accept-changes",
     "json": "--json",
     "plugin": "--plugin",
     "resume": "--resume",

@@ -42,6 +42,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="resume the latest run (auto), or a run or checkpoint",
     )
     parser.add_argument(
+        "--accept-changes",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="resume although this key differs from the checkpoint's: data.batch_size",
+    )
+    parser.add_argument(
         "--wait",
         action="store_true",
         help="wait while another process trains in the run directory, instead of failing",
@@ -57,7 +64,14 @@ def run(known: argparse.Namespace) -> None:
     recipe = load(known.recipe, parse_overrides(known.overrides))
     from zoo.api.training import fit
 
-    run = fit(recipe, run_dir=known.run_dir, resume=known.resume, wait=known.wait, verbose=None)
+    run = fit(
+        recipe,
+        run_dir=known.run_dir,
+        resume=known.resume,
+        accept_changes=known.accept_changes,
+        wait=known.wait,
+        verbose=None,
+    )
     if run.interrupt is not None:
         raise run.interrupt
     result = run.outcome

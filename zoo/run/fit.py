@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from zoo.run.init_from import TransferReport
 from zoo.run.machine import choose_threads, count_cores, measure_free_cores
 from zoo.run.preflight import build_experiment, plan_backends
 from zoo.run.processes import Processes, count_missing_processes, join_processes, run_in_processes
-from zoo.run.resume import ResumePoint, find_resume_point
+from zoo.run.resume import ResumePoint, check_accepted, find_resume_point
 from zoo.run.run_dir import RUN_LOCK
 from zoo.tasks.base import Task
 from zoo.tasks.metrics import CONFUSION, write_confusion
@@ -58,6 +58,7 @@ class Start(NamedTuple):
         step: Optimiser steps done by it.
         donor: The checkpoint whose weights a new run is initialised with, if any.
         threads: How the number of CPU threads was chosen, as text; empty if zoo did not choose.
+        epochs: Epochs done before the batch size changed; None if it did not.
     """
 
     run: Path
@@ -65,6 +66,7 @@ class Start(NamedTuple):
     step: int
     donor: Path | None
     threads: str
+    epochs: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +123,7 @@ def fit(
     resume: str = "never",
     *,
     datasets: Datasets | None = None,
+    accept_changes: Sequence[str] = (),
     wait: bool = False,
     is_tested: bool = True,
     started: Callable[[Path], None] | None = None,
@@ -132,6 +135,7 @@ def fit(
         run: The run directory. None: a new one under `runs`.
         resume: "never", "auto", or the checkpoint to resume from.
         datasets: What `data: {name: torch_dataset}` reads.
+        accept_changes: Keys of the recipe that may differ from those of the checkpoint.
         wait: Wait until no other process trains in the run directory, instead of raising.
         is_tested: Whether the best checkpoint is tested. Otherwise no test sample is read.
         started: Called with the run directory once it exists.
@@ -143,6 +147,7 @@ def fit(
         ZooError: With the exit code of the failure.
     """
     # a wrong recipe ends here, before processes start or a directory is made
+    check_accepted(accept_changes, resume)
     experiment = build_experiment(recipe, datasets=datasets)
     _check_data_exists(experiment)
     if datasets is not None:
@@ -151,14 +156,21 @@ def fit(
     count = count_missing_processes(recipe, experiment.trainer)
     if count:
         path = None if run is None else str(run)
-        job = {"run": path, "resume": resume, "wait": wait, "is_tested": is_tested}
+        job = {
+            "run": path,
+            "resume": resume,
+            "accept_changes": [*accept_changes],
+            "wait": wait,
+            "is_tested": is_tested,
+        }
         return FitResult.from_dict(run_in_processes(count, "fit", recipe, job))
 
     # from here on, every process of the run executes the same lines
     processes = join_processes(recipe, experiment.trainer)
     with contextlib.ExitStack() as locks:
         # one process decides on directory and checkpoint: several would race for both
-        prepare = partial(_prepare, experiment, run, resume, processes, locks, wait=wait)
+        find = partial(find_resume_point, accepted=accept_changes)
+        prepare = partial(_prepare, experiment, run, resume, find, processes, locks, wait=wait)
         start = processes.run_on_rank_zero(prepare)
         while start is None:
             # in turns, since the other processes wait for an answer with a time limit
@@ -186,19 +198,20 @@ def _prepare(
     experiment: Experiment,
     path: Path | None,
     resume: str,
+    find: Callable[[Recipe, Path | None, str], ResumePoint],
     processes: Processes,
     locks: contextlib.ExitStack,
     *,
     wait: bool,
 ) -> Start | None:
-    """Find what the run starts from, create and lock its directory.
+    """Find what the run starts from by `find`, create and lock its directory.
 
     Returns:
         The start; None if another process still has the directory and `wait` is set.
     """
     recipe = experiment.recipe
     loggers.check_installed(recipe)
-    continued = _find_continued(recipe, path, resume)
+    continued = _find_continued(recipe, path, resume, find)
     if continued is not None:
         # once the lock is given up: a run that could not begin leaves no folder behind
         locks.callback(_remove_empty, continued)
@@ -207,7 +220,7 @@ def _prepare(
     # whoever had the directory until now may have saved a later step
     point = ResumePoint()
     if resume != "never":
-        point = find_resume_point(recipe, continued if resume == "auto" else path, resume)
+        point = find(recipe, continued if resume == "auto" else path, resume)
 
     # before a run directory is created: `latest` would then be this very run
     is_initialised = recipe.init_from is not None and point.checkpoint is None
@@ -221,7 +234,7 @@ def _prepare(
     if run != continued:
         _lock(run, locks, wait=False)
     checkpoint.remove_unfinished(run)
-    return Start(run, point.checkpoint, point.step, donor, threads)
+    return Start(run, point.checkpoint, point.step, donor, threads, point.epochs)
 
 
 def _set_threads(experiment: Experiment, kept: int | None) -> str:
@@ -264,12 +277,17 @@ def _remove_empty(run: Path) -> None:
         run.rmdir()
 
 
-def _find_continued(recipe: Recipe, path: Path | None, resume: str) -> Path | None:
+def _find_continued(
+    recipe: Recipe,
+    path: Path | None,
+    resume: str,
+    find: Callable[[Recipe, Path | None, str], ResumePoint],
+) -> Path | None:
     """Find the directory that another process may have; None for a new one under `runs`."""
     run = path
     # "auto" continues in the directory that the user chose, if any
     if resume != "never" and (path is None or resume != "auto"):
-        run = find_resume_point(recipe, path, resume).run or path
+        run = find(recipe, path, resume).run or path
     if run is not None:
         run_dir.check_name(run)
     if run is not None and run == path:
@@ -321,6 +339,8 @@ def train(
     # before anything is built: initial weights and sample order follow from the seed
     L.seed_everything(recipe.seed, workers=True, verbose=False)
     task, transfer = _build_task(experiment, start, processes)
+    if start.epochs is not None:
+        task.changed_at = start.step, start.epochs
     storage = SealedCheckpointIO(background=recipe.trainer.async_checkpoint)
     checkpoints = Checkpoints(start.run, recipe, storage, task, processes)
     signals, costs = StopOnSignal(processes, checkpoints), CostTracker()
@@ -447,6 +467,9 @@ def _begin(
         log.info("CPU threads: %s", start.threads)
     if start.checkpoint is not None:
         log.info("Resuming from %s", start.checkpoint)
+    if start.epochs is not None:
+        batch_size = recipe.data.options["batch_size"]
+        log.info("Batch size: %s from step %d on", batch_size, start.step)
 
     device = trainer.strategy.root_device.type
     # each once, however many layers

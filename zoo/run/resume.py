@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from zoo import config
 from zoo.config import Recipe
-from zoo.errors import CheckpointError, RecipeError, Setting
+from zoo.config.recipe import diff_recipes, format_sides
+from zoo.errors import ARGUMENT, CheckpointError, ConfigIssue, Message, RecipeError, Setting
 from zoo.run import checkpoint, run_dir
 from zoo.run.callbacks.ema import LIVE
+from zoo.suggestions import join_words
 
 log = logging.getLogger("zoo")
 
+ACCEPTABLE = ("data.batch_size",)
+"""Keys that may differ from the checkpoint's, where the user says so."""
+UNCOMPARED = ("data.workers",)
+"""Keys that change nothing of a run: the order of samples does not depend on them."""
+SHOWN = 4
+"""Differences that a message lists."""
 COMPARED = ("seed", "init_from", "model", "data", "task", "optim")  # sections that must be equal
 
 
@@ -26,26 +34,53 @@ class ResumePoint(NamedTuple):
         run: The run directory to continue in; None for a new one.
         step: Optimizer steps done.
         threads: CPU threads of the process that saved it; None if it does not say.
+        epochs: Epochs done, if the batch size has changed since; the steps to come are counted
+            anew.
     """
 
     checkpoint: Path | None = None
     run: Path | None = None
     step: int = 0
     threads: int | None = None
+    epochs: int | None = None
 
     @classmethod
-    def describe(cls, path: Path, run: Path | None, content: Mapping[str, Any]) -> Self:
-        """Return the point of a checkpoint with some content."""
-        return cls(path, run, content["global_step"], content.get("num_threads"))
+    def describe(
+        cls, path: Path, run: Path | None, content: Mapping[str, Any], recipe: Recipe
+    ) -> Self:
+        """Return the point of a checkpoint with some content, which a recipe resumes from."""
+        before = content["zoo"]["recipe"]["data"].get("batch_size")
+        now = recipe.data.options.get("batch_size")
+        epochs = content["epoch"] + 1 if before != now else None
+        return cls(path, run, content["global_step"], content.get("num_threads"), epochs)
 
 
-def find_resume_point(recipe: Recipe, folder: Path | None, resume: str) -> ResumePoint:
+def check_accepted(accepted: Sequence[str], resume: str) -> None:
+    """Raise RecipeError for keys that no run can change on its way."""
+    issues = []
+    for key in accepted:
+        if key not in ACCEPTABLE:
+            remedy = Message("it can be ", *ACCEPTABLE, "; start anew from the weights with ")
+            remedy = Message(remedy, Setting("init_from"))
+            problem = f"{key} cannot change while a run goes on"
+            issues.append(ConfigIssue(ARGUMENT, "accept_changes", problem, remedy))
+    if accepted and resume == "never":
+        remedy = Message("add ", Setting("resume", "auto"), ", or leave it out")
+        issues.append(ConfigIssue(ARGUMENT, "accept_changes", "nothing is resumed", remedy))
+    if issues:
+        raise RecipeError(*issues)
+
+
+def find_resume_point(
+    recipe: Recipe, folder: Path | None, resume: str, accepted: Sequence[str] = ()
+) -> ResumePoint:
     """Find the checkpoint that a run resumes from.
 
     Args:
         recipe: The recipe of the run.
         folder: The run directory that the user chose.
         resume: "auto", "last", "best", or a run directory or checkpoint.
+        accepted: Keys of the recipe that may differ from those of the checkpoint.
 
     Returns:
         The resume point, empty where the run starts anew.
@@ -55,31 +90,36 @@ def find_resume_point(recipe: Recipe, folder: Path | None, resume: str) -> Resum
     """
     home = folder or run_dir.find_latest(recipe)
     if resume == "auto":
-        return _find_newest(recipe, home, must_fit=folder is not None)
+        return _find_newest(recipe, home, accepted, must_fit=folder is not None)
 
     named = home / resume if resume in ("last", "best") else Path(resume)
     last = named / "checkpoints" / "last.ckpt"
     if last.is_file():
-        content = _read_compatible(recipe, last)
-        return ResumePoint.describe(last, None if folder else named, content)
-    path = checkpoint.locate(named)
-    return ResumePoint.describe(path, None, _read_compatible(recipe, path))
+        content = _read_compatible(recipe, last, accepted)
+        return ResumePoint.describe(last, None if folder else named, content, recipe)
+    try:
+        path = checkpoint.locate(named)
+    except CheckpointError as error:
+        if resume.lower() not in ("true", "yes", "1", "latest", "newest"):
+            raise
+        remedy = Setting("resume", "auto")
+        raise CheckpointError(error.message, ", or write ", remedy, " for the latest run") from None
+    content = _read_compatible(recipe, path, accepted)
+    return ResumePoint.describe(path, None, content, recipe)
 
 
-def _read_compatible(recipe: Recipe, path: Path) -> dict[str, Any]:
+def _read_compatible(recipe: Recipe, path: Path, accepted: Sequence[str]) -> dict[str, Any]:
     """Read a checkpoint that a recipe can resume from. Raises CheckpointError."""
     content = checkpoint.read(path)
     # converted and exported weights have no state of the optimizer
     if "loops" not in content:
         raise CheckpointError(f"{path}: it holds weights, but no training state to resume")
     # compared with defaults filled in, since later versions add keys
-    ours, theirs = recipe.plain(), _complete_recipe(content["zoo"], path)
-    different = [key for key in COMPARED if ours[key] != theirs.get(key)]
-    # a trial of one batch is no run to continue, nor does it continue one
-    if recipe.trainer.fast_dev_run != theirs["trainer"].get("fast_dev_run", False):
-        different.append("trainer.fast_dev_run")
-    if different:
-        raise CheckpointError(f"{path}: of another recipe, it differs in {', '.join(different)}")
+    differences = _list_differences(recipe, content["zoo"], path)
+    if not differences.keys() <= {*accepted}:
+        raise CheckpointError(*_explain_differences(differences, path))
+    if differences:
+        _check_end_of_epoch(recipe, content, path)
     epoch, most = content["epoch"] + 1, recipe.trainer.max_epochs
     # Lightning refuses this too, but only after all is built, and without a remedy
     if most is not None and epoch > most + 1:
@@ -92,17 +132,53 @@ def _read_compatible(recipe: Recipe, path: Path) -> dict[str, Any]:
     return content
 
 
-def _complete_recipe(metadata: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    """Return a stored recipe with the defaults of keys that are newer than the checkpoint."""
+def _list_differences(recipe: Recipe, metadata: Mapping[str, Any], path: Path) -> dict[str, str]:
+    """Return {key: both values} of what a stored recipe has otherwise than the recipe of a run."""
     stored: Mapping[str, Any] = metadata["recipe"]
     try:
-        return config.from_plain(stored, origin=str(path), name=metadata["name"]).plain()
+        theirs = config.from_plain(stored, origin=str(path), name=metadata["name"])
     except RecipeError:
         # of a plug-in that is not there: it differs anyway
-        return stored
+        ours = recipe.plain()
+        return {key: key for key in COMPARED if ours[key] != stored.get(key)}
+    found = {}
+    for key, there, here in diff_recipes(theirs, recipe):
+        # a trial of one batch is no run to continue, nor does it continue one
+        is_compared = key.partition(".")[0] in COMPARED or key == "trainer.fast_dev_run"
+        if is_compared and key not in UNCOMPARED:
+            values = format_sides(there, here)
+            found[key] = f"{key} ({values[0]} there, {values[1]} here)"
+    return found
 
 
-def _find_newest(recipe: Recipe, home: Path, must_fit: bool) -> ResumePoint:
+def _explain_differences(
+    differences: Mapping[str, str], path: Path
+) -> list[str | Setting | Message]:
+    """Return the message that a checkpoint is of another recipe, and the ways on."""
+    listed = join_words([*differences.values()], SHOWN)
+    parts: list[str | Setting | Message] = [f"{path}: of another recipe: it differs in {listed}; "]
+    if differences.keys() <= {*ACCEPTABLE}:
+        for key in differences:
+            parts += ["go on all the same with ", Setting("accept_changes", key), ", or "]
+    parts += ["start a new run from its weights with ", Setting("init_from", str(path))]
+    return parts
+
+
+def _check_end_of_epoch(recipe: Recipe, content: Mapping[str, Any], path: Path) -> None:
+    """Raise CheckpointError where batches of another size cannot follow those of a checkpoint."""
+    progress = content["loops"]["fit_loop"]["epoch_progress"]["current"]
+    remedy = ("start a new run from its weights with ", Setting("init_from", str(path)))
+    if progress["processed"] < progress["ready"]:
+        problem = f"{path}: it was saved within an epoch, whose batches have one size; "
+        raise CheckpointError(problem, "resume from the end of an epoch, or ", *remedy)
+    options = recipe.data.options
+    if options.get("streams") or recipe.data.name == "text_stream":
+        raise CheckpointError(f"{path}: the batch size cuts the streams of this data; ", *remedy)
+
+
+def _find_newest(
+    recipe: Recipe, home: Path, accepted: Sequence[str], must_fit: bool
+) -> ResumePoint:
     paths = sorted((home / "checkpoints").glob("*.ckpt"))
     if not paths:
         log.info("No checkpoint to resume from in %s: starting anew", home)
@@ -110,18 +186,18 @@ def _find_newest(recipe: Recipe, home: Path, must_fit: bool) -> ResumePoint:
 
     newest = _choose_furthest(paths)
     try:
-        content = _read_compatible(recipe, newest)
+        content = _read_compatible(recipe, newest, accepted)
     except CheckpointError as error:
         # a directory that the user named may not silently start anew; `latest` may be of an older
         # recipe
         if must_fit:
             raise
-        log.info("%s; starting anew", error)
+        log.info("%s; starting anew", error.message)
         return ResumePoint()
     if newest.stem != "last":
         # `last` is missing or damaged
         checkpoint.copy(newest, newest.with_name("last.ckpt"))
-    return ResumePoint.describe(newest, home, content)
+    return ResumePoint.describe(newest, home, content, recipe)
 
 
 def _choose_furthest(paths: list[Path]) -> Path:

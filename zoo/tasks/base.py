@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Protocol
 
@@ -69,6 +70,9 @@ class Task(L.LightningModule):
     confusion: list[list[int]] | None = None
     """Numbers of samples of the last test by label (rows) and predicted class (columns)."""
 
+    changed_at: tuple[int, int] | None = None
+    """Steps and epochs done when the batch size changed; None if it did not."""
+
     application: Application | None = None
     """Implements `predict` and `generate`. None for a task that `zoo.load` did not return."""
 
@@ -83,7 +87,20 @@ class Task(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Create the optimizer and its schedule."""
-        return self.optim.configure(self.model, int(self.trainer.estimated_stepping_batches))
+        return self.optim.configure(self.model, self.count_planned_steps())
+
+    def count_planned_steps(self) -> int:
+        """Return the number of optimizer steps at the end of training."""
+        planned = int(self.trainer.estimated_stepping_batches)
+        epochs, most = self.trainer.max_epochs, self.trainer.max_steps
+        if self.changed_at is None or epochs is None or epochs < 0:
+            return planned
+        # epochs before and after the change have different numbers of steps
+        steps, done = self.changed_at
+        batches = self.trainer.num_training_batches
+        each = math.ceil(batches / self.trainer.accumulate_grad_batches)
+        planned = steps + each * (epochs - done)
+        return min(planned, most) if most > 0 else planned
 
     def inputs(self, batch: Any) -> tuple[Tensor | None, ...]:
         """Return the arguments of the model for an evaluation batch.

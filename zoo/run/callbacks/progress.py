@@ -32,9 +32,9 @@ class TrainingProgress(L.Callback):
         self.bar: tqdm[Any] | None = None
         self.shown: dict[str, str] = {}
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Start the clock."""
-        self.total = int(trainer.estimated_stepping_batches)
+        self.total = pl_module.count_planned_steps()
         self.first_step = trainer.global_step
         self.start = self.mark = self.batch_end = time.monotonic()
         self.samples, self.waiting, self.ticker = 0, 0.0, Ticker()
