@@ -140,3 +140,84 @@ def test_a_rotation_that_follows_the_length_is_fixed_for_one(name):
     assert torch.equal(model(long).logits, longer)
     assert torch.equal(model(short).logits, right)
     assert torch.equal(model.model.rotary_emb.inv_freq, own)
+
+
+# families whose published models have rules
+
+
+FAMILIES = {
+    "Phi3": {
+        "head_dim": 16,  # of the width, not of the configuration
+        "hidden_size": 64,
+        "original_max_position_embeddings": 32,
+        "partial_rotary_factor": 0.75,
+        "rope_parameters": {
+            "type": "longrope",
+            "short_factor": [1.0, 1.1, 1.3, 1.5, 2.0, 3.0],
+            "long_factor": [1.0, 1.5, 3.0, 6.0, 12.0, 20.0],
+        },
+    },
+    "Olmo3": {
+        "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "rope_scaling": {**YARN, "attention_factor": 1.2, "beta_fast": 8.0},
+    },
+    "SmolLM3": {"no_rope_layers": [1, 0], "rope_parameters": {**YARN, "rope_theta": 500.0}},
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("name", "length"), [("Phi3", None), ("Phi3", 90), ("Olmo3", None), ("SmolLM3", None)]
+)
+def test_a_family_with_rules_computes_what_it_did(name, length):
+    """Logits within and past the original length, greedy answers, padding on the left; and back."""
+    options = {**SIZES, "bos_token_id": 1, "eos_token_id": None, **FAMILIES[name]}
+    if name == "Phi3":
+        del options["head_dim"]
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**options)
+    model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+    # A text whose frequencies follow its length has this one.
+    texts = {("Phi3", None): (30,), ("Phi3", 90): (90,)}.get((name, length), (30, 90))
+    start = 60 if length else 12
+    new = min(texts[-1] - start, 50)
+
+    def compute():
+        logits = [model(make_ids(count)).logits for count in texts]
+        if length is None:
+            ids = make_ids(start)
+            mask = torch.nn.functional.pad(torch.ones_like(ids), (5, 0))
+            padded = torch.nn.functional.pad(ids, (5, 0))
+            logits.append(model(padded, attention_mask=mask).logits[:, 5:])
+            answers = model.generate(ids, max_new_tokens=new, do_sample=False)
+            return logits, answers
+        return logits, None
+
+    right, answers = compute()
+    zoo.equip(model, "rope", length=length)
+    found, again = compute()
+    torch.testing.assert_close(found, right, atol=1e-5, rtol=0)
+    assert answers is None or torch.equal(again, answers)
+    if name == "Phi3":
+        with pytest.raises(OptionError, match="is past length"):
+            model(make_ids(texts[-1] + 3))
+
+    zoo.unequip(model)
+    assert all(torch.equal(*pair) for pair in zip(compute()[0], right, strict=True))
+
+
+@torch.no_grad()
+def test_a_cache_of_a_long_text_is_that_of_one_pass():
+    """transformers has short frequencies in the keys of a prompt; here they are long from the start."""
+    torch.manual_seed(0)
+    options = {key: value for key, value in {**SIZES, **FAMILIES["Phi3"]}.items()}
+    del options["head_dim"]
+    model = transformers.Phi3ForCausalLM(transformers.Phi3Config(**options)).eval()
+    zoo.equip(model, "rope", length=60)
+    ids = make_ids(60)
+    first = model(ids[:, :20], use_cache=True)
+    rest = [first.logits]
+    for token in ids[:, 20:].split(8, dim=1):
+        rest.append(model(token, past_key_values=first.past_key_values).logits)
+    torch.testing.assert_close(torch.cat(rest, 1), model(ids).logits, atol=1e-5, rtol=0)
