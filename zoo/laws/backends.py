@@ -270,7 +270,7 @@ class _OnGrid(nn.Module):
 
 
 def _exempt_not_exported(case: Case) -> str:
-    return case.facts.no_export_reason
+    return case.facts.no_export_reason or exempt_far(case)
 
 
 @law(

@@ -155,7 +155,7 @@ Positive = Annotated[float, Between(1e-9)]
 NotNegative = Annotated[float, Between(0)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Scaling:
     """A rule that scales the frequencies of RoPE for longer texts than in training.
 
@@ -227,6 +227,10 @@ class Scaling:
         if not self.low < self.high:
             problem = f"low_freq_factor {self.low:g} is not less than high_freq_factor"
             raise OptionError("low_freq_factor", f"{problem} {self.high:g}")
+
+    def __repr__(self) -> str:
+        """Name the options that were given."""
+        return _format_given(self)
 
     def with_factor(self, factor: float) -> Self:
         """Return the rule with another factor."""
@@ -320,11 +324,16 @@ class ResolvedScaling:
         return chosen or ()
 
 
+def _format_given(scaling: Scaling | GridScaling) -> str:
+    given = {key: one for key, one in vars(scaling).items() if one is not None}
+    return f"{{{', '.join(f'{key}: {one}' for key, one in given.items())}}}"
+
+
 def _join(words: Sequence[str]) -> str:
     return " and ".join([*filter(None, [", ".join(words[:-1])]), words[-1]])
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class GridScaling:
     """A rule that scales the frequencies of each axis for larger grids than in training.
 
@@ -357,6 +366,10 @@ class GridScaling:
         # An axis has the checks of a text.
         for factor in self.factor if isinstance(self.factor, Sequence) else [self.factor]:
             self._make_axis(factor, None)
+
+    def __repr__(self) -> str:
+        """Name the options that were given."""
+        return _format_given(self)
 
     def with_factor(self, factor: float) -> Self:
         """Return the rule with another factor of the axes that grow."""
