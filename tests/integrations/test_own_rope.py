@@ -211,7 +211,7 @@ def test_a_family_with_rules_computes_what_it_did(name, length):
 def test_a_cache_of_a_long_text_is_that_of_one_pass():
     """transformers has short frequencies in the keys of a prompt; here they are long from the start."""
     torch.manual_seed(0)
-    options = {key: value for key, value in {**SIZES, **FAMILIES["Phi3"]}.items()}
+    options = {**SIZES, **FAMILIES["Phi3"]}
     del options["head_dim"]
     model = transformers.Phi3ForCausalLM(transformers.Phi3Config(**options)).eval()
     zoo.equip(model, "rope", length=60)
