@@ -9,11 +9,13 @@ import torch
 from faults import check_fault_is_caught, name_parameter
 from language import decoder, text
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.func import functional_call, grad, jvp, stack_module_state, vmap
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import zoo
+from zoo.attention.backends import chunked
 from zoo.attention.backends.fused import attend_plain
 from zoo.encodings.rope_mixed import RoPEMixed
 from zoo.errors import OptionError
@@ -22,7 +24,7 @@ from zoo.laws.derivatives import (
     tangents_are_gradients,
     vmap_equals_a_loop,
 )
-from zoo.models.transformer import find_transformers
+from zoo.models.transformer import BlockOptions, find_transformers
 
 ENCODINGS = ("rope", "comrope_ap", "liere", "path")
 
@@ -167,6 +169,48 @@ def test_a_hessian_times_a_vector_is_the_same_in_every_order_of_modes(name):
     torch.testing.assert_close(found, wanted)
     nested = grad(lambda x: (grad(total)(x) * direction).sum())(x)
     torch.testing.assert_close(nested, wanted)
+
+
+# torch's own warning, at its first jvp of a process
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_gradients_of_gated_networks_can_be_followed_forward():
+    model, row = make_double_decoder("tape", block=BlockOptions(mlp="swiglu")), text(1)[0]
+    parameters = {name: one.detach() for name, one in model.named_parameters()}
+    directions = {name: torch.randn_like(one) for name, one in parameters.items()}
+    _, wanted = jvp(grad(lambda state: loss_of(model, state, row)), (parameters,), (directions,))
+    with forward_ad.dual_level():
+        dual = {
+            name: forward_ad.make_dual(one.clone().requires_grad_(), directions[name])
+            for name, one in parameters.items()
+        }
+        total = loss_of(model, dual, row)
+        found = torch.autograd.grad(total, list(dual.values()), materialize_grads=True)
+        for name, one in zip(dual, found, strict=True):
+            tangent = forward_ad.unpack_dual(one).tangent
+            assert tangent is not None or not wanted[name].any()
+            if tangent is not None:
+                torch.testing.assert_close(tangent, wanted[name])
+
+
+# torch's own warning about the speed of some operations
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("backend", ["auto", "chunked"])
+@pytest.mark.parametrize("name", [*ENCODINGS, "comrope_ld", "fox", "t5", "xpos"])
+def test_several_gradients_at_once_are_those_of_a_loop(name, backend, monkeypatch):
+    monkeypatch.setattr(chunked, "MIN_ROWS", 2)
+    monkeypatch.setattr(chunked, "CHUNK_BYTES", {"cpu": 0})
+    entry = {"name": name, "coordinates": "index"}
+    layer = zoo.Attention(zoo.Dims(48, 2, 1, 6), entry, causal=True).double()
+    layer.layer.backend = backend
+    x = torch.randn(1, 6, 48, dtype=torch.float64, requires_grad=True)
+    out, leaves = layer(x), [x, *layer.parameters()]
+    options = {"retain_graph": True, "materialize_grads": True}
+    weights = torch.randn(3, *out.shape, dtype=torch.float64)
+    found = torch.autograd.grad(out, leaves, weights, is_grads_batched=True, **options)
+    for row, weight in enumerate(weights):
+        wanted = torch.autograd.grad(out, leaves, weight, **options)
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one[row], other)
 
 
 def test_a_fused_kernel_refuses_a_second_derivative_by_name():

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
+from torch.nn import functional as F
 
 from zoo.errors import OptionError
 
@@ -294,7 +295,19 @@ def is_transformed(*tensors: Tensor | None) -> bool:
         return True
     if torch.compiler.is_compiling():
         return False
-    return any(one is not None and unpack_dual(one).tangent is not None for one in tensors)
+    return any(one is not None and _is_dual_or_batched(one) for one in tensors)
+
+
+def _is_dual_or_batched(tensor: Tensor) -> bool:
+    # Gradients under `is_grads_batched` are batched without a transform of torch.func.
+    if torch._C._functorch.is_legacy_batchedtensor(tensor):
+        return True
+    return unpack_dual(tensor).tangent is not None
+
+
+def silu(x: Tensor) -> Tensor:
+    """Compute x sigmoid(x); the gradient of torch's own function has no derivative forward."""
+    return x * x.sigmoid() if is_transformed(x) else F.silu(x)
 
 
 def is_derived_again(*gradients: Tensor) -> bool:

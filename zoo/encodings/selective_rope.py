@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import AttentionCall, Dims, Tokens, upcast
+from zoo.attention.tokens import silu
 from zoo.encodings.common.frequencies import check_head_dim, rope_frequencies
 from zoo.encodings.common.layers import apply_linear, convolve
 from zoo.encodings.common.panels import Panels, spread_panel
@@ -69,7 +70,7 @@ class SelectiveRoPE(CumulativeRotary):
 
     def token_angles(self, tokens: Tokens) -> Tensor:
         angles = convolve(tokens.per_token["selected"], self.kernel, tokens.document)
-        angles = F.silu(angles) if self.silu else angles
+        angles = silu(angles) if self.silu else angles
         angles = angles.unflatten(-1, (self.dims.num_kv_heads, -1))  # [B, M, G, K/2]
         # w_t c_l, with the frequencies of RoPE.
         angles = angles * rope_frequencies(self.base, self.dims.head_dim, angles)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import AttentionCall, Dims, Encoding, Tokens
+from zoo.attention.tokens import silu
 from zoo.encodings.common.frequencies import (
     axis_frequencies,
     check_head_dim,
@@ -77,7 +78,7 @@ class TAPE(Encoding):
         frames = frames + apply_linear(self.mix, extra.permute(0, 2, 3, 1))
         # Then a gated MLP over heads; gates come from the token's state.
         x = F.rms_norm(tokens.x, (self.dims.dim,))
-        gates = F.silu(apply_linear(self.read, x))[:, :, None]  # [B, N, 1, R]
+        gates = silu(apply_linear(self.read, x))[:, :, None]  # [B, N, 1, R]
         frames = frames + apply_linear(self.out, gates * apply_linear(self.into, frames))
         return tokens.with_per_token(frames=frames.mT.unflatten(-1, (2, -1)))  # [B, N, H, 2, K/2]
 

@@ -330,8 +330,8 @@ class Equipment(nn.Module, Encoded):
         embedded = self.chains[0].embed(tokens)
         forward_pass.tokens = embedded.drop_states()
         states = embedded.x.to(x.dtype)
-        # A compiler, torch.export and transforms do not recompute layers in this way.
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling() and not is_transformed(x):
+        # A compiler does not recompute layers in this way.
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             states, forward_pass.leaves = _collect_gradients(states, forward_pass.tokens)
         return states
 
@@ -431,7 +431,7 @@ def _collect_gradients(x: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens | None
 
     per_token = {name: make_leaf(values) for name, values in tokens.per_token.items()}
     shared = {name: tuple(map(make_leaf, one)) for name, one in tokens.shared_tables.items()}
-    if not tables:
+    if not tables or is_transformed(x, *tables):
         return x, None
     x = _PassGradients.apply(x, leaves, *tables)  # type: ignore[no-untyped-call]
     return x, tokens.replace(per_token=per_token, shared_tables=shared)

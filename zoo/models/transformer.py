@@ -15,7 +15,7 @@ from zoo.attention.chain import Chain, build_chains, embed_groups
 from zoo.attention.encoding import Dims, EncodingFactories
 from zoo.attention.layer import Context, Encoded, LayerOptions, Projection, SelfAttention
 from zoo.attention.temperature import Temperature
-from zoo.attention.tokens import Tokens, is_transformed
+from zoo.attention.tokens import Tokens, is_transformed, silu
 from zoo.errors import OptionError
 from zoo.models.layer_types import expand_pattern
 from zoo.options import Between
@@ -144,7 +144,7 @@ class MLP(nn.Module):
         if self.gate_proj is None:
             hidden = F.gelu(up, approximate=self.gelu)
         else:
-            hidden = F.silu(self.gate_proj(x)) * up
+            hidden = silu(self.gate_proj(x)) * up
         return self.down_proj(self.dropout(hidden))
 
 

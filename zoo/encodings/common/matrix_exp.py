@@ -68,8 +68,14 @@ def rotate_blocks(x: Tensor, rotations: Tensor) -> Tensor:
 
 def multiply_blocks(rotations: Tensor, x: Tensor) -> Tensor:
     """Multiply heads [B, H, N, m b] by blocks [1|B, 1|H, N, m, b, b], as transforms follow it."""
-    blocks = upcast(x).to(rotations.dtype).unflatten(-1, rotations.shape[3:5])
-    return (rotations @ blocks[..., None]).flatten(-3).to(x.dtype)
+    blocks = split_channels(upcast(x).to(rotations.dtype), rotations)
+    return (rotations @ blocks[..., None]).reshape(x.shape).to(x.dtype)
+
+
+def split_channels(x: Tensor, rotations: Tensor) -> Tensor:
+    """Split heads [B, H, N, m b] into [B, H, N, m, b], the channels of blocks [.., m, b, b]."""
+    # Under `is_grads_batched` torch has no rule for unflatten.
+    return x.reshape(*x.shape[:-1], *rotations.shape[3:5])
 
 
 class _RotateBlocks(torch.autograd.Function):
@@ -85,7 +91,7 @@ class _RotateBlocks(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
         columns, rotations, x = ctx.saved_tensors
         if is_derived_again(gradient):
-            outer, blocks = (one.unflatten(-1, rotations.shape[3:5]) for one in (gradient, x))
+            outer, blocks = (split_channels(one, rotations) for one in (gradient, x))
             products = upcast(outer)[..., :, None] * upcast(blocks)[..., None, :]
             grad_rotations = products.sum_to_size(rotations.shape).to(rotations.dtype)
             return multiply_blocks(rotations.mT, gradient), grad_rotations
@@ -293,9 +299,10 @@ class _Exponential(torch.autograd.Function):
         skew, times, *kept = ctx.saved_tensors
         if is_derived_again(gradient):
             sums = torch.einsum("tp,pkij->tkij", times, skew)
-            inner = exponential_gradient(sums, gradient)
-            grad_times = torch.einsum("tkij,pkij->tp", inner, skew)
-            return torch.einsum("tkij,tp->pkij", inner, times), grad_times
+            # Under `is_grads_batched` torch has no rule for einsum.
+            inner = exponential_gradient(sums, gradient).reshape(len(times), -1)  # [T, k b b]
+            grad_times = inner @ skew.reshape(len(skew), -1).mT
+            return (times.mT @ inner).reshape(skew.shape), grad_times
         parts = split_times(times, skew)
         # Recover the steps of each part: saved in one flat list, or computed again.
         steps: list[Steps] = []

@@ -103,7 +103,8 @@ def multiply_pairs(x: Tensor, table: Tensor, sign: int = 1) -> Tensor:
 def multiply_pairs_plainly(x: Tensor, table: Tensor, sign: int = 1) -> Tensor:
     """Compute `multiply_pairs` in real operations, which compilers and transforms follow."""
     (a, b), (cos, sin) = _split_pairs(x), (table[..., 0], table[..., 1] * sign)
-    return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2).to(x.dtype)
+    out = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1)
+    return out.reshape(*out.shape[:-2], 2 * out.shape[-2]).to(x.dtype)
 
 
 def angle_gradient(rotated: Tensor, gradient: Tensor, shape: torch.Size) -> Tensor:
@@ -130,7 +131,8 @@ def _sum_products(x: Tensor, gradient: Tensor, shape: torch.Size) -> Tensor:
 
 
 def _split_pairs(x: Tensor) -> tuple[Tensor, Tensor]:
-    first, second = upcast(x).unflatten(-1, (-1, 2)).unbind(-1)
+    # Under `is_grads_batched` torch has no rule for flatten and unflatten.
+    first, second = upcast(x).reshape(*x.shape[:-1], x.shape[-1] // 2, 2).unbind(-1)
     return first, second
 
 

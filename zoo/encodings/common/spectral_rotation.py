@@ -22,7 +22,12 @@ from torch import Tensor
 
 from zoo.attention import has_variable_sizes, is_derived_again, is_transformed
 from zoo.encodings.common.frequencies import compute_angles, float64_like, sum_products
-from zoo.encodings.common.matrix_exp import exponential_gradient, matrix_exp, multiply_blocks
+from zoo.encodings.common.matrix_exp import (
+    exponential_gradient,
+    matrix_exp,
+    multiply_blocks,
+    split_channels,
+)
 from zoo.encodings.common.rotation import angle_gradient, cos_sin, multiply_pairs
 
 # Channels of a merged product: 8 have more overhead, and with 64 most factors are zeros.
@@ -127,7 +132,7 @@ def _differentiate_plainly(
 
     # x = R^T R x has a graph, which the saved Q^T x has not, and takes no memory.
     x = multiply_blocks(rotations.mT, rotated)
-    rows, columns = (one.unflatten(-1, rotations.shape[3:5]) for one in (gradient, x))
+    rows, columns = (split_channels(one, rotations) for one in (gradient, x))
     grad_rotations = (rows[..., :, None] * columns[..., None, :]).to(rotations.dtype)
     grad_exponentials = basis[:, None] @ grad_rotations.sum_to_size(rotations.shape)
 
