@@ -25,7 +25,7 @@ from signal import SIG_IGN, SIGINT, SIGKILL, SIGTERM, Signals
 from types import FrameType
 from typing import IO, Any
 
-from zoo.errors import DataError, ZooError
+from zoo.errors import DataError, Message, Setting, ZooError
 
 # glibc's mallopt: free bytes at a heap's end before they are returned to the system, bytes
 # requested from the system at once, and the size from which an allocation is a mapping of its
@@ -45,6 +45,16 @@ WATCH_SECONDS = 1.0
 
 UNSAFE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Unicode categories: control, format, surrogates, line and paragraph separators."""
+
+OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",
+    "out of shared memory",
+    "DataLoader worker (pid",
+)
+"""What a RuntimeError says for want of memory: of the allocator of a CPU or a GPU, or of a worker
+of a data loader that the system has killed."""
 
 INTERVAL = 10.0
 """Seconds between progress lines where there is no terminal."""
@@ -104,6 +114,48 @@ def name_file(path: Path) -> Iterator[None]:
         if error.filename is not None:
             raise
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error means that memory ran out, on a GPU or a CPU."""
+    if isinstance(error, MemoryError):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    # an error of zoo's own has said what would be smaller
+    is_told = isinstance(error, ZooError) or not isinstance(error, RuntimeError)
+    return not is_told and any(text in str(error) for text in OUT_OF_MEMORY)
+
+
+def raise_if_out_of_memory(error: Exception) -> None:
+    """Raise an error again if memory ran out: nothing is wrong with the file that is read."""
+    if is_out_of_memory(error):
+        raise error
+
+
+@contextmanager
+def explain_memory(remedy: str | Message | Callable[[], Message] = "") -> Iterator[None]:
+    """Turn want of memory within the block into one line.
+
+    Args:
+        remedy: What would be smaller, or a function that returns it.
+
+    Raises:
+        ZooError: Memory ran out.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError, OSError) as error:
+        if not is_out_of_memory(error):
+            raise
+        cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        if callable(remedy):
+            remedy = remedy()
+        if "DataLoader worker" in cause:
+            workers = Message("load data in this process, with ", Setting("data.workers", 0))
+            remedy = Message(workers, "; or ", remedy) if remedy else workers
+        parts = ("; ", remedy) if remedy else ()
+        raise ZooError(f"out of memory: {cause}", *parts) from error
 
 
 def read_text(path: Path) -> str:

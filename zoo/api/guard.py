@@ -20,11 +20,11 @@ from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from zoo.config.recipe import Recipe, list_keys
-from zoo.errors import ARGUMENT, ConfigIssue, OptionError, RecipeError
+from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError, Setting
 from zoo.options.description import suggest
 from zoo.packages import explain_imports
 from zoo.suggestions import SYNONYM, TYPO, find_meant
-from zoo.utils import EscapingFormatter
+from zoo.utils import EscapingFormatter, explain_memory
 
 if TYPE_CHECKING:
     from zoo.config import Overrides
@@ -49,6 +49,26 @@ FORMS: Mapping[str, tuple[str, type]] = MappingProxyType(
     }
 )
 """Names of annotations in messages, and the classes of their values."""
+SMALLER: Mapping[str, tuple[str | Setting, ...]] = MappingProxyType(
+    {
+        "evaluate": ("smaller batches, with ", Setting("data.batch_size"), ", take less"),
+        "predict": ("smaller batches, with ", Setting("data.batch_size"), ", take less"),
+        "generate": ("a shorter prompt, or fewer ", Setting("tokens"), ", take less"),
+        "diagnose": (
+            *("fewer ", Setting("samples"), ", ", Setting("queries"), " or ", Setting("layers")),
+            *(", or a smaller ", Setting("data.batch_size"), ", take less"),
+        ),
+        "bench": (
+            "a smaller ",
+            Setting("batch"),
+            ", or shorter ",
+            Setting("lengths"),
+            ", take less",
+        ),
+        "compare": ("fewer cells at the same time, with ", Setting("jobs"), ", take less"),
+    }
+)
+"""{function: what takes less memory, as parts of a message}"""
 LOCK = threading.RLock()
 """Commands change the state of the process while they run, so only one runs at a time."""
 LIGHTNING_LOGS = ("lightning", "lightning.pytorch", "lightning.fabric")
@@ -76,7 +96,11 @@ def guard(function: Callable[P, T]) -> Callable[P, T]:
         if not takes_options:
             refuse_unknown(kwargs, parameters)
         check_types(signature, args, kwargs)
-        with isolate_process(kwargs.get("verbose", default)):  # type: ignore[arg-type]
+        remedy = functools.partial(Message, *SMALLER.get(function.__name__, ()))
+        with (
+            isolate_process(kwargs.get("verbose", default)),  # type: ignore[arg-type]
+            explain_memory(remedy),
+        ):
             return function(*args, **kwargs)
 
     return call

@@ -34,8 +34,8 @@ from zoo.benchmark.result import BenchResult, BenchRow
 from zoo.encodings.common.chains import format_chain
 from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError, Setting
 from zoo.options import Between, Choice
-from zoo.run.machine import describe_machine, is_out_of_memory
-from zoo.utils import Ticker, format_now, stop_on_signal
+from zoo.run.machine import describe_machine
+from zoo.utils import Ticker, format_now, is_out_of_memory, stop_on_signal
 from zoo.version import __version__
 
 log = logging.getLogger("zoo")

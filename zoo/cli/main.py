@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import importlib
 import logging
@@ -19,7 +20,13 @@ from zoo.cli.mistakes import check_words, explain_argument, explain_command, fin
 from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError, ZooError
 from zoo.packages import explain_imports
 from zoo.registry import PLUGINS
-from zoo.utils import EscapingFormatter, escape_text, keep_freed_memory, limit_spinning
+from zoo.utils import (
+    EscapingFormatter,
+    escape_text,
+    explain_memory,
+    keep_freed_memory,
+    limit_spinning,
+)
 from zoo.version import __version__
 
 COMMANDS = (
@@ -139,10 +146,32 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[], None] | None
     _set_up_logging()
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
+        code = _execute(words, work)
+    except SystemExit as stop:
+        # after --help or --version
+        if _end_output(stop.code) != stop.code:
+            return 1
+        raise
+    return _end_output(code)
+
+
+def _end_output(code: Any) -> Any:
+    """Write what is left of standard output; return the exit code, 1 where that fails."""
+    problem = _flush_output()
+    # a reader that has seen enough is no failure, as in: zoo list | head
+    if problem is None or code or isinstance(problem, BrokenPipeError):
+        return code
+    _report(f"zoo: standard output: {problem.strerror or problem}")
+    return 1
+
+
+def _execute(words: list[str], work: Callable[[], None] | None) -> int:
+    """Run a command or a function as `main` does, and return its exit code."""
+    try:
         known = None if work else _parse(words)
         # after parsing: `--help` need not pay for it
         keep_freed_memory()
-        with explain_imports():
+        with explain_imports(), explain_memory("end other programs, or choose smaller sizes"):
             if work:
                 work()
             elif known:
@@ -151,23 +180,39 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[], None] | None
         text = error.spell(COMMAND_LINE)
         # all processes find the same config errors; one report is enough
         if text and not (isinstance(error, RecipeError) and is_secondary_process()):
-            print(escape_text(f"zoo: {text}", keep="\n"), file=sys.stderr)
+            _report(f"zoo: {text}")
         return error.code
     except BrokenPipeError:
         # as in: zoo list | head
-        # Python flushes standard output at exit, and would fail once more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         # a full disk, a directory without write permission
         where = error.filename or "input or output"
-        problem = f"zoo: {where}: {error.strerror or error}"
-        print(escape_text(problem, keep="\n"), file=sys.stderr)
+        _report(f"zoo: {where}: {error.strerror or error}")
         return 1
     except KeyboardInterrupt:
-        print("zoo: stopped by SIGINT", file=sys.stderr)
+        _report("zoo: stopped by SIGINT")
         return 130
     return 0
+
+
+def _report(text: str) -> None:
+    """Print a message to standard error, if anybody reads that."""
+    with contextlib.suppress(OSError):
+        print(escape_text(text, keep="\n"), file=sys.stderr)
+
+
+def _flush_output() -> OSError | None:
+    """Write what is left of standard output; return why that fails, if it does."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        # Python flushes it once more at exit, and would fail again
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return error
+    return None
 
 
 def _set_up_logging() -> None:

@@ -24,6 +24,7 @@ from zoo.data.spec import DataSpec, ImageSpec
 from zoo.errors import OptionError
 from zoo.options import Between, Count
 from zoo.packages import explain_imports
+from zoo.utils import raise_if_out_of_memory
 
 Size = Count | tuple[Count, Count]
 RESIZING = {
@@ -82,6 +83,7 @@ class ImageDecoder:
             limit = f"more than {self.max_megapixels:g} megapixels"
             raise ValueError(f"{limit}; make it smaller, or raise data.max_megapixels") from None
         except Exception as error:
+            raise_if_out_of_memory(error)
             # Every format of Pillow raises its own errors.
             raise ValueError(str(error) or type(error).__name__) from None
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from signal import Signals
 from typing import Any
@@ -36,11 +37,17 @@ from zoo.run.callbacks.progress import EvaluationProgress
 from zoo.run.callbacks.stop_on_signal import StopOnSignal
 from zoo.run.conditions import Condition
 from zoo.run.load import read_recipe, restore_content
-from zoo.run.machine import is_out_of_memory
+from zoo.run.memory import suggest_smaller
 from zoo.run.processes import Processes, count_missing_processes, join_processes, run_in_processes
 from zoo.tasks.base import Task
 from zoo.tasks.metrics import CONFUSION, write_confusion
-from zoo.utils import check_writable, require_replaceable, write_json
+from zoo.utils import (
+    check_writable,
+    explain_memory,
+    is_out_of_memory,
+    require_replaceable,
+    write_json,
+)
 
 log = logging.getLogger("zoo")
 
@@ -156,7 +163,8 @@ class Evaluator:
         if is_written:
             self._check_writable()
         try:
-            first = measure(self.experiment.trainer, self.task, data, base)
+            with explain_memory(partial(suggest_smaller, self.recipe)):
+                first = measure(self.experiment.trainer, self.task, data, base)
         except OptionError as error:
             key = f"data.{error.key}" if error.key else "data"
             raise RecipeError(self.recipe.make_issue(key, str(error))) from None

@@ -36,7 +36,7 @@ from zoo.run import checkpoint, run_dir
 from zoo.run.build import build_task
 from zoo.run.preflight import build_experiment
 from zoo.tasks.base import Task
-from zoo.utils import describe_absence, escape_text
+from zoo.utils import describe_absence, escape_text, raise_if_out_of_memory
 
 log = logging.getLogger("zoo")
 
@@ -275,6 +275,7 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
+        raise_if_out_of_memory(error)
         # torch raises errors of several kinds
         cause = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:120]}"
         problem = "unreadable as plain data and tensors, no code in it was run"

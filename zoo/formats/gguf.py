@@ -15,6 +15,7 @@ from zoo.formats.native import split_halves
 from zoo.formats.published import Published
 from zoo.integrations.rope_parameters import write_rope_parameters
 from zoo.packages import explain_imports
+from zoo.utils import raise_if_out_of_memory
 
 log = logging.getLogger("zoo")
 
@@ -58,6 +59,7 @@ def read_gguf(file: Path) -> Published:
         reader = GGUFReader(file)
         fields = {name: field.contents() for name, field in reader.fields.items()}
     except Exception as error:
+        raise_if_out_of_memory(error)
         # it raises errors of several kinds
         raise CheckpointError(f"{file}: unreadable as GGUF: {str(error)[:120]}") from None
     kind = fields.get("general.architecture")

@@ -12,6 +12,7 @@ from zoo.errors import CheckpointError
 from zoo.formats.export import ExportOptions, ExportSource
 from zoo.packages import explain_imports
 from zoo.run import checkpoint
+from zoo.utils import raise_if_out_of_memory
 
 
 def write_weights(source: ExportSource, options: ExportOptions, folder: Path) -> None:
@@ -43,6 +44,7 @@ def read_safetensors(file: Path) -> dict[str, Tensor]:
     try:
         return {name: _widen(weight) for name, weight in load_file(file).items()}
     except Exception as error:
+        raise_if_out_of_memory(error)
         # its error class is not public
         raise CheckpointError(f"{file}: unreadable: {str(error)[:120]}") from None
 

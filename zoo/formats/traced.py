@@ -25,7 +25,7 @@ from zoo.formats.export import ExportOptions, ExportSource
 from zoo.formats.huggingface import PixelReader
 from zoo.formats.tokenizer_files import write_tokenizer
 from zoo.packages import explain_imports
-from zoo.utils import write_json
+from zoo.utils import raise_if_out_of_memory, write_json
 
 TOLERANCE = 1e-5  # of logits computed by another program, relative to 1 + |logit|
 ROUNDING = 4  # times what the model itself rounds, where that is more
@@ -173,6 +173,7 @@ def capture(source: ExportSource) -> tuple[ExportedProgram, InputSizes, BoundedM
                 bounded, (example,), dynamic_shapes=(sizes.build_dynamic_shapes(),)
             )
     except Exception as error:  # it has no class of its own
+        raise_if_out_of_memory(error)
         reason = " ".join(str(error).split()).partition(" For more information")[0][:300]
         raise _refuse(source, f"torch.export: {reason}", source.suggest_others()) from error
     return program, sizes, bounded
@@ -228,6 +229,7 @@ def write_onnx(source: ExportSource, options: ExportOptions, folder: Path) -> fl
                 program, input_names=["inputs"], output_names=["logits"], verbose=False
             )
     except Exception as error:  # of torch.onnx, or of what a converter met
+        raise_if_out_of_memory(error)
         found = MISSING_OPERATOR.search(str(error))
         reason = f"ONNX has no operator for {found[1]}" if found else " ".join(str(error).split())
         raise _refuse(source, reason[:300], "use to=torch_export") from error

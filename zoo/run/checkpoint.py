@@ -31,7 +31,13 @@ from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec,
 from zoo.errors import CheckpointError, ZooError
 from zoo.packages import PackageError, explain_imports
 from zoo.registry import recipe_files
-from zoo.utils import WRITING, describe_absence, read_bytes, write_file
+from zoo.utils import (
+    WRITING,
+    describe_absence,
+    raise_if_out_of_memory,
+    read_bytes,
+    write_file,
+)
 from zoo.version import __version__
 
 SEAL_NAME = b"zoo sha256 "
@@ -83,6 +89,7 @@ def read_spec(content: Mapping[str, Any], path: Path) -> DataSpec:
             return TextClassificationSpec(length, vocabulary, classes, names)
         return TextSpec(length, vocabulary, stored.get("targets", "every"))
     except Exception as error:
+        raise_if_out_of_memory(error)
         # the tokenizer library fails with exceptions of its own
         problem = f"its description of the data cannot be read, {_summarise(error)}"
         raise CheckpointError(f"{path}: {problem}; {_describe_others(path)}") from None
@@ -161,6 +168,7 @@ def read(path: Path) -> dict[str, Any]:
     except (CheckpointError, PackageError):
         raise
     except Exception as error:
+        raise_if_out_of_memory(error)
         # the file is as it was written, but not by zoo
         is_pickle = isinstance(error, pickle.UnpicklingError)
         if is_pickle and re.search("weights_only|Unsupported", str(error)):
@@ -275,6 +283,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], Any]:
     except OSError as error:
         raise CheckpointError(f"{path}: unreadable, {error.strerror or error}") from None
     except Exception as error:
+        raise_if_out_of_memory(error)
         # the library's error class is not public
         raise CheckpointError(f"{path}: corrupt, {str(error)[:120]}") from None
     if metadata is None:

@@ -31,13 +31,14 @@ from zoo.run.callbacks.progress import EvaluationProgress, TrainingProgress
 from zoo.run.callbacks.stop_on_signal import StopOnSignal
 from zoo.run.init_from import TransferReport
 from zoo.run.machine import choose_threads, count_cores, measure_free_cores
+from zoo.run.memory import suggest_smaller
 from zoo.run.preflight import build_experiment, plan_backends
 from zoo.run.processes import Processes, count_missing_processes, join_processes, run_in_processes
 from zoo.run.resume import ResumePoint, check_accepted, find_resume_point
 from zoo.run.run_dir import RUN_LOCK
 from zoo.tasks.base import Task
 from zoo.tasks.metrics import CONFUSION, write_confusion
-from zoo.utils import format_duration, log_thread_failures
+from zoo.utils import explain_memory, format_duration, log_thread_failures
 
 log = logging.getLogger("zoo")
 
@@ -180,7 +181,11 @@ def fit(
         if processes.first:
             # on the same stack as the lock, so that the log is closed before the lock is given up
             locks.enter_context(loggers.log_to_file(start.run / "train.log"))
-        with _explain_failures(start.run, processes), log_thread_failures():
+        with (
+            explain_memory(partial(suggest_smaller, recipe, start.run)),
+            _explain_failures(start.run, processes),
+            log_thread_failures(),
+        ):
             result = train(experiment, start, processes, is_tested=is_tested)
     return result
 

@@ -14,16 +14,6 @@ import torch
 
 from zoo.reporting.numbers import pluralize
 
-# what the allocator of a CPU says in a RuntimeError
-OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an error means that memory ran out, on a GPU or a CPU."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return any(text in str(error) for text in OUT_OF_MEMORY)
-
 
 def describe_machine(device: str) -> dict[str, object]:
     """Return what a time depends on besides the code: processor, threads, GPU, versions."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from zoo.errors import DataError, OptionError, ZooError
 from zoo.packages import explain_imports
-from zoo.utils import describe_absence
+from zoo.utils import describe_absence, raise_if_out_of_memory
 
 HUB = "hub:"
 HUB_REMEDY = "; is its name right, and is there a network? Else download it, and name its folder"
@@ -87,6 +87,7 @@ def open_tables(path: str, streaming: bool = False) -> Mapping[str, Any]:
             table.data.validate(full=True)
         return tables
     except Exception as error:
+        raise_if_out_of_memory(error)
         # The library raises errors of many kinds.
         raise DataError(f"{path}: {_describe(path, error)}") from None
 
@@ -123,6 +124,7 @@ def iterate_rows(table: Iterable[Any], title: str) -> Iterator[Any]:
     except ZooError:
         raise
     except Exception as error:
+        raise_if_out_of_memory(error)
         # The library raises errors of many kinds.
         raise DataError(f"{title}: {_describe(title, error)}") from None
 
