@@ -145,28 +145,7 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[], None] | None
     limit_spinning()  # before a command imports torch
     _set_up_logging()
     words = sys.argv[1:] if arguments is None else list(arguments)
-    try:
-        code = _execute(words, work)
-    except SystemExit as stop:
-        # after --help or --version
-        if _end_output(stop.code) != stop.code:
-            return 1
-        raise
-    return _end_output(code)
-
-
-def _end_output(code: Any) -> Any:
-    """Write what is left of standard output; return the exit code, 1 where that fails."""
-    problem = _flush_output()
-    # a reader that has seen enough is no failure, as in: zoo list | head
-    if problem is None or code or isinstance(problem, BrokenPipeError):
-        return code
-    _report(f"zoo: standard output: {problem.strerror or problem}")
-    return 1
-
-
-def _execute(words: list[str], work: Callable[[], None] | None) -> int:
-    """Run a command or a function as `main` does, and return its exit code."""
+    code = 0
     try:
         known = None if work else _parse(words)
         # after parsing: `--help` need not pay for it
@@ -181,19 +160,34 @@ def _execute(words: list[str], work: Callable[[], None] | None) -> int:
         # all processes find the same config errors; one report is enough
         if text and not (isinstance(error, RecipeError) and is_secondary_process()):
             _report(f"zoo: {text}")
-        return error.code
+        code = error.code
     except BrokenPipeError:
         # as in: zoo list | head
-        return 0
+        pass
     except OSError as error:
         # a full disk, a directory without write permission
         where = error.filename or "input or output"
         _report(f"zoo: {where}: {error.strerror or error}")
-        return 1
+        code = 1
     except KeyboardInterrupt:
         _report("zoo: stopped by SIGINT")
-        return 130
-    return 0
+        code = 130
+    except SystemExit as stop:
+        # after --help or --version
+        if _end_output(stop.code) != stop.code:
+            return 1
+        raise
+    return _end_output(code)
+
+
+def _end_output(code: Any) -> Any:
+    """Write what is left of standard output; return the exit code, 1 where that fails."""
+    problem = _flush_output()
+    # a reader that has seen enough is no failure
+    if problem is None or code or isinstance(problem, BrokenPipeError):
+        return code
+    _report(f"zoo: standard output: {problem.strerror or problem}")
+    return 1
 
 
 def _report(text: str) -> None:
