@@ -31,13 +31,7 @@ from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec,
 from zoo.errors import CheckpointError, ZooError
 from zoo.packages import PackageError, explain_imports
 from zoo.registry import recipe_files
-from zoo.utils import (
-    WRITING,
-    describe_absence,
-    raise_if_out_of_memory,
-    read_bytes,
-    write_file,
-)
+from zoo.utils import WRITING, describe_absence, raise_if_out_of_memory, read_bytes, write_file
 from zoo.version import __version__
 
 SEAL_NAME = b"zoo sha256 "
