@@ -50,6 +50,7 @@ FIXED = {
         "long_factor": [1.0, 3.0, 5.0, 9.0],
     },
 }
+PHI3 = {"pad_token_id": 0}
 WINDOWS = {"sliding_window": 5}
 DECODERS = {
     "Llama": GROUPED,
@@ -60,6 +61,9 @@ DECODERS = {
         **GROUPED,
         "rope_parameters": {"rope_type": "proportional", "partial_rotary_factor": 0.5},
     },
+    "Phi3": {**GROUPED, **PHI3, "tie_word_embeddings": True},
+    "Phi3 of a part of each head": {**GROUPED, **PHI3, "partial_rotary_factor": 0.5},
+    "Phi3 of windows": {**GROUPED, **PHI3, "sliding_window": 5},
     "Mistral": {**GROUPED, "sliding_window": 5},
     "Qwen2": {**GROUPED, "rope_parameters": {**LLAMA3, "high_freq_factor": 9.0}},
     "Qwen2 of windows": {**GROUPED, "use_sliding_window": True, **WINDOWS, "max_window_layers": 0},
@@ -101,10 +105,14 @@ def test_a_decoder_computes_the_same(tmp_path, name):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("rule", FIXED)
-def test_a_rotation_that_follows_the_length_is_fixed_for_one(tmp_path, rule):
+@pytest.mark.parametrize(
+    ("name", "rule"), [("Llama", "dynamic"), ("Llama", "longrope"), ("Phi3", "longrope")]
+)
+def test_a_rotation_that_follows_the_length_is_fixed_for_one(tmp_path, name, rule):
     config = {**GROUPED, "rope_parameters": FIXED[rule]}
-    model, original = publish(tmp_path / "it", "LlamaForCausalLM", config), {"dynamic": 64}
+    if name == "Phi3":
+        config |= {**PHI3, "original_max_position_embeddings": 16}
+    model, original = publish(tmp_path / "it", f"{name}ForCausalLM", config), {"dynamic": 64}
     short, long = original.get(rule, 16), 100
     task, tokens = read(tmp_path / "it"), torch.randint(50, (2, long))
     right = model(tokens[:, :short]).logits

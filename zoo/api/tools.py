@@ -159,8 +159,9 @@ def convert(
     """Convert published weights to a run directory: recipe, environment and checkpoint.
 
     Args:
-        source: A folder with config.json and safetensors: Llama, Mistral, Qwen2, Qwen3, GPT-2,
-            BERT, ViT, DINOv3, or what `zoo.export` wrote for "hf"; or a file: GGUF, or RoPE-ViT.
+        source: A folder with config.json and safetensors: Llama, Mistral, Qwen2, Qwen3, Phi-3,
+            GPT-2, BERT, ViT, DINOv3, or what `zoo.export` wrote for "hf"; or a file: GGUF, or
+            RoPE-ViT.
         overrides: Changes of the recipe, as of `zoo.fit`.
         to: The run directory to write; by default a new one, runs/NAME/TIME-HASH.
         verbose: Print progress to standard error. None leaves logging to the caller.

@@ -28,6 +28,7 @@ from zoo.formats.gguf import read_gguf
 from zoo.formats.gpt2 import GPT2Family
 from zoo.formats.huggingface import restore_exported
 from zoo.formats.llama import LlamaFamily
+from zoo.formats.phi3 import Phi3Family
 from zoo.formats.published import TOKENIZER, Pool, Published, PublishedFamily, raise_issues
 from zoo.formats.rope_vit import RoPEViTFamily
 from zoo.formats.safetensors import read_safetensors
@@ -45,6 +46,7 @@ EXPORTED = "zoo"  # model_type of what `zoo export to=hf` wrote
 FAMILIES: Mapping[str, type[PublishedFamily]] = MappingProxyType(
     {
         **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), LlamaFamily),
+        "phi3": Phi3Family,
         "gpt2": GPT2Family,
         "bert": BertFamily,
         "vit": ViTFamily,

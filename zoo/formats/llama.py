@@ -58,6 +58,8 @@ class LlamaFamily(PublishedFamily):
     """Llama, and Mistral, Qwen2 and Qwen3, which differ in window, biases and norms of heads."""
 
     prefix = "model."
+    follows_fraction = False
+    """Whether its code follows `partial_rotary_factor`; others rotate whole heads."""
 
     def describe(self) -> tuple[dict[str, Any], DataSpec]:
         config, pool = self.config, self.pool
@@ -93,7 +95,7 @@ class LlamaFamily(PublishedFamily):
             "block": block,
             "tie_embeddings": self.tied,
         }
-        if (window := self._read_window()) is not None:
+        if (window := self.read_window()) is not None:
             model["window"] = window
         sections, spec = self.describe_text(config["max_position_embeddings"], "causal_lm")
         scaling = rope.get("scaling") or {}
@@ -102,7 +104,7 @@ class LlamaFamily(PublishedFamily):
             sections["data"]["length"] = min(sections["data"]["length"], scaling["original"])
         return {"model": model, **sections}, spec
 
-    def _read_window(self) -> int | None:
+    def read_window(self) -> int | None:
         """Return the window of all layers; None if they have none.
 
         Raises:
@@ -126,19 +128,27 @@ class LlamaFamily(PublishedFamily):
             raise CheckpointError(f"zoo has no recipe for it: {problem}")
         return int(window) if kinds[0] == "sliding_attention" else None
 
-    def _describe_rope(self) -> dict[str, Any]:
+    def list_rope(self) -> dict[str, Any]:
+        """Return the rotary entries of the configuration, as transformers standardises them."""
         config = self.config
         found = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
         found["rope_theta"] = found.get("rope_theta") or config.get("rope_theta")
-        kind = read_kind(found)
         # transformers prefers the entry of the configuration to that of its part.
-        if "original" in ENTRIES.get(kind, {}) and LENGTH_ENTRY in config:
+        if "original" in ENTRIES.get(read_kind(found), {}) and LENGTH_ENTRY in config:
             found[LENGTH_ENTRY] = config[LENGTH_ENTRY]
+        return found
+
+    def _describe_rope(self) -> dict[str, Any]:
+        config, found = self.config, self.list_rope()
+        kind = read_kind(found)
         try:
             options = read_rope_parameters(found, config["max_position_embeddings"])
         except OptionError as error:
             raise CheckpointError(f"zoo has no recipe for it: {error}") from None
         fraction = found.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+        self.fraction = float(fraction) if self.follows_fraction and fraction else 1.0
+        if self.follows_fraction:
+            return {"name": "rope", **options, "rotary_fraction": self.fraction}
         # The code of these families follows it in rules only, and rotates whole heads.
         if kind not in ("default", "proportional") and fraction not in (None, 1):
             problem = f"partial_rotary_factor is {fraction}, but {kind} rotates whole heads"
@@ -154,8 +164,9 @@ class LlamaFamily(PublishedFamily):
         pool.take_layers(model, block, "model.layers.{}.", depth)
         pool.drop(r".*rotary_emb\.inv_freq")
         kv_heads = self.config.get("num_key_value_heads") or heads
-        pool.change(r".*\.q_proj\..*", lambda weight: join_halves(weight, heads))
-        pool.change(r".*\.k_proj\..*", lambda weight: join_halves(weight, kv_heads))
+        fraction = self.fraction
+        pool.change(r".*\.q_proj\..*", lambda weight: join_halves(weight, heads, fraction))
+        pool.change(r".*\.k_proj\..*", lambda weight: join_halves(weight, kv_heads, fraction))
         pool.change(r".*\.[qk]_norm\..*", lambda weight: join_halves(weight, 1))
         if self.has_bias:
             for number in range(depth):

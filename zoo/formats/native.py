@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from zoo.config import Recipe
@@ -112,9 +113,12 @@ def split_halves(weight: Tensor, heads: int) -> Tensor:
     return weight.unflatten(0, (heads, -1, 2)).transpose(1, 2).reshape(weight.shape)
 
 
-def join_halves(weight: Tensor, heads: int) -> Tensor:
-    """Undo `split_halves`."""
-    return weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).reshape(weight.shape)
+def join_halves(weight: Tensor, heads: int, fraction: float = 1.0) -> Tensor:
+    """Undo `split_halves`, where the first channels of each head rotate, a fraction of them."""
+    rows = weight.unflatten(0, (heads, -1))
+    width = round(fraction * rows.shape[1])
+    rotated = rows[:, :width].unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
+    return torch.cat([rotated, rows[:, width:]], dim=1).reshape(weight.shape)
 
 
 def rename_layers(
