@@ -7,6 +7,7 @@ from language import SAMPLES, decoder, links, text
 import zoo
 from zoo.attention.coordinates import PositionAugmentation
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
+from zoo.attention.layer import Context
 from zoo.errors import OptionError
 from zoo.models.decoder import Decoder
 from zoo.models.transformer import BlockOptions
@@ -45,6 +46,14 @@ def test_tables_of_all_layers_made_at_once_change_nothing():
         assert set(tokens.shared_tables) == {layer.layer_name for layer in layers}
     # with gradients each layer makes its own
     assert torch.equal(model(inputs), at_once)
+
+
+@pytest.mark.parametrize("name", ["liere", "rope", "rope_mixed"])
+def test_a_block_returns_the_tables_of_all_layers_alone(name):
+    model = decoder(name)
+    tokens = model.chains[0].embed(model.tokens(text()))
+    found = model.blocks[0](tokens, model.chains[0], Context())
+    assert found.shared_tables is tokens.shared_tables
 
 
 @each

@@ -106,13 +106,14 @@ class Block(nn.Module):
     def forward(self, tokens: Tokens, chain: Chain, context: Context) -> Tokens:
         """Apply the block to tokens with states [B, N, D]."""
         is_post = self.norm_position == "post"
-        x = tokens.x  # [B, N, D]
+        x, tables = tokens.x, tokens.shared_tables  # [B, N, D]
 
         # The attention branch.
         normed = x if is_post else self.norm1(x)
         tokens, extra = self.attn(tokens.replace(x=normed), chain, context)
         x = x + self.attn_branch(tokens.x)
-        tokens = tokens.replace(x=self.norm1(x) if is_post else x)
+        # Tables of this layer alone are dropped: FSDP would follow them as outputs of the block.
+        tokens = tokens.replace(x=self.norm1(x) if is_post else x, shared_tables=tables)
         if extra is not None:
             tokens = chain.after_attention(tokens, extra)
 
