@@ -1,6 +1,7 @@
 """Models of timm and transformers in recipes: trained, tested at other sizes, diagnosed."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,19 @@ def test_a_format_that_cannot_hold_a_model_of_timm_is_refused(tmp_path):
     write_checkpoint(run, "vit_comrope", words)
     for to in ("hf", "llama", "vit"):
         refuse_export(run, to, OTHERS)
+
+
+def test_a_run_needs_its_folder_and_generates_by_transformers(folder, tmp_path):
+    copy, run = tmp_path / "copy", tmp_path / "run"
+    shutil.copytree(folder, copy)
+    words = [*LM, f"model.path={copy}", "~evaluate", *language(tmp_path / "t.txt")[:2]]
+    write_checkpoint(run, "lm_rope", words)
+    ids = torch.tensor([[3, 4, 5]])
+    model = zoo.load(run).model.model
+    assert model.generate(ids, max_new_tokens=2, pad_token_id=0).shape == (1, 5)
+    shutil.rmtree(copy)
+    with pytest.raises(zoo.RecipeError, match=r"config\.json: no such file"):
+        zoo.load(run)
 
 
 def test_a_benchmark_takes_no_recipe(capsys):

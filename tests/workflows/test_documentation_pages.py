@@ -1,5 +1,6 @@
 """Links of the documentation hold, generated pages are current, and pages name what exists."""
 
+import ast
 import doctest
 import importlib
 import inspect
@@ -214,3 +215,37 @@ def test_every_mistake_is_refuted_by_code():
     mistakes = (ROOT / "docs" / "mistakes.md").read_text().split('\n**"')[1:]
     assert len(mistakes) > 20
     assert [mistake.splitlines()[0] for mistake in mistakes if "```pycon\n" not in mistake] == []
+
+
+HELD = re.compile(r"<!-- held by\s+(.*?) -->", re.DOTALL)
+"""A comment below a paragraph, list or table: the tests that hold what it promises."""
+
+
+def read_tests(path):
+    """Return the names of the tests in a file."""
+    tree = ast.parse((ROOT / "tests" / path).read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def split_promises(text):
+    """Return the blocks of a page that promise something, each with the comment below it or None."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)  # these run
+    text = re.sub(
+        r"<!-- ([\w ]+) -->.*?<!-- end of \1 -->", "", text, flags=re.DOTALL
+    )  # made by code
+    blocks = [block for block in re.split(r"\n{2,}", text.strip()) if not block.startswith("#")]
+    below = [*blocks[1:], ""]
+    return [
+        (block, HELD.fullmatch(after.strip()))
+        for block, after in zip(blocks, below, strict=True)
+        if not HELD.fullmatch(block.strip())
+    ]
+
+
+@pytest.mark.parametrize("page", ["equip.md", "export.md"])
+def test_each_promise_names_the_tests_that_hold_it(page):
+    promises = split_promises((ROOT / "docs" / page).read_text(encoding="utf-8"))
+    assert [block for block, held in promises if not held] == []
+    named = [test for _, held in promises for test in held[1].split()]
+    missing = [one for one in named if one.split("::")[1] not in read_tests(one.split("::")[0])]
+    assert missing == []
