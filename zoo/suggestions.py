@@ -27,7 +27,8 @@ _OTHER_WORDS: Mapping[str, str] = MappingProxyType(
         # sections
         "seed": "random_seed manual_seed rng_seed rng random_state",
         "init_from": "checkpoint ckpt init_checkpoint load_from finetune_from init_weights "
-        "from_checkpoint pretrained_from pretrained_path",
+        "from_checkpoint pretrained_from pretrained_path "
+        "pretrained weights",
         "model": "network net architecture",
         "data": "dataset datasets datamodule data_module ds",
         "task": "objective loss criterion loss_fn problem",
@@ -197,11 +198,11 @@ _OTHER_WORDS: Mapping[str, str] = MappingProxyType(
         "doctor": "env info check versions",
         "verify": "test check validate",
         # registered names
-        "rope": "rotary rotary_embedding roformer rope_1d",
+        "rope": "rotary rotary_embedding roformer rope_1d yarn ntk longrope rope_scaling",
         "rope_axial": "axial_rope rope_2d rope2d 2d_rope axial rope_3d",
         "rope_mixed": "mixed_rope",
         "learned": "absolute ape learnable learned_absolute learned_embedding trainable",
-        "sinusoidal": "sinusoid sincos sin_cos sine fourier vaswani",
+        "sinusoidal": "sin sinusoid sincos sin_cos sine fourier vaswani",
         "none": "nope no_pe null off no",
         "t5": "t5_bias relative_bias rpb relative_position_bias",
         "shaw": "relative relative_key",
@@ -216,6 +217,13 @@ _OTHER_WORDS: Mapping[str, str] = MappingProxyType(
         "text": "txt text_file",
         "images": "imagefolder image_folder",
         "wsd": "trapezoidal",
+        "constant": "none no off fixed",
+        "subword": "bpe wordpiece sentencepiece unigram word words",
+        "character": "char chars characters letter letters",
+        "byte": "bytes utf8 utf-8",
+        "rule": "type rope_type kind method",
+        "factor": "scale scaling_factor",
+        "original": "original_max_position_embeddings original_length",
         "32-true": "32 fp32 float32 float full single",
         "16-mixed": "16 fp16 float16 half amp mixed",
         "bf16-mixed": "bf16 bfloat16 mixed",
@@ -243,6 +251,7 @@ NOTES: Mapping[str, tuple[re.Pattern[str], str]] = MappingProxyType(
         "rotary_fraction": (re.compile("dim"), "a fraction of the width of a head"),
         "early_stopping": (re.compile("patience"), "a mapping {patience: ...}"),
         "val_every_n_steps": (re.compile("epoch"), "epochs end with a validation anyway"),
+        "rope": (re.compile("yarn|ntk|longrope|scaling"), "with its option scaling"),
         "base": (re.compile("max_period"), "the base of the wavelengths"),
     }
 )
@@ -277,8 +286,8 @@ def measure(word: str, known: str) -> float:
         return SYNONYM
     score = _compare_spelling(given, target)
     # a misspelt synonym must be close, since there are many of them
-    slips = [near for other in others if (near := _compare_spelling(given, other)) >= 0.85]
-    return max([score, *(0.98 * near for near in slips if len(given) > 3)])
+    slips = [near for other in others if (near := _compare_spelling(given, other)) >= 0.9]
+    return max([score, *(0.98 * near for near in slips if len(given) > 5)])
 
 
 def _compare_spelling(one: str, other: str) -> float:

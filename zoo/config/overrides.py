@@ -149,13 +149,14 @@ def remove_key(tree: Tree, parts: Sequence[str]) -> Tree:
 
     # the entries after it move up, and their locations with them
     locations, above = {}, join(".".join(parts[:-1]), "")
+    emptied = {} if parent else {above.removesuffix("."): ARGUMENT}
     for key, location in tree.locations.items():
         number, dot, below = key.removeprefix(above).partition(".")
         if not key.startswith(above) or not number.isdecimal() or int(number) < last:
             locations[key] = location
         elif int(number) > last:
             locations[f"{above}{int(number) - 1}{dot}{below}"] = location
-    return relocate(data, locations)
+    return relocate(data, locations | emptied)
 
 
 def _open_path(tree: Tree, parts: Sequence[str], create: bool) -> tuple[Any, Any, Any]:
@@ -210,6 +211,8 @@ def _find_entry(items: list[Any], part: str, key: str) -> int:
         return int(part)
     count = {0: "no entry", 1: "1 entry"}.get(len(items), f"{len(items)} entries")
     remedy = f"did you mean {key}.0.{part}?" if items and not part.isdecimal() else ""
+    if part.isdecimal() and int(part) == len(items):
+        remedy = "write the whole list to add one"
     problem = f"{key} has {count}, counted from 0"
     raise RecipeError(ConfigIssue(ARGUMENT, join(key, part), problem, remedy))
 

@@ -148,8 +148,12 @@ def _build_recipe(
     sections_at_fault = {key.partition(".")[0] for key in validator.reported}
     # options that do not fit together are reported only once each of them is right by itself
     if isinstance(trainer, TrainerOptions) and sections_at_fault.isdisjoint({"", "trainer"}):
+        limits = {locate(tree.locations, f"trainer.{one}") for one in ("max_epochs", "max_steps")}
         for key, *issue in trainer.find_problems("trainer"):
-            validator.issues.append(ConfigIssue(locate(given, key), key, *issue))
+            # a limit that the caller has taken away is missing through the caller
+            is_given = key == "trainer" and ARGUMENT in limits
+            origin = ARGUMENT if is_given else locate(given, key)
+            validator.issues.append(ConfigIssue(origin, key, *issue))
     variants = dict(list_children(tree.data.get("evaluate"))).get("data_variants")
     if variants is not None and isinstance(data, Choice):
         typed_variants = validate_variants(validator, data, variants, "evaluate.data_variants")
@@ -174,6 +178,7 @@ def _means_extends(word: str) -> bool:
 
 def _list_options(tree: Tree) -> Iterator[str]:
     """Yield the keys within sections, one of which a key without its section may mean."""
+    yield from ("seed", "init_from")
     for section, option in SECTIONS.items():
         mark = get_args(option.annotation)[1:]
         if dataclasses.is_dataclass(option.annotation):

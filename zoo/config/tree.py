@@ -221,7 +221,7 @@ class _Reader:
         data: dict[str, Any] = {}
         for word, child in node.value:
             location, full = self.locate(word), join(key, word.value)
-            if problem := _check_key(word) or _check_colon(word, child):
+            if problem := _check_colon(word, child) or _check_key(word):
                 self.issues.append(ConfigIssue(location, key, *problem))
             elif word.value in data:
                 first = f"given twice, first at {self.locations[full]}"
@@ -296,8 +296,10 @@ def _check_key(word: yaml.Node) -> tuple[str, str] | None:
     return None
 
 
-def _check_colon(word: yaml.ScalarNode, child: yaml.Node) -> tuple[str, str] | None:
+def _check_colon(word: yaml.Node, child: yaml.Node) -> tuple[str, str] | None:
     """Return problem and remedy of `{a:1}`, which is the key `a:1` without a value."""
+    if not isinstance(word, yaml.ScalarNode):
+        return None
     name, colon, value = word.value.partition(":")
     is_bare = word.style is None and child.start_mark.index == child.end_mark.index
     if colon and is_bare and name and value:

@@ -10,7 +10,7 @@ from typing import NamedTuple, get_args
 from zoo.options.plain import join
 from zoo.options.signature import Option, fields, read_option_names
 from zoo.registry import KINDS, RECIPE_SUFFIX, list_folders, names
-from zoo.suggestions import SYNONYM, TYPO, find_meant, join_words, list_words, offer
+from zoo.suggestions import ALTERNATIVES, SYNONYM, TYPO, find_meant, join_words, list_words, offer
 
 PAIR = re.compile(r"([A-Za-z_]\w*)\s*[:=]\s*(\S+)")
 """A key with its value, written in a way that YAML reads as one text."""
@@ -52,11 +52,17 @@ def explain_key(
         member: Whose options these are.
         elsewhere: Returns the full keys of the whole recipe.
     """
+    dotted = re.sub(r"[/:]", ".", word)
+    if dotted != word and elsewhere and dotted in elsewhere():
+        return Explanation(f"did you mean {dotted}?")
     if word.isdecimal():
         return Explanation("a fraction takes a point, as 0.5, and a number alone is no key")
     beside = [one for one in (*schema, *others) if one != word]
     if meant := find_meant(word, beside, TYPO):
         return Explanation(offer(word, meant, key), tuple(meant))
+    if key and elsewhere and word in elsewhere():
+        # a key of the recipe that belongs to no section
+        return Explanation(f"did you mean {word}, which is in no section?")
     away = [one for one in elsewhere() if one != join(key, word)] if elsewhere else []
     # at the top, the keys below neighbours are those of the whole recipe
     nested = [] if away and not key else [*_list_nested(schema)]
@@ -66,7 +72,8 @@ def explain_key(
     owners = list_owners(member, word) if member else {}
     is_section = bool(key) and "." not in key
     meant = find_meant(word, away, SYNONYM)
-    if meant and (is_section or not owners):
+    is_same = any(one.rpartition(".")[2] == word for one in meant)
+    if meant and (not owners or (is_section and (is_same or word not in owners.values()))):
         return Explanation(offer(word, meant))
     if member and owners:
         remedy = f"{_say_option(word, owners)} of {join_words([*owners])}"
@@ -110,6 +117,13 @@ def list_owners(member: Member, word: str) -> dict[str, str]:
     return {name: option for option in meant for name, own in known.items() if option in own}
 
 
+def _list_fragments() -> Iterator[str]:
+    """Yield the fragments of zoo and of plug-ins: data/digits."""
+    for folder in list_folders("configs"):
+        for path in sorted(folder.rglob(f"*{RECIPE_SUFFIX}")):
+            yield path.relative_to(folder).with_suffix("").as_posix()
+
+
 def _rewrite_names(word: str, known: Collection[str]) -> str:
     """Return how zoo writes several names, `rope+alibi`, or one with options, `rope(base=3)`."""
     several = [one.strip() for one in re.split(r"[+,;&|]", word)]
@@ -129,14 +143,19 @@ def explain_name(kind: str, word: str) -> str:
         return f"write {pair[1]}: {pair[2]} with a space after the colon, below the section"
     if written := _rewrite_names(word, known):
         return f"write {written}"
+    if family := [one for one in known if one.startswith(f"{word}_")]:
+        return offer(word, family[:ALTERNATIVES])
     if meant := find_meant(word, known, TYPO):
         return offer(word, meant)
     for other, about in KINDS.items():
         if other != kind and about.in_recipes and word in names(other):
             return f"{word} is one of {other}; known are {list_words(known)}"
-    for folder in list_folders("configs"):
-        for path in folder.glob(f"*/{word}{RECIPE_SUFFIX}") if word.isidentifier() else ():
-            fragment = path.relative_to(folder).with_suffix("").as_posix()
+    if word.endswith(".txt") and kind == "data":
+        return f"write {{name: text, files: [{word}]}}"
+    for fragment in _list_fragments():
+        section, _, stem = fragment.partition("/")
+        is_near = len(word) > 3 and stem.startswith(word.lower())
+        if kind.startswith(section) and (word in (fragment, stem) or is_near):
             return f"{fragment} is a fragment, which a recipe names in `extends`"
     if meant := find_meant(word, known):
         return offer(word, meant)

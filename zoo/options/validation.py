@@ -25,7 +25,7 @@ from zoo.options.plain import (
 from zoo.options.signature import Option, extras, fields, read_options
 from zoo.options.unknown import Explanation, Member, explain_key, explain_name
 from zoo.registry import find_member, names
-from zoo.suggestions import TYPO, find_meant, offer
+from zoo.suggestions import TYPO, find_meant, list_words, offer
 
 REFUSED_MEMBERS: Mapping[tuple[str, str], str] = MappingProxyType(
     {
@@ -41,6 +41,7 @@ REFUSED_MEMBERS: Mapping[tuple[str, str], str] = MappingProxyType(
 T = TypeVar("T")
 
 SEVERAL = "a run has one value; a comparison tries several"
+NO_MEMBER = ("none", "None", "no", "off")
 NOTHING = ("none", "nil", "nothing", "undefined", "n/a", "na")
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 BOOLEANS = MappingProxyType({"yes": "true", "on": "true", "no": "false", "off": "false"})
@@ -239,6 +240,9 @@ class Validator:
         closest = fitting or [pair for pair in trials if key not in pair[0].untyped]
         if not closest:
             remedies = (trial.issues[0].remedy for trial, _ in trials if trial.issues[0].remedy)
+            if isinstance(value, list):
+                # a number is no likelier than a text
+                remedies = (one for one in remedies if one != SEVERAL)
             return self.refuse_type(annotation, value, key, next(remedies, ""))
         trial, typed = closest[0]
         self.issues += trial.issues
@@ -273,7 +277,8 @@ class Validator:
 
     def validate_dataclass(self, cls: Any, value: Any, key: str) -> Any:
         if not isinstance(value, dict | None):
-            return self.refuse_type(cls, value, key)
+            remedy = f"give its keys, such as {list_words(fields(cls))}"
+            return self.refuse_type(cls, value, key, remedy)
         before = len(self.issues) + len(self.untyped)
         schema = fields(cls)
         typed = self.validate_fields(schema, value or {}, key)
@@ -291,8 +296,10 @@ class Validator:
         """Return a tuple of choices; a single one is short for a list of it."""
         kind = mark.kind
         annotation = Annotated[Choice, Choices(kind)]
-        if not isinstance(value, str | dict | list):
-            return self.refuse_type(annotation, value, key)
+        is_nothing = value in (None, False) or (isinstance(value, str) and value in NO_MEMBER)
+        if not isinstance(value, str | dict | list) or (is_nothing and mark.may_be_empty):
+            remedy = "write [] for none" if is_nothing and mark.may_be_empty else ""
+            return self.refuse_type(annotation, value, key, remedy)
         entries = value if isinstance(value, list) else [value]
         if not isinstance(value, list):
             # keys of the one entry were given without its number
@@ -484,6 +491,16 @@ def _name_first(name: str, options: Mapping[str, Any] | None) -> str:
     return f"write {{{', '.join([f'name: {name}', *pairs])}}}"
 
 
+def _correct_number(text: str) -> str:
+    """Return a number that is written as 10%, as 0,001 or with a dash for its minus."""
+    plain = text.strip().replace("\u2212", "-").replace("\u2013", "-")
+    if re.fullmatch(r"[-+]?0,\d+", plain):
+        plain = plain.replace(",", ".")
+    if plain.endswith("%") and NUMBER.fullmatch(plain[:-1]):
+        return f"{float(plain[:-1]) / 100:g}"
+    return plain if plain != text.strip() and NUMBER.fullmatch(plain) else ""
+
+
 def _bracket(value: object) -> str:
     """Return how a list is written where a text looks like one: 1,2 or (1, 2)."""
     inner = value.strip("()[]{} ") if isinstance(value, str) else ""
@@ -504,6 +521,8 @@ def _correct(annotation: Any, value: object) -> str:
     if annotation in (int, float) and isinstance(value, str):
         if NUMBER.fullmatch(value.strip()):
             return "write it without quotes"
+        if corrected := _correct_number(value):
+            return f"write {corrected}"
         parts = value.split(",")
         if len(parts) > 1 and all(NUMBER.fullmatch(part.strip()) for part in parts):
             return SEVERAL
