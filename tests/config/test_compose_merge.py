@@ -118,7 +118,11 @@ def test_what_is_not_there_cannot_be_removed(text: str, key: str, message: str) 
 @pytest.mark.parametrize(
     ("text", "key", "message"),
     [
-        ("{a: [1, 2]}", "a.2", "a.2: a has 2 entries, counted from 0"),
+        (
+            "{a: [1, 2]}",
+            "a.2",
+            "a.2: a has 2 entries, counted from 0; write the whole list to add one",
+        ),
         ("{a: [1]}", "a.b", "a.b: a has 1 entry, counted from 0; did you mean a.0.b?"),
         ("{a: []}", "a.b", "a.b: a has no entry, counted from 0"),
         ("{a: 1}", "a.b", "a.b: a is 1 and has no keys"),

@@ -121,7 +121,7 @@ def test_a_fitting_value_is_typed(annotation: Any, value: object, result: object
         (Annotated[int, Between(1)] | None, 0, "k: must be at least 1, got 0"),
         (Annotated[int, Between(0, 9)], 10, "k: must be from 0 to 9, got 10"),
         (Annotated[int, Between(1)], "a", "k: expected an integer, got 'a'"),
-        (Inner, 3, "k: expected a mapping, got 3"),
+        (Inner, 3, "k: expected a mapping, got 3; give its keys, such as rate, sizes"),
         (Inner, {}, "k.rate: missing; expected a finite number"),
         (Inner, {"rate": 1, "size": [2]}, "k.size: unknown key; did you mean k.sizes?"),
         (Inner | None, {"rate": 1, "size": [2]}, "k.size: unknown key; did you mean k.sizes?"),

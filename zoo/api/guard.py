@@ -151,9 +151,10 @@ def _is_known(form: str) -> bool:
 
 
 def _list_members(form: str) -> list[str]:
-    """Return the forms of the entries of a list of paths; none for anything else."""
+    """Return the forms of the entries of a list of paths or texts; none for anything else."""
     members = _split_union(form.removeprefix("Sequence[").removesuffix("]"))
-    return members if form.startswith("Sequence[") and "Path" in members else []
+    is_read = "Path" in members or members == ["str"]
+    return members if form.startswith("Sequence[") and is_read else []
 
 
 def _fits(form: str, value: Any) -> bool:
@@ -175,8 +176,8 @@ def _describe(forms: Sequence[str]) -> str:
     for form in forms:
         if form.startswith("Mapping["):
             nouns.append("a mapping")
-        elif _list_members(form):
-            nouns.append("a list of paths")
+        elif members := _list_members(form):
+            nouns.append("a list of paths" if "Path" in members else "a list of strings")
         elif form != "str" or "Path" not in forms:
             nouns.append(FORMS[form][0])
     return " or ".join(dict.fromkeys(nouns))

@@ -211,7 +211,7 @@ def _find_entry(items: list[Any], part: str, key: str) -> int:
         return int(part)
     count = {0: "no entry", 1: "1 entry"}.get(len(items), f"{len(items)} entries")
     remedy = f"did you mean {key}.0.{part}?" if items and not part.isdecimal() else ""
-    if part.isdecimal() and int(part) == len(items):
+    if part.isdecimal() and 0 < len(items) == int(part):
         remedy = "write the whole list to add one"
     problem = f"{key} has {count}, counted from 0"
     raise RecipeError(ConfigIssue(ARGUMENT, join(key, part), problem, remedy))
