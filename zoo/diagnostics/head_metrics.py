@@ -90,7 +90,7 @@ def _list_spread_metrics() -> Iterator[HeadMetric]:
         "total",
         "Total attention",
         "sum of weights",
-        "1 for a softmax; less if a head may leave attention unused, as in stick-breaking.",
+        "1 for a softmax; less if a head may leave attention unused, by stick-breaking or a sink.",
         _average(_weight_sum),
     )
 
