@@ -143,3 +143,11 @@ def test_the_schema_is_printed_as_json(zoo):
     code, out, _ = zoo("show", "schema")
     assert code == 0
     assert json.loads(out)["title"] == "A recipe of zoo"
+
+
+def test_a_pattern_of_layers_is_drawn(zoo):
+    code, out, _ = zoo("show", "lm_irope", "model.depth=8", "model.dim=16", "model.heads=2")
+    assert code == 0
+    assert "#   local   ###.###.  rope, window 32, no temperature" in out
+    assert "#   global  ...#...#  none, no window, temperature (floor 128, scale 0.1" in out
+    assert "types of layers" not in zoo("show", "lm_rope", "model.dim=16", "model.heads=2")[1]

@@ -74,6 +74,23 @@ def test_onnx_runtime_reads_texts_of_any_length(write, tmp_path, entry):
     assert {"recipe.yaml", "tokenizer.json", "model.onnx"} <= {*result.files}
 
 
+MIXED = "{one: {window: 4}, two: {encoding: none, softcap: 5}, three: {encoding: [alibi, xpos]}}"
+
+
+def test_onnx_runtime_computes_layers_that_differ(write, tmp_path):
+    pytest.importorskip("onnxscript")
+    words = [
+        *language_words(tmp_path, "rope"),
+        "model.depth=3",
+        f"model.layer_types={MIXED}",
+        "model.layer_pattern=[one,two,three]",
+    ]
+    task, result = write("onnx", "lm_rope", words)
+    assert result.difference <= 1e-5
+    _, compute = run_onnx(tmp_path / "out")
+    require_equal(compute, task, [torch.randint(10, size) for size in ((1, 1), (2, 19), (3, 50))])
+
+
 def test_onnx_runtime_reads_images_of_any_resolution(write, tmp_path):
     pytest.importorskip("onnxscript")
     words = [*TINY, "model.encoding=[learned, rope_axial]", "model.registers=2", "model.pool=class"]

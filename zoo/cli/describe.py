@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -34,10 +34,20 @@ from zoo.data.spec import DataSpec
 from zoo.diagnostics.portrait.portrait import draw_portrait
 from zoo.encodings.common.chains import build_shortest_chain
 from zoo.errors import ARGUMENT, ConfigIssue, OptionError, RecipeError, ZooError
+from zoo.models.layer_types import LAYER_KEYS
+from zoo.models.transformer import find_transformers
 from zoo.options import Between, ByAxes, Choice
-from zoo.options.description import describe_type, format_type
+from zoo.options.description import describe_type, format_type, format_word
 from zoo.options.plain import format_value
-from zoo.options.signature import EveryEncoding, Option, extras, options, read_class
+from zoo.options.signature import (
+    EveryEncoding,
+    Option,
+    extras,
+    fields,
+    options,
+    read_class,
+    read_options,
+)
 from zoo.options.unknown import Member
 from zoo.packages import explain_imports, skip_without_package
 from zoo.reporting.numbers import format_number
@@ -68,6 +78,8 @@ def describe_recipe(name: str, overrides: Overrides) -> str:
     table = format_table([(part, f"{count:,}") for part, count in counts.items()], left=[0])
     lines = [f"# {recipe.name}, resolved", recipe.yaml(), "# parameters", table]
 
+    if recipe.model.options.get("layer_types"):
+        lines += ["", *draw_layers(recipe.model, model)]
     lines += ["", "# names of parameters, as optim.param_groups match them"]
     lines += [*_list_parameters(model), ""]
     flops = format_flops(experiment.flops)
@@ -77,6 +89,49 @@ def describe_recipe(name: str, overrides: Overrides) -> str:
     for device in ("cpu", "cuda"):
         lines += _list_backends(model, spec, device)
     return "\n".join(lines)
+
+
+def draw_layers(choice: Choice, model: nn.Module) -> list[str]:
+    """Draw the pattern of a model whose layers differ: a row for each type, a mark for each layer.
+
+    Args:
+        choice: The model in the recipe.
+        model: The model.
+    """
+    (transformer,) = find_transformers(model)
+    types = choice.options["layer_types"]
+    keys = [key for key in LAYER_KEYS if any(key in changes for changes in types.values())]
+    rows = []
+    for name, changes in types.items():
+        marks = "".join("#" if one == name else "." for one in transformer.layer_types)
+        values = {**choice.options, **changes}
+        rows.append((f"#   {name}", marks, ", ".join(_describe_key(k, values[k]) for k in keys)))
+    title = "# types of layers; # marks those of a type, the first on the left"
+    return [title, format_table(rows, left=(0, 1, 2))]
+
+
+def _describe_key(key: str, value: Any) -> str:
+    """Write an option of a type of layers: `window 64`, `no sinks`, `rope(base=100.0)`."""
+    if key == "encoding":
+        return " + ".join(map(_describe_encoding, value))
+    if value is None or isinstance(value, bool):
+        return key if value else f"no {key}"
+    if is_dataclass(value):
+        words = [f"{one} {getattr(value, one):g}" for one in fields(type(value))]
+        return f"{key} ({', '.join(words)})"
+    return f"{key} {value:g}"
+
+
+def _describe_encoding(choice: Choice) -> str:
+    """Write an encoding with the options that are not its defaults."""
+    known = read_options("encodings", choice.name)
+    given = {
+        name: value
+        for name, value in choice.options.items()
+        if name not in known or known[name].default != value
+    }
+    words = ", ".join(f"{name}={format_word(value)}" for name, value in given.items())
+    return f"{choice.name}({words})" if words else choice.name
 
 
 def format_flops(count: float) -> str:

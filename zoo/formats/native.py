@@ -21,6 +21,7 @@ PLAIN_BLOCK: Mapping[str, object] = {
     "model.attention": "softmax",
     "model.softcap": None,
     "model.sinks": False,
+    "model.layer_types": None,
     "model.block.norm_position": "pre",
     "model.block.embed_norm": False,
     "model.block.qk_norm": False,

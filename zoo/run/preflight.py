@@ -14,6 +14,7 @@ from zoo import registry
 from zoo.attention import coordinates
 from zoo.attention.backends.dispatch import choose_backend
 from zoo.attention.call import AttentionCall
+from zoo.attention.chain import list_links
 from zoo.attention.encoding import Encoding
 from zoo.attention.layer import AttentionInput, SelfAttention, find_encoded
 from zoo.attention.tokens import Tokens
@@ -187,11 +188,15 @@ def _check_positions(model: nn.Module, *, is_trained: bool) -> None:
     A sample on the meta device has shapes, but no values that an encoding could refuse.
     """
     for transformer in find_transformers(model):
-        for link in transformer.chains[0]:
+        for link in list_links(transformer.chains):
             if link.dims.length is None:
                 continue
             with torch.device("cpu"):
-                _check_positions_of(link, transformer, is_trained=is_trained)
+                try:
+                    _check_positions_of(link, transformer, is_trained=is_trained)
+                except OptionError as error:
+                    key = transformer.locate(link.dims.layer, error.key)
+                    raise OptionError(key, error.message) from None
 
 
 def _check_positions_of(link: Encoding, model: nn.Module, *, is_trained: bool) -> None:
