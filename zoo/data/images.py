@@ -8,7 +8,6 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -301,11 +300,12 @@ class ImageRowReader:
                 labels.append(label)
             except (OSError, ValueError) as error:
                 cause = str(error).splitlines()[0]
-                errors[number] = f"{self._locate(number, row)}: {cause}"
+                errors[number] = f"{self.locate(number, row)}: {cause}"
         stacked = self.decoder.stack(images)
         return RowBatch(stacked, torch.tensor(labels, dtype=torch.long), errors)
 
-    def _locate(self, number: int, row: Mapping[str, Any]) -> str:
+    def locate(self, number: int, row: Mapping[str, Any]) -> str:
+        """Return the name of a row in messages."""
         names = (row.get("__url__"), (row["image"] or {}).get("path") or row.get("__key__"))
         return ", ".join([self.title, f"row {number}", *filter(None, names)])
 
@@ -347,12 +347,16 @@ def _digest_rows(table: Any, reader: ImageRowReader, numbers: NDArray[np.int64])
     digest = hashlib.sha256(json.dumps(options).encode())
     digest.update(numbers.tobytes())
     for columns in table.select(numbers).iter(CHUNK):
-        for image, label in zip(columns["image"], columns["label"], strict=True):
-            content = b""
-            # An error is reported when the image is decoded.
-            with suppress(OSError, ValueError):
-                content = reader.access.read(image)
-            digest.update(hashlib.sha256(content).digest() + repr(label).encode())
+        for values in zip(*columns.values(), strict=True):
+            row = dict(zip(columns, values, strict=True))
+            try:
+                content = reader.access.read(row["image"])
+            except (OSError, ValueError) as error:
+                # It is reported when the image is decoded, and kept with the others.
+                content = repr(error).encode()
+            digest.update(hashlib.sha256(content).digest() + repr(row["label"]).encode())
+            # An error that is kept names its row: it must not be that of another table.
+            digest.update(reader.locate(0, row).encode())
     return digest.hexdigest()
 
 

@@ -148,7 +148,8 @@ def fit(
         ZooError: With the exit code of the failure.
     """
     # a wrong recipe ends here, before processes start or a directory is made
-    check_accepted(accept_changes, resume)
+    if accept_changes:
+        check_accepted(accept_changes, resume)
     experiment = build_experiment(recipe, datasets=datasets)
     _check_data_exists(experiment)
     if datasets is not None:

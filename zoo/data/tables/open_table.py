@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import logging
 import os
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,7 +82,10 @@ def open_tables(path: str, streaming: bool = False) -> Mapping[str, Any]:
         builder = _make_builder(name, configuration or None, files, options)
         if streaming:
             return dict(builder.as_streaming_dataset())
-        builder.download_and_prepare()
+        # `datasets` keeps what it has read by the names and times of files, which a copy or an
+        # archive may give to others.
+        given = [] if path.startswith(HUB) else [f"{builder.cache_dir}-{_digest_sources(builder)}"]
+        builder.download_and_prepare(*given)
         tables = dict(builder.as_dataset())
         for table in tables.values():
             # JSON is not checked when it is read; text that is not UTF-8 would fail at a later use.
@@ -111,6 +116,22 @@ def _make_builder(
     builder = load_dataset_builder(name, configuration, data_files=files, **options, **OPTIONS)
     become_text(builder)
     return builder
+
+
+def _digest_sources(builder: Any) -> str:
+    """Return a digest of the sizes and times of the files that a builder reads.
+
+    No program can set the time of the last change of a file's status, unlike that of its content.
+    """
+    digest = hashlib.sha256()
+    for files in (builder.config.data_files or {}).values():
+        for file in files:
+            # A file may be within an archive, or elsewhere.
+            with suppress(OSError, ValueError):
+                found = os.stat(file)
+                times = f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
+                digest.update(f"{file}\0{times}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()[:16]
 
 
 def iterate_rows(table: Iterable[Any], title: str) -> Iterator[Any]:
