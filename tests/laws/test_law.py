@@ -69,6 +69,19 @@ LISTS: tuple[list[Any], ...] = (
         }
     ],
     [{"name": "rope", "scaling": {"rule": "proportional", "fraction": 0.5}}],
+    [
+        {
+            "name": "rope",
+            "rotary_fraction": 1 / 6,  # 4 pairs of 48 channels
+            "scaling": {
+                "rule": "longrope",
+                "original": 4,
+                "length": 2**21,
+                "short_factor": [1.0] * 4,
+                "long_factor": [1.0, 1.5, 3.0, 8.0],
+            },
+        }
+    ],
     *(
         [{"name": name, "scaling": {"rule": rule, "factor": 2.0, **more}}]
         for name in ("rope_axial", "rope_mixed")
