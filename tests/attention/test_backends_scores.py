@@ -146,6 +146,17 @@ def test_extra_values_have_sinks_too():
         torch.testing.assert_close(one, other, atol=EXACT, rtol=EXACT)
 
 
+@torch.no_grad()
+def test_a_kernel_reads_rows_whatever_their_strides():
+    call = make_call(causal=False).replace(sinks=SINKS)
+    q, k, v = (one.mT.contiguous().mT for one in (call.q, call.k, call.v))
+    rows = torch.randn(M, 1).double()
+    call = call.replace(q=q, k=k, v=v).add_bias(lambda b, h, i, j: rows[i, 0])
+    for one in (call, call.replace(biases=())):
+        found, expected = (attend(one, backend)[0] for backend in ("sdpa", "reference"))
+        torch.testing.assert_close(found, expected, atol=EXACT, rtol=EXACT)
+
+
 def test_autocast_casts_heads():
     call = make_call(dtype=torch.float32).replace(sinks=SINKS.float())
     exact, _ = attend(call, "reference")

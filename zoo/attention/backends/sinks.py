@@ -50,8 +50,9 @@ def attend_with_sinks(
     # As scaled_dot_product_attention is cast under autocast.
     if torch.is_autocast_enabled("cpu") and q.dtype != torch.float64:
         q, k, v = (one.to(torch.get_autocast_dtype("cpu")) for one in (q, k, v))
+    q, k, v = map(_pack_rows, (q, k, v))
     if mask is not None:
-        mask = _as_bias(mask, q.dtype)
+        mask = _pack_rows(_as_bias(mask, q.dtype))
     out: Tensor = _SinkAttention.apply(q, k, v, mask, sinks, is_causal, scale)  # type: ignore[no-untyped-call]
     return out
 
@@ -97,6 +98,11 @@ def _as_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, float("-inf"))
 
 
+def _pack_rows(x: Tensor) -> Tensor:
+    """Return a tensor whose rows lie in memory without gaps, as the kernel takes for granted."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
 class _SinkAttention(torch.autograd.Function):
     """Attention with sinks, from the output and the log-sum-exp of attention without them."""
 
@@ -125,7 +131,7 @@ class _SinkAttention(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, mask, sinks, out, total = ctx.saved_tensors
         is_causal, scale = ctx.options
-        gradient = gradient.contiguous() if gradient.stride(-1) != 1 else gradient
+        gradient = _pack_rows(gradient)
         heads = _ops._scaled_dot_product_flash_attention_for_cpu_backward(
             gradient, q, k, v, out, total, 0.0, is_causal, attn_mask=mask, scale=scale
         )
