@@ -14,7 +14,7 @@ import zoo
 PACKAGE = Path(__file__).parent.parent / "zoo"
 FLOORS = [
     {"version", "errors", "suggestions"},
-    {"packages", "deferred_imports", "utils", "registry"},
+    {"packages", "deferred_imports", "utils", "registry", "weights"},
     {"citations", "options", "reporting"},
     {"attention", "config", "data"},
     {"encodings", "functional", "models", "tasks", "optim", "integrations"},

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo import config
 from zoo.config import Recipe
 from zoo.config.overrides import Overrides, join_overrides
-from zoo.data.corpus.tokenizer import CorpusVocabulary, Subwords, TokenCount
+from zoo.data.corpus.tokenizer import CorpusVocabulary, Subwords, TokenCount, parse_tokenizer
 from zoo.data.spec import DataSpec
-from zoo.errors import CheckpointError
+from zoo.errors import CheckpointError, DataError, RecipeError
 from zoo.formats.bert import BertFamily
 from zoo.formats.dinov3 import DINOv3Family
 from zoo.formats.folders import new_folder
@@ -38,6 +39,7 @@ from zoo.run.build import build_task
 from zoo.run.preflight import build_experiment
 from zoo.tasks.base import Task
 from zoo.utils import describe_absence, escape_text, raise_if_out_of_memory
+from zoo.weights import check_sizes, find_repeated, limit_model
 
 log = logging.getLogger("zoo")
 
@@ -148,31 +150,80 @@ def convert_family(
         RecipeError: An override is wrong.
     """
     pool = Pool(published.weights)
-    try:
+    with _name_source(source, "config.json: an entry is missing or wrong"):
         family = build_family(published, pool)
         sections, spec = family.describe()
-    except CheckpointError as error:
-        raise CheckpointError(escape_text(f"{source}: {error}")) from None
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        problem = f"config.json: an entry is missing or wrong: {error!r}"
-        raise CheckpointError(escape_text(f"{source}: {problem}")) from None
+        check_sizes(sections["model"], published.weights, "config.json")
 
-    recipe = build_recipe(published.name, sections, spec, overrides)
+    recipe = _build_own_recipe(published, source, sections, spec, overrides)
     folder = _choose_folder(options, recipe)
     if published.tokenizer is not None and recipe.data.options.get("tokens") == "subword":
         given = {"data.tokenizer": folder.absolute() / TOKENIZER}
         recipe = build_recipe(published.name, sections, spec, join_overrides(given, overrides))
 
-    family.rename(recipe.model.options["heads"])
+    with _name_source(source, "its weights do not have the shapes of its configuration"):
+        family.rename(recipe.model.options["heads"])
     dropped = pool.drop(family.dropped) if family.dropped else []
+    raise_issues(source, "damaged, or not published for training", pool.faults)
     issues = [f"missing: {name}" for name in pool.missing]
     issues += [f"unknown: {name} {list(weight.shape)}" for name, weight in pool.rest.items()]
     raise_issues(source, "not the weights of its configuration", issues)
+    # compared on the meta device before anything is allocated
+    compare_shapes(source, build_task(recipe, spec, "meta").model, pool.taken)
     task = build_task(recipe, spec)
-    _load(source, task, pool.taken)
+    if not task.model.state_dict().keys() <= pool.taken.keys():
+        log.info("no classification head was published; it starts at 0")
+    task.model.load_state_dict({**task.model.state_dict(), **pool.taken})
     for name in dropped:
         log.info("skipped, because models of zoo have no such layer: %s", name)
     return recipe, task, folder, dropped
+
+
+@contextmanager
+def _name_source(source: Path, problem: str) -> Iterator[None]:
+    """Raise CheckpointError, which names the source, for what a configuration breaks."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(escape_text(f"{source}: {error}")) from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise CheckpointError(escape_text(f"{source}: {problem}: {error!r:.200}")) from None
+    except (RecursionError, RuntimeError) as error:
+        raise_if_out_of_memory(error)
+        cause = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise CheckpointError(escape_text(f"{source}: {problem}: {cause}")) from None
+
+
+def _build_own_recipe(
+    published: Published,
+    source: Path,
+    sections: Mapping[str, Any],
+    spec: DataSpec,
+    overrides: Overrides,
+) -> Recipe:
+    """Return the recipe. Raises CheckpointError where the configuration is wrong."""
+    try:
+        with limit_model(published.weights, source):
+            return build_recipe(published.name, sections, spec, overrides)
+    except RecipeError:
+        # whose issue is it: the configuration's or an override's?
+        if overrides:
+            with _name_configuration(source), limit_model(published.weights, source):
+                build_recipe(published.name, sections, spec, ())
+            raise
+        with _name_configuration(source):
+            raise
+
+
+@contextmanager
+def _name_configuration(source: Path) -> Iterator[None]:
+    """Raise CheckpointError for a recipe that a configuration asks for and that cannot be."""
+    try:
+        yield
+    except RecipeError as error:
+        issue = error.issues[0]
+        problem = f"config.json: zoo has no recipe for it: {issue.key}: {issue.problem}"
+        raise CheckpointError(escape_text(f"{source}: {problem}")) from None
 
 
 def build_family(published: Published, pool: Pool) -> PublishedFamily:
@@ -213,9 +264,13 @@ def build_recipe(
         return build_experiment(config.load(file, overrides), spec).recipe
 
 
-def _load(source: Path, task: Task, weights: Mapping[str, Tensor]) -> None:
-    """Load weights into a model; a head that was not published keeps its initial weights."""
-    own = task.model.state_dict()
+def compare_shapes(source: Path, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Compare weights with those of a model; a head need not be published.
+
+    Raises:
+        CheckpointError: With every weight that is missing, unknown or of another shape.
+    """
+    own = model.state_dict()
     issues = [
         f"{name}: {list(weight.shape)} in the file, {list(own[name].shape)} by the recipe"
         for name, weight in weights.items()
@@ -225,9 +280,6 @@ def _load(source: Path, task: Task, weights: Mapping[str, Tensor]) -> None:
     absent = [name for name in own if name not in weights]
     issues += [f"{name}: not in the file" for name in absent if not name.startswith("head.")]
     raise_issues(source, "not the weights of the recipe", issues)
-    if absent:
-        log.info("no classification head was published; it starts at 0")
-    task.model.load_state_dict({**own, **weights})
 
 
 def read_published(source: Path) -> Published:
@@ -258,24 +310,34 @@ def read_published(source: Path) -> Published:
     weights = {}
     for file in files:
         weights |= read_safetensors(file)
-    tokenizer, found = source / TOKENIZER, source / "config.json"
+    settings, tokenizer = read_json(source / "config.json"), source / TOKENIZER
+    if not isinstance(settings, dict):
+        raise CheckpointError(f"{source / 'config.json'}: not a mapping")
+    text = None
+    if tokenizer.is_file():
+        try:
+            text = tokenizer.read_text(encoding="utf-8")
+            parse_tokenizer(text)
+        except (DataError, OSError, ValueError) as error:
+            raise CheckpointError(f"{tokenizer}: {error}") from None
+    return Published(source.resolve().name, settings, weights, text)
+
+
+def read_json(file: Path) -> Any:
+    """Return the content of a JSON file. Raises CheckpointError."""
     try:
-        settings = json.loads(found.read_text(encoding="utf-8"))
-        text = tokenizer.read_text(encoding="utf-8") if tokenizer.is_file() else None
+        return json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         problem = error.strerror or str(error)
-        raise CheckpointError(f"{error.filename}: cannot be read, {problem}") from None
-    except ValueError as error:
-        raise CheckpointError(f"{found}: not JSON: {error}") from None
-    if not isinstance(settings, dict):
-        raise CheckpointError(f"{found}: not a mapping")
-    return Published(source.resolve().name, settings, weights, text)
+        raise CheckpointError(f"{file}: cannot be read, {problem}") from None
+    except (RecursionError, ValueError) as error:
+        raise CheckpointError(f"{file}: not JSON: {str(error)[:120]}") from None
 
 
 def _read_tensors(file: Path) -> dict[str, Tensor]:
     """Read what `torch.save` wrote as plain data and tensors only."""
     try:
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        content = checkpoint.load_plain(io.BytesIO(file.read_bytes()))
     except Exception as error:
         raise_if_out_of_memory(error)
         # torch raises errors of several kinds
@@ -290,4 +352,6 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{file}: {problem}")
     wrong = [f"not a tensor: {key}" for key, one in content.items() if not isinstance(one, Tensor)]
     raise_issues(file, "not a file of weights", wrong)
-    return dict(content)
+    weights = {str(key): one for key, one in content.items()}
+    raise_issues(file, "damaged", find_repeated(weights))
+    return weights

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from zoo.errors import CheckpointError, OptionError
@@ -15,11 +16,13 @@ from zoo.formats.native import split_halves
 from zoo.formats.published import Published
 from zoo.integrations.rope_parameters import write_rope_parameters
 from zoo.packages import explain_imports
-from zoo.utils import raise_if_out_of_memory
+from zoo.utils import escape_text, raise_if_out_of_memory
 
 log = logging.getLogger("zoo")
 
 CONTROL_TOKEN = 3  # its type in a GGUF file
+MAX_READS = 20_000_000
+"""Entries of metadata; tokenizers of published models have fewer than two million."""
 GGUF_LAYERS = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -53,50 +56,89 @@ def read_gguf(file: Path) -> Published:
         PackageError: gguf is missing.
     """
     with explain_imports():
-        from gguf import GGUFReader, dequantize
+        from gguf import dequantize
 
     try:
-        reader = GGUFReader(file)
+        reader = _open_reader(file)
         fields = {name: field.contents() for name, field in reader.fields.items()}
+        kind = fields.get("general.architecture")
     except Exception as error:
         raise_if_out_of_memory(error)
         # it raises errors of several kinds
         raise CheckpointError(f"{file}: unreadable as GGUF: {str(error)[:120]}") from None
-    kind = fields.get("general.architecture")
     if kind != "llama":
-        raise CheckpointError(f"{file}: of architecture {kind}; of GGUF files only llama is read")
+        shown = escape_text(f"{kind!r:.40}")
+        raise CheckpointError(f"{file}: of architecture {shown}; of GGUF files only llama is read")
+    if sum(int(tensor.n_bytes) for tensor in reader.tensors) > file.stat().st_size:
+        raise CheckpointError(f"{file}: damaged, its tensors overlap")
 
+    try:
+        settings = _read_settings(fields)
+        tokenizer = build_gguf_tokenizer(fields)
+        weights = {}
+        for tensor in reader.tensors:
+            numbers = dequantize(tensor.data, tensor.tensor_type)
+            weights[_rename_gguf(tensor.name)] = torch.tensor(numbers, dtype=torch.float32)
+        divisors = {
+            kind: weights.pop(name).flatten().tolist()
+            for name, kind in GGUF_DIVISORS.items()
+            if name in weights
+        }
+        settings["rope_parameters"] = read_gguf_rope(fields, divisors, settings)
+        for name, weight in weights.items():
+            # these files have the rows that belong together side by side, as zoo does
+            if name.endswith(("q_proj.weight", "k_proj.weight")):
+                is_query = "q_proj" in name
+                key = "num_attention_heads" if is_query else "num_key_value_heads"
+                weights[name] = split_halves(weight, settings[key])
+    except OptionError as error:
+        raise CheckpointError(f"{file}: zoo has no recipe for it: {error}") from None
+    except BaseException as error:
+        # the library of tokenizers panics
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise_if_out_of_memory(error)
+        problem = f"its metadata are damaged or lack an entry: {error!r:.120}"
+        raise CheckpointError(escape_text(f"{file}: {problem}")) from None
+    return Published(file.stem, settings, weights, tokenizer)
+
+
+def _open_reader(file: Path) -> Any:
+    """Return the reader of a file, which refuses lengths beyond its end."""
+    with explain_imports():
+        from gguf import GGUFReader
+
+    class Reader(GGUFReader):  # type: ignore[misc]
+        reads = 0
+
+        def _get(self, offset: int, dtype: Any, count: int = 1, *others: Any, **more: Any) -> Any:
+            # the library takes what is there, and goes on for as many entries as the file states
+            end = int(offset) + int(count) * np.dtype(dtype).itemsize
+            self.reads += 1
+            if end > len(self.data) or self.reads > MAX_READS:
+                raise ValueError(f"an entry ends at byte {end:,} of {len(self.data):,}")
+            return super()._get(offset, dtype, count, *others, **more)
+
+    return Reader(file)
+
+
+def _read_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a configuration. Raises LookupError or TypeError."""
     heads = fields["llama.attention.head_count"]
-    settings = {
-        "model_type": "llama",
+    counts = {
         "hidden_size": fields["llama.embedding_length"],
         "intermediate_size": fields["llama.feed_forward_length"],
         "num_hidden_layers": fields["llama.block_count"],
         "num_attention_heads": heads,
         "num_key_value_heads": fields.get("llama.attention.head_count_kv", heads),
         "max_position_embeddings": fields["llama.context_length"],
-        "rms_norm_eps": fields["llama.attention.layer_norm_rms_epsilon"],
-        "vocab_size": len(fields["tokenizer.ggml.tokens"]),
     }
-    weights = {}
-    for tensor in reader.tensors:
-        numbers = dequantize(tensor.data, tensor.tensor_type)
-        weights[_rename_gguf(tensor.name)] = torch.tensor(numbers, dtype=torch.float32)
-    divisors = {
-        kind: weights.pop(name).flatten().tolist()
-        for name, kind in GGUF_DIVISORS.items()
-        if name in weights
-    }
-    try:
-        settings["rope_parameters"] = read_gguf_rope(fields, divisors, settings)
-    except OptionError as error:
-        raise CheckpointError(f"{file}: zoo has no recipe for it: {error}") from None
-    for name, weight in weights.items():
-        # these files have the rows that belong together side by side, as zoo does
-        if name.endswith(("q_proj.weight", "k_proj.weight")):
-            count = heads if "q_proj" in name else settings["num_key_value_heads"]
-            weights[name] = split_halves(weight, count)
-    return Published(file.stem, settings, weights, build_gguf_tokenizer(fields))
+    numbers = {"rms_norm_eps": fields["llama.attention.layer_norm_rms_epsilon"]}
+    for key, value in {**counts, **numbers}.items():
+        if isinstance(value, bool) or not isinstance(value, int if key in counts else int | float):
+            raise TypeError(f"{key} is {value!r:.40}")
+    size = len(fields["tokenizer.ggml.tokens"])
+    return {"model_type": "llama", **counts, **numbers, "vocab_size": size}
 
 
 def read_gguf_rope(

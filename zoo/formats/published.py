@@ -14,6 +14,7 @@ from torch import Tensor
 from zoo.data.spec import DataSpec, ImageSpec, TextSpec, Vocabulary
 from zoo.errors import CheckpointError
 from zoo.utils import escape_text
+from zoo.weights import describe_fault
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,12 @@ class Pool:
 
     Attributes:
         missing: Names that were asked for and are not there.
+        faults: What is wrong with weights that were taken, each with its name.
         rest: Weights that nobody has taken.
     """
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
-        self.rest, self.missing = dict(weights), list[str]()
+        self.rest, self.missing, self.faults = dict(weights), list[str](), list[str]()
         self.taken: dict[str, Tensor] = {}
 
     def take(self, name: str, target: str, change: Change = lambda weight: weight) -> None:
@@ -67,7 +69,11 @@ class Pool:
         if name not in self.rest:
             self.missing.append(name)
             return
-        self.taken[target] = change(self.rest.pop(name))
+        weight = self.rest.pop(name)
+        if fault := describe_fault(weight):
+            self.faults.append(f"{name} {fault}")
+            return
+        self.taken[target] = self._change(name, weight, change)
 
     def take_layers(
         self, model: Mapping[str, str], block: Mapping[str, str], prefix: str, depth: int
@@ -86,7 +92,15 @@ class Pool:
         """Change all weights taken whose names match a pattern as a whole."""
         for name in self.taken:
             if re.fullmatch(pattern, name):
-                self.taken[name] = change(self.taken[name])
+                self.taken[name] = self._change(name, self.taken[name], change)
+
+    def _change(self, name: str, weight: Tensor, change: Change) -> Tensor:
+        try:
+            return change(weight)
+        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            cause = (str(error).splitlines() or [type(error).__name__])[0][:120]
+            problem = f"{name} {list(weight.shape)} does not have the shape of its configuration"
+            raise CheckpointError(f"{problem}: {cause}") from None
 
     def drop(self, pattern: str) -> list[str]:
         """Drop weights that a model of zoo has no use for; return their names."""
@@ -222,6 +236,9 @@ def mlp_ratio(hidden: int, dim: int) -> float:
 def split_qkv(pool: Pool) -> None:
     """Split joint projections to queries, keys and values into three."""
     for name in [name for name in pool.taken if ".attn.qkv." in name]:
-        parts = pool.taken.pop(name).chunk(3)
+        weight = pool.taken.pop(name)
+        if len(weight) % 3:
+            raise CheckpointError(f"{name} {list(weight.shape)} is not three projections in one")
+        parts = weight.chunk(3)
         for letter, part in zip("qkv", parts, strict=True):
             pool.taken[name.replace("attn.qkv", f"attn.{letter}_proj")] = part

@@ -76,6 +76,10 @@ class RoPEViTFamily(PublishedFamily):
             pool.take("pos_embed", "encoding.learned.table", lambda table: table[0])
         if "rope.freqs" in pool.rest:
             # zoo's axes are (row, column), [2, depth, H, K/2]
-            found = pool.rest.pop("rope.freqs").reshape(2, depth, heads, -1).flip(0)
-            for number in range(depth):
-                pool.taken[f"encoding.rope_mixed.{number}.frequencies"] = found[:, number]
+            pool.take(
+                "rope.freqs",
+                "rope.freqs",
+                lambda table: table.reshape(2, depth, heads, -1).flip(0).transpose(0, 1),
+            )
+            for number, table in enumerate(pool.taken.pop("rope.freqs", ())):
+                pool.taken[f"encoding.rope_mixed.{number}.frequencies"] = table

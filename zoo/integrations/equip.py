@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,13 +15,15 @@ from torch import nn
 from zoo.attention.backends.dispatch import BACKENDS
 from zoo.attention.chain import make_factory, parse_entry
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
-from zoo.errors import OptionError
+from zoo.errors import CheckpointError, OptionError
 from zoo.integrations.equipment import NAME, Equipment, Surgery, find_changed, is_equipped
 from zoo.integrations.rope_parameters import FIXED_LENGTH
-from zoo.integrations.saved_equipment import ENTRY, load_weights
+from zoo.integrations.saved_equipment import WEIGHTS, find_model_class, load_weights, read_saved
 from zoo.integrations.torch_modules import MODULES, TorchAdapter
 from zoo.options import Choice, EncodingSpec
 from zoo.packages import explain_imports
+from zoo.utils import escape_text
+from zoo.weights import check_sizes, describe_fault, limit_model
 
 SURGERY = "zoo_surgery"  # the attribute of an equipped model that has what was changed
 
@@ -341,6 +343,8 @@ def load(folder: str | Path) -> nn.Module:
         was removed.
 
     Raises:
+        CheckpointError: A file of the folder is missing, damaged or of another model, or names
+            something that is no model of transformers.
         OptionError: The folder contains no equipped model.
         PackageError: transformers or safetensors is missing.
     """
@@ -348,27 +352,36 @@ def load(folder: str | Path) -> nn.Module:
         import transformers
 
     folder = Path(folder)
+    saved = read_saved(folder)
     path = folder / "config.json"
-    config = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    entry = config.pop(ENTRY, None)
-    if entry is None:
-        raise OptionError("folder", f"{folder} contains no model that zoo.save saved")
+    check_sizes(saved.config, saved.weights, path)
+    config = {**saved.config, "model_type": saved.kind, "architectures": [saved.name]}
 
-    # Build the original model, equip it as before, and load all weights.
-    kind = entry["model_type"]
-    config |= {"model_type": kind, "architectures": [entry["class"]]}
-    cls = getattr(transformers, entry["class"])
-    model: Any = cls(transformers.CONFIG_MAPPING[kind].from_dict(config))
-    model = model.to(getattr(torch, entry["dtype"])).eval()
-    length = entry["length"]
-    equip(
-        model,
-        entry["encoding"],
-        length=tuple(length) if isinstance(length, list) else length,
-        backend=entry["backend"],
-    )
-    load_weights(model, folder)
-    if model.can_generate():
-        model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
+    def build() -> Any:
+        # Build the original model, and equip it as before.
+        made = find_model_class(saved, path)(
+            transformers.CONFIG_MAPPING[saved.kind].from_dict(deepcopy(config))
+        )
+        made = made.to(saved.dtype).eval()
+        equip(made, saved.encoding, length=saved.length, backend=saved.backend)
+        return made
+
+    try:
+        with limit_model(saved.weights, path), torch.device("meta"):
+            names = dict(build().named_parameters(remove_duplicate=False))
+        for name in names.keys() & saved.weights.keys():
+            if fault := describe_fault(saved.weights[name]):
+                raise CheckpointError(escape_text(f"{folder / WEIGHTS}: {name} {fault}"))
+        model = build()
+        load_weights(model, folder)
+        if model.can_generate():
+            model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
+    except CheckpointError:
+        raise
+    except Exception as error:
+        # Configurations and weights of transformers fail in many ways.
+        cause = " ".join(str(error).split())[:300] or type(error).__name__
+        problem = "its configuration and its weights make no model"
+        raise CheckpointError(escape_text(f"{folder}: {problem}: {cause}")) from None
     vars(model)[SURGERY] = Surgery(is_copy=True)
     return model

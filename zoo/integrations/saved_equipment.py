@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from zoo.errors import OptionError
+from zoo.errors import CheckpointError, OptionError
 from zoo.integrations.equipment import NAME, Equipment, is_equipped
 from zoo.packages import explain_imports
+from zoo.utils import escape_text
+from zoo.weights import FLOATS, describe_fault
 
 # transformers does not look for weights under this name, and prints the unknown model type.
 WEIGHTS = "equipped.safetensors"
@@ -100,3 +104,124 @@ def load_weights(model: nn.Module, folder: str | Path) -> None:
 def holds_equipped(path: str | Path) -> bool:
     """Return whether `save` wrote a folder."""
     return (Path(path) / WEIGHTS).is_file()
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """What `save` wrote to a folder, checked as far as it can be without building the model.
+
+    Attributes:
+        config: The configuration of transformers, without what is below.
+        weights: The weights by name.
+        kind: The model type of transformers.
+        name: The class of the model.
+        dtype: The type of its weights.
+        encoding: The encodings with their options.
+        length: The training length, as in `equip`.
+        backend: The attention backend.
+    """
+
+    config: Mapping[str, Any]
+    weights: Mapping[str, Tensor]
+    kind: str
+    name: str
+    dtype: torch.dtype
+    encoding: Sequence[Mapping[str, Any]]
+    length: int | tuple[int, ...] | None
+    backend: str
+
+
+def read_saved(folder: Path) -> SavedModel:
+    """Read what `save` wrote.
+
+    Raises:
+        CheckpointError: A file is damaged.
+        OptionError: There is no such model.
+        PackageError: safetensors is missing.
+    """
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except (OSError, RecursionError, ValueError) as error:
+        raise CheckpointError(f"{path}: not JSON: {str(error)[:120]}") from None
+    entry = config.pop(ENTRY, None) if isinstance(config, dict) else None
+    if entry is None:
+        raise CheckpointError(f"{path}: describes no model that zoo.save saved")
+    try:
+        length = entry["length"]
+        saved = SavedModel(
+            config=_drop_implementations(config),
+            weights=_read_weights(folder / WEIGHTS),
+            kind=_require(entry["model_type"], str),
+            name=_require(entry["class"], str),
+            dtype={str(one).removeprefix("torch."): one for one in FLOATS}[entry["dtype"]],
+            encoding=[_require(one, dict) for one in _require(entry["encoding"], list)],
+            length=tuple(length) if isinstance(length, list) else length,
+            backend=_require(entry["backend"], str),
+        )
+        for size in saved.length if isinstance(saved.length, tuple) else [saved.length]:
+            _require(size or 1, int)
+    except (LookupError, TypeError) as error:
+        problem = f"its entry {ENTRY} is damaged: {error!r:.200}"
+        raise CheckpointError(escape_text(f"{path}: {problem}")) from None
+    return saved
+
+
+def _require(value: Any, kind: type) -> Any:
+    """Return a value of a type. Raises TypeError for another one."""
+    if type(value) is not kind:
+        raise TypeError(f"{value!r:.40} is no {kind.__name__}")
+    return value
+
+
+def _drop_implementations(config: Any) -> Any:
+    """Return a configuration without choices of code that transformers would download."""
+    if isinstance(config, list):
+        return [_drop_implementations(one) for one in config]
+    if not isinstance(config, dict):
+        return config
+    return {
+        key: _drop_implementations(value)
+        for key, value in config.items()
+        if not key.endswith("_implementation") and key not in ("auto_map", "quantization_config")
+    }
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    with explain_imports():
+        from safetensors.torch import load_file
+
+    try:
+        weights = load_file(path)
+    except Exception as error:
+        # Its error class is not public.
+        raise CheckpointError(f"{path}: unreadable: {str(error)[:120]}") from None
+    # Buffers may hold whole numbers, and their names are not known yet.
+    for name, weight in weights.items():
+        fault = describe_fault(weight)
+        if fault and weight.dtype in FLOATS:
+            raise CheckpointError(escape_text(f"{path}: {name} {fault}"))
+    return weights
+
+
+def find_model_class(saved: SavedModel, path: Path) -> Any:
+    """Return the class of a saved model. Nothing but a model of transformers is ever called.
+
+    Raises:
+        CheckpointError: The class is none, or one of another configuration.
+    """
+    with explain_imports():
+        import transformers
+
+    found = None
+    if saved.name.isidentifier() and not saved.name.startswith("_"):
+        found = getattr(transformers, saved.name, None)
+    is_model = isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
+    if not is_model or saved.kind not in transformers.CONFIG_MAPPING:
+        shown = f"{saved.name!r:.60} of {saved.kind!r:.60}"
+        raise CheckpointError(f"{path}: {shown} is no model of transformers; nothing of it was run")
+    own = transformers.CONFIG_MAPPING[saved.kind]
+    if found.config_class is not own:  # type: ignore[union-attr]
+        problem = f"{saved.name} is no model of {saved.kind}"
+        raise CheckpointError(f"{path}: {problem}; nothing of it was run")
+    return found

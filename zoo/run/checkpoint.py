@@ -15,6 +15,7 @@ import os
 import pickle
 import random
 import re
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -33,6 +34,7 @@ from zoo.packages import PackageError, explain_imports
 from zoo.registry import recipe_files
 from zoo.utils import WRITING, describe_absence, raise_if_out_of_memory, read_bytes, write_file
 from zoo.version import __version__
+from zoo.weights import find_repeated
 
 SEAL_NAME = b"zoo sha256 "
 SEAL_LENGTH = len(SEAL_NAME) + 64
@@ -158,7 +160,7 @@ def read(path: Path) -> dict[str, Any]:
             weights, metadata = read_safetensors(path)
             content: Any = {"zoo": metadata, "state_dict": weights}
         else:
-            content = torch.load(read_sealed(path), map_location="cpu", weights_only=True)
+            content = load_plain(read_sealed(path))
     except (CheckpointError, PackageError):
         raise
     except Exception as error:
@@ -173,6 +175,21 @@ def read(path: Path) -> dict[str, Any]:
 
     require_checkpoint(content, path)
     return content
+
+
+def load_plain(file: io.BytesIO) -> Any:
+    """Return what `torch.save` wrote: plain data and tensors, of which no code is run.
+
+    Raises:
+        ValueError: It is compressed, which `torch.save` never does: it could become any size.
+        Exception: As torch raises it.
+    """
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+                raise ValueError("it is compressed, which torch does not write")
+    file.seek(0)
+    return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def require_checkpoint(content: Any, path: Path) -> None:
@@ -203,7 +220,10 @@ def _find_problem(content: Any) -> str:
         missing = "name of its recipe"
     if not isinstance(metadata.get("recipe"), dict):
         missing = "recipe"
-    return f"not as zoo writes it, it has no {missing}" if missing else ""
+    if missing:
+        return f"not as zoo writes it, it has no {missing}"
+    repeated = find_repeated(weights)
+    return f"corrupt, {repeated[0]}" if repeated else ""
 
 
 def _summarise(error: Exception) -> str:

@@ -11,12 +11,14 @@ from torch import nn
 from zoo import config
 from zoo.config import Overrides, Recipe
 from zoo.data.base import Datasets
-from zoo.errors import CheckpointError, Message, OptionError, RecipeError, Setting
+from zoo.errors import CheckpointError, ConfigIssue, Message, OptionError, RecipeError, Setting
 from zoo.run import checkpoint as checkpoints
 from zoo.run.build import Experiment, build_model
 from zoo.run.preflight import build_experiment
 from zoo.tasks.base import Task
+from zoo.utils import escape_text
 from zoo.version import __version__
+from zoo.weights import check_sizes, describe_fault, limit_model
 
 
 def load_recipe(path: str | Path, overrides: Overrides = ()) -> Recipe:
@@ -86,16 +88,39 @@ def restore_content(
         datasets: The samples of a Python program.
         is_trained: Whether the task may be trained further.
     """
-    spec = checkpoints.read_spec(content, path)
-    experiment = build_experiment(recipe, spec, datasets, is_trained=is_trained)
+    spec, weights = checkpoints.read_spec(content, path), content["state_dict"]
+    check_sizes(recipe.model.options, weights, path)
+    # what the check builds on the meta device is all that is built
+    try:
+        with limit_model(weights, path):
+            experiment = build_experiment(recipe, spec, datasets, is_trained=is_trained)
+    except RecipeError as error:
+        if any(not _is_stored(issue, path) for issue in error.issues):
+            raise
+        issue = error.issues[0]
+        problem = f"its model cannot be built, {issue.key}: {issue.problem}"
+        raise CheckpointError(escape_text(f"{path}: {problem}")) from None
+    faults = [
+        f"{name} {fault}"
+        for name, parameter in experiment.meta_model.named_parameters(prefix="model")
+        if name in weights and (fault := describe_fault(weights[name]))
+    ]
+    if faults:
+        problem = "; ".join(faults[:3])
+        raise CheckpointError(escape_text(f"{path}: damaged, or of a run that diverged: {problem}"))
     task = experiment.build_task(is_trained=is_trained)
     try:
-        task.load_state_dict(content["state_dict"], strict=True)
+        task.load_state_dict(weights, strict=True)
     except RuntimeError as error:
         lines = [line.strip() for line in str(error).splitlines()[1:3]]
         problem = f"its weights are of another recipe: {' '.join(lines)[:600]}"
         raise CheckpointError(f"{path}: {problem}{_describe_version(content['zoo'])}") from None
     return experiment, task.eval()
+
+
+def _is_stored(issue: ConfigIssue, path: Path) -> bool:
+    """Return whether an issue is one of the model that a checkpoint stores."""
+    return issue.origin.startswith(str(path)) and issue.key.startswith(("model", "task"))
 
 
 def build_stored_model(metadata: Mapping[str, Any], origin: Path) -> nn.Module:

@@ -26,6 +26,8 @@ MAX_NAMED = 3
 MAX_WORD = 40
 """Number of characters after which such a word is cut."""
 
+MAX_GAP = 16
+"""Largest ratio of the highest number of a token to the number of tokens, which tables follow."""
 
 NO_TOKENIZER = "this checkpoint stores no tokenizer, only its vocabulary size"
 
@@ -144,10 +146,7 @@ class Subwords:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        with explain_imports():
-            from tokenizers import Tokenizer
-
-        tokenizer = Tokenizer.from_str(self.json)
+        tokenizer = parse_tokenizer(self.json)
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return tokenizer
@@ -332,6 +331,29 @@ class TokenizerOptions:
         return [self.kind, content, self.vocabulary]
 
 
+def parse_tokenizer(text: str) -> Tokenizer:
+    """Return the tokenizer of JSON of the library `tokenizers`.
+
+    Raises:
+        DataError: It is none, or numbers its tokens far beyond their count.
+    """
+    with explain_imports():
+        from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_str(text)
+        numbers = tokenizer.get_vocab().values()
+    except BaseException as error:
+        # the library panics on some damage, which is no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise DataError(f"not the JSON of a tokenizer: {str(error)[:200]}") from None
+    if max(numbers, default=0) > MAX_GAP * len(numbers) + 2**16:
+        problem = f"its {len(numbers):,} tokens are numbered up to {max(numbers):,}"
+        raise DataError(f"not the JSON of a tokenizer: {problem}")
+    return tokenizer
+
+
 def load_tokenizer(name: str) -> Subwords:
     """Load the tokenizer of a JSON file or of `hub:owner/name`.
 
@@ -352,14 +374,15 @@ def load_tokenizer(name: str) -> Subwords:
             raise DataError(f"{name}: {problem}; {remedy}") from None
     try:
         text = Path(name).expanduser().read_text(encoding="utf-8")
-        return Subwords(Tokenizer.from_str(text).to_str())
+        return Subwords(parse_tokenizer(text).to_str())
     except FileNotFoundError:
         raise DataError(f"{name}: {describe_absence(name, 'file')}") from None
     except OSError as error:
         raise DataError(f"{name}: cannot be read: {error.strerror}") from None
-    except Exception as error:
-        # The library raises no more specific error.
+    except UnicodeDecodeError as error:
         raise DataError(f"{name}: not the JSON of a tokenizer: {error}") from None
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from None
 
 
 def train_bpe(texts: Iterable[str], size: int) -> Subwords:

@@ -1,0 +1,147 @@
+"""Weights that a file has: whether they are sound, and whether a model may be built for them.
+
+A configuration is not trusted with sizes. What a model needs is compared with what the file has
+before anything is allocated: the model is built on the meta device, and stopped where it needs
+more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks
+
+from zoo.errors import CheckpointError
+
+FREE_NUMBERS = 2**26
+"""What a model may have beside the weights of a file: tables of positions, a new head."""
+FREE_SIZE = 2**20
+"""Sizes below are no danger, whatever the file has."""
+MODULES_PER_TENSOR = 20
+LAYER_COUNTS = ("depth", "num_hidden_layers", "num_layers", "n_layer", "n_layers")
+LENGTHS = re.compile(r"position|length|token|window|theta|base|seed|n_ctx|context|max_distance")
+"""Keys that may be larger than any tensor; what they allocate is counted where it is."""
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def describe_fault(weight: Tensor) -> str:
+    """Return what makes a tensor no weight: its form, its type or its numbers; empty if sound."""
+    form = _describe_form(weight)
+    if form or not weight.numel():
+        return form
+    if weight.dtype not in FLOATS:
+        return f"is {str(weight.dtype).removeprefix('torch.')}, not floating point"
+    finite = torch.isfinite(weight)
+    if not finite.all():
+        count = weight.numel() - int(finite.sum())
+        return f"has {count:,} of {weight.numel():,} numbers that are NaN or infinite"
+    return ""
+
+
+def _describe_form(weight: Tensor) -> str:
+    if weight.layout != torch.strided or weight.is_quantized or weight.device.type != "cpu":
+        return "is no plain tensor of numbers"
+    # a file of some bytes can state a tensor of any size that repeats them
+    if weight.numel() * weight.element_size() > weight.untyped_storage().nbytes():
+        return f"{list(weight.shape)} repeats fewer numbers than its shape has"
+    return ""
+
+
+def find_repeated(weights: Mapping[str, Tensor]) -> list[str]:
+    """Return an issue for each tensor that is larger than the numbers that a file has for it."""
+    return [f"{name} {form}" for name, one in weights.items() if (form := _describe_form(one))]
+
+
+def count_numbers(weights: Mapping[str, Tensor]) -> int:
+    """Return how many numbers weights have; those that share memory count once."""
+    sizes = {
+        one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() // one.element_size()
+        for one in weights.values()
+    }
+    return sum(sizes.values())
+
+
+def check_sizes(options: Any, weights: Mapping[str, Tensor], origin: str | Path) -> None:
+    """Check the sizes that a configuration states against the weights of its file.
+
+    Args:
+        options: Mappings, lists and dataclasses of options.
+        weights: The weights.
+        origin: The file that has the configuration, for messages.
+
+    Raises:
+        CheckpointError: There are more layers than tensors, or a size exceeds all numbers.
+    """
+    held = count_numbers(weights)
+    for key, value in _list_integers(options, ""):
+        leaf = key.rpartition(".")[2]
+        if leaf in LAYER_COUNTS and value > len(weights):
+            problem = f"{key} is {value:,}, but the file has {len(weights):,} tensors"
+        elif value > max(held, FREE_SIZE) and not LENGTHS.search(key):
+            problem = f"{key} is {value:,}, but the file has {held:,} numbers"
+        else:
+            continue
+        raise CheckpointError(f"{origin}: {problem}")
+
+
+def _list_integers(options: Any, key: str) -> Iterator[tuple[str, int]]:
+    """Yield the whole numbers in options, each with its full key."""
+    if isinstance(options, int) and not isinstance(options, bool):
+        yield key, options
+    parts: Sequence[tuple[Any, Any]] = ()
+    if isinstance(options, Mapping):
+        parts = [*options.items()]
+    elif is_dataclass(options):
+        parts = [(field.name, getattr(options, field.name)) for field in fields(options)]
+    elif isinstance(options, list | tuple):
+        parts = [*enumerate(options)]
+    for name, value in parts:
+        yield from _list_integers(value, f"{key}.{name}" if key else str(name))
+
+
+@contextmanager
+def limit_model(weights: Mapping[str, Tensor], origin: str | Path) -> Iterator[None]:
+    """Stop the construction of a model in this block where it needs more than weights have.
+
+    The block builds on the meta device, where tensors have no memory.
+
+    Args:
+        weights: The weights of its file.
+        origin: The file that has the configuration, for messages.
+
+    Raises:
+        CheckpointError: The model has more numbers, or far more modules, than the file has weights.
+    """
+    held = count_numbers(weights)
+    counts = {"numbers": 0, "modules": 0}
+
+    def count(kind: str, number: int, limit: int) -> None:
+        counts[kind] += number
+        if counts[kind] > limit:
+            problem = f"its model has more than {limit:,} {kind}, its weights {held:,} numbers"
+            raise CheckpointError(f"{origin}: {problem} in {len(weights):,} tensors")
+
+    def count_tensor(module: nn.Module, name: str, tensor: Tensor | None) -> None:
+        if tensor is not None:
+            count("numbers", tensor.numel(), 2 * held + FREE_NUMBERS)
+
+    def count_module(module: nn.Module, name: str, part: nn.Module | None) -> None:
+        count("modules", 1, MODULES_PER_TENSOR * len(weights) + FREE_SIZE // 100)
+
+    registered: list[Callable[[], None]] = [
+        hooks.register_module_parameter_registration_hook(count_tensor).remove,
+        hooks.register_module_buffer_registration_hook(count_tensor).remove,
+        hooks.register_module_module_registration_hook(count_module).remove,
+    ]
+    try:
+        yield
+    finally:
+        for remove in registered:
+            remove()
