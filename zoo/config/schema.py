@@ -55,6 +55,7 @@ OURS = (
     "save_top_k",
     "early_stopping",
 )
+MAX_DEVICES = 4096
 LIMITS = ("limit_train_batches", "limit_val_batches", "limit_test_batches")
 # what fast_dev_run sets
 ONCE = dict.fromkeys((*LIMITS, "max_epochs", "max_steps", "log_every_n_steps"), 1)
@@ -146,6 +147,9 @@ class TrainerOptions:
         if isinstance(self.devices, str) and not re.fullmatch(r"auto|\d+(,\d+)*", self.devices):
             expected = "expected how many devices, auto, or which ones as '0,1'"
             yield join(key, "devices"), f"{expected}, got {format_value(self.devices)}", ""
+        if isinstance(self.devices, int) and self.devices > MAX_DEVICES:
+            problem = f"{self.devices:,} devices of one node"
+            yield join(key, "devices"), problem, f"expected at most {MAX_DEVICES:,}"
         if self.ema_decay is not None and self.strategy == "fsdp":
             problem = "an average needs all weights in each process, and fsdp shards them"
             yield join(key, "ema_decay"), problem, "choose strategy ddp, or leave ema_decay out"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+MAX_SAMPLE = 2**25
+"""Tokens of a text, or numbers of an image, that a file may ask a model for."""
 IGNORE_INDEX = -100
 """The target of tokens that are not predicted, the default `ignore_index` of PyTorch."""
 
@@ -117,6 +120,25 @@ class TextBatch(NamedTuple):
 
 
 DataSpec = ImageSpec | TextSpec | TextClassificationSpec
+
+
+def check_spec(spec: DataSpec) -> None:
+    """Check facts of samples that a file states.
+
+    Raises:
+        ValueError: A size is no positive whole number or is beyond all use, or a name is no text.
+    """
+    sizes = [spec.length] if not isinstance(spec, ImageSpec) else [spec.channels, *spec.grid]
+    classes = None if isinstance(spec, TextSpec) else spec.classes
+    for size in [*sizes, *([] if classes is None else [classes])]:
+        if type(size) is not int or size < 1:
+            raise ValueError(f"{size!r:.40} is no size of a sample and no number of classes")
+    if math.prod(sizes) > MAX_SAMPLE:
+        problem = f"{math.prod(sizes):,} tokens or numbers, expected at most {MAX_SAMPLE:,}"
+        raise ValueError(f"a sample has {problem}")
+    names = () if isinstance(spec, TextSpec) else spec.names
+    if names and (len(names) != classes or not all(isinstance(name, str) for name in names)):
+        raise ValueError(f"the names of {classes} classes are not so many texts")
 
 
 def get_sides(size: int | tuple[int, int]) -> tuple[int, int]:

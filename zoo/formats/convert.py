@@ -20,7 +20,7 @@ from zoo import config
 from zoo.config import Recipe
 from zoo.config.overrides import Overrides, join_overrides
 from zoo.data.corpus.tokenizer import CorpusVocabulary, Subwords, TokenCount, parse_tokenizer
-from zoo.data.spec import DataSpec
+from zoo.data.spec import DataSpec, check_spec
 from zoo.errors import CheckpointError, DataError, RecipeError
 from zoo.formats.bert import BertFamily
 from zoo.formats.dinov3 import DINOv3Family
@@ -153,6 +153,7 @@ def convert_family(
     with _name_source(source, "config.json: an entry is missing or wrong"):
         family = build_family(published, pool)
         sections, spec = family.describe()
+        check_spec(spec)
         check_sizes(sections["model"], published.weights, "config.json")
 
     recipe = _build_own_recipe(published, source, sections, spec, overrides)

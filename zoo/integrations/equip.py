@@ -345,7 +345,6 @@ def load(folder: str | Path) -> nn.Module:
     Raises:
         CheckpointError: A file of the folder is missing, damaged or of another model, or names
             something that is no model of transformers.
-        OptionError: The folder contains no equipped model.
         PackageError: transformers or safetensors is missing.
     """
     with explain_imports():

@@ -135,8 +135,7 @@ def read_saved(folder: Path) -> SavedModel:
     """Read what `save` wrote.
 
     Raises:
-        CheckpointError: A file is damaged.
-        OptionError: There is no such model.
+        CheckpointError: A file is damaged, or there is no such model.
         PackageError: safetensors is missing.
     """
     path = folder / "config.json"

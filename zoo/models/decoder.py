@@ -19,7 +19,7 @@ from zoo.data.spec import TextSpec
 from zoo.errors import OptionError
 from zoo.models.embedding import LanguageModel, init_weights
 from zoo.models.layer_types import LayerTypes
-from zoo.models.transformer import BlockOptions, Softcap
+from zoo.models.transformer import BlockOptions, Depth, Heads, Softcap
 from zoo.options import Between, Count
 from zoo.registry import register
 
@@ -66,9 +66,9 @@ class Decoder(LanguageModel):
         spec: TextSpec,
         *,
         dim: Count,
-        depth: Count,
-        heads: Count,
-        kv_heads: Count | None = None,
+        depth: Depth,
+        heads: Heads,
+        kv_heads: Heads | None = None,
         encoding: EncodingFactories,
         position_augmentation: PositionAugmentation = PositionAugmentation(),
         block: BlockOptions = BlockOptions(),

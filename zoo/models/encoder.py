@@ -18,7 +18,7 @@ from zoo.attention.tokens import Tokens, document_lengths, document_positions
 from zoo.data.spec import TextClassificationSpec, TextSpec
 from zoo.models.embedding import INIT_STD, LanguageModel, init_weights
 from zoo.models.layer_types import LayerTypes
-from zoo.models.transformer import BlockOptions, Softcap
+from zoo.models.transformer import BlockOptions, Depth, Heads, Softcap
 from zoo.options import Count
 from zoo.registry import register
 
@@ -46,9 +46,9 @@ class Encoder(LanguageModel):
         spec: TextSpec | TextClassificationSpec,
         *,
         dim: Count,
-        depth: Count,
-        heads: Count,
-        kv_heads: Count | None = None,
+        depth: Depth,
+        heads: Heads,
+        kv_heads: Heads | None = None,
         encoding: EncodingFactories,
         position_augmentation: PositionAugmentation = PositionAugmentation(),
         block: BlockOptions = BlockOptions(),

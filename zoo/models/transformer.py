@@ -22,6 +22,9 @@ from zoo.options import Between
 
 Rate = Annotated[float, Between(0, 0.99)]
 Softcap = Annotated[float, Between(1e-12)]
+# Each layer is an object, so a number without bound would fill any memory before the model exists.
+Depth = Annotated[int, Between(1, 10_000)]
+Heads = Annotated[int, Between(1, 65_536)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from zoo.attention.tokens import Tokens
 from zoo.data.spec import ImageSpec, VideoSpec
 from zoo.errors import OptionError
 from zoo.models.layer_types import LayerTypes
-from zoo.models.transformer import BlockOptions, Softcap, Transformer
+from zoo.models.transformer import BlockOptions, Depth, Heads, Softcap, Transformer
 from zoo.options import Between, Count
 from zoo.registry import register
 
@@ -65,9 +65,9 @@ class ViT(Transformer):
         spec: ImageSpec,
         *,
         dim: Count,
-        depth: Count,
-        heads: Count,
-        kv_heads: Count | None = None,
+        depth: Depth,
+        heads: Heads,
+        kv_heads: Heads | None = None,
         patch_size: Count,
         encoding: EncodingFactories,
         position_augmentation: PositionAugmentation = PositionAugmentation(),

@@ -28,7 +28,14 @@ from torch import Tensor
 
 from zoo.config import Recipe
 from zoo.data.corpus.tokenizer import vocabulary_from_dict
-from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec, VideoSpec
+from zoo.data.spec import (
+    DataSpec,
+    ImageSpec,
+    TextClassificationSpec,
+    TextSpec,
+    VideoSpec,
+    check_spec,
+)
 from zoo.errors import CheckpointError, ZooError
 from zoo.packages import PackageError, explain_imports
 from zoo.registry import recipe_files
@@ -71,24 +78,28 @@ def _spec_to_plain(spec: DataSpec) -> dict[str, Any]:
 def read_spec(content: Mapping[str, Any], path: Path) -> DataSpec:
     """Return the facts of samples that a checkpoint's content stores. Raises CheckpointError."""
     try:
-        stored = content["zoo"]["samples"]
-        if "vocabulary" not in stored:
-            kind = VideoSpec if "frames" in stored else ImageSpec
-            return kind(**{**stored, "names": tuple(stored["names"])})
-
-        vocabulary = vocabulary_from_dict(stored["vocabulary"])
-        # a tokenizer is read at its first use
-        len(vocabulary)
-        length = int(stored["length"])
-        if "classes" in stored:
-            classes, names = int(stored["classes"]), tuple(stored["names"])
-            return TextClassificationSpec(length, vocabulary, classes, names)
-        return TextSpec(length, vocabulary, stored.get("targets", "every"))
+        spec = _build_spec(content["zoo"]["samples"])
+        check_spec(spec)
+        return spec
     except Exception as error:
         raise_if_out_of_memory(error)
         # the tokenizer library fails with exceptions of its own
         problem = f"its description of the data cannot be read, {_summarise(error)}"
         raise CheckpointError(f"{path}: {problem}; {_describe_others(path)}") from None
+
+
+def _build_spec(stored: Mapping[str, Any]) -> DataSpec:
+    if "vocabulary" not in stored:
+        kind = VideoSpec if "frames" in stored else ImageSpec
+        return kind(**{**stored, "names": tuple(stored["names"])})
+
+    vocabulary = vocabulary_from_dict(stored["vocabulary"])
+    # a tokenizer is read at its first use
+    len(vocabulary)
+    if "classes" in stored:
+        names = tuple(stored["names"])
+        return TextClassificationSpec(stored["length"], vocabulary, stored["classes"], names)
+    return TextSpec(stored["length"], vocabulary, stored.get("targets", "every"))
 
 
 def locate(name: str | Path) -> Path:

@@ -167,8 +167,9 @@ def _refuse_overflow() -> Iterator[None]:
     """Raise OptionError where a model has more weights than an integer can count."""
     try:
         yield
-    except RuntimeError as error:
-        if "overflow" not in str(error):
+    except (RuntimeError, TypeError) as error:
+        # a size that torch cannot hold is a TypeError
+        if "overflow" not in str(error).lower():
             raise
         raise OptionError("", "the model exceeds any memory; choose smaller sizes") from None
 
@@ -250,7 +251,8 @@ def _check_trainer(experiment: Experiment) -> list[ConfigIssue]:
             experiment.trainer  # noqa: B018
     except Exception as error:
         # Lightning refuses with several types of exceptions
-        return [experiment.recipe.make_issue("trainer", str(error).splitlines()[0][:200])]
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        return [experiment.recipe.make_issue("trainer", cause[:200])]
     return []
 
 
