@@ -95,9 +95,10 @@ def read_gguf(file: Path) -> Published:
         raise CheckpointError(f"{file}: zoo has no recipe for it: {error}") from None
     except BaseException as error:
         # the library of tokenizers panics
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if isinstance(error, Exception):
+            raise_if_out_of_memory(error)
+        elif type(error).__name__ != "PanicException":
             raise
-        raise_if_out_of_memory(error)
         problem = f"its metadata are damaged or lack an entry: {error!r:.120}"
         raise CheckpointError(escape_text(f"{file}: {problem}")) from None
     return Published(file.stem, settings, weights, tokenizer)

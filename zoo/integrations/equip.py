@@ -22,7 +22,7 @@ from zoo.integrations.saved_equipment import WEIGHTS, find_model_class, load_wei
 from zoo.integrations.torch_modules import MODULES, TorchAdapter
 from zoo.options import Choice, EncodingSpec
 from zoo.packages import explain_imports
-from zoo.utils import escape_text
+from zoo.utils import escape_text, raise_if_out_of_memory
 from zoo.weights import check_sizes, describe_fault, limit_model
 
 SURGERY = "zoo_surgery"  # the attribute of an equipped model that has what was changed
@@ -378,6 +378,7 @@ def load(folder: str | Path) -> nn.Module:
     except CheckpointError:
         raise
     except Exception as error:
+        raise_if_out_of_memory(error)
         # Configurations and weights of transformers fail in many ways.
         cause = " ".join(str(error).split())[:300] or type(error).__name__
         problem = "its configuration and its weights make no model"

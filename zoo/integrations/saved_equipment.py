@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from zoo.errors import CheckpointError, OptionError
 from zoo.integrations.equipment import NAME, Equipment, is_equipped
 from zoo.packages import explain_imports
-from zoo.utils import escape_text
+from zoo.utils import escape_text, raise_if_out_of_memory
 from zoo.weights import FLOATS, describe_fault
 
 # transformers does not look for weights under this name, and prints the unknown model type.
@@ -193,6 +193,7 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     try:
         weights = load_file(path)
     except Exception as error:
+        raise_if_out_of_memory(error)
         # Its error class is not public.
         raise CheckpointError(f"{path}: unreadable: {str(error)[:120]}") from None
     # Buffers may hold whole numbers, and their names are not known yet.
