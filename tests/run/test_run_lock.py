@@ -113,7 +113,7 @@ def test_a_run_directory_whose_name_is_not_text_is_refused(zoo, tmp_path, monkey
     name = os.fsdecode(b"caf\xe9")
     # the last one was renamed after it had been trained
     point = ResumePoint(run=Path(name))
-    monkeypatch.setattr(fit, "find_resume_point", lambda recipe, folder, resume: point)
+    monkeypatch.setattr(fit, "find_resume_point", lambda *_, **__: point)
     auto = ["--resume", "auto"]
     for words in (["--run-dir", name], ["--run-dir", name, *auto], auto):
         code, _, message = zoo(*FIT[:-2], *words)
