@@ -25,7 +25,11 @@ def __getattr__(name: str) -> object:
         # functions and classes only: no module, and not __version__
         return sorted(set(modules) - {"functional", "__version__"})
     if name not in modules:
-        raise AttributeError(f"module 'zoo' has no attribute {name!r}")
+        from zoo.suggestions import TYPO, find_meant, offer
+
+        meant = find_meant(name, sorted(modules), TYPO)
+        hint = f"; {offer(name, meant)}" if meant else ""
+        raise AttributeError(f"module 'zoo' has no attribute {name!r}{hint}")
 
     import importlib
 

@@ -8,6 +8,7 @@ import zoo
 from zoo import config
 from zoo.cli.edge import COMMAND_LINE
 from zoo.config.command_line import parse_overrides
+from zoo.config.tree import parse
 from zoo.errors import RecipeError
 
 MISTAKES = {
@@ -148,3 +149,43 @@ def test_a_keyword_that_is_a_key_of_the_recipe_is_told_where_it_belongs(keyword:
         zoo.fit("lm_rope", **{keyword: 1})  # type: ignore[arg-type]
     (issue,) = caught.value.issues
     assert KEYWORDS[keyword] in str(issue)
+
+
+SPECS = {
+    "RoPE": "no encodings named 'RoPE'; did you mean rope?",
+    "rope+alibi": "no encodings named 'rope+alibi'; write [rope,alibi]",
+    "comrope": "did you mean comrope_ap or comrope_ld?",
+    "{rope: {base: 3}}": "write {name: rope, base: 3}",
+    "{type: rope}": "no name in {'type': 'rope'}; did you mean name?",
+    "{name: rope, theta: 3}": "rope: theta: unknown key; did you mean base?",
+    "{name: rope, block: 3}": "it is an option of comrope_ap, comrope_ld and liere; rope has base,",
+}
+"""Of each encoding as YAML, what `zoo.encoding` tells."""
+
+
+@pytest.mark.parametrize("text", SPECS)
+def test_an_encoding_of_a_python_program_is_answered_as_in_a_recipe(text: str) -> None:
+    with pytest.raises(zoo.OptionError) as caught:
+        zoo.encoding(parse(text, str, []).data, zoo.Dims(64, 4, 1, 16, 0, 1))
+    assert SPECS[text] in str(caught.value)
+
+
+def test_what_zoo_does_not_have_is_answered_with_what_it_has() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'train'; did you mean fit\?"):
+        zoo.train  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no attribute 'nothing'$"):
+        zoo.nothing  # noqa: B018
+
+
+PAIRS = {
+    ("model.dim", 3): 'write {"model.dim": 3}',
+    "model.dim=3": 'write {"model.dim": 3}',
+    "rope": 'write {"model.encoding": "rope"}, or encodings=[...] in a comparison',
+}
+
+
+@pytest.mark.parametrize("entry", PAIRS)
+def test_what_is_no_override_is_answered_with_one(entry: object) -> None:
+    with pytest.raises(RecipeError) as caught:
+        zoo.load_recipe("lm_rope", [entry])  # type: ignore[list-item]
+    assert PAIRS[entry] in str(caught.value)  # type: ignore[index]

@@ -23,7 +23,7 @@ from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
 from zoo.options import Choice, EncodingSpec
 from zoo.options.signature import extras, options
-from zoo.options.unknown import Member
+from zoo.options.unknown import Member, explain_name, explain_nameless
 from zoo.options.validation import check_options
 from zoo.registry import find, names
 from zoo.reporting.panel import Panel
@@ -467,7 +467,8 @@ def encoding_class(name: str) -> type[Encoding]:
     try:
         return find("encodings", name)
     except KeyError as error:
-        raise OptionError("name", error.args[0]) from None
+        problem = error.args[0].partition("; ")[0]
+        raise OptionError("name", f"{problem}; {explain_name('encodings', name)}") from None
     except TypeError:
         raise OptionError("name", f"the name of an encoding is a string, not {name!r}") from None
 
@@ -525,7 +526,8 @@ def parse_entry(entry: EncodingSpec) -> Choice:
     options = dict(entry)
     name, more = options.pop("name", None), options.pop("options", {})
     if not isinstance(name, str):
-        raise OptionError("name", f"no name in {dict(entry)!r}; write {{name: rope, ...}}")
+        remedy = explain_nameless("encodings", entry) or "write {name: rope, ...}"
+        raise OptionError("name", f"no name in {dict(entry)!r}; {remedy}")
     if not isinstance(more, Mapping):
         raise OptionError("options", f"options are a mapping, not {more!r}")
     return Choice(name, {**more, **options})

@@ -17,6 +17,7 @@ from zoo.config.tree import Tree, collect_issues, parse
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, Setting, repr_entry
 from zoo.options.description import suggest
 from zoo.options.plain import DEPTH, PlainReader, format_value, is_key, join, list_ancestors, walk
+from zoo.registry import names
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,11 @@ def _refuse_entry(entry: object) -> ConfigIssue:
     """Describe something that is no edit; suggest the edit that a string may mean."""
     problem = f"expected a mapping {{key: value}}, got {reprlib.repr(entry)}"
     remedy = ""
+    if isinstance(entry, tuple) and len(entry) == 2 and not check_key(entry[0]):
+        remedy = f"write {repr_entry(Setting(*entry))}"
+    if isinstance(entry, str) and entry in names("encodings"):
+        change = repr_entry(Setting("model.encoding", entry))
+        remedy = f"write {change}, or encodings=[...] in a comparison"
     if isinstance(entry, str) and entry.startswith("~"):
         remedy = f"write [Removal({entry[1:]!r})]"
     elif isinstance(entry, str) and "=" in entry:

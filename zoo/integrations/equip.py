@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -113,6 +114,9 @@ def equip(
         OptionError: The model's family is not supported, or the encoding does not fit the model,
             which is then unchanged.
     """
+    if not isinstance(model, nn.Module):
+        problem = f"expected a model, got {reprlib.repr(model)}"
+        raise OptionError("model", f"{problem}; load it first, as AutoModel.from_pretrained does")
     if is_equipped(model):
         raise OptionError("model", "the model is equipped already; call zoo.unequip(model) first")
     if find_changed(model) is not None:

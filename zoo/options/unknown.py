@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
-from zoo.options.plain import join
+from zoo.options.plain import format_value, join
 from zoo.options.signature import Option, fields, read_option_names
 from zoo.registry import KINDS, RECIPE_SUFFIX, list_folders, names
 from zoo.suggestions import ALTERNATIVES, SYNONYM, TYPO, find_meant, join_words, list_words, offer
@@ -122,6 +122,22 @@ def _list_fragments() -> Iterator[str]:
     for folder in list_folders("configs"):
         for path in sorted(folder.rglob(f"*{RECIPE_SUFFIX}")):
             yield path.relative_to(folder).with_suffix("").as_posix()
+
+
+def write_name_first(name: str, options: Mapping[str, Any] | None) -> str:
+    """Return how `{rope: {base: 3}}` is written."""
+    pairs = [f"{key}: {format_value(value)}" for key, value in (options or {}).items()]
+    return f"write {{{', '.join([f'name: {name}', *pairs])}}}"
+
+
+def explain_nameless(kind: str, given: Mapping[str, Any]) -> str:
+    """Explain options of a member without its name; empty where nothing is likely."""
+    for word, value in given.items():
+        if isinstance(value, str) and (meant := find_meant(word, ["name"], TYPO)):
+            return offer(word, meant)
+        if len(given) == 1 and word in names(kind) and isinstance(value, Mapping | None):
+            return write_name_first(word, value)
+    return ""
 
 
 def _rewrite_names(word: str, known: Collection[str]) -> str:

@@ -23,7 +23,7 @@ from zoo.options.plain import (
     to_plain,
 )
 from zoo.options.signature import Option, extras, fields, read_options
-from zoo.options.unknown import Explanation, Member, explain_key, explain_name
+from zoo.options.unknown import Explanation, Member, explain_key, explain_name, write_name_first
 from zoo.registry import find_member, names
 from zoo.suggestions import TYPO, find_meant, list_words, offer
 
@@ -156,7 +156,7 @@ class Validator:
     ) -> Explanation:
         """Explain an unknown key with a value."""
         if member and isinstance(value, dict | None) and word in names(member.kind):
-            return Explanation(_name_first(word, value))
+            return Explanation(write_name_first(word, value))
         elsewhere = self.elsewhere
         if not key and isinstance(value, dict):
             # a section, and not a key without its section
@@ -299,6 +299,8 @@ class Validator:
         is_nothing = value in (None, False) or (isinstance(value, str) and value in NO_MEMBER)
         if not isinstance(value, str | dict | list) or (is_nothing and mark.may_be_empty):
             remedy = "write [] for none" if is_nothing and mark.may_be_empty else ""
+            if is_nothing and "none" in names(kind):
+                remedy = "write none"
             return self.refuse_type(annotation, value, key, remedy)
         entries = value if isinstance(value, list) else [value]
         if not isinstance(value, list):
@@ -357,7 +359,7 @@ class Validator:
         ((word, value),) = given.items()
         if word not in names(kind) or not isinstance(value, dict | None):
             return False
-        self.refuse(join(key, word), value, "a name is no key", _name_first(word, value))
+        self.refuse(join(key, word), value, "a name is no key", write_name_first(word, value))
         return True
 
     def find_options(self, kind: str, name: Any, key: str) -> Mapping[str, Option] | None:
@@ -483,12 +485,6 @@ def fits(annotation: Any, value: object) -> bool:
             return False
         return abs(value) <= sys.float_info.max
     return type(value) is annotation
-
-
-def _name_first(name: str, options: Mapping[str, Any] | None) -> str:
-    """Return how `{rope: {base: 3}}` is written."""
-    pairs = [f"{key}: {format_value(value)}" for key, value in (options or {}).items()]
-    return f"write {{{', '.join([f'name: {name}', *pairs])}}}"
 
 
 def _correct_number(text: str) -> str:
