@@ -129,3 +129,12 @@ def test_a_file_with_an_unknown_field_is_refused(tmp_path):
     write_file(tmp_path / "it.gguf", yarn_log_mul=0.1)
     with pytest.raises(CheckpointError, match="log_multiplier"):
         convert(tmp_path / "it.gguf", to=tmp_path / "run")
+
+
+def test_a_kind_of_another_program_is_printed_safely(tmp_path):
+    gguf = pytest.importorskip("gguf")
+    write_file(tmp_path / "it.gguf", type=gguf.RopeScalingType.YARN)
+    content = (tmp_path / "it.gguf").read_bytes()
+    (tmp_path / "it.gguf").write_bytes(content.replace(b"yarn", b"\x1b[2J"))
+    with pytest.raises(CheckpointError, match=r"scaling.type is \\x1b\[2J; known"):
+        convert(tmp_path / "it.gguf", to=tmp_path / "run")

@@ -92,7 +92,8 @@ def read_gguf(file: Path) -> Published:
                 key = "num_attention_heads" if is_query else "num_key_value_heads"
                 weights[name] = split_halves(weight, settings[key])
     except OptionError as error:
-        raise CheckpointError(f"{file}: zoo has no recipe for it: {error}") from None
+        problem = f"zoo has no recipe for it: {error}"
+        raise CheckpointError(escape_text(f"{file}: {problem}")) from None
     except BaseException as error:
         # the library of tokenizers panics
         if isinstance(error, Exception):
