@@ -64,7 +64,7 @@ class ForwardPass:
     def find_tokens(self) -> Tokens:
         """Return the tokens that enter a layer, without states."""
         assert self.tokens is not None, "begin was not called"
-        if self.leaves is None:
+        if self.leaves is None or torch.compiler.is_compiling():
             return self.tokens
         # Reentrant checkpointing runs a layer without gradients, then again in the backward pass.
         if not torch.is_grad_enabled():
