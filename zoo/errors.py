@@ -7,6 +7,7 @@ line will read it: `spell` writes it for either edge, and `str` writes it for Py
 from __future__ import annotations
 
 import json
+import reprlib
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -147,6 +148,17 @@ class OptionError(ValueError):
         self.key = key
         self.message = Message(*parts)
         super().__init__(str(self.message))
+
+
+def refuse_type(key: str, value: object, noun: str) -> OptionError:
+    """Return the error of an argument of a wrong type.
+
+    Args:
+        key: The name of the argument.
+        value: Its value.
+        noun: What it should be, such as "a model".
+    """
+    return OptionError(key, f"{key}: expected {noun}, got {reprlib.repr(value)}")
 
 
 @dataclass(frozen=True)

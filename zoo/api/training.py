@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -40,6 +41,7 @@ class Run:
 
     Raises:
         DataError: The path is not a run directory.
+        RecipeError: It is no path.
     """
 
     def __init__(
@@ -49,6 +51,9 @@ class Run:
         outcome: FitResult | None = None,
         interrupt: Stopped | None = None,
     ) -> None:
+        if not isinstance(path, str | os.PathLike):
+            problem = f"expected a path, got {reprlib.repr(path)}"
+            raise RecipeError(ConfigIssue(ARGUMENT, "path", problem))
         self.path = Path(path).resolve()
         self.outcome, self.interrupt = outcome, interrupt
         if not (self.path / "recipe.yaml").is_file():

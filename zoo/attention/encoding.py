@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
+from numbers import Integral
+from types import NoneType
 from typing import Annotated, Any, Self
 
 from torch import Tensor, nn
 
 from zoo.attention.call import AttentionCall
 from zoo.attention.tokens import Tokens, check_tensor
-from zoo.errors import OptionError
+from zoo.errors import OptionError, refuse_type
 from zoo.options import Choice, Choices
 from zoo.reporting.panel import Panel
 
@@ -47,6 +49,9 @@ class Dims:
     head_dim: int = 0
 
     def __post_init__(self) -> None:
+        for key in ("dim", "heads", "axes", "layer", "depth", "kv_heads", "head_dim"):
+            if not isinstance(size := getattr(self, key), Integral | NoneType):
+                raise refuse_type(key, size, "an integer")
         if self.dim < 1:
             raise OptionError("dim", f"dim {self.dim} is not positive")
         if self.head_dim < 0:

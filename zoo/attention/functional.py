@@ -28,7 +28,7 @@ from zoo.attention.encoding import (
 from zoo.attention.layer import Context, SelfAttention, check_softcap
 from zoo.attention.temperature import TemperatureSpec, read_temperature
 from zoo.attention.tokens import Tokens, check_tensor, document_lengths, document_positions, upcast
-from zoo.errors import OptionError
+from zoo.errors import OptionError, refuse_type
 from zoo.options import EncodingSpec
 
 
@@ -357,6 +357,8 @@ class Attention(nn.Module):
         temperature: TemperatureSpec | None = None,
     ) -> None:
         super().__init__()
+        if not isinstance(dims, Dims):
+            raise refuse_type("dims", dims, "zoo.Dims")
         dims = replace(dims, depth=dims.depth or dims.layer + 1)
         if not isinstance(encoding, Encoding):
             encoding = _make_encoding(encoding, dims)

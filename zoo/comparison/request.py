@@ -25,6 +25,7 @@ from zoo.comparison.results import LOOKS, Axis
 from zoo.comparison.study_trials import StudyTrial, find_effective_keys, list_study_trials
 from zoo.comparison.tuning import EXAMPLE, TUNE, Settings, TuningRequest, read_tuned_keys
 from zoo.config import Change, Edit, Overrides, Recipe
+from zoo.config.arguments import list_options
 from zoo.config.overrides import list_edits
 from zoo.config.recipe import list_keys
 from zoo.config.schema import SEEDS, Seed
@@ -242,7 +243,7 @@ def _read_options(
 ) -> tuple[CompareOptions, Callable[[], Executor] | None]:
     """Return the options, and what makes an executor; defaults and None if they have issues."""
     before = len(issues)
-    start = {} if base is None else {key: getattr(base, key) for key in fields(CompareOptions)}
+    start = list_options(CompareOptions, base)
     values = {**start, **given}
     cls: Any = None
     with collect_issues(issues):

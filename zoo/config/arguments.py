@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -31,7 +32,7 @@ def validate_options(
     Raises:
         RecipeError: An option is unknown, or its value does not fit; all issues are reported.
     """
-    given = {key: getattr(base, key) for key in fields(cls)} if base is not None else {}
+    given = list_options(cls, base)
     edits = list_edits({**given, **values})
     plain = {edit.key: edit.value for edit in edits if isinstance(edit, Change)}
     validator = Validator({"": ARGUMENT})
@@ -39,6 +40,20 @@ def validate_options(
     if validator.issues:
         raise RecipeError(*validator.issues)
     return cls(**typed)
+
+
+def list_options(cls: type[T], base: T | None) -> dict[str, Any]:
+    """Return the options of a dataclass by name; none without one.
+
+    Raises:
+        RecipeError: It is something else.
+    """
+    if base is None:
+        return {}
+    if not isinstance(base, cls):
+        problem = f"expected {cls.__name__}, got {reprlib.repr(base)}"
+        raise RecipeError(ConfigIssue(ARGUMENT, "options", problem))
+    return {key: getattr(base, key) for key in fields(cls)}
 
 
 def read_encodings(

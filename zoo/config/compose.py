@@ -15,7 +15,7 @@ from typing import Any
 
 from zoo.config.overrides import merge_data, relocate
 from zoo.config.tree import Tree, collect_issues, read_file, show_path
-from zoo.errors import ConfigIssue, RecipeError
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.options.description import suggest
 from zoo.options.plain import (
     DEPTH,
@@ -205,6 +205,9 @@ def find_recipe(path_or_name: str | Path, others: Sequence[str] = (), what: str 
     Raises:
         RecipeError: There is no such file; the message names the nearest recipe.
     """
+    if not isinstance(path_or_name, str | os.PathLike):
+        problem = f"expected a path or a name, got {reprlib.repr(path_or_name)}"
+        raise RecipeError(ConfigIssue(ARGUMENT, "path", problem))
     word = str(path_or_name)
     found = find_recipe_file(word) or _find_file(Path(word))
     if found is None:

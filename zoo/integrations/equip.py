@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from numbers import Integral
 from pathlib import Path
+from types import NoneType
 from typing import Any, Protocol
 
 import torch
@@ -16,7 +18,7 @@ from torch import nn
 from zoo.attention.backends.dispatch import BACKENDS
 from zoo.attention.chain import make_factory, parse_entry
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
-from zoo.errors import CheckpointError, OptionError
+from zoo.errors import CheckpointError, OptionError, refuse_type
 from zoo.integrations.equipment import NAME, Equipment, Surgery, find_changed, is_equipped
 from zoo.integrations.rope_parameters import FIXED_LENGTH
 from zoo.integrations.saved_equipment import WEIGHTS, find_model_class, load_weights, read_saved
@@ -115,8 +117,13 @@ def equip(
             which is then unchanged.
     """
     if not isinstance(model, nn.Module):
-        problem = f"expected a model, got {reprlib.repr(model)}"
+        problem = f"model: expected a model, got {reprlib.repr(model)}"
         raise OptionError("model", f"{problem}; load it first, as AutoModel.from_pretrained does")
+    if not isinstance(causal, bool | NoneType):
+        raise refuse_type("causal", causal, "True or False")
+    for size in length if isinstance(length, tuple | list) else [length]:
+        if not isinstance(size, Integral | NoneType):
+            raise refuse_type("length", size, "an integer, or one for each axis")
     if is_equipped(model):
         raise OptionError("model", "the model is equipped already; call zoo.unequip(model) first")
     if find_changed(model) is not None:
@@ -228,6 +235,8 @@ def unequip(model: nn.Module) -> nn.Module:
     Raises:
         OptionError: The model is not equipped.
     """
+    if not isinstance(model, nn.Module):
+        raise refuse_type("model", model, "a model")
     if not is_equipped(model):
         raise OptionError("model", "the model is not equipped")
     if not isinstance(model.get_submodule(NAME), Equipment):
@@ -294,7 +303,9 @@ def _make_factories(
 
 
 def _list_choices(encoding: EncodingSpec | Sequence[EncodingSpec]) -> list[Choice]:
-    entries = [encoding] if isinstance(encoding, str | Mapping | Choice) else list(encoding)
+    # anything else is refused as an entry
+    is_list = isinstance(encoding, Sequence) and not isinstance(encoding, str)
+    entries: list[Any] = [*encoding] if is_list else [encoding]  # type: ignore[misc]
     return [parse_entry(entry) for entry in entries]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.errors import CheckpointError, OptionError
+from zoo.errors import CheckpointError, OptionError, refuse_type
 from zoo.integrations.equipment import NAME, Equipment, is_equipped
 from zoo.packages import explain_imports
 from zoo.utils import escape_text, raise_if_out_of_memory
@@ -45,6 +46,10 @@ def save(
         OptionError: The model is not equipped, or is no model of transformers.
         PackageError: transformers or safetensors is missing.
     """
+    if not isinstance(model, nn.Module):
+        raise refuse_type("model", model, "a model")
+    if not isinstance(folder, (str, os.PathLike)):
+        raise refuse_type("folder", folder, "a path")
     with explain_imports():
         from transformers import PreTrainedModel
 

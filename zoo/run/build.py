@@ -22,7 +22,7 @@ from zoo.config import Recipe
 from zoo.config.schema import ONCE, OURS
 from zoo.data.base import DataModule, Datasets
 from zoo.data.spec import DataSpec, TextClassificationSpec, TextSpec
-from zoo.errors import OptionError, RecipeError
+from zoo.errors import OptionError, RecipeError, refuse_type
 from zoo.optim.base import freeze
 from zoo.options import Choice
 from zoo.run import processes
@@ -149,8 +149,12 @@ def build_model(recipe: Recipe, spec: DataSpec | None = None) -> nn.Module:
         OptionError: An option cannot work, or the model does not read such samples.
         DataError: `spec` is None and the data's text cannot be read.
     """
+    if not isinstance(recipe, Recipe):
+        raise refuse_type("recipe", recipe, "a recipe of zoo.load_recipe")
     if spec is None:
         spec = build_data(recipe).spec
+    if not isinstance(spec, get_args(DataSpec)):
+        raise refuse_type("spec", spec, "facts of samples, such as zoo.ImageSpec")
     # each encoding draws from its own stream, so that another encoding leaves all other weights
     # equal
     streams, known = RandomStreams(), list[tuple[Choice, EncodingFactory]]()
