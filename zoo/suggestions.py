@@ -12,14 +12,14 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-CUTOFFS = ((3, 0.5), (7, 0.6), (1_000_000, 0.7))
-"""Up to so many letters, how similar two words must be: one of three letters may be wrong."""
+MAX_LENGTH = 100
+"""Longer words are no slip of the finger, and comparing them takes time."""
+CUTOFFS = ((2, 0.5), (7, 0.6), (MAX_LENGTH, 0.7))
+"""Up to so many letters, how similar two words must be: one of two letters may be wrong."""
 TYPO = 0.78
 """From here on two words are the same but for a slip of the finger."""
 SAME, SYNONYM = 1.0, 0.99
 ALTERNATIVES = 3
-MAX_LENGTH = 100
-"""Longer words are no slip of the finger, and comparing them takes time."""
 WIDTH = 110
 
 _OTHER_WORDS: Mapping[str, str] = MappingProxyType(
@@ -187,6 +187,7 @@ _OTHER_WORDS: Mapping[str, str] = MappingProxyType(
         # commands
         "run_dir": "output_dir output out out_dir save_dir log_dir logdir workdir exp_dir "
         "default_root_dir experiment_dir rundir",
+        "to": "output out out_dir output_dir output_folder dest destination target save_to format",
         "resume": "resume_from resume_from_checkpoint ckpt_path continue continue_from",
         "seeds": "num_seeds n_seeds",
         "fit": "train training",
@@ -217,6 +218,7 @@ _OTHER_WORDS: Mapping[str, str] = MappingProxyType(
         "text": "txt text_file",
         "images": "imagefolder image_folder",
         "wsd": "trapezoidal",
+        "cuda": "gpu gpus nvidia",
         "constant": "none no off fixed",
         "subword": "bpe wordpiece sentencepiece unigram word words",
         "character": "char chars characters letter letters",

@@ -50,6 +50,11 @@ MISTAKES = {
     "fit lm_rope 'model.encoding={rope: {base: 3}}'": "write {name: rope, base: 3}",
     "fit lm_rope optim.lr=1e-3,1e-4": "a run has one value; a comparison tries several",
     "fit lm_rope seed=[1,2]": "got [1, 2]; a run has one value; a comparison tries several",
+    "eval run lengths=[3]": "lengths: unknown key; did you mean evaluate.lengths?",
+    "export run out format=onnx": "format: unknown key; did you mean to?",
+    "show schema x=1": "the schema has no options; write zoo show schema",
+    "bench all": "there is no 'all' among encodings; known are alibi",
+    "bench rope device=gpu": "got 'gpu'; did you mean cuda?",
     # recipes, encodings, runs
     "show rope_axal": "there is no such recipe or encoding, and no such file in {here}; did you "
     "mean rope_axial?",

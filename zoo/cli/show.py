@@ -6,6 +6,7 @@ import argparse
 import json
 
 from zoo import registry
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 
 SUMMARY = "show a resolved recipe, explain an encoding, or print the JSON schema of recipes"
 EXAMPLE = "zoo show liere dim=768 heads=12 axes=2 length=14"
@@ -39,6 +40,9 @@ def run(known: argparse.Namespace) -> None:
             # the text has cost a second of measuring; the error follows it
             print(error.text)
             raise
+    elif known.what == SCHEMA:
+        problem = "the schema has no options"
+        raise RecipeError(ConfigIssue(ARGUMENT, "", problem, f"write zoo show {SCHEMA}"))
     else:
         from zoo.config import find_recipe
 

@@ -15,6 +15,7 @@ from typing import Any, get_args, get_origin
 
 from zoo.config.arguments import read_chain
 from zoo.config.overrides import Change, Edit, Removal, apply_edit, check_key
+from zoo.config.recipe import list_keys
 from zoo.config.schema import Sections
 from zoo.config.tree import Tree, collect_issues, parse
 from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError
@@ -24,6 +25,7 @@ from zoo.options.signature import Option, fields, options
 from zoo.options.unknown import Member
 from zoo.options.validation import Validator
 from zoo.registry import names
+from zoo.suggestions import SYNONYM, TYPO, find_meant, offer
 
 PAIR = re.compile(r"([A-Za-z_]\w*(?:\.\w+)+):(\S+)")
 """A key and its value as YAML writes them."""
@@ -166,7 +168,10 @@ def split_words(
     issues = []
     for key in (word.partition("=")[0] for word in own):
         if key not in known:
-            remedy = suggest(key, [*known, *sections, *others])
+            beside = [*known, *sections, *others]
+            # at once where a key is near, else any key of a recipe
+            within = [] if find_meant(key, beside, TYPO) else find_meant(key, list_keys(), SYNONYM)
+            remedy = offer(key, within) if within else suggest(key, beside)
             issues.append(ConfigIssue(ARGUMENT, key, "unknown key", remedy))
     if issues:
         raise RecipeError(*issues)
