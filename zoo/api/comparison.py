@@ -321,7 +321,8 @@ def rebuild_comparison(
     show(result)
     refused = [one.text for one in comparison.findings if one.kind == "edited"]
     if refused:
-        text = f"{folder}: {len(refused)} cells cannot be used, and count nowhere"
+        count = f"{len(refused)} of {len(comparison.cells)} cells"
+        text = f"{folder}: {count} cannot be used, and count nowhere"
         raise DataError("\n".join([text, *refused]))
     return result
 

@@ -295,7 +295,11 @@ def is_transformed(*tensors: Tensor | None) -> bool:
         return True
     if torch.compiler.is_compiling():
         return False
-    return any(one is not None and _is_dual_or_batched(one) for one in tensors)
+    # a generator would be one more frame below every rotation
+    for one in tensors:  # noqa: SIM110
+        if one is not None and _is_dual_or_batched(one):
+            return True
+    return False
 
 
 def _is_dual_or_batched(tensor: Tensor) -> bool:
