@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 
 from zoo.errors import CheckpointError
+from zoo.packages import explain_imports
 
 FREE_NUMBERS = 2**26
 """What a model may have beside the weights of a file: tables of positions, a new head."""
@@ -61,11 +62,36 @@ def find_repeated(weights: Mapping[str, Tensor]) -> list[str]:
 
 def count_numbers(weights: Mapping[str, Tensor]) -> int:
     """Return how many numbers weights have; those that share memory count once."""
-    sizes = {
-        one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() // one.element_size()
-        for one in weights.values()
-    }
+    sizes: dict[int | str, int] = {}
+    for name, one in weights.items():
+        storage = one.untyped_storage()
+        # tensors without memory stand for others, whose shapes alone were read
+        key = name if one.is_meta else storage.data_ptr()
+        sizes[key] = storage.nbytes() // one.element_size()
     return sum(sizes.values())
+
+
+def read_shapes(folder: Path) -> dict[str, Tensor]:
+    """Return tensors without memory of the shapes in a folder's files of safetensors, by name.
+
+    Raises:
+        CheckpointError: A file is damaged.
+        PackageError: safetensors is missing.
+    """
+    with explain_imports():
+        from safetensors import safe_open
+
+    shapes: dict[str, Tensor] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, framework="pt") as content:
+                for name in content.keys():  # noqa: SIM118
+                    shape = content.get_slice(name).get_shape()
+                    shapes[name] = torch.empty(shape, device="meta")
+        except Exception as error:
+            # its error class is not public
+            raise CheckpointError(f"{file}: unreadable: {str(error)[:120]}") from None
+    return shapes
 
 
 def check_sizes(options: Any, weights: Mapping[str, Tensor], origin: str | Path) -> None:

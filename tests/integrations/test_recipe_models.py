@@ -1,5 +1,6 @@
 """Models of timm and transformers in recipes: trained, tested at other sizes, diagnosed."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from without_torchvision import import_timm
 import zoo
 from zoo.cli import main
 from zoo.config.command_line import parse_overrides
+from zoo.errors import CheckpointError
 
 VIT = ["~model", "model.name=timm", "model.arch=vit_tiny_patch16_224", "model.patch_size=8"]
 LM = ["~model", "model.name=transformers", "model.encoding=fox", "data.length=16"]
@@ -122,6 +124,36 @@ def test_chosen_weights_and_adapters_are_trained(folder):
         one.grad is not None for name, one in model.named_parameters() if "zoo_encoding" in name
     )
     assert any("lora_" in name for name in trained)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1,000,000,000, but the file has"),
+        ({"vocab_size": 10**9}, "vocab_size is 1,000,000,000, but the file has"),
+        ({"hidden_size": "many"}, "cannot be loaded"),
+        ({"num_attention_heads": 0}, "cannot be loaded"),
+        ({"attn_implementation": "someone/kernel"}, "code of the Hub"),
+        ({"num_hidden_layers": 3}, "has no weight model.layers.2.*, which would start at random"),
+        ("nan", "model.norm.weight has numbers that are NaN or infinite"),
+        ("cut", "model.safetensors: unreadable"),
+    ],
+)
+def test_a_damaged_folder_is_refused_by_name(folder, tmp_path, changes, problem):
+    safetensors = pytest.importorskip("safetensors.torch")
+    shutil.copytree(folder, tmp_path / "it")
+    file, weights = tmp_path / "it" / "config.json", tmp_path / "it" / "model.safetensors"
+    if changes == "nan":
+        tensors = safetensors.load_file(weights)
+        tensors["model.norm.weight"][3] = float("nan")
+        safetensors.save_file(tensors, weights, metadata={"format": "pt"})
+    elif changes == "cut":
+        weights.write_bytes(weights.read_bytes()[:999])
+    else:
+        file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    with pytest.raises((zoo.RecipeError, CheckpointError), match=problem) as error:
+        build("lm_rope", *LM, f"model.path={tmp_path / 'it'}")
+    assert str(tmp_path / "it") in str(error.value)
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):

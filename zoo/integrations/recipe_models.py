@@ -5,6 +5,9 @@ The encodings of the recipe replace the positions of the model, as with `zoo.equ
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,13 +18,14 @@ from zoo.attention.encoding import EncodingFactories
 from zoo.attention.layer import Context
 from zoo.attention.tokens import document_positions
 from zoo.data.spec import ImageSpec, TextSpec
-from zoo.errors import OptionError
+from zoo.errors import CheckpointError, OptionError, ZooError
 from zoo.integrations.equip import find_adapter, install
 from zoo.integrations.equipment import NAME
 from zoo.options import Between, Count
 from zoo.packages import explain_imports
 from zoo.registry import register
-from zoo.utils import describe_absence
+from zoo.utils import describe_absence, escape_text, raise_if_out_of_memory
+from zoo.weights import check_sizes, limit_model, read_shapes
 
 
 @register
@@ -202,18 +206,47 @@ def _load(path: str, pretrained: bool) -> Any:
     if not (file := folder / "config.json").is_file():
         problem = f"{file}: {describe_absence(file, 'file')}"
         raise OptionError("path", f"{problem}; name the folder of a model")
+    shapes = read_shapes(folder)
     try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+        _refuse_kernels(settings)
+        if shapes:
+            check_sizes(settings, shapes, file)
         # On the meta device only shapes are needed, so no weights are read.
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        if _is_meta() or not pretrained:
+        with torch.device("meta"), limit_model(shapes, file) if shapes else nullcontext():
+            model: Any = AutoModelForCausalLM.from_config(config)
+        if _is_meta():
+            return model
+        if not pretrained:
             return AutoModelForCausalLM.from_config(config)
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, local_files_only=True, dtype=torch.float32
+        model, found = AutoModelForCausalLM.from_pretrained(
+            folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
         )
-    except (OSError, ValueError, KeyError) as error:
-        problem = f"{folder} cannot be loaded: {str(error).partition(chr(10))[0]}"
-        raise OptionError("path", problem) from None
+    except ZooError:
+        raise
+    except Exception as error:
+        raise_if_out_of_memory(error)
+        # Configurations of transformers fail in many ways.
+        cause = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise OptionError("path", escape_text(f"{folder} cannot be loaded: {cause}")) from None
+    if missing := sorted(found["missing_keys"]):
+        problem = f"{folder} has no weight {missing[0]}, which would start at random"
+        remedy = "set model.pretrained to false, or name another folder"
+        raise CheckpointError(escape_text(f"{problem}; {remedy}"))
+    for name, parameter in model.named_parameters():
+        # on any device
+        if not torch.isfinite(parameter).all():
+            problem = "has numbers that are NaN or infinite"
+            raise CheckpointError(escape_text(f"{folder}: {name} {problem}"))
     return model.to(torch.get_default_device()).train()
+
+
+def _refuse_kernels(settings: Mapping[str, Any]) -> None:
+    """Raise ValueError for an implementation that transformers would download and run."""
+    for key, value in settings.items():
+        if key.endswith("_implementation") and "/" in str(value):
+            raise ValueError(f"{key} is {value}, code of the Hub; remove it from config.json")
 
 
 def _choose_trainable(
