@@ -44,6 +44,7 @@ from zoo.errors import (
     ZooError,
 )
 from zoo.integrations.equip import observe_attention
+from zoo.models.transformer import Transformer
 from zoo.options import Count
 from zoo.packages import explain_imports
 from zoo.run.checkpoint import find_run_dir
@@ -224,7 +225,23 @@ def diagnose_subject(subject: Subject, options: DiagnoseOptions) -> DiagnosedRun
         encodings=panels,
         controls=tests,
         extrapolation=subject.saved.extrapolation,
+        layer_types=name_layer_types(subject.model),
     )
+
+
+def name_layer_types(model: nn.Module) -> tuple[str, ...]:
+    """Return the type of each layer of a model; empty if all are alike.
+
+    In an equipped model, the encodings of a layer are its type.
+    """
+    parts = find_encoded(model)
+    if len(parts) != 1:
+        return ()
+    encoded = parts[0]
+    if isinstance(encoded, Transformer):
+        return encoded.layer_types
+    names = tuple(" + ".join(one.name for one in chain) or "none" for chain in encoded.chains)
+    return names if len({*names}) > 1 else ()
 
 
 def _check_layers(subject: Subject, options: DiagnoseOptions) -> None:

@@ -105,6 +105,7 @@ class DiagnosedRun:
         encodings: Panels about the encodings.
         controls: Test metrics with changed positions.
         extrapolation: Test metrics at other sizes.
+        layer_types: The type of each layer of the model; empty if all are alike.
     """
 
     name: str
@@ -121,6 +122,7 @@ class DiagnosedRun:
     encodings: tuple[Panel, ...]
     controls: tuple[Control, ...]
     extrapolation: tuple[Curves, ...]
+    layer_types: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

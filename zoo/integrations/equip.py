@@ -9,14 +9,14 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
-from types import NoneType
-from typing import Any, Protocol
+from types import MappingProxyType, NoneType
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import nn
 
 from zoo.attention.backends.dispatch import BACKENDS
-from zoo.attention.chain import make_factory, parse_entry
+from zoo.attention.chain import explain_belonging, make_factory, parse_entry
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.errors import CheckpointError, OptionError, refuse_type
 from zoo.integrations.equipment import NAME, Equipment, Surgery, find_changed, is_equipped
@@ -47,6 +47,16 @@ class Adapter(Protocol):
     @property
     def without_position(self) -> tuple[int, ...]:
         """Indices of the layers that have no positions in the original model."""
+        ...
+
+    @property
+    def windowed(self) -> tuple[bool, ...]:
+        """For each layer, whether it has a window; empty if no layer has one."""
+        ...
+
+    @property
+    def adds_positions(self) -> bool:
+        """True if the model has positions that single layers cannot keep."""
         ...
 
     @property
@@ -90,6 +100,7 @@ def equip(
     length: int | tuple[int, ...] | None = None,
     causal: bool | None = None,
     backend: str = "auto",
+    layers: Literal["all", "full", "windowed"] | Sequence[int] = "all",
 ) -> EquipReport:
     """Replace the positions of a model by encodings. The model is changed in place.
 
@@ -108,6 +119,9 @@ def equip(
         causal: Whether a module of torch has a causal mask; False by default. Models of
             transformers and timm determine it themselves.
         backend: "auto", "reference", "chunked", "sdpa" or "flex".
+        layers: The layers that get the encoding: "full" are those without a window, "windowed"
+            those with one, and numbers count from 0. The others keep their own rotation. "all":
+            every layer that has positions.
 
     Returns:
         A report of the changes.
@@ -136,11 +150,23 @@ def equip(
         raise OptionError("backend", f"no backend {backend!r}; known are {', '.join(BACKENDS)}")
     adapter = find_adapter(model, causal)
     names, factories, equals_own = _make_factories(encoding, adapter, length)
-    equipment, removed = install(model, adapter, factories, length, backend, equals_own=equals_own)
+    chosen = _choose_layers(adapter, layers)
+    equipment, removed = install(
+        model,
+        adapter,
+        factories,
+        length,
+        backend,
+        equals_own=equals_own,
+        chosen=chosen,
+        others={} if chosen is None else _make_others(adapter, factories, length),
+    )
     # Saved with the model, to equip it again in the same way.
     entries = [{"name": choice.name, **choice.options} for choice in _list_choices(encoding)]
     equipment.arguments = {"encoding": entries, "length": length, "backend": backend}
-    return _report(names, equipment, removed, adapter.without_position)
+    if chosen is not None:
+        equipment.arguments["layers"] = list(chosen)
+    return _report(names, equipment, removed, _list_bare(adapter, chosen), chosen)
 
 
 def install(
@@ -152,6 +178,8 @@ def install(
     *,
     equals_own: bool = False,
     keeps_positions: bool = False,
+    chosen: Sequence[int] | None = None,
+    others: Mapping[str, EncodingFactory] = MappingProxyType({}),
 ) -> tuple[Equipment, list[str]]:
     """Install encodings in a model.
 
@@ -163,6 +191,8 @@ def install(
         backend: The attention backend.
         equals_own: Whether the encodings are the model's own, so that nothing may change.
         keeps_positions: Whether the model keeps its own positions, and is only observed.
+        chosen: Indices of the layers that get the encodings; None: all that have positions.
+        others: The encodings of the other layers.
 
     Returns:
         The installed encodings, and a list that describes what was removed from the model.
@@ -171,12 +201,17 @@ def install(
         OptionError: The encodings do not fit the model, or its attention computes something that
             zoo does not know. The model is then unchanged.
     """
+    dims = adapter.find_dims(length)
+    by_layer: list[Mapping[str, EncodingFactory] | None] = []
+    if chosen is not None:
+        by_layer = [None if layer in chosen else others for layer in range(dims.depth or 1)]
     equipment = Equipment(
-        adapter.find_dims(length),
+        dims,
         factories,
+        by_layer=by_layer,
         causal=adapter.causal,
         interleave=adapter.interleave,
-        without_position=adapter.without_position,
+        without_position=_list_bare(adapter, chosen),
         backend=backend,
         equals_own=equals_own,
         keeps_positions=keeps_positions,
@@ -194,6 +229,64 @@ def install(
         raise
     vars(model)[SURGERY] = surgery
     return equipment, removed
+
+
+def _list_bare(adapter: Adapter, chosen: Sequence[int] | None) -> tuple[int, ...]:
+    """List the layers that stay without positions, as they were, unless they were chosen."""
+    return tuple(layer for layer in adapter.without_position if layer not in (chosen or ()))
+
+
+def _choose_layers(adapter: Adapter, layers: str | Sequence[int]) -> tuple[int, ...] | None:
+    """Return the indices of the chosen layers; None: all that have positions.
+
+    Raises:
+        OptionError: There is no such layer.
+    """
+    depth = adapter.find_dims(None).depth or 1
+    if isinstance(layers, str):
+        if layers == "all":
+            return None
+        if layers not in ("full", "windowed"):
+            problem = f"no layers {layers!r}"
+            raise OptionError(
+                "layers", f"{problem}; write all, full, windowed or a list of numbers"
+            )
+        each = enumerate(adapter.windowed or (False,) * depth)
+        found = tuple(layer for layer, one in each if one == (layers == "windowed"))
+        if not found:
+            problem = f"the model has no {layers} layers"
+            raise OptionError("layers", f"{problem}; leave it out, or list numbers of layers")
+        return found
+    if not isinstance(layers, Sequence):
+        raise refuse_type("layers", layers, "all, full, windowed or a list of numbers")
+    for one in layers:
+        if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < depth:
+            problem = f"there is no layer {one!r}"
+            raise OptionError("layers", f"{problem}; the model has layers 0 to {depth - 1}")
+    if not layers:
+        raise OptionError("layers", "the list is empty; name a layer, or leave it out for all")
+    return tuple(sorted({*layers}))
+
+
+def _make_others(
+    adapter: Adapter, factories: Mapping[str, EncodingFactory], length: int | tuple[int, ...] | None
+) -> dict[str, EncodingFactory]:
+    """Make the factories of the layers that keep their own rotation.
+
+    Raises:
+        OptionError: The model has positions that single layers cannot keep, or an encoding belongs
+            to all layers.
+    """
+    dims = adapter.find_dims(length)
+    with torch.device("meta"):
+        for name, make in factories.items():
+            if reason := explain_belonging(name, make(dims)):
+                raise OptionError("encoding", f"{reason}; leave layers out")
+    if adapter.adds_positions:
+        problem = "the model has positions that single layers cannot keep, such as a table that is "
+        raise OptionError("layers", f"{problem}added to the input; leave layers out")
+    ropes = tuple(_fix_length(options, length) for options in adapter.own_ropes)
+    return {"rope": _make_own_rope(ropes)} if ropes else {}
 
 
 @contextmanager
@@ -339,11 +432,19 @@ def _describe(choice: Choice) -> str:
 
 
 def _report(
-    names: Sequence[str], equipment: Equipment, removed: Sequence[str], bare: Sequence[int]
+    names: Sequence[str],
+    equipment: Equipment,
+    removed: Sequence[str],
+    bare: Sequence[int],
+    chosen: Sequence[int] | None,
 ) -> EquipReport:
     count = sum(parameter.numel() for parameter in equipment.parameters())
+    depth = len(equipment.chains)
     notes = (f"layers without positions, as before: {', '.join(map(str, bare))}",) if bare else ()
-    layers = len(equipment.chains) - len(bare)
+    layers = depth - len(bare) if chosen is None else len(chosen)
+    if layers + len(bare) < depth:
+        kept = [str(one) for one in range(depth) if one not in (*(chosen or ()), *bare)]
+        notes = (*notes, f"layers with their own rotation: {', '.join(kept)}")
     return EquipReport(" + ".join(names), layers, count, tuple(removed), notes)
 
 
@@ -377,7 +478,7 @@ def load(folder: str | Path) -> nn.Module:
             transformers.CONFIG_MAPPING[saved.kind].from_dict(deepcopy(config))
         )
         made = made.to(saved.dtype).eval()
-        equip(made, saved.encoding, length=saved.length, backend=saved.backend)
+        equip(made, saved.encoding, length=saved.length, backend=saved.backend, layers=saved.layers)
         return made
 
     try:

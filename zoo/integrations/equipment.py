@@ -24,9 +24,9 @@ from zoo.attention.backends import reference
 from zoo.attention.backends.dispatch import attend
 from zoo.attention.backends.fused import attend_plain
 from zoo.attention.call import AttentionCall, repeat_kv_heads
-from zoo.attention.chain import Chain, build_chains
+from zoo.attention.chain import Chain, build_chains, carries_data, embed_groups, list_links
 from zoo.attention.coordinates import grid
-from zoo.attention.encoding import Dims, Encoding, EncodingFactory
+from zoo.attention.encoding import Dims, EncodingFactory
 from zoo.attention.layer import AttentionInput, Encoded
 from zoo.attention.tokens import Tokens, is_transformed
 from zoo.errors import OptionError
@@ -51,26 +51,26 @@ class ForwardPass:
     has_whole_mask: bool = False
     """Whether this mask alone says what is visible, instead of narrowing a causal mask."""
 
-    tokens: Tokens | None = None
-    """The tokens at the input of the first layer, without states."""
+    tokens: Mapping[int, Tokens] | None = None
+    """The tokens at the input of the first layer, without states, by `Chain.group`."""
 
-    leaves: Tokens | None = None
+    leaves: Mapping[int, Tokens] | None = None
     """The same tokens with tables that are leaves of the graph, for recomputed layers. None: no
     table has a gradient."""
 
     is_recomputed: bool = False
     """Whether layers ran without gradients, so that the backward pass computes them again."""
 
-    def find_tokens(self) -> Tokens:
-        """Return the tokens that enter a layer, without states."""
+    def find_tokens(self, group: int) -> Tokens:
+        """Return the tokens that enter a layer of a group, without states."""
         assert self.tokens is not None, "begin was not called"
         if self.leaves is None or torch.compiler.is_compiling():
-            return self.tokens
+            return self.tokens[group]
         # Reentrant checkpointing runs a layer without gradients, then again in the backward pass.
         if not torch.is_grad_enabled():
             self.is_recomputed = True
         is_backward = torch._C._current_graph_task_id() >= 0
-        return self.leaves if self.is_recomputed and is_backward else self.tokens
+        return (self.leaves if self.is_recomputed and is_backward else self.tokens)[group]
 
     def __reduce__(self) -> tuple[type[ForwardPass], tuple[()]]:
         # A copy of a model has had no pass yet, and tensors with a gradient cannot be copied.
@@ -254,6 +254,7 @@ class Equipment(nn.Module, Encoded):
         backend: The attention backend, or "auto".
         equals_own: Whether the encodings are the model's own, so that nothing may change.
         keeps_positions: Whether the model keeps its own positions, and is only observed.
+        by_layer: For each layer, the encodings that take the place of `factories`, or None.
 
     Raises:
         OptionError: An encoding does not fit the model.
@@ -272,8 +273,9 @@ class Equipment(nn.Module, Encoded):
         backend: str = "auto",
         equals_own: bool = False,
         keeps_positions: bool = False,
+        by_layer: Sequence[Mapping[str, EncodingFactory] | None] = (),
     ) -> None:
-        modules, chains = build_chains(dims, factories, causal=causal)
+        modules, chains = build_chains(dims, factories, causal=causal, by_layer=by_layer)
         super().__init__()
         # No nn.ModuleDict, which peft refuses to train and save beside its adapters.
         for name, module in modules.items():
@@ -327,9 +329,9 @@ class Equipment(nn.Module, Encoded):
                 problem = "the model has its own positions, which zoo cannot change"
                 raise OptionError("model", f"{problem}; equip it first")
             tokens = changed
-        embedded = self.chains[0].embed(tokens)
-        forward_pass.tokens = embedded.drop_states()
-        states = embedded.x.to(x.dtype)
+        groups = self._embed(tokens)
+        forward_pass.tokens = {group: one.drop_states() for group, one in groups.items()}
+        states = next(iter(groups.values())).x.to(x.dtype)
         # A compiler does not recompute layers in this way.
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             states, forward_pass.leaves = _collect_gradients(states, forward_pass.tokens)
@@ -359,7 +361,7 @@ class Equipment(nn.Module, Encoded):
             x: Input of the attention [B, N, D].
         """
         chain = self.chains[number]
-        tokens = chain.prepare(forward_pass.find_tokens().replace(x=x))
+        tokens = chain.prepare(forward_pass.find_tokens(chain.group).replace(x=x))
         # If no encoding reads channels, their order does not matter.
         reads_channels = chain.transforms_heads or chain.modifies_calls
         interleave = self.interleave if reads_channels else 0
@@ -373,6 +375,18 @@ class Equipment(nn.Module, Encoded):
             hooks=hooks,
             has_whole_mask=forward_pass.has_whole_mask,
         )
+
+    def _embed(self, tokens: Tokens) -> dict[int, Tokens]:
+        """Apply the encodings of the input; return the tokens of each group of layers."""
+        # Layers without encodings read no tables, and see the tokens of others.
+        full = [chain for chain in self.chains if chain._modules]
+        firsts = {chain.group: chain for chain in reversed(full)}
+        if len(firsts) > 1:
+            groups = embed_groups(full, tokens)
+        else:
+            groups = {group: chain.embed(tokens) for group, chain in firsts.items()}
+        shown = next(iter(groups.values()), tokens)
+        return {chain.group: shown for chain in self.chains} | groups
 
     def _make_tokens(
         self,
@@ -405,7 +419,9 @@ class Equipment(nn.Module, Encoded):
         return tokens.replace(grid_size=tokens.pos.new_tensor([[sizes]]))
 
 
-def _collect_gradients(x: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens | None]:
+def _collect_gradients(
+    x: Tensor, groups: Mapping[int, Tokens]
+) -> tuple[Tensor, Mapping[int, Tokens] | None]:
     """Let recomputed layers send the gradients of tables that they share to one place.
 
     Each layer that a reentrant checkpoint recomputes has a backward pass of its own. Through shared
@@ -413,7 +429,7 @@ def _collect_gradients(x: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens | None
 
     Args:
         x: Input of the first layer [B, N, D].
-        tokens: Its tokens.
+        groups: The tokens of each group of layers.
 
     Returns:
         The input, whose backward pass follows that of all layers, and the tokens with leaves in
@@ -429,12 +445,15 @@ def _collect_gradients(x: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens | None
         leaves.append(table.detach().requires_grad_())
         return leaves[-1]
 
-    per_token = {name: make_leaf(values) for name, values in tokens.per_token.items()}
-    shared = {name: tuple(map(make_leaf, one)) for name, one in tokens.shared_tables.items()}
+    found: dict[int, Tokens] = {}
+    for group, tokens in groups.items():
+        per_token = {name: make_leaf(values) for name, values in tokens.per_token.items()}
+        shared = {name: tuple(map(make_leaf, one)) for name, one in tokens.shared_tables.items()}
+        found[group] = tokens.replace(per_token=per_token, shared_tables=shared)
     if not tables or is_transformed(x, *tables):
         return x, None
     x = _PassGradients.apply(x, leaves, *tables)  # type: ignore[no-untyped-call]
-    return x, tokens.replace(per_token=per_token, shared_tables=shared)
+    return x, found
 
 
 class _PassGradients(torch.autograd.Function):
@@ -459,8 +478,8 @@ def _check_chains(chains: Sequence[Chain]) -> None:
     Raises:
         OptionError: An encoding passes data between layers.
     """
-    for encoding in chains[0]:
-        if type(encoding).after_attention is not Encoding.after_attention:
+    for encoding in list_links(chains):
+        if carries_data(encoding):
             problem = f"{encoding.name} carries data from layer to layer"
             raise OptionError("encoding", f"{problem}, which only zoo's own models support")
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -124,6 +124,7 @@ class SavedModel:
         encoding: The encodings with their options.
         length: The training length, as in `equip`.
         backend: The attention backend.
+        layers: Indices of the equipped layers, or "all", as in `equip`.
     """
 
     config: Mapping[str, Any]
@@ -134,6 +135,7 @@ class SavedModel:
     encoding: Sequence[Mapping[str, Any]]
     length: int | tuple[int, ...] | None
     backend: str
+    layers: tuple[int, ...] | Literal["all"] = "all"
 
 
 def read_saved(folder: Path) -> SavedModel:
@@ -162,6 +164,7 @@ def read_saved(folder: Path) -> SavedModel:
             encoding=[_require(one, dict) for one in _require(entry["encoding"], list)],
             length=tuple(length) if isinstance(length, list) else length,
             backend=_require(entry["backend"], str),
+            layers=_read_layers(entry.get("layers")),
         )
         for size in saved.length if isinstance(saved.length, tuple) else [saved.length]:
             _require(size or 1, int)
@@ -169,6 +172,13 @@ def read_saved(folder: Path) -> SavedModel:
         problem = f"its entry {ENTRY} is damaged: {error!r:.200}"
         raise CheckpointError(escape_text(f"{path}: {problem}")) from None
     return saved
+
+
+def _read_layers(layers: Any) -> tuple[int, ...] | Literal["all"]:
+    """Return indices of layers. Raises TypeError for anything else."""
+    if layers is None:
+        return "all"
+    return tuple(_require(one, int) for one in _require(layers, list))
 
 
 def _require(value: Any, kind: type) -> Any:

@@ -36,6 +36,8 @@ class TimmAdapter:
     interleave = 0
     without_position: tuple[int, ...] = ()
     own_ropes: tuple[Mapping[str, Any], ...] = ()
+    windowed: tuple[bool, ...] = ()
+    adds_positions = True
 
     def __init__(self, model: Any) -> None:
         _check_model(model)

@@ -33,6 +33,8 @@ class TorchAdapter:
     interleave = 0
     without_position: tuple[int, ...] = ()
     own_ropes: tuple[Mapping[str, Any], ...] = ()
+    windowed: tuple[bool, ...] = ()
+    adds_positions = False
 
     def __init__(self, model: nn.Module, causal: bool) -> None:
         self.model, self.causal = model, causal

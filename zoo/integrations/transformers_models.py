@@ -122,6 +122,21 @@ class TransformersAdapter:
         has_position = self.family.has_position
         return tuple(number for number, one in enumerate(self.attentions) if not has_position(one))
 
+    @property
+    def windowed(self) -> tuple[bool, ...]:
+        """For each layer, whether it has a window; empty if no layer has one."""
+        kinds = getattr(self.config, "layer_types", None)
+        if kinds:
+            found = tuple(kind != "full_attention" for kind in kinds)
+        else:
+            found = tuple(bool(getattr(one, "sliding_window", None)) for one in self.attentions)
+        return found if any(found) else ()
+
+    @property
+    def adds_positions(self) -> bool:
+        """True if the model has positions that single layers cannot keep."""
+        return bool(self.family.tables) or self.family.is_image
+
     def find_dims(self, length: int | tuple[int, ...] | None) -> Dims:
         """Return the sizes of the model, with its training length as the default length."""
         config = self.config

@@ -1,6 +1,6 @@
 // Tables of measures: the number of the head under the pointer or the focus.
 const measured = (table, looks) => {
-  const rows = all("tbody tr", table).map((row) => all("td", row));
+  const rows = all("tbody tr:not(.group)", table).map((row) => all("td", row));
   const told = find(".told", table.closest(".drawing"));
   const place = (cell) => ({ layer: Number(cell.parentElement.cells[0].textContent), head: cell.cellIndex - 1, name: table.dataset.run });
   const tell = (event) => {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -36,6 +37,17 @@ class HeadTable:
     run: str
     size: str
     rows: list[tuple[int, list[HeadCell]]]
+    layer_types: tuple[str, ...] = ()
+
+    @property
+    def groups(self) -> list[tuple[str, list[tuple[int, list[HeadCell]]]]]:
+        """The rows of each type of layers, with its name; one nameless group if all are alike."""
+        if not self.layer_types:
+            return [("", self.rows)]
+        found: dict[str, list[tuple[int, list[HeadCell]]]] = {}
+        for layer, cells in self.rows:
+            found.setdefault(self.layer_types[layer], []).append((layer, cells))
+        return [*found.items()]
 
 
 @dataclass(frozen=True)
@@ -57,17 +69,29 @@ def build_measure_figures(report: Report) -> list[MeasureFigure]:
         for measure in run.measures:
             found.setdefault((measure.name, measure.unit), {})[run.name] = measure
     layers = {run.name: _number_layers(run) for run in report.runs}
-    return [build_figure(measures, layers) for measures in found.values()]
+    types = {run.name: run.layer_types for run in report.runs}
+    return [build_figure(measures, layers, types) for measures in found.values()]
 
 
 def build_figure(
-    measures: Mapping[str, Measure], layers: Mapping[str, Sequence[int]]
+    measures: Mapping[str, Measure],
+    layers: Mapping[str, Sequence[int]],
+    types: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> MeasureFigure:
-    """Return the figure of one measure of runs; `layers` are the indices of the rows."""
+    """Return the figure of one measure of runs.
+
+    Args:
+        measures: The measure of each run.
+        layers: The indices of the rows of each run.
+        types: The types of all layers of each run, if they differ.
+    """
     first = next(iter(measures.values()))
     scale, ramp = choose_scale([measure.values for measure in measures.values()])
     tables = [
-        _build_table(measure, layers[run], run if len(measures) > 1 else "", scale, ramp)
+        replace(
+            _build_table(measure, layers[run], run if len(measures) > 1 else "", scale, ramp),
+            layer_types=types.get(run, ()),
+        )
         for run, measure in measures.items()
     ]
     ends = (numbers.format_number(scale.low, 3), numbers.format_number(scale.high, 3))
