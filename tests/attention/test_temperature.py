@@ -30,6 +30,12 @@ def test_factors(offset):
     torch.testing.assert_close(given.factors(tokens)[0, 0, :, 0], torch.tensor(expected).double())
 
 
+def test_positions_that_training_moves_before_0_have_the_factor_1():
+    tokens = Tokens.at(torch.zeros(1, 3, 0), torch.tensor([[-100.0], [-0.5], [3.0]]))
+    factors = Temperature(floor=3, scale=0.4).factors(tokens)[0, 0, :, 0]
+    torch.testing.assert_close(factors, torch.tensor([1, 1, compute_literally(3, 3, 0.4)]))
+
+
 def test_defaults_are_those_of_llama_4():
     assert read_temperature({}) == Temperature(floor=8192, scale=0.1, offset=0)
 

@@ -21,8 +21,8 @@ class Temperature:
     """Multiply the query at position p by 1 + scale log(1 + floor((p + offset) / floor)).
 
     Positions count from 0, as everywhere in zoo, and restart in each document. The released code of
-    Llama 4 counts them from 1, which is `offset` 1. The query of a token without a position keeps
-    its length.
+    Llama 4 counts them from 1, which is `offset` 1. Positions before 0, where training may move
+    tokens, have the factor 1. The query of a token without a position keeps its length.
     """
 
     floor: Annotated[float, Between(1)] = 8192.0
@@ -38,7 +38,7 @@ class Temperature:
         """Compute the factors of the queries of text tokens, [1|B, 1, N, 1]."""
         position = upcast(tokens.index)  # [1|B, N, 1]
         steps = torch.floor((position + self.offset) / self.floor)
-        factors = 1 + self.scale * torch.log1p(steps)
+        factors = 1 + self.scale * torch.log1p(steps.clamp(min=0))
         if tokens.has_position is not None:
             factors = torch.where(tokens.has_position[..., None], factors, 1.0)
         return factors[:, None]
