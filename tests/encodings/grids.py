@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from calls import assert_close, move_parameters
 
@@ -17,6 +19,24 @@ def compute_biases(encoding, pos, causal=False, **more):
     dims = encoding.dims
     zero = torch.zeros(1, dims.heads, len(pos), dims.head_dim, dtype=torch.float64)
     return zoo.functional.scores(encoding, zero, zero, pos, causal=causal, **more)[0]
+
+
+def evaluate_distances(bias, heads, pos):
+    """Evaluate a bias of a text at straight-line distances of coordinates [N, P], [H, N, N]."""
+    zero = pos.new_zeros(())
+    return torch.stack(
+        [
+            torch.stack(
+                [
+                    torch.stack(
+                        [bias(h, pos.new_tensor(math.dist(p, r)), zero) for r in pos.tolist()]
+                    )
+                    for p in pos.tolist()
+                ]
+            )
+            for h in range(heads)
+        ]
+    )
 
 
 def check_class_token(name):

@@ -122,7 +122,7 @@ def test_an_encoding_that_refuses_grids_says_why(name):
 def test_a_refusal_names_what_takes_the_place():
     refusal = "rope takes 1 axis, not 3: rope_axial and rope_mixed are its forms for grids"
     assert read_refusal("rope", 3) == refusal
-    assert read_refusal("kerple", 2).endswith("distances in sequences; alibi and t5 accept grids")
+    assert read_refusal("sandwich", 2).endswith("distances in sequences; alibi and t5 accept grids")
     assert read_refusal("fox", 2).endswith("it depends on the order of tokens, and a grid has none")
     assert read_refusal("rope_axial", 1).endswith("rope is its form for text")
     assert read_refusal("alibi", 4) == "alibi takes 1 or 2 or 3 axes, not 4"

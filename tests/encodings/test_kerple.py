@@ -9,6 +9,7 @@ import torch
 from calls import (
     MASKS,
     QUERIES,
+    assert_close,
     check_attention,
     check_cached_decoding,
     check_documents,
@@ -16,7 +17,9 @@ from calls import (
     draw_positions,
     make_call,
     make_encoding,
+    move_parameters,
 )
+from grids import GRIDS, check_class_token, compute_biases, evaluate_distances
 from literal.call import score_with_bias
 from literal.kerple import kerple_log, kerple_power
 from panels import list_panels
@@ -53,7 +56,7 @@ def test_formula_in_packed_documents():
 
 
 def test_facts():
-    assert list_facts("kerple") == {"shift_invariant": True}
+    assert list_facts("kerple") == {"shift_invariant": True, "axes": (1, 2, 3)}
 
 
 @pytest.mark.parametrize(
@@ -89,6 +92,21 @@ def test_panel_shows_the_rates():
 
 def test_cached_decoding_equals_one_pass():
     check_cached_decoding("kerple")
+
+
+@pytest.mark.parametrize("axes", [2, 3])
+@KINDS
+def test_formula_on_grids(kind, bias, axes):
+    encoding = move_parameters(zoo.encoding("kerple", Dims(16, 2, axes), kind=kind))
+    expected = evaluate_distances(bias(encoding), 2, GRIDS[axes])
+    assert_close(compute_biases(encoding, GRIDS[axes]), expected)
+    hidden = torch.ones(12, 12).triu(1).bool()
+    causal = compute_biases(encoding, GRIDS[axes], causal=True)
+    assert_close(causal, expected.masked_fill(hidden, float("-inf")))
+
+
+def test_a_class_token_has_no_bias_on_a_grid():
+    check_class_token("kerple")
 
 
 class RateOutside(KERPLE):

@@ -10,7 +10,7 @@ from torch import Tensor
 from zoo.attention import AttentionCall, Dims, Encoding
 from zoo.attention.call import Index
 from zoo.encodings.common.panels import Panels, head_panel
-from zoo.encodings.common.position_tables import position_offsets
+from zoo.encodings.common.position_tables import position_offsets, straight_distance
 from zoo.registry import register
 
 
@@ -53,9 +53,9 @@ class ALiBi(Encoding):
         yield head_panel("Slopes", "score per token", slopes, caption)
 
     def _distance(self, call: AttentionCall) -> Index:
-        offsets = [position_offsets(call, axis) for axis in range(self.dims.axes)]
         if self.euclidean:
-            return lambda b, h, i, j: sum(one(b, h, i, j).square() for one in offsets).sqrt()  # type: ignore[union-attr]
+            return straight_distance(call)
+        offsets = [position_offsets(call, axis) for axis in range(self.dims.axes)]
         return lambda b, h, i, j: sum(one(b, h, i, j).abs() for one in offsets)  # type: ignore[return-value]
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from zoo.attention import AttentionCall, Dims, Encoding, upcast
 from zoo.encodings.common.panels import Panels, head_panel
+from zoo.encodings.common.position_tables import straight_distance
 from zoo.registry import register
 
 
@@ -17,11 +18,11 @@ class KERPLE(Encoding):
     """scores - p_h log(1 + a_h |p_i - p_j|), p = exp(log_scale), a = exp(log_rate)
 
     `kind` power: scores - a_h |p_i - p_j|^p_h, p = 2 sigmoid(exponent). Initially p is uniform in
-    (0, 2) and a in (0, 1).
+    (0, 2) and a in (0, 1). On a grid |p_i - p_j| is the straight-line distance in patches.
     """
 
     shift_invariant = True
-    axes_reason = "its authors define it for distances in sequences; alibi and t5 accept grids"
+    axes = (1, 2, 3)
 
     def __init__(self, dims: Dims, *, kind: Literal["log", "power"] = "log") -> None:
         super().__init__(dims)
@@ -35,14 +36,15 @@ class KERPLE(Encoding):
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         rate, shape = self._rate_and_shape()
+        measure = straight_distance(call)
         if self.kind == "log":
             return call.add_bias(
-                lambda b, h, i, j: -shape[h] * (rate[h] * call.distance(b, i, j)).log1p()
+                lambda b, h, i, j: -shape[h] * (rate[h] * measure(b, h, i, j)).log1p()
             )
 
         def bias(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             # The second derivative of 0^p is NaN in torch: 1^p - 1 has the same value, and zeros.
-            distance = call.distance(b, i, j)
+            distance = measure(b, h, i, j)
             is_zero = distance == 0
             return -rate[h] * ((distance + is_zero) ** shape[h] - is_zero.to(distance.dtype))
 

@@ -239,6 +239,14 @@ def offset_products(call: AttentionCall, queries: Tensor, columns: Tensor) -> Bl
     return BlockBias(compute_block)
 
 
+def straight_distance(call: AttentionCall) -> Index:
+    """Return the Euclidean distance of two tokens as a function of pairs, on any number of axes."""
+    if call.keys.pos.shape[-1] == 1:
+        return lambda b, h, i, j: call.distance(b, i, j)
+    offsets = [position_offsets(call, axis) for axis in range(call.keys.pos.shape[-1])]
+    return lambda b, h, i, j: sum(one(b, h, i, j).square() for one in offsets).sqrt()  # type: ignore[union-attr]
+
+
 def position_offsets(call: AttentionCall, axis: int) -> Index:
     """Return the offsets p_i - p_j along one axis as a function of pairs."""
     queries = call.queries.pos[..., axis].contiguous()  # [1|B, N]
