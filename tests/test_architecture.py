@@ -14,8 +14,8 @@ import zoo
 PACKAGE = Path(__file__).parent.parent / "zoo"
 FLOORS = [
     {"version", "errors", "suggestions"},
-    {"packages", "deferred_imports", "utils", "registry", "weights"},
-    {"citations", "options", "reporting"},
+    {"packages", "deferred_imports", "utils", "registry"},
+    {"citations", "options", "reporting", "weights"},
     {"attention", "config", "data"},
     {"encodings", "functional", "models", "tasks", "optim", "integrations"},
     {"diagnostics", "laws"},
