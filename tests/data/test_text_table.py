@@ -110,7 +110,7 @@ def test_a_tokenizer_that_is_not_there_is_told(folder, monkeypatch):
         match="hub:someone/words: the tokenizer could not be downloaded: no someone/words; is its name",
     ):
         TextStream(0, path=folder, tokenizer="hub:someone/words").spec  # noqa: B018
-        with pytest.raises(DataError, match=r"nowhere.json: no such file in"):
+    with pytest.raises(DataError, match=r"nowhere.json: no such file in"):
         TextStream(0, path=folder, tokenizer="nowhere.json").spec  # noqa: B018
 
 
