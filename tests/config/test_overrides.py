@@ -73,7 +73,7 @@ def test_a_list_without_an_end_is_refused_once() -> None:
         ("optim.lr=0.1", 'write {"optim.lr": 0.1}'),
         (["optim.lr=0.1"], 'write {"optim.lr": 0.1}'),
         (["~optim"], "write [Removal('optim')]"),
-        ([("optim.lr", 0.1)], "got ('optim.lr', 0.1)"),
+        ([("optim.lr", 0.1)], "got ('optim.lr', 0.1); write {\"optim.lr\": 0.1}"),
     ],
 )
 def test_words_are_refused_with_the_edit_they_mean(overrides: object, remedy: str) -> None:

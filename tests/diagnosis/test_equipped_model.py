@@ -20,11 +20,11 @@ SIZES = {
     "initializer_range": 0.2,
     "pad_token_id": 0,
 }
-DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+UNKNOWN = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0, "twist": 1.0}
 IMAGES = {"image_size": 32, "patch_size": 8}
 MODELS = {
     "Llama": ({}, ("rope",)),
-    "a rope that zoo lacks": ({"rope_parameters": DYNAMIC}, ("its own positions",)),
+    "a rope that zoo lacks": ({"rope_parameters": UNKNOWN}, ("its own positions",)),
     "GPT2": ({"n_embd": 32, "n_layer": 2, "n_head": 4}, ("its own positions",)),
     "Bert": ({}, ("its own positions",)),
     "ViT": (IMAGES, ("its own positions",)),

@@ -272,7 +272,7 @@ def test_text_is_written_piece_by_piece(train, zoo, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", terminal)
         assert zoo("generate", train("lm_rope")[0], "prompt=abc", "tokens=12")[0] == 0
-    first, *pieces, end, _ = terminal.pieces
+    first, *pieces, end, _, _ = terminal.pieces
     assert first.startswith("abc")
     assert len(first) == 4
     assert [len(piece) for piece in pieces] == [1] * 11

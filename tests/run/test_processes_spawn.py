@@ -61,7 +61,7 @@ def test_the_code_that_says_most_is_that_of_the_run():
 def test_one_that_fails_ends_the_others(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     recipe = config.load("vit_comrope")
-    options = {"checkpoint": "nowhere.ckpt"}
+    options = {"checkpoint": "nowhere.ckpt", "to": None}
     with pytest.raises(AlreadyReported) as message:
         processes.run_in_processes(2, "evaluate", recipe, options)
     assert message.value.code == 5

@@ -171,8 +171,8 @@ def test_weights_that_are_not_finite_are_told(copy, zoo, skip_tests):
         lambda content: next(iter(content["state_dict"].values())).fill_(math.nan),
     )
     code, _, message = zoo("diagnose", copy)
-    assert code == 3
-    assert "has weights that are infinite or NaN" in message
+    assert code == 5
+    assert "numbers that are NaN or infinite" in message
 
 
 STRANGE = {

@@ -18,7 +18,12 @@ from torch import Tensor, nn
 from zoo.attention.chain import make_factory
 from zoo.attention.encoding import Dims
 from zoo.errors import OptionError
-from zoo.integrations.rope_parameters import FIXED_LENGTH, read_kind, read_rope_parameters
+from zoo.integrations.rope_parameters import (
+    FIXED_LENGTH,
+    OF_ATTENTION,
+    read_kind,
+    read_rope_parameters,
+)
 from zoo.options import Choice
 
 CLOSE = 1e-5  # relative; transformers computes frequencies in float32
@@ -55,7 +60,8 @@ class OwnRope:
             OptionError: `rope` has no such frequencies.
         """
         try:
-            options = read_rope_parameters(self.parameters, self.length)
+            entries = {key: one for key, one in self.parameters.items() if key not in OF_ATTENTION}
+            options = read_rope_parameters(entries, self.length)
         except OptionError as error:
             raise self._refuse(f", {error}") from None
         if self.width != head_dim:

@@ -46,6 +46,8 @@ FORMER = {"su": "longrope"}
 """Former names of kinds."""
 COMMON = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
 """Entries of every kind."""
+OF_ATTENTION = ("llama_4_scaling_beta", "max_position_embeddings")
+"""Entries that Ministral 3 keeps here: its attention scales queries by them, not its rotation."""
 DEFAULT_BASE = 10000.0
 FIXED_LENGTH = ("dynamic", "longrope")
 """The kinds whose frequencies follow the length of a text."""

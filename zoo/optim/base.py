@@ -18,7 +18,7 @@ from zoo.attention.encoding import Encoding
 from zoo.errors import OptionError
 from zoo.options import Between, Choice, Choices
 from zoo.registry import register
-from zoo.suggestions import nearest
+from zoo.suggestions import find_meant, list_words, offer
 
 Share = Annotated[float, Between(0, 0.9999)]
 Positive = Annotated[float, Between(1e-30)]
@@ -321,4 +321,11 @@ def _explain_no_match(group: ParamGroup, names: list[str]) -> str:
     if any(fnmatchcase(name, group.match) for name in names):
         problem = f"groups before it match all that {group.match} matches, and the first applies"
         return f"{problem}; move it up"
-    return f"no parameter has a name like {group.match}; {nearest(group.match, names)}"
+    # the modules that hold parameters are what patterns name
+    parts = [name.split(".") for name in names]
+    prefixes = {".".join(one[:end]): None for one in parts for end in range(1, len(one) + 1)}
+    if meant := find_meant(group.match.rstrip(".*"), prefixes):
+        remedy = offer(group.match, [meant[0] if meant[0] in names else f"{meant[0]}.*"])
+    else:
+        remedy = f"known are {list_words(names)}"
+    return f"no parameter has a name like {group.match}; {remedy}"
