@@ -1,4 +1,4 @@
-"""What a word that zoo does not know may mean: the nearest by spelling, or another word for it.
+"""Guess what an unknown word means: the nearest by spelling, or another word for it.
 
 Recipes, the command line and Python share one table of words that mean the same in other libraries
 and in papers, so that `learning_rate` is answered with `lr` wherever it is written.
@@ -341,14 +341,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"known are {', '.join(known)}" if known else "there is none"
 
 
-def list_words(words: Iterable[str]) -> str:
+def list_words(names: Iterable[str]) -> str:
     """Write words as a list that is cut off where it would be too long."""
-    return textwrap.shorten(", ".join(words), WIDTH, placeholder=" ...")
+    return textwrap.shorten(", ".join(names), WIDTH, placeholder=" ...")
 
 
-def join_words(words: Sequence[str], most: int = 4) -> str:
+def join_words(names: Sequence[str], most: int = 4) -> str:
     """Write words as a sentence does: a, b and c; those beyond `most` as their number."""
-    words = [*words]
-    if len(words) > most:
-        words = [*words[: most - 1], f"{len(words) - most + 1} others"]
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    names = [*names]
+    if len(names) > most:
+        names = [*names[: most - 1], f"{len(names) - most + 1} others"]
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

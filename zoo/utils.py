@@ -232,7 +232,7 @@ def write_file(file: io.BytesIO, path: Path) -> None:
     """Write a file next to `path` and rename it once it is safe on the disk.
 
     A crash leaves either the old content or the new. A link at `path` is replaced: what it leads to
-    stays as it is.
+    keeps its content.
 
     Raises:
         ZooError: It cannot be written, or is a folder, a FIFO or a device; the previous content of
@@ -272,7 +272,7 @@ def create_file(path: Path) -> IO[bytes]:
     return path.open("xb")
 
 
-def open_own(path: Path, flags: int = os.O_RDWR | os.O_CREAT | os.O_APPEND) -> IO[bytes]:
+def open_own(path: Path, mode: int = os.O_RDWR | os.O_CREAT | os.O_APPEND) -> IO[bytes]:
     """Open a file to read and to append to, and create it if it is not there.
 
     Locks and logs are such files. In a folder of somebody else one may be a link, through which
@@ -280,14 +280,14 @@ def open_own(path: Path, flags: int = os.O_RDWR | os.O_CREAT | os.O_APPEND) -> I
 
     Args:
         path: The file.
-        flags: How to open it instead, as of `os.open`.
+        mode: How to open it instead, as of `os.open`.
 
     Raises:
         OSError: It is a link, a folder, a FIFO or a device, or cannot be opened.
     """
 
     def open_unfollowed(name: str, _: int) -> int:
-        handle = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        handle = os.open(name, mode | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
         try:
             _require_regular(handle, path)
             if os.fstat(handle).st_nlink > 1:
@@ -299,7 +299,7 @@ def open_own(path: Path, flags: int = os.O_RDWR | os.O_CREAT | os.O_APPEND) -> I
         return handle
 
     try:
-        return open(path, "a+b" if flags & os.O_RDWR else "rb", opener=open_unfollowed)
+        return open(path, "a+b" if mode & os.O_RDWR else "rb", opener=open_unfollowed)
     except OSError as error:
         if not path.is_symlink():
             raise

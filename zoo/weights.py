@@ -22,7 +22,7 @@ from zoo.errors import CheckpointError
 from zoo.packages import explain_imports
 
 FREE_NUMBERS = 2**26
-"""What a model may have beside the weights of a file: tables of positions, a new head."""
+"""Numbers that a model may have and a file need not: tables of positions, a new head."""
 FREE_SIZE = 2**20
 """Sizes below are no danger, whatever the file has."""
 MODULES_PER_TENSOR = 20

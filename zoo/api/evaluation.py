@@ -137,7 +137,7 @@ def predict(
         paths: Files and folders, one or several.
         overrides: Changes of the stored recipe, as of `zoo.fit`.
         top: Classes to report at most. None: what the recipe says.
-        show: Called with the lines of each file as soon as it is done.
+        show: Called with the lines of each file once it is done.
         verbose: Print messages, such as about files that are skipped, to standard error. None
             leaves logging to the caller.
 
@@ -187,7 +187,7 @@ def generate(
         samples: Continuations.
         seed: Seed of the first continuation; the others follow.
         cache: Keep keys and values of past tokens instead of computing them again.
-        show: Called with each piece of text as soon as it is generated.
+        show: Called with each piece of text once it is generated.
         verbose: Print progress to standard error. None leaves logging to the caller.
 
     Returns:

@@ -23,7 +23,7 @@ from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
 from zoo.options import Choice, EncodingSpec
 from zoo.options.signature import extras, options
-from zoo.options.unknown import Member, explain_name, explain_nameless
+from zoo.options.unknown import OptionOwner, explain_name, explain_nameless
 from zoo.options.validation import check_options
 from zoo.registry import find, names
 from zoo.reporting.panel import Panel
@@ -113,7 +113,7 @@ class Chain(Encoding):
         return tokens
 
     def make_tables(self, tokens: Tokens) -> Tokens:
-        """Call `embed` of the encodings that leave the input as it is.
+        """Call `embed` of the encodings that leave the input unchanged.
 
         Raises:
             OptionError: One of them changes it.
@@ -382,15 +382,15 @@ def _check_causality(name: str, encoding: Encoding, causal: bool, key: str) -> N
 
 
 def depends_on_length(encoding: Encoding) -> bool:
-    """Return whether coordinates of a text depend on its length; the size of a grid is fixed."""
+    """Return whether coordinates of texts depend on its length; the size of a grid is fixed."""
     return encoding.dims.axes == 1 and encoding.coordinates != "index"
 
 
 def check_coordinates_known(encodings: Iterable[Encoding], key: str = "encoding") -> None:
-    """Check that a causal model can know the coordinates of a text, of which it sees the past.
+    """Check that a causal model can know the coordinates of tokens, though it sees the past only.
 
     Raises:
-        OptionError: The coordinates of an encoding depend on the length of the whole text.
+        OptionError: The coordinates of an encoding depend on the length of the full text.
     """
     for encoding in encodings:
         if depends_on_length(encoding):
@@ -544,7 +544,7 @@ def make_factory(entry: EncodingSpec) -> EncodingFactory:
     # every encoding takes these, which replace facts that its class declares
     common = extras("encodings")
     try:
-        member = Member("encodings", choice.name)
+        member = OptionOwner("encodings", choice.name)
         given = check_options({**options(cls), **common}, choice.options, member)
     except OptionError as error:
         raise OptionError(error.key, f"{choice.name}: ", error.message) from None

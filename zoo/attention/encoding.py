@@ -159,7 +159,7 @@ class Encoding(nn.Module):
     """Number of tokens before a key on which its per-token data depends."""
 
     text_length: int | None = None
-    """Length of the whole text that it is made for, past which it refuses positions; None for any
+    """Length of the full text that it is made for, past which it refuses positions; None for any
     length."""
 
     consumes_biases = False

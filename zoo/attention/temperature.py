@@ -48,7 +48,7 @@ class Temperature:
         return (q * self.factors(tokens)).to(q.dtype)
 
     def check_axes(self, axes: int) -> None:
-        """Check that positions on so many axes are those of a text.
+        """Check that positions on so many axes are those of texts.
 
         Raises:
             OptionError: They are those of a grid.

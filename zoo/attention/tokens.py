@@ -261,7 +261,7 @@ def take_tokens(values: Tensor, order: Tensor) -> Tensor:
 def _move_before(values: Tensor, order: Tensor, count: int, total: int) -> Tensor:
     """Return the last `count` rows of [1|B, total, ...], after some of the others, int [1|B, n].
 
-    Values that are already cut to fewer tokens are returned as they are.
+    Values that are already cut to fewer tokens are returned unchanged.
     """
     if values.shape[1] < total:
         return values

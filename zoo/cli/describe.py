@@ -48,7 +48,7 @@ from zoo.options.signature import (
     read_class,
     read_options,
 )
-from zoo.options.unknown import Member
+from zoo.options.unknown import OptionOwner
 from zoo.packages import explain_imports, skip_without_package
 from zoo.reporting.numbers import format_number
 from zoo.reporting.tables import format_table
@@ -214,7 +214,7 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
     """
     cls = registry.find("encodings", name)
     option_values, facts, size_values, own = parse_options(
-        words, (cls, EveryEncoding, Sizes, ShowOptions), Member("encodings", name)
+        words, (cls, EveryEncoding, Sizes, ShowOptions), OptionOwner("encodings", name)
     )
     if own["cite"]:
         return "\n\n".join(find_citations(name))

@@ -75,7 +75,7 @@ def _count_parts(words: Sequence[str]) -> int:
 
 
 def _list_open(text: str) -> list[str]:
-    """Return the brackets that a text opens and does not close; none if it closes too many."""
+    """Return the brackets that text opens and does not close; none if it closes too many."""
     expected: list[str] = []
     for sign in text:
         if sign in BRACKETS:

@@ -85,7 +85,7 @@ class PlannedCell:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyDesign:
-    """What the studies of a comparison tune.
+    """The keys that the studies of a comparison tune.
 
     Attributes:
         budget: Trials of each variant in each study.

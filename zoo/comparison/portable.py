@@ -312,7 +312,7 @@ def build_portable(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> 
 def compact(cell: PortableCell) -> PortableCell:
     """Shorten a cell step by step until its file has the size of a portable one.
 
-    A small cell keeps all numbers, and a compact one stays as it is. What differs from machine to
+    A small cell keeps all numbers, and a compact one stays unchanged. What differs from machine to
     machine is counted as a constant, so that all machines keep the same.
     """
     # of all cells, so that those of one comparison have the same groups

@@ -273,7 +273,7 @@ class VariantStudies:
 
 @dataclass(frozen=True, kw_only=True)
 class StudiesResult:
-    """What the studies of all variants chose.
+    """The settings that the studies of all variants chose.
 
     Attributes:
         budget: Trials of each variant in each study.

@@ -1,4 +1,4 @@
-"""What the studies of a comparison chose, as text."""
+"""The settings that the studies of a comparison chose, as text."""
 
 from __future__ import annotations
 

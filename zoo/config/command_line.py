@@ -22,7 +22,7 @@ from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError
 from zoo.options import Choice
 from zoo.options.description import suggest
 from zoo.options.signature import Option, fields, options
-from zoo.options.unknown import Member
+from zoo.options.unknown import OptionOwner
 from zoo.options.validation import Validator
 from zoo.registry import names
 from zoo.suggestions import SYNONYM, TYPO, find_meant, offer
@@ -201,7 +201,7 @@ def parse_option_words(
 
 
 def parse_options(
-    words: Sequence[str], classes: Sequence[type], member: Member | None = None
+    words: Sequence[str], classes: Sequence[type], member: OptionOwner | None = None
 ) -> list[dict[str, Any]]:
     """Return the options of each class, validated; strings need no quotes.
 

@@ -1,4 +1,4 @@
-"""Explain in plain words why a text cannot be read as YAML: the line, the problem and a remedy."""
+"""Explain in plain words why text cannot be read as YAML: the line, the problem and a remedy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MARKS = (
 
 
 class YamlProblem(NamedTuple):
-    """Why a text is no YAML.
+    """The reason why text is no YAML.
 
     Attributes:
         line: The line, counted from 1.
@@ -123,7 +123,7 @@ CASES: Sequence[_Case] = (
 
 
 def explain_error(text: str, error: yaml.MarkedYAMLError) -> YamlProblem:
-    """Explain an error of the parser in a text."""
+    """Explain an error of the parser in its text."""
     if found := CONFLICT.search(text):
         line = text.count("\n", 0, found.start()) + 1
         remedy = "keep one of both sides, and remove the lines of <, = and >"

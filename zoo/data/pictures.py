@@ -28,7 +28,7 @@ MAX_ROUNDING = 3
 
 
 def read_pixels(file: Any, mode: str) -> Any:
-    """Return a picture of Pillow as it is to be seen.
+    """Return a picture of Pillow the way it should be seen.
 
     Args:
         file: The opened file or a picture in memory. It may be loaded, and is otherwise unchanged.

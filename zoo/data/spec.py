@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 MAX_SAMPLE = 2**25
-"""Tokens of a text, or numbers of an image, that a file may ask a model for."""
+"""Tokens of one text, or numbers of an image, that a file may ask a model for."""
 IGNORE_INDEX = -100
 """The target of tokens that are not predicted, the default `ignore_index` of PyTorch."""
 

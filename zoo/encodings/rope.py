@@ -35,7 +35,7 @@ class RoPE(Rotary):
     """pairs (2t, 2t+1) of q and k rotate by p w_t, w_t = base^(-2t/K'), K' = rotary_fraction K
 
     Channels past K' stay unchanged. `scaling` adapts the frequencies to longer texts than in
-    training. Its rules dynamic and longrope depend on the length of the whole text, which is fixed:
+    training. Its rules dynamic and longrope depend on the length of the full text, which is fixed:
     positions past it are refused.
     """
 
@@ -73,7 +73,7 @@ class RoPE(Rotary):
 
     def check_options(self) -> None:
         if self.text_length is not None and self.coordinates != "index":
-            problem = "scaling counts the tokens of a text, which coordinates"
+            problem = "scaling counts the tokens of texts, which coordinates"
             remedy = "choose coordinates: index"
             message = f"rope: {problem} {self.coordinates} do not; {remedy}"
             raise OptionError("scaling.rule", message)
@@ -133,8 +133,8 @@ class RoPE(Rotary):
         if not pos.is_meta and pos.numel() and (last := float(pos.max())) > limit - 1:
             assert self.scaling is not None
             problem = f"position {last:g} is past length {limit}, for which the frequencies of"
-            reason = "a cached key is final, so they cannot change while a text grows"
-            remedy = "set scaling.length to the length of the whole text"
+            reason = "a cached key is final, so they cannot change while the text grows"
+            remedy = "set scaling.length to the length of the full text"
             message = f"rope: {problem} {self.scaling.rule} are made: {reason}; {remedy}"
             raise OptionError("scaling.length", message)
         return table

@@ -63,7 +63,7 @@ DEFAULT_OVERRIDES = {
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationTarget:
-    """Where the files of an evaluation are written."""
+    """The place where an evaluation writes its files."""
 
     to: str | None = None
     """Folder of evaluation.json, its figure and the confusion matrix; null: the run directory."""

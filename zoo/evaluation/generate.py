@@ -83,7 +83,7 @@ def generate(
     Args:
         checkpoint: A run directory or a checkpoint.
         overrides: Changes of the stored recipe.
-        show: Called with each piece of text as soon as it is generated.
+        show: Called with each piece of text once it is generated.
 
     Raises:
         RecipeError: There is nothing to continue, or the model cannot.

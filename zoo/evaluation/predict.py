@@ -194,7 +194,7 @@ def predict(
         checkpoint: A run directory or a checkpoint.
         paths: Files and folders.
         overrides: Changes of the stored recipe.
-        show: Called with the lines of each file as soon as it is done.
+        show: Called with the lines of each file once it is done.
 
     Raises:
         DataError: No file could be read.

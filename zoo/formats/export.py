@@ -76,7 +76,7 @@ class ExportSource:
 
     @property
     def is_equipped(self) -> bool:
-        """Whether another library computes the model, and zoo its encodings."""
+        """Tell whether another library computes the model, and zoo its encodings."""
         return any(part.calls_hooks for part in find_encoded(self.task.model))
 
     def suggest_others(self) -> Message:

@@ -291,7 +291,7 @@ def _make_others(
 
 @contextmanager
 def observe_attention(model: nn.Module) -> Iterator[None]:
-    """Let zoo compute the attention of a plain model for a while, with the model's own positions.
+    """Have zoo compute the attention of a plain model for a while, with the model's own positions.
 
     A rope that zoo has becomes the encoding `rope`, so that its positions can be changed too. Other
     positions stay in the model.
@@ -373,7 +373,7 @@ def _make_factories(
 ) -> tuple[list[str], dict[str, EncodingFactory], bool]:
     """Make the factories of encodings. Plain rope gets the model's own options.
 
-    Frequencies that follow the length of a text are fixed for `length`.
+    Frequencies that follow the length of texts are fixed for `length`.
 
     Returns:
         Descriptions of the encodings, their factories by name, and whether they are the model's

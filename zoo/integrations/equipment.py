@@ -339,7 +339,7 @@ class Equipment(nn.Module, Encoded):
 
     @contextmanager
     def without_encodings(self) -> Iterator[None]:
-        """Let the attentions compute without any encoding."""
+        """Make the attentions compute without any encoding."""
         chains, self.is_left_out = self.chains, True
         self.chains = tuple(Chain(chain.dims, {}) for chain in chains)
         try:
@@ -349,7 +349,7 @@ class Equipment(nn.Module, Encoded):
 
     @property
     def reads_masks(self) -> bool:
-        """Whether what is computed depends on which tokens are masked, beyond their visibility."""
+        """Tell whether the result depends on which tokens are masked, beyond their visibility."""
         return not self.causal or any(chain.modifies_calls for chain in self.chains)
 
     def enter_layer(self, forward_pass: ForwardPass, number: int, x: Tensor) -> Layer:
@@ -422,7 +422,7 @@ class Equipment(nn.Module, Encoded):
 def _collect_gradients(
     x: Tensor, groups: Mapping[int, Tokens]
 ) -> tuple[Tensor, Mapping[int, Tokens] | None]:
-    """Let recomputed layers send the gradients of tables that they share to one place.
+    """Make recomputed layers send the gradients of tables that they share to one place.
 
     Each layer that a reentrant checkpoint recomputes has a backward pass of its own. Through shared
     tables, all of them would reach the graph that made the tables, which only one may.

@@ -120,7 +120,7 @@ def read_own_rope(rotary: nn.Module, config: Any, kind: str = "") -> OwnRope:
 
 @contextmanager
 def keep_rotary(rotary: nn.Module) -> Iterator[None]:
-    """Let a rotary embedding whose frequencies follow the lengths of texts forget earlier ones.
+    """Make a rotary embedding whose frequencies follow the lengths of texts forget earlier ones.
 
     Args:
         rotary: The module; afterwards it is as it was, whatever texts have changed in it.

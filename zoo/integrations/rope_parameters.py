@@ -50,7 +50,7 @@ OF_ATTENTION = ("llama_4_scaling_beta", "max_position_embeddings")
 """Entries that Ministral 3 keeps here: its attention scales queries by them, not its rotation."""
 DEFAULT_BASE = 10000.0
 FIXED_LENGTH = ("dynamic", "longrope")
-"""The kinds whose frequencies follow the length of a text."""
+"""The kinds whose frequencies follow the length of the text."""
 
 
 def read_kind(entries: Mapping[str, Any]) -> str:

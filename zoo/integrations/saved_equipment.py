@@ -113,7 +113,7 @@ def holds_equipped(path: str | Path) -> bool:
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What `save` wrote to a folder, checked as far as it can be without building the model.
+    """The folder that `save` wrote, checked as far as it can be without building the model.
 
     Attributes:
         config: The configuration of transformers, without what is below.

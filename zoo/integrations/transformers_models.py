@@ -218,11 +218,11 @@ class TransformersAdapter:
             size = _pair(config.image_size)
             pixels = torch.randn(1, config.num_channels, *size, generator=draw, device="cpu")
             return {"pixel_values": pixels.to(example)}
-        probed: Sequence[int] = PROBED
+        places: Sequence[int] = PROBED
         if self.last_position is not None:
             # The last position tells the model the length that the encodings are made for.
-            probed = [*(one for one in PROBED if one < self.last_position), self.last_position]
-        positions = torch.tensor([probed], device="cpu")
+            places = [*(one for one in PROBED if one < self.last_position), self.last_position]
+        positions = torch.tensor([places], device="cpu")
         ids = torch.randint(config.vocab_size, positions.shape, generator=draw, device="cpu")
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         if self.family.rotary:
@@ -420,7 +420,7 @@ class PassHooks:
     def _locate(
         self, x: Tensor, given: Mapping[str, Any], kwargs: Mapping[str, Any]
     ) -> tuple[Tensor, Tensor | None]:
-        """Find the positions int [1|B, N] and documents int [1|B, N] of the tokens of a text.
+        """Find the positions int [1|B, N] and documents int [1|B, N] of the tokens of each text.
 
         Args:
             x: States [B, N, D].

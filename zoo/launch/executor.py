@@ -169,7 +169,7 @@ class RunningCell:
 
 @contextlib.contextmanager
 def _block_interrupts() -> Iterator[None]:
-    """Have processes that start in the block begin with SIGINT blocked.
+    """Make processes that start in the block begin with SIGINT blocked.
 
     They belong to the group that a terminal interrupts until they have a session of their own.
     """

@@ -16,7 +16,7 @@ PAIR = re.compile(r"([A-Za-z_]\w*)\s*[:=]\s*(\S+)")
 """A key with its value, written in a way that YAML reads as one text."""
 
 
-class Member(NamedTuple):
+class OptionOwner(NamedTuple):
     """A registered member whose options are read, such as the encoding `rope`."""
 
     kind: str
@@ -36,7 +36,7 @@ def explain_key(
     key: str,
     *,
     others: Sequence[str] = (),
-    member: Member | None = None,
+    member: OptionOwner | None = None,
     elsewhere: Callable[[], Iterable[str]] | None = None,
 ) -> Explanation:
     """Explain an unknown key.
@@ -50,7 +50,7 @@ def explain_key(
         key: The key above.
         others: Further words that are read beside it.
         member: Whose options these are.
-        elsewhere: Returns the full keys of the whole recipe.
+        elsewhere: Returns the full keys of the recipe.
     """
     dotted = re.sub(r"[/:]", ".", word)
     if dotted != word and elsewhere and dotted in elsewhere():
@@ -93,7 +93,7 @@ def _say_option(word: str, owners: Mapping[str, str]) -> str:
     return "it is an option" if option == word else f"{option} is an option"
 
 
-def _list_options(member: Member, schema: Collection[str]) -> str:
+def _list_options(member: OptionOwner, schema: Collection[str]) -> str:
     return f"{member.name} has {list_words(schema) if schema else 'no options'}"
 
 
@@ -105,7 +105,7 @@ def _list_nested(schema: Mapping[str, Option]) -> Iterator[str]:
                 yield from (join(word, below) for below in fields(part))
 
 
-def list_owners(member: Member, word: str) -> dict[str, str]:
+def list_owners(member: OptionOwner, word: str) -> dict[str, str]:
     """Return {name: option} of the other members of a kind that have an option of this meaning."""
     known = {
         name: read_option_names(member.kind, name)

@@ -23,7 +23,13 @@ from zoo.options.plain import (
     to_plain,
 )
 from zoo.options.signature import Option, extras, fields, read_options
-from zoo.options.unknown import Explanation, Member, explain_key, explain_name, write_name_first
+from zoo.options.unknown import (
+    Explanation,
+    OptionOwner,
+    explain_key,
+    explain_name,
+    write_name_first,
+)
 from zoo.registry import find_member, names
 from zoo.suggestions import TYPO, find_meant, list_words, offer
 
@@ -113,7 +119,7 @@ class Validator:
         key: str,
         others: Sequence[str] = (),
         partial: bool = False,
-        member: Member | None = None,
+        member: OptionOwner | None = None,
     ) -> dict[str, Any]:
         """Return the typed values of a mapping, with the defaults of the rest unless `partial`.
 
@@ -152,7 +158,7 @@ class Validator:
         schema: Mapping[str, Option],
         key: str,
         others: Sequence[str],
-        member: Member | None,
+        member: OptionOwner | None,
     ) -> Explanation:
         """Explain an unknown key with a value."""
         if member and isinstance(value, dict | None) and word in names(member.kind):
@@ -337,7 +343,7 @@ class Validator:
             f"{given['name']} takes an option that every member of {kind} has"
         )
         rest = {word: each for word, each in given.items() if word != "name"}
-        member = Member(kind, str(given["name"]))
+        member = OptionOwner(kind, str(given["name"]))
         typed = self.validate_fields({**own, **extra}, rest, key, ("name",), member=member)
         # options of every encoding that are null leave the fact of the class
         kept = {word: each for word, each in typed.items() if word in own or each is not None}
@@ -401,7 +407,7 @@ def read_data(cls: type[T], plain: Any) -> T:
 
 
 def check_options(
-    schema: Mapping[str, Option], given: Mapping[str, Any], member: Member | None = None
+    schema: Mapping[str, Option], given: Mapping[str, Any], member: OptionOwner | None = None
 ) -> dict[str, Any]:
     """Return the typed values of options that a Python program passed, without defaults.
 
@@ -435,7 +441,7 @@ def validate_variants(
         if not given and not isinstance(change, str | int | float | list):
             remedy = "write {option: value} of data, or remove it"
             validator.refuse(full, change, "it changes nothing", remedy)
-        member = Member("data", data.name)
+        member = OptionOwner("data", data.name)
         typed = validator.validate_fields(schema, given, full, partial=True, member=member)
         found[name] = MappingProxyType(typed)
     return MappingProxyType(found)

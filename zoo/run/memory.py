@@ -1,4 +1,4 @@
-"""What a recipe may have smaller if memory ran out."""
+"""Suggest what to make smaller in a recipe if memory ran out."""
 
 from __future__ import annotations
 

@@ -285,8 +285,8 @@ def is_locked(folder: Path, name: str = LOCK) -> bool:
             return not _try_lock(file)
 
 
-def _open_lock(path: Path, flags: int) -> IO[str]:
-    return io.TextIOWrapper(open_own(path, flags), encoding="utf-8")
+def _open_lock(path: Path, mode: int) -> IO[str]:
+    return io.TextIOWrapper(open_own(path, mode), encoding="utf-8")
 
 
 def _open_locked(path: Path, message: str, patience: float) -> IO[str]:

@@ -22,7 +22,7 @@ OPTIONS = {"keep_default_na": False, "na_filter": False, "encoding": "utf-8-sig"
 
 
 def become_text(builder: Csv) -> None:
-    """Let a builder of CSV files, which was made with OPTIONS, infer no types."""
+    """Make a builder of CSV files, which was made with OPTIONS, infer no types."""
     builder.__class__ = TextCsv
     # as its constructor has done with the module of its class
     extend_dataset_builder_for_streaming(builder)

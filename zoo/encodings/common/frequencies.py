@@ -20,7 +20,7 @@ from torch import Tensor
 from zoo.attention import Dims, Encoding
 from zoo.errors import OptionError
 from zoo.options import Between
-from zoo.suggestions import nearest
+from zoo.suggestions import join_words, nearest
 
 # Device types that are known to have float64. On any other, products are split.
 FLOAT64_DEVICES = ("cpu", "cuda", "meta")
@@ -147,7 +147,7 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
 """What a rule cannot do without; others need a factor."""
 NEEDS_ORIGINAL = ("yarn", "llama3", "dynamic", "longrope")
 FIXED_LENGTH = ("dynamic", "longrope")
-"""The rules whose frequencies depend on the length of the whole text."""
+"""The rules whose frequencies depend on the length of the full text."""
 
 Factor = Annotated[float, Between(1)]
 Length = Annotated[int, Between(1)]
@@ -174,7 +174,7 @@ class Scaling:
     original: Length | None = None
     """Training length L in tokens; that of the model by default."""
     length: Length | None = None
-    """dynamic, longrope: length n of the whole text, past which positions are refused; L by
+    """dynamic, longrope: length n of the full text, past which positions are refused; L by
     default."""
     beta_fast: Positive | None = None
     """yarn: rotations within L from which a pair is kept; 32 by default."""
@@ -213,7 +213,9 @@ class Scaling:
         for key in given:
             if key not in known:
                 rules = [rule for rule, options in RULE_OPTIONS.items() if key in options]
-                owners = f"only {rules[0]} has one" if len(rules) == 1 else f"{_join(rules)} do"
+                owners = (
+                    f"only {rules[0]} has one" if len(rules) == 1 else f"{join_words(rules)} do"
+                )
                 raise OptionError(key, f"{self.rule} has no {key}; {owners}")
         for key in REQUIRED.get(self.rule, ("factor",)):
             if key not in given:
@@ -286,7 +288,7 @@ class ResolvedScaling:
         options: The rule and its options.
         factor: Length of texts relative to the training length.
         original: Training length L in tokens; 0 if the rule ignores it.
-        length: Length n of the whole text; None if the rule ignores it.
+        length: Length n of the full text; None if the rule ignores it.
     """
 
     options: Scaling
@@ -327,10 +329,6 @@ class ResolvedScaling:
 def _format_given(scaling: Scaling | GridScaling) -> str:
     given = {key: one for key, one in vars(scaling).items() if one is not None}
     return f"{{{', '.join(f'{key}: {one}' for key, one in given.items())}}}"
-
-
-def _join(words: Sequence[str]) -> str:
-    return " and ".join([*filter(None, [", ".join(words[:-1])]), words[-1]])
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
