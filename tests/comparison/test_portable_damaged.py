@@ -12,7 +12,13 @@ from zoo.comparison import cell, portable
 from zoo.comparison.cell_files import CellFiles
 from zoo.comparison.outputs import collect_results
 from zoo.comparison.plan import CELLS, PLAN, RECIPES, ComparisonPlan, PlannedCell
-from zoo.comparison.portable import build_portable, find_cell, is_done, locate_portable
+from zoo.comparison.portable import (
+    build_portable,
+    find_cell,
+    is_done,
+    keep_finished,
+    locate_portable,
+)
 from zoo.launch.executor import make_run_dir, write_state
 from zoo.run.conditions import Condition
 
@@ -139,6 +145,18 @@ def test_a_damaged_portable_cell_is_named_by_each_command(damage, folder, zoo):
         assert (code, "rope-1.json: " in message) == (4, True), words
     # a process of the cell is not started, since the file has what it would train
     assert is_done(plan, folder, plan.cells[4])
+
+
+def test_a_damaged_end_beside_a_portable_cell_is_set_aside(folder, caplog):
+    plan = ComparisonPlan.read(folder)
+    planned = plan.cells[4]
+    build_portable(plan, folder, planned).write(locate_portable(folder, planned.name))
+    end = folder / CELLS / planned.name / "end.json"
+    end.write_text("{garbage")
+    keep_finished(plan, folder, planned, keeps_weights=True)
+    assert not end.exists()
+    assert end.with_name("end.json.damaged").read_text() == "{garbage"
+    assert "since rope-1.json has the results" in caplog.text
 
 
 def test_a_number_that_is_none_is_an_edit(folder):

@@ -196,6 +196,11 @@ class CellFiles:
         )
 
 
+def read_end(path: Path) -> EndFile:
+    """Read end.json. Raises DataError if it is damaged."""
+    return _read_known(EndFile, path)
+
+
 @dataclass(frozen=True)
 class CellRecord:
     """A cell with the name of its variant and its files."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import logging
 import os
 import shutil
 from collections.abc import Collection, Mapping
@@ -29,6 +30,7 @@ from zoo.comparison.cell_files import (
     bin_positions,
     group_by_module,
     read_curve,
+    read_end,
     read_trial,
     require_finished,
     thin_curve,
@@ -41,8 +43,11 @@ from zoo.launch.executor import State, read_state
 from zoo.options.plain import to_plain
 from zoo.options.stored import build_stored
 from zoo.reporting.numbers import finite
+from zoo.run.callbacks.manifest import END
 from zoo.run.conditions import TRAINED
 from zoo.utils import read_json, write_file
+
+log = logging.getLogger("zoo")
 
 FORMAT = 1
 HASH = "sha256"
@@ -490,8 +495,21 @@ def keep_finished(
         build_portable(plan, folder, planned).write(path)
     elif read_state(run)[0] != "done":
         return
+    else:
+        set_aside_damaged_end(run)
     if not keeps_weights:
         shutil.rmtree(run / "checkpoints", ignore_errors=True)
+
+
+def set_aside_damaged_end(run: Path) -> None:
+    """Rename a damaged end.json of a cell whose portable file has the results, and say so."""
+    end = run / END
+    try:
+        read_end(end)
+    except DataError as error:
+        aside = end.with_name(f"{END}.damaged")
+        os.replace(end, aside)
+        log.warning("%s; renamed to %s, since %s.json has the results", error, aside.name, run.name)
 
 
 def list_portable(folder: Path) -> list[Path]:
