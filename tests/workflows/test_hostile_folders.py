@@ -193,11 +193,11 @@ def change_weights(weights, draw):
     name = draw.choice(sorted(weights))
     one = weights[name]
     kind = draw.randrange(8)
-    if kind < 2:
+    if kind < 2 and one.numel() and one.is_floating_point():
         one = one.clone()
         one.view(-1)[draw.randrange(one.numel())] = (float("nan"), float("inf"))[kind]
         weights[name] = one
-    elif kind == 2:
+    elif kind <= 2:
         weights[name] = (one * 100).to(draw.choice((torch.int8, torch.int64, torch.bool)))
     elif kind == 3:
         weights[name] = draw.choice((one[..., :1], one[None], one.flatten(), one[:0]))
