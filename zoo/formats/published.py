@@ -190,6 +190,8 @@ class PublishedFamily(ABC):
     def describe_text(self, length: int, task: str) -> tuple[dict[str, Any], TextSpec]:
         """Return the data and task sections of a language model, and the facts of its data."""
         assert self.vocabulary is not None
+        if length < 1:
+            raise CheckpointError(f"max_position_embeddings is {length}, so no text has a length")
         data = {
             "name": "python_docs",
             "tokens": "subword",
