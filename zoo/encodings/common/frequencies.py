@@ -177,7 +177,7 @@ class Scaling:
     """dynamic, longrope: length n of the full text, past which positions are refused; L by
     default."""
     beta_fast: Positive | None = None
-    """yarn: rotations within L from which a pair is kept; 32 by default."""
+    """yarn: pairs that rotate this often within L, or more, keep their frequency; 32 by default."""
     beta_slow: Positive | None = None
     """yarn: rotations within L up to which a pair is divided by the factor; 1 by default."""
     truncate: bool | None = None
@@ -193,7 +193,8 @@ class Scaling:
     low_freq_factor: Positive | None = None
     """llama3: rotations within L up to which a pair is divided; 1 by default."""
     high_freq_factor: Positive | None = None
-    """llama3: rotations within L from which a pair is kept; 4 by default."""
+    """llama3: pairs that rotate this often within L, or more, keep their frequency; 4 by
+    default."""
     short_factor: tuple[Positive, ...] | None = None
     """longrope: divisors of the frequencies, one per pair, if n is at most L."""
     long_factor: tuple[Positive, ...] | None = None
@@ -345,7 +346,8 @@ class GridScaling:
     original: Length | tuple[Length, ...] | None = None
     """Training size in patches, one number or one for each axis; that of the model by default."""
     beta_fast: Positive | None = None
-    """yarn: rotations within the training size from which a pair is kept; 32 by default."""
+    """yarn: pairs that rotate this often within the training size, or more, keep their frequency;
+    32 by default."""
     beta_slow: Positive | None = None
     """yarn: rotations within the training size up to which a pair is divided; 1 by default."""
     truncate: bool | None = None
