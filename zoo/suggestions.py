@@ -109,6 +109,8 @@ _OTHER_WORDS: Mapping[str, str] = MappingProxyType(
         "num_q_heads n_attn_heads",
         "kv_heads": "n_kv_heads num_kv_heads n_kv_head num_key_value_heads n_head_kv kv_groups "
         "num_query_groups",
+        "head_dim": "head_size d_head dim_head d_k",
+        "logit_softcap": "final_logit_softcapping logits_soft_cap final_softcap",
         "encoding": "encodings positional_encoding position_encoding pos_encoding pos_enc posenc "
         "pe positional_encodings pos_embed pos_emb pos_embedding position_embedding "
         "positional_embedding position_embedding_type positional position positions rope",

@@ -239,18 +239,19 @@ def test_pickles_are_not_read(tmp_path, zoo):
     assert "safetensors" in message
 
 
-def test_windows_of_some_layers_are_refused(tmp_path):
+@torch.no_grad()
+@pytest.mark.parametrize("is_old", [False, True])
+def test_windows_of_some_layers_become_types(tmp_path, is_old):
     config = {**GROUPED, "use_sliding_window": True, **WINDOWS, "max_window_layers": 1}
-    publish(tmp_path / "it", "Qwen2ForCausalLM", config)
-    with pytest.raises(CheckpointError, match="layer_types has windows in some layers"):
-        convert(tmp_path / "it", to=tmp_path / "run")
-    # Older files have no layer_types.
+    model = publish(tmp_path / "it", "Qwen2ForCausalLM", config)
     path = tmp_path / "it" / "config.json"
     found = json.loads(path.read_text())
-    del found["layer_types"]
+    if is_old:
+        del found["layer_types"]
     path.write_text(json.dumps(found))
-    with pytest.raises(CheckpointError, match="layer_types has windows in some layers"):
-        convert(tmp_path / "it", to=tmp_path / "run")
+    task, tokens = read(tmp_path / "it"), torch.randint(50, (2, 40))
+    assert task.model.layer_types == ("full", "sliding")
+    torch.testing.assert_close(task.model(tokens), model(tokens).logits, **CLOSE)
 
 
 @pytest.mark.parametrize(

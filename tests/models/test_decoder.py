@@ -217,3 +217,34 @@ def test_the_whole_model_is_captured_by_the_compiler():
     torch.testing.assert_close(
         compiled(inputs, documents), model(inputs, documents), atol=1e-5, rtol=1e-4
     )
+
+
+def test_heads_may_have_any_width():
+    model, cache = decoder("rope", head_dim=6, kv_heads=1), KeyValueCache()
+    layer = model.blocks[0].attn
+    assert layer.q_proj.weight.shape == (12, 16)
+    assert layer.k_proj.weight.shape == (6, 16)
+    assert layer.o_proj.weight.shape == (16, 12)
+    inputs = text()
+    parts = [model(part, context=cache) for part in inputs.split(3, 1)]
+    torch.testing.assert_close(torch.cat(parts, 1), model(inputs))
+
+
+def test_logits_are_bounded_by_their_soft_cap():
+    torch.manual_seed(0)
+    plain = decoder("rope")
+    torch.manual_seed(0)
+    capped = decoder("rope", logit_softcap=0.5)
+    inputs = text()
+    right = 0.5 * torch.tanh(plain(inputs) / 0.5)
+    torch.testing.assert_close(capped(inputs), right)
+
+
+def test_queries_of_all_heads_are_normed_together():
+    layer = decoder("rope", block=BlockOptions(qk_norm=True, qk_norm_joint=True)).blocks[0].attn
+    heads = torch.randn(2, 2, 5, 8)
+    flat = heads.transpose(1, 2).flatten(2)
+    right = flat * flat.square().mean(-1, keepdim=True).add(1e-6).rsqrt() * layer.q_norm.weight
+    torch.testing.assert_close(layer.q_norm(heads).transpose(1, 2).flatten(2), right)
+    with pytest.raises(OptionError, match="set qk_norm"):
+        BlockOptions(qk_norm_joint=True)

@@ -18,7 +18,7 @@ from zoo.data.spec import ImageSpec
 from zoo.errors import OptionError
 from zoo.models.decoder import Decoder
 from zoo.models.generation import sample_tokens
-from zoo.models.transformer import BlockOptions
+from zoo.models.transformer import MLP, BlockOptions
 from zoo.models.vit import ViT
 from zoo.options import Choice
 from zoo.options.signature import options
@@ -205,3 +205,36 @@ def test_a_window_may_be_the_memory(tmp_path):
         parse_overrides([*data, "model.memory_length=8", "model.window=${model.memory_length}"]),
     )
     assert recipe.model.options["window"] == 8
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize("position", ["branch", "both"])
+def test_branches_are_normed_as_the_equations_say(position, norm):
+    model = decoder("rope", depth=1, block=BlockOptions(norm_position=position, norm=norm))
+    block, chain = model.blocks[0], model.chains[0]
+    tokens = chain.embed(model.tokens(text()))
+
+    def attend(x):
+        return block.attn(tokens.replace(x=x), chain, KeyValueCache())[0].x
+
+    x = tokens.x
+    if position == "branch":
+        x = x + block.norm1(attend(x))
+        x = x + block.norm2(block.mlp(x))
+    else:
+        x = x + block.out_norm1(attend(block.norm1(x)))
+        x = x + block.out_norm2(block.mlp(block.norm2(x)))
+    torch.testing.assert_close(block(tokens, chain, KeyValueCache()).x, x)
+
+
+def test_a_gated_gelu_multiplies_by_the_gate():
+    x = torch.randn(3, 16)
+    for kind, approximate in (("geglu", "none"), ("geglu_tanh", "tanh")):
+        mlp = MLP(16, BlockOptions(mlp=kind, mlp_bias=False))
+        gate = torch.nn.functional.gelu(mlp.gate_proj(x), approximate=approximate)
+        torch.testing.assert_close(mlp(x), mlp.down_proj(gate * mlp.up_proj(x)))
+
+
+def test_layer_norms_may_have_no_biases():
+    model = decoder("rope", block=BlockOptions(norm_bias=False))
+    assert not [name for name, _ in model.named_parameters() if "norm" in name and "bias" in name]

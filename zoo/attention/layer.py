@@ -47,6 +47,9 @@ class LayerOptions:
     per_head_norms: bool = False
     """Give these norms a weight per head and channel [H K]. Otherwise all heads share one [K]."""
 
+    qk_norm_joint: bool = False
+    """Let qk_norm normalize all heads together, over H K channels (OLMo 2, arXiv:2501.00656)."""
+
     qk_norm_eps: Annotated[float, Between(1e-12, 1)] | None = None
     """Epsilon of qk_norm. The default is 1e-6, the epsilon of the other norms."""
 
@@ -73,6 +76,11 @@ class LayerOptions:
             raise OptionError("per_head_norms", problem)
         if self.qk_norm_eps is not None and not self.qk_norm:
             raise OptionError("qk_norm_eps", "there is no qk_norm to have an epsilon; set qk_norm")
+        if self.qk_norm_joint and not self.qk_norm:
+            raise OptionError("qk_norm_joint", "there is no qk_norm of all heads; set qk_norm")
+        if self.qk_norm_joint and self.per_head_norms and not self.output_norm:
+            problem = "qk_norm_joint has a weight for each head and channel anyway"
+            raise OptionError("per_head_norms", f"{problem}; leave one of them out")
 
 
 UpdateKeys = Callable[[Tensor, Tokens], tuple[Tensor, Tokens]]
@@ -191,25 +199,26 @@ class SelfAttention(nn.Module):
         self.head_dim, self.dropout = dims.head_dim, options.attention_dropout
         self.linear = attention == "linear"
 
-        kv_dim = dims.num_kv_heads * dims.head_dim
+        q_dim, kv_dim = dims.heads * dims.head_dim, dims.num_kv_heads * dims.head_dim
         bias = options.proj_bias
-        self.q_proj = Projection(dims.dim, dims.dim, bias=bias)
+        self.q_proj = Projection(dims.dim, q_dim, bias=bias)
         self.k_proj = Projection(dims.dim, kv_dim, bias=options.key_bias)
         self.v_proj = Projection(dims.dim, kv_dim, bias=bias)
-        self.o_proj = Projection(dims.dim, dims.dim, bias=bias)
+        self.o_proj = Projection(q_dim, dims.dim, bias=bias)
 
         self.token_shift: nn.Linear | None = None
         self.output_gate: nn.Linear | None = None
         if options.token_shift:
             self.token_shift = nn.Linear(dims.dim, 2 * dims.num_kv_heads, bias=False)
         if options.output_gate:
-            self.output_gate = Projection(dims.dim, dims.dim, bias=False)
+            self.output_gate = Projection(dims.dim, q_dim, bias=False)
         self.q_norm: nn.Module = nn.Identity()
         self.k_norm: nn.Module = nn.Identity()
         self.output_norm: nn.Module = nn.Identity()
         if options.qk_norm:
-            self.q_norm = _make_norm(dims, dims.heads, options, options.qk_norm_eps)
-            self.k_norm = _make_norm(dims, dims.num_kv_heads, options, options.qk_norm_eps)
+            joint, eps = options.qk_norm_joint, options.qk_norm_eps
+            self.q_norm = _make_norm(dims, dims.heads, options, eps, joint)
+            self.k_norm = _make_norm(dims, dims.num_kv_heads, options, eps, joint)
         if options.output_norm:
             self.output_norm = _make_norm(dims, dims.heads, options)
         self.sinks = nn.Parameter(torch.zeros(dims.heads)) if sinks else None
@@ -452,10 +461,21 @@ class HeadRMSNorm(nn.Module):
         return normed * self.weight.view(self.heads, 1, self.head_dim)
 
 
+class JointRMSNorm(nn.RMSNorm):
+    """RMS norm of heads [B, H, N, K] over the channels of all heads, with a weight [H K]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize x [B, H, N, K] over its heads and channels."""
+        normed = super().forward(x.transpose(1, 2).flatten(2))  # [B, N, H K]
+        return normed.unflatten(-1, (x.shape[1], x.shape[3])).transpose(1, 2)
+
+
 def _make_norm(
-    dims: Dims, heads: int, options: LayerOptions, eps: float | None = None
+    dims: Dims, heads: int, options: LayerOptions, eps: float | None = None, joint: bool = False
 ) -> nn.Module:
     eps = 1e-6 if eps is None else eps
+    if joint:
+        return JointRMSNorm(heads * dims.head_dim, eps=eps)
     if options.per_head_norms:
         return HeadRMSNorm(heads, dims.head_dim, eps)
     return nn.RMSNorm(dims.head_dim, eps=eps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.reporting.numbers import as_json
 from zoo.utils import escape_text
 
@@ -20,8 +21,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "source",
         type=Path,
         metavar="FOLDER|FILE",
-        help="a folder with config.json and safetensors: Llama, Mistral, Qwen2, Qwen3, GPT-2, "
-        "BERT, ViT, DINOv3, or of zoo export to=hf; or a file: GGUF, or RoPE-ViT",
+        help="a folder with config.json and safetensors: Llama, Mistral, Qwen2, Qwen3, Phi-3, "
+        "SmolLM3, OLMo 2 and 3, Gemma 2 and 3, Cohere 2, GPT-2, BERT, ViT, DINOv3, or of "
+        "zoo export to=hf; or a file: GGUF, or RoPE-ViT",
     )
     parser.add_argument(
         "overrides",
@@ -37,6 +39,10 @@ def run(known: argparse.Namespace) -> None:
     from zoo.config.command_line import parse_options, parse_overrides, split_words
     from zoo.formats.convert import ConvertOptions
 
+    for word in known.overrides:
+        if "=" not in word and word[:1] not in "~+-":
+            problem = "not an override, nor is a run directory named so"
+            raise RecipeError(ConfigIssue(ARGUMENT, "", f"{word!r}: {problem}", f"write to={word}"))
     own, overrides = split_words(known.overrides, [ConvertOptions])
     (options,) = parse_options(own, [ConvertOptions])
     result = convert(known.source, parse_overrides(overrides), verbose=None, **options)

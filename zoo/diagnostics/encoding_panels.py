@@ -94,9 +94,7 @@ def decompose_scores(block: Block, before: Tokens, after: Tokens) -> dict[str, T
     layer, dims = block.attn, block.attn.dims
     placed = slice(None) if after.has_position is None else after.has_position[0]
     word, position = (one[:, placed] for one in (before.x, after.x - before.x))
-    through = _linearize_norm(
-        None if block.norm_position == "post" else block.norm1, after.x[:, placed]
-    )
+    through = _linearize_norm(block.norm1 if block.reads_norm else None, after.x[:, placed])
     query, key = (
         one.weight.unflatten(0, (-1, dims.head_dim)) for one in (layer.q_proj, layer.k_proj)
     )  # [H, K, D], [G, K, D]

@@ -15,6 +15,18 @@ class BertFamily(PublishedFamily):
 
     prefix = "bert."
     dropped = r"cls\..*|classifier\..*|bert\.pooler\..*|bert\.embeddings\.position_ids"
+    ignored = frozenset(
+        {
+            "type_vocab_size",
+            "tie_word_embeddings",
+            "directionality",
+            "pooler_fc_size",
+            "pooler_num_fc_layers",
+            "pooler_num_attention_heads",
+            "pooler_size_per_head",
+            "pooler_type",
+        }
+    )
 
     def describe(self) -> tuple[dict[str, Any], DataSpec]:
         config = self.config

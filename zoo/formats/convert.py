@@ -23,16 +23,20 @@ from zoo.data.corpus.tokenizer import CorpusVocabulary, Subwords, TokenCount, pa
 from zoo.data.spec import DataSpec, check_spec
 from zoo.errors import CheckpointError, DataError, RecipeError
 from zoo.formats.bert import BertFamily
+from zoo.formats.cohere import Cohere2Family
 from zoo.formats.dinov3 import DINOv3Family
 from zoo.formats.folders import new_folder
+from zoo.formats.gemma import Gemma2Family, Gemma3Family
 from zoo.formats.gguf import read_gguf
 from zoo.formats.gpt2 import GPT2Family
 from zoo.formats.huggingface import restore_exported
 from zoo.formats.llama import LlamaFamily
+from zoo.formats.olmo import Olmo2Family, Olmo3Family
 from zoo.formats.phi3 import Phi3Family
-from zoo.formats.published import TOKENIZER, Pool, Published, PublishedFamily, raise_issues
+from zoo.formats.published import EQUIP, TOKENIZER, Pool, Published, PublishedFamily, raise_issues
 from zoo.formats.rope_vit import RoPEViTFamily
 from zoo.formats.safetensors import read_safetensors
+from zoo.formats.smollm3 import SmolLM3Family
 from zoo.formats.vit import ViTFamily
 from zoo.run import checkpoint, run_dir
 from zoo.run.build import build_task
@@ -45,9 +49,17 @@ log = logging.getLogger("zoo")
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 EXPORTED = "zoo"  # model_type of what `zoo export to=hf` wrote
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+"""Entries by which a configuration has experts."""
 FAMILIES: Mapping[str, type[PublishedFamily]] = MappingProxyType(
     {
         **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), LlamaFamily),
+        "smollm3": SmolLM3Family,
+        "olmo2": Olmo2Family,
+        "olmo3": Olmo3Family,
+        "gemma2": Gemma2Family,
+        "gemma3_text": Gemma3Family,
+        "cohere2": Cohere2Family,
         "phi3": Phi3Family,
         "gpt2": GPT2Family,
         "bert": BertFamily,
@@ -153,6 +165,7 @@ def convert_family(
     with _name_source(source, "config.json: an entry is missing or wrong"):
         family = build_family(published, pool)
         sections, spec = family.describe()
+        family.check_read()
         check_spec(spec)
         check_sizes(sections["model"], published.weights, "config.json")
 
@@ -231,8 +244,12 @@ def build_family(published: Published, pool: Pool) -> PublishedFamily:
     """Return the family of weights. Raises CheckpointError if zoo has none of that kind."""
     kind = str(published.config.get("model_type", ""))
     if kind not in FAMILIES:
+        if any(published.config.get(key) for key in EXPERTS):
+            problem = f"{kind} is a mixture of experts, which zoo's decoder does not have"
+            raise CheckpointError(f"zoo has no recipe for it: {problem}; {EQUIP}")
         known = ", ".join([*filter(None, FAMILIES), EXPORTED])
-        raise CheckpointError(f"model_type {kind!r} is not known; known are {known}, and RoPE-ViT")
+        problem = f"model_type {kind!r} is not known; known are {known}, and RoPE-ViT"
+        raise CheckpointError(f"{problem}; {EQUIP}")
     vocabulary: CorpusVocabulary | None = None
     if published.tokenizer is not None:
         vocabulary = Subwords(published.tokenizer)

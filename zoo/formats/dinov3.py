@@ -18,10 +18,23 @@ class DINOv3Family(PublishedFamily):
     """DINOv3, which has no classes: the head starts at 0."""
 
     dropped = r"embeddings\.mask_token"
+    ignored = frozenset(
+        {
+            "apply_layernorm",
+            "layerscale_value",
+            "out_features",
+            "out_indices",
+            "stage_names",
+            "reshape_hidden_states",
+            "pos_embed_jitter",
+            "pos_embed_rescale",
+            "pos_embed_shift",
+        }
+    )
 
     def describe(self) -> tuple[dict[str, Any], DataSpec]:
         config = self.config
-        self.require(hidden_act="gelu", use_gated_mlp=False, is_causal=False)
+        self.require(hidden_act="gelu", use_gated_mlp=False, is_causal=False, mlp_bias=True)
         self.require(query_bias=True, value_bias=True, proj_bias=True)
         self.require_squares()
         dim = config["hidden_size"]

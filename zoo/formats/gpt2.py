@@ -12,6 +12,17 @@ class GPT2Family(PublishedFamily):
     """GPT-2, whose projections are transposed and hold queries, keys and values in one."""
 
     prefix = "transformer."
+    ignored = frozenset(
+        {
+            "n_ctx",
+            "reorder_and_upcast_attn",
+            "summary_activation",
+            "summary_first_dropout",
+            "summary_proj_to_labels",
+            "summary_type",
+            "summary_use_proj",
+        }
+    )
 
     def describe(self) -> tuple[dict[str, Any], DataSpec]:
         config = self.config

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from zoo.data.spec import DataSpec, TextSpec
 from zoo.errors import CheckpointError, OptionError
 from zoo.formats.export import ExportOptions, ExportSource
 from zoo.formats.huggingface import write_generation_config
+from zoo.formats.layer_plan import describe_layers
 from zoo.formats.model_card import write_card
 from zoo.formats.native import (
     check_recipe,
@@ -24,10 +26,11 @@ from zoo.formats.native import (
     rename_layers,
     split_halves,
 )
-from zoo.formats.published import PublishedFamily, mlp_ratio
+from zoo.formats.published import EQUIP, PublishedFamily, mlp_ratio
 from zoo.formats.safetensors import save_weights
 from zoo.formats.tokenizer_files import write_tokenizer
 from zoo.integrations.rope_parameters import (
+    DEFAULT_BASE,
     ENTRIES,
     FIXED_LENGTH,
     LENGTH_ENTRY,
@@ -54,100 +57,203 @@ LLAMA_BLOCK = {
 }
 
 
+KINDS = {"full_attention": "full", "sliding_attention": "sliding"}
+"""Names of types of layers, by those of transformers."""
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+
 class LlamaFamily(PublishedFamily):
-    """Llama, and Mistral, Qwen2 and Qwen3, which differ in window, biases and norms of heads."""
+    """Llama, and Mistral, Qwen2 and Qwen3, which differ in windows, biases and norms of heads."""
 
     prefix = "model."
     follows_fraction = False
     """Whether its code follows `partial_rotary_factor`; others rotate whole heads."""
 
+    joins_halves = True
+    """Whether channels t and t + K/2 rotate together; otherwise 2t and 2t + 1."""
+
+    block_names: Mapping[str, str] = LLAMA_BLOCK
+    activation: Mapping[str, str] = {"hidden_act": "silu"}
+    mlp = "swiglu"
+    ties = False
+    """Whether the table predicts where `tie_word_embeddings` does not say."""
+
+    default_base = DEFAULT_BASE
+    fraction = 1.0
+    """The fraction of channels that rotate, once `describe` has read it."""
+
     def describe(self) -> tuple[dict[str, Any], DataSpec]:
         config, pool = self.config, self.pool
-        dim, heads = config["hidden_size"], config["num_attention_heads"]
-        self.require(hidden_act="silu", head_dim=dim // heads, is_causal=True)
-        self.tied = bool(config.get("tie_word_embeddings", False))
+        dim, heads, depth = self.dim, config["num_attention_heads"], config["num_hidden_layers"]
+        self.require(**self.activation, is_causal=True)
+        if depth > len(pool.rest):
+            problem = f"num_hidden_layers is {depth:,}, but the file has {len(pool.rest):,} tensors"
+            raise CheckpointError(f"config.json: {problem}")
+
+        self.tied = bool(config.get("tie_word_embeddings", self.ties))
         if self.tied or not pool.has("lm_head.weight"):
             # the table, written twice
             self.tied = True
             pool.drop("lm_head.weight")
+        layers = self.list_layers()
+        model = {
+            "name": "decoder",
+            "dim": dim,
+            "depth": depth,
+            "heads": heads,
+            "kv_heads": config.get("num_key_value_heads"),
+            **describe_layers(layers),
+            "block": self.describe_block(),
+            "tie_embeddings": self.tied,
+        }
+        if self.head_dim * heads != dim:
+            model["head_dim"] = self.head_dim
+        sections, spec = self.describe_text(config["max_position_embeddings"], "causal_lm")
+        data = sections["data"]
+        for _, layer in layers:
+            scaling = layer["encoding"][0].get("scaling") or {}
+            if scaling.get("rule") in FIXED_LENGTH:
+                # The length of its texts is fixed, at L until the recipe says otherwise.
+                data["length"] = min(data["length"], scaling["original"])
+        return {"model": model, **sections}, spec
+
+    @property
+    def dim(self) -> int:
+        """The width of the model."""
+        size: int = self.config["hidden_size"]
+        return size
+
+    @property
+    def head_dim(self) -> int:
+        """The number of channels of a head."""
+        kind = self.config.get("model_type")
+        # as transformers has it
+        default = 128 if kind == "qwen3" else self.dim // self.config["num_attention_heads"]
+        return int(self.config.get("head_dim") or default)
+
+    def describe_block(self) -> dict[str, Any]:
+        """Return the options of the blocks."""
+        config, pool = self.config, self.pool
         attention = r"model\.layers\.\d+\.self_attn\."
+        has_biases = config.get("attention_bias")
         self.has_bias = pool.has(attention + r"[qvo]_proj\.bias")
+        if has_biases and not self.has_bias:
+            problem = "attention_bias is true, but the file has no such biases"
+            raise CheckpointError(f"config.json: {problem}")
         block = {
             "norm": "rms",
             "norm_eps": config.get("rms_norm_eps", 1e-6),
-            "mlp": "swiglu",
-            "mlp_ratio": mlp_ratio(config["intermediate_size"], dim),
+            "mlp": self.mlp,
+            "mlp_ratio": mlp_ratio(config["intermediate_size"], self.dim),
             "mlp_bias": pool.has(r".*\.up_proj\.bias"),
             "proj_bias": self.has_bias,
             "key_bias": self.read_key_bias(attention + r"k_proj\.bias"),
         }
+        self.require(mlp_bias=block["mlp_bias"])
         self.has_norms = pool.has(attention + r"q_norm\.weight")
         if self.has_norms:
             block |= {"qk_norm": True, "qk_norm_eps": block["norm_eps"]}
-        rope = self._describe_rope()
-        model = {
-            "name": "decoder",
-            "dim": dim,
-            "depth": config["num_hidden_layers"],
-            "heads": heads,
-            "kv_heads": config.get("num_key_value_heads"),
-            "encoding": [rope],
-            "block": block,
-            "tie_embeddings": self.tied,
+        return block
+
+    def list_layers(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return the type and the options of each layer; see `Layers`."""
+        kinds, window = self.list_kinds(), self.read_window()
+        if SLIDING not in kinds:
+            window = None
+        options = {
+            kind: {
+                "window": window if kind == SLIDING else None,
+                "encoding": [self.describe_encoding(kind)],
+            }
+            for kind in dict.fromkeys(kinds)
         }
-        if (window := self.read_window()) is not None:
-            model["window"] = window
-        sections, spec = self.describe_text(config["max_position_embeddings"], "causal_lm")
-        scaling = rope.get("scaling") or {}
-        if scaling.get("rule") in FIXED_LENGTH:
-            # The length of its texts is fixed, at L until the recipe says otherwise.
-            sections["data"]["length"] = min(sections["data"]["length"], scaling["original"])
-        return {"model": model, **sections}, spec
+        return [(KINDS[kind], options[kind]) for kind in kinds]
 
     def read_window(self) -> int | None:
-        """Return the window of all layers; None if they have none.
+        """Return the number of tokens in the window of layers that have one."""
+        window = self.config.get("sliding_window", 4096)  # as transformers has it
+        return int(window) if window else None
+
+    def list_kinds(self) -> list[str]:
+        """Return the type of each layer, as transformers calls it."""
+        config, kind = self.config, self.config.get("model_type")
+        depth, window = config["num_hidden_layers"], self.read_window()
+        # Llama has no windows, whatever its configuration says.
+        if kind == "llama":
+            return [FULL] * depth
+        if kind == "mistral":
+            return [SLIDING if window else FULL] * depth
+        first = config.get("max_window_layers", 28)
+        if not (config.get("use_sliding_window", False) and window):
+            first = depth
+        return self.read_kinds([SLIDING if layer >= first else FULL for layer in range(depth)])
+
+    def read_kinds(self, default: list[str]) -> list[str]:
+        """Return `layer_types`, or a default where the configuration has none.
 
         Raises:
-            CheckpointError: Some layers have a window, and others have none.
+            CheckpointError: A type is one that zoo does not have, or they are not one per layer.
         """
-        config, kind = self.config, self.config.get("model_type")
-        window = config.get("sliding_window", 4096)  # as transformers has it
-        # Llama has no windows, whatever its configuration says.
-        if not window or kind == "llama":
-            return None
-        if kind == "mistral":
-            return int(window)
-        if not config.get("use_sliding_window", False):
-            return None
-        depth, first = config["num_hidden_layers"], config.get("max_window_layers", 28)
-        kinds = config.get("layer_types") or [
-            "sliding_attention" if layer >= first else "full_attention" for layer in range(depth)
-        ]
-        if len(set(kinds)) > 1:
-            problem = f"layer_types has windows in some layers only ({', '.join(kinds)})"
-            raise CheckpointError(f"zoo has no recipe for it: {problem}")
-        return int(window) if kinds[0] == "sliding_attention" else None
+        kinds = self.config.get("layer_types") or default
+        for kind in dict.fromkeys(kinds):
+            if kind not in KINDS:
+                problem = f"layer_types has {kind}; zoo has {', '.join(KINDS)}"
+                raise CheckpointError(f"zoo has no recipe for it: {problem}; {EQUIP}")
+        if len(kinds) != len(default):
+            problem = f"layer_types names {len(kinds)} layers of {len(default)}"
+            raise CheckpointError(f"config.json: {problem}")
+        if SLIDING in kinds and not self.read_window():
+            problem = f"layer_types has {SLIDING}, but there is no sliding_window"
+            raise CheckpointError(f"config.json: {problem}")
+        return [*kinds]
+
+    def describe_encoding(self, kind: str) -> dict[str, Any]:
+        """Return the encoding of layers of a type."""
+        return self.describe_rope(self.list_rope())
 
     def list_rope(self) -> dict[str, Any]:
         """Return the rotary entries of the configuration, as transformers standardises them."""
         config = self.config
-        found = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
-        found["rope_theta"] = found.get("rope_theta") or config.get("rope_theta")
+        return self.complete_rope(
+            {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})},
+            config.get("rope_theta"),
+        )
+
+    def list_rope_of(self, kind: str, base: float | None) -> dict[str, Any]:
+        """Return the rotary entries of layers of a type, where each type has its own.
+
+        Args:
+            kind: The type.
+            base: What older files say of it elsewhere. They scale only full layers.
+        """
+        own = (self.config.get("rope_parameters") or {}).get(kind) or {}
+        former = self.config.get("rope_scaling") if kind == FULL else None
+        return self.complete_rope({**(former or {}), **own}, base)
+
+    def complete_rope(self, found: dict[str, Any], base: float | None) -> dict[str, Any]:
+        """Add to rotary entries what the configuration says elsewhere, or nowhere.
+
+        Args:
+            found: The entries of one rotation.
+            base: The base of the frequencies where the entries have none.
+        """
+        config = self.config
+        found["rope_theta"] = found.get("rope_theta") or base or self.default_base
         # transformers prefers the entry of the configuration to that of its part.
         if "original" in ENTRIES.get(read_kind(found), {}) and LENGTH_ENTRY in config:
             found[LENGTH_ENTRY] = config[LENGTH_ENTRY]
         return found
 
-    def _describe_rope(self) -> dict[str, Any]:
-        config, found = self.config, self.list_rope()
-        kind = read_kind(found)
+    def describe_rope(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Return the encoding `rope` with these rotary entries."""
+        config, kind = self.config, read_kind(found)
         try:
             options = read_rope_parameters(found, config["max_position_embeddings"])
         except OptionError as error:
             raise CheckpointError(f"zoo has no recipe for it: {error}") from None
         fraction = found.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
-        self.fraction = float(fraction) if self.follows_fraction and fraction else 1.0
         if self.follows_fraction:
+            self.fraction = float(fraction) if fraction else 1.0
             return {"name": "rope", **options, "rotary_fraction": self.fraction}
         # The code of these families follows it in rules only, and rotates whole heads.
         if kind not in ("default", "proportional") and fraction not in (None, 1):
@@ -160,14 +266,11 @@ class LlamaFamily(PublishedFamily):
         model = {own: other for own, other in LLAMA_MODEL.items() if own != "lm_head"}
         model |= {} if self.tied else {"lm_head": LLAMA_MODEL["lm_head"]}
         norms = {f"attn.{name}": f"self_attn.{name}" for name in ("q_norm", "k_norm")}
-        block = {**LLAMA_BLOCK, **(norms if self.has_norms else {})}
+        block = {**self.block_names, **(norms if self.has_norms else {})}
         pool.take_layers(model, block, "model.layers.{}.", depth)
         pool.drop(r".*rotary_emb\.inv_freq")
-        kv_heads = self.config.get("num_key_value_heads") or heads
-        fraction = self.fraction
-        pool.change(r".*\.q_proj\..*", lambda weight: join_halves(weight, heads, fraction))
-        pool.change(r".*\.k_proj\..*", lambda weight: join_halves(weight, kv_heads, fraction))
-        pool.change(r".*\.[qk]_norm\..*", lambda weight: join_halves(weight, 1))
+        if self.joins_halves:
+            self._join_halves(heads)
         if self.has_bias:
             for number in range(depth):
                 for name in ("q_proj", "v_proj", "o_proj"):
@@ -177,6 +280,19 @@ class LlamaFamily(PublishedFamily):
                         pool.taken.setdefault(f"{key}.bias", zeros)
         self.fit_vocabulary("embed_tokens.weight")
         self.fit_vocabulary("lm_head.weight")
+
+    def _join_halves(self, heads: int) -> None:
+        """Order channels of queries and keys so that those which rotate together are neighbours."""
+        kv_heads = self.config.get("num_key_value_heads") or heads
+        width, fraction = self.head_dim, self.fraction
+        queries = partial(join_halves, heads=heads, fraction=fraction)
+        keys = partial(join_halves, heads=kv_heads, fraction=fraction)
+        self.pool.change(r".*\.q_proj\..*", queries)
+        self.pool.change(r".*\.k_proj\..*", keys)
+        # A norm has a weight per channel, of one head or of all.
+        self.pool.change(
+            r".*\.[qk]_norm\..*", lambda weight: join_halves(weight, len(weight) // width, fraction)
+        )
 
 
 def describe_rope(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zoo.data.spec import DataSpec
-from zoo.formats.llama import LlamaFamily
+from zoo.formats.llama import FULL, SLIDING, LlamaFamily
 from zoo.integrations.rope_parameters import ENTRIES, LENGTH_ENTRY, read_kind
 
 ORIGINAL_LENGTH = 4096
@@ -17,11 +17,12 @@ class Phi3Family(LlamaFamily):
     """Phi-3: a Llama that stores projections together, and may rotate a part of each head."""
 
     follows_fraction = True
+    ignored = frozenset({LENGTH_ENTRY})
 
     def describe(self) -> tuple[dict[str, Any], DataSpec]:
         config = self.config
         heads = config["num_attention_heads"]
-        width = config["hidden_size"] // heads
+        width = self.head_dim
         kv_size = width * (config.get("num_key_value_heads") or heads)
         gate_size = config["intermediate_size"]
         for number in range(config["num_hidden_layers"]):
@@ -47,6 +48,10 @@ class Phi3Family(LlamaFamily):
         """Return the window of all layers; None if they have none."""
         window = self.config.get("sliding_window")
         return int(window) if window else None
+
+    def list_kinds(self) -> list[str]:
+        """Return the type of each layer, as transformers calls it."""
+        return [SLIDING if self.read_window() else FULL] * self.config["num_hidden_layers"]
 
     def list_rope(self) -> dict[str, Any]:
         """Return the rotary entries of the configuration, as transformers standardises them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ class Published:
 
 
 TOKENIZER = "tokenizer.json"
+EQUIP = "zoo.equip changes the encodings of such a model of transformers in place"
+"""The way on for models that zoo's decoder cannot be."""
 MAX_LISTED = 20
 """Issues of one kind that a message lists."""
 
@@ -124,6 +126,101 @@ class Pool:
         return found
 
 
+class Configuration(Mapping[str, Any]):
+    """A configuration that remembers which of its entries were read."""
+
+    def __init__(self, entries: Mapping[str, Any]) -> None:
+        self.entries, self.read = dict(entries), set[str]()
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return self.entries[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+
+IGNORED = frozenset(
+    {
+        # what a model is called, who wrote it, and how its results are returned
+        "model_type",
+        "architectures",
+        "auto_map",
+        "_name_or_path",
+        "transformers_version",
+        "dtype",
+        "torch_dtype",
+        "id2label",
+        "label2id",
+        "num_labels",
+        "problem_type",
+        "finetuning_task",
+        "tokenizer_class",
+        "task_specific_params",
+        "vocab_size",
+        "return_dict",
+        "use_return_dict",
+        "output_attentions",
+        "output_hidden_states",
+        "output_scores",
+        "torchscript",
+        "use_cache",
+        "cache_implementation",
+        "_commit_hash",
+        "attn_implementation",
+        "_attn_implementation",
+        "_attn_implementation_autoset",
+        # tokens with a role, which texts have or not
+        "bos_token_id",
+        "eos_token_id",
+        "pad_token_id",
+        "unk_token_id",
+        "cls_token_id",
+        "sep_token_id",
+        "mask_token_id",
+        # training, of which a recipe says its own
+        "initializer_range",
+        "initializer_factor",
+        "gradient_checkpointing",
+        "chunk_size_feed_forward",
+        "pretraining_tp",
+        "attention_dropout",
+        "attn_pdrop",
+        "embd_pdrop",
+        "resid_pdrop",
+        "hidden_dropout_prob",
+        "attention_probs_dropout_prob",
+        "classifier_dropout",
+        "drop_path_rate",
+        # what `generate` does by default
+        "max_length",
+        "min_length",
+        "do_sample",
+        "temperature",
+        "top_k",
+        "top_p",
+        "typical_p",
+        "num_beams",
+        "repetition_penalty",
+        "length_penalty",
+        "no_repeat_ngram_size",
+        "early_stopping",
+    }
+)
+"""Entries of any configuration that change nothing of what a model computes."""
+EXPECTED: Mapping[str, Any] = {
+    "is_encoder_decoder": False,
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "tie_encoder_decoder": False,
+    "pruned_heads": {},
+}
+"""Entries of any configuration that zoo knows one value of."""
+
+
 class PublishedFamily(ABC):
     """Models of one architecture.
 
@@ -139,10 +236,13 @@ class PublishedFamily(ABC):
     dropped = r"$^"
     """Pattern of weights that zoo has no use for."""
 
+    ignored: frozenset[str] = frozenset()
+    """Entries of the configuration that change nothing, in addition to IGNORED."""
+
     def __init__(
         self, config: Mapping[str, Any], pool: Pool, vocabulary: Vocabulary | None
     ) -> None:
-        self.config, self.pool, self.vocabulary = config, pool, vocabulary
+        self.config, self.pool, self.vocabulary = Configuration(config), pool, vocabulary
         if self.prefix and not pool.has(f"{re.escape(self.prefix)}.*"):
             heads = ("lm_head.", "cls.", "classifier.")
             pool.rest = {
@@ -175,6 +275,24 @@ class PublishedFamily(ABC):
         ]
         if wrong:
             raise CheckpointError("zoo has no recipe for it: " + "; ".join(wrong))
+
+    def check_read(self) -> None:
+        """Check that every entry of the configuration was read, after `describe`.
+
+        Raises:
+            CheckpointError: With all entries that nobody reads: they may change what is computed.
+        """
+        self.require(**EXPECTED)
+        known = self.config.read | IGNORED | self.ignored
+        unread = [
+            f"{key}={value!r:.60}"
+            for key, value in self.config.entries.items()
+            if key not in known and value is not None
+        ]
+        if unread:
+            remedy = "delete what changes nothing of what the model computes"
+            problem = f"{', '.join(sorted(unread))} of config.json is not read"
+            raise CheckpointError(f"zoo has no recipe for it: {problem}; {remedy}")
 
     def require_squares(self) -> None:
         """Check that images and patches have one size.

@@ -49,6 +49,7 @@ class ViTFamily(PublishedFamily):
 
     prefix = "vit."
     dropped = r"vit\.pooler\..*|vit\.embeddings\.mask_token"
+    ignored = frozenset({"encoder_stride", "pooler_act", "pooler_output_size"})
 
     def describe(self) -> tuple[dict[str, Any], DataSpec]:
         config, pool = self.config, self.pool

@@ -36,11 +36,14 @@ class Decoder(LanguageModel):
         depth: Number of blocks.
         heads: Number of query heads H.
         kv_heads: Number of key-value heads G (arXiv:2305.13245); H by default.
+        head_dim: Head dim K; dim divided by heads by default.
         encoding: Positional encodings by name.
         position_augmentation: Random changes of positions in training.
         block: Options of the blocks.
         tie_embeddings: Predict with the embedding table.
         scale_embeddings: Multiply embeddings by sqrt(dim).
+        logit_softcap: Bound c of the logits z, which become c tanh(z / c) (Gemma 2,
+            arXiv:2408.00118). None: no bound.
         memory_length: Number of earlier tokens whose states are remembered from batch to batch, in
             training and evaluation (Transformer-XL, arXiv:1901.02860). Each row of a batch must
             then continue the same row of the batch before.
@@ -69,11 +72,13 @@ class Decoder(LanguageModel):
         depth: Depth,
         heads: Heads,
         kv_heads: Heads | None = None,
+        head_dim: Count | None = None,
         encoding: EncodingFactories,
         position_augmentation: PositionAugmentation = PositionAugmentation(),
         block: BlockOptions = BlockOptions(),
         tie_embeddings: bool = True,
         scale_embeddings: bool = False,
+        logit_softcap: Softcap | None = None,
         memory_length: Annotated[int, Between(0)] = 0,
         window: Count | None = None,
         softcap: Softcap | None = None,
@@ -85,10 +90,22 @@ class Decoder(LanguageModel):
         backend: Literal["auto", "reference", "chunked", "sdpa", "flex"] = "auto",
     ) -> None:
         super().__init__(
-            spec.vocabulary, dim, tie_embeddings=tie_embeddings, scale_embeddings=scale_embeddings
+            spec.vocabulary,
+            dim,
+            tie_embeddings=tie_embeddings,
+            scale_embeddings=scale_embeddings,
+            logit_softcap=logit_softcap,
         )
         self.position_augmentation, self.memory_length = position_augmentation, memory_length
-        dims = Dims(dim, heads, axes=1, length=spec.length, depth=depth, kv_heads=kv_heads)
+        dims = Dims(
+            dim,
+            heads,
+            axes=1,
+            length=spec.length,
+            depth=depth,
+            kv_heads=kv_heads,
+            head_dim=head_dim or 0,
+        )
         self.add_blocks(
             dims,
             encoding,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Self
 
+import torch
 from torch import Tensor, nn
 
 from zoo.attention.layer import Projection, project
@@ -64,6 +65,8 @@ class LanguageModel(Transformer):
         dim: Model dimension D.
         tie_embeddings: Predict with the embedding table (arXiv:1608.05859).
         scale_embeddings: Multiply embeddings by sqrt(dim).
+        logit_softcap: Bound c of the logits z, which become c tanh(z / c) (Gemma 2,
+            arXiv:2408.00118). None: no bound.
         extra_rows: Number of rows of the table after those of the vocabulary, which are never
             predicted.
     """
@@ -75,9 +78,11 @@ class LanguageModel(Transformer):
         *,
         tie_embeddings: bool,
         scale_embeddings: bool,
+        logit_softcap: float | None = None,
         extra_rows: int = 0,
     ) -> None:
         super().__init__()
+        self.logit_softcap = logit_softcap
         self.vocabulary_size = len(vocabulary)
         self.embed_tokens = TokenEmbedding(
             vocabulary, dim, scale=scale_embeddings, extra_rows=extra_rows
@@ -87,8 +92,12 @@ class LanguageModel(Transformer):
     def logits(self, x: Tensor) -> Tensor:
         """Predict tokens from states, [B, N, D] -> [B, N, vocabulary size]."""
         if self.lm_head is not None:
-            return self.lm_head(x)
-        return project(x, self.embed_tokens.weight[: self.vocabulary_size])
+            logits = self.lm_head(x)
+        else:
+            logits = project(x, self.embed_tokens.weight[: self.vocabulary_size])
+        if self.logit_softcap is None:
+            return logits
+        return torch.tanh(logits / self.logit_softcap) * self.logit_softcap
 
 
 def init_weights(model: Transformer) -> None:

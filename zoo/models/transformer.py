@@ -37,16 +37,19 @@ class BlockOptions(LayerOptions):
     norm_eps: Annotated[float, Between(1e-12, 1)] = 1e-6
     """Epsilon of layer norms and RMS norms."""
 
+    norm_bias: bool = True
+    """Biases of layer norms. RMS norms have none."""
+
     embed_norm: bool = False
     """Normalize embeddings before the first block, after encodings have added to them (BERT)."""
 
-    norm_position: Literal["pre", "post", "parallel"] = "pre"
-    """Norms before the branches, norms after the residual sums, or one norm for parallel branches.
-    """
+    norm_position: Literal["pre", "branch", "both", "post", "parallel"] = "pre"
+    """Norms before the branches, of their outputs, both, norms after the residual sums, or one norm
+    for parallel branches."""
 
-    mlp: Literal["gelu", "gelu_tanh", "swiglu"] = "gelu"
-    """Activation of the MLP. gelu_tanh is the approximation of GPT-2; swiglu has a gate
-    (arXiv:2002.05202)."""
+    mlp: Literal["gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh"] = "gelu"
+    """Activation of the MLP. swiglu and geglu have a gate (arXiv:2002.05202); gelu_tanh and
+    geglu_tanh approximate GELU as GPT-2 and Gemma do."""
 
     mlp_ratio: Annotated[float, Between(0.01)] = 4.0
     """Hidden size of the MLP as a multiple of dim."""
@@ -69,8 +72,14 @@ class Block(nn.Module):
     """A transformer block: attention and an MLP, each with a norm and a residual connection.
 
     pre:       x = x + attn(norm1(x));  x = x + mlp(norm2(x))
+    branch:    x = x + norm1(attn(x));  x = x + norm2(mlp(x))      (OLMo 2, arXiv:2501.00656)
+    both:      x = x + out_norm1(attn(norm1(x)));  x = x + out_norm2(mlp(norm2(x)))
+                                                                   (Gemma 2, arXiv:2408.00118)
     post:      x = norm1(x + attn(x));  x = norm2(x + mlp(x))      (Vaswani et al. 2017)
     parallel:  x = x + attn(norm1(x)) + mlp(norm1(x))              (PaLM, arXiv:2204.02311)
+
+    Attributes:
+        reads_norm: Whether `norm1` is that of the input of attention.
     """
 
     def __init__(
@@ -88,6 +97,7 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         self.norm_position = options.norm_position
+        self.reads_norm = options.norm_position in ("pre", "both", "parallel")
         self.norm1 = make_norm(dims.dim, options)
         self.attn = SelfAttention(
             dims,
@@ -105,16 +115,26 @@ class Block(nn.Module):
         self.norm2 = None if is_parallel else make_norm(dims.dim, options)
         self.mlp = MLP(dims.dim, options)
         self.mlp_branch = ResidualBranch(dims, options)
+        self.out_norm1: nn.Module | None = None
+        self.out_norm2: nn.Module | None = None
+        if options.norm_position == "both":
+            self.out_norm1 = make_norm(dims.dim, options)
+            self.out_norm2 = make_norm(dims.dim, options)
 
     def forward(self, tokens: Tokens, chain: Chain, context: Context) -> Tokens:
         """Apply the block to tokens with states [B, N, D]."""
         is_post = self.norm_position == "post"
+        # Norms of the branches' outputs, where they have any.
+        attn_norm, mlp_norm = self.out_norm1, self.out_norm2
+        if self.norm_position == "branch":
+            attn_norm, mlp_norm = self.norm1, self.norm2
         x, tables = tokens.x, tokens.shared_tables  # [B, N, D]
 
         # The attention branch.
-        normed = x if is_post else self.norm1(x)
+        normed = self.norm1(x) if self.reads_norm else x
         tokens, extra = self.attn(tokens.replace(x=normed), chain, context)
-        x = x + self.attn_branch(tokens.x)
+        out = tokens.x if attn_norm is None else attn_norm(tokens.x)
+        x = x + self.attn_branch(out)
         # Tables of this layer alone are dropped: FSDP would follow them as outputs of the block.
         tokens = tokens.replace(x=self.norm1(x) if is_post else x, shared_tables=tables)
         if extra is not None:
@@ -126,17 +146,19 @@ class Block(nn.Module):
             return tokens.replace(x=x + self.mlp_branch(self.mlp(normed)))
         if is_post:
             return tokens.replace(x=self.norm2(x + self.mlp_branch(self.mlp(x))))
-        return tokens.replace(x=x + self.mlp_branch(self.mlp(self.norm2(x))))
+        out = self.mlp(self.norm2(x) if self.reads_norm else x)
+        return tokens.replace(x=x + self.mlp_branch(out if mlp_norm is None else mlp_norm(out)))
 
 
 class MLP(nn.Module):
-    """Two linear layers with a GELU between them, or the three layers of SwiGLU."""
+    """Two linear layers with a GELU between them, or the three layers of SwiGLU and GEGLU."""
 
     def __init__(self, dim: int, options: BlockOptions) -> None:
         super().__init__()
         hidden, bias = int(dim * options.mlp_ratio), options.mlp_bias
-        is_gated = options.mlp == "swiglu"
-        self.gelu = "tanh" if options.mlp == "gelu_tanh" else "none"
+        is_gated = "glu" in options.mlp
+        self.gelu = "tanh" if options.mlp.endswith("_tanh") else "none"
+        self.is_silu = options.mlp == "swiglu"
         self.gate_proj = Projection(dim, hidden, bias=bias) if is_gated else None
         self.up_proj = Projection(dim, hidden, bias=bias)
         self.down_proj = Projection(hidden, dim, bias=bias)
@@ -145,10 +167,10 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map x [B, N, D] to [B, N, D]."""
         up = self.up_proj(x)
-        if self.gate_proj is None:
-            hidden = F.gelu(up, approximate=self.gelu)
-        else:
-            hidden = silu(self.gate_proj(x)) * up
+        inner = up if self.gate_proj is None else self.gate_proj(x)
+        hidden = silu(inner) if self.is_silu else F.gelu(inner, approximate=self.gelu)
+        if self.gate_proj is not None:
+            hidden = hidden * up
         return self.down_proj(self.dropout(hidden))
 
 
@@ -177,8 +199,9 @@ class ResidualBranch(nn.Module):
 
 def make_norm(dim: int, options: BlockOptions) -> nn.Module:
     """Create the norm that the options choose."""
-    kind = nn.LayerNorm if options.norm == "layer" else nn.RMSNorm
-    return kind(dim, eps=options.norm_eps)
+    if options.norm == "rms":
+        return nn.RMSNorm(dim, eps=options.norm_eps)
+    return nn.LayerNorm(dim, eps=options.norm_eps, bias=options.norm_bias)
 
 
 class Transformer(nn.Module, Encoded):

@@ -1,0 +1,69 @@
+"""Cohere 2 (Command R7B, Command A), read from published weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zoo.data.spec import DataSpec
+from zoo.formats.llama import FULL, LLAMA_BLOCK, SLIDING, LlamaFamily
+
+COHERE_BLOCK = {own: other for own, other in LLAMA_BLOCK.items() if own != "norm2"}
+
+
+class Cohere2Family(LlamaFamily):
+    """Cohere 2: parallel branches, layer norms without biases, no encoding in full layers.
+
+    Its logits are scaled, which the final norm does here.
+    """
+
+    block_names = COHERE_BLOCK
+    joins_halves = False
+    ties = True
+    ignored = frozenset({"layer_switch"})
+
+    def describe(self) -> tuple[dict[str, Any], DataSpec]:
+        # former entries, of which transformers knows one value
+        self.require(
+            use_parallel_block=True,
+            use_gated_activation=True,
+            use_embedding_sharing=True,
+            use_parallel_embedding=True,
+            use_qk_norm=False,
+            rotary_pct=1.0,
+            position_embedding_type="rope_gptj",
+            order_of_interleaved_layers="local_attn_first",
+        )
+        self.scale = float(self.config.get("logit_scale", 0.0625))
+        return super().describe()
+
+    @property
+    def head_dim(self) -> int:
+        """The number of channels of a head, which the configuration cannot choose."""
+        width = self.dim // int(self.config["num_attention_heads"])
+        self.require(head_dim=width)
+        return width
+
+    def describe_block(self) -> dict[str, Any]:
+        """Return the options of the blocks."""
+        return {
+            **super().describe_block(),
+            "norm": "layer",
+            "norm_bias": False,
+            "norm_eps": self.config.get("layer_norm_eps", 1e-5),
+            "norm_position": "parallel",
+        }
+
+    def list_kinds(self) -> list[str]:
+        """Return the type of each layer, as transformers calls it."""
+        depth, config = self.config["num_hidden_layers"], self.config
+        step = config.get("sliding_window_pattern", config.get("_sliding_window_pattern", 4))
+        return self.read_kinds([SLIDING if (i + 1) % step else FULL for i in range(depth)])
+
+    def describe_encoding(self, kind: str) -> dict[str, Any]:
+        """Return the encoding of layers of a type."""
+        rope = super().describe_encoding(kind)
+        return rope if kind == SLIDING else {"name": "none"}
+
+    def rename(self, heads: int) -> None:
+        super().rename(heads)
+        self.pool.change(r"norm\.weight", lambda weight: weight.float() * self.scale)

@@ -1,0 +1,103 @@
+"""Gemma 2 and Gemma 3 (text), read from published weights."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+from zoo.data.spec import DataSpec
+from zoo.formats.llama import FULL, LLAMA_BLOCK, SLIDING, LlamaFamily
+
+GEMMA_BLOCK = {
+    **LLAMA_BLOCK,
+    "out_norm1": "post_attention_layernorm",
+    "norm2": "pre_feedforward_layernorm",
+    "out_norm2": "post_feedforward_layernorm",
+}
+
+
+class Gemma2Family(LlamaFamily):
+    """Gemma 2: norms on both sides of a branch, soft caps, every second layer with a window.
+
+    Its norms multiply by 1 + weight, and its queries are divided by a root of its own.
+    """
+
+    block_names = GEMMA_BLOCK
+    activation = {"hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu_pytorch_tanh"}
+    mlp = "geglu_tanh"
+    ties = True
+    window_step = 2
+    """Every layer of this number has no window, where the configuration names no types."""
+
+    softcaps: tuple[float | None, float | None] = (50.0, 30.0)
+    """The bounds of scores and of logits where the configuration has none, as in transformers."""
+
+    def describe(self) -> tuple[dict[str, Any], DataSpec]:
+        self.require(use_bidirectional_attention=False)
+        sections, spec = super().describe()
+        model = sections["model"]
+        model["scale_embeddings"] = True
+        keys = ("attn_logit_softcapping", "final_logit_softcapping")
+        scores, logits = (
+            self.config.get(key, default) for key, default in zip(keys, self.softcaps, strict=True)
+        )
+        model |= {"softcap": scores, "logit_softcap": logits}
+        self.scale = (self.head_dim / self.config.get("query_pre_attn_scalar", 256)) ** 0.5
+        return sections, spec
+
+    @property
+    def head_dim(self) -> int:
+        """The number of channels of a head."""
+        return int(self.config.get("head_dim") or 256)
+
+    def describe_block(self) -> dict[str, Any]:
+        """Return the options of the blocks."""
+        return {**super().describe_block(), "norm_position": "both"}
+
+    def read_window(self) -> int | None:
+        """Return the number of tokens in the window of layers that have one."""
+        window = super().read_window()
+        self.require(sliding_window_size=window)
+        return window
+
+    def list_kinds(self) -> list[str]:
+        """Return the type of each layer, as transformers calls it."""
+        depth, step = self.config["num_hidden_layers"], self.read_step()
+        return self.read_kinds([SLIDING if (i + 1) % step else FULL for i in range(depth)])
+
+    def read_step(self) -> int:
+        """Return which layers have no window: every layer of this number."""
+        return self.window_step
+
+    def rename(self, heads: int) -> None:
+        super().rename(heads)
+        self.pool.change(r".*norm\d?\.weight", lambda weight: weight.float() + 1)
+        scaled = "q_norm" if self.has_norms else "q_proj"
+        self.pool.change(rf".*\.{scaled}\..*", lambda weight: weight.float() * self.scale)
+
+
+class Gemma3Family(Gemma2Family):
+    """The text part of Gemma 3: norms of heads in place of soft caps, two bases of rotations."""
+
+    window_step = 6
+    softcaps = (None, None)
+    bases = MappingProxyType({FULL: 1_000_000.0, SLIDING: 10_000.0})
+
+    def describe(self) -> tuple[dict[str, Any], DataSpec]:
+        # The code of transformers does not follow it.
+        self.require(attn_logit_softcapping=None)
+        return super().describe()
+
+    def read_step(self) -> int:
+        """Return which layers have no window: every layer of this number."""
+        for key in ("sliding_window_pattern", "_sliding_window_pattern"):
+            if key in self.config:
+                return int(self.config[key])
+        return self.window_step
+
+    def describe_encoding(self, kind: str) -> dict[str, Any]:
+        """Return the encoding of layers of a type."""
+        entries = {FULL: "rope_theta", SLIDING: "rope_local_base_freq"}
+        return self.describe_rope(
+            self.list_rope_of(kind, self.config.get(entries[kind], self.bases[kind]))
+        )

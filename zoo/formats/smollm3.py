@@ -1,0 +1,55 @@
+"""SmolLM3, read from published weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zoo.errors import CheckpointError
+from zoo.formats.llama import FULL, SLIDING, LlamaFamily
+
+
+class SmolLM3Family(LlamaFamily):
+    """SmolLM3: a Llama with no encoding in every fourth layer."""
+
+    ties = True
+    default_base = 2_000_000.0
+    ignored = frozenset({"max_window_layers"})
+
+    def list_rotating(self) -> list[bool]:
+        """Return for each layer whether it has RoPE."""
+        depth, step = (
+            self.config["num_hidden_layers"],
+            self.config.get("no_rope_layer_interval", 4),
+        )
+        # 1 marks layers that rotate, whatever the name says.
+        given = self.config.get("no_rope_layers")
+        marks = [int((i + 1) % step != 0) for i in range(depth)] if given is None else given
+        if len(marks) < depth:
+            problem = f"no_rope_layers names {len(marks)} layers of {depth}"
+            raise CheckpointError(f"config.json: {problem}")
+        return [bool(mark) for mark in marks[:depth]]
+
+    def read_window(self) -> int | None:
+        """Return the number of tokens in the window of layers that have one."""
+        window = self.config.get("sliding_window")
+        return int(window) if window else None
+
+    def list_kinds(self) -> list[str]:
+        """Return the type of each layer, as transformers calls it."""
+        slides = bool(self.config.get("use_sliding_window", False)) and bool(self.read_window())
+        default = [SLIDING if slides and not rotates else FULL for rotates in self.list_rotating()]
+        kinds = self.read_kinds(default)
+        if SLIDING in kinds:
+            self.require(use_sliding_window=True)
+        return kinds
+
+    def list_layers(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return the type and the options of each layer; see `Layers`."""
+        layers = []
+        both = zip(super().list_layers(), self.list_rotating(), strict=True)
+        for (name, options), rotates in both:
+            if rotates:
+                layers.append((name, options))
+            else:
+                layers.append((f"{name}_none", {**options, "encoding": [{"name": "none"}]}))
+        return layers
