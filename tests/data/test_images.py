@@ -108,7 +108,7 @@ def test_a_split_that_is_no_part_of_a_test_is_not_decoded(folder, monkeypatch):
     monkeypatch.setattr(
         ImageDecoder,
         "decode",
-        lambda self, content: numbers.append(content) or np.zeros(self.shape, "u1"),
+        lambda self, content, crop: numbers.append(content) or np.zeros(self.shape, "u1"),
     )
     Images(0, path=folder, size=8).setup("test")
     assert len(numbers) == 10

@@ -2,14 +2,14 @@
 
 import random
 
+import kornia.augmentation
 import pytest
 import torch
 
-from zoo.data.vision import Augmentation, ImageTransform
+from zoo.data.vision import Augmentation, ImageTransform, _apply_cutmix, _crop_padded
 
 IMAGES, LABELS = torch.randint(256, (16, 3, 8, 8), dtype=torch.uint8), torch.arange(16) % 4
 OPTIONS = [
-    {"area": 0.3},
     {"crop": 2},
     {"flip": 0.5},
     {"randaugment": 2},
@@ -22,7 +22,7 @@ OPTIONS = [
 
 def augment(options, seed=0, images=IMAGES):
     torch.manual_seed(seed)
-    finish = ImageTransform(3, (8, 8), (0.5,), (0.5,), Augmentation(**options))
+    finish = ImageTransform(3, (0.5,), (0.5,), Augmentation(**options))
     return finish(images, LABELS, training=True, classes=4)
 
 
@@ -60,7 +60,7 @@ def test_mixed_labels_are_the_shares_that_images_have(options):
 
 
 def test_both_kinds_of_mixing_have_their_turn():
-    finish = ImageTransform(3, (8, 8), (0.5,), (0.5,), Augmentation(mixup=0.8, cutmix=1.0))
+    finish = ImageTransform(3, (0.5,), (0.5,), Augmentation(mixup=0.8, cutmix=1.0))
     plain = torch.zeros_like(IMAGES)
     plain[::2] = 255
     whole = [
@@ -73,7 +73,7 @@ def test_both_kinds_of_mixing_have_their_turn():
 def test_a_crop_moves_an_image_by_what_was_padded_at_most():
     images = torch.zeros(64, 3, 8, 8, dtype=torch.uint8)
     images[..., 4, 4] = 255
-    moved = ImageTransform(3, (8, 8), (0.0,), (1.0,), Augmentation(crop=2))(
+    moved = ImageTransform(3, (0.0,), (1.0,), Augmentation(crop=2))(
         images, torch.zeros(64).long(), training=True, classes=4
     )[0]
     places = moved[:, 0].nonzero()[:, 1:]
@@ -83,7 +83,31 @@ def test_a_crop_moves_an_image_by_what_was_padded_at_most():
 
 
 def test_erased_rectangles_are_grey():
-    images = ImageTransform(3, (8, 8), (0.25,), (0.5,), Augmentation(erasing=1.0))(
+    images = ImageTransform(3, (0.25,), (0.5,), Augmentation(erasing=1.0))(
         IMAGES, LABELS, training=True, classes=4
     )[0]
     assert (images == 0).flatten(1).any(1).all()
+
+
+@pytest.mark.parametrize("shape", [(16, 3, 8, 8), (5, 1, 6, 9)], ids=str)
+def test_batched_crops_are_those_of_kornia(shape):
+    images = torch.rand(shape)
+    torch.manual_seed(3)
+    expected = kornia.augmentation.RandomCrop(shape[-2:], padding=2)(images)
+    torch.manual_seed(3)
+    assert torch.equal(_crop_padded(images, 2), expected)
+
+
+@pytest.mark.parametrize("shape", [(16, 3, 8, 8), (5, 1, 6, 9)], ids=str)
+def test_batched_cutmix_is_that_of_kornia(shape):
+    images, labels = torch.rand(shape), torch.arange(shape[0]) % 4
+    cutmix = kornia.augmentation.RandomCutMixV2(
+        beta=0.7, data_keys=["input", "class"], use_correct_lambda=True
+    )
+    torch.manual_seed(3)
+    expected, (found,) = cutmix(images, labels)
+    torch.manual_seed(3)
+    mixed, shares = _apply_cutmix(images, labels, 0.7, 4)
+    assert torch.equal(mixed, expected)
+    own, patch = (torch.nn.functional.one_hot(found[:, at].long(), 4) for at in (0, 1))
+    assert torch.equal(shares, torch.lerp(patch.float(), own.float(), found[:, 2:]))

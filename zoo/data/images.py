@@ -21,6 +21,7 @@ from torch import Tensor
 from zoo.data.base import FileBatch
 from zoo.data.baselines import Baselines
 from zoo.data.cache import CacheEntry, load_or_make
+from zoo.data.random_crop import RandomCrop
 from zoo.data.spec import DataSpec, ImageSpec, get_sides
 from zoo.data.tables.labelled_table import (
     FetchesRows,
@@ -127,7 +128,8 @@ class Images(LabelledTable):
         super().__init__(seed, path, splits, batch_size, skip, stream, workers)
         self.columns, self.classes, self.keep = (image, label), classes, keep
         self.decoder = ImageDecoder(get_sides(size), channels, resize, max_megapixels)
-        self.transform = ImageTransform(channels, self.decoder.sides, mean, std, augment)
+        self.transform = ImageTransform(channels, mean, std, augment)
+        self.crop = RandomCrop(seed, augment.area, augment.flip) if augment.area < 1 else None
         self.allow_remote = allow_remote
         self.held_tables: dict[str, FetchesRows] = {}
 
@@ -159,14 +161,18 @@ class Images(LabelledTable):
 
     def build_reader(self, table: Any, split: str, title: str) -> ImageRowReader:
         access = choose_access(self.path, self.allow_remote)
-        return ImageRowReader(self.decoder, self.spec.classes, title, access)
+        crop = self.crop if split == "train" else None
+        return ImageRowReader(self.decoder, self.spec.classes, title, access, crop)
 
     def hold_rows(self, table: Any, split: str, numbers: NDArray[np.int64]) -> FetchesRows:
         """Return a reader of the rows of a split."""
         # Another seed draws other rows of the same table, so training decodes all of it, once for
-        # all seeds. A test at many sizes decodes only its own rows.
+        # all seeds. A test at many sizes decodes only its own rows, and so does validation where
+        # training images are cropped out of their files in every epoch.
         name = self.splits.find_table(split)
-        if split == "test":
+        if split == "train" and self.crop is not None:
+            return TableRows(table, self.build_reader(table, split, f"{self.path}, {name}"))
+        if split == "test" or self.crop is not None:
             return self._decode_table(table, name, numbers)
         if name not in self.held_tables:
             self.held_tables[name] = self._decode_table(table, name, np.arange(len(table)))
@@ -174,7 +180,7 @@ class Images(LabelledTable):
 
     def _decode_table(self, table: Any, name: str, numbers: NDArray[np.int64]) -> FetchesRows:
         # Decoded images that would take too much space on disk are decoded whenever they are read.
-        reader = self.build_reader(table, name, f"{self.path}, {name}")
+        reader = self.build_reader(table, "val", f"{self.path}, {name}")
         if len(numbers) * math.prod(self.decoder.shape) > self.keep * GIGABYTE:
             return TableRows(table, reader)
         decoded = DecodedRows(table, reader, numbers)
@@ -283,20 +289,34 @@ def check_columns(table: Any, image: str, label: str, title: str) -> None:
 
 
 class ImageRowReader:
-    """A reader of images and labels from rows; messages name the rows by `title`."""
+    """A reader of images and labels from rows; messages name the rows by `title`.
+
+    In an epoch of training, each image is a random crop of its file, if `crop` is given.
+    """
 
     def __init__(
-        self, decoder: ImageDecoder, classes: int, title: str, access: ImageAccess
+        self,
+        decoder: ImageDecoder,
+        classes: int,
+        title: str,
+        access: ImageAccess,
+        crop: RandomCrop | None = None,
     ) -> None:
         self.decoder, self.classes, self.title, self.access = decoder, classes, title, access
+        self.crop = crop
 
-    def read_rows(self, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> RowBatch:
+    def read_rows(
+        self, rows: Sequence[tuple[int, Mapping[str, Any]]], epoch: int | None = None
+    ) -> RowBatch:
         """Read numbered rows, and collect the errors of corrupt ones."""
         images, labels, errors = [], [], {}
         for number, row in rows:
             try:
                 label = read_label(row["label"], self.classes)
-                images.append(self.decoder.decode(self.access.read(row["image"])))
+                crop = None
+                if self.crop is not None and epoch is not None:
+                    crop = self.crop.draw(epoch, number)
+                images.append(self.decoder.decode(self.access.read(row["image"]), crop))
                 labels.append(label)
             except (OSError, ValueError) as error:
                 cause = str(error).splitlines()[0]
@@ -331,8 +351,8 @@ class DecodedRows:
         self.problem = entry.problem and entry.problem.replace("encoded texts", "decoded images")
         """Why the images could not be cached."""
 
-    def fetch(self, numbers: Sequence[int]) -> RowBatch:
-        """Return rows by their numbers in the table."""
+    def fetch(self, numbers: Sequence[int], epoch: int | None = None) -> RowBatch:
+        """Return rows by their numbers in the table, the same in every epoch."""
         # Corrupt rows have errors in place of images.
         sound = [number for number in numbers if number not in self.errors]
         errors = {number: self.errors[number] for number in numbers if number in self.errors}

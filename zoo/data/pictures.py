@@ -6,7 +6,9 @@ however it is stored. What a file says and zoo does not follow is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from io import BytesIO
 from typing import Any
@@ -16,6 +18,8 @@ import numpy as np
 from zoo.packages import explain_imports
 
 ORIENTATION = 0x0112
+TILTED = (5, 6, 7, 8)
+"""Orientations of pictures that lie on their side."""
 SAMPLE_BITS, PHOTOMETRIC, SAMPLE_FORMAT = 258, 262, 339
 """Tags of EXIF and TIFF."""
 GAMMA, PRIMARIES = 0.45455, (0.3127, 0.329, 0.64, 0.33, 0.3, 0.6, 0.15, 0.06)
@@ -52,7 +56,30 @@ def read_pixels(file: Any, mode: str) -> Any:
     colours = _convert_to_srgb(colours, file.info)
     if alpha is not None:
         colours = _lay_on_white(colours, alpha)
-    return colours.convert(mode)
+    # Pillow would copy a picture that has the mode
+    return colours if colours.mode == mode else colours.convert(mode)
+
+
+def find_upright_size(file: Any) -> tuple[int, int]:
+    """Return width and height that an opened JPEG will have once it is read upright.
+
+    Raises:
+        ValueError: Its tags are damaged.
+    """
+    with _report_damaged_tags():
+        is_tilted = file.getexif().get(ORIENTATION, 1) in TILTED
+    return (file.height, file.width) if is_tilted else (file.width, file.height)
+
+
+def reduce_scale(file: Any, factor: float) -> None:
+    """Decode a JPEG at a half, a quarter or an eighth, but not below a fraction of its size.
+
+    Args:
+        file: The opened JPEG, not loaded.
+        factor: Fraction of its width and height that is needed.
+    """
+    if factor < 1:
+        file.draft(None, (math.ceil(file.width * factor), math.ceil(file.height * factor)))
 
 
 def _find_raw_mode(file: Any) -> str:
@@ -66,9 +93,15 @@ def _turn_upright(file: Any) -> Any:
     from PIL import ImageOps
 
     file.load()
-    try:
+    with _report_damaged_tags():
         is_turned = file.getexif().get(ORIENTATION, 1) != 1
         return ImageOps.exif_transpose(file) if is_turned else file
+
+
+@contextmanager
+def _report_damaged_tags() -> Iterator[None]:
+    try:
+        yield
     except Exception as error:
         # the parser of tags raises errors of several kinds
         problem = "its EXIF tags, which say how it is turned, are damaged"
@@ -167,8 +200,9 @@ def _convert_to_srgb(colours: Any, info: Mapping[str, Any]) -> Any:
             return ImageCms.applyTransform(colours, transform)
     elif "srgb" not in info:
         gamma = info.get("gamma") or GAMMA
-        primaries = info.get("chromaticity", PRIMARIES)
-        if colours.mode != "L" and max(abs(np.subtract(primaries, PRIMARIES))) > 0.01:
+        primaries = info.get("chromaticity")
+        is_other = primaries and max(abs(np.subtract(primaries, PRIMARIES))) > 0.01
+        if colours.mode != "L" and is_other:
             raise ValueError("its primaries are not those of sRGB; save it in sRGB")
         if abs(gamma / GAMMA - 1) > 0.05:
             levels = 255 * np.linspace(0, 1, 256) ** (GAMMA / gamma)

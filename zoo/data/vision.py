@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,7 +19,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from zoo.data.base import FileBatch
-from zoo.data.pictures import read_pixels
+from zoo.data.pictures import find_upright_size, read_pixels, reduce_scale
+from zoo.data.random_crop import DrawnCrop, resize_crop
 from zoo.data.sampler import WorkerStart, keep_batch
 from zoo.data.spec import DataSpec, ImageSpec
 from zoo.errors import OptionError
@@ -60,8 +62,13 @@ class ImageDecoder:
     def shape(self) -> tuple[int, int, int]:
         return self.channels, *self.sides
 
-    def decode(self, content: bytes) -> NDArray[np.uint8]:
+    def decode(self, content: bytes, crop: DrawnCrop | None = None) -> NDArray[np.uint8]:
         """Decode the bytes of a file, as `read_pixels` reads it.
+
+        Args:
+            content: The bytes.
+            crop: What to cut out of the original picture. None: all of it, resized as in
+                evaluation.
 
         Raises:
             ValueError: They are no image, or one that is damaged, too large or too narrow, or that
@@ -74,9 +81,11 @@ class ImageDecoder:
         try:
             with self._limit_pixels(), Image.open(BytesIO(content)) as file:
                 _check_aspect_ratio(*file.size)
-                image = read_pixels(file, mode)
-            pixels = np.asarray(self._resize(image)).reshape(*self.sides, -1)
-            return pixels.transpose(2, 0, 1)
+                image = self._read_crop(file, mode, crop) if crop else read_pixels(file, mode)
+            resized = image if crop else self._resize(image)
+            # one band after the other, in half the time of exchanging axes
+            bands = b"".join(resized.tobytes("raw", band) for band in resized.getbands())
+            return np.frombuffer(bands, np.uint8).reshape(self.shape)
         except UnidentifiedImageError:
             raise ValueError("not an image of a known format") from None
         except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -104,6 +113,21 @@ class ImageDecoder:
     def stack(self, images: Sequence[NDArray[np.uint8]]) -> torch.Tensor:
         """Stack zero or more decoded images to [B, C, H, W]."""
         return torch.from_numpy(np.stack(images) if images else np.empty((0, *self.shape), "u1"))
+
+    def _read_crop(self, file: Any, mode: str, crop: DrawnCrop) -> Any:
+        """Read a crop of the upright original, resized to `sides`."""
+        if file.format != "JPEG":
+            image = read_pixels(file, mode)
+            return resize_crop(image, *crop.draw_box(*image.size), self.sides)
+        size = find_upright_size(file)
+        box, is_flipped = crop.draw_box(*size)
+        # A JPEG is decoded at a half, a quarter or an eighth where the crop needs no more pixels.
+        across, down = self.sides[1] / (box[2] - box[0]), self.sides[0] / (box[3] - box[1])
+        reduce_scale(file, max(across, down))
+        image = read_pixels(file, mode)
+        x, y = image.width / size[0], image.height / size[1]
+        right, bottom = min(box[2] * x, image.width), min(box[3] * y, image.height)
+        return resize_crop(image, (box[0] * x, box[1] * y, right, bottom), is_flipped, self.sides)
 
     def _resize(self, image: Any) -> Any:
         with explain_imports():
@@ -257,7 +281,8 @@ class Augmentation:
     """
 
     area: Annotated[float, Between(0.01, 1)] = 1.0
-    """Random resized crop: smallest fraction of the area to crop and enlarge; 1 disables it."""
+    """Random resized crop of the file: smallest fraction of its area, as it is; 1 disables it. The
+    images are then decoded, cropped and flipped in the workers, and not cached on disk."""
     crop: Annotated[int, Between(0)] = 0
     """Random crop: pixels of black padding around an image before a crop of its original size."""
     flip: Probability = 0.0
@@ -273,19 +298,18 @@ class Augmentation:
     cutmix: Annotated[float, Between(0)] = 0.0
     """Alpha of Beta(alpha, alpha) for cutmix, one draw per image (arXiv:1905.04899)."""
 
-    def build_transforms(self, sides: tuple[int, int]) -> tuple[list[Transform], list[Transform]]:
-        """Return the transforms of images in [0, 1] of these sides, and of normalized images."""
+    def build_transforms(self) -> tuple[list[Transform], list[Transform]]:
+        """Return the transforms of images in [0, 1], and of normalized images."""
         with explain_imports():
             import kornia.augmentation as kornia
             from kornia.augmentation.auto import RandAugment
 
         # Geometric and colour transforms come before normalization, erasing to the mean after it.
         before: list[Any] = []
-        if self.area < 1:
-            before.append(kornia.RandomResizedCrop(sides, scale=(self.area, 1.0)))
         if self.crop:
-            before.append(kornia.RandomCrop(sides, padding=self.crop))
-        if self.flip:
+            before.append(partial(_crop_padded, padding=self.crop))
+        # crops of files are flipped where they are decoded
+        if self.flip and self.area == 1:
             before.append(kornia.RandomHorizontalFlip(p=self.flip))
         if self.randaugment:
             before.append(RandAugment(n=self.randaugment, m=self.magnitude))
@@ -316,14 +340,42 @@ def _apply_mixup(
 def _apply_cutmix(
     images: Tensor, labels: Tensor, alpha: float, classes: int
 ) -> tuple[Tensor, Tensor]:
-    with explain_imports():
-        from kornia.augmentation import RandomCutMixV2
+    """Paste a rectangle of another image of the batch into each image."""
+    # kornia's cutmix is not used: it loops over images. The draws are the same, in its order, whose
+    # first is whether to mix at all.
+    count, (height, width) = len(labels), images.shape[-2:]
+    torch.bernoulli(torch.ones(count))
+    order = torch.rand(count).argsort()
+    shares = torch.distributions.Beta(torch.tensor(alpha), torch.tensor(alpha)).sample((count,))
+    x, y = torch.rand(count), torch.rand(count)
 
-    cutmix = RandomCutMixV2(beta=alpha, data_keys=["input", "class"], use_correct_lambda=True)
-    images, (found,) = cutmix(images, labels)
-    # found [B, 3]: the label of the image, the label of the pasted patch, and the patch's weight.
-    own, patch = (F.one_hot(found[:, at].long(), classes).to(found.dtype) for at in (0, 1))
-    return images, torch.lerp(patch, own, found[:, 2:])
+    side = (1 - shares).sqrt()
+    across, down = (side * width).floor(), (side * height).floor()
+    left = torch.minimum((x * (width - across + 1)).floor(), width - across)
+    top = torch.minimum((y * (height - down + 1)).floor(), height - down)
+    own_share = 1 - across * down / (width * height)  # [B]
+    bounds = torch.stack([left, left + across, top, top + down, own_share]).to(images.device)
+    left, right, top, bottom, own_share = bounds[:, :, None].unbind()
+    columns, rows = (torch.arange(float(n), device=images.device) for n in (width, height))
+    is_pasted = ((rows >= top) & (rows < bottom))[:, None, :, None]
+    is_pasted = is_pasted & ((columns >= left) & (columns < right))[:, None, None, :]
+
+    order = order.to(images.device)
+    targets = F.one_hot(labels, classes).to(torch.float32)
+    mixed = torch.where(is_pasted, images[order], images)
+    return mixed, torch.lerp(targets[order], targets, own_share)
+
+
+def _crop_padded(images: Tensor, padding: int) -> Tensor:
+    """Pad images with black and crop each at random to its former size."""
+    # kornia's crop is not used: it loops over images. The draws are the same.
+    count, (height, width) = len(images), images.shape[-2:]
+    left, top = (torch.rand(2, count) * (2 * padding + 1)).floor().long().to(images.device)
+    padded = F.pad(images, [padding] * 4)
+    rows = top[:, None] + torch.arange(height, device=images.device)  # [B, height]
+    columns = left[:, None] + torch.arange(width, device=images.device)  # [B, width]
+    batch = torch.arange(count, device=images.device)[:, None, None]
+    return padded.permute(0, 2, 3, 1)[batch, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
 
 
 class ImageTransform:
@@ -333,12 +385,7 @@ class ImageTransform:
     """
 
     def __init__(
-        self,
-        channels: int,
-        sides: tuple[int, int],
-        mean: Sequence[float],
-        std: Sequence[float],
-        augment: Augmentation,
+        self, channels: int, mean: Sequence[float], std: Sequence[float], augment: Augmentation
     ) -> None:
         for key, numbers in (("mean", mean), ("std", std)):
             if len(numbers) not in (1, channels):
@@ -346,7 +393,7 @@ class ImageTransform:
                 raise OptionError(key, problem)
         if min(std) <= 0:
             raise OptionError("std", f"{min(std):g} is not positive")
-        self.sides, self.mean, self.std, self.augment = sides, tuple(mean), tuple(std), augment
+        self.mean, self.std, self.augment = tuple(mean), tuple(std), augment
         self._transforms: tuple[list[Transform], list[Transform]] | None = None
 
     def __call__(
@@ -369,7 +416,7 @@ class ImageTransform:
             return self._normalize(images), labels
         if self._transforms is None:
             # Not earlier, because kornia takes seconds to import.
-            self._transforms = self.augment.build_transforms(self.sides)
+            self._transforms = self.augment.build_transforms()
         before, after = self._transforms
         for transform in before:
             images = transform(images)

@@ -95,8 +95,10 @@ class TextRowReader:
     title: str
     """The name of the rows in messages."""
 
-    def read_rows(self, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> RowBatch:
-        """Read numbered rows, and collect the errors of corrupt ones."""
+    def read_rows(
+        self, rows: Sequence[tuple[int, Mapping[str, Any]]], epoch: int | None = None
+    ) -> RowBatch:
+        """Read numbered rows, the same in every epoch, and collect the errors of corrupt ones."""
         inputs, labels, errors = [], [], {}
         for number, row in rows:
             try:

@@ -179,7 +179,11 @@ class RowReader(Protocol):
     @property
     def title(self) -> str: ...
 
-    def read_rows(self, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> RowBatch: ...
+    def read_rows(
+        self, rows: Sequence[tuple[int, Mapping[str, Any]]], epoch: int | None = None
+    ) -> RowBatch:
+        """Read numbered rows; in an epoch of training they may be augmented."""
+        ...
 
 
 class TableRows:
@@ -188,19 +192,19 @@ class TableRows:
     def __init__(self, table: Any, reader: RowReader) -> None:
         self.table, self.reader = table, reader
 
-    def fetch(self, numbers: Sequence[int]) -> RowBatch:
-        """Read rows by their numbers."""
+    def fetch(self, numbers: Sequence[int], epoch: int | None = None) -> RowBatch:
+        """Read rows by their numbers, those of an epoch of training if it is given."""
         # `datasets` returns columns: {name: values}.
         columns = self.table[list(numbers)]
         values = zip(*columns.values(), strict=True)
         rows = [dict(zip(columns, row, strict=True)) for row in values]
-        return self.reader.read_rows(list(zip(numbers, rows, strict=True)))
+        return self.reader.read_rows(list(zip(numbers, rows, strict=True)), epoch)
 
 
 class FetchesRows(Protocol):
     """A source of samples by row number: `TableRows`, or images that are decoded already."""
 
-    def fetch(self, numbers: Sequence[int]) -> RowBatch: ...
+    def fetch(self, numbers: Sequence[int], epoch: int | None = None) -> RowBatch: ...
 
 
 class RowSubset(Dataset[RowBatch]):
@@ -214,7 +218,9 @@ class RowSubset(Dataset[RowBatch]):
 
     def __getitems__(self, keys: Sequence[Key]) -> RowBatch:
         indices = [key if isinstance(key, int) else key[1] for key in keys]
-        return self.rows.fetch(self.numbers[indices].tolist())
+        # all keys of a batch are of one epoch
+        epoch = keys[0][0] if keys and isinstance(keys[0], tuple) else None
+        return self.rows.fetch(self.numbers[indices].tolist(), epoch)
 
 
 class SkipBudget:
@@ -299,7 +305,8 @@ class StreamedRowLoader(StreamingLoader):
     def read_batches(self) -> Iterator[tuple[int, RowBatch]]:
         rows = islice(enumerate(self.iterate_rows()), self.consumed, self.samples)
         for batch in split_batches(rows, self.global_batch_size, self.share.world_size):
-            yield len(batch), self.reader.read_rows(self.share.take(batch))
+            epoch = None if self.stream is None else self.epoch
+            yield len(batch), self.reader.read_rows(self.share.take(batch), epoch)
 
 
 class LabelledTable(DataModule):
