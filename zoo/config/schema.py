@@ -48,6 +48,7 @@ OURS = (
     "compile",
     "activation_checkpointing",
     "ema_decay",
+    "reshard_after_forward",
     "async_checkpoint",
     "num_threads",
     "val_every_n_steps",
@@ -87,6 +88,9 @@ class TrainerOptions:
     """Number of nodes."""
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     """Distributed strategy; auto is ddp if there are several processes."""
+    reshard_after_forward: bool = True
+    """With fsdp, drop the gathered weights of a block after its forward pass and gather them again;
+    false keeps them until its backward pass."""
     precision: Precision = "32-true"
     """Precision of weights and computation."""
     gradient_clip_val: Annotated[float, Between(0)] | None = 1.0
@@ -144,6 +148,10 @@ class TrainerOptions:
         if self.compile and self.strategy == "fsdp":
             remedy = "leave it out, or choose strategy ddp"
             yield join(key, "compile"), "sharded blocks cannot be compiled", remedy
+        if not self.reshard_after_forward and self.strategy != "fsdp":
+            remedy = "leave it out, or choose strategy fsdp"
+            problem = f"strategy {self.strategy} shards no weights"
+            yield join(key, "reshard_after_forward"), problem, remedy
         if isinstance(self.devices, str) and not re.fullmatch(r"auto|\d+(,\d+)*", self.devices):
             expected = "expected how many devices, auto, or which ones as '0,1'"
             yield join(key, "devices"), f"{expected}, got {format_value(self.devices)}", ""

@@ -38,6 +38,7 @@ from zoo.run.resume import ResumePoint, check_accepted, find_resume_point
 from zoo.run.run_dir import RUN_LOCK
 from zoo.tasks.base import Task
 from zoo.tasks.metrics import CONFUSION, write_confusion
+from zoo.tasks.sharding import Sharding
 from zoo.utils import explain_memory, format_duration, log_thread_failures
 
 log = logging.getLogger("zoo")
@@ -347,6 +348,9 @@ def train(
     task, transfer = _build_task(experiment, start, processes)
     if start.epochs is not None:
         task.changed_at = start.step, start.epochs
+    # under 16-mixed, the scaler of gradients expects them in the dtype of the weights
+    dtype = torch.bfloat16 if recipe.trainer.precision == "bf16-mixed" else None
+    task.sharding = Sharding(dtype, recipe.trainer.reshard_after_forward)
     storage = SealedCheckpointIO(background=recipe.trainer.async_checkpoint)
     checkpoints = Checkpoints(start.run, recipe, storage, task, processes)
     signals, costs = StopOnSignal(processes, checkpoints), CostTracker()

@@ -1,4 +1,4 @@
-"""The base class of tasks, and the sharding of a model's weights among processes."""
+"""The base class of tasks."""
 
 from __future__ import annotations
 
@@ -9,20 +9,11 @@ from typing import Annotated, Any, Protocol
 import lightning as L
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 
-from zoo.attention.tokens import Tokens
 from zoo.data.spec import DataSpec
 from zoo.errors import OptionError
 from zoo.options import Choice, Choices
-
-# Sharding searches the arguments and results of blocks for tensors, and must know how to look into
-# Tokens.
-torch.export.register_dataclass(Tokens)
-
+from zoo.tasks.sharding import Sharding, shard
 
 Metrics = Annotated[tuple[Choice, ...], Choices("metrics", may_be_empty=True)]
 """Metrics that a recipe names, in addition to those of its task."""
@@ -73,6 +64,9 @@ class Task(L.LightningModule):
     changed_at: tuple[int, int] | None = None
     """Steps and epochs done when the batch size changed; None if it did not."""
 
+    sharding = Sharding()
+    """How the strategy `fsdp` shards the weights."""
+
     application: Application | None = None
     """Implements `predict` and `generate`. None for a task that `zoo.load` did not return."""
 
@@ -83,7 +77,7 @@ class Task(L.LightningModule):
     def configure_model(self) -> None:
         """Shard the weights if the strategy does. Lightning calls it before each loop."""
         if self.device_mesh is not None:
-            shard(self.model, self.device_mesh["data_parallel"])
+            shard(self.model, self.device_mesh["data_parallel"], self.sharding)
 
     def configure_optimizers(self) -> Any:
         """Create the optimizer and its schedule."""
@@ -170,25 +164,3 @@ class Task(L.LightningModule):
         total = number.to(torch.get_default_dtype(), copy=True)
         distributed.all_reduce(total)
         return total / distributed.get_world_size()
-
-
-def shard(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Shard the weights of a model among the devices of a mesh (FSDP).
-
-    Weights that are sharded already are not changed. A block is gathered while it is computed;
-    parameters outside of blocks, including those of encodings, are gathered for the whole step.
-    The weights are those of rank 0, which holds the full model in CPU memory. No device holds more
-    than its shards and one block. Parameter names do not change.
-    """
-    if any(isinstance(weight, DTensor) for weight in model.parameters()):
-        return
-    # Keep the weights of rank 0 in CPU memory, shard an empty model, and broadcast them into it.
-    is_first = mesh.get_rank() == 0
-    weights: dict[str, Any] = model.state_dict() if is_first else {}
-    model.to("meta")
-    for block in model.blocks:  # type: ignore[union-attr]
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    model.to_empty(device=mesh.device_type)
-    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-    set_model_state_dict(model, weights, options=options)
