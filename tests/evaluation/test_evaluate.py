@@ -438,3 +438,32 @@ def test_points_of_a_curve_weigh_each_token_the_same():
     points = [*_average([0.0, 1.0] * 25, [1, 3] * 25, trained=40)]
     assert [round(value, 6) for _, value in points] == [0.75] * 25
     assert [place for place, _ in points[:2]] == [0.5, 2.5]
+
+
+def test_positions_are_dropped_and_contexts_truncated(runs, evaluate_run):
+    """`drop` is the model without its encoding, and `truncate` sees what segments of training see."""
+    overrides = ["evaluate.lengths=[2x]", "evaluate.extrapolation=[drop,truncate]"]
+    found = evaluate_run(runs / "rope", *overrides)
+    dropped = evaluate_run(runs / "rope", "model.encoding=none", "evaluate.lengths=[2x]").find("32")
+    assert replace(found.find("32 by drop"), condition=dropped.condition) == dropped
+
+    plain, truncated = (found.find(name).position_losses for name in ("32", "32 by truncate"))
+    assert truncated[:16] == pytest.approx(plain[:16])
+    task, losses, counts = load(runs / "rope"), torch.zeros(16), torch.zeros(16)
+    data = build_data(recipe(runs / "rope" / "recipe.yaml"), length=32)
+    data.adopt_spec(task.spec)
+    with torch.no_grad():
+        for batch in data.test_dataloader():
+            segments = (batch.inputs[:, start : start + 16] for start in (8, 16))
+            logits = torch.cat([task.model(one)[:, 8:] for one in segments], dim=1)
+            targets = batch.targets[:, 16:]
+            losses += F.cross_entropy(logits.mT, targets, reduction="none").sum(0)
+            counts += (targets >= 0).sum(0)
+    assert truncated[16:] == pytest.approx((losses / counts).tolist(), rel=1e-4)
+
+
+def test_images_have_no_context_to_truncate(runs, zoo):
+    overrides = ["evaluate.resolutions=[2x]", "evaluate.extrapolation=[truncate]"]
+    code, _, message = zoo("eval", runs / "axial", *overrides)
+    assert code == 2
+    assert "truncate predicts next tokens, which this model does not" in message

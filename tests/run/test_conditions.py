@@ -48,8 +48,8 @@ def test_a_method_that_changes_no_encoding_is_recognised():
         links = {name: lambda dims, name=name: zoo.encoding(name, dims)}
         image, sizes = ImageSpec(1, 16, 16, 2), {"dim": 32, "depth": 1, "heads": 1, "patch_size": 4}
         model = ViT(image, encoding=links, **sizes)
-        assert conditions.changes_encodings(model, "linear", (2.0, 2.0)) == expected
-        assert not conditions.changes_encodings(model, "none", (2.0, 2.0))
+        assert conditions.changes_model(model, "linear", (2.0, 2.0)) == expected
+        assert not conditions.changes_model(model, "none", (2.0, 2.0))
 
 
 @pytest.mark.parametrize("coordinates", ["fraction", "symmetric", "growing", "interpolated"])

@@ -232,7 +232,7 @@ class Reader:
         elif program == "git":
             subprocess.run(command, shell=True, check=True, capture_output=True)
         elif program == "python":
-            paths = [word for word in words if word.startswith("tests/")]
+            paths = [word for word in words if word.startswith(("tests/", "examples/"))]
             assert paths, command
             assert all((ROOT / path).exists() for path in paths), command
         else:
@@ -258,6 +258,7 @@ class Reader:
         if not stored.exists():
             recipe = load(name)
             write_data(recipe, self.folder)
+            self.train_runs(recipe.init_from or "")
             self.run_zoo(["fit", name, SHALLOW, *shrink(recipe)])
             shutil.copytree(run, stored, symlinks=True)
         else:

@@ -48,6 +48,9 @@ def test_a_recipe_trains_two_steps(path, zoo, tmp_path):
     write_data(recipe, tmp_path)
     # a pattern of layers is no longer than the depth
     depth = [] if recipe.model.options.get("layer_pattern") else ["model.depth=2"]
+    if recipe.init_from is not None:
+        # the run of another recipe, under runs/
+        assert zoo("fit", recipe.init_from.split("/")[1], *depth, *shrink(recipe))[0] == 0
     code, printed, error = zoo("fit", path.stem, *depth, *shrink(recipe), "--json")
     assert code == 0, error
 

@@ -196,7 +196,8 @@ class EvaluateOptions:
     data_variants: Mapping[str, Mapping[str, Plain]] | None = None
     """Data options to change, by name of the variant: {name: {option: value}}."""
     extrapolation: tuple[str, ...] | None = None
-    """Extrapolation methods to try beyond the training size; none leaves the encoding unchanged."""
+    """Extrapolation methods to try beyond the training size; none leaves the encoding unchanged,
+    drop drops it, and truncate reads no more tokens at once than in training."""
     factors: tuple[Annotated[float, Between(1)], ...] | None = None
     """Factors to try of each method; null: the one that a size requires."""
 

@@ -268,7 +268,7 @@ class Evaluator:
                 assert condition.size is not None
                 factors = conditions.compute_factors(task.spec, condition.size)
                 method = condition.extrapolation
-                if not conditions.changes_encodings(task.model, method, factors):
+                if not conditions.changes_model(task.model, method, factors):
                     # an encoding that needs no change at this size has the plain result under the
                     # method, too
                     plain = format_size(condition.size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self, get_args
 
@@ -19,6 +19,7 @@ from zoo.errors import OptionError
 from zoo.options import Choice
 from zoo.options.validation import explain_misfit
 from zoo.run.build import Experiment, build_sample, build_task
+from zoo.run.truncation import TruncatedContext, explain_untruncated
 from zoo.suggestions import nearest
 from zoo.tasks.base import Task
 
@@ -29,6 +30,13 @@ TRAINED = "trained"
 """The name of the first condition: the test data as the recipe describes it."""
 NONE = "none"
 """The extrapolation method that leaves the encodings unchanged."""
+NO_ENCODING = "none"
+"""The encoding that encodes nothing."""
+DROP = "drop"
+"""The extrapolation method that drops the encodings and keeps all other weights."""
+TRUNCATE = "truncate"
+"""The baseline of extrapolation methods: no token is predicted from more than the training
+length."""
 FACTOR = " x"
 """Stands between an extrapolation method and a factor that the size does not require."""
 
@@ -329,8 +337,12 @@ def _has_factor(model: nn.Module, method: str, factors: tuple[float, ...]) -> bo
     return any(isinstance(one, SCALINGS) for _, each in changes for one in each.values())
 
 
-def changes_encodings(model: nn.Module, method: str, factors: tuple[float, ...]) -> bool:
-    """Return whether a method changes an option of some encoding of the model."""
+def changes_model(model: nn.Module, method: str, factors: tuple[float, ...]) -> bool:
+    """Return whether a model computes something else by a method."""
+    if method == TRUNCATE:
+        return True
+    if method == DROP:
+        return any(link.name != NO_ENCODING for link in _list_encodings(model))
     return any(options for _, options in find_changes(model, method, factors))
 
 
@@ -349,8 +361,10 @@ def _has_other_coordinates(link: Encoding) -> bool:
 def explain_unknown(model: nn.Module, method: str, factors: tuple[float, ...]) -> str:
     """Return why a method cannot be tried; empty if an encoding of the model has it."""
     methods = find_methods(model, factors)
-    if method == NONE or method in methods:
+    if method in (NONE, DROP) or method in methods:
         return ""
+    if method == TRUNCATE:
+        return explain_untruncated(model)
     names = [
         f"{link.name} with coordinates {link.coordinates}"
         if _has_other_coordinates(link)
@@ -359,7 +373,7 @@ def explain_unknown(model: nn.Module, method: str, factors: tuple[float, ...]) -
     ]
     remedy = "it knows none; leave evaluate.extrapolation out"
     if methods:
-        remedy = nearest(method, [NONE, *methods])
+        remedy = nearest(method, [NONE, *methods, DROP, TRUNCATE])
     encodings = " and ".join(dict.fromkeys(names)) or "none"
     return f"the encoding of the model, {encodings}, knows no extrapolation {method}; {remedy}"
 
@@ -371,27 +385,40 @@ def build_extended_task(
     method: str,
     factors: tuple[float, ...],
 ) -> Task:
-    """Build a task with the same weights whose encodings follow an extrapolation method."""
+    """Build a task with the same weights that follows an extrapolation method."""
     changes = find_changes(task.model, method, factors)
-    options = {
-        key: _change_encodings(value, changes) for key, value in recipe.model.options.items()
-    }
+
+    def change(encodings: tuple[Choice, ...]) -> tuple[Choice, ...]:
+        return (Choice(NO_ENCODING, {}),) if method == DROP else _change_options(encodings, changes)
+
     # built anew, since options of an encoding are fixed when it is made
+    options = _change_encodings(recipe.model.options, change)
     changed = replace(recipe, model=Choice(recipe.model.name, options))
     extended = build_task(changed, task.spec, is_trained=False)
+    if method == DROP:
+        weights = {name: weights[name] for name in extended.state_dict()}
     extended.load_state_dict(weights, strict=True)
+    if method == TRUNCATE:
+        (length,) = get_size(task.spec)
+        extended.model = TruncatedContext(extended.model, length)
     return extended.eval()
 
 
-def _change_encodings(value: Any, changes: Changes) -> Any:
-    """Change the options of encodings, wherever an option of the model has a list of encodings."""
+def _change_encodings(
+    value: Any, change: Callable[[tuple[Choice, ...]], tuple[Choice, ...]]
+) -> Any:
+    """Change encodings, wherever an option of the model has a list of them."""
     if isinstance(value, Mapping):
-        return {word: _change_encodings(each, changes) for word, each in value.items()}
+        return {word: _change_encodings(each, change) for word, each in value.items()}
     if not isinstance(value, tuple) or not all(isinstance(one, Choice) for one in value):
         return value
+    return change(value)
+
+
+def _change_options(encodings: tuple[Choice, ...], changes: Changes) -> tuple[Choice, ...]:
     # Layers may have the same encoding with other options, which change in their own way.
     changed = []
-    for one in value:
+    for one in encodings:
         options = [options for link, options in changes if link.entry == one]
         changed.append(Choice(one.name, {**one.options, **(options[0] if options else {})}))
     return tuple(changed)
