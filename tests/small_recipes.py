@@ -12,6 +12,10 @@ from zoo.data.corpus.tokenizer import train_bpe
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+LARGE = [path for path in RECIPES if path.stem.endswith(("_124m", "_imagenet"))]
+"""Recipes for eight GPUs. Those of a family differ in the encoding only."""
+BASES = ("lm_rope_124m", "vit_s16_rope_mixed_imagenet", "vit_b16_comrope_imagenet")
+"""The recipes that the others in LARGE extend."""
 
 NARROW = [
     "model.dim=16",
@@ -76,6 +80,7 @@ def shrink(recipe: Recipe, *, steps: int = 2) -> list[str]:
         f"trainer.max_steps={steps}",
         "trainer.max_epochs=null",
         "trainer.accelerator=cpu",
+        "trainer.devices=1",
         *data,
         f"data.batch_size={batch_size}",
     ]

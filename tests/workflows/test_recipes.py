@@ -5,9 +5,14 @@ import math
 import re
 
 import pytest
-from small_recipes import RECIPES, shrink, write_data
+import torch
+from small_recipes import BASES, LARGE, RECIPES, shrink, write_data
+from torch.nn import functional as F
 
-from zoo.config import load
+from zoo.config import Change, load
+from zoo.data.corpus.tokenizer import Bytes
+from zoo.data.spec import ImageSpec, TextSpec
+from zoo.run.build import build_model, build_sample
 
 COUNTS = {
     "digits": 36,
@@ -42,7 +47,12 @@ def test_a_recipe_opens_with_its_claim(path):
     assert len(lines) <= 25
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+# of a family of large recipes, which differ in the encoding only, its base is trained; lm_fox_125m
+# reads its data as lm_rope_124m does
+SMALL = [path for path in RECIPES if path not in LARGE or path.stem in BASES[1:]]
+
+
+@pytest.mark.parametrize("path", SMALL, ids=lambda path: path.stem)
 def test_a_recipe_trains_two_steps(path, zoo, tmp_path):
     recipe = load(path)
     write_data(recipe, tmp_path)
@@ -58,3 +68,49 @@ def test_a_recipe_trains_two_steps(path, zoo, tmp_path):
     count = COUNTS[recipe.data.name]
     assert result["count"] == count - (count % 16 if recipe.data.options.get("streams") else 0)
     assert all(math.isfinite(value) for value in result["metrics"].values())
+
+
+class Gpt2(Bytes):
+    """A vocabulary of the size of GPT-2's, which no test downloads."""
+
+    def __len__(self):
+        return 50_257
+
+
+def load_large(path):
+    return load(path.stem, [Change("data.path", "nowhere")])
+
+
+@pytest.mark.parametrize("path", LARGE, ids=lambda path: path.stem)
+def test_a_large_recipe_differs_from_its_base_in_the_encoding_only(path):
+    recipe = load_large(path)
+    family = path.stem.split("_")[1] if path.stem.startswith("vit") else "lm"
+    base = next(name for name in BASES if family in name.split("_"))
+    plain, other = (one.plain() for one in (recipe, load_large(path.with_stem(base))))
+    for one in (plain, other):
+        del one["model"]["encoding"]
+    assert plain == other
+    assert recipe.trainer.devices == 8
+
+
+@pytest.mark.parametrize("path", LARGE, ids=lambda path: path.stem)
+def test_a_large_recipe_takes_a_step_without_data(path):
+    recipe = load_large(path)
+    is_image = recipe.data.name == "images"
+    spec = ImageSpec(3, 224, 224, 1000) if is_image else TextSpec(1024, Gpt2())
+    counts = []
+    for depth in (1, 2):
+        shallow = load(path.stem, [Change("data.path", "nowhere"), Change("model.depth", depth)])
+        with torch.device("meta"):
+            model = build_model(shallow, spec)
+        counts.append(sum(one.numel() for one in model.parameters()))
+    with torch.device("meta"):
+        outputs = model(build_sample(spec))
+        targets = torch.zeros(outputs[..., 0].numel(), dtype=torch.long)
+        F.cross_entropy(outputs.flatten(0, -2), targets).backward()
+    # all layers have as many parameters
+    millions = (counts[0] + (recipe.model.options["depth"] - 1) * (counts[1] - counts[0])) / 1e6
+    size = path.stem.split("_")[1] if is_image else "124m"
+    low, high = {"s16": (21.9, 22.1), "b16": (86.3, 86.7), "124m": (123.6, 123.8)}[size]
+    assert low < millions < high
+    assert all(one.grad is not None for one in model.parameters())

@@ -55,6 +55,7 @@ from zoo.reporting.tables import format_table
 from zoo.run.build import build_model
 from zoo.run.load import load_experiment
 from zoo.run.preflight import count_parameters, count_tokens, plan_backends
+from zoo.run.requirements import describe_requirements, estimate_requirements
 from zoo.utils import check_writable
 
 TEXT_LENGTH = 512
@@ -88,6 +89,9 @@ def describe_recipe(name: str, overrides: Overrides) -> str:
     # both are planned from the fields of the call, so no GPU is needed
     for device in ("cpu", "cuda"):
         lines += _list_backends(model, spec, device)
+    needs = estimate_requirements(experiment)
+    lines += ["", "# training, by the formulas of docs/scale.md"]
+    lines += describe_requirements(needs)
     return "\n".join(lines)
 
 

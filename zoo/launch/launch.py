@@ -18,7 +18,9 @@ from zoo.config.command_line import format_edits
 from zoo.config.overrides import Change, Edit, Overrides, list_edits
 from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError, Setting
 from zoo.options import Choice, Count
-from zoo.run.load import load_recipe
+from zoo.run.build import Experiment
+from zoo.run.load import load_experiment
+from zoo.run.requirements import describe_requirements, estimate_requirements
 
 SECONDS_TO_SAVE = 180
 """Time that a run has to save its state before it is killed."""
@@ -56,6 +58,8 @@ class Job:
     """Working directory."""
     programs: Path
     """Folder of the programs zoo and torchrun."""
+    needs: tuple[str, ...] = ()
+    """Lines about what the training needs, for the reader of the script."""
 
     @property
     def title(self) -> str:
@@ -66,7 +70,8 @@ class Job:
     def preamble(self) -> str:
         """The lines of a shell script that come before the run itself."""
         folder, programs = shlex.quote(str(self.folder)), shlex.quote(str(self.programs))
-        return PREAMBLE.format(folder=folder, programs=programs)
+        needs = "".join(f"# {line}\n" for line in self.needs)
+        return needs + PREAMBLE.format(folder=folder, programs=programs)
 
     @property
     def command(self) -> str:
@@ -151,12 +156,17 @@ def launch(
         raise RecipeError(ConfigIssue(ARGUMENT, error.key, error.message)) from None
 
     edits = list_edits(overrides)
-    job = _build_job(_check_recipe(recipe, edits, options), recipe, edits, options)
+    checked, experiment = _check_recipe(recipe, edits, options)
+    job = _build_job(checked, recipe, edits, options)
+    needs = estimate_requirements(experiment, job.nodes * job.devices)
+    job = replace(job, needs=tuple(describe_requirements(needs)))
     path = Path(f"{job.title}.{launcher.name}.sh")
     return LaunchResult(job=job, script=chosen.write_script(job), path=path, launcher=chosen)
 
 
-def _check_recipe(name: str, edits: Sequence[Edit], options: LaunchOptions) -> Recipe:
+def _check_recipe(
+    name: str, edits: Sequence[Edit], options: LaunchOptions
+) -> tuple[Recipe, Experiment]:
     """Load a recipe and check it, except its trainer: only the cluster may have its devices."""
     for option, key in (("nodes", "trainer.num_nodes"), ("devices", "trainer.devices")):
         is_changed = any(isinstance(edit, Change) and edit.key == key for edit in edits)
@@ -170,8 +180,8 @@ def _check_recipe(name: str, edits: Sequence[Edit], options: LaunchOptions) -> R
         remedy = Message("write ", Setting("devices", "COUNT"))
         issue = recipe.make_issue("trainer.devices", "")
         raise RecipeError(replace(issue, problem=problem, remedy=remedy))
-    load_recipe(name, [*edits, *LOCAL_TRAINER])
-    return recipe
+    checked = load_experiment(name, [*edits, *LOCAL_TRAINER])
+    return recipe, Experiment(recipe, checked.spec)
 
 
 def _build_job(recipe: Recipe, name: str, edits: Sequence[Edit], options: LaunchOptions) -> Job:

@@ -1,0 +1,159 @@
+"""What a training needs: samples per second, data workers, and memory of each process.
+
+The formulas, their sources and what they leave out are in docs/scale.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from zoo.data.spec import ImageSpec, TextSpec
+from zoo.run.build import Experiment
+from zoo.run.preflight import count_tokens, plan_backends
+
+PEAK_FLOPS = 989e12
+"""Operations per second of an H100 in bfloat16, dense, from NVIDIA's data sheet."""
+UTILIZATION = 0.4
+"""Fraction of the peak that a training is assumed to reach."""
+FUSED = ("sdpa", "flex")
+"""Attention backends that do not store the attention matrices."""
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What each process of a training needs; times assume UTILIZATION of PEAK_FLOPS."""
+
+    processes: int
+    batch: int
+    """Samples of one process in one backward pass."""
+    accumulated: int
+    """Backward passes of one step."""
+    steps: int
+    """Steps of the training; 0 if the number of epochs determines it."""
+    workers: int
+    """Data workers of each process."""
+    tokens: int
+    """Tokens of a sample."""
+    unit: str
+    """What is counted per second: images, tokens or samples."""
+    step_seconds: float
+    weight_bytes: float
+    """Weights, gradients and optimizer state of one process."""
+    activation_bytes: float
+    """Activations of one backward pass."""
+
+    @property
+    def global_batch(self) -> int:
+        """Number of samples of a step."""
+        return self.batch * self.accumulated * self.processes
+
+    @property
+    def units_per_second(self) -> float:
+        """Images, tokens or samples that one process reads per second."""
+        size = self.tokens if self.unit == "tokens" else 1
+        return self.batch * self.accumulated * size / self.step_seconds
+
+
+def estimate_requirements(experiment: Experiment, processes: int | None = None) -> Requirements:
+    """Compute what a training needs from its recipe.
+
+    Args:
+        experiment: The checked experiment.
+        processes: Number of processes. None: devices times nodes of the recipe.
+    """
+    recipe, spec = experiment.recipe, experiment.spec
+    trainer, options = recipe.trainer, recipe.data.options
+    if processes is None:
+        devices = trainer.devices if isinstance(trainer.devices, int) else 1
+        processes = max(devices, 1) * trainer.num_nodes
+    batch, accumulated = options.get("batch_size", 1), trainer.accumulate_grad_batches
+
+    # a backward pass takes about twice the operations of a forward pass
+    step_flops = 3 * experiment.flops * batch * accumulated
+    with torch.device("meta"):
+        tokens = count_tokens(experiment.meta_model, spec)
+    return Requirements(
+        processes=processes,
+        batch=batch,
+        accumulated=accumulated,
+        steps=trainer.max_steps or 0,
+        workers=options.get("workers", 0),
+        tokens=tokens,
+        unit=_name_unit(spec),
+        step_seconds=step_flops / (PEAK_FLOPS * UTILIZATION),
+        weight_bytes=_compute_weight_bytes(experiment, processes),
+        activation_bytes=_compute_activation_bytes(experiment, batch, tokens),
+    )
+
+
+def _name_unit(spec: object) -> str:
+    if isinstance(spec, ImageSpec):
+        return spec.noun
+    return "tokens" if isinstance(spec, TextSpec) else "samples"
+
+
+def _compute_weight_bytes(experiment: Experiment, processes: int) -> float:
+    trainer = experiment.recipe.trainer
+    count = sum(parameter.numel() for parameter in experiment.meta_model.parameters())
+    # weights, gradients and two moments of AdamW
+    size = (2 if trainer.precision == "bf16-true" else 4) * 4
+    if trainer.ema_decay is not None:
+        size += 4
+    return count * size / (processes if trainer.strategy == "fsdp" else 1)
+
+
+def _compute_activation_bytes(experiment: Experiment, batch: int, tokens: int) -> float:
+    """Return the bytes of equations 1 and 2 of Korthikanti et al. 2022, and those of logits."""
+    recipe, model, spec = experiment.recipe, experiment.meta_model, experiment.spec
+    options, trainer = recipe.model.options, recipe.trainer
+    # the model may have another form than a transformer of the registry
+    width, depth, heads = (int(options.get(key) or 0) for key in ("dim", "depth", "heads"))
+    with torch.device("meta"):
+        backends = [name for name, _ in plan_backends(model, spec, "cuda")]
+    stored = sum(not name.startswith(FUSED) for name in backends) / max(len(backends), 1)
+    layer = 34 * tokens * width + stored * 5 * heads * tokens**2
+    if trainer.activation_checkpointing:
+        # inputs of all layers, and all of the one that is recomputed
+        total = 2.0 * tokens * width * depth + layer
+    else:
+        total = float(layer * depth)
+    # the formula counts 16 bits
+    total *= 2 if trainer.precision == "32-true" else 1
+    outputs = tokens * len(spec.vocabulary) if isinstance(spec, TextSpec) else 0
+    # logits in 32 bits, and their gradient
+    return batch * (total + 8 * outputs)
+
+
+def describe_requirements(needs: Requirements) -> Iterator[str]:
+    """Yield lines of text about what a training needs."""
+    size = f" of {needs.tokens:,} tokens" if needs.unit == "tokens" else ""
+    noun = "windows" if needs.unit == "tokens" else needs.unit
+    factors = f"{needs.batch} x {needs.accumulated} accumulated x {needs.processes} processes"
+    yield f"step: {needs.global_batch:,} {noun}{size} ({factors})"
+    rate, total = needs.units_per_second, needs.units_per_second * needs.processes
+    assumed = f"{UTILIZATION:.0%} of the peak of an H100, {PEAK_FLOPS / 1e12:.0f} TFLOP/s"
+    seconds = needs.step_seconds
+    hours = f", {needs.steps:,} steps {needs.steps * seconds / 3600:,.1f} hours"
+    yield f"time: {seconds:.3g} s a step{hours if needs.steps else ''}, at {assumed}"
+    each = f", {_round(rate / max(needs.workers, 1))} from each of {needs.workers} workers"
+    yield (
+        f"data: {_round(total)} {needs.unit} per second then, {_round(rate)} for each process"
+        f"{each if needs.workers else ''}"
+    )
+    both = needs.weight_bytes + needs.activation_bytes
+    yield (
+        f"memory: {both / 1e9:.3g} GB of each GPU by calculation: "
+        f"{needs.weight_bytes / 1e9:.3g} weights, gradients and AdamW, "
+        f"{needs.activation_bytes / 1e9:.3g} activations"
+    )
+
+
+def _round(rate: float) -> str:
+    """Write a rate with three digits."""
+    digits = max(3 - math.ceil(math.log10(max(rate, 1e-9))), 0)
+    step = 10 ** max(math.ceil(math.log10(max(rate, 1e-9))) - 3, 0)
+    return f"{round(rate / step) * step:,}" if not digits else f"{rate:.{digits}f}"
