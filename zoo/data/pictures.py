@@ -121,7 +121,7 @@ def _reduce_bits(picture: Any, kind: str | None, tags: Mapping[int, Any]) -> Any
     mode = picture.mode
     # Pillow scales what a PGM file has to 16 bits
     is_16_bits = mode.startswith("I;16") or (mode == "I" and kind == "PPM")
-    is_unsigned = (np.atleast_1d(tags.get(SAMPLE_FORMAT, 1)) == 1).all()
+    is_unsigned = not tags or (np.atleast_1d(tags.get(SAMPLE_FORMAT, 1)) == 1).all()
     if not is_unsigned or kind == "FITS" or (mode in ("I", "F") and not is_16_bits):
         problem = (
             "its numbers are signed, floating point or of 32 bits, and none is said to be white"
