@@ -6,7 +6,7 @@ trains two small models, of a manual (loss) and of passkeys (retrieval), and tes
 times its trained length: unchanged, by each rule, without positions (`drop`), and by the baseline
 that never reads more than the trained length (`truncate`). Then the better rules are trained a
 little at the long length, DroPE at the trained length, and all are tested again. The folder gets
-the runs, `extension.json` and `extension.svg`; what is in it already is not measured again.
+the runs, `extension.json` and `extension.png`; what is in it already is not measured again.
 `python examples/extend.py runs/extend small` takes seconds, to try the program.
 """
 
@@ -63,7 +63,7 @@ class Study:
         self.run = folder / "runs" / recipe
         own = {"trainer.num_threads": 1, **self.few}
         self._keep("trained", lambda: zoo.fit(recipe, own, run_dir=self.run).metrics[self.metric])
-        self.length = int(zoo.load(self.run).spec.length)
+        self.length: int = self._keep("length", lambda: int(zoo.load(self.run).spec.length))
 
     def _keep(self, name: str, measure: Callable[[], Any]) -> Any:
         """Return a measurement from the file, or measure it and write the file."""
@@ -128,12 +128,15 @@ class Study:
         """Return the change of a recipe that scales the frequencies of RoPE by a rule."""
         scaling: dict[str, Any] = {"rule": rule, "factor": times, "original": self.length}
         if rule == "longrope":
-            pairs = zoo.load(self.run).model.blocks[0].attn.dims.head_dim // 2
+            pairs = self._keep("pairs", self._count_pairs)
             places = [t / max(pairs - 1, 1) for t in range(pairs)]
             scaling["length"] = self.length * times
             scaling["short_factor"] = [1.0] * pairs
             scaling["long_factor"] = [times ** (place**bend) for place in places]
         return {"model.encoding": {"name": "rope", "scaling": scaling}}
+
+    def _count_pairs(self) -> int:
+        return int(zoo.load(self.run).model.blocks[0].attn.dims.head_dim) // 2
 
     def _choose_bend(self, times: int) -> float:
         """Return the exponent with the lowest loss on validation data."""
@@ -195,7 +198,7 @@ def tabulate(studies: Sequence[Study]) -> list[list[str]]:
 
 
 def draw(studies: Sequence[Study], path: Path) -> None:
-    """Draw what was measured by length, before and after training, as an SVG file."""
+    """Draw what was measured by length, before and after training, as a PNG file."""
     panels = [
         LineChart(
             title=f"{study.recipe}, {TITLES[stage]}",
@@ -232,7 +235,7 @@ def main(words: Sequence[str]) -> None:
     found = {study.recipe: {"length": study.length, **study.found} for study in studies}
     content = {"zoo_version": zoo.__version__, "torch": torch.__version__, "studies": found}
     (folder / "extension.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    draw(studies, folder / "extension.svg")
+    draw(studies, folder / "extension.png")
 
 
 if __name__ == "__main__":

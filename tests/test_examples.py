@@ -40,6 +40,32 @@ def test_the_training_loop_is_short():
     assert len((ROOT / "examples" / "minimal.py").read_text().splitlines()) < 120
 
 
+def test_context_extension_is_tabulated_from_what_a_folder_has(tmp_path, capsys):
+    extend = load_example("extend")
+    for recipe in extend.TASKS:
+        stages = [("before", extend.RULES), ("after", (*extend.TRAINED_ON, "drop"))]
+        names = [
+            f"{stage} {rule} {times}"
+            for stage, rules in stages
+            for rule in rules
+            for times in (1, *extend.TIMES)
+        ]
+        found = {name: {"value": number / 100} for number, name in enumerate(names)}
+        found |= {f"bend {times}": 1.0 for times in extend.TIMES}
+        found |= {f"training {rule}": 0.0 for rule in stages[1][1]}
+        found |= {"seconds": 1.0, "trained": 0.5, "length": 16, "pairs": 8}
+        (tmp_path / f"{recipe}.json").write_text(json.dumps(found))
+
+    extend.main([str(tmp_path)])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[0] == ["16", "32", "64", "128"] * 2
+    assert rows[1] == ["none", *["0.0000", "0.0100", "0.0200", "0.0300"] * 2]
+    assert rows[-1][:2] == ["drop,", "trained"]
+    studies = json.loads((tmp_path / "extension.json").read_text())["studies"]
+    assert studies["lm_rope"]["before yarn 8"]["value"] == 0.15
+    assert (tmp_path / "extension.png").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda p: p.stem)
 def test_a_notebook_is_stored_with_its_outputs(path):
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
