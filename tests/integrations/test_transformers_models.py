@@ -360,7 +360,6 @@ def test_the_trainer_of_transformers_trains_an_equipped_model(tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "word"),
     [
-        ("Gemma2", {**GROUPED, "head_dim": 16}, "softcap"),
         ("Llama", {**GROUPED, "attn_logit_softcapping": 20.0}, "attn_logit_softcapping is 20"),
         ("GPT2", {"n_embd": 32, "n_head": 4, "n_layer": 0}, "no layers"),
     ],

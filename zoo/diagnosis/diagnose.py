@@ -232,7 +232,7 @@ def diagnose_subject(subject: Subject, options: DiagnoseOptions) -> DiagnosedRun
 def name_layer_types(model: nn.Module) -> tuple[str, ...]:
     """Return the type of each layer of a model; empty if all are alike.
 
-    In an equipped model, the encodings of a layer are its type.
+    In an equipped model, the encodings of a layer and whether it has a window are its type.
     """
     parts = find_encoded(model)
     if len(parts) != 1:
@@ -241,6 +241,9 @@ def name_layer_types(model: nn.Module) -> tuple[str, ...]:
     if isinstance(encoded, Transformer):
         return encoded.layer_types
     names = tuple(" + ".join(one.name for one in chain) or "none" for chain in encoded.chains)
+    if windowed := getattr(encoded, "windowed", ()):
+        kinds = ("windowed" if one else "full" for one in windowed)
+        names = tuple(f"{name}, {kind}" for name, kind in zip(names, kinds, strict=True))
     return names if len({*names}) > 1 else ()
 
 

@@ -204,6 +204,8 @@ def install(
     dims = adapter.find_dims(length)
     by_layer: list[Mapping[str, EncodingFactory] | None] = []
     if chosen is not None:
+        # A layer without positions of its own that gets some is no longer what it was.
+        equals_own = equals_own and not {*chosen} & {*adapter.without_position}
         by_layer = [None if layer in chosen else others for layer in range(dims.depth or 1)]
     equipment = Equipment(
         dims,
@@ -216,6 +218,7 @@ def install(
         equals_own=equals_own,
         keeps_positions=keeps_positions,
     )
+    equipment.windowed = adapter.windowed
     example = next(model.parameters())
     equipment.to(device=example.device, dtype=example.dtype).train(model.training)
 
@@ -388,10 +391,12 @@ def _make_factories(
         if choice.name == "rope" and not choice.options and (own := adapter.own_ropes):
             own = tuple(_fix_length(options, length) for options in own)
             factories["rope"] = _make_own_rope(own)
-            choice, has_own = replace(choice, options=own[0]), True
+            has_own = True
+            kinds = [_describe(replace(choice, options=options)) for options in own]
+            descriptions.append(" or ".join(dict.fromkeys(kinds)))
         else:
             factories[choice.name] = make_factory(choice)
-        descriptions.append(_describe(choice))
+            descriptions.append(_describe(choice))
     return descriptions, factories, has_own and len(choices) == 1
 
 

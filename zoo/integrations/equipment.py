@@ -28,6 +28,7 @@ from zoo.attention.chain import Chain, build_chains, carries_data, embed_groups,
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Dims, EncodingFactory
 from zoo.attention.layer import AttentionInput, Encoded
+from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens, is_transformed
 from zoo.errors import OptionError
 
@@ -94,6 +95,8 @@ class Layer:
     """Receive the attention before it is computed."""
     has_whole_mask: bool = False
     """Whether a mask alone says what is visible, also in a causal model."""
+    temperature: Temperature | None = None
+    """Factors of queries that grow with the position."""
 
     def transform_key(self, k: Tensor) -> Tensor:
         """Transform new keys [B, G, N, K] before they are cached."""
@@ -108,6 +111,8 @@ class Layer:
         scale: float | None,
         mask: Tensor | None = None,
         dropout: float = 0.0,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> AttentionCall:
         """Describe the attention of this layer, without computing it.
 
@@ -118,13 +123,15 @@ class Layer:
             scale: Factor of the products of queries and keys; None: K^-1/2.
             mask: Attention mask, bool [1|B, 1, N, M], in addition to the causal one.
             dropout: Dropout of attention weights.
+            softcap: Bound of the scaled products of queries and keys; None: no bound.
+            sinks: Scores [H] that take part in the softmax and have no value.
         """
         # A cache has transformed its keys already.
         keys = self.keys
         if keys is None:
             k, keys = self.transform_key(k), self.tokens
         describe = partial(
-            self._describe, self._order_channels(q), k, v, keys, scale, mask, dropout
+            self._describe, self._prepare_query(q), k, v, keys, scale, mask, dropout, softcap, sinks
         )
         for hook in self.hooks:
             hook(AttentionInput(self.chain.dims.layer, self.tokens, self.chain, describe))
@@ -139,6 +146,8 @@ class Layer:
         scale: float | None,
         mask: Tensor | None,
         dropout: float,
+        softcap: float | None,
+        sinks: Tensor | None,
         query_index: Tensor | None = None,
     ) -> AttentionCall:
         tokens, count, heads = self.tokens, keys.x.shape[1], q.shape[1]
@@ -165,6 +174,8 @@ class Layer:
             keys,
             is_causal,
             q.shape[-1] ** -0.5 if scale is None else scale,
+            softcap=softcap,
+            sinks=sinks,
             transform_query=lambda x: self.chain.transform_query(x, tokens),
             query_index=query_index,
             mask=mask,
@@ -181,10 +192,14 @@ class Layer:
         scale: float | None,
         mask: Tensor | None = None,
         dropout: float = 0.0,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Compute the output [B, H, N, V]. The arguments are those of `describe`."""
-        if not self._is_plain(q, k, mask):
-            call = self.describe(q, k, v, scale=scale, mask=mask, dropout=dropout)
+        if softcap is not None or sinks is not None or not self._is_plain(q, k, mask):
+            call = self.describe(
+                q, k, v, scale=scale, mask=mask, dropout=dropout, softcap=softcap, sinks=sinks
+            )
             return self.attend_call(call)
 
         # The fast path: encodings only transform queries and keys. They may make heads wider, which
@@ -194,7 +209,7 @@ class Layer:
             k = self.transform_key(k)
         if mask is not None:
             mask = mask[..., : k.shape[2]]
-        q = self.chain.transform_query(self._order_channels(q), self.tokens)
+        q = self.chain.transform_query(self._prepare_query(q), self.tokens)
         is_causal = self.causal and q.shape[2] > 1
         return attend_plain(q, k, v, scale=scale, is_causal=is_causal, mask=mask, dropout=dropout)
 
@@ -215,6 +230,12 @@ class Layer:
     def weights(self, call: AttentionCall) -> Tensor:
         """Compute the attention weights [B, H, N, M] of a call in the dtype of its values."""
         return reference.weights(call).to(call.v.dtype)
+
+    def _prepare_query(self, q: Tensor) -> Tensor:
+        """Return queries with their temperature, and their channels in the order of zoo."""
+        if self.temperature is not None:
+            q = self.temperature.scale_queries(q, self.tokens)
+        return self._order_channels(q)
 
     def _order_channels(self, heads: Tensor) -> Tensor:
         width = self.interleave
@@ -291,6 +312,8 @@ class Equipment(nn.Module, Encoded):
         self.dims, self.causal, self.interleave, self.backend = dims, causal, interleave, backend
         self.equals_own, self.keeps_positions = equals_own, keeps_positions
         self.is_left_out = False
+        self.windowed: tuple[bool, ...] = ()  # for each layer; empty if no layer has a window
+        self.temperatures: dict[int, Temperature] = {}  # by layer
         self.token_hooks, self.attention_hooks = [], []
         self.arguments: dict[str, Any] = {}  # the arguments of `zoo.equip`, which `zoo.save` writes
 
@@ -374,6 +397,7 @@ class Equipment(nn.Module, Encoded):
             interleave,
             hooks=hooks,
             has_whole_mask=forward_pass.has_whole_mask,
+            temperature=self.temperatures.get(number),
         )
 
     def _embed(self, tokens: Tokens) -> dict[int, Tokens]:

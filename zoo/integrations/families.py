@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +18,10 @@ class Family:
         tables: Embeddings or parameters that are added for positions.
         is_image: Whether it reads images.
         empty_rotary: Whether tables of width 0 disable the rotation at no cost.
+        rotation: The function of the model's module that rotates queries and keys.
+        rotary_table: What the rotary module returns: cos and sin for all rotated channels (full),
+            or for one of each pair (half), or complex numbers, one for each pair of neighbours.
+        caps_scores: Whether the attention follows `config.attn_logit_softcapping`.
         has_position: Whether an attention has positions; some layers may have none (NoPE).
     """
 
@@ -27,6 +31,9 @@ class Family:
     tables: tuple[str, ...] = ()
     is_image: bool = False
     empty_rotary: bool = False
+    rotation: str = "apply_rotary_pos_emb"
+    rotary_table: Literal["full", "half", "complex"] = "full"
+    caps_scores: bool = False
     has_position: Callable[[Any], bool] = lambda attention: True
 
 
@@ -67,6 +74,7 @@ FAMILIES: Mapping[str, Family] = {
             "ernie4_5_moe",
             "flex_olmo",
             "gemma",
+            "gemma3_text",
             "glm",
             "glm4",
             "glm4_moe",
@@ -94,6 +102,14 @@ FAMILIES: Mapping[str, Family] = {
         LLAMA,
     ),
     "smollm3": replace(LLAMA, has_position=lambda attention: bool(attention.use_rope)),
+    "gemma2": replace(LLAMA, caps_scores=True),
+    "gpt_oss": replace(LLAMA, rotary_table="half"),
+    "llama4_text": replace(
+        LLAMA,
+        rotation="apply_rotary_emb",
+        rotary_table="complex",
+        has_position=lambda attention: bool(attention.use_rope),
+    ),
     "cohere2": replace(LLAMA, has_position=lambda attention: attention.sliding_window is not None),
     "exaone4": replace(
         LLAMA,
@@ -146,10 +162,8 @@ FAMILIES: Mapping[str, Family] = {
 """The supported families by `config.model_type`."""
 
 REASONS = {
-    "gemma2": "it caps its scores (attn_logit_softcapping)",
-    "gemma3_text": "its layers have two rotary bases",
-    "gemma3": "its layers have two rotary bases",
-    "gpt_oss": "it has attention sinks",
+    "gemma3": "it reads images; load its text model, as Gemma3ForCausalLM",
+    "llama4": "it reads images; load its text model, as Llama4ForCausalLM",
     "t5": "it has cross-attention",
     "bart": "it has cross-attention",
 }

@@ -23,6 +23,7 @@ from transformers.cache_utils import DynamicLayer, StaticLayer, StaticSlidingWin
 from transformers.masking_utils import find_packed_sequence_indices, sdpa_mask
 
 from zoo.attention.encoding import Dims
+from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens, select_rows
 from zoo.errors import OptionError
 from zoo.integrations.equality import evaluating, find_difference, record_attentions
@@ -34,9 +35,29 @@ from zoo.integrations.own_rope import OwnRope, keep_rotary, read_own_rope, rotat
 
 IMPLEMENTATION = "zoo"
 CACHE_NAMES = ("cache", "past_key_values", "layer_past")
-ROTATION = "apply_rotary_pos_emb"  # the function of a model's module that rotates heads
 PROBED = (0, 1, 2, 3, 4, 5, 7, 10, 14, 20, 28, 39)  # positions of the tokens that are compared
 PASS = "zoo_pass"  # the keyword argument that hands a ForwardPass to layers
+TEMPERATURE = "attn_temperature_tuning"  # the attribute by which an attention scales its queries
+UNREAD = {
+    PASS,
+    # The mask of a layer has its window.
+    "sliding_window",
+    # The base model has read them: positions, caches, losses, outputs.
+    "position_ids",
+    "token_type_ids",
+    "use_cache",
+    "num_items_in_batch",
+    "output_hidden_states",
+    "output_router_logits",
+    # For kernels of flash attention; position_ids say the same.
+    "cu_seq_lens_q",
+    "cu_seq_lens_k",
+    "max_length_q",
+    "max_length_k",
+    "seq_idx",
+    "deterministic",
+}
+"""Arguments of an attention in transformers that change nothing which zoo computes."""
 
 
 class NoRotary(nn.Module):
@@ -56,6 +77,14 @@ class NoRotary(nn.Module):
         """Return ones as cos and zeros as sin, [1, N, width], for states x [B, N, D]."""
         cos = x.new_ones(1, x.shape[1], self.width)
         return cos, torch.zeros_like(cos)
+
+
+class NoComplexRotary(NoRotary):
+    """A rotary embedding that rotates nothing, for models that multiply by complex numbers."""
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
+        """Return complex ones [1, N, width] for states x [B, N, D]."""
+        return torch.ones(1, x.shape[1], self.width, dtype=torch.complex64, device=x.device)
 
 
 class NoPatchRotary(NoRotary):
@@ -84,7 +113,7 @@ class TransformersAdapter:
     def __init__(self, model: PreTrainedModel) -> None:
         self.model, self.config = model, model.config
         self.family = _find_family(self.config)
-        _check_config(self.config)
+        _check_config(self.config, self.family)
         self.base = _find_base(model, self.family)
         self.last_position: int | None = None  # of the texts that the encodings are made for
         self.layers: Sequence[nn.Module] = self.base.get_submodule(self.family.layers)  # type: ignore[assignment]
@@ -112,7 +141,9 @@ class TransformersAdapter:
     @property
     def interleave(self) -> int:
         """Number of channels of a head that the model rotates as halves."""
-        if self.family.is_image or not self.family.rotary or rotates_neighbours(self.attentions[0]):
+        is_rotated = self.family.rotary and not self.family.is_image
+        is_complex = self.family.rotary_table == "complex"
+        if not is_rotated or is_complex or rotates_neighbours(self.attentions[0]):
             return 0
         return self._read_ropes()[0].width
 
@@ -126,10 +157,12 @@ class TransformersAdapter:
     def windowed(self) -> tuple[bool, ...]:
         """For each layer, whether it has a window; empty if no layer has one."""
         kinds = getattr(self.config, "layer_types", None)
+        # In some families all layers have the window of the configuration, or none has.
+        common = hasattr(type(self.config), "sliding_window") and self.config.sliding_window
         if kinds:
             found = tuple(kind != "full_attention" for kind in kinds)
         else:
-            found = tuple(bool(getattr(one, "sliding_window", None)) for one in self.attentions)
+            found = tuple(bool(getattr(a, "sliding_window", common)) for a in self.attentions)
         return found if any(found) else ()
 
     @property
@@ -185,12 +218,32 @@ class TransformersAdapter:
         surgery.hook(self.layers[0], hooks.begin)
         for number, attention in enumerate(self.attentions):
             if removed and self.family.rotary and "forward" not in vars(attention):
-                surgery.add_attribute(attention, "forward", _leave_out_rotation(attention))
+                changed = _leave_out_rotation(attention, self.family.rotation)
+                surgery.add_attribute(attention, "forward", changed)
             surgery.forget(attention, "zoo_layer")
             surgery.hook(attention, partial(hooks.enter_layer, number))
         self._compare(equipment, own)
+        if not equipment.equals_own:
+            self._take_over_temperature(equipment, surgery)
+            # An encoding may refuse soft caps or sinks, which the model passes to each call.
+            self._record()
         guard_classes()
         return removed
+
+    def _take_over_temperature(self, equipment: Equipment, surgery: Surgery) -> None:
+        """Let zoo scale the queries of layers in which the model does (Llama 4).
+
+        The model counts the rows of a pass, with padding; zoo counts positions.
+        """
+        attention: Any
+        for number, attention in enumerate(self.attentions):
+            if getattr(attention, TEMPERATURE, False) and not attention.use_rope:
+                surgery.set_attribute(attention, TEMPERATURE, value=False)
+                equipment.temperatures[number] = Temperature(
+                    floor=float(attention.floor_scale),
+                    scale=float(attention.attn_scale),
+                    offset=1.0,
+                )
 
     def _record(self, replay: Sequence[Tensor] = ()) -> list[Tensor]:
         """Record the output of each attention for a few tokens; empty for a model without weights.
@@ -279,7 +332,10 @@ class TransformersAdapter:
 
     def _rotary_width(self) -> int:
         """Return the number of channels of a head that the model's own tables rotate."""
-        return _head_dim(self.config) if self.family.is_image else self._read_ropes()[0].width
+        if self.family.is_image:
+            return _head_dim(self.config)
+        width = self._read_ropes()[0].width
+        return width if self.family.rotary_table == "full" else width // 2
 
     def _remove_positions(self, surgery: Surgery) -> list[str]:
         removed = []
@@ -287,6 +343,8 @@ class TransformersAdapter:
             original = self.base.get_submodule(self.family.rotary)
             width = 0 if self.family.empty_rotary else self._rotary_width()
             kind = NoPatchRotary if self.family.is_image else NoRotary
+            if self.family.rotary_table == "complex":
+                kind = NoComplexRotary
             surgery.replace_module(self.base, self.family.rotary, kind(original, width))
             removed.append(f"{self.family.rotary}: rotates nothing")
         for path in self.family.tables:
@@ -514,6 +572,8 @@ def attend_equipped(
     dropout: float = 0.0,
     output_attentions: bool | None = None,
     is_causal: bool | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the attention of an equipped model, for transformers' AttentionInterface.
@@ -522,8 +582,13 @@ def attend_equipped(
         The output [B, N, H, V], and the weights [B, H, N, M] if they were requested.
 
     Raises:
-        OptionError: `is_causal` is not what it was when the model was equipped.
+        OptionError: `is_causal` is not what it was when the model was equipped, or there is an
+            argument that zoo does not read.
     """
+    for name, given in kwargs.items():
+        if given is not None and name not in UNREAD:
+            problem = f"the attention of an equipped model does not read {name}"
+            raise OptionError(name, f"{problem}; leave it out, or call zoo.unequip first")
     layer = module.zoo_layer
     # What a pass leaves behind would hinder copies of the model.
     vars(module)["zoo_layer"] = None
@@ -535,9 +600,20 @@ def attend_equipped(
     if output_attentions is None:
         output_attentions = module.config.output_attentions
     if not output_attentions:
-        out = layer.attend(query, key, value, scale=scaling, mask=mask, dropout=dropout)
+        out = layer.attend(
+            query,
+            key,
+            value,
+            scale=scaling,
+            mask=mask,
+            dropout=dropout,
+            softcap=softcap,
+            sinks=s_aux,
+        )
         return out.transpose(1, 2).contiguous(), None
-    call = layer.describe(query, key, value, scale=scaling, mask=mask, dropout=dropout)
+    call = layer.describe(
+        query, key, value, scale=scaling, mask=mask, dropout=dropout, softcap=softcap, sinks=s_aux
+    )
     # Keys that left a sliding window may still be in the call, with weights of 0.
     weights = layer.weights(call)[..., -key.shape[2] :]
     return layer.attend_call(call).transpose(1, 2).contiguous(), weights
@@ -548,14 +624,14 @@ AttentionInterface.register(IMPLEMENTATION, attend_equipped)
 AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
 
 
-def _leave_out_rotation(attention: nn.Module) -> Callable[..., Any]:
-    """Return the forward of an attention without its call of the model's own rotation.
+def _leave_out_rotation(attention: nn.Module, rotation: str) -> Callable[..., Any]:
+    """Return the forward of an attention without its call of the model's own `rotation`.
 
     The tables rotate nothing anyway; this saves the time of the multiplication.
     """
     # The same code with other globals, in which the name of the rotation stands for the identity.
     forward = inspect.unwrap(type(attention).forward)
-    names = {**forward.__globals__, ROTATION: _keep_heads}
+    names = {**forward.__globals__, rotation: _keep_heads}
     changed = FunctionType(
         forward.__code__, names, forward.__name__, forward.__defaults__, forward.__closure__
     )
@@ -580,17 +656,21 @@ def _find_family(config: Any) -> Family:
 def _find_base(model: PreTrainedModel, family: Family) -> nn.Module:
     """Return the module to which the paths of a family are relative: the model or its base."""
     root = family.layers.partition(".")[0]
-    names = dict(model.named_children())
-    return model if root in names else model.base_model
+    if root in dict(model.named_children()):
+        return model
+    # The text model of Llama 4 is not under the name that its class gives for its base.
+    return model.model if model.base_model is model else model.base_model
 
 
-def _check_config(config: Any) -> None:
+def _check_config(config: Any, family: Family) -> None:
     """Check that a configuration has no feature that encodings would silently ignore.
 
     Raises:
         OptionError: It has one.
     """
     for name in ("attn_logit_softcapping", "add_cross_attention", "is_encoder_decoder"):
+        if name == "attn_logit_softcapping" and family.caps_scores:
+            continue
         if getattr(config, name, None):
             raise OptionError("model", f"config.{name} is {getattr(config, name)}: not supported")
     kind = getattr(config, "position_embedding_type", "absolute")
