@@ -1,6 +1,7 @@
 """Several processes train as one."""
 
 import json
+import math
 import os
 import signal
 from pathlib import Path
@@ -14,8 +15,9 @@ from training import evaluate, fit
 from zoo.data.vision import ImageDecoder
 from zoo.evaluation.results import Evaluation
 from zoo.run import checkpoint
+from zoo.run.callbacks import stop_on_signal
 from zoo.run.callbacks.nan_guard import FiniteGuard
-from zoo.run.callbacks.stop_on_signal import StopOnSignal
+from zoo.run.callbacks.stop_on_signal import SignalRhythm, StopOnSignal
 from zoo.tasks import base  # noqa: F401  before processes are forked, each of which would import it
 from zoo.tasks.masked_lm import MaskedLM
 
@@ -149,10 +151,10 @@ def test_images_are_decoded_once_and_dealt_out(options, tiny, monkeypatch):
     parquet(Path("made/test-0.parquet"), 7)
     Path("album.yaml").write_text(ALBUM)
 
-    def decode(self, content, original=ImageDecoder.decode):
+    def decode(self, content, *crop, original=ImageDecoder.decode):
         with Path(f"decoded-by-{os.environ.get('RANK')}").open("a") as seen:
             seen.write(".")
-        return original(self, content)
+        return original(self, content, *crop)
 
     monkeypatch.setattr(ImageDecoder, "decode", decode)
     assert several(options, "two", recipe="album.yaml") == [0, 0], logs()
@@ -198,6 +200,50 @@ def test_a_signal_to_any_process_stops_all_and_loses_nothing(strategy, tiny, wei
     assert several(tiny, "broken", "auto") == [0, 0], logs()
     assert several(tiny, "whole") == [0, 0], logs()
     assert same(weights("whole/checkpoints/last.ckpt"), weights("broken/checkpoints/last.ckpt"))
+
+
+def test_processes_communicate_once_in_a_logged_step_and_in_no_other(tiny, monkeypatch):
+    """Beside the reduction of gradients, which DDP starts in C++, and the exchange of signals."""
+    steps, calls = [], []
+    reduce = torch.distributed.all_reduce
+
+    def count(*given, **named):
+        calls.append(1)
+        return reduce(*given, **named)
+
+    def begin(self, trainer, *_):
+        del calls[:]
+
+    def write(self, trainer, *_, original=StopOnSignal.on_train_batch_end):
+        original(self, trainer, *_)
+        steps.append((trainer.global_step, len(calls)))
+        Path(f"calls-{trainer.global_rank}.json").write_text(json.dumps(steps))
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", count)
+    monkeypatch.setattr(stop_on_signal, "WARM_UP", 1)
+    monkeypatch.setattr(stop_on_signal, "SECONDS", math.inf)
+    monkeypatch.setattr(StopOnSignal, "on_train_batch_start", begin)
+    monkeypatch.setattr(StopOnSignal, "on_train_batch_end", write)
+    given = ["trainer.max_epochs=1", "trainer.log_every_n_steps=3", "data.batch_size=4"]
+    assert several([*tiny, *given], "run") == [0, 0], logs()
+    for rank in range(2):
+        found = dict(json.loads(Path(f"calls-{rank}.json").read_text()))
+        assert len(found) >= 8
+        assert found.pop(1) == 1  # signals are exchanged after the first step
+        assert found == {step: int(step % 3 == 0) for step in found}
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(0.25, 4), (0.001, 64), (30, 1)])
+def test_signals_are_exchanged_about_once_in_a_second(seconds, most, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(stop_on_signal.time, "monotonic", lambda: now[0])
+    pace, exchanged = SignalRhythm(), []
+    for step in range(1, 8 + 3 * most + 1):
+        now[0] += seconds
+        if pace.is_due():
+            exchanged.append(step)
+            pace.begin(pace.propose())
+    assert exchanged == [*range(1, 9), *(8 + most * each for each in (1, 2, 3))]
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -129,11 +129,16 @@ class Processes:
 
     def all_reduce_max(self, number: int) -> int:
         """Return the largest number of all processes."""
+        return self.find_largest([number])[0]
+
+    def find_largest(self, numbers: Sequence[int]) -> list[int]:
+        """Return the largest number of all processes at each place, in one reduction."""
         if self.count == 1:
-            return number
-        largest = torch.tensor(int(number))
+            return [*numbers]
+        largest = torch.tensor([int(number) for number in numbers])
         distributed.all_reduce(largest, distributed.ReduceOp.MAX, self._group)
-        return int(largest)
+        found: list[int] = largest.tolist()
+        return found
 
     def run_on_rank_zero(self, make: Callable[[], Value]) -> Value:
         """Run a function in the first process and return its result in all of them.

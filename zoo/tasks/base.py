@@ -146,6 +146,37 @@ class Task(L.LightningModule):
             raise OptionError("task", "only a task from zoo.load can predict and generate")
         return self.application
 
+    def log_training_loss(self, loss: Tensor, samples: int) -> None:
+        """Log train/loss, the mean over processes, where this step is logged.
+
+        Args:
+            loss: The loss of this process, a scalar.
+            samples: Number of samples in its batch.
+        """
+        # other steps neither communicate nor pay for Lightning's bookkeeping
+        if self._is_logged():
+            self.log("train/loss", self.average_over_processes(loss.detach()), batch_size=samples)
+
+    def _is_logged(self) -> bool:
+        """Return whether Lightning logs this training step: each n-th one, and the last one."""
+        trainer = self._trainer
+        if trainer is None:
+            return False
+        is_last = trainer.global_step + 1 == trainer.max_steps
+        return is_last or trainer._logger_connector.should_update_logs
+
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        """Compute gradients. In several processes, all are NaN if the loss is not finite.
+
+        Every process then finds the same gradients at fault, and none has to ask the others.
+        """
+        if self.trainer.world_size == 1:
+            super().backward(loss, *args, **kwargs)
+            return
+        # a loss can be infinite while its gradients are finite; the factor 1 changes no bit
+        factor = torch.where(loss.detach().isfinite(), 1.0, torch.nan).to(loss.dtype)
+        loss.backward(factor, *args, **kwargs)
+
     def batch_state(self) -> dict[str, Any]:
         """Return the state of this process between training batches, except weights, as plain data.
 

@@ -84,7 +84,7 @@ class CausalLM(Task):
             # The recipe is valid, but the model cannot read this window.
             raise ZooError(f"model.{error.key}: {error}") from None
         loss = mean_loss(logits, batch.targets, self.average_over_processes)
-        self.log("train/loss", loss, batch_size=len(batch.inputs), sync_dist=True)
+        self.log_training_loss(loss, len(batch.inputs))
         return loss
 
     def on_validation_epoch_start(self) -> None:

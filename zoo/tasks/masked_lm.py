@@ -74,7 +74,7 @@ class MaskedLM(Task):
         others = torch.randint_like(batch.inputs, self.mask_token)
         inputs, targets = self.mask(batch, draws, others)
         loss = mean_loss(self(inputs, batch.documents), targets, self.average_over_processes)
-        self.log("train/loss", loss, batch_size=len(inputs), sync_dist=True)
+        self.log_training_loss(loss, len(inputs))
         return loss
 
     def on_validation_epoch_start(self) -> None:

@@ -96,12 +96,15 @@ class FiniteGuard(L.Callback):
         # a gradient scaler finds infinite gradients itself and skips the step
         if trainer.precision != "16-mixed":
             checked.append(_compute_norm([grad for _, grad in named]))
-        # all ranks must reach the collectives below, whether their own numbers are finite or not
-        processes = self.checkpoints.processes
         # one transfer from the GPU for all of them
         sums = torch.stack([one.float() for one in checked])
         is_broken = not all(torch.isfinite(sums).tolist())
-        if not processes.all_reduce_max(is_broken):
+        processes = self.checkpoints.processes
+        # all ranks must reach the collectives below. They share gradients, which `Task.backward`
+        # makes NaN where a loss is not finite; without gradients to look at, they ask each other
+        if trainer.precision == "16-mixed":
+            is_broken = bool(processes.all_reduce_max(is_broken))
+        if not is_broken:
             return
 
         loss = next((one for one in self.losses if not one.isfinite()), self.losses[-1])

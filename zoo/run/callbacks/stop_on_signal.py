@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from signal import SIGINT, Signals
 from types import FrameType
 from typing import Any, Self
@@ -13,11 +14,47 @@ from zoo.run.callbacks.checkpointing import Checkpoints
 from zoo.run.processes import Processes
 from zoo.utils import SignalHandler
 
+WARM_UP = 8
+"""Steps that are all followed by an exchange, while their duration is not known."""
+SECONDS = 1.0
+"""Time between two exchanges, after which a signal is noticed at the latest."""
+MOST = 64
+"""Steps between two exchanges at most, since later steps may be slower."""
+
+
+class SignalRhythm:
+    """Decides after which steps several processes exchange signals: about once in a second.
+
+    An exchange waits for the slowest process, so that it does not follow every step.
+    """
+
+    def __init__(self) -> None:
+        self._count = self._since = 0
+        self._every, self._mark = 1, time.monotonic()
+
+    def is_due(self) -> bool:
+        """Count a step; return whether an exchange follows it, the same in all processes."""
+        self._count += 1
+        self._since += 1
+        return self._since >= self._every
+
+    def propose(self) -> int:
+        """Return how many steps may pass until the next exchange, as this process measures."""
+        if self._count < WARM_UP:
+            return 1
+        seconds = (time.monotonic() - self._mark) / max(self._since, 1)
+        return int(min(max(SECONDS / max(seconds, 1e-9), 1), MOST))
+
+    def begin(self, every: int) -> None:
+        """Begin to count anew after an exchange that agreed on the steps to the next one."""
+        self._every, self._since, self._mark = every, 0, time.monotonic()
+
 
 class StopOnSignal(L.Callback):
     """Stops all processes at SIGINT or SIGTERM to any of them; used as a context manager.
 
-    Training saves `last` at the next step of the optimizer first. A second SIGINT stops at once.
+    Training saves `last` after a step of the optimizer first: the next one, or in several processes
+    the next one after which they exchange signals (`SignalRhythm`). A second SIGINT stops at once.
 
     Args:
         processes: The processes of the command.
@@ -27,6 +64,8 @@ class StopOnSignal(L.Callback):
     def __init__(self, processes: Processes, checkpoints: Checkpoints | None = None) -> None:
         self.processes, self.checkpoints = processes, checkpoints
         self.received: int | None = None
+        # batches of training, validation and test last differently long
+        self.paces = {"train": SignalRhythm(), "val": SignalRhythm(), "test": SignalRhythm()}
         self._handler = SignalHandler(self._note)
 
     def __enter__(self) -> Self:
@@ -69,12 +108,12 @@ class StopOnSignal(L.Callback):
         if self.checkpoints is not None:
             validates = validates or self.checkpoints.is_validation_due
         if (batch_idx + 1) % trainer.accumulate_grad_batches == 0 and not validates:
-            self._stop_if_received(trainer)
+            self._stop_if_received(trainer, "train")
 
     def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         """Stop, except after the last step: a run resumed there would not validate."""
         if not trainer.should_stop:
-            self._stop_if_received(trainer)
+            self._stop_if_received(trainer, "val")
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Stop after an epoch."""
@@ -82,16 +121,25 @@ class StopOnSignal(L.Callback):
 
     def on_test_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         """Stop while testing."""
-        self._stop_if_received(trainer)
+        self._stop_if_received(trainer, "test")
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Stop after a test, where no further batch would notice the signal."""
         if stage == "test":
             self._stop_if_received(trainer)
 
-    def _stop_if_received(self, trainer: L.Trainer) -> None:
-        # a scheduler may signal one process only, and all must stop after the same step
-        received = self.processes.all_reduce_max(self.received or 0)
+    def _stop_if_received(self, trainer: L.Trainer, stage: str | None = None) -> None:
+        """Stop if a process has received a signal; within a stage, only where it is time to ask."""
+        received = self.received or 0
+        if self.processes.count > 1:
+            pace = None if stage is None else self.paces[stage]
+            if pace is not None and not pace.is_due():
+                return
+            # a scheduler may signal one process only, and all must stop after the same step
+            proposed = 1 if pace is None else pace.propose()
+            received, negated = self.processes.find_largest([received, -proposed])
+            if pace is not None:
+                pace.begin(-negated)
         if not received:
             return
         stop = f"stopped by {Signals(received).name}"
