@@ -51,9 +51,20 @@ KINDS: Mapping[str, MemberKind] = MappingProxyType(
         ),
         "data": MemberKind(
             ("data", "data/synthetic"),
-            frozenset({"base", "baselines", "spec", "sampler", "cache", "vision", "pictures"}),
+            frozenset(
+                {
+                    "base",
+                    "baselines",
+                    "spec",
+                    "sampler",
+                    "cache",
+                    "vision",
+                    "pictures",
+                    "random_crop",
+                }
+            ),
         ),
-        "tasks": MemberKind(("tasks",), frozenset({"base", "metrics"})),
+        "tasks": MemberKind(("tasks",), frozenset({"base", "metrics", "sharding"})),
         "optim": MemberKind(("optim",), frozenset({"base", "optimizers"}), ("optim/optimizers",)),
         "schedules": MemberKind(("schedules",), collections=("optim/base",)),
         "metrics": MemberKind(("metrics",), collections=("tasks/metrics",)),
