@@ -36,6 +36,8 @@ LLAMA: Mapping[str, object] = {
     "model.memory_length": 0,
     "model.window": None,
     "model.temperature": None,
+    "model.head_dim": None,
+    "model.logit_softcap": None,
     "model.block.norm": "rms",
     "model.block.mlp": "swiglu",
 }
@@ -46,6 +48,7 @@ VIT: Mapping[str, object] = {
     "model.cls_position": "none",
     "model.registers": 0,
     "model.block.norm": "layer",
+    "model.block.norm_bias": True,
     "model.block.mlp": "gelu",
 }
 """The options of a recipe that is such a model. Sizes, biases and epsilons are free."""
