@@ -69,6 +69,8 @@ _OTHER_WORDS: Mapping[str, str] = MappingProxyType(
         "early_stopping": "patience early_stop early_stopping_patience",
         "patience": "early_stopping_patience",
         "compile": "torch_compile use_compile",
+        "float32_matmul": "tf32 allow_tf32 float32_matmul_precision matmul_precision",
+        "fused": "fused_adam fused_adamw use_fused",
         "activation_checkpointing": "gradient_checkpointing grad_checkpointing checkpointing remat",
         "ema_decay": "ema ema_rate ema_momentum",
         "num_threads": "threads n_threads cpu_threads torch_threads cpus",

@@ -8,7 +8,14 @@ from zoo.attention.encoding import Dims
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
-from zoo.models.transformer import Block, BlockOptions, Transformer, enable_activation_checkpointing
+from zoo.models.transformer import (
+    GRAPHS_PER_BLOCK,
+    Block,
+    BlockOptions,
+    Transformer,
+    compile_blocks,
+    enable_activation_checkpointing,
+)
 from zoo.options import Choice
 
 CHAINS = [
@@ -105,6 +112,19 @@ def test_a_compiled_model_has_the_same_gradients():
     enable_activation_checkpointing(model)
     model.compile(backend="aot_eager", fullgraph=True)
     assert equal(gradients(model), stored)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's own, which it hides
+def test_blocks_that_are_compiled_one_by_one_have_the_same_gradients():
+    model = stack(["rope"])
+    stored, graphs = gradients(model), []
+    compile_blocks(model, backend=lambda graph, _: graphs.append(graph) or graph, fullgraph=True)
+    assert equal(gradients(model), stored)
+    assert graphs
+    # one graph more than torch allows by default would be computed uncompiled
+    assert torch._dynamo.config.recompile_limit >= GRAPHS_PER_BLOCK * len(model.blocks)
+    with pytest.raises(OptionError, match="no transformer blocks to compile; set it to true"):
+        compile_blocks(torch.nn.Linear(2, 2))
 
 
 def test_a_model_without_blocks_is_refused():

@@ -108,12 +108,24 @@ def test_options_and_defaults_are_those_of_torch(name):
     made = cls(lr=1.0).own_arguments()
     assert made == theirs
     pairs = {one for pair in PAIRS.values() for one in pair} | {"eps1", "eps2"}
-    assert own - pairs <= theirs.keys()
+    assert own - pairs - IMPLEMENTATION <= theirs.keys()
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
+def test_a_fused_optimizer_takes_the_same_steps(name):
+    fused, plain = Loop(name, fused=True), Loop(name)
+    assert fused.optimizer.defaults["fused"]
+    assert plain.optimizer.defaults["fused"] is None
+    assert fused.run(range(5)) == pytest.approx(plain.run(range(5)), rel=1e-5)
 
 
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [
+        (
+            ["optim.fused=true", "trainer.precision=16-mixed"],
+            "optim.fused: the kernel hides the scale of gradients",
+        ),
         (["optim=lbfgs"], "optim.name: lbfgs cannot train here: it evaluates the loss several"),
         (["optim=sparse_adam"], "optim.name: sparse_adam cannot train here: it is for sparse"),
         (["optim=adamm", "optim.lr=1"], "optim.name: there is no 'adamm' among optim; did you"),

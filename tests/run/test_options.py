@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny import language
 from torch import nn
 from training import fit
 
@@ -14,11 +15,13 @@ import zoo
 from zoo.config import load
 from zoo.config.command_line import parse_overrides
 from zoo.errors import CheckpointError, RecipeError
+from zoo.models.transformer import Block
 from zoo.run import checkpoint
 from zoo.run import fit as fit_module
 from zoo.run.build import build_data, build_task, build_trainer
 from zoo.run.fit import THREAD_VARIABLES
 from zoo.run.preflight import build_experiment
+from zoo.tasks.base import Task
 
 ONE = ["trainer.max_epochs=1", "data.batch_size=128", "model.depth=1"]
 
@@ -30,7 +33,7 @@ def eagerly(monkeypatch):
     monkeypatch.setattr(
         nn.Module,
         "compile",
-        lambda self: (counted.append(self), compiled(self, backend="eager"))[1],
+        lambda self, **_: (counted.append(self), compiled(self, backend="eager"))[1],
     )
     return counted
 
@@ -55,6 +58,51 @@ def test_weights_and_their_names_are_those_of_a_plain_run(tiny, weights, eagerly
         torch.testing.assert_close(other["current_model_state"][name], value, msg=name)
     assert len(eagerly) == 1
     zoo.load("other")
+
+
+def test_blocks_are_compiled_with_a_mode_and_products_keep_their_precision(tiny, monkeypatch):
+    compiled, precisions = [], []
+    monkeypatch.setattr(
+        nn.Module, "compile", lambda self, **options: compiled.append((type(self), options))
+    )
+    once = [*tiny, *ONE, "model.depth=2", "trainer.fast_dev_run=true"]
+    plain = fit("vit_comrope", once, Path("plain"), "never")["metrics"]
+    configure = Task.configure_optimizers
+
+    def configure_and_note(task):
+        precisions.append(torch.get_float32_matmul_precision())
+        return configure(task)
+
+    monkeypatch.setattr(Task, "configure_optimizers", configure_and_note)
+    more = ["trainer.compile=blocks", "trainer.compile_mode=max-autotune-no-cudagraphs"]
+    more.append("trainer.float32_matmul=high")
+    other = fit("vit_comrope", [*once, *more], Path("other"), "never")["metrics"]
+    assert compiled == [(Block, {"mode": "max-autotune-no-cudagraphs"})] * 2
+    # a CPU has no TF32, and the setting ends with the run
+    assert other == plain
+    assert (precisions, torch.get_float32_matmul_precision()) == (["high"], "highest")
+
+
+def test_a_start_logs_backends_by_type_and_the_precision_of_products(tiny, caplog, tmp_path):
+    types = "model.layer_types={near: {window: 8}, far: {encoding: t5}}"
+    more = [types, "model.layer_pattern=[near,far]", "model.depth=2", "model.encoding=rope"]
+    path = language(tmp_path / "letters", *more, "trainer.fast_dev_run=true")
+    caplog.set_level("INFO", "zoo")
+    fit("lm_rope", [*path, "trainer.float32_matmul=high"], Path("run"), "never")
+    backends = [line for line in caplog.messages if line.startswith("Attention backend")]
+    assert backends == [
+        "Attention backend of near layers: sdpa (a window, as a mask)",
+        "Attention backend of far layers: chunked (a bias for each pair)",
+    ]
+    assert "Products of float32 matrices: high precision" in caplog.messages
+
+
+def test_a_mode_without_compilation_and_a_model_without_blocks_are_refused(monkeypatch):
+    with pytest.raises(RecipeError, match=r"trainer.compile_mode: nothing is compiled; set"):
+        zoo.load_recipe("vit_none", {"trainer.compile_mode": "max-autotune"})
+    monkeypatch.setattr("zoo.models.transformer.Transformer", nn.Bilinear)
+    with pytest.raises(RecipeError, match=r"trainer.compile: the model has no transformer blocks"):
+        zoo.load_recipe("vit_none", {"trainer.compile": "blocks"})
 
 
 def test_batches_that_are_accumulated_are_one_batch(tiny):

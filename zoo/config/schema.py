@@ -46,6 +46,8 @@ OURS = (
     "callbacks",
     "fast_dev_run",
     "compile",
+    "compile_mode",
+    "float32_matmul",
     "activation_checkpointing",
     "ema_decay",
     "reshard_after_forward",
@@ -93,6 +95,8 @@ class TrainerOptions:
     false keeps them until its backward pass."""
     precision: Precision = "32-true"
     """Precision of weights and computation."""
+    float32_matmul: Literal["highest", "high"] = "highest"
+    """Precision inside matrix products of float32: high rounds their inputs to TF32 on GPUs."""
     gradient_clip_val: Annotated[float, Between(0)] | None = 1.0
     """Clip the global gradient norm to this value; null does not clip."""
     accumulate_grad_batches: Count = 1
@@ -111,8 +115,13 @@ class TrainerOptions:
     """Loggers in addition to metrics.csv, which is always written; [] for none."""
     callbacks: Annotated[tuple[Choice, ...], Choices("callbacks", may_be_empty=True)] = ()
     """Callbacks to add to those of zoo."""
-    compile: bool = False
-    """Compile the blocks of the model with torch.compile."""
+    compile: bool | Literal["blocks"] = False
+    """Compile the model with torch.compile: true as a whole, blocks each block by itself, between
+    which DDP sends gradients."""
+    compile_mode: Literal[
+        "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"
+    ] = "default"
+    """The mode of torch.compile."""
     activation_checkpointing: bool = False
     """Recompute blocks in the backward pass instead of storing their activations."""
     ema_decay: Annotated[float, Between(1e-9, 1 - 1e-9)] | None = None
@@ -148,6 +157,9 @@ class TrainerOptions:
         if self.compile and self.strategy == "fsdp":
             remedy = "leave it out, or choose strategy ddp"
             yield join(key, "compile"), "sharded blocks cannot be compiled", remedy
+        if self.compile_mode != "default" and not self.compile:
+            remedy = "set trainer.compile, or leave it out"
+            yield join(key, "compile_mode"), "nothing is compiled", remedy
         if not self.reshard_after_forward and self.strategy != "fsdp":
             remedy = "leave it out, or choose strategy fsdp"
             problem = f"strategy {self.strategy} shards no weights"

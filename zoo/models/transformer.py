@@ -25,6 +25,7 @@ Softcap = Annotated[float, Between(1e-12)]
 # Each layer is an object, so a number without bound would fill any memory before the model exists.
 Depth = Annotated[int, Between(1, 10_000)]
 Heads = Annotated[int, Between(1, 65_536)]
+GRAPHS_PER_BLOCK = 8  # as many as torch allows by default for all blocks together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -374,6 +375,29 @@ def enable_activation_checkpointing(model: nn.Module) -> None:
         raise OptionError("activation_checkpointing", problem)
     for transformer in transformers:
         transformer.activation_checkpointing = True
+
+
+def compile_blocks(model: nn.Module, **options: Any) -> None:
+    """Compile each block by itself, and leave what is between them uncompiled.
+
+    Args:
+        model: The model.
+        **options: Arguments of torch.compile.
+
+    Raises:
+        OptionError: The model contains no Transformer.
+    """
+    transformers = find_transformers(model)
+    if not transformers:
+        problem = "the model has no transformer blocks to compile"
+        raise OptionError("compile", f"{problem}; set it to true for the whole model")
+    blocks = [block for transformer in transformers for block in transformer.blocks]
+    # Blocks share their code, but not always a graph: a layer may have one of its own, and training
+    # and evaluation have two.
+    limits = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, GRAPHS_PER_BLOCK * len(blocks))
+    for block in blocks:
+        block.compile(**options)
 
 
 def _run_checkpointed(block: nn.Module, tokens: Tokens, chain: Chain, context: Context) -> Tokens:

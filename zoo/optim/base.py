@@ -110,6 +110,9 @@ class TorchOptimizer:
         for pair, (first, second) in PAIRS.items():
             if first in own:
                 own[pair] = own.pop(first), own.pop(second)
+        # Without it torch updates many weights at once on a GPU; false would forbid that too.
+        if not own.get("fused", True):
+            del own["fused"]
         return own
 
     def lr_factor(self, step: int, steps: int) -> float:

@@ -37,6 +37,8 @@ class AdamW(TorchOptimizer):
     """Added to the denominator."""
     amsgrad: bool = False
     """Divide by the largest mean of squared gradients so far."""
+    fused: bool = False
+    """Update all weights in one kernel of the device."""
 
 
 @register
@@ -55,6 +57,8 @@ class Adam(TorchOptimizer):
     """Added to the denominator."""
     amsgrad: bool = False
     """Divide by the largest mean of squared gradients so far."""
+    fused: bool = False
+    """Update all weights in one kernel of the device."""
 
 
 @register
@@ -125,6 +129,8 @@ class SGD(TorchOptimizer):
     """Dampening of the momentum."""
     nesterov: bool = False
     """Use Nesterov momentum."""
+    fused: bool = False
+    """Update all weights in one kernel of the device."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

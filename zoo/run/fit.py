@@ -15,11 +15,16 @@ import lightning as L
 import torch
 
 from zoo.config import Recipe
+from zoo.config.schema import TrainerOptions
 from zoo.data.base import Datasets
 from zoo.data.spec import name_classes
 from zoo.diagnostics.callback import AttentionDiagnostics
 from zoo.errors import Message, OptionError, RecipeError, Setting, ZooError
-from zoo.models.transformer import enable_activation_checkpointing
+from zoo.models.transformer import (
+    compile_blocks,
+    enable_activation_checkpointing,
+    find_transformers,
+)
 from zoo.optim.base import find_encoding_parameters
 from zoo.run import checkpoint, init_from, loggers, run_dir
 from zoo.run.build import Experiment
@@ -30,7 +35,7 @@ from zoo.run.callbacks.nan_guard import FiniteGuard
 from zoo.run.callbacks.progress import EvaluationProgress, TrainingProgress
 from zoo.run.callbacks.stop_on_signal import StopOnSignal
 from zoo.run.init_from import TransferReport
-from zoo.run.machine import choose_threads, count_cores, measure_free_cores
+from zoo.run.machine import choose_threads, count_cores, measure_free_cores, use_float32_matmul
 from zoo.run.memory import suggest_smaller
 from zoo.run.preflight import build_experiment, plan_backends
 from zoo.run.processes import Processes, count_missing_processes, join_processes, run_in_processes
@@ -363,11 +368,10 @@ def train(
         _begin(experiment, task, start, transfer)
     if recipe.trainer.activation_checkpointing:
         enable_activation_checkpointing(task.model)
-    if recipe.trainer.compile:
-        task.model.compile()
+    _compile(task.model, recipe.trainer)
 
     # handlers cover test and training, so that a signal between the two is not lost
-    with signals:
+    with signals, use_float32_matmul(recipe.trainer.float32_matmul):
         trainer.fit(task, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
         spent = costs.state_dict()
         result = FitResult(
@@ -413,6 +417,15 @@ def train(
         # last of all: the file marks the run as complete
         write_end(start.run, end)
     return result
+
+
+def _compile(model: torch.nn.Module, options: TrainerOptions) -> None:
+    """Compile a model or its blocks, if the recipe says so."""
+    mode = {} if options.compile_mode == "default" else {"mode": options.compile_mode}
+    if options.compile == "blocks":
+        compile_blocks(model, **mode)
+    elif options.compile:
+        model.compile(**mode)
 
 
 def _write_confusion(experiment: Experiment, task: Task, run: Path, processes: Processes) -> None:
@@ -482,19 +495,18 @@ def _begin(
         log.info("Batch size: %s from step %d on", batch_size, start.step)
 
     device = trainer.strategy.root_device.type
-    # each once, however many layers
-    backends = dict.fromkeys(plan_backends(task.model, experiment.spec, device))
-    for name, reason in backends:
-        # only what is slower than a user would expect
-        if name == "reference" or "mask" in reason:
-            log.info("Attention backend: %s (%s)", name, reason)
+    if recipe.trainer.float32_matmul != "highest":
+        log.info("Products of float32 matrices: %s precision", recipe.trainer.float32_matmul)
+    plans = plan_backends(task.model, experiment.spec, device)
+    for line in _describe_backends(task.model, plans):
+        log.info("Attention backend%s", line)
     factor = recipe.optim.options.get("encoding_lr", 1.0)
     if factor != 1 and not find_encoding_parameters(task.model):
         log.info("optim.encoding_lr %g has no effect: the encoding has no parameters", factor)
     for line in () if transfer is None else transfer.lines():
         log.info(line)
     if start.checkpoint is None:
-        names = [*dict.fromkeys(name for name, _ in backends)]
+        names = [*dict.fromkeys(name for name, _ in plans)]
         facts = {
             "backends": names,
             "monitor": task.monitor,
@@ -503,6 +515,15 @@ def _begin(
         }
         manifest = StartManifest(start.run, task.model, facts)
         trainer.callbacks.append(manifest)  # type: ignore[attr-defined]
+
+
+def _describe_backends(model: torch.nn.Module, plans: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Yield the backend of each type of layers and the reason, once however many layers."""
+    types = [name for one in find_transformers(model) for name in one.layer_types]
+    # a model without types has layers of one kind
+    named = zip(types if len(types) == len(plans) else [""] * len(plans), plans, strict=True)
+    for kind, (name, reason) in dict.fromkeys(named):
+        yield f"{kind and f' of {kind} layers'}: {name} ({reason})"
 
 
 def _log_results(result: FitResult) -> None:

@@ -6,7 +6,8 @@ import os
 import platform
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +108,14 @@ def choose_threads(most: int, free: float | None) -> int:
         free: What `measure_free_cores` returned.
     """
     return most if free is None else min(most, max(1, round(free)))
+
+
+@contextmanager
+def use_float32_matmul(precision: str) -> Iterator[None]:
+    """Within the context, compute products of float32 matrices with a precision of torch."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -125,7 +125,10 @@ def _check_training(experiment: Experiment, issues: IssueCollector) -> None:
     """Check the parts of a training that need no model."""
     trainer = experiment.recipe.trainer
     with issues.collect("optim"):
-        experiment.optimizer  # noqa: B018
+        # its kernel divides gradients by the scale itself, so that no one else sees or clips them
+        if getattr(experiment.optimizer, "fused", False) and trainer.precision == "16-mixed":
+            problem = "the kernel hides the scale of gradients that 16-mixed needs"
+            raise OptionError("fused", f"{problem}; leave it out, or choose bf16-mixed")
     for number, choice in enumerate(trainer.callbacks):
         with issues.collect(f"trainer.callbacks.{number}"):
             experiment.build_callback(choice)
@@ -152,6 +155,9 @@ def _check_model(experiment: Experiment, issues: IssueCollector, *, is_trained: 
         with issues.collect("trainer"):
             if recipe.trainer.activation_checkpointing:
                 enable_activation_checkpointing(model)
+            if recipe.trainer.compile == "blocks" and not find_transformers(model):
+                problem = "the model has no transformer blocks"
+                raise OptionError("compile", f"{problem}; set it to true for the whole model")
         with issues.collect("diagnostics"):
             if recipe.diagnostics.layers:
                 capture.number_layers(model, recipe.diagnostics.layers)
