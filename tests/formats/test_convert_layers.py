@@ -7,9 +7,10 @@ import torch
 from torch.nn import functional as F
 
 import zoo as package
-from zoo.api.tools import convert
+from zoo.api.tools import convert, export
 from zoo.attention.kv_cache import KeyValueCache
 from zoo.errors import CheckpointError
+from zoo.formats.export import OWN_MODELS
 from zoo.formats.layer_plan import describe_layers, write_pattern
 
 transformers = pytest.importorskip("transformers")
@@ -82,7 +83,7 @@ def decode(model, prompt, count):
 @torch.no_grad()
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_decoder_whose_layers_differ_computes_the_same(tmp_path, name):
-    """Within and past window and original length, padded on the left, and token by token."""
+    """Within and past window and original length, padded on the left, token by token, and back."""
     other = publish(tmp_path / "it", name)
     model = package.load(convert(tmp_path / "it", to=tmp_path / "run").run).model
     tokens = torch.randint(1, TOKENS, (2, 40))
@@ -98,6 +99,12 @@ def test_a_decoder_whose_layers_differ_computes_the_same(tmp_path, name):
     answers = {"do_sample": False, "max_new_tokens": 50, "eos_token_id": None}
     written = other.generate(tokens[:1, :10], **answers)
     assert decode(model, tokens[:1, :10], 50) == written[0].tolist()
+
+    if (target := name.split()[0].lower()) in OWN_MODELS:
+        export(tmp_path / "run", tmp_path / "out", to=target, verbose=None)
+        again, found = type(other).from_pretrained(tmp_path / "out", output_loading_info=True)
+        assert not any(found.values()), found
+        torch.testing.assert_close(again.eval()(tokens).logits, other(tokens).logits, **CLOSE)
 
 
 @pytest.fixture(scope="module")

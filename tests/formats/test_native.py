@@ -52,12 +52,14 @@ def test_a_llama_has_the_tokens_of_the_model(tmp_path):
 
 def test_every_option_in_the_way_of_a_llama_is_named(tmp_path, zoo):
     options = ["model.encoding=alibi", "model.window=8", "model.block.norm=layer"]
-    options += ["model.layer_types={all: {}}", "model.layer_pattern=[all]"]
+    types = "{one: {temperature: {floor: 4}}, two: {encoding: none}}"
+    options += [f"model.layer_types={types}", "model.layer_pattern=[one,two]", "model.depth=2"]
     write_checkpoint(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt", *options))
     code, _, message = zoo("export", "run", "to=llama", "out")
     assert code == 2
-    assert "4 config errors" in message
-    assert "model.layer_types: a llama has null" in message
+    assert "5 config errors" in message
+    assert "model.layer_types.one.temperature: a llama has null" in message
+    assert "model.layer_types.two.encoding: a llama has [rope], this model [none]" in message
     for part in ("model.encoding: a llama has [rope], this model [alibi]", "window", "block.norm"):
         assert part in message
     assert not (tmp_path / "out").exists()

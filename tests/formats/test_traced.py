@@ -74,7 +74,12 @@ def test_onnx_runtime_reads_texts_of_any_length(write, tmp_path, entry):
     assert {"recipe.yaml", "tokenizer.json", "model.onnx"} <= {*result.files}
 
 
-MIXED = "{one: {window: 4}, two: {encoding: none, softcap: 5}, three: {encoding: [alibi, xpos]}}"
+# what lm_irope, lm_gemma and lm_sssl have, and more: windows, two bases, none, a temperature
+MIXED = (
+    "{one: {window: 4, encoding: {name: rope, base: 100}}, "
+    "two: {encoding: none, softcap: 5, temperature: {floor: 8, scale: 0.1}}, "
+    "three: {encoding: [alibi, xpos]}}"
+)
 
 
 def test_onnx_runtime_computes_layers_that_differ(write, tmp_path):
@@ -84,6 +89,8 @@ def test_onnx_runtime_computes_layers_that_differ(write, tmp_path):
         "model.depth=3",
         f"model.layer_types={MIXED}",
         "model.layer_pattern=[one,two,three]",
+        "model.block.qk_norm=true",
+        "model.scale_embeddings=true",
     ]
     task, result = write("onnx", "lm_rope", words)
     assert result.difference <= 1e-5

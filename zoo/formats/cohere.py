@@ -1,13 +1,24 @@
-"""Cohere 2 (Command R7B, Command A), read from published weights."""
+"""Cohere 2 (Command R7B, Command A): read from published weights, and written for transformers."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from zoo.data.spec import DataSpec
-from zoo.formats.llama import FULL, LLAMA_BLOCK, SLIDING, LlamaFamily
+from zoo.formats.decoder_target import (
+    BLOCK_NAMES,
+    FULL,
+    SLIDING,
+    DecoderTarget,
+    TargetShape,
+    write_decoder,
+)
+from zoo.formats.export import ExportOptions, ExportSource
+from zoo.formats.llama import LlamaFamily, describe_windows
+from zoo.formats.native import DECODER
 
-COHERE_BLOCK = {own: other for own, other in LLAMA_BLOCK.items() if own != "norm2"}
+COHERE_BLOCK = {own: other for own, other in BLOCK_NAMES.items() if own != "norm2"}
 
 
 class Cohere2Family(LlamaFamily):
@@ -67,3 +78,38 @@ class Cohere2Family(LlamaFamily):
     def rename(self, heads: int) -> None:
         super().rename(heads)
         self.pool.change(r"norm\.weight", lambda weight: weight.float() * self.scale)
+
+
+def describe_cohere2(shape: TargetShape) -> dict[str, Any]:
+    """Return the entries that Cohere 2 has in addition to a Llama."""
+    eps = shape.options["block"].norm_eps
+    return {**describe_windows(shape), "layer_norm_eps": eps, "logit_scale": 1.0}
+
+
+COHERE2 = DecoderTarget(
+    "cohere2",
+    "Cohere2ForCausalLM",
+    {
+        **DECODER,
+        "model.head_dim": None,
+        "model.block.qk_norm": False,
+        "model.block.norm": "layer",
+        "model.block.norm_bias": False,
+        "model.block.norm_position": "parallel",
+        "model.block.mlp_bias": False,
+    },
+    encodings=("rope", "none"),
+    rotates_windows=True,
+    joins_halves=False,
+    block_names=COHERE_BLOCK,
+    entries=describe_cohere2,
+)
+
+
+def write_cohere2(source: ExportSource, options: ExportOptions, folder: Path) -> None:
+    """Write a folder that transformers reads as a Cohere 2.
+
+    Raises:
+        RecipeError: The recipe is none; every option that stands in the way is named.
+    """
+    write_decoder(COHERE2, source, folder)

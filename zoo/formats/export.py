@@ -28,6 +28,12 @@ WRITERS: Mapping[str, str] = MappingProxyType(
         "hf": "zoo.formats.huggingface:write_huggingface",
         "llama": "zoo.formats.llama:write_llama",
         "vit": "zoo.formats.vit:write_vit",
+        "qwen3": "zoo.formats.llama:write_qwen3",
+        "smollm3": "zoo.formats.smollm3:write_smollm3",
+        "olmo3": "zoo.formats.olmo:write_olmo3",
+        "gemma2": "zoo.formats.gemma:write_gemma2",
+        "gemma3": "zoo.formats.gemma:write_gemma3",
+        "cohere2": "zoo.formats.cohere:write_cohere2",
         "onnx": "zoo.formats.traced:write_onnx",
         "safetensors": "zoo.formats.safetensors:write_weights",
         "torch_export": "zoo.formats.traced:write_torch_export",
@@ -37,7 +43,7 @@ WRITERS: Mapping[str, str] = MappingProxyType(
 options, and an empty folder. It returns the difference of a graph from the model, or None, and
 raises RecipeError with every option that stands in the way."""
 
-OWN_MODELS = ("hf", "llama", "vit")
+OWN_MODELS = ("hf", "llama", "qwen3", "smollm3", "olmo3", "gemma2", "gemma3", "cohere2", "vit")
 """Targets that hold a model of zoo: they build it, or write its weights under other names."""
 
 CPU = (
@@ -51,8 +57,21 @@ CPU = (
 class ExportOptions:
     """The format of an export, and its destination."""
 
-    to: Literal["hf", "llama", "vit", "onnx", "safetensors", "torch_export"]
-    """The format: hf, a folder for Hugging Face transformers; llama or vit, a folder that needs no
+    to: Literal[
+        "hf",
+        "llama",
+        "qwen3",
+        "smollm3",
+        "olmo3",
+        "gemma2",
+        "gemma3",
+        "cohere2",
+        "vit",
+        "onnx",
+        "safetensors",
+        "torch_export",
+    ]
+    """The format: hf, a folder for Hugging Face transformers; llama to vit, a folder that needs no
     zoo, if the recipe is such a model; onnx, a graph for ONNX Runtime; safetensors, only weights
     and recipe, which zoo reads again; torch_export, a graph for PyTorch."""
 

@@ -1,15 +1,27 @@
-"""Gemma 2 and Gemma 3 (text), read from published weights."""
+"""Gemma 2 and Gemma 3 (text): read from published weights, and written for transformers."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from zoo.data.spec import DataSpec
-from zoo.formats.llama import FULL, LLAMA_BLOCK, SLIDING, LlamaFamily
+from zoo.formats.decoder_target import (
+    BLOCK_NAMES,
+    FULL,
+    SLIDING,
+    DecoderTarget,
+    TargetShape,
+    write_decoder,
+)
+from zoo.formats.export import ExportOptions, ExportSource
+from zoo.formats.llama import LlamaFamily, describe_windows
+from zoo.formats.native import DECODER
 
 GEMMA_BLOCK = {
-    **LLAMA_BLOCK,
+    **BLOCK_NAMES,
     "out_norm1": "post_attention_layernorm",
     "norm2": "pre_feedforward_layernorm",
     "out_norm2": "post_feedforward_layernorm",
@@ -101,3 +113,64 @@ class Gemma3Family(Gemma2Family):
         return self.describe_rope(
             self.list_rope_of(kind, self.config.get(entries[kind], self.bases[kind]))
         )
+
+
+GEMMA: Mapping[str, object] = {
+    **{key: one for key, one in DECODER.items() if key != "model.logit_softcap"},
+    "model.scale_embeddings": True,
+    "model.block.norm_position": "both",
+    "model.block.mlp": "geglu_tanh",
+    "model.block.mlp_bias": False,
+}
+
+
+def describe_gemma(shape: TargetShape) -> dict[str, Any]:
+    """Return the entries that Gemma has in addition to a Llama."""
+    return {
+        **describe_windows(shape),
+        "hidden_act": "gelu_pytorch_tanh",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": shape.head_dim,
+        "attn_logit_softcapping": shape.options["softcap"],
+        "final_logit_softcapping": shape.options["logit_softcap"],
+    }
+
+
+GEMMA2 = DecoderTarget(
+    "gemma2",
+    "Gemma2ForCausalLM",
+    {**GEMMA, "model.block.qk_norm": False},
+    free=("softcap",),
+    shift=1.0,
+    block_names=GEMMA_BLOCK,
+    entries=describe_gemma,
+)
+GEMMA3 = DecoderTarget(
+    "gemma3",
+    "Gemma3ForCausalLM",
+    {**GEMMA, "model.block.qk_norm": True, "model.block.qk_norm_joint": False},
+    has_ropes=True,
+    has_head_norms=True,
+    shift=1.0,
+    block_names=GEMMA_BLOCK,
+    model_type="gemma3_text",
+    entries=lambda shape: {**describe_gemma(shape), "rope_parameters": {**shape.ropes}},
+)
+
+
+def write_gemma2(source: ExportSource, options: ExportOptions, folder: Path) -> None:
+    """Write a folder that transformers reads as a Gemma 2.
+
+    Raises:
+        RecipeError: The recipe is none; every option that stands in the way is named.
+    """
+    write_decoder(GEMMA2, source, folder)
+
+
+def write_gemma3(source: ExportSource, options: ExportOptions, folder: Path) -> None:
+    """Write a folder that transformers reads as the text part of a Gemma 3.
+
+    Raises:
+        RecipeError: The recipe is none; every option that stands in the way is named.
+    """
+    write_decoder(GEMMA3, source, folder)

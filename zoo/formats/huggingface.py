@@ -228,12 +228,13 @@ def write_generation_config(source: ExportSource, folder: Path) -> None:
             "top_k": options.top_k or 0,
             "top_p": 1.0 if options.top_p is None else options.top_p,
         }
-    names = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    tokens = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
-    numbers = {token["content"]: token["id"] for token in tokens}
-    for key in ("eos", "pad"):
-        if f"{key}_token" in names:
-            content[f"{key}_token_id"] = numbers[names[f"{key}_token"]]
+    if (folder / "tokenizer_config.json").exists():
+        names = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        tokens = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
+        numbers = {token["content"]: token["id"] for token in tokens}
+        for key in ("eos", "pad"):
+            if f"{key}_token" in names:
+                content[f"{key}_token_id"] = numbers[names[f"{key}_token"]]
     write_json(content, folder / "generation_config.json")
 
 

@@ -5,7 +5,6 @@ It rotates channels t and t + K/2 together, zoo 2t and 2t + 1, so rows of projec
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -13,22 +12,21 @@ from typing import Any
 
 import torch
 
-from zoo.data.spec import DataSpec, TextSpec
+from zoo.data.spec import DataSpec
 from zoo.errors import CheckpointError, OptionError
-from zoo.formats.export import ExportOptions, ExportSource
-from zoo.formats.huggingface import write_generation_config
-from zoo.formats.layer_plan import describe_layers
-from zoo.formats.model_card import write_card
-from zoo.formats.native import (
-    check_recipe,
-    collect_weights,
-    join_halves,
-    rename_layers,
-    split_halves,
+from zoo.formats.decoder_target import (
+    BLOCK_NAMES,
+    FULL,
+    MODEL_NAMES,
+    SLIDING,
+    DecoderTarget,
+    TargetShape,
+    write_decoder,
 )
+from zoo.formats.export import ExportOptions, ExportSource
+from zoo.formats.layer_plan import describe_layers
+from zoo.formats.native import DECODER, join_halves
 from zoo.formats.published import EQUIP, PublishedFamily, mlp_ratio
-from zoo.formats.safetensors import save_weights
-from zoo.formats.tokenizer_files import write_tokenizer
 from zoo.integrations.rope_parameters import (
     DEFAULT_BASE,
     ENTRIES,
@@ -36,30 +34,11 @@ from zoo.integrations.rope_parameters import (
     LENGTH_ENTRY,
     read_kind,
     read_rope_parameters,
-    write_rope_parameters,
 )
-from zoo.models.transformer import Block, Transformer
-from zoo.utils import write_json
-
-log = logging.getLogger("zoo")
-
-LLAMA_MODEL = {"embed_tokens": "model.embed_tokens", "norm": "model.norm", "lm_head": "lm_head"}
-LLAMA_BLOCK = {
-    "norm1": "input_layernorm",
-    "attn.q_proj": "self_attn.q_proj",
-    "attn.k_proj": "self_attn.k_proj",
-    "attn.v_proj": "self_attn.v_proj",
-    "attn.o_proj": "self_attn.o_proj",
-    "norm2": "post_attention_layernorm",
-    "mlp.gate_proj": "mlp.gate_proj",
-    "mlp.up_proj": "mlp.up_proj",
-    "mlp.down_proj": "mlp.down_proj",
-}
-
 
 KINDS = {"full_attention": "full", "sliding_attention": "sliding"}
 """Names of types of layers, by those of transformers."""
-SLIDING, FULL = "sliding_attention", "full_attention"
+UNUSED_WINDOW = 4096
 
 
 class LlamaFamily(PublishedFamily):
@@ -72,7 +51,7 @@ class LlamaFamily(PublishedFamily):
     joins_halves = True
     """Whether channels t and t + K/2 rotate together; otherwise 2t and 2t + 1."""
 
-    block_names: Mapping[str, str] = LLAMA_BLOCK
+    block_names: Mapping[str, str] = BLOCK_NAMES
     activation: Mapping[str, str] = {"hidden_act": "silu"}
     mlp = "swiglu"
     ties = False
@@ -263,8 +242,8 @@ class LlamaFamily(PublishedFamily):
 
     def rename(self, heads: int) -> None:
         depth, pool = self.config["num_hidden_layers"], self.pool
-        model = {own: other for own, other in LLAMA_MODEL.items() if own != "lm_head"}
-        model |= {} if self.tied else {"lm_head": LLAMA_MODEL["lm_head"]}
+        model = {own: other for own, other in MODEL_NAMES.items() if own != "lm_head"}
+        model |= {} if self.tied else {"lm_head": MODEL_NAMES["lm_head"]}
         norms = {f"attn.{name}": f"self_attn.{name}" for name in ("q_norm", "k_norm")}
         block = {**self.block_names, **(norms if self.has_norms else {})}
         pool.take_layers(model, block, "model.layers.{}.", depth)
@@ -295,38 +274,34 @@ class LlamaFamily(PublishedFamily):
         )
 
 
-def describe_rope(
-    options: Mapping[str, Any], head_dim: int, length: int
-) -> tuple[dict[str, Any], int]:
-    """Return `rope_parameters` and `max_position_embeddings` of a model with the encoding `rope`.
+def describe_windows(shape: TargetShape) -> dict[str, Any]:
+    """Return the entries of layers with a window and without, as most architectures have them."""
+    # Some need a number even where no layer has a window.
+    return {"layer_types": shape.kinds, "sliding_window": shape.window or UNUSED_WINDOW}
 
-    Args:
-        options: The options of the encoding.
-        head_dim: Number of channels of a head, all of which rotate.
-        length: Training length of the model in tokens.
-    """
-    base, scaling = options["base"], options["scaling"]
-    if scaling is None:
-        return write_rope_parameters(base), length
-    resolved = scaling.resolve(length)
-    if scaling.rule == "ntk":
-        # A Llama has no such rule; it is a larger base.
-        return write_rope_parameters(
-            base * resolved.stretch ** (head_dim / max(head_dim - 2, 1))
-        ), length
-    given = {**vars(scaling), "factor": resolved.factor, "original": resolved.original}
-    if scaling.rule == "llama3":
-        given |= {"low_freq_factor": scaling.low, "high_freq_factor": scaling.high}
-    if scaling.rule == "dynamic":
-        length = resolved.original
-    if resolved.length is not None and resolved.length > resolved.original:
-        log.warning(
-            "rope %s: this model has the frequencies for texts of %d tokens in all texts; a Llama "
-            "chooses them by the length of each text, so shorter texts may differ",
-            scaling.rule,
-            resolved.length,
-        )
-    return write_rope_parameters(base, scaling.rule, given), length
+
+LLAMA = DecoderTarget(
+    "llama",
+    "LlamaForCausalLM",
+    {**DECODER, "model.block.qk_norm": False},
+    has_windows=False,
+    entries=lambda shape: {"mlp_bias": shape.options["block"].mlp_bias},
+)
+QWEN3 = DecoderTarget(
+    "qwen3",
+    "Qwen3ForCausalLM",
+    {
+        **DECODER,
+        "model.block.qk_norm": True,
+        "model.block.qk_norm_joint": False,
+        "model.block.mlp_bias": False,
+    },
+    has_head_norms=True,
+    entries=lambda shape: {
+        **describe_windows(shape),
+        "use_sliding_window": shape.window is not None,
+    },
+)
 
 
 def write_llama(source: ExportSource, options: ExportOptions, folder: Path) -> None:
@@ -335,56 +310,9 @@ def write_llama(source: ExportSource, options: ExportOptions, folder: Path) -> N
     Raises:
         RecipeError: The recipe is no Llama; every option that stands in the way is named.
     """
-    recipe, spec, model = source.recipe, source.task.spec, source.task.model
-    check_recipe(recipe, spec, "llama")
-    assert isinstance(model, Transformer)
-    assert isinstance(spec, TextSpec)
-    own = recipe.model.options
-    block, heads = own["block"], own["heads"]
-    kv_heads = own["kv_heads"] or heads
+    write_decoder(LLAMA, source, folder)
 
-    has_biases = block.proj_bias or block.key_bias
-    weights = collect_weights(model, biases=has_biases)
-    for number in range(own["depth"]):
-        for name, count in (("q_proj", heads), ("k_proj", kv_heads)):
-            for kind in ("weight", "bias"):
-                key = f"blocks.{number}.attn.{name}.{kind}"
-                if key in weights:
-                    weights[key] = split_halves(weights[key], count)
-    renamed = rename_layers(weights, LLAMA_MODEL, LLAMA_BLOCK, "model.layers.{}.", own["depth"])
-    save_weights(renamed, folder / "model.safetensors")
 
-    first = model.blocks[0]
-    assert isinstance(first, Block)
-    head_dim = own["dim"] // heads
-    rope, length = describe_rope(own["encoding"][0].options, head_dim, spec.length)
-    write_json(
-        {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            "dtype": str(weights["embed_tokens.weight"].dtype).removeprefix("torch."),
-            "vocab_size": len(spec.vocabulary),
-            "hidden_size": own["dim"],
-            "intermediate_size": first.mlp.up_proj.out_features,
-            "num_hidden_layers": own["depth"],
-            "num_attention_heads": heads,
-            "num_key_value_heads": kv_heads,
-            "head_dim": head_dim,
-            "max_position_embeddings": length,
-            "hidden_act": "silu",
-            "rms_norm_eps": block.norm_eps,
-            "rope_theta": rope["rope_theta"],
-            "rope_parameters": rope,
-            "attention_bias": has_biases,
-            "mlp_bias": block.mlp_bias,
-            "tie_word_embeddings": own["tie_embeddings"],
-            "bos_token_id": None,
-            "eos_token_id": None,
-        },
-        folder / "config.json",
-    )
-    # no token is added: the table has no row for it
-    write_tokenizer(spec.vocabulary, folder, mask=None, extend=False)
-    write_generation_config(source, folder)
-    card = write_card(source, "text-generation", needs_zoo=False)
-    (folder / "README.md").write_text(card, encoding="utf-8")
+def write_qwen3(source: ExportSource, options: ExportOptions, folder: Path) -> None:
+    """Write a folder that transformers reads as a Qwen3, as `write_llama` does."""
+    write_decoder(QWEN3, source, folder)

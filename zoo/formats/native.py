@@ -5,7 +5,7 @@ A recipe that is a Llama or a ViT is exported as one, for programs that know the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -19,9 +19,6 @@ from zoo.models.transformer import Block, Transformer
 
 PLAIN_BLOCK: Mapping[str, object] = {
     "model.attention": "softmax",
-    "model.softcap": None,
-    "model.sinks": False,
-    "model.layer_types": None,
     "model.block.norm_position": "pre",
     "model.block.embed_norm": False,
     "model.block.qk_norm": False,
@@ -29,20 +26,20 @@ PLAIN_BLOCK: Mapping[str, object] = {
     "model.block.output_gate": False,
     "model.block.token_shift": False,
 }
-LLAMA: Mapping[str, object] = {
+DECODER: Mapping[str, object] = {
     **PLAIN_BLOCK,
-    "model.encoding": ["rope"],
     "model.scale_embeddings": False,
-    "model.memory_length": 0,
-    "model.window": None,
-    "model.temperature": None,
-    "model.head_dim": None,
     "model.logit_softcap": None,
+    "model.memory_length": 0,
+    "model.block.per_head_norms": False,
     "model.block.norm": "rms",
     "model.block.mlp": "swiglu",
 }
 VIT: Mapping[str, object] = {
     **PLAIN_BLOCK,
+    "model.softcap": None,
+    "model.sinks": False,
+    "model.layer_types": None,
     "model.encoding": ["learned"],
     "model.pool": "class",
     "model.cls_position": "none",
@@ -51,7 +48,8 @@ VIT: Mapping[str, object] = {
     "model.block.norm_bias": True,
     "model.block.mlp": "gelu",
 }
-"""The options of a recipe that is such a model. Sizes, biases and epsilons are free."""
+"""The options of a recipe that is such a model. Sizes, biases and epsilons are free; a decoder's
+layers are checked one by one."""
 
 ENCODING_OPTIONS: Mapping[str, Mapping[str, object]] = {
     "rope": {"rotary_fraction": 1.0, "coordinates": "index"},
@@ -59,37 +57,55 @@ ENCODING_OPTIONS: Mapping[str, Mapping[str, object]] = {
 }
 
 
-def check_recipe(recipe: Recipe, spec: object, target: str) -> None:
+REMEDY = Message("use ", Setting("to", "hf"), ", which takes every recipe")
+
+
+def check_recipe(
+    recipe: Recipe,
+    spec: object,
+    target: str,
+    required: Mapping[str, object],
+    others: Sequence[ConfigIssue] = (),
+) -> None:
     """Check that a recipe is a native architecture.
 
     Args:
         recipe: The recipe.
         spec: What its model reads.
-        target: "llama" or "vit".
+        target: The name of the architecture, "vit" or that of a decoder.
+        required: The options that it must have.
+        others: Issues that were found already.
 
     Raises:
         RecipeError: With every option that stands in the way.
     """
-    required = LLAMA if target == "llama" else VIT
     is_text = isinstance(spec, TextSpec) and "memory_length" in recipe.model.options
     is_image = isinstance(spec, ImageSpec) and not isinstance(spec, VideoSpec)
-    remedy = Message("use ", Setting("to", "hf"), ", which takes every recipe")
-    if not (is_text if target == "llama" else is_image):
-        reads = "a decoder of text" if target == "llama" else "a vision transformer of images"
+    if not (is_image if target == "vit" else is_text):
+        reads = "a vision transformer of images" if target == "vit" else "a decoder of text"
         problem = f"{recipe.model.name} is no {target}, which is {reads}"
-        raise RecipeError(recipe.make_issue("model.name", problem, remedy))
+        raise RecipeError(recipe.make_issue("model.name", problem, REMEDY))
 
-    issues: list[ConfigIssue] = []
+    issues = [*others]
     given = flatten_options(recipe)
     for key, right in required.items():
         if given[key] != right:
-            problem = f"a {target} has {_format(right)}, this model {_format(given[key])}"
-            issues.append(recipe.make_issue(key, problem, remedy))
-    for number, choice in enumerate(recipe.model.options["encoding"]):
+            problem = (
+                f"a {target} has {format_option(right)}, this model {format_option(given[key])}"
+            )
+            issues.append(recipe.make_issue(key, problem, REMEDY))
+    block = recipe.model.options["block"]
+    if required.get("model.block.qk_norm") and (block.qk_norm_eps or 1e-6) != block.norm_eps:
+        problem = f"a {target} has the epsilon of its other norms, {block.norm_eps}"
+        issues.append(recipe.make_issue("model.block.qk_norm_eps", problem, REMEDY))
+    # A decoder's encodings are those of its layers.
+    choices = recipe.model.options["encoding"] if target == "vit" else ()
+    for number, choice in enumerate(choices):
         for key, right in ENCODING_OPTIONS.get(choice.name, {}).items():
             if choice.options.get(key, right) not in (right, None):
-                problem = f"a {target} has {_format(right)}, got {_format(choice.options[key])}"
-                issues.append(recipe.make_issue(f"model.encoding.{number}.{key}", problem, remedy))
+                shown = f"{format_option(right)}, got {format_option(choice.options[key])}"
+                problem = f"a {target} has {shown}"
+                issues.append(recipe.make_issue(f"model.encoding.{number}.{key}", problem, REMEDY))
     if issues:
         raise RecipeError(*issues)
 
@@ -103,7 +119,8 @@ def flatten_options(recipe: Recipe) -> dict[str, Any]:
     return given
 
 
-def _format(value: object) -> str:
+def format_option(value: object) -> str:
+    """Return a value as a recipe has it."""
     if isinstance(value, list):
         return f"[{', '.join(map(str, value))}]"
     return "null" if value is None else str(value).lower()
@@ -163,7 +180,10 @@ def collect_weights(model: Transformer, biases: bool) -> dict[str, Tensor]:
     weights = {name: value.detach() for name, value in model.state_dict().items()}
     for number, block in enumerate(model.blocks):
         assert isinstance(block, Block)
-        scales = {"attn.o_proj": block.attn_branch.scale, "mlp.down_proj": block.mlp_branch.scale}
+        # A norm of the branch's output comes before the scale.
+        ends = {"branch": ("norm1", "norm2"), "both": ("out_norm1", "out_norm2")}
+        scaled = ends.get(block.norm_position, ("attn.o_proj", "mlp.down_proj"))
+        scales = dict(zip(scaled, (block.attn_branch.scale, block.mlp_branch.scale), strict=True))
         for name, scale in scales.items():
             for kind in ("weight", "bias"):
                 key = f"blocks.{number}.{name}.{kind}"

@@ -1,13 +1,17 @@
-"""OLMo 2 and OLMo 3, read from published weights."""
+"""OLMo 2 and OLMo 3: read from published weights, and written for transformers."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from zoo.formats.llama import FULL, LLAMA_BLOCK, SLIDING, LlamaFamily
+from zoo.formats.decoder_target import BLOCK_NAMES, FULL, SLIDING, DecoderTarget, write_decoder
+from zoo.formats.export import ExportOptions, ExportSource
+from zoo.formats.llama import LlamaFamily, describe_windows
+from zoo.formats.native import DECODER
 
 OLMO_BLOCK = {
-    **LLAMA_BLOCK,
+    **BLOCK_NAMES,
     "norm1": "post_attention_layernorm",
     "norm2": "post_feedforward_layernorm",
 }
@@ -47,3 +51,29 @@ class Olmo3Family(Olmo2Family):
         base = self.config.get("rope_theta")
         # In older files it is that of full layers, as transformers reads them.
         return self.describe_rope(self.list_rope_of(kind, base if kind == FULL else None))
+
+
+OLMO3 = DecoderTarget(
+    "olmo3",
+    "Olmo3ForCausalLM",
+    {
+        **DECODER,
+        "model.block.norm_position": "branch",
+        "model.block.qk_norm": True,
+        "model.block.qk_norm_joint": True,
+        "model.block.mlp_bias": False,
+    },
+    has_ropes=True,
+    has_head_norms=True,
+    block_names=OLMO_BLOCK,
+    entries=lambda shape: {**describe_windows(shape), "rope_parameters": {**shape.ropes}},
+)
+
+
+def write_olmo3(source: ExportSource, options: ExportOptions, folder: Path) -> None:
+    """Write a folder that transformers reads as an OLMo 3.
+
+    Raises:
+        RecipeError: The recipe is none; every option that stands in the way is named.
+    """
+    write_decoder(OLMO3, source, folder)

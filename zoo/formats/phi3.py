@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from zoo.data.spec import DataSpec
-from zoo.formats.llama import FULL, SLIDING, LlamaFamily
+from zoo.formats.decoder_target import FULL, SLIDING
+from zoo.formats.llama import LlamaFamily
 from zoo.integrations.rope_parameters import ENTRIES, LENGTH_ENTRY, read_kind
 
 ORIGINAL_LENGTH = 4096

@@ -1,11 +1,15 @@
-"""SmolLM3, read from published weights."""
+"""SmolLM3: read from published weights, and written for transformers."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from zoo.errors import CheckpointError
-from zoo.formats.llama import FULL, SLIDING, LlamaFamily
+from zoo.formats.decoder_target import FULL, SLIDING, DecoderTarget, write_decoder
+from zoo.formats.export import ExportOptions, ExportSource
+from zoo.formats.llama import LlamaFamily, describe_windows
+from zoo.formats.native import DECODER
 
 
 class SmolLM3Family(LlamaFamily):
@@ -53,3 +57,26 @@ class SmolLM3Family(LlamaFamily):
             else:
                 layers.append((f"{name}_none", {**options, "encoding": [{"name": "none"}]}))
         return layers
+
+
+SMOLLM3 = DecoderTarget(
+    "smollm3",
+    "SmolLM3ForCausalLM",
+    {**DECODER, "model.block.qk_norm": False},
+    encodings=("rope", "none"),
+    entries=lambda shape: {
+        **describe_windows(shape),
+        "use_sliding_window": shape.window is not None,
+        "no_rope_layers": [int(layer.rope is not None) for layer in shape.layers],
+        "mlp_bias": shape.options["block"].mlp_bias,
+    },
+)
+
+
+def write_smollm3(source: ExportSource, options: ExportOptions, folder: Path) -> None:
+    """Write a folder that transformers reads as a SmolLM3.
+
+    Raises:
+        RecipeError: The recipe is none; every option that stands in the way is named.
+    """
+    write_decoder(SMOLLM3, source, folder)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from zoo.data.corpus.tokenizer import TokenCount
 from zoo.data.spec import Vocabulary
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.packages import explain_imports
 from zoo.utils import write_json
+
+log = logging.getLogger("zoo")
 
 MASK_TOKENS = ("[MASK]", "<mask>", "<|mask|>")
 PAD_TOKENS = ("[PAD]", "<pad>")
@@ -23,7 +27,7 @@ def write_tokenizer(
     """Write tokenizer.json and its configuration for `PreTrainedTokenizerFast`.
 
     A token that ends or pads and is not in the vocabulary gets the number after it. The model never
-    predicts it, and padding is masked.
+    predicts it, and padding is masked. A vocabulary that is only a size has no files.
 
     Args:
         vocabulary: The vocabulary of the model.
@@ -34,6 +38,9 @@ def write_tokenizer(
     Raises:
         RecipeError: The vocabulary has numbers without a token.
     """
+    if isinstance(vocabulary, TokenCount):
+        log.info("the model has no tokenizer, so none is written; it reads only token ids")
+        return
     tokenizer = build_tokenizer(vocabulary)
     special: dict[str, str] = {}
 

@@ -11,7 +11,7 @@ from zoo.data.spec import DataSpec, ImageSpec
 from zoo.formats.export import ExportOptions, ExportSource
 from zoo.formats.huggingface import describe_labels
 from zoo.formats.model_card import write_card
-from zoo.formats.native import check_recipe, collect_weights, rename_layers
+from zoo.formats.native import VIT, check_recipe, collect_weights, rename_layers
 from zoo.formats.published import PublishedFamily, mlp_ratio
 from zoo.formats.safetensors import save_weights
 from zoo.models.transformer import Transformer
@@ -98,7 +98,7 @@ def write_vit(source: ExportSource, options: ExportOptions, folder: Path) -> Non
         RecipeError: The recipe is no ViT; every option that stands in the way is named.
     """
     recipe, spec, model = source.recipe, source.task.spec, source.task.model
-    check_recipe(recipe, spec, "vit")
+    check_recipe(recipe, spec, "vit", VIT)
     assert isinstance(model, Transformer)
     assert isinstance(spec, ImageSpec)
     depth = recipe.model.options["depth"]
