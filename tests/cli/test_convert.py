@@ -6,6 +6,7 @@ import published
 import pytest
 import torch
 from tiny import TINY
+from without_torchvision import import_timm
 
 import zoo as package
 
@@ -71,7 +72,7 @@ def test_the_authors_own_layout(convert):
     ("kind", "size"), [("mixed_ape", (224, 224)), ("mixed", (160, 288)), ("axial", (160, 288))]
 )
 def test_logits_are_those_of_timm(convert, kind, size):
-    timm = pytest.importorskip("timm")
+    timm = import_timm()
     made, _ = ENCODINGS[kind]
     name = f"vit_small_patch16_{kind.replace('axial', 'rope').replace('mixed', 'rope_mixed')}_224"
     theirs = timm.create_model(name, depth=2, dynamic_img_size=True)
