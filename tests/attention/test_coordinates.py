@@ -7,12 +7,15 @@ import math
 import pytest
 import torch
 
+import zoo
 from zoo.attention.coordinates import (
     CONVENTIONS,
     PositionAugmentation,
     apply_convention,
+    get_known_range,
     grid,
     jitter,
+    set_known_range,
     spacing,
 )
 from zoo.attention.tokens import Tokens
@@ -262,3 +265,38 @@ def test_neighbours_are_one_spacing_apart(convention):
     pos = apply_convention(tokens, convention, (6, 6)).pos
     step = spacing(tokens, convention, (6, 6))
     torch.testing.assert_close(pos[:, 5] - pos[:, 0], step[:, 0])  # one row and one column on
+
+
+# what is known without reading
+
+
+def test_a_range_that_is_stated_answers_for_an_end_and_no_operation_keeps_it():
+    pos = torch.arange(4.0)[:, None]
+    set_known_range(pos, 0, 3)
+    assert get_known_range(pos) == (0, 3)
+    assert get_known_range(pos + 1) is None
+    assert get_known_range(pos[None]) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"jitter": 1.0}, {"stretch": 2.0, "shift": 1.0}, {"jitter": 0.5, "stretch": 1.5, "aspect": 2}],
+)
+def test_no_draw_leaves_the_widened_range(changes):
+    augmentation = PositionAugmentation(**changes)
+    index = torch.arange(3.0, 9.0)[:, None]
+    low, high = augmentation.widen_range(3, 8)
+    down, up = augmentation.find_extremes(index)
+    assert (low, high) == (pytest.approx(float(down.min())), pytest.approx(float(up.max())))
+    for _ in range(50):
+        drawn = augmentation(index)
+        assert low - 1e-4 <= drawn.min()
+        assert drawn.max() <= high + 1e-4
+
+
+@pytest.mark.parametrize("name", ["learned", "tupe", "xpos"])
+def test_positions_past_the_end_are_refused_also_where_the_range_is_known(name):
+    layer = zoo.Attention(zoo.Dims(32, 2, length=4), name, causal=name != "tupe")
+    length = 40_000 if name == "xpos" else 5
+    with pytest.raises(zoo.OptionError, match="span" if name == "xpos" else "past the table of 4"):
+        layer.encoding.embed(layer._make_tokens(torch.zeros(1, length, 32), None, None, 0))

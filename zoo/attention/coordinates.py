@@ -15,6 +15,8 @@ from zoo.errors import OptionError
 from zoo.options import Between
 
 CONVENTIONS = ("index", "fraction", "growing", "symmetric", "interpolated", "unit")
+KNOWN = "zoo_known_on_host"
+"""Attribute of a tensor that holds what the host knows of its numbers."""
 
 
 def grid(sizes: Sequence[int], like: Tensor) -> Tensor:
@@ -27,7 +29,43 @@ def grid(sizes: Sequence[int], like: Tensor) -> Tensor:
 def grid_shape(sizes: Sequence[int], like: Tensor) -> Tensor:
     """Make the size of a grid along each axis, [1, 1, P]."""
     # `new_full` keeps a variable size variable under torch.export.
-    return torch.stack([like.new_full((1, 1), size) for size in sizes], dim=-1)
+    return _note(fill_numbers(sizes, like.new_empty(1, 1, 0)), tuple(sizes))
+
+
+def fill_numbers(numbers: Sequence[float], like: Tensor) -> Tensor:
+    """Make a tensor [.., P] of a few numbers, with the dtype, device and other axes of `like`.
+
+    The numbers are arguments of operations of the device. A tensor of the host would be copied, for
+    which the host waits until the device has done all that it was given before.
+    """
+    return torch.stack([like.new_full(like.shape[:-1], number) for number in numbers], dim=-1)
+
+
+def set_known_range(pos: Tensor, first: float, last: float) -> None:
+    """Note on coordinates of one axis that none is before `first` or after `last`.
+
+    Whoever makes coordinates knows this on the host. An encoding that has an end then needs to read
+    them, for which the host waits, only if the range does not answer already.
+    """
+    _note(pos, (first, last))
+
+
+def get_known_range(pos: Tensor) -> tuple[float, float] | None:
+    """Return bounds of coordinates of one axis, which may be wide; None if they must be read."""
+    return getattr(pos, KNOWN, None)
+
+
+def get_known_sizes(grid_size: Tensor) -> tuple[int, ...] | None:
+    """Return the numbers of a tensor of `grid_shape`; None if they must be read."""
+    return getattr(grid_size, KNOWN, None)
+
+
+def _note(tensor: Tensor, known: tuple[float, ...]) -> Tensor:
+    # An operation on the tensor makes another one, without the note: none can be out of date.
+    # A compiler has no need of it, since under one nothing is read.
+    if not torch.compiler.is_compiling():
+        setattr(tensor, KNOWN, known)
+    return tensor
 
 
 def apply_convention(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Tokens:
@@ -57,7 +95,9 @@ def apply_convention(tokens: Tokens, convention: str, length: Sequence[int] | No
         return tokens if tokens.pos is index else tokens.replace(pos=index)
 
     if convention in ("growing", "interpolated"):
-        trained = size.new_tensor(_require_length(length, convention, "coordinates"))
+        trained = fill_numbers(
+            _require_length(length, convention, "coordinates"), size.new_empty(0)
+        )
         if convention == "growing":
             pos = index * size / ((size - 1).clamp(min=1) * trained)
         else:
@@ -83,7 +123,7 @@ def spacing(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Te
     size = tokens.grid_size
     if size is None:
         trained = _require_length(length, convention, "length")
-        size = tokens.pos.new_tensor(trained).expand(1, 1, -1)
+        size = grid_shape(trained, tokens.pos)
     # All conventions are linear in the index, so any two neighbours have the same distance.
     at_zero = tokens.replace(index=torch.zeros_like(tokens.index), grid_size=size)
     at_one = tokens.replace(index=torch.ones_like(tokens.index), grid_size=size)
@@ -169,6 +209,13 @@ class PositionAugmentation:
         down, up = (torch.cat([frames, stretched + step], dim=-1) for step in (-most, most))
         return down, up
 
+    def widen_range(self, first: float, last: float) -> tuple[float, float]:
+        """Return the range of indices on one axis that lie from `first` to `last` before a draw."""
+        factor = self.aspect * self.stretch
+        most = factor * (0.5 if self.jitter else 0.0) + self.shift
+        margin = (last - first) / 2 * (factor - 1) + most
+        return first - margin, last + margin
+
 
 def jitter(index: Tensor, sigma: Sequence[float]) -> Tensor:
     """Move each index by a draw of N(0, sigma^2) truncated to its patch (-1/2, 1/2), as in ComRoPE.
@@ -181,7 +228,7 @@ def jitter(index: Tensor, sigma: Sequence[float]) -> Tensor:
     """
     # Inverse transform sampling of the truncated normal: its quantile function is
     # sigma sqrt(2) erfinv(u P(|draw| < 1/2)) for u uniform in (-1, 1).
-    widths = index.new_tensor(sigma)  # [P]
+    widths = fill_numbers(sigma, index.new_empty(0))  # [P]
     scaled = 0.5 / (widths.clamp(min=1e-6) * math.sqrt(2))
     edge = torch.erf(scaled).clamp(max=1 - 1e-6)  # P(|draw| < 1/2)
     uniform = torch.rand_like(index) * 2 - 1

@@ -16,7 +16,7 @@ from zoo.attention.backends import dispatch, fused, reference
 from zoo.attention.backends.fused import ScoreMod
 from zoo.attention.call import AttentionCall, repeat_kv_heads
 from zoo.attention.chain import Chain, check_coordinates_known, encoding
-from zoo.attention.coordinates import grid
+from zoo.attention.coordinates import grid, grid_shape, set_known_range
 from zoo.attention.encoding import (
     Dims,
     Encoding,
@@ -437,7 +437,9 @@ class Attention(nn.Module):
             document = document if document.dim() == 2 else document[None]
             index = document_positions(document)[..., None].to(upcast(x).dtype)
             size = document_lengths(document)[..., None].to(index.dtype)
-            return Tokens.at(x, index, has_position, document).replace(grid_size=size)
+            tokens = Tokens.at(x, index, has_position, document).replace(grid_size=size)
+            set_known_range(tokens.pos, 0, count - 1)
+            return tokens
 
         # A sequence continues after the remembered tokens; a grid has the training size.
         sizes = (seen + count,) if is_text else dims.sizes
@@ -446,8 +448,9 @@ class Attention(nn.Module):
             problem = f"{count} tokens are not the grid {dims.length}"
             raise OptionError("pos", f"{problem}; pass their coordinates as pos")
         tokens = Tokens.at(x, pos, has_position, document, ordered=is_text)
-        size = tokens.pos.new_tensor([[sizes]])
-        return tokens.replace(grid_size=size, consecutive=is_text)
+        if is_text:
+            set_known_range(tokens.pos, seen, seen + count - 1)
+        return tokens.replace(grid_size=grid_shape(sizes, tokens.pos), consecutive=is_text)
 
 
 # Arguments named `encoding` shadow the function in `Attention`.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from zoo.attention.call import AttentionCall, Index, Span, TransformScores, multiply_bias
+from zoo.attention.coordinates import get_known_range, set_known_range
 from zoo.attention.encoding import Encoding
 from zoo.attention.tokens import Tokens, pick
 
@@ -18,7 +19,10 @@ def place_at_origin(tokens: Tokens) -> Tokens:
     """Set the coordinates of tokens without a position to 0."""
     if tokens.has_position is None:
         return tokens
-    return tokens.replace(pos=torch.where(tokens.has_position[..., None], tokens.pos, 0.0))
+    pos = torch.where(tokens.has_position[..., None], tokens.pos, 0.0)
+    if pos.shape[-1] == 1 and (known := get_known_range(tokens.pos)) is not None:
+        set_known_range(pos, min(0.0, known[0]), max(0.0, known[1]))
+    return tokens.replace(pos=pos)
 
 
 def restore_states(encoding: Encoding, old: Tokens, new: Tokens) -> Tokens:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims, is_transformed
+from zoo.attention.coordinates import get_known_range
 from zoo.encodings.common.frequencies import (
     FIXED_LENGTH,
     TURN,
@@ -130,7 +131,10 @@ class RoPE(Rotary):
         if torch.compiler.is_compiling() or is_transformed(pos):
             inside = (pos <= limit - 1)[:, None, :, :, None]  # [1|B, 1, N, 1, 1]
             return torch.where(inside, table, math.nan)
-        if not pos.is_meta and pos.numel() and (last := float(pos.max())) > limit - 1:
+        known = get_known_range(pos)
+        if pos.is_meta or not pos.numel() or (known is not None and known[1] <= limit - 1):
+            return table
+        if (last := float(pos.max())) > limit - 1:
             assert self.scaling is not None
             problem = f"position {last:g} is past length {limit}, for which the frequencies of"
             reason = "a cached key is final, so they cannot change while the text grows"

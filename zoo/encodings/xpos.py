@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims, Tokens
+from zoo.attention.coordinates import get_known_range
 from zoo.encodings.common.frequencies import (
     axis_frequencies,
     check_head_dim,
@@ -75,16 +76,25 @@ class XPos(Rotary):
         return rotate_pairs(x, table)
 
     def _check_positions(self, pos: Tensor, dtype: torch.dtype) -> None:
-        if not (pos.is_meta or torch.compiler.is_compiling()) and pos.numel():
+        if pos.is_meta or torch.compiler.is_compiling() or not pos.numel():
+            return
+        known = get_known_range(pos)
+        if known is None or self._measure_distance(*known) > self._compute_limit(dtype):
             first, last = (float(edge) for edge in pos.aminmax())
-            distance = max(last - first, last - self.centre, self.centre - first)
-            self._check_distance(distance, dtype)
+            self._check_distance(self._measure_distance(first, last), dtype)
+
+    def _measure_distance(self, first: float, last: float) -> float:
+        return max(last - first, last - self.centre, self.centre - first)
+
+    def _compute_limit(self, dtype: torch.dtype) -> float:
+        """Return the largest distance at which no factor overflows the dtype."""
+        # The first pair, t = 0, decays fastest. A factor e^2 is left for q and k themselves.
+        fastest = math.log((1 + self.gamma) / self.gamma) / self.span
+        return (math.log(torch.finfo(dtype).max) - 2) / fastest
 
     def _check_distance(self, distance: float, dtype: torch.dtype) -> None:
         """Raise OptionError if factors at this distance overflow the dtype."""
-        # The first pair, t = 0, decays fastest. A factor e^2 is left for q and k themselves.
-        fastest = math.log((1 + self.gamma) / self.gamma) / self.span
-        limit = (math.log(torch.finfo(dtype).max) - 2) / fastest
+        limit = self._compute_limit(dtype)
         if distance > limit:
             far = f"positions {distance:.0f} apart, or from the middle of the training length"
             problem = f"{far}, exceed {limit:.0f}, where powers overflow"

@@ -25,7 +25,7 @@ from zoo.attention.backends.dispatch import attend
 from zoo.attention.backends.fused import attend_plain
 from zoo.attention.call import AttentionCall, repeat_kv_heads
 from zoo.attention.chain import Chain, build_chains, carries_data, embed_groups, list_links
-from zoo.attention.coordinates import grid
+from zoo.attention.coordinates import grid, grid_shape
 from zoo.attention.encoding import Dims, EncodingFactory
 from zoo.attention.layer import AttentionInput, Encoded
 from zoo.attention.temperature import Temperature
@@ -427,7 +427,7 @@ class Equipment(nn.Module, Encoded):
             if self.causal:
                 return tokens
             if document is None:
-                return tokens.replace(grid_size=tokens.pos.new_tensor([[[x.shape[1]]]]))
+                return tokens.replace(grid_size=grid_shape((x.shape[1],), tokens.pos))
             # The length of a text is the number of its tokens that are not masked.
             count = (document >= 0).sum(1).clamp(min=1).to(tokens.pos.dtype)
             return tokens.replace(grid_size=count[:, None, None])
@@ -440,7 +440,7 @@ class Equipment(nn.Module, Encoded):
         if special:
             has_position = torch.arange(x.shape[1], device=x.device) >= special
         tokens = Tokens.at(x, index, has_position)
-        return tokens.replace(grid_size=tokens.pos.new_tensor([[sizes]]))
+        return tokens.replace(grid_size=grid_shape(sizes, tokens.pos))
 
 
 def _collect_gradients(

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from zoo.attention.coordinates import PositionAugmentation
+from zoo.attention.coordinates import PositionAugmentation, set_known_range
 from zoo.attention.encoding import Dims, EncodingFactories
 from zoo.attention.layer import Context
 from zoo.attention.temperature import Temperature
@@ -136,7 +136,7 @@ class Decoder(LanguageModel):
             raise OptionError("index", problem)
 
         # Positions continue those of the context, or start at 0 in each document.
-        is_consecutive = index is None and documents is None
+        is_counted = index is None
         if index is None:
             counted = torch.arange(seen, seen + count, device=inputs.device)
             index = counted if documents is None else document_positions(documents)
@@ -145,7 +145,13 @@ class Decoder(LanguageModel):
         pos = index[..., None].to(torch.promote_types(x.dtype, torch.float32))  # [1|B, N, 1]
         moved = self.position_augmentation(pos, len(x)) if self.training else pos
         tokens = Tokens.at(x, moved, document=documents, ordered=True)
-        return tokens.replace(consecutive=is_consecutive and moved is pos)
+        if is_counted:
+            first = seen if documents is None else 0
+            known: tuple[float, float] = (first, first + count - 1)
+            if moved is not pos:
+                known = self.position_augmentation.widen_range(*known)
+            set_known_range(tokens.pos, *known)
+        return tokens.replace(consecutive=is_counted and documents is None and moved is pos)
 
     def forward(
         self,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention.coordinates import PositionAugmentation
+from zoo.attention.coordinates import PositionAugmentation, set_known_range
 from zoo.attention.encoding import Dims, EncodingFactories
 from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens, document_lengths, document_positions
@@ -106,10 +106,14 @@ class Encoder(LanguageModel):
         else:
             index = document_positions(documents)[..., None].to(dtype)  # [B, N, 1]
             size = document_lengths(documents)[..., None].to(dtype)  # [B, N, 1]
-        if self.training:
+        known: tuple[float, float] = (0, inputs.shape[1] - 1)
+        if self.training and not self.position_augmentation.is_identity:
             index = self.position_augmentation(index, len(x))
+            known = self.position_augmentation.widen_range(*known)
         if self.cls_token is None:
-            return Tokens.at(x, index, document=documents).replace(grid_size=size)
+            tokens = Tokens.at(x, index, document=documents).replace(grid_size=size)
+            set_known_range(tokens.pos, *known)
+            return tokens
 
         # Prepend the CLS token, with placeholders for its position and size.
         x = torch.cat([self.cls_token.to(x.dtype).expand(x.shape[0], -1, -1), x], dim=1)
@@ -118,7 +122,9 @@ class Encoder(LanguageModel):
             size = F.pad(size, (0, 0, 1, 0), value=1.0)
             documents = torch.cat([documents.amax(1, keepdim=True), documents], dim=1)
         has_position = torch.arange(x.shape[1], device=x.device) >= 1
-        return Tokens.at(x, index, has_position, documents).replace(grid_size=size)
+        tokens = Tokens.at(x, index, has_position, documents).replace(grid_size=size)
+        set_known_range(tokens.pos, min(0, known[0]), known[1])
+        return tokens
 
     def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:
         """Compute logits.

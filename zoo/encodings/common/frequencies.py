@@ -447,7 +447,9 @@ def _stretch_waves(
     if options.rule == "linear":
         return waves / factor
     if options.rule == "longrope":
-        return waves / waves.new_tensor(scaling.divisors)
+        # A copy of so few numbers is part of the call: the host need not wait for the device.
+        divisors = torch.tensor(scaling.divisors, dtype=waves.dtype, device="cpu")
+        return waves / divisors.to(waves.device, non_blocking=True)
     if options.rule == "proportional":
         rotated = math.floor((options.fraction or 0) * width / 2)
         return torch.where(steps < rotated, waves / factor, 0)

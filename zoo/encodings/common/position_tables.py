@@ -13,7 +13,13 @@ from torch.nn import functional as F
 
 from zoo.attention import AttentionCall, BlockBias, Span, Tokens, upcast
 from zoo.attention.call import Index
-from zoo.attention.coordinates import grid, grid_shape
+from zoo.attention.coordinates import (
+    fill_numbers,
+    get_known_range,
+    get_known_sizes,
+    grid,
+    grid_shape,
+)
 from zoo.attention.tokens import pick
 from zoo.errors import OptionError
 
@@ -72,7 +78,7 @@ def read_rows(
     """
     pos = tokens.pos
     if tokens.grid_size is not None and len(sizes) > 1:
-        pos = _resample(pos, pos.new_tensor(sizes) / tokens.grid_size)
+        pos = _resample(pos, fill_numbers(sizes, pos.new_empty(0)) / tokens.grid_size)
     if len(sizes) == 1 and stretch != 1:
         pos = _resample(pos, 1 / stretch)
     return sum(weight * table[row] for weight, row in bicubic_neighbours(pos, sizes))  # type: ignore[return-value]
@@ -98,10 +104,12 @@ def resize_antialiased(
     # Values cannot be read on the meta device, and the shape of what is read is the same.
     if found is None or found.is_meta:
         return table, sizes
-    if not (found == found[:1, :1]).all():
-        problem = "antialias needs grids of one size in a batch"
-        raise OptionError("antialias", f"learned: {problem}; leave it out")
-    target = tuple(int(size) for size in found[0, 0])
+    target = get_known_sizes(found)
+    if target is None:
+        if not (found == found[:1, :1]).all():
+            problem = "antialias needs grids of one size in a batch"
+            raise OptionError("antialias", f"learned: {problem}; leave it out")
+        target = tuple(int(size) for size in found[0, 0])
     if target == sizes:
         return table, sizes
     image = table.reshape(1, *sizes, -1).permute(0, 3, 1, 2)
@@ -166,6 +174,9 @@ def check_range(pos: Tensor, length: int, has_position: Tensor | None = None) ->
     """
     # Values cannot be read on the meta device or under a compiler.
     if pos.is_meta or torch.compiler.is_compiling():
+        return
+    known = get_known_range(pos)
+    if known is not None and known[0] >= -0.5 and known[1] <= length - 0.5:
         return
     rows = pos[..., 0]
     if has_position is not None:

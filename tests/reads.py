@@ -1,0 +1,78 @@
+"""Where code waits for a device: it reads numbers, or copies numbers of the host without need."""
+
+from __future__ import annotations
+
+import traceback
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+READS = (
+    "_local_scalar_dense",
+    "nonzero",
+    "is_nonzero",
+    "masked_select",
+    "_unique2",
+    "unique_dim",
+    "unique_consecutive",
+    "equal.",
+    "repeat_interleave.Tensor",
+)
+"""Operations that give the host a number, or a size that depends on numbers."""
+
+
+class Waits(TorchDispatchMode):
+    """Collect the lines of zoo that would make a host wait for its device.
+
+    A tensor of numbers of the host is counted unless it is made for the CPU by name.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.found = set()
+        self.copies = _Copies(self.note)
+
+    def __enter__(self):
+        self.copies.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        self.copies.__exit__(*error)
+
+    def note(self):
+        stack = traceback.extract_stack()
+        # the steps that an optimizer of torch counts are tensors of the host
+        if any("/torch/optim/" in frame.filename for frame in stack):
+            return
+        frames = [frame for frame in stack if "/zoo/" in frame.filename]
+        at = frames[-1] if frames else stack[0]
+        self.found.add((at.filename.rpartition("/zoo/")[2], at.name))
+
+    def __torch_dispatch__(self, call, types, args=(), kwargs=None):
+        name = str(call).removeprefix("aten.")
+        by_mask = name.startswith(("index.", "index_put")) and any(
+            one is not None and one.dtype == torch.bool for one in args[1]
+        )
+        if by_mask or name.startswith(READS):
+            self.note()
+        return call(*args, **(kwargs or {}))
+
+
+class _Copies(TorchFunctionMode):
+    def __init__(self, note):
+        super().__init__()
+        self.note = note
+
+    def __torch_function__(self, call, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        makes = call in (torch.tensor, torch.as_tensor, Tensor.new_tensor)
+        if makes and kwargs.get("device") != "cpu" and not isinstance(args[-1], Tensor):
+            self.note()
+        if call is Tensor.__getitem__:
+            keys = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if any(isinstance(key, list) for key in keys):
+                self.note()
+        return call(*args, **kwargs)
