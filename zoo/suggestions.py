@@ -82,6 +82,7 @@ _OTHER_WORDS: Mapping[str, str] = MappingProxyType(
         "batch_size": "bs batch batchsize train_batch_size per_device_train_batch_size "
         "per_device_batch_size mini_batch_size minibatch minibatch_size micro_batch_size "
         "global_batch_size batch_sz",
+        "prefetch_factor": "prefetch prefetch_batches dataloader_prefetch_factor",
         "workers": "num_workers n_workers nworkers dataloader_num_workers loader_workers",
         "length": "seq_len seqlen seq_length sequence_length context context_length context_size "
         "ctx ctx_len n_ctx max_length max_len max_seq_len max_seq_length block_size block_len "

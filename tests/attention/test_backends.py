@@ -217,7 +217,8 @@ def far(rewrite, dtype):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float32, FLOAT32), (torch.bfloat16, BFLOAT16)]
+    ("dtype", "tolerance"),
+    [(torch.float32, FLOAT32), (torch.bfloat16, BFLOAT16), (torch.float16, BFLOAT16 / 8)],
 )
 @pytest.mark.parametrize("rewrite", [slope_as_one_factor, slope_as_two_factors])
 def test_factors_keep_their_precision_far_out(rewrite, dtype, tolerance):
@@ -256,7 +257,7 @@ def test_a_factor_constant_along_columns_keeps_its_channel():
     assert not torch.allclose(attend(with_it, "sdpa")[0], attend(call, "sdpa")[0])
 
 
-def test_float16_takes_factors_as_a_mask():
+def test_float16_takes_factors_as_channels_of_one_size():
     call = make_call(8, 8, torch.float16, causal=True, first=70000)  # beyond what float16 can hold
     exact = call.replace(q=call.q.double(), k=call.k.double(), v=call.v.double())
     out, expected = (
@@ -264,6 +265,20 @@ def test_float16_takes_factors_as_a_mask():
         attend(slope(exact), "reference")[0],
     )
     torch.testing.assert_close(out.double(), expected, atol=1e-2, rtol=1e-2)
+    factors = slope_as_two_factors(call)
+    assert choose_backend(factors)[0] == choose_backend(factors, "cuda")[0] == "sdpa"
+    assert max(one.abs().max() for part in fused._make_channels(factors) for one in part) < 1e3
+
+
+def test_a_factor_of_zeros_has_its_gradient_in_float16():
+    call = make_call(8, 8, torch.float16)
+    zeros = torch.zeros(1, H, 8, 1, requires_grad=True)
+    found = []
+    for one, backend in ((call, "sdpa"), (call.replace(q=call.q.float()), "reference")):
+        one = one.replace(k=call.k.to(one.q.dtype), v=call.v.to(one.q.dtype))
+        out, _ = attend(one.add_low_rank_bias(zeros, call.keys.pos[:, None] * 1e4), backend)
+        found += torch.autograd.grad(out.float().square().sum(), zeros)
+    torch.testing.assert_close(*found, rtol=2e-2, atol=2e-2 * found[1].abs().max().item())
 
 
 # what needs whole rows

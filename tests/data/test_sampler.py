@@ -4,6 +4,7 @@ import itertools
 import os
 import threading
 from signal import SIGKILL
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,13 +12,23 @@ import torch
 from torch.utils.data import Dataset
 
 from zoo import utils
+from zoo.data.images import Images
+from zoo.data.python_docs import PythonDocs
 from zoo.data.sampler import ProcessShare, ResumableLoader, ResumableSampler, WorkerStart
 from zoo.data.synthetic.flipflop import Flipflop
+from zoo.data.tables import stream
 from zoo.data.tables.labelled_table import RowBatch, SkipBudget
 from zoo.data.tables.stream import split_batches
-from zoo.errors import DataError
+from zoo.data.text_classification import TextClassification
+from zoo.data.text_stream import TextStream
+from zoo.errors import DataError, OptionError
 
 SIZES = list(itertools.product((7, 64, 129, 360, 1000), (1, 8, 64), (1, 2, 3, 7)))
+
+
+class Loader(stream.StreamingLoader):
+    def __init__(self, workers):
+        super().__init__(None, "nothing", 1, workers, ProcessShare(), seed=0, stream=None)
 
 
 class Numbers(Dataset):
@@ -83,6 +94,39 @@ def test_a_loader_knows_what_it_has_given():
     for _ in loader:
         break  # as where a limit of batches ends an epoch
     assert [loader.state_dict()["consumed"] for _ in loader] == given
+
+
+class Device:
+    """What a loader asks a trainer: the device, and whether batches repeat."""
+
+    overfit_batches = 0.0
+
+    def __init__(self, kind):
+        self.strategy = SimpleNamespace(root_device=torch.device(kind))
+
+
+@pytest.mark.parametrize("make", [PythonDocs, Images, TextClassification, TextStream])
+def test_loaders_pin_memory_for_a_gpu_and_load_as_far_ahead_as_asked(make, monkeypatch):
+    path = {} if make is PythonDocs else {"path": "somewhere"}
+    with pytest.raises(OptionError, match="no worker loads batches in advance; set workers, or"):
+        make(0, prefetch_factor=4, **path)
+    data = make(0, workers=1, prefetch_factor=4, **path)
+    monkeypatch.setattr(make, "build_loader", lambda *_: Loader(0))
+    for split in ("train", "val", "test"):
+        data.trainer = Device("cuda")
+        loader = getattr(data, f"{split}_dataloader")()
+        assert (loader.pin_memory, loader.prefetch_factor) == (True, 4)
+        data.trainer = Device("cpu")
+        assert not getattr(data, f"{split}_dataloader")().pin_memory
+
+
+def test_a_stream_is_loaded_with_the_settings_of_its_loader(monkeypatch):
+    seen = {}
+    monkeypatch.setattr(stream, "DataLoader", lambda _, **options: seen.update(options) or [])
+    loader = Loader(1)
+    loader.pin_memory, loader.prefetch_factor = True, 3
+    assert [*loader] == []
+    assert (seen["num_workers"], seen["pin_memory"], seen["prefetch_factor"]) == (1, True, 3)
 
 
 def test_an_order_that_is_held_is_that_of_the_first_epoch():

@@ -51,6 +51,8 @@ class DataModule(L.LightningDataModule):
     name: str
     """The registered name, set by `@register`."""
     spec: DataSpec
+    prefetch_factor: int | None = None
+    """Number of batches that each worker loads in advance. None: as torch does."""
     digest: str | None = None
     """Digest of the contents, for data that the options do not determine."""
     windowing: str | None = None
@@ -83,16 +85,38 @@ class DataModule(L.LightningDataModule):
 
     def train_dataloader(self) -> Iterable[Any]:
         # With overfit_batches, every epoch must repeat the same samples.
-        loader: Any = self.build_loader("train")
+        loader = self._build_device_loader("train")
         trainer: Any = self.trainer
         loader.epoch_sampler.fixed_epoch = bool(trainer is not None and trainer.overfit_batches)
         return loader
 
     def val_dataloader(self) -> Iterable[Any]:
-        return self.build_loader("val")
+        return self._build_device_loader("val")
 
     def test_dataloader(self) -> Iterable[Any]:
-        return self.build_loader("test")
+        return self._build_device_loader("test")
+
+    def _build_device_loader(self, split: str) -> Any:
+        """Build the loader of a split for the device that Lightning trains on."""
+        loader: Any = self.build_loader(split)
+        # From pinned memory batches are copied to a GPU while it computes. A CPU has no use for it.
+        strategy = getattr(self.trainer, "strategy", None)
+        if strategy is not None and strategy.root_device.type == "cuda":
+            loader.pin_memory = True
+        if self.prefetch_factor is not None:
+            loader.prefetch_factor = self.prefetch_factor
+        return loader
+
+    def set_prefetch_factor(self, factor: int | None, workers: int) -> None:
+        """Set the number of batches that each worker loads in advance; None: as torch does.
+
+        Raises:
+            OptionError: There are no workers.
+        """
+        if factor is not None and not workers:
+            problem = "no worker loads batches in advance"
+            raise OptionError("prefetch_factor", f"{problem}; set workers, or leave it out")
+        self.prefetch_factor = factor
 
     @abstractmethod
     def count_samples(self, split: str) -> int:

@@ -27,8 +27,6 @@ from zoo.data.tables.labelled_table import (
     FetchesRows,
     LabelledTable,
     RowBatch,
-    SkippingLoader,
-    StreamedRowLoader,
     TableRows,
     check_classes,
     list_declared_classes,
@@ -119,6 +117,7 @@ class Images(LabelledTable):
         keep: Annotated[float, Between(0)] = 1.0,
         stream: StreamOptions | None = None,
         workers: Annotated[int, Between(0)] = 0,
+        prefetch_factor: Count | None = None,
     ) -> None:
         if path is None:
             raise OptionError("path", "missing: set it to the location of your images")
@@ -126,6 +125,7 @@ class Images(LabelledTable):
             check_classes(classes)
         splits = SplitOptions(train, val, test)
         super().__init__(seed, path, splits, batch_size, skip, stream, workers)
+        self.set_prefetch_factor(prefetch_factor, workers)
         self.columns, self.classes, self.keep = (image, label), classes, keep
         self.decoder = ImageDecoder(get_sides(size), channels, resize, max_megapixels)
         self.transform = ImageTransform(channels, mean, std, augment)
@@ -187,12 +187,6 @@ class Images(LabelledTable):
         if decoded.problem:
             log.info(decoded.problem)
         return decoded
-
-    def build_loader(self, split: str) -> SkippingLoader | StreamedRowLoader:
-        loader = super().build_loader(split)
-        if isinstance(loader, SkippingLoader):
-            loader.pin_memory = torch.cuda.is_available()
-        return loader
 
     def prepare_data(self) -> None:
         """Decode images in one process of each node; all others read them from the cache."""

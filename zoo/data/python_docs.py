@@ -37,11 +37,13 @@ class PythonDocs(CorpusSource):
         streams: bool = False,
         stride: Count | None = None,
         workers: Annotated[int, Between(0)] = 0,
+        prefetch_factor: Count | None = None,
     ) -> None:
         options = TokenizerOptions(tokens, tokenizer, vocabulary)
         corpus = Corpus(read_topics, options, CharacterSplit(val, test))
         window = WindowOptions(length, batch_size, windows, documents, streams, stride)
         super().__init__(seed, corpus, window, workers)
+        self.set_prefetch_factor(prefetch_factor, workers)
 
 
 def read_topics() -> list[Document]:

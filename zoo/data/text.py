@@ -44,6 +44,7 @@ class Text(CorpusSource):
         streams: bool = False,
         stride: Count | None = None,
         workers: Annotated[int, Between(0)] = 0,
+        prefetch_factor: Count | None = None,
     ) -> None:
         if not files:
             raise OptionError("files", "the list is empty; name at least one file")
@@ -52,3 +53,4 @@ class Text(CorpusSource):
         corpus = Corpus(partial(read_documents, patterns), options, CharacterSplit(val, test))
         window = WindowOptions(length, batch_size, windows, documents, streams, stride)
         super().__init__(seed, corpus, window, workers)
+        self.set_prefetch_factor(prefetch_factor, workers)

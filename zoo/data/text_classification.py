@@ -61,6 +61,7 @@ class TextClassification(LabelledTable):
         skip: Annotated[float, Between(0, 1)] = 0.0,
         stream: StreamOptions | None = None,
         workers: Annotated[int, Between(0)] = 0,
+        prefetch_factor: Count | None = None,
     ) -> None:
         if path is None:
             raise OptionError("path", "missing: set it to the location of your texts")
@@ -68,6 +69,7 @@ class TextClassification(LabelledTable):
             check_classes(classes)
         splits = SplitOptions(train, val, test)
         super().__init__(seed, path, splits, batch_size, skip, stream, workers)
+        self.set_prefetch_factor(prefetch_factor, workers)
         self.tokenizer, self.classes = tokenizer, classes
         self.columns, self.length = (text, label), length
 

@@ -54,8 +54,10 @@ class TextStream(DataModule):
         buffer: Count = 1_000,
         documents: bool = False,
         workers: Annotated[int, Between(0, 1)] = 0,
+        prefetch_factor: Count | None = None,
     ) -> None:
         super().__init__()
+        self.set_prefetch_factor(prefetch_factor, workers)
         if path is None:
             remedy = "set it to the location of your table, or to a dataset as hub:owner/name"
             raise OptionError("path", f"missing: {remedy}")

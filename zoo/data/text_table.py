@@ -54,6 +54,7 @@ class TextTable(CorpusSource):
         streams: bool = False,
         stride: Count | None = None,
         workers: Annotated[int, Between(0)] = 0,
+        prefetch_factor: Count | None = None,
     ) -> None:
         if path is None:
             remedy = "set it to the location of your table, or to a dataset as hub:owner/name"
@@ -62,6 +63,7 @@ class TextTable(CorpusSource):
         options = TokenizerOptions(tokens, tokenizer, vocabulary)
         window = WindowOptions(length, batch_size, windows, documents, streams, stride)
         super().__init__(seed, Corpus(rows.read, options, rows), window, workers)
+        self.set_prefetch_factor(prefetch_factor, workers)
         self.path = path
 
     def check_source(self) -> None:

@@ -19,7 +19,7 @@ log = logging.getLogger("zoo")
 
 ACCEPTABLE = ("data.batch_size",)
 """Keys that may differ from the checkpoint's, where the user says so."""
-UNCOMPARED = ("data.workers",)
+UNCOMPARED = ("data.workers", "data.prefetch_factor")
 """Keys that change nothing of a run: the order of samples does not depend on them."""
 SHOWN = 4
 """Differences that a message lists."""

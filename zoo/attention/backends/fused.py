@@ -309,8 +309,7 @@ def _mask_batch(call: AttentionCall) -> int | None:
 
 def fits_in_channels(call: AttentionCall) -> bool:
     """Return whether low-rank biases are cheaper as channels of q and k than as a mask."""
-    # Positions overflow float16.
-    if not call.low_rank_biases or call.q.dtype == torch.float16:
+    if not call.low_rank_biases:
         return False
     parts = 1 if torch.finfo(call.q.dtype).bits >= 32 else len(_PRODUCTS)
     rank = sum(left.shape[-1] for left, right in call.low_rank_biases if right.shape[2] > 1)
@@ -326,7 +325,10 @@ def _make_channels(call: AttentionCall) -> tuple[list[Tensor], list[Tensor]]:
     for left, right in call.low_rank_biases:
         if right.shape[2] == 1:
             continue
-        for a, b in _split_product(upcast(left) / call.scale, upcast(right), call.q.dtype):
+        left, right = upcast(left) / call.scale, upcast(right)
+        if call.q.dtype == torch.float16:
+            left, right = _balance(left, right)
+        for a, b in _split_product(left, right, call.q.dtype):
             lefts.append(a.expand(*call.q.shape[:3], -1))
             rights.append(b.expand(*call.k.shape[:3], -1))
     return lefts, rights
@@ -339,6 +341,19 @@ def _sum_row_constants(call: AttentionCall) -> Tensor:
         if right.shape[2] == 1:
             constants = constants + (upcast(left) * upcast(right)).sum(-1)
     return constants
+
+
+def _balance(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Scale the columns of both factors of left right^T to one largest value.
+
+    Positions overflow float16, whose largest number is 65,504. The scale is a power of 2, so that
+    no digit changes.
+    """
+    with torch.no_grad():
+        # A factor of zeros, which a table may start with, must not take that of its gradient along.
+        sizes = [part.abs().amax((0, 1, 2)).clamp(min=1).log2() for part in (left, right)]
+        scale = ((sizes[1] - sizes[0]) / 2).round().exp2()  # [R]
+    return left * scale, right / scale
 
 
 def _split_product(left: Tensor, right: Tensor, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:

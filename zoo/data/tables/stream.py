@@ -129,6 +129,9 @@ class StreamingLoader:
         """Number of samples in an epoch over all processes. None: all rows."""
         if stream is not None:
             self.samples = stream.samples - stream.samples % share.world_size
+        self.pin_memory = False
+        self.prefetch_factor: int | None = None
+        """As the options of torch's DataLoader, which the data module sets."""
         self.epoch = 0
         self.fixed_epoch = False
         self.delivered = 0
@@ -154,6 +157,8 @@ class StreamingLoader:
             StreamedBatches(self),
             batch_size=None,
             num_workers=self.workers,
+            pin_memory=self.pin_memory,
+            prefetch_factor=self.prefetch_factor,
             generator=torch.Generator(),
             worker_init_fn=WorkerStart(),
         )
