@@ -1,0 +1,320 @@
+"""Train encodings and recipes on a CUDA device that is not there; print what a GPU would object to.
+
+`python tests/gpu/train_on_missing_device.py [NAME ...]` prints a line of JSON for each of the named
+encodings, planted faults and recipes: what the host waited for, what failed, and the bytes that a
+layer keeps for the backward pass. Without names, it examines all encodings and faults. With
+`--record` it writes the bytes to kept_bytes.json.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from missing_device import missing_device, move  # noqa: E402, I001
+
+import torch  # noqa: E402
+from small_recipes import LARGE, ROOT, shrink, write_data  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+from torch.utils._pytree import tree_map_only  # noqa: E402
+
+import zoo  # noqa: E402
+from zoo.attention.backends import dispatch  # noqa: E402
+from zoo.config import Change, load  # noqa: E402
+from zoo.config.command_line import parse_overrides  # noqa: E402
+from zoo.data.images import Images  # noqa: E402
+from zoo.encodings.common.chains import build_shortest_chain  # noqa: E402
+from zoo.run.build import build_data, build_task  # noqa: E402
+
+KEPT = HERE / "kept_bytes.json"
+TOKENS = 8192
+"""Length at which the kept bytes are counted: 8,192 tokens, or patches of 128 x 64."""
+HALVES = (torch.bfloat16, torch.float16)
+
+
+class HostTensor(zoo.Encoding):
+    """A planted fault: a tensor that stays on the host."""
+
+    def __init__(self, dims):
+        super().__init__(dims)
+        self.slopes = torch.ones(dims.heads)
+
+    def modify(self, call):
+        return call.replace(q=call.q * self.slopes[:, None, None])
+
+
+class ReadsNumber(zoo.Encoding):
+    """A planted fault: each call reads a number from the device."""
+
+    def modify(self, call):
+        return call.replace(q=call.q * call.q.amax().item())
+
+
+class Copying(torch.autograd.Function):
+    """The identity, whose gradient visits the host."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.cpu().to(grad.device)
+
+
+class CopiesGradient(zoo.Encoding):
+    """A planted fault: the backward pass copies a gradient to the host."""
+
+    def modify(self, call):
+        return call.replace(q=Copying.apply(call.q))
+
+
+class OtherDtype(zoo.Encoding):
+    """A planted fault: queries leave their dtype."""
+
+    def modify(self, call):
+        return call.replace(q=call.q.to(torch.float16))
+
+
+class HostTensorInBias(zoo.Encoding):
+    """A planted fault: the index function of a bias reads a tensor that stays on the host."""
+
+    def __init__(self, dims):
+        super().__init__(dims)
+        self.slopes = torch.ones(dims.heads)
+
+    def modify(self, call):
+        return call.add_bias(lambda b, h, i, j: self.slopes[h] * call.offset(b, i, j)[..., 0])
+
+
+class AllPairs(zoo.Encoding):
+    """A planted fault: a table of all pairs is kept for the backward pass."""
+
+    def __init__(self, dims):
+        super().__init__(dims)
+        self.gain = nn.Parameter(torch.ones(dims.heads))
+
+    def modify(self, call):
+        pos = call.keys.pos[0, :, 0]
+        table = (pos[:, None] - pos).abs().sqrt() * self.gain[:, None, None]
+        return call.replace(v=call.v + table.exp().mean(-1)[..., None].to(call.v.dtype))
+
+
+PLANTED = {
+    cls.__name__: cls
+    for cls in (HostTensor, HostTensorInBias, ReadsNumber, CopiesGradient, OtherDtype, AllPairs)
+}
+
+
+FAULTY = (("auto", torch.bfloat16), ("sdpa", torch.float32))
+"""Backend and dtype of each pass of a planted fault."""
+
+
+def list_passes(number: int) -> list[tuple[str, torch.dtype]]:
+    """Return backend and dtype of each pass of an encoding.
+
+    The product of backends and dtypes would take minutes. Each encoding is trained in each dtype,
+    with the backend that `auto` chooses, one written in plain operations and, if it accepts one, a
+    fused one. Over the encodings, every backend runs.
+    """
+    plain, other = ("reference", "chunked")[:: 1 if number % 2 else -1]
+    fused = ("sdpa", "flex")[number // 2 % 2]
+    return [
+        ("auto", torch.bfloat16),
+        (plain, torch.float32),
+        (fused, torch.float16),
+        # in place of a fused backend that cannot compute an encoding
+        (other, torch.float16),
+    ]
+
+
+def build(name: str, axes: int, length: int, backend: str) -> zoo.Attention:
+    """Build a layer, causal if it is of text and the encoding allows it."""
+    planted = PLANTED.get(name)
+    sizes = (length,) if axes == 1 else (length // 64, 64)
+    dims = zoo.Dims(64, 4, axes=axes, length=sizes, depth=2)
+    chain = planted(dims) if planted else build_shortest_chain(zoo.encoding_class(name))
+    try:
+        layer = zoo.Attention(dims, chain, causal=axes == 1)
+    except zoo.OptionError:
+        layer = zoo.Attention(dims, chain)
+    layer.layer.backend = backend
+    return layer
+
+
+def cast(dtype: torch.dtype) -> contextlib.AbstractContextManager[None]:
+    """Return the context in which a model trains with half precision, if it is one."""
+    is_half = dtype in HALVES
+    return torch.autocast("cuda", dtype if is_half else HALVES[0], enabled=is_half)
+
+
+def train(name: str, axes: int, length: int, backend: str, dtype: torch.dtype) -> dict[str, Any]:
+    """Train a layer for a step; return the backends that ran, the waits, and the kept bytes."""
+    layer = build(name, axes, length, backend)
+    sizes: dict[int, int] = {}
+    ran: list[str] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if tensor.device.type == "cuda":
+            sizes[storage._cdata] = storage.nbytes()
+        return tensor
+
+    def choose(call, device=None):
+        found = choose_backend(call, device)
+        ran.append(found[0])
+        return found
+
+    choose_backend = dispatch.choose_backend
+    with mock.patch.object(dispatch, "choose_backend", choose), missing_device() as waits:
+        move(layer)
+        x = torch.empty(1, length, 64, device="cuda", requires_grad=True)
+        waits.clear()
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), cast(dtype):
+            out = layer(x)
+        out.float().square().sum().backward()
+        check_gradients(layer)
+        assert out.is_cuda
+        assert x.grad.is_cuda
+    return {"ran": ran, "waits": set(waits), "kept": sum(sizes.values())}
+
+
+def check_gradients(module: nn.Module) -> None:
+    """Raise AssertionError if a gradient is not where its parameter is."""
+    for name, parameter in module.named_parameters():
+        if (grad := parameter.grad) is not None:
+            kinds = (grad.device.type, grad.dtype)
+            assert kinds == ("cuda", parameter.dtype), f"gradient of {name}: {kinds}"
+
+
+def decode(name: str, dtype: torch.dtype) -> dict[str, Any]:
+    """Read a prompt and one token with a cache; return the waits."""
+    layer = build(name, 1, 64, "auto").eval()
+    with missing_device() as waits:
+        move(layer)
+        steps = [torch.empty(1, count, 64, device="cuda") for count in (16, 1)]
+        cache = zoo.KeyValueCache()
+        waits.clear()
+        with torch.no_grad(), cast(dtype):
+            for x in steps:
+                assert layer(x, context=cache).is_cuda
+    return {"waits": set(waits)}
+
+
+class Findings:
+    """What a GPU would object to, over several passes."""
+
+    def __init__(self) -> None:
+        self.waits: set[str] = set()
+        self.failures: dict[str, str] = {}
+
+    @contextlib.contextmanager
+    def collect(self, title: str) -> Iterator[list[dict[str, Any]]]:
+        """Note what the passes that are appended waited for, and what failed."""
+        results: list[dict[str, Any]] = []
+        try:
+            yield results
+        except zoo.OptionError:
+            # zoo names a backend, or a cache, that an encoding cannot have.
+            return
+        except Exception as error:
+            self.failures[title] = f"{type(error).__name__}: {error}"[:400]
+        for one in results:
+            self.waits |= one["waits"]
+
+    def to_dict(self, **facts: Any) -> dict[str, Any]:
+        return {"waits": sorted(self.waits), "failures": self.failures, **facts}
+
+
+def examine_encoding(name: str, number: int) -> dict[str, Any]:
+    """Train an encoding with each backend, decode with it, and count the bytes it keeps."""
+    axes = PLANTED[name].axes if name in PLANTED else zoo.encoding_class(name).axes
+    number_of_axes = 1 if 1 in axes else 2
+    found, kept, accepted = Findings(), {}, []
+    passes = FAULTY if name in PLANTED else list_passes(number)
+    for backend, dtype in passes:
+        if len(accepted) == 3:
+            break
+        length = TOKENS if backend == "auto" else 64
+        title = f"{backend} {str(dtype).removeprefix('torch.')}"
+        with found.collect(title) as results:
+            results.append(train(name, number_of_axes, length, backend, dtype))
+            accepted.append(title)
+            if backend == "auto":
+                kept = {"backend": results[0]["ran"][0], "bytes": results[0]["kept"]}
+    if number_of_axes == 1 and name not in PLANTED:
+        if 2 in axes:
+            with found.collect("grid") as results:
+                results.append(train(name, 2, 64, "auto", HALVES[number % 2]))
+        with found.collect("decode") as results:
+            results.append(decode(name, (torch.float32, *HALVES)[number % 3]))
+            accepted.append("decode")
+    return found.to_dict(kept=kept, passes=accepted)
+
+
+def examine_recipe(path: Path) -> dict[str, Any]:
+    """Train a registered recipe, with fewer samples and layers, for a step."""
+    found = Findings()
+    recipe = load(path, [Change("data.path", "made")] if path in LARGE else [])
+    # A pattern of layers is no longer than the depth.
+    depth = [] if recipe.model.options.get("layer_pattern") else ["model.depth=1"]
+    recipe = load(path, parse_overrides([*depth, *shrink(recipe)]))
+    write_data(recipe, Path.cwd())
+    data = build_data(recipe)
+    task = build_task(recipe, data.spec)
+    data.setup("fit")
+    batch = next(iter(data.train_dataloader()))
+    with found.collect("step") as results, missing_device() as waits:
+        move(task)
+        batch = tree_map_only(Tensor, lambda one: torch.empty_like(one, device="cuda"), batch)
+        waits.clear()
+        if isinstance(data, Images):
+            batch = data.transform(*batch, training=True, classes=data.spec.classes)
+        results.append({"waits": waits})
+        optimizer = task.optim.configure(task.model, 2)["optimizer"]
+        with cast(torch.bfloat16):
+            loss = task.training_step(batch, 0)
+        loss.backward()
+        check_gradients(task)
+        optimizer.step()
+    return found.to_dict()
+
+
+def print_line(name: str, facts: dict[str, Any]) -> None:
+    """Print what was found, and the seconds of CPU so far."""
+    print(json.dumps({"name": name, **facts, "seconds": round(time.process_time(), 1)}), flush=True)
+
+
+def main(words: list[str]) -> None:
+    """Examine what is named; write the kept bytes if asked to."""
+    torch.set_num_threads(1)
+    names = [word for word in words if word != "--record"]
+    kept = {}
+    for number, name in enumerate([*zoo.encoding_names(), *PLANTED]):
+        if not names or name in names:
+            facts = examine_encoding(name, number)
+            print_line(name, facts)
+            if name not in PLANTED:
+                kept[name] = facts["kept"]
+    for name in names:
+        if (path := ROOT / "recipes" / f"{name}.yaml").exists():
+            with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+                print_line(name, examine_recipe(path))
+    if "--record" in words:
+        KEPT.write_text(json.dumps(kept, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    main(sys.argv[1:])
