@@ -282,6 +282,8 @@ def test_one_process_goes_on_from_what_two_have_saved(tiny, weights, caplog):
     with caplog.at_level("INFO", "zoo"):
         fit("vit_comrope", tiny, Path("run"), "auto")
     assert "saved by 2 processes and is resumed by 1: random numbers are drawn anew" in caplog.text
+    changed = "64 (64 x 1 accumulated x 1) from here on, 128 (64 x 1 accumulated x 2) before"
+    assert f"{changed}; trainer.accumulate_grad_batches=2 keeps their number" in caplog.text
     assert checkpoint.read(Path("run/checkpoints/last.ckpt"))["epoch"] == 1
 
 

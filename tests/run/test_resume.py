@@ -16,6 +16,7 @@ from zoo.cli.edge import COMMAND_LINE
 from zoo.config.command_line import parse_overrides
 from zoo.errors import CheckpointError, RecipeError, Stopped, ZooError
 from zoo.run import checkpoint
+from zoo.run.callbacks.checkpointing import StepSize
 from zoo.run.callbacks.stop_on_signal import StopOnSignal
 from zoo.tasks.classification import Classification
 
@@ -163,6 +164,34 @@ def test_the_batch_size_changes_on_purpose_at_the_end_of_an_epoch(whole, tiny, c
     schedule = last["lr_schedulers"][0]
     assert schedule["_last_lr"][0] == pytest.approx(0.01 * schedule["base_lrs"][0])
     assert last["zoo"]["recipe"]["data"]["batch_size"] == 32
+
+
+def test_a_step_of_other_samples_is_said_once(whole, tiny, caplog):
+    shutil.copytree(whole[0], "run")
+    more = [*tiny, "trainer.max_epochs=4", "trainer.accumulate_grad_batches=3"]
+    with caplog.at_level("WARNING", "zoo"):
+        fit("vit_comrope", more, Path("run"), "auto")
+    found = [one.getMessage() for one in caplog.records if "Samples of a step" in one.getMessage()]
+    assert found == [
+        "Samples of a step: 192 (64 x 3 accumulated x 1) from here on, 64 (64 x 1 accumulated x 1)"
+        " before; trainer.accumulate_grad_batches=1 keeps their number"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        ((64, 1, 2), (64, 2, 1), ""),
+        ((64, 1, 1), (32, 1, 1), ""),  # which the user has accepted by name
+        ((None, 1, 2), (None, 1, 1), ""),
+        ((64, 1, 3), (64, 1, 2), "the learning rate was chosen for those before"),
+        ((64, 1, 2), (32, 1, 1), "the learning rate was chosen for those before"),
+        ((64, 1, 8), (64, 1, 2), "trainer.accumulate_grad_batches=4 keeps their number"),
+    ],
+)
+def test_a_warning_says_how_the_samples_of_a_step_stay_the_same(before, now, expected):
+    warning = StepSize(*now).explain_change(StepSize(*before))
+    assert warning.rpartition("; ")[2] == expected
 
 
 def test_the_batch_size_does_not_change_within_an_epoch(partial_copy):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import lightning as L
 import torch
@@ -87,6 +88,46 @@ class KeptCheckpoint(NamedTuple):
     @property
     def name(self) -> str:
         return f"step-{self.step:08}"
+
+
+class StepSize(NamedTuple):
+    """How many samples a step of the optimizer takes, and from where.
+
+    Attributes:
+        batch: Samples of one process in one backward pass; None if the data do not say.
+        accumulated: Backward passes of one step.
+        processes: Number of processes.
+    """
+
+    batch: int | None
+    accumulated: int
+    processes: int
+
+    @classmethod
+    def read(cls, recipe: Mapping[str, Any], processes: int) -> Self:
+        """Read it from a recipe as plain data."""
+        accumulated = recipe["trainer"].get("accumulate_grad_batches", 1)
+        return cls(recipe["data"].get("batch_size"), accumulated, processes)
+
+    def __str__(self) -> str:
+        total = (self.batch or 0) * self.accumulated * self.processes
+        return f"{total:,} ({self.batch} x {self.accumulated} accumulated x {self.processes})"
+
+    def explain_change(self, before: StepSize) -> str:
+        """Return a warning where devices or accumulation change the size, with the way back.
+
+        A change of the batch size itself is one that the user has accepted.
+        """
+        if self.batch is None or before.batch is None:
+            return ""
+        own, earlier = self.accumulated * self.processes, before.accumulated * before.processes
+        if own == earlier:
+            return ""
+        problem = f"Samples of a step: {self} from here on, {before} before"
+        if self.batch != before.batch or earlier % self.processes:
+            return f"{problem}; the learning rate was chosen for those before"
+        kept = earlier // self.processes
+        return f"{problem}; trainer.accumulate_grad_batches={kept} keeps their number"
 
 
 class Checkpoints(L.Callback):
@@ -180,6 +221,10 @@ class Checkpoints(L.Callback):
                 saved_by,
                 self.processes.count,
             )
+        before = StepSize.read(self._resumed["zoo"]["recipe"], saved_by)
+        now = StepSize.read(self.recipe.plain(), self.processes.count)
+        if warning := now.explain_change(before):
+            log.warning(warning)
         self._resumed = None
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
