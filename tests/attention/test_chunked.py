@@ -36,6 +36,7 @@ LISTS = {
     "fire": [{"name": "fire", "hidden": 4}],
     "shaw": [{"name": "shaw", "max_distance": 2}],
     "sandwich": ["sandwich"],
+    "grape_ap": [{"name": "grape_ap", "size": 4}],
 }
 
 
@@ -49,6 +50,26 @@ def test_no_tensor_has_a_number_for_each_pair(name):
         step(model, x)
     assert all_pairs.most >= 2 * 4 * TOKENS**2
     assert seen.most < all_pairs.most / 3
+
+
+def test_bytes_kept_for_the_backward_pass_grow_with_the_tokens():
+    def count_bytes(backend, tokens):
+        kept = {}
+        model = layer(*LISTS["grape_ap"])
+        model.layer.backend = backend
+
+        def keep(tensor):
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            out = model(torch.randn(2, tokens, 32).double().requires_grad_())
+        assert out.requires_grad
+        return sum(kept.values())
+
+    few, more = (count_bytes("auto", tokens) for tokens in (TOKENS, 2 * TOKENS))
+    assert more < 2.2 * few
+    assert count_bytes("reference", 2 * TOKENS) > 3 * count_bytes("reference", TOKENS)
 
 
 def test_gradients_add_up_over_several_passes():
@@ -91,7 +112,7 @@ def test_second_derivatives_are_those_of_the_definition():
     torch.testing.assert_close(*found)
 
 
-@pytest.mark.parametrize("name", ["dape", "stickbreaking", "fire"])
+@pytest.mark.parametrize("name", ["dape", "stickbreaking", "fire", "grape_ap"])
 def test_gradients_are_those_of_the_parameters_that_were_called_with(name):
     model, x = layer(*LISTS[name]), torch.randn(2, TOKENS, 32).double()
     given = {

@@ -7,7 +7,7 @@ from typing import Annotated
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import AttentionCall, Dims, Encoding, Tokens, bias_from_table, disable_autocast
+from zoo.attention import AttentionCall, BlockBias, Dims, Encoding, Span, Tokens, disable_autocast
 from zoo.attention.backends.reference import attention_mask
 from zoo.encodings.alibi import head_slopes
 from zoo.encodings.common.layers import apply_linear
@@ -43,27 +43,39 @@ class GRAPEAP(Encoding):
         return tokens.with_per_token(path=path)  # [B, N, H, size]
 
     def modify(self, call: AttentionCall) -> AttentionCall:
-        logs = self._log_gates(call)
-        # Sums run from the query back to the key, so that they are small, and exact, for near keys.
-        sums = logs.flip(-1).cumsum(-1).flip(-1) - logs  # [B, H, N, M]
-        return call.add_bias(bias_from_table(sums))
+        path, edges = self._project(call)
+
+        # A block of queries at a time, since a table of all pairs would exceed any memory.
+        def sum_steps(span: Span) -> Tensor:
+            logs = self._log_gates(call, path, edges, span)
+            # Sums run from the query back to the key, so that they are small, and exact, for near
+            # keys.
+            return logs.flip(-1).cumsum(-1).flip(-1) - logs  # [B, H, n, m]
+
+        return call.add_bias(BlockBias(sum_steps))
 
     def panels(self, call: AttentionCall) -> Panels:
-        steps = -mean_over_pairs(self._log_gates(call), attention_mask(call))
+        logs = self._log_gates(call, *self._project(call), call.full_span)
+        steps = -mean_over_pairs(logs, attention_mask(call))
         caption = "Mean penalty of a token between key and query: heads near 0 attend far."
         yield head_panel("Steps of paths", "score per token", steps, caption)
 
-    def _log_gates(self, call: AttentionCall) -> Tensor:
-        """Return what token j adds to the scores of query i for all keys before j, [B, H, N, M]."""
+    def _project(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        """Return P of the queries [B, H, N, size], and R P' / size of the keys [B, H, M, size]."""
         with disable_autocast(call.q.device):
             path = call.keys.per_token["path"].transpose(1, 2)  # [B, H, M, size]
             angles = call.keys.pos[:, None].expand(-1, -1, -1, self.size // 2)
             edges = rotate_pairs(F.rms_norm(path, (self.size,), eps=1e-6), cos_sin(angles))
-            logs = F.logsigmoid(call.select_queries(path) @ edges.mT / self.size)
+            return call.select_queries(path), edges / self.size
+
+    def _log_gates(self, call: AttentionCall, path: Tensor, edges: Tensor, span: Span) -> Tensor:
+        """Return what token j adds to the scores of query i for all keys before j, [B, H, n, m]."""
+        with disable_autocast(call.q.device):
+            logs = F.logsigmoid(span.slice_queries(path) @ span.slice_keys(edges).mT)
             slopes = head_slopes(self.dims.heads, logs)[:, None, None]
-            past = call.evaluate(lambda b, h, i, j: j <= call.key_index(i))
+            past = call.evaluate(lambda b, h, i, j: j <= call.key_index(i), span)
             logs = logs * slopes * past
             if call.keys.valid is None:
                 return logs
             # Padding adds nothing to a path that leads over it.
-            return logs.masked_fill(~call.keys.valid[:, None, None], 0)
+            return logs.masked_fill(~call.keys.valid[:, None, None, span.keys], 0)
