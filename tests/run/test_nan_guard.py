@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from tiny import TINY, language
+from torch.overrides import TorchFunctionMode
 from training import fit
 
 from zoo.attention import Encoding
+from zoo.data.spec import TextBatch
 from zoo.errors import NonFiniteError
-from zoo.run.callbacks.nan_guard import FiniteGuard
+from zoo.run.callbacks.nan_guard import FiniteGuard, StepRecord
 from zoo.run.callbacks.nan_replay import list_tensors
 
 pytestmark = pytest.mark.robustness
@@ -111,3 +113,44 @@ def test_numbers_planted_anywhere_stop_training_before_the_step(tmp_path, monkey
         assert [where for where, noticed in found.items() if not noticed] == []
         count += len(found)
     assert count >= 100
+
+
+# the batches that are kept for a replay
+
+
+def test_no_batch_is_kept_once_the_optimizer_may_use_its_gradients(tiny, monkeypatch):
+    check, kept, moved = FiniteGuard.on_before_optimizer_step, [], []
+    move = StepRecord.move_to_host
+
+    def on_before_optimizer_step(self, trainer, task, optimizer):
+        before = len(self.steps)
+        check(self, trainer, task, optimizer)
+        kept.append((before, len(self.steps)))
+
+    def move_to_host(self):
+        moved.append(self.index)
+        return move(self)
+
+    monkeypatch.setattr(FiniteGuard, "on_before_optimizer_step", on_before_optimizer_step)
+    monkeypatch.setattr(StepRecord, "move_to_host", move_to_host)
+    more = ["data.batch_size=16", "trainer.max_epochs=1", "trainer.accumulate_grad_batches=3"]
+    fit("vit_comrope", [*tiny, *more], Path("run"), "never")
+    assert set(kept[:-1]) == {(3, 0)}
+    assert moved[:4] == [0, 1, 3, 4]  # all but the last of each step
+
+
+def test_the_copy_of_a_batch_is_not_waited_for():
+    asked = []
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, call, types, args=(), kwargs=None):
+            if call is torch.Tensor.to:
+                asked.append((args[1:], kwargs))
+            return call(*args, **(kwargs or {}))
+
+    batch = TextBatch(torch.zeros(1, 2), torch.ones(1, 2))
+    with Watch():
+        record = StepRecord(batch, 0, {}, {}).move_to_host()
+    assert asked == [(("cpu",), {"non_blocking": True})] * 2
+    assert isinstance(record.batch, TextBatch)
+    assert record.batch.inputs is batch.inputs  # which is on the CPU already

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import lightning as L
 import torch
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -39,6 +40,17 @@ class StepRecord:
         """Record the step that begins now."""
         return cls(batch, index, get_random_state(), task.batch_state())
 
+    def move_to_host(self) -> StepRecord:
+        """Return the record with its batch on the CPU; nothing waits for the copy.
+
+        The numbers are there once the host has read anything else from the device.
+        """
+
+        def copy(tensor: Tensor) -> Tensor:
+            return tensor.to("cpu", non_blocking=True)
+
+        return replace(self, batch=apply_to_collection(self.batch, Tensor, copy))
+
     def plain(self) -> dict[str, Any]:
         """Return the record as plain data and tensors on the CPU."""
         return {
@@ -70,6 +82,9 @@ class FiniteGuard(L.Callback):
         batch_idx: int,
     ) -> None:
         """Record what the step begins with."""
+        # a device has no room for the earlier batches of a step that accumulates many
+        if self.steps:
+            self.steps[-1] = self.steps[-1].move_to_host()
         self.steps.append(StepRecord.capture(pl_module, batch, batch_idx))
 
     def on_before_zero_grad(
@@ -105,6 +120,8 @@ class FiniteGuard(L.Callback):
         if trainer.precision == "16-mixed":
             is_broken = bool(processes.all_reduce_max(is_broken))
         if not is_broken:
+            # the next batch arrives while the optimizer is at work
+            self.steps.clear()
             return
 
         loss = next((one for one in self.losses if not one.isfinite()), self.losses[-1])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import lightning as L
 import torch
+from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -48,7 +49,7 @@ def _repeat(trainer: L.Trainer, task: Task, step: StepRecord) -> str | None:
         set_random_state(step.rng_state)
         task.load_batch_state(step.batch_state)
         with trainer.precision_plugin.train_step_context():
-            loss = task.training_step(step.batch, step.index)
+            loss = task.training_step(move_data_to_device(step.batch, task.device), step.index)
         assert isinstance(loss, Tensor)
         if not origins and not torch.isfinite(loss):
             origins.append("the loss, though the outputs of all modules are finite")
