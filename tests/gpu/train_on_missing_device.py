@@ -300,7 +300,7 @@ def main(words: list[str]) -> None:
     """Examine what is named; write the kept bytes if asked to."""
     torch.set_num_threads(1)
     names = [word for word in words if word != "--record"]
-    kept = {}
+    kept = json.loads(KEPT.read_text())
     for number, name in enumerate([*zoo.encoding_names(), *PLANTED]):
         if not names or name in names:
             facts = examine_encoding(name, number)
