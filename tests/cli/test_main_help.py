@@ -45,7 +45,7 @@ def test_types_read_as_users_write_them():
         "trainer.max_epochs=null  (int >= 1 or null)",
         "trainer.devices=auto  (int >= 1 or str)",
         "trainer.strategy=auto  (auto|ddp|fsdp)",
-        "trainer.compile=false  (bool)",
+        "trainer.compile=false  (bool or blocks)",
         "trainer.logger=[tensorboard]  (list of name or mapping)",
         "trainer.early_stopping=null  (mapping or null)",
     ):

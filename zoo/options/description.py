@@ -50,7 +50,9 @@ def describe_type(annotation: Any) -> str:
         return describe_type(arguments[0])
     if origin is Literal:
         known = ", ".join(map(format_value, arguments))
-        return textwrap.shorten(f"one of {known}", 80, placeholder=" ...")
+        return textwrap.shorten(
+            known if len(arguments) == 1 else f"one of {known}", 80, placeholder=" ..."
+        )
     if origin in (Union, types.UnionType):
         return " or ".join(map(describe_type, arguments))
     if origin is tuple and arguments[-1] is not Ellipsis:
