@@ -9,9 +9,9 @@ import torch
 
 import zoo
 from zoo.attention.backends import chunked
-from zoo.attention.backends.capped import is_only_capped
 from zoo.attention.backends.dispatch import attend, choose_backend
 from zoo.attention.backends.reference import weights
+from zoo.attention.backends.softmax import is_softmax_of_sums
 from zoo.attention.call import AttentionCall
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
@@ -247,7 +247,7 @@ def make_call_with(facts):
 def test_chunks_with_a_cap_are_the_whole(facts, sinks, monkeypatch):
     use_chunks(monkeypatch)
     call = make_call_with(facts)
-    assert is_only_capped(call)
+    assert is_softmax_of_sums(call)
     leaves = [call.q.requires_grad_(), call.k.requires_grad_(), call.v.requires_grad_()]
     if sinks is not None:
         leaves.append(sinks.clone().requires_grad_())

@@ -8,6 +8,8 @@ from largest import Largest
 
 import zoo
 from zoo.attention.backends import chunked as chunking
+from zoo.attention.backends import softmax
+from zoo.encodings import kerple, t5
 
 TOKENS = 48
 
@@ -102,6 +104,19 @@ def test_a_compiler_captures_the_chunks(monkeypatch):
     torch._dynamo.reset()
 
 
+@pytest.mark.parametrize(
+    ("module", "options"),
+    [(t5, {"num_buckets": 8, "max_distance": 20}), (kerple, {"kind": "power"})],
+)
+def test_biases_by_offset_are_those_by_pair(module, options, monkeypatch):
+    name = module.__name__.rpartition(".")[2]
+    model, x = layer({"name": name, **options}), torch.randn(2, TOKENS, 32).double()
+    found = step(model, x)
+    monkeypatch.setattr(module, "has_bias_of_offsets", lambda call: False)
+    for one, other in zip(found, step(model, x), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_second_derivatives_are_those_of_the_definition():
     model, x = layer("kerple"), torch.randn(2, TOKENS, 32).double().requires_grad_()
     found = []
@@ -127,17 +142,21 @@ def test_gradients_are_those_of_the_parameters_that_were_called_with(name):
         torch.testing.assert_close(one, other)
 
 
-def test_a_pass_that_failed_leaves_nothing_to_the_next(monkeypatch):
-    model, x = layer("kerple"), torch.randn(2, TOKENS, 32).double().requires_grad_()
-    loss, calls, mix = model(x).square().sum(), [], chunking.apply_weights
+@pytest.mark.parametrize(
+    ("name", "module", "part"),
+    [("cope", chunking, "apply_weights"), ("kerple", softmax, "add_gradients")],
+)
+def test_a_pass_that_failed_leaves_nothing_to_the_next(name, module, part, monkeypatch):
+    model, x = layer(name), torch.randn(2, TOKENS, 32).double().requires_grad_()
+    loss, calls, compute = model(x).square().sum(), [], getattr(module, part)
 
     def failing(*args):
         calls.append(args)
         if len(calls) == 2:
             raise MemoryError
-        return mix(*args)
+        return compute(*args)
 
-    monkeypatch.setattr(chunking, "apply_weights", failing)
+    monkeypatch.setattr(module, part, failing)
     with pytest.raises(MemoryError):
         torch.autograd.grad(loss, x, retain_graph=True)
     expected = torch.autograd.grad(model(x).square().sum(), x)[0]

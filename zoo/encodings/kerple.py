@@ -9,7 +9,11 @@ from torch import Tensor, nn
 
 from zoo.attention import AttentionCall, Dims, Encoding, upcast
 from zoo.encodings.common.panels import Panels, head_panel
-from zoo.encodings.common.position_tables import straight_distance
+from zoo.encodings.common.position_tables import (
+    bias_from_offsets,
+    has_bias_of_offsets,
+    straight_distance,
+)
 from zoo.registry import register
 
 
@@ -36,19 +40,24 @@ class KERPLE(Encoding):
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         rate, shape = self._rate_and_shape()
-        measure = straight_distance(call)
-        if self.kind == "log":
-            return call.add_bias(
-                lambda b, h, i, j: -shape[h] * (rate[h] * measure(b, h, i, j)).log1p()
-            )
 
-        def bias(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        def weigh(h: Tensor, distance: Tensor) -> Tensor:
+            if self.kind == "log":
+                return -shape[h] * (rate[h] * distance).log1p()
             # The second derivative of 0^p is NaN in torch: 1^p - 1 has the same value, and zeros.
-            distance = measure(b, h, i, j)
             is_zero = distance == 0
             return -rate[h] * ((distance + is_zero) ** shape[h] - is_zero.to(distance.dtype))
 
-        return call.add_bias(bias)
+        measure, pos = straight_distance(call), call.keys.pos
+
+        def bias(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return weigh(h, measure(b, h, i, j))
+
+        if not has_bias_of_offsets(call):
+            return call.add_bias(bias)
+        heads = torch.arange(len(rate), device=pos.device)[:, None]
+        offsets = torch.arange(call.k.shape[2], device=pos.device).to(pos.dtype)
+        return call.add_bias(bias_from_offsets(call, weigh(heads, offsets), bias))
 
     def panels(self, call: AttentionCall) -> Panels:
         rate, shape = self._rate_and_shape()

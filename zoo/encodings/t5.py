@@ -11,7 +11,13 @@ from zoo.attention import AttentionCall, Dims, Encoding, Lookup, upcast
 from zoo.attention.call import Index
 from zoo.encodings.common.frequencies import adapt_axes
 from zoo.encodings.common.panels import AXES, Panels, curve_panel
-from zoo.encodings.common.position_tables import bucket_table, check_buckets, position_offsets
+from zoo.encodings.common.position_tables import (
+    bias_from_offsets,
+    bucket_table,
+    check_buckets,
+    has_bias_of_offsets,
+    position_offsets,
+)
 from zoo.errors import OptionError
 from zoo.options import Between
 from zoo.registry import register
@@ -52,9 +58,17 @@ class T5(Encoding):
         return adapt_axes(value, source.dims, self.dims)
 
     def modify(self, call: AttentionCall) -> AttentionCall:
-        for axis, table in enumerate(self._tables()):
-            call = call.add_bias(Lookup(table.mT[None, :, None], self._bucket(call, axis)))
-        return call
+        biases = [
+            Lookup(table.mT[None, :, None], self._bucket(call, axis))
+            for axis, table in enumerate(self._tables())
+        ]
+        if not has_bias_of_offsets(call):
+            return call.replace(biases=(*call.biases, *biases))
+        first, buckets = self._bucket_table(call)
+        offsets = torch.arange(call.k.shape[2], device=buckets.device)
+        columns = buckets[(offsets - first).clamp(max=self.max_distance - first)]
+        values = self._tables()[0].mT[:, columns]
+        return call.add_bias(bias_from_offsets(call, values, biases[0]))
 
     def panels(self, call: AttentionCall) -> Panels:
         first, buckets = self._bucket_table(call)

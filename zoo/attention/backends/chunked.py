@@ -7,16 +7,16 @@ number of pairs.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from zoo.attention.backends.capped import attend_capped, is_only_capped
 from zoo.attention.backends.reference import apply_weights, attend_reference, weights
-from zoo.attention.call import AttentionCall, Span, slice_tokens
-from zoo.attention.tokens import has_variable_sizes, is_derived_again, is_transformed, upcast
+from zoo.attention.backends.slices import AccumulatingSlicer
+from zoo.attention.backends.softmax import attend_span, is_softmax_of_sums
+from zoo.attention.call import AttentionCall, Span
+from zoo.attention.tokens import has_variable_sizes, is_transformed, upcast
 
 MIN_ROWS = 16  # fewest queries of a chunk
 # Bytes of the scores of a chunk. On a CPU they should stay in its cache.
@@ -41,16 +41,10 @@ def attend_chunked(call: AttentionCall) -> Tensor:
     firsts = [number * rows for number in range(-(-count // rows))]
     spans = [_make_span(call, first, min(first + rows, count)) for first in firsts]
 
-    def attend(call: AttentionCall) -> Tensor:
-        slicer = AccumulatingSlicer()
-        chunks = [_attend_span(call, replace(span, slicer=slicer)) for span in spans]
-        return torch.cat(chunks, dim=2)
-
-    if is_only_capped(call):
-        return attend_capped(
-            call, spans, lambda q, k, v, sinks: attend(call.replace(q=q, k=k, v=v, sinks=sinks))
-        ).to(dtype)
-    return attend(call).to(dtype)
+    slicer = AccumulatingSlicer()
+    attend = attend_span if is_softmax_of_sums(call) else _attend_span
+    chunks = [attend(call, replace(span, slicer=slicer)) for span in spans]
+    return torch.cat(chunks, dim=2).to(dtype)
 
 
 def _attend_span(call: AttentionCall, span: Span) -> Tensor:
@@ -77,72 +71,3 @@ def _rows_per_chunk(call: AttentionCall) -> int:
     batch, heads, _, _ = call.q.shape
     row = batch * heads * call.k.shape[2] * max(call.q.element_size(), 4)
     return max(CHUNK_BYTES.get(call.q.device.type, DEFAULT_CHUNK_BYTES) // row, MIN_ROWS)
-
-
-Sums = dict[int, Tensor]
-"""{number of a backward pass: sum of the gradients of a tensor's slices}. A pass that failed leaves
-nothing behind for the next."""
-
-
-class AccumulatingSlicer:
-    """Slice tensors so that the gradients of all slices are summed in one buffer.
-
-    For an ordinary slice, autograd allocates a gradient as large as the whole tensor, once per
-    chunk.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Tensor, Tensor, Sums]] = {}
-
-    def __call__(self, tensor: Tensor, tokens: slice) -> Tensor:
-        """Slice tokens of [.., .., M, X]."""
-        # Tensors are known by their id, so the slicer keeps each one alive.
-        is_recorded = tensor.requires_grad and torch.is_grad_enabled()
-        if not is_recorded or torch.compiler.is_compiling() or is_transformed(tensor):
-            return slice_tokens(tensor, tokens)
-        if id(tensor) not in self._known:
-            sums: Sums = {}
-            whole = _Whole.apply(tensor, sums)  # type: ignore[no-untyped-call]
-            self._known[id(tensor)] = tensor, whole, sums
-        _, whole, sums = self._known[id(tensor)]
-        return _Slice.apply(whole, tokens, sums)  # type: ignore[no-untyped-call]
-
-
-class _Whole(torch.autograd.Function):
-    """The identity, with the summed gradients of the slices as its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, sums: Sums) -> Tensor:
-        ctx.sums = sums
-        ctx.set_materialize_grads(False)  # its slices return no gradient
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None]:
-        total = ctx.sums.pop(_backward_id(), None)
-        return (gradient if total is None else total), None
-
-
-class _Slice(torch.autograd.Function):
-    """A slice that adds its gradient to the sum, in place of returning it."""
-
-    @staticmethod
-    def forward(ctx: Any, whole: Tensor, tokens: slice, sums: Sums) -> Tensor:
-        ctx.shape, ctx.tokens, ctx.sums = whole.shape, tokens, sums
-        return slice_tokens(whole, tokens)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:
-        # If this gradient will be differentiated again, it must be a part of the graph.
-        if is_derived_again(gradient):
-            zeros = gradient.new_zeros(ctx.shape)
-            start, stop = ctx.tokens.start, ctx.tokens.stop
-            return zeros.slice_scatter(gradient, 2, start, stop), None, None
-        if _backward_id() not in ctx.sums:
-            ctx.sums[_backward_id()] = gradient.new_zeros(ctx.shape)
-        slice_tokens(ctx.sums[_backward_id()], ctx.tokens).add_(gradient)
-        return None, None, None
-
-
-def _backward_id() -> int:
-    return torch._C._current_graph_task_id()

@@ -231,6 +231,36 @@ def index_offsets(call: AttentionCall) -> Index:
     return lambda b, h, i, j: (call.key_index(i) - j).clamp(min=0)
 
 
+def bias_from_offsets(call: AttentionCall, values: Tensor, index: Index) -> BlockBias:
+    """Return a bias of consecutive tokens that has one value for each offset.
+
+    Args:
+        call: Attention call with consecutive tokens and without `query_index`.
+        values: Values [H, M] of the offsets 0 to M - 1. Keys ahead get one of them.
+        index: The same values for single pairs.
+    """
+
+    def compute_block(span: Span) -> Tensor:
+        rows, keys = span.size
+        # Row r reads u[(j - r) mod L], with u = values[last - x] and L = rows + keys: repeated rows
+        # of L numbers, read as rows of L - 1, are shifted by one each.
+        length = rows + keys
+        last = span.first_query + call.k.shape[2] - call.q.shape[2]
+        columns = torch.arange(length, device=values.device)
+        offsets = last - torch.where(columns < keys, columns, columns - length)
+        u = values.index_select(1, offsets.clamp(0, values.shape[1] - 1))
+        shifted = u.repeat(1, rows)[:, : rows * (length - 1)]
+        return shifted.view(1, -1, rows, length - 1)[..., :keys]
+
+    return BlockBias(compute_block, index)
+
+
+def has_bias_of_offsets(call: AttentionCall) -> bool:
+    """Return whether `bias_from_offsets` can compute a bias of a call."""
+    # A compiler would make a graph for each number of tokens.
+    return call.is_consecutive and call.query_index is None and not torch.compiler.is_compiling()
+
+
 def offset_products(call: AttentionCall, queries: Tensor, columns: Tensor) -> BlockBias:
     """Return the bias q_i . column_(i - j) of consecutive tokens.
 

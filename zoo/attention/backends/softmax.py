@@ -1,0 +1,268 @@
+"""A chunk of attention that is a softmax of sums, with a backward pass of its own.
+
+It computes what the reference computes, without its copies of scores: on a CPU a chunk stays in the
+cache, and most of the time beyond the matrix products is that of exp, and of tanh under a soft cap.
+The backward pass computes weights again from the log-sum-exp L of each row, and biases from what
+they are made of.
+
+    t = tanh(q k^T scale / c),  s = c t + biases + mask,  w = exp(s - L),  out = w v
+    dw = g v^T,  ds = w (dw - sum(g out)),  d(q k^T) = ds (1 - t^2) scale
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from zoo.attention.backends.reference import apply_weights, hide, weights
+from zoo.attention.backends.slices import AccumulatingSlicer, Sums, get_sum
+from zoo.attention.call import AttentionCall, BlockBias, Span
+from zoo.attention.tokens import disable_autocast, is_derived_again, is_transformed
+
+# exp(2 x) is infinite for larger x, where tanh has long been 1.
+LARGEST = 40.0
+
+
+def is_softmax_of_sums(call: AttentionCall) -> bool:
+    """Return whether a call has soft caps, biases, masks and sinks only, on a CPU."""
+    fields = (call.transform_scores, call.normalize, call.extra_output)
+    if call.dropout or any(field is not None for field in fields):
+        return False
+    if torch.compiler.is_compiling() or call.q.device.type != "cpu":
+        return False
+    return not is_transformed(call.q, call.k, call.v, call.sinks)
+
+
+def attend_span(call: AttentionCall, span: Span) -> Tensor:
+    """Compute the attention [B, H, n, V] of a span of a call for which `is_softmax_of_sums` holds.
+
+    Args:
+        call: The call; q, k and v have one dtype of at least float32 and are contiguous.
+        span: Its queries and keys, with an `AccumulatingSlicer`.
+    """
+    bias, kept = _evaluate_biases(call, span)
+    # Transforms do not follow a backward pass of its own.
+    if bias is not None and is_transformed(bias):
+        return apply_weights(call, weights(call, span), span)
+
+    chunk = Chunk(call, span, kept)
+    sinks = None if call.sinks is None else call.sinks.to(call.q.dtype)
+    heads, sums = zip(*(_share(span, one) for one in (call.q, call.k, call.v)), strict=True)
+    with disable_autocast(call.q.device):
+        out: Tensor = _Attend.apply(*heads, sinks, bias, chunk, sums)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _share(span: Span, heads: Tensor) -> tuple[Tensor, Sums]:
+    is_recorded = heads.requires_grad and torch.is_grad_enabled()
+    if not is_recorded or not isinstance(span.slicer, AccumulatingSlicer):
+        return heads, {}
+    return span.slicer.share(heads)
+
+
+def _evaluate_biases(call: AttentionCall, span: Span) -> tuple[Tensor | None, list[Any]]:
+    """Return the sum of biases, and what will compute it again if it has a derivative."""
+    if not torch.is_grad_enabled():
+        return call.sum_biases(span), []
+    kept: list[Any] = []
+
+    def evaluate() -> Tensor | None:
+        bias = call.sum_biases(span)
+        if bias is None or not bias.requires_grad:
+            return bias
+        recomputable: Tensor = _Keep.apply(bias, kept)  # type: ignore[no-untyped-call]
+        return recomputable
+
+    if not call.biases and not call.low_rank_biases:
+        return None, kept
+    return checkpoint(evaluate, use_reentrant=False, preserve_rng_state=False), kept
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some queries with all keys that they may see.
+
+    Attributes:
+        call: The call.
+        span: The queries and the keys.
+        kept: The context that a checkpoint fills with the biases again, if they have a derivative.
+    """
+
+    call: AttentionCall
+    span: Span
+    kept: list[Any]
+
+    def compute_scores(
+        self, q: Tensor, k: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute scores s and, with a soft cap, t: [B, H, n, m], both new."""
+        call, span, t = self.call, self.span, None
+        cap = call.softcap
+        factor = call.scale if cap is None else 2 * call.scale / cap
+        s = (q[:, :, span.queries] * factor) @ k[:, :, span.keys].mT
+        if cap is not None:
+            # tanh(x / 2) = expm1(x) / (expm1(x) + 2) is exact also near 0, and faster than tanh.
+            t = s.clamp_(max=LARGEST).expm1_()
+            s = t + 2
+            t.div_(s)
+            torch.mul(t, cap, out=s)
+        if bias is not None:
+            s.add_(bias)
+        if (hidden := self._hide()) is not None:
+            s[..., span.end_key - hidden.shape[-1] :].add_(hidden)
+        return s, t
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, bias: Tensor | None
+    ) -> Tensor:
+        """Compute the same by operations with derivatives of any order."""
+        biases = () if bias is None else (BlockBias(lambda span: bias),)
+        call = self.call.replace(q=q, k=k, v=v, sinks=sinks, biases=biases, low_rank_biases=())
+        span = call.span(self.span.first_query, self.span.end_query, self.span.end_key)
+        return apply_weights(call, weights(call, span), span)
+
+    def take_biases(self) -> Tensor | None:
+        """Return the biases again."""
+        if self.kept:
+            bias: Tensor = self.kept[0].saved_tensors[0]
+            return bias
+        with torch.no_grad():
+            return self.call.sum_biases(self.span)
+
+    @property
+    def can_be_blind(self) -> bool:
+        """True if there may be queries without visible keys."""
+        return self.call.keys.document is not None or self.call.mask is not None
+
+    def _hide(self) -> Tensor | None:
+        """Make a bias that is -inf at hidden pairs, of the last keys; all before are visible."""
+        call, span = self.call, self.span
+        is_causal_only = (
+            call.causal
+            and call.query_index is None
+            and not call.has_window
+            and call.mask is None
+            and (call.queries.document is None or call.keys.document is None)
+        )
+        if not is_causal_only:
+            return hide(call, span)
+        count = span.end_query - span.first_query
+        return call.q.new_full((count, count), float("-inf")).triu(1)
+
+
+class _Keep(torch.autograd.Function):
+    """The identity inside a checkpoint, whose saved tensor is computed again where it is read."""
+
+    @staticmethod
+    def forward(ctx: Any, bias: Tensor, kept: list[Any]) -> Tensor:
+        ctx.save_for_backward(bias)
+        if not kept:  # the first pass, not one that computes the biases again
+            kept.append(ctx)
+        return bias.view_as(bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
+
+
+class _Attend(torch.autograd.Function):
+    """The output of a chunk."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sinks: Tensor | None,
+        bias: Tensor | None,
+        chunk: Chunk,
+        sums: tuple[Sums, Sums, Sums],
+    ) -> Tensor:
+        s, _ = chunk.compute_scores(q, k, bias)
+        top = s.amax(-1, keepdim=True)
+        if sinks is not None:
+            top = torch.maximum(top, sinks[:, None, None])
+        elif chunk.can_be_blind:
+            top.masked_fill_(top == float("-inf"), 0)
+        total = s.sub_(top).exp_().sum(-1, keepdim=True)
+        if sinks is not None:
+            total += (sinks[:, None, None] - top).exp()
+        elif chunk.can_be_blind:
+            # Without visible keys the sum is 0, and so is the output.
+            total.masked_fill_(total == 0, 1)
+        out = s @ v[:, :, chunk.span.keys]
+        out /= total
+        ctx.save_for_backward(q, k, v, sinks, out, total.log_().add_(top))
+        ctx.chunk, ctx.sums, ctx.has_bias = chunk, sums, bias is not None
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, sinks, out, totals = ctx.saved_tensors
+        bias = ctx.chunk.take_biases() if ctx.has_bias else None
+        if is_derived_again(gradient):
+            inputs = (q, k, v, sinks, bias)
+            wanted = [
+                one
+                for one, is_needed in zip(inputs, ctx.needs_input_grad[:5], strict=True)
+                if is_needed
+            ]
+            with torch.enable_grad():
+                again = torch.autograd.grad(
+                    ctx.chunk.attend(*inputs), wanted, gradient, create_graph=True
+                )
+            found = iter(again)
+            return *(next(found) if need else None for need in ctx.needs_input_grad[:5]), None, None
+
+        with disable_autocast(q.device):
+            of_sinks, of_bias = add_gradients(ctx, gradient, q, k, v, sinks, bias, out, totals)
+        return None, None, None, of_sinks, of_bias, None, None
+
+
+def add_gradients(
+    ctx: Any,
+    gradient: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Tensor | None,
+    bias: Tensor | None,
+    out: Tensor,
+    totals: Tensor,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Add the gradients of q, k and v to their sums; return those of sinks and bias.
+
+    `totals` are the log-sum-exps [B, H, n, 1].
+    """
+    span, scale = ctx.chunk.span, ctx.chunk.call.scale
+    needs_q, needs_k, needs_v, needs_sinks, needs_bias = ctx.needs_input_grad[:5]
+    of_sinks = of_bias = None
+    gradient = gradient.contiguous()
+    average = (gradient * out).sum(-1, keepdim=True)
+    if sinks is not None and needs_sinks:
+        of_sinks = -((sinks[:, None, None] - totals).exp() * average).sum((0, 2, 3))
+
+    w, t = ctx.chunk.compute_scores(q, k, bias)
+    w.sub_(totals).exp_()
+    if needs_v:
+        get_sum(ctx.sums[2], v)[:, :, span.keys] += w.mT @ gradient
+    if not (needs_q or needs_k or needs_bias):
+        return of_sinks, of_bias
+    change = gradient @ v[:, :, span.keys].mT
+    change.sub_(average).mul_(w)
+    if bias is not None and needs_bias:
+        of_bias = change.sum_to_size(bias.shape)
+    if t is not None:
+        # d s / d (q k^T) = scale (1 - t^2)
+        change = torch.ops.aten.tanh_backward.grad_input(change, t, grad_input=w)
+    if needs_q:
+        get_sum(ctx.sums[0], q)[:, :, span.queries] += (change @ k[:, :, span.keys]).mul_(scale)
+    if needs_k:
+        rows = q[:, :, span.queries] * scale
+        get_sum(ctx.sums[1], k)[:, :, span.keys] += change.mT @ rows
+    return of_sinks, of_bias
