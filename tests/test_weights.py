@@ -115,15 +115,15 @@ def change_config(folder, **changes):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"num_hidden_layers": 10**9}, "depth is 1,000,000,000, but the file has 2"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1,000,000,000, but the file has"),
         ({"hidden_size": 10**9, "head_dim": None}, "dim is 1,000,000,000, but the file has"),
         ({"vocab_size": 10**9}, "its model has more than"),
         ({"max_position_embeddings": 10**9}, "a sample has 1,000,000,000 tokens"),
         ({"intermediate_size": 10**30}, "exceeds any memory"),
         ({"num_attention_heads": 0}, "an entry is missing or wrong: ZeroDivisionError"),
         ({"hidden_size": "many"}, "an entry is missing or wrong: TypeError"),
-        ({"hidden_size": -16}, "zoo has no recipe for it: head_dim is 8, expected -8"),
-        ({"num_hidden_layers": -1}, "zoo has no recipe for it: model.depth: must be from 1 to"),
+        ({"hidden_size": -16}, "zoo has no recipe for it: model.dim: must be at least 1"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers must be at least 1, got -1"),
         ({"intermediate_size": 48}, "[24, 16] in the file, [48, 16] by the recipe"),
     ],
 )

@@ -65,6 +65,8 @@ class LlamaFamily(PublishedFamily):
         config, pool = self.config, self.pool
         dim, heads, depth = self.dim, config["num_attention_heads"], config["num_hidden_layers"]
         self.require(**self.activation, is_causal=True)
+        if depth < 1:
+            raise CheckpointError(f"config.json: num_hidden_layers must be at least 1, got {depth}")
         if depth > len(pool.rest):
             problem = f"num_hidden_layers is {depth:,}, but the file has {len(pool.rest):,} tensors"
             raise CheckpointError(f"config.json: {problem}")
