@@ -315,7 +315,7 @@ def list_epochs(session: Session) -> Iterator[Line]:
             raise Skipped("pass the folder of its parquet files as --cifar10")
         words = ["-m", "zoo", "fit", "vit_comrope_cifar10", f"data.path={session.cifar10}"]
         words += ["trainer.max_epochs=1", f"trainer.accelerator={session.device}", "--json"]
-        words += ["trainer.max_steps=3"] if session.small else []
+        words += ["trainer.fast_dev_run=true"] if session.small else []
         left = session.limit - (time.monotonic() - session.began)
         with tempfile.TemporaryDirectory() as folder:
             began = time.monotonic()
@@ -328,7 +328,7 @@ def list_epochs(session: Session) -> Iterator[Line]:
             seconds = time.monotonic() - began
         if done.returncode:
             raise RuntimeError(done.stderr[-300:])
-        return {"seconds": seconds, "metrics": json.loads(done.stdout)["metrics"]}
+        return {"seconds": seconds, "metrics": json.loads(done.stdout).get("metrics")}
 
     yield "vit_comrope_cifar10", fit
 
