@@ -2,7 +2,7 @@
 
 from pydoc_data.topics import topics
 
-from zoo.data.python_docs import PythonDocs
+from zoo.data.python_docs import PythonDocs, read_library
 
 
 def test_every_topic_is_read_in_order_of_its_name():
@@ -36,3 +36,18 @@ def test_streams_and_strides_are_options_here_too():
     assert PythonDocs(0, stride=64).count_samples("test") > 1.9 * PythonDocs(0).count_samples(
         "test"
     )
+
+
+def test_modules_of_the_library_follow_on_request():
+    documents = {document.name: document.text for document in read_library()}
+    assert "class Fraction" in documents["fractions.py"]
+    assert documents["topic assert"] == topics["assert"].strip() + "\n\n"
+    assert not any("test" in name.split("/")[:-1] for name in documents)
+    assert not any(name.startswith(("site-packages", "_sysconfigdata")) for name in documents)
+    assert sum(map(len, documents.values())) > 5_000_000
+    # neither topics nor modules come first
+    names = list(documents)
+    half = len(names) // 2
+    assert any(name.startswith("topic") for name in names[:half])
+    assert any(name.startswith("topic") for name in names[half:])
+    assert list(documents) == [document.name for document in read_library()]

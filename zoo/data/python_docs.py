@@ -1,7 +1,10 @@
-"""English text of the Python manual: the help topics that come with Python (pydoc_data)."""
+"""Text that comes with Python: the help topics of its manual, and the modules of its library."""
 
 from __future__ import annotations
 
+import hashlib
+import sysconfig
+from pathlib import Path
 from typing import Annotated, Literal
 
 from zoo.data.corpus.corpus import CharacterSplit, Corpus, Document
@@ -11,6 +14,11 @@ from zoo.data.corpus.windows import WindowOptions
 from zoo.options import Between, Count
 from zoo.registry import register
 
+SKIPPED_FOLDERS = {"__pycache__", "idle_test", "test", "tests"}
+"""Folders of tests, which some distributions of Python leave out."""
+SKIPPED_PACKAGES = {"dist-packages", "encodings", "ensurepip", "pydoc_data", "site-packages"}
+"""What is installed beside the library, and tables and topics that are no code."""
+
 
 @register
 class PythonDocs(CorpusSource):
@@ -19,12 +27,17 @@ class PythonDocs(CorpusSource):
     The text is that of the running Python, 465,049 characters in Python 3.11. Its `digest` shows
     whether two runs read the same text. Each topic is a document. The options are those of the
     source `text`.
+
+    With `library`, the modules of the standard library follow, each a document: 9.9 million
+    characters more in Python 3.11. Topics and modules are then ordered by a hash of their names,
+    so that the three splits are alike.
     """
 
     def __init__(
         self,
         seed: int,
         *,
+        library: bool = False,
         tokens: Literal["character", "byte", "subword"] = "character",
         tokenizer: str | None = None,
         vocabulary: Count | None = None,
@@ -40,7 +53,9 @@ class PythonDocs(CorpusSource):
         prefetch_factor: Count | None = None,
     ) -> None:
         options = TokenizerOptions(tokens, tokenizer, vocabulary)
-        corpus = Corpus(read_topics, options, CharacterSplit(val, test))
+        corpus = Corpus(
+            read_library if library else read_topics, options, CharacterSplit(val, test)
+        )
         window = WindowOptions(length, batch_size, windows, documents, streams, stride)
         super().__init__(seed, corpus, window, workers)
         self.set_prefetch_factor(prefetch_factor, workers)
@@ -51,3 +66,16 @@ def read_topics() -> list[Document]:
     from pydoc_data.topics import topics
 
     return [Document(name, topics[name].strip() + "\n\n") for name in sorted(topics)]
+
+
+def read_library() -> list[Document]:
+    """Return the help topics and the modules of the running Python, ordered by a hash of names."""
+    root = Path(sysconfig.get_path("stdlib"))
+    documents = [Document(f"topic {one.name}", one.text) for one in read_topics()]
+    for path in root.rglob("*.py"):
+        parts = path.relative_to(root).parts
+        is_built = path.name.startswith("_sysconfigdata")  # differs from machine to machine
+        if is_built or parts[0] in SKIPPED_PACKAGES or SKIPPED_FOLDERS.intersection(parts):
+            continue
+        documents.append(Document("/".join(parts), path.read_text("utf-8").strip() + "\n\n"))
+    return sorted(documents, key=lambda one: hashlib.sha256(one.name.encode()).digest())
