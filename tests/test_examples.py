@@ -54,6 +54,7 @@ def test_context_extension_is_tabulated_from_what_a_folder_has(tmp_path, capsys)
         found |= {f"bend {times}": 1.0 for times in extend.TIMES}
         found |= {f"training {rule}": 0.0 for rule in stages[1][1]}
         found |= {"seconds": 1.0, "trained": 0.5, "length": 16, "pairs": 8}
+        found |= {"exported": {"rule": "yarn", "files": []}}
         (tmp_path / f"{recipe}.json").write_text(json.dumps(found))
 
     extend.main([str(tmp_path)])
@@ -63,7 +64,7 @@ def test_context_extension_is_tabulated_from_what_a_folder_has(tmp_path, capsys)
     assert rows[-1][:2] == ["drop,", "trained"]
     studies = json.loads((tmp_path / "extension.json").read_text())["studies"]
     assert studies["lm_rope"]["before yarn 8"]["value"] == 0.15
-    assert (tmp_path / "extension.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "extension.svg").read_text().startswith("<svg")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda p: p.stem)

@@ -77,9 +77,13 @@ def draw_panels(panels: Sequence[Panel], style: Style) -> Chart:
 
 
 def save_figure(chart: Chart, path: Path, *, scale: float = 2.0) -> None:
-    """Write a chart as a PNG file with few colours."""
+    """Write a chart as a PNG file with few colours, or where the name ends in .svg as SVG."""
     with name_file(path):
-        path.write_bytes(to_png(chart, scale=scale))
+        if path.suffix == ".svg":
+            svg = vl_convert.vegalite_to_svg(to_spec(chart, LIGHT, "#ffffff"))
+            path.write_text(svg, encoding="utf-8")
+        else:
+            path.write_bytes(to_png(chart, scale=scale))
 
 
 def to_png(chart: Chart, *, scale: float = 2.0) -> bytes:
