@@ -1,90 +1,12 @@
-"""The rotary fields of a GGUF file, each read or refused by name."""
-
-import math
+"""GGUF files become runs, or are refused by name."""
 
 import pytest
 import torch
 
 import zoo
 from zoo.api.tools import convert
-from zoo.errors import CheckpointError, OptionError
-from zoo.formats.gguf import read_gguf_rope
-from zoo.integrations.rope_parameters import read_rope_parameters
-
-SETTINGS = {"max_position_embeddings": 256, "hidden_size": 32, "num_attention_heads": 2}
-DIVISORS = {"short": [1.0] * 8, "long": [1.0 + t for t in range(8)]}
-
-
-def read(divisors=None, **fields):
-    """Return the rule that a file with these fields below llama.rope gives."""
-    given = {f"llama.rope.{key.replace('__', '.')}": value for key, value in fields.items()}
-    entries = read_gguf_rope(given, divisors or {}, SETTINGS)
-    return read_rope_parameters(entries, SETTINGS["max_position_embeddings"])
-
-
-def test_plain_fields_are_no_rule():
-    assert read() == {"base": 10000.0}
-    assert read(freq_base=500.0, dimension_count=16, scaling__type="none") == {"base": 500.0}
-
-
-def test_a_factor_alone_is_linear():
-    expected = {"base": 10000.0, "scaling": {"rule": "linear", "factor": 4.0}}
-    assert read(scaling__factor=4.0) == expected
-    assert read(scaling__factor=4.0, scaling__type="linear", scaling__finetuned=True) == expected
-
-
-def test_yarn_has_its_fields():
-    found = read(
-        scaling__type="yarn",
-        scaling__factor=4.0,
-        scaling__original_context_length=64,
-        scaling__yarn_beta_fast=16.0,
-        scaling__yarn_beta_slow=2.0,
-        scaling__attn_factor=0.5,
-    )["scaling"]
-    assert found.pop("attention_factor") == pytest.approx(0.5 * (0.1 * math.log(4) + 1))
-    expected = {"factor": 4.0, "original": 64, "beta_fast": 16.0, "beta_slow": 2.0}
-    assert found == {"rule": "yarn", **expected}
-
-
-def test_divisors_are_those_of_longrope():
-    found = read(DIVISORS, scaling__original_context_length=64, scaling__attn_factor=1.2)["scaling"]
-    assert (found["short_factor"], found["long_factor"]) == tuple(DIVISORS.values())
-    assert (found["rule"], found["original"], found["attention_factor"]) == ("longrope", 64, 1.2)
-
-
-def test_divisors_of_llama3_give_its_frequencies():
-    rule = {"rule": "llama3", "factor": 8.0, "original": 64}
-    like = torch.zeros((), dtype=torch.float64)
-    dims = zoo.Dims(32, 2, length=256)
-    llama3, plain = (
-        zoo.encoding("rope", dims, scaling=one).wave_vectors(like) for one in (rule, None)
-    )
-    options = read({"all": (plain / llama3).flatten().tolist()})
-    rope = zoo.encoding("rope", dims, **options)
-    torch.testing.assert_close(rope.wave_vectors(like), llama3)
-    assert rope.resolved.sharpening == 1
-    assert rope.text_length == 256
-
-
-@pytest.mark.parametrize(
-    ("fields", "part"),
-    [
-        ({"dimension_count": 8}, "dimension_count is 8, but heads have 16 channels"),
-        ({"scaling__type": "su"}, "scaling.type is su; known: none, linear, yarn, longrope"),
-        (
-            {"scaling__type": "yarn", "scaling__yarn_log_multiplier": 0.1},
-            "log_multiplier=0.1 is not",
-        ),
-        ({"scaling__type": "linear", "scaling__alpha": 2.0}, "scaling.alpha=2.0 is not read"),
-        ({"dimension_sections": [4, 4]}, "dimension_sections=.* is not read"),
-        ({"scaling__type": "none", "scaling__factor": 2.0}, "scaling.factor=2.0 is not read"),
-    ],
-    ids=str,
-)
-def test_a_field_that_is_not_read_is_named(fields, part):
-    with pytest.raises(OptionError, match=part):
-        read(**fields)
+from zoo.errors import CheckpointError
+from zoo.formats.gguf import read_gguf
 
 
 def write_file(path, **scaling):
@@ -129,6 +51,33 @@ def test_a_file_with_an_unknown_field_is_refused(tmp_path):
     write_file(tmp_path / "it.gguf", yarn_log_mul=0.1)
     with pytest.raises(CheckpointError, match="log_multiplier"):
         convert(tmp_path / "it.gguf", to=tmp_path / "run")
+
+
+def test_a_file_of_another_architecture_or_cut_short_is_refused(tmp_path):
+    gguf = pytest.importorskip("gguf")
+    path = tmp_path / "it.gguf"
+    known = "gemma2, gemma3, llama, olmo2, phi3, qwen2, qwen3, smollm3"
+    for name, fields, part in [
+        ("mamba", {}, f"of architecture 'mamba'; GGUF files are read of cohere2, {known}"),
+        ("qwen3moe", {"qwen3moe.expert_count": 4}, "'qwen3moe' is a mixture of experts"),
+        ("llama", {"split.count": 3}, "one of 3 files that are one model; merge them with"),
+        ("llama", {}, "llama.embedding_length is missing"),
+    ]:
+        writer = gguf.GGUFWriter(path, name)
+        for key, value in fields.items():
+            writer.add_uint32(key, value)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.close()
+        with pytest.raises(CheckpointError, match=rf"it\.gguf: .*{part}"):
+            read_gguf(path)
+
+    write_file(path)
+    content = path.read_bytes()
+    for share in (0.1, 0.5, 0.9):
+        path.write_bytes(content[: int(share * len(content))])
+        with pytest.raises(CheckpointError, match=r"it\.gguf: unreadable as GGUF"):
+            read_gguf(path)
 
 
 def test_a_kind_of_another_program_is_printed_safely(tmp_path):

@@ -1,20 +1,19 @@
-"""GGUF files of the architecture llama, read with their tokenizer."""
+"""GGUF files, read with their tokenizer as weights and config.json of transformers."""
 
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from zoo.errors import CheckpointError, OptionError
-from zoo.formats.native import split_halves
-from zoo.formats.published import Published
-from zoo.integrations.rope_parameters import write_rope_parameters
+from zoo.errors import CheckpointError
+from zoo.formats.gguf_architectures import ARCHITECTURES, describe_gguf, list_tensor_names
+from zoo.formats.published import EQUIP, Published
 from zoo.packages import explain_imports
 from zoo.utils import escape_text, raise_if_out_of_memory
 
@@ -23,77 +22,37 @@ log = logging.getLogger("zoo")
 CONTROL_TOKEN = 3  # its type in a GGUF file
 MAX_READS = 20_000_000
 """Entries of metadata; tokenizers of published models have fewer than two million."""
-GGUF_LAYERS = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-}
-"""Names of transformers for those of a GGUF file."""
 GGUF_DIVISORS = {
     "rope_freqs.weight": "all",
     "rope_factors_short.weight": "short",
     "rope_factors_long.weight": "long",
 }
 """Tensors by which frequencies are divided, and the texts that they are for."""
-GGUF_RULES = {"none": "default", "linear": "linear", "yarn": "yarn", "longrope": "longrope"}
-"""Kinds of transformers for those of a GGUF file."""
 
 
 def read_gguf(file: Path) -> Published:
-    """Read a GGUF file of the architecture llama; quantised weights become float32.
+    """Read a GGUF file of one of ARCHITECTURES; quantised weights become float32.
 
     Raises:
-        CheckpointError: It is unreadable, or of another architecture.
+        CheckpointError: It is unreadable, of another architecture, or has a field that is not read.
         PackageError: gguf is missing.
     """
-    with explain_imports():
-        from gguf import dequantize
-
+    reader_class = _make_reader()
     try:
-        reader = _open_reader(file)
+        reader = reader_class(file)
         fields = {name: field.contents() for name, field in reader.fields.items()}
-        kind = fields.get("general.architecture")
     except Exception as error:
         raise_if_out_of_memory(error)
         # it raises errors of several kinds
         raise CheckpointError(f"{file}: unreadable as GGUF: {str(error)[:120]}") from None
-    if kind != "llama":
-        shown = escape_text(f"{kind!r:.40}")
-        raise CheckpointError(f"{file}: of architecture {shown}; of GGUF files only llama is read")
-    if sum(int(tensor.n_bytes) for tensor in reader.tensors) > file.stat().st_size:
-        raise CheckpointError(f"{file}: damaged, its tensors overlap")
-
     try:
-        settings = _read_settings(fields)
+        check_architecture(fields)
+        if sum(int(tensor.n_bytes) for tensor in reader.tensors) > file.stat().st_size:
+            raise CheckpointError("damaged, its tensors overlap")
+        config, weights = read_model(fields, reader.tensors)
         tokenizer = build_gguf_tokenizer(fields)
-        weights = {}
-        for tensor in reader.tensors:
-            numbers = dequantize(tensor.data, tensor.tensor_type)
-            weights[_rename_gguf(tensor.name)] = torch.tensor(numbers, dtype=torch.float32)
-        divisors = {
-            kind: weights.pop(name).flatten().tolist()
-            for name, kind in GGUF_DIVISORS.items()
-            if name in weights
-        }
-        settings["rope_parameters"] = read_gguf_rope(fields, divisors, settings)
-        for name, weight in weights.items():
-            # these files have the rows that belong together side by side, as zoo does
-            if name.endswith(("q_proj.weight", "k_proj.weight")):
-                is_query = "q_proj" in name
-                key = "num_attention_heads" if is_query else "num_key_value_heads"
-                weights[name] = split_halves(weight, settings[key])
-    except OptionError as error:
-        problem = f"zoo has no recipe for it: {error}"
-        raise CheckpointError(escape_text(f"{file}: {problem}")) from None
+    except CheckpointError as error:
+        raise CheckpointError(escape_text(f"{file}: {error}")) from None
     except BaseException as error:
         # the library of tokenizers panics
         if isinstance(error, Exception):
@@ -102,11 +61,64 @@ def read_gguf(file: Path) -> Published:
             raise
         problem = f"its metadata are damaged or lack an entry: {error!r:.120}"
         raise CheckpointError(escape_text(f"{file}: {problem}")) from None
-    return Published(file.stem, settings, weights, tokenizer)
+    return Published(file.stem, config, weights, tokenizer)
 
 
-def _open_reader(file: Path) -> Any:
-    """Return the reader of a file, which refuses lengths beyond its end."""
+def check_architecture(fields: Mapping[str, Any]) -> None:
+    """Check that the fields are those of a whole file of an architecture that is read.
+
+    Raises:
+        CheckpointError: They are not.
+    """
+    kind = fields.get("general.architecture")
+    if kind not in ARCHITECTURES:
+        if fields.get(f"{kind}.expert_count"):
+            problem = f"{kind!r:.40} is a mixture of experts, which zoo's decoder does not have"
+            raise CheckpointError(f"zoo has no recipe for it: {problem}; {EQUIP}")
+        known = ", ".join(sorted(ARCHITECTURES))
+        raise CheckpointError(f"of architecture {kind!r:.40}; GGUF files are read of {known}")
+    if (count := fields.get("split.count", 1)) > 1:
+        remedy = "merge them with llama-gguf-split"
+        raise CheckpointError(f"one of {count} files that are one model; {remedy}")
+
+
+def read_model(
+    fields: Mapping[str, Any], tensors: Sequence[Any]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the entries of config.json and the weights by their names in transformers.
+
+    Args:
+        fields: The fields of a file.
+        tensors: Its tensors, as the reader of the library has them.
+
+    Raises:
+        CheckpointError: A field is missing, wrong or not read.
+    """
+    with explain_imports():
+        from gguf import dequantize
+
+    def read(tensor: Any) -> Tensor:
+        return torch.tensor(dequantize(tensor.data, tensor.tensor_type), dtype=torch.float32)
+
+    name = fields["general.architecture"]
+    divisors = {
+        GGUF_DIVISORS[tensor.name]: read(tensor).flatten().tolist()
+        for tensor in tensors
+        if tensor.name in GGUF_DIVISORS
+    }
+    config = describe_gguf(fields, divisors, len(tensors))
+    names, weights = list_tensor_names(name, config["num_hidden_layers"]), {}
+    for tensor in tensors:
+        if tensor.name not in GGUF_DIVISORS:
+            layer, _, part = tensor.name.rpartition(".")
+            other = f"{names.get(layer, layer)}.{part}"
+            weights[other] = ARCHITECTURES[name].restore(other, read(tensor), config)
+    config["tie_word_embeddings"] = "lm_head.weight" not in weights
+    return config, weights
+
+
+def _make_reader() -> Any:
+    """Return the class of readers of the library that refuses lengths beyond the end of a file."""
     with explain_imports():
         from gguf import GGUFReader
 
@@ -121,84 +133,7 @@ def _open_reader(file: Path) -> Any:
                 raise ValueError(f"an entry ends at byte {end:,} of {len(self.data):,}")
             return super()._get(offset, dtype, count, *others, **more)
 
-    return Reader(file)
-
-
-def _read_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a configuration. Raises LookupError or TypeError."""
-    heads = fields["llama.attention.head_count"]
-    counts = {
-        "hidden_size": fields["llama.embedding_length"],
-        "intermediate_size": fields["llama.feed_forward_length"],
-        "num_hidden_layers": fields["llama.block_count"],
-        "num_attention_heads": heads,
-        "num_key_value_heads": fields.get("llama.attention.head_count_kv", heads),
-        "max_position_embeddings": fields["llama.context_length"],
-    }
-    numbers = {"rms_norm_eps": fields["llama.attention.layer_norm_rms_epsilon"]}
-    for key, value in {**counts, **numbers}.items():
-        if isinstance(value, bool) or not isinstance(value, int if key in counts else int | float):
-            raise TypeError(f"{key} is {value!r:.40}")
-    size = len(fields["tokenizer.ggml.tokens"])
-    return {"model_type": "llama", **counts, **numbers, "vocab_size": size}
-
-
-def read_gguf_rope(
-    fields: Mapping[str, Any], divisors: Mapping[str, list[float]], settings: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return `rope_parameters` of transformers for the rotary fields of a GGUF file.
-
-    Args:
-        fields: All fields of the file.
-        divisors: The lists of GGUF_DIVISORS that the file has.
-        settings: The sizes of the model, as in config.json.
-
-    Raises:
-        OptionError: A field has no meaning here.
-    """
-    start = "llama.rope."
-    given = {
-        name.removeprefix(start): one for name, one in fields.items() if name.startswith(start)
-    }
-    length = settings["max_position_embeddings"]
-    head_dim = settings["hidden_size"] // settings["num_attention_heads"]
-    if (width := given.pop("dimension_count", head_dim)) != head_dim:
-        problem = f"{start}dimension_count is {width}, but heads have {head_dim} channels"
-        raise OptionError("rope", problem)
-    base = given.pop("freq_base", 10000.0)
-    given.pop("scaling.finetuned", None)  # tells of the training, not of the frequencies
-
-    kind = given.pop("scaling.type", "linear" if "scaling.factor" in given else "none")
-    if kind not in GGUF_RULES:
-        raise OptionError("rope", f"{start}scaling.type is {kind}; known: {', '.join(GGUF_RULES)}")
-    original = given.pop("scaling.original_context_length", None) or length
-    options: dict[str, Any] = {}
-    if "short" in divisors:
-        kind, options = "longrope", {f"{one}_factor": divisors[one] for one in ("short", "long")}
-    elif "all" in divisors:
-        # Those of llama3, which no length of a text changes.
-        both = {"short_factor": divisors["all"], "long_factor": divisors["all"]}
-        kind, options, original = "longrope", both, length
-    if kind in ("linear", "yarn"):
-        options["factor"] = given.pop("scaling.factor", 1.0)
-    if kind in ("yarn", "longrope"):
-        sharpening = given.pop("scaling.attn_factor", 1.0)
-        options |= {"original": original, "attention_factor": sharpening}
-    if kind == "yarn":
-        sharpening *= given.pop("scaling.yarn_attn_factor", 1.0)
-        options["attention_factor"] = sharpening * (0.1 * math.log(options["factor"]) + 1)
-        for key in ("beta_fast", "beta_slow"):
-            options[key] = given.pop(f"scaling.yarn_{key}", None)
-    for key, value in given.items():
-        raise OptionError("rope", f"{start}{key}={value} is not read for rotations {kind}")
-    return write_rope_parameters(base, GGUF_RULES[kind], options)
-
-
-def _rename_gguf(name: str) -> str:
-    """Return the name of transformers for `blk.3.attn_q.weight`."""
-    *block, layer, kind = name.split(".")
-    other = f"{GGUF_LAYERS.get(layer, layer)}.{kind}"
-    return f"model.layers.{block[1]}.{other}" if block else other
+    return Reader
 
 
 def build_gguf_tokenizer(fields: Mapping[str, Any]) -> str | None:
@@ -207,9 +142,10 @@ def build_gguf_tokenizer(fields: Mapping[str, Any]) -> str | None:
         from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     before = {"smollm": [pre_tokenizers.Digits(individual_digits=True)], "gpt-2": []}
-    kind = fields.get("tokenizer.ggml.pre", "gpt-2")
-    if fields.get("tokenizer.ggml.model") != "gpt2" or kind not in before:
-        log.info("the tokenizer %s of the file is not known; the model reads only token ids", kind)
+    model, kind = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", "gpt-2")
+    if model != "gpt2" or kind not in before:
+        name = escape_text(f"{model}, {kind}")
+        log.info("the tokenizer (%s) of the file is not known; the model reads only ids", name)
         return None
     pieces, kinds = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
     merges = [tuple(merge.split(" ", 1)) for merge in fields["tokenizer.ggml.merges"]]
