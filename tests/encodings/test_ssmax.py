@@ -28,8 +28,9 @@ import zoo
 from zoo.attention.backends.reference import attention_mask
 from zoo.attention.call import AttentionCall
 from zoo.attention.tokens import Tokens
-from zoo.encodings import ssmax as module
-from zoo.encodings.ssmax import SSMax, count_visible_keys
+from zoo.encodings.common import visible_keys
+from zoo.encodings.common.visible_keys import count_visible_keys
+from zoo.encodings.ssmax import SSMax
 from zoo.errors import OptionError
 
 M = 9
@@ -102,7 +103,7 @@ MASK = torch.rand(2, 1, M, M) > 0.4
 @pytest.mark.parametrize("window", [None, 3, M])
 @pytest.mark.parametrize("queries", [M, 4, 1, "chosen"])
 def test_keys_are_counted_as_the_mask_has_them(queries, window, causal, monkeypatch):
-    monkeypatch.setattr(module, "CHUNK_PAIRS", 2 * 2 * M)  # two rows at once
+    monkeypatch.setattr(visible_keys, "CHUNK_PAIRS", 2 * 2 * M)  # two rows at once
     document = torch.tensor([[0, 0, 0, 1, 1, -1, 1, 2, -1], [0] * M])
     chosen = torch.tensor([7, 2, 3]) if queries == "chosen" else None
     for facts in ({}, {"has_position": PLACED}, {"document": document}, {"mask": MASK}):

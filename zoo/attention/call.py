@@ -148,6 +148,22 @@ def multiply_bias(bias: Bias, factor: Index) -> BlockBias:
     )
 
 
+def restrict_bias(bias: Bias, pairs: Index) -> BlockBias:
+    """Set a bias to 0 except at some pairs; elsewhere it may be infinite."""
+    index = bias.index if isinstance(bias, BlockBias) else bias
+
+    def compute_block(span: Span) -> Tensor:
+        values = evaluate_bias(bias, span)
+        return torch.where(evaluate_bias(pairs, span), values, values.new_zeros(()))
+
+    def compute_pairs(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        assert index is not None
+        values = index(b, h, i, j)
+        return torch.where(pairs(b, h, i, j), values, torch.zeros_like(values))
+
+    return BlockBias(compute_block, None if index is None else compute_pairs)
+
+
 def index_table(table: Tensor, b: Tensor, h: Tensor, n: Tensor, *columns: Tensor) -> Tensor:
     """Index a table [1|B, 1|H, 1|N, R] as table[b, h, n] or table[b, h, n, columns]."""
     # 0 * b, not 0: the result must have the shape that all index tensors broadcast to.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from zoo.attention.call import AttentionCall, Index, Span, TransformScores, multiply_bias
+from zoo.attention.call import AttentionCall, Index, Span, TransformScores, restrict_bias
 from zoo.attention.coordinates import get_known_range, set_known_range
 from zoo.attention.encoding import Encoding
 from zoo.attention.tokens import Tokens, pick
@@ -52,7 +52,7 @@ def restrict_to_positions(old: AttentionCall, new: AttentionCall) -> AttentionCa
 
     # Biases that were in the call before belong to other encodings and keep their values.
     known = _identify_biases(old)
-    biases = [b if id(b) in known else multiply_bias(b, have_positions) for b in new.biases]
+    biases = [b if id(b) in known else restrict_bias(b, have_positions) for b in new.biases]
     # Zero rows of the factors give the bias 0, so that it keeps its low rank.
     low_rank_biases = []
     for pair in new.low_rank_biases:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -10,13 +11,14 @@ from torch import Tensor
 from zoo.attention import AttentionCall, Dims, Encoding
 from zoo.attention.call import Index
 from zoo.encodings.common.panels import Panels, head_panel
-from zoo.encodings.common.position_tables import position_offsets, straight_distance
+from zoo.encodings.common.position_tables import extend_slopes, position_offsets, straight_distance
+from zoo.options import Between
 from zoo.registry import register
 
 
 @register
 class ALiBi(Encoding):
-    """scores - m_h |p_i - p_j|, m_h = 2^(-8h/H) for h = 1..H
+    """scores - m_h |p_i - p_j|, m_h = global_slope 2^(-8h/H) for h = 1..H
 
     If H is not a power of two, the slopes are those of the next smaller power n, followed by the
     1st, 3rd, 5th ... slopes of 2n. On a grid |p_i - p_j| is the sum of distances along the axes or,
@@ -28,13 +30,20 @@ class ALiBi(Encoding):
     axes = (1, 2, 3)
 
     def __init__(
-        self, dims: Dims, *, distance: Literal["manhattan", "euclidean"] = "manhattan"
+        self,
+        dims: Dims,
+        *,
+        distance: Literal["manhattan", "euclidean"] = "manhattan",
+        global_slope: Annotated[float, Between(0)] = 1.0,
     ) -> None:
         super().__init__(dims)
-        self.euclidean = distance == "euclidean"
+        self.euclidean, self.global_slope = distance == "euclidean", global_slope
+
+    def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
+        return extend_slopes(self.global_slope, factors)
 
     def modify(self, call: AttentionCall) -> AttentionCall:
-        slopes = head_slopes(self.dims.heads, call.keys.pos)
+        slopes = self.slopes(call.keys.pos)
         if not call.is_ordered:
             distance = self._distance(call)
             return call.add_bias(lambda b, h, i, j: -slopes[h] * distance(b, h, i, j))
@@ -48,9 +57,13 @@ class ALiBi(Encoding):
         return call.add_low_rank_bias(-rows, one).add_low_rank_bias(one, columns)
 
     def panels(self, call: AttentionCall) -> Panels:
-        slopes = head_slopes(self.dims.heads, call.keys.pos)
+        slopes = self.slopes(call.keys.pos)
         caption = "Penalty per token of distance: heads with steep slopes attend to near keys."
         yield head_panel("Slopes", "score per token", slopes, caption)
+
+    def slopes(self, like: Tensor) -> Tensor:
+        """Return the slope of each head, [H], as a tensor like `like`."""
+        return self.global_slope * head_slopes(self.dims.heads, like)
 
     def _distance(self, call: AttentionCall) -> Index:
         if self.euclidean:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from zoo.attention import AttentionCall, BlockBias, Dims, Encoding, Span, upcast
 from zoo.encodings.common.layers import freeze_linear
 from zoo.encodings.common.panels import Panels, curve_panel, head_panel
+from zoo.encodings.common.position_tables import straight_distance
+from zoo.encodings.common.visible_keys import find_farthest
 from zoo.options import Between
 from zoo.registry import register
 
@@ -22,12 +24,15 @@ class FIRE(Encoding):
     tau = |threshold_scale threshold|, and f is Linear, ReLU, Linear with `hidden` units and one
     output per head. Distances are relative to the query's position, so scores depend on it. The
     defaults are those of the paper's listing, whose network keeps PyTorch's initialization. For
-    texts much shorter than `threshold` all distances are relative to it: choose a smaller one.
+    texts much shorter than `threshold` all distances are relative to it: choose a smaller one. On a
+    grid |p_i - p_j| is the straight-line distance in patches, the distance from the query to the
+    farthest token that it sees takes the place of p_i, and scores depend on offsets only.
+    `threshold` is 512 tokens on texts and 16 patches on grids by default.
     """
 
     shared = False
+    axes = (1, 2, 3)
     zero_gradient = ("net.2.bias",)
-    axes_reason = "distances are relative to the query's position; alibi and t5 accept grids"
 
     def __init__(
         self,
@@ -35,22 +40,31 @@ class FIRE(Encoding):
         *,
         hidden: Annotated[int, Between(1)] = 32,
         initial_c: float = 0.1,
-        threshold: Annotated[float, Between(0)] = 512.0,
+        threshold: Annotated[float, Between(0)] | None = None,
     ) -> None:
         super().__init__(dims)
-        self.threshold = threshold
+        # A window or padding moves with the tokens, so that on a grid only offsets matter.
+        self.shift_invariant = dims.axes > 1
+        self.threshold = (16.0 if dims.axes > 1 else 512.0) if threshold is None else threshold
         self.net = nn.Sequential(nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, dims.heads))
         self.c = nn.Parameter(torch.tensor(initial_c))
         self.threshold_scale = nn.Parameter(torch.ones(()))
 
+    def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
+        return {"linear": {"coordinates": "interpolated"}} if self.dims.axes > 1 else {}
+
     def modify(self, call: AttentionCall) -> AttentionCall:
         apply_net, c = self._freeze_net(), upcast(self.c)
-        largest = torch.maximum(call.queries.pos[:, None], self._tau())
+        measure = straight_distance(call)
+        own = call.queries.pos[:, None]  # [1|B, 1, N, 1]
+        if self.dims.axes > 1:
+            own = find_farthest(call, measure)[..., None]
+        largest = torch.maximum(own, self._tau())
         # 1e-6 avoids 0 / 0 for c = 0, as in the paper's listing.
         scale = (c * largest).abs().log1p() + 1e-6  # [1|B, 1, N, 1]
 
         def compute_block(span: Span) -> Tensor:
-            distance = call.evaluate(lambda b, h, i, j: call.distance(b, i, j), span)
+            distance = call.evaluate(measure, span)
             ratio = (c * distance).abs().log1p() / span.slice_queries(scale)  # [1|B, 1, n, m]
             return apply_net(ratio)[:, 0].movedim(-1, 1)  # [1|B, H, n, m]
 
@@ -59,13 +73,19 @@ class FIRE(Encoding):
     def panels(self, call: AttentionCall) -> Panels:
         ratios = torch.linspace(0, 1, 65, device=self.c.device)
         curves = self._freeze_net()(ratios).mT
-        caption = "Bias over the logarithmic distance; 0 is the token itself, 1 the first token."
+        is_text = self.dims.axes == 1
+        one = "the first token" if is_text else "the farthest token that it sees"
+        caption = f"Bias over the logarithmic distance; 0 is the token itself, 1 {one}."
         title = "Bias by relative distance"
         yield curve_panel(title, "relative distance", "added to scores", ratios, curves, caption)
         caption = "Queries before this position use it in place of their own position."
-        yield head_panel("Threshold", "tokens", self._tau()[None], caption)
+        if not is_text:
+            caption = "Queries whose farthest token is nearer use it in place of that distance."
+        unit = "token" if is_text else "patch"
+        plural = "tokens" if is_text else "patches"
+        yield head_panel("Threshold", plural, self._tau()[None], caption)
         caption = "Strength of the logarithmic compression of distances; near 0 there is none."
-        yield head_panel("Compression", "c, per token", upcast(self.c)[None], caption)
+        yield head_panel("Compression", f"c, per {unit}", upcast(self.c)[None], caption)
 
     def _freeze_net(self) -> Callable[[Tensor], Tensor]:
         """Return f [.., H] of relative distances [..]."""

@@ -17,6 +17,8 @@ class FoX(Encoding):
 
     As in the published code, weights of `gate` start as N(0, 0.02^2) and its biases at 0, so that
     each token halves the weight of the past. `init_bias` opens the gates: 4 keeps 98 %.
+    Cable (arXiv:2503.08067) adds sums of -softplus(h(x)): since log sigmoid(z) = -softplus(-z), it
+    is this encoding with h(x) = -gate(x).
     """
 
     shared, shift_invariant, causal_only, reads_states = False, True, True, True

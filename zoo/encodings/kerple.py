@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +38,9 @@ class KERPLE(Encoding):
         else:
             self.exponent = nn.Parameter(scale.logit(eps=1e-3))
         self.kind = kind
+
+    def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
+        return {"linear": {"coordinates": "interpolated"}} if self.dims.axes > 1 else {}
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         rate, shape = self._rate_and_shape()

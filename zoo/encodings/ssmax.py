@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from zoo.attention import AttentionCall, Dims, Encoding, upcast
 from zoo.encodings.common.panels import Panels, head_panel
+from zoo.encodings.common.visible_keys import count_visible_keys
 from zoo.registry import register
-
-# Largest number of pairs whose visibility is computed at once, unless a graph is captured.
-CHUNK_PAIRS = 2**20
 
 
 @register
@@ -39,31 +37,3 @@ class SSMax(Encoding):
     def panels(self, call: AttentionCall) -> Panels:
         caption = "Factor of a head's scores, times the logarithm of the number of visible keys."
         return [head_panel("Scales", "factor of log n", self.scale, caption)]
-
-
-def count_visible_keys(call: AttentionCall) -> Tensor:
-    """Count the keys that each query sees, int [1|B, 1, N]."""
-    queries, keys = call.q.shape[2], call.k.shape[2]
-    places = [call.queries.has_position, call.keys.has_position]
-    has_exceptions = call.has_window and any(place is not None for place in places)
-    has_documents = call.queries.document is not None and call.keys.document is not None
-    if call.mask is None and not has_documents and not has_exceptions:
-        # The visible keys are a range around the query.
-        i = call.key_index(torch.arange(queries, device=call.q.device))
-        last = i if call.causal else torch.full_like(i, keys - 1)
-        first = torch.zeros_like(i)
-        if call.has_window and call.window is not None:
-            first, last = (i - call.window + 1).clamp(min=0), last.minimum(i + call.window - 1)
-        return (last - first + 1)[None, None]
-
-    visible = call.visible
-    assert visible is not None
-    # A graph has no loop over a variable number of chunks.
-    if torch.compiler.is_compiling():
-        return call.evaluate(visible).sum(-1)
-    rows = max(CHUNK_PAIRS // (len(call.q) * keys), 1)
-    counts = []
-    for begin in range(0, queries, rows):
-        span = call.span(begin, min(begin + rows, queries), keys)
-        counts.append(call.evaluate(visible, span).sum(-1))
-    return torch.cat(counts, dim=2)

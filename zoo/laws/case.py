@@ -16,8 +16,9 @@ from zoo.attention.temperature import Temperature
 from zoo.errors import OptionError
 from zoo.options import Choice
 
-BATCH, HEADS, TOKENS = 2, 2, 12
-# The first head dim that the options of an encoding allow is used.
+BATCH, TOKENS = 2, 12
+# The first number of heads, and the first head dim, that an encoding allows are used.
+HEADS = (2, 4, 6, 8)
 HEAD_DIMS = (48, 64, 96, 128)
 # Training sizes by number of axes. On one axis there is room to shift TOKENS positions.
 SIZES = {1: (8192,), 2: (3, 4), 3: (2, 3, 2)}
@@ -57,15 +58,27 @@ class Case:
     def dims_for(self, head_dim: int, layer: int = 0, axes: int | None = None) -> Dims:
         axes = axes or self.axes
         length = SIZES.get(axes, (2,) * axes)
-        return Dims(HEADS * head_dim, HEADS, axes, length, layer, 2, self.kv_heads)
+        heads = self.heads
+        return Dims(heads * head_dim, heads, axes, length, layer, 2, self.kv_heads)
+
+    @cached_property
+    def heads(self) -> int:
+        return self._sizes[0]
 
     @cached_property
     def head_dim(self) -> int:
-        return next((size for size in HEAD_DIMS if self._fits(size)), HEAD_DIMS[0])
+        return self._sizes[1]
 
-    def _fits(self, head_dim: int) -> bool:
+    @cached_property
+    def _sizes(self) -> tuple[int, int]:
+        """The number of heads and the head dim."""
+        sizes = ((heads, head_dim) for heads in HEADS for head_dim in HEAD_DIMS)
+        return next((size for size in sizes if self._fits(*size)), (HEADS[0], HEAD_DIMS[0]))
+
+    def _fits(self, heads: int, head_dim: int) -> bool:
+        length = SIZES.get(self.axes, (2,) * self.axes)
         try:
-            self.factory(self.dims_for(head_dim))
+            self.factory(Dims(heads * head_dim, heads, self.axes, length, 0, 2, self.kv_heads))
         except OptionError:
             return False
         return True

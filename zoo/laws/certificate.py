@@ -20,7 +20,7 @@ from zoo.attention import functional
 from zoo.attention.encoding import Encoding
 from zoo.errors import DataError, OptionError
 from zoo.laws.attention_stack import perturb
-from zoo.laws.case import HEADS, TOKENS, Case
+from zoo.laws.case import TOKENS, Case
 from zoo.laws.law import Law, LawBroken, Measurement, Recorder, relative_error
 from zoo.utils import read_json
 
@@ -113,7 +113,7 @@ def _score_error(
 def _scores(encoding: Encoding, x: Tensor, pos: Tensor, case: Case) -> Tensor:
     """Return scores [B, H, N, N] of embedded states as queries and keys."""
     states = functional.embed(encoding, x, pos).to(x.dtype)
-    heads = states.unflatten(-1, (HEADS, case.head_dim)).transpose(1, 2)
+    heads = states.unflatten(-1, (case.heads, case.head_dim)).transpose(1, 2)
     return functional.scores(encoding, heads, heads, pos, x=x, causal=case.facts.causal_only)
 
 

@@ -9,7 +9,7 @@ from zoo.attention.chain import encoding
 from zoo.attention.encoding import Encoding
 from zoo.attention.tokens import Tokens
 from zoo.laws.attention_stack import AttentionStack
-from zoo.laws.case import BATCH, HEADS, TOKENS, Case, packed_documents, position_mask
+from zoo.laws.case import BATCH, TOKENS, Case, packed_documents, position_mask
 from zoo.laws.law import NOTICEABLE, Recorder, exempt_far, law, relative_error, require
 
 
@@ -120,7 +120,7 @@ def _copy_key_head(one_head: AttentionStack, repeated: AttentionStack) -> None:
         axes = [axis for axis in range(value.dim()) if value.shape[axis] != one.shape[axis]]
         shapes = f"{tuple(one.shape)} with one key head, {tuple(value.shape)} with two"
         require(len(axes) < 2, f"{name} is {shapes}, which differ in more than the number of heads")
-        value.copy_(torch.cat([one] * HEADS, axes[0]) if axes else one)
+        value.copy_(torch.cat([one] * case.heads, axes[0]) if axes else one)
 
 
 def _exempt_unshared(case: Case) -> str:
@@ -170,7 +170,7 @@ def special_tokens_are_left_alone(case: Case, recorder: Recorder) -> None:
     special, both = ~has_position, has_position[:, None] & has_position
     for causal in case.causal_modes:
         chain, x = AttentionStack(case, causal=causal, layers=1).first, case.states()
-        q, k = torch.randn(2, BATCH, HEADS, TOKENS, case.head_dim, dtype=x.dtype).unbind()
+        q, k = torch.randn(2, BATCH, case.heads, TOKENS, case.head_dim, dtype=x.dtype).unbind()
         scores = functional.scores(chain, q, k, pos, x=x, has_position=has_position, causal=causal)
         plain = functional.scores(encoding([], case.dims), q, k, pos, causal=causal)
         tokens = chain.prepare(chain.embed(Tokens.at(x, pos, has_position)))

@@ -11,7 +11,7 @@ from zoo.attention import functional
 from zoo.attention.chain import Chain
 from zoo.errors import OptionError
 from zoo.laws.attention_stack import AttentionStack
-from zoo.laws.case import BATCH, HEADS, TOKENS, Case, position_mask
+from zoo.laws.case import BATCH, TOKENS, Case, position_mask
 from zoo.laws.law import ROUNDING, LawBroken, Recorder, law, relative_error, require
 
 # Steps of finite differences; a shorter one is tried if a longer one may cross a kink.
@@ -26,14 +26,14 @@ def shapes_are_kept(case: Case, recorder: Recorder) -> None:
     for causal in case.causal_modes:
         for n in (TOKENS, 5):
             q, k, v = (
-                torch.randn(BATCH, HEADS, count, case.head_dim).double()
+                torch.randn(BATCH, case.heads, count, case.head_dim).double()
                 for count in (n, TOKENS, TOKENS)
             )
             scores = functional.scores(encoding, q, k, pos, x=x, causal=causal)
             shares = functional.weights(encoding, q, k, pos, x=x, causal=causal)
             out = functional.attend(encoding, q, k, v, pos, x=x, causal=causal)
-            _require_shape("scores", scores, BATCH, HEADS, n, TOKENS)
-            _require_shape("weights", shares, BATCH, HEADS, n, TOKENS)
+            _require_shape("scores", scores, BATCH, case.heads, n, TOKENS)
+            _require_shape("weights", shares, BATCH, case.heads, n, TOKENS)
             _require_shape("the output", out, *q.shape)
 
 
@@ -61,7 +61,7 @@ def undeclared_axes_are_refused(case: Case, recorder: Recorder) -> None:
 def states_are_read_as_declared(case: Case, recorder: Recorder) -> None:
     encoding, x, pos = case.build().double().eval(), case.states(), case.positions()
     declared = case.facts.reads_states
-    q, k = torch.randn(2, BATCH, HEADS, TOKENS, case.head_dim, dtype=torch.float64)
+    q, k = torch.randn(2, BATCH, case.heads, TOKENS, case.head_dim, dtype=torch.float64)
     for causal in case.causal_modes:
         scores, unknown = (
             functional.scores(encoding, q, k, pos, x=states, causal=causal)

@@ -56,7 +56,8 @@ def normalize_scores(call: AttentionCall, scores: Tensor, span: Span | None = No
             return scores.softmax(-1)
 
         # A softmax over -inf is NaN: rows without visible keys are replaced before and after it.
-        is_blind = ~attention_mask(call, span).any(-1, keepdim=True)
+        # A bias may hide all keys that a mask leaves.
+        is_blind = (scores == -torch.inf).all(-1, keepdim=True)
         return scores.masked_fill(is_blind, 0).softmax(-1).masked_fill(is_blind, 0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 
@@ -293,3 +293,26 @@ def position_offsets(call: AttentionCall, axis: int) -> Index:
     queries = call.queries.pos[..., axis].contiguous()  # [1|B, N]
     keys = call.keys.pos[..., axis].contiguous()  # [1|B, M]
     return lambda b, h, i, j: pick(queries, b, i) - pick(keys, b, j)
+
+
+def extend_slopes(
+    global_slope: float, factors: Sequence[float]
+) -> dict[str, Mapping[str, float | str]]:
+    """Return the rules by which biases that fall with distance are adapted to larger grids.
+
+    `slope` divides all slopes by the factor of the grid, as LookHere does. Grids that grow more
+    along one axis than along another have no such factor.
+
+    Args:
+        global_slope: The factor of all slopes in training.
+        factors: Size relative to that of training, along each axis.
+
+    Returns:
+        {rule: options}; empty for a text.
+    """
+    if len(factors) == 1:
+        return {}
+    linear: dict[str, Mapping[str, float | str]] = {"linear": {"coordinates": "interpolated"}}
+    if len({*factors}) > 1:
+        return linear
+    return {**linear, "slope": {"global_slope": global_slope / max(1.0, factors[0])}}
