@@ -21,7 +21,7 @@ BIASES = {
     "transformer_xl",
     "tupe",
 }
-NAMES = [name for name in zoo.encoding_names() if name != "rope_axial"]
+NAMES = [name for name in zoo.encoding_names() if 1 in zoo.encoding_class(name).axes]
 N, M = 20, 24
 
 

@@ -39,7 +39,7 @@ def test_each_encoding_has_a_reference_and_a_file_of_tests(name):
     assert f"from literal.{name} import" in path.read_text(encoding="utf-8")
 
     tests, cls = list_tests(path), zoo.encoding_class(name)
-    dims = Dims(96, 2, cls.axes[0], (4,) * cls.axes[0], depth=2)
+    dims = Dims(192, 4, cls.axes[0], (4,) * cls.axes[0], depth=2)
     state = zoo.encoding(["alibi", name] if cls.consumes_biases else name, dims).state_dict()
     kinds = ["formula", "facts", "parameters", "planted_fault", *(["initial"] if state else [])]
     assert [kind for kind in kinds if not any(t.startswith(f"test_{kind}") for t in tests)] == []
@@ -56,9 +56,9 @@ def test_no_file_of_tests_is_of_an_encoding_that_is_gone():
 @pytest.mark.parametrize("name", zoo.encoding_names())
 def test_parameters_of_the_same_sizes_are_taken_unchanged(name):
     for dims in (
-        Dims(24, 2, length=6, depth=2),
-        Dims(24, 2, 2, (3, 4), depth=2),
-        Dims(24, 2, 3, (2, 3, 4), depth=2),
+        Dims(48, 4, length=6, depth=2),
+        Dims(48, 4, 2, (3, 4), depth=2),
+        Dims(48, 4, 3, (2, 3, 4), depth=2),
     ):
         if dims.axes in zoo.encoding_class(name).axes:
             there, here = make_small(name, dims), make_small(name, dims)
@@ -70,7 +70,7 @@ def test_parameters_of_the_same_sizes_are_taken_unchanged(name):
 def test_no_extrapolation_changes_the_shape_of_a_parameter(name):
     cls = zoo.encoding_class(name)
     for axes in cls.axes:
-        dims = Dims(96, 2, axes, (4,) * axes, depth=2)
+        dims = Dims(192, 4, axes, (4,) * axes, depth=2)
         encoding = zoo.encoding(name, dims)
         own = {key: value.shape for key, value in encoding.state_dict().items()}
         for options in encoding.extrapolations((2.0,) * axes).values():

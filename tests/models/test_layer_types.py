@@ -193,10 +193,10 @@ def test_names_of_parameters_are_those_of_uniform_models():
 @pytest.mark.parametrize("name", zoo.encoding_names())
 def test_an_encoding_declares_whether_it_adds_to_the_input(name):
     cls = zoo.encoding_class(name)
-    dims = zoo.Dims(48, 2, axes=min(cls.axes), length=3, depth=2)
+    dims = zoo.Dims(96, 4, axes=min(cls.axes), length=3, depth=2)
     one = zoo.encoding(name, dims)
     pos = torch.cartesian_prod(*[torch.arange(3.0)] * dims.axes).view(-1, dims.axes)
-    tokens = Tokens.at(torch.randn(1, len(pos), 48), pos)
+    tokens = Tokens.at(torch.randn(1, len(pos), 96), pos)
     tokens = tokens.replace(grid_size=torch.full((1, 1, dims.axes), 3.0))
     assert (one.embed(tokens).x is not tokens.x) == one.adds_to_input
 

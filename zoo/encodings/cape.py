@@ -26,8 +26,8 @@ class CAPE(Encoding):
     the order. Logarithms of scales are U(-log scale, log scale) per sample. `centre` subtracts the
     mean of p. Images have symmetric coordinates from -1 to 1 and waves in all directions:
     [cos | sin] of pi 10^(k/(D/2 - 1)) (row cos k + column sin k), k = 0 .. D/2 - 1. The defaults
-    are those for text; for images the published code has global_shift 0.5 and scale 1.4. The name CAPE
-    also stands for another method; this one is augmentation, of arXiv:2106.03143.
+    are those for text; for images the published code has global_shift 0.5 and scale 1.4. The name
+    CAPE also stands for another method; this one is augmentation, of arXiv:2106.03143.
     """
 
     axes = (1, 2)

@@ -20,8 +20,8 @@ class CoPE(Encoding):
 
     z_i = q_i table^T is interpolated linearly between floor(p) and ceil(p). Gates come from the
     scores so far; hidden keys are not counted. The table starts at zero, as in the paper's listing
-    and the authors' code. By default that code also divides z by sqrt(K); the listing does not. The clipped RoPE of
-    arXiv:2602.05258 is named CoPE too: that is another method.
+    and the authors' code. By default that code also divides z by sqrt(K); the listing does not. The
+    clipped RoPE of arXiv:2602.05258 is named CoPE too: that is another method.
     """
 
     shared, shift_invariant, causal_only = False, True, True

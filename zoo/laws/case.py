@@ -111,8 +111,10 @@ class Case:
         return True
 
     @property
-    def max_axes(self) -> int:
-        return max(axes for axes in (1, 2, 3) if all(axes in link.axes for link in self.facts))
+    def max_variant_axes(self) -> int:
+        """The largest number of axes on which the encoding is not declared shift-invariant."""
+        accepted = [axes for axes in (1, 2, 3) if all(axes in link.axes for link in self.facts)]
+        return max(axes for axes in accepted if not replace(self, axes=axes).facts.shift_invariant)
 
     @property
     def causal_modes(self) -> tuple[bool, ...]:
