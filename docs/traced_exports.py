@@ -61,7 +61,9 @@ def choose_overrides(name: str, kind: str, text: Path) -> list[str]:
         entries.append(f"{{name: {choice.name}{convention}}}")
     words = [*SMALL, f"model.encoding=[{', '.join(entries)}]"]
     if kind == "ViT":
-        return [*words, "model.patch_size=4"]
+        # lookhere has no groups of directions for two heads
+        heads = ["model.heads=4"] if name == "lookhere" else []
+        return [*words, *heads, "model.patch_size=4"]
     return [*words, "data.name=text", f"data.files=[{text}]", "data.length=64"]
 
 

@@ -107,7 +107,7 @@ def test_encoders_and_a_classifier_of_texts_predict_the_same(tmp_path):
 
 def test_vision_transformers_predict_the_same(tmp_path):
     for name in PICTURES:
-        overrides = [*TINY, "model.dim=32", entry(name), "model.depth=2"]
+        overrides = [*TINY, "model.dim=32", "model.heads=4", entry(name), "model.depth=2"]
         inputs = [{"pixel_values": torch.randn(2, 1, *size)} for size in ((16, 16), (24, 16))]
         folder = tmp_path / name
         write_folder(folder, "AutoModelForImageClassification", "vit_comrope", overrides, inputs)
