@@ -47,6 +47,21 @@ def test_parameters_are_those_of_the_sizes_and_options(zoo):
     )  # 2 axes, 4 heads, 3 blocks, 6 entries
 
 
+@pytest.mark.parametrize(
+    ("words", "yes"),
+    [
+        (("fire", "axes=1", "length=8"), False),
+        (("fire", "axes=2", "length=4"), True),
+        (("cape", "axes=1", "length=8"), False),
+        (("cape", "centre=true", "axes=1", "length=8"), True),
+    ],
+)
+def test_facts_are_those_of_the_sizes_and_options(words, yes, zoo):
+    _, out, _ = zoo("show", *words, "dim=16", "heads=2", *QUIET)
+    (line,) = [line for line in out.splitlines() if "shift_invariant" in line]
+    assert (" yes" in line) == yes
+
+
 def test_what_layers_share_is_counted_once(zoo):
     _, out, _ = zoo("show", "learned", "dim=16", "heads=2", "length=10", *QUIET)
     assert re.search(r"parameters +160 \(for all layers\)", out)

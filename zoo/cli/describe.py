@@ -230,6 +230,9 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
     with _report_option_errors():
         dims = choose_dims(Sizes(**size_values), cls)
         costs = measure_costs(choices, dims, own["seconds"])
+        # an option or the number of axes may decide a fact
+        with torch.device("meta"):
+            (*_, link) = Chain.of(encoding(choices, dims))
         if picture:
             has_sizes = any(word.partition("=")[0] in size_values for word in words)
             # a picture that was asked for by name is not left out
@@ -246,7 +249,7 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
     blocks = [
         describe_formula(name, cls),
         _format_block("options", describe_options(cls)),
-        _format_block("facts", describe_facts(cls)),
+        _format_block("facts", describe_facts(link)),
         "\n".join(["recipes", *(f"  {recipe}" for recipe in recipes)]),
         _format_block(f"cost, for {_format_dims(dims)}", costs),
     ]
