@@ -63,11 +63,11 @@ def build_transformers(name: str, head: str, **options: Any) -> nn.Module:
 
 
 def build_timm() -> nn.Module:
-    """Build a vision transformer of timm with random weights."""
+    """Build a vision transformer of timm with random weights, which returns all tokens."""
     from timm.models.vision_transformer import VisionTransformer
 
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": 4}
-    return VisionTransformer(**sizes, num_classes=7)
+    return VisionTransformer(**sizes, num_classes=0, global_pool="")
 
 
 def build_encoder() -> nn.Module:
@@ -116,8 +116,9 @@ def _encoder(name: str) -> Column:
     return Column(build=lambda: build_transformers(name, "ForMaskedLM", **TEXT), inputs=make_ids)
 
 
-def _images(name: str, head: str) -> Column:
-    return Column(build=lambda: build_transformers(name, head, **IMAGE), inputs=make_images)
+def _images(name: str) -> Column:
+    # All tokens are read: what only patches see of the last layer reaches no class.
+    return Column(build=lambda: build_transformers(name, "Model", **IMAGE), inputs=make_images)
 
 
 COLUMNS: Mapping[str, Column] = {
@@ -126,8 +127,8 @@ COLUMNS: Mapping[str, Column] = {
     "GPT-2": _decoder("GPT2", "LMHeadModel", **GPT2),
     "BERT": _encoder("Bert"),
     "ModernBERT": _encoder("ModernBert"),
-    "ViT": _images("ViT", "ForImageClassification"),
-    "DINOv3": _images("DINOv3ViT", "Model"),
+    "ViT": _images("ViT"),
+    "DINOv3": _images("DINOv3ViT"),
     "timm ViT": Column(build=build_timm, inputs=make_images),
     "`nn.TransformerEncoder`": Column(
         build=build_encoder, inputs=make_states, options={"length": LENGTH}

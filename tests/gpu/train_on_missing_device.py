@@ -312,7 +312,7 @@ def main(words: list[str]) -> None:
             with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
                 print_line(name, examine_recipe(path))
     if "--record" in words:
-        KEPT.write_text(json.dumps(kept, indent=2) + "\n")
+        KEPT.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

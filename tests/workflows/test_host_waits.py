@@ -28,7 +28,7 @@ ON_CPU_ONLY = {
 MOVED = PositionAugmentation(stretch=1.5, shift=1.0)
 SAMPLES = TextSpec(length=12, vocabulary=Characters("abcdefghijk"))
 IMAGES = ImageSpec(channels=1, height=8, width=8, classes=5)
-SIZES = {"dim": 32, "depth": 1, "heads": 2}
+SIZES = {"dim": 64, "depth": 1, "heads": 4}
 TEXT = torch.arange(24).view(2, 12) % 11
 DOCUMENTS = torch.tensor([[0] * 5 + [1] * 7, [0] * 9 + [-1] * 3])
 
@@ -110,13 +110,13 @@ def test_text_whose_positions_move_is_not_read_where_no_draw_leaves_the_range(mo
 @pytest.mark.parametrize("name", zoo.encoding_names())
 def test_a_layer_of_its_own_does_not_wait(name):
     cls = zoo.encoding_class(name)
-    dims = zoo.Dims(32, 2, axes=cls.axes[0], length=(12, 3, 2)[: cls.axes[0]], depth=2)
+    dims = zoo.Dims(64, 4, axes=cls.axes[0], length=(12, 3, 2)[: cls.axes[0]], depth=2)
     layer = zoo.Attention(
         dims,
         ["alibi", name] if cls.consumes_biases else name,
         causal=cls.causal_only or (cls.coordinates == "index" and not cls.needs_full_sequence),
     )
-    x = torch.randn(2, dims.tokens, 32)
+    x = torch.randn(2, dims.tokens, 64)
     assert find_waits(lambda: layer(x)) == set()
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from zoo.attention import AttentionCall, Dims, Encoding
 from zoo.encodings.common.panels import Panels, head_panel
@@ -24,8 +26,6 @@ STARTS = {
     90: ((2, 0, 4, 6), (1, 5, 3, 7)),
     45: ((2, 5, 3, 0), (1, 6, 4, 7)),
 }
-# A step right and a step up, for each eighth of a turn.
-DIRECTIONS = ((1, 0), (1, 1), (0, 1), (-1, 1), (-1, 0), (-1, -1), (0, -1), (1, -1))
 # Share of an offset by which rounded coordinates may leave the edge of a field of view.
 SLACK = 1e-4
 
@@ -105,10 +105,11 @@ class LookHere(Encoding):
         progress = self.dims.layer / max((self.dims.depth or 1) - 1, 1)
         layer_slope = first + (last - first) * progress
         *directed, undirected = self.groups
-        powers = [1 + head // 4 for heads in directed for head in range(heads)]
+        # Computed where the tokens are: a table of the host would be copied in each call.
+        powers = [1 + torch.arange(heads, device=like.device) // 4 for heads in directed]
         each = max(undirected // 4, 1)
-        powers += [2 * (1 + head // each) for head in range(undirected)]
-        return self.global_slope * layer_slope * like.new_tensor([0.5**power for power in powers])
+        powers.append(2 * (1 + torch.arange(undirected, device=like.device) // each))
+        return self.global_slope * layer_slope * torch.exp2(-torch.cat(powers).to(like.dtype))
 
     def _edges(self, like: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return the first and the last direction of each head's field of view.
@@ -116,16 +117,18 @@ class LookHere(Encoding):
         Each is a step right and a step up, [H]; both are 0 for a head that sees everything.
         """
         *directed, undirected = self.groups
-        starts = [
-            fields[head % 4]
-            for heads, fields in zip(directed, STARTS[self.fov], strict=True)
-            for head in range(heads)
-        ]
+        starts = []
+        for heads, fields in zip(directed, STARTS[self.fov], strict=True):
+            four = torch.cat([like.new_full((1,), start) for start in fields])
+            starts.append(four.repeat(heads // 4))
         edges = []
         for turn in (0, self.fov // 45):
-            steps = [DIRECTIONS[(start + turn) % 8] for start in starts] + [(0, 0)] * undirected
-            edges.append(tuple(like.new_tensor(side) for side in zip(*steps, strict=True)))
-        return edges  # type: ignore[return-value]
+            angle = (torch.cat(starts) + turn) * (math.pi / 4)
+            # Rounded, sides and diagonals are whole steps.
+            steps = [(math.sqrt(2) * side).round() for side in (angle.cos(), angle.sin())]
+            right, up = (F.pad(side, (0, undirected)) for side in steps)
+            edges.append((right, up))
+        return edges
 
 
 def split_heads(heads: int) -> tuple[int, int, int]:
