@@ -44,8 +44,8 @@ GRIDS = [name for name in zoo.encoding_names() if 2 in zoo.encoding_class(name).
 
 @pytest.mark.parametrize("name", GRIDS)
 def test_a_layer_on_a_gpu_equals_one_on_a_cpu(name):
-    layer = zoo.Attention(zoo.Dims(96, 2, axes=2, length=(6, 6)), name).eval()
-    x = torch.randn(2, 36, 96)
+    layer = zoo.Attention(zoo.Dims(192, 4, axes=2, length=(6, 6)), name).eval()
+    x = torch.randn(2, 36, 192)
     torch.testing.assert_close(layer.cuda()(x.cuda()).cpu(), layer.cpu()(x), atol=1e-4, rtol=1e-3)
 
 

@@ -97,7 +97,7 @@ def build_small(name):
         consumes = zoo.encoding_class(name).consumes_biases
         chain = ["alibi", name] if consumes else [name]
         encoding = {one: make_factory(Choice(one)) for one in chain}
-    sizes = {"dim": 32, "depth": 1, "heads": 2, "encoding": encoding}
+    sizes = {"dim": 64, "depth": 1, "heads": 4, "encoding": encoding}
     try:
         return Decoder(SAMPLES, **sizes), torch.randint(11, (4, 12))
     except OptionError:
