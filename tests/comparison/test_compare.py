@@ -25,6 +25,8 @@ BASE = [
 TOLD = {
     "results.json",
     "comparison.md",
+    "table.tex",
+    "table.csv",
     "index.html",
     "ranking.png",
     "sizes.png",

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import comparisons
 import numpy as np
+import pandas
 import pytest
+from latex import read_table
 
 import zoo
 from zoo.cli import main
@@ -109,6 +111,11 @@ def test_folders_are_ranked_with_table_json_page_and_figure(tmp_path, capsys, mo
     assert "liere: lacks values in" in out  # a seed of it failed
     for name in FILES:
         assert (tmp_path / "overall" / name).stat().st_size > 500
+    _, _, rows = read_table(Path("overall/table.tex").read_text())
+    assert rows[0][:2] == ["comrope\\_ld", ("1.000", "textbf", "")]
+    exact = pandas.read_csv("overall/table.csv")
+    assert exact["variant"][0] == "comrope_ld"
+    assert exact["mean score low"][0] < 1
     found = json.loads(Path("overall/overall.json").read_text())
     assert found["standings"][0]["variant"] == "comrope_ld"
     assert [one["is_tuned"] for one in found["tasks"]] == [False, True]

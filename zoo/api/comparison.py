@@ -28,7 +28,8 @@ class ComparisonResult:
     """A comparison and its output folder.
 
     Attributes:
-        path: The folder with results.json, comparison.md, index.html and the figures.
+        path: The folder with results.json, comparison.md, table.tex, table.csv, index.html and the
+            figures.
         comparison: The results as data: variants, their cells, their flags.
         stopped: The interrupt that ended it before all cells were done; None if none did.
     """
@@ -42,6 +43,17 @@ class ComparisonResult:
         from zoo.comparison.text import format_comparison
 
         return format_comparison(self.comparison)
+
+    def latex(self, *, intervals: bool = False) -> str:
+        """Return the table of all variants and conditions for LaTeX, as table.tex has it.
+
+        Args:
+            intervals: Whether it has the 95 % intervals.
+        """
+        from zoo.comparison.result_table import build_result_table
+        from zoo.reporting.paper_tables import format_latex
+
+        return format_latex(build_result_table(self.comparison), intervals=intervals)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of results.json."""
@@ -115,7 +127,8 @@ class RankingResult:
     """A ranking over several comparisons and its output folder.
 
     Attributes:
-        path: The folder with overall.json, overall.md, overall.html and overall.png.
+        path: The folder with overall.json, overall.md, overall.html, overall.png, table.tex and
+            table.csv.
         ranking: The ranking as data.
     """
 
@@ -127,6 +140,17 @@ class RankingResult:
         from zoo.comparison.overall import format_ranking
 
         return format_ranking(self.ranking)
+
+    def latex(self, *, intervals: bool = False) -> str:
+        """Return the table for LaTeX, as table.tex has it.
+
+        Args:
+            intervals: Whether it has the 95 % intervals.
+        """
+        from zoo.comparison.overall import build_result_table
+        from zoo.reporting.paper_tables import format_latex
+
+        return format_latex(build_result_table(self.ranking), intervals=intervals)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of overall.json."""
@@ -237,8 +261,8 @@ def compare(
         command: What the report names as the command that repeats it; by default this call.
         verbose: Print progress to standard error. None leaves logging to the caller.
         **changes: Fields of `CompareOptions` that replace those of `options`: seeds, budget,
-            studies, racing, measure, to, hypotheses, jobs, minutes, part, keep, engine; and
-            options of the engine.
+            studies, racing, measure, to, intervals, hypotheses, jobs, minutes, part, keep, engine;
+            and options of the engine.
 
     Returns:
         The comparison as far as it has come.
@@ -301,7 +325,8 @@ def rebuild_comparison(
         show: Called with the result before an error is raised for damaged cells.
         command: What the report names as the command that repeats it; by default this call.
         verbose: Print progress to standard error. None leaves logging to the caller.
-        **changes: Fields of `RebuildOptions`: measure, the metric to compare instead.
+        **changes: Fields of `RebuildOptions`: measure, the metric to compare instead;
+            intervals, for table.tex.
 
     Returns:
         The comparison.
@@ -337,7 +362,7 @@ def rank_comparisons(
         folders: Output folders of comparisons, or their files results.json.
         command: What the report names as the command that repeats it; by default this call.
         verbose: Print progress to standard error. None leaves logging to the caller.
-        **changes: Fields of `RankOptions`: to, the output folder.
+        **changes: Fields of `RankOptions`: to, the output folder; intervals, for table.tex.
 
     Returns:
         The ranking.

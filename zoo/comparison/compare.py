@@ -50,6 +50,8 @@ class RebuildOptions:
 
     measure: Literal["accuracy", "exact", "loss"] | None = None
     """Metric to compare; null keeps that of the comparison."""
+    intervals: bool = False
+    """Whether table.tex has the 95 % intervals; table.csv always has them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +99,7 @@ def run_comparison(checked: CheckedRequest) -> Outcome:
         else:
             stopped = _run_cells(checked, chosen, folder, checked.executor, resources)
         comparison = collect_results(plan, folder)
-        _write(comparison, folder)
+        _write(comparison, folder, intervals=request.options.intervals)
         is_over = is_time_over(folder)
         write_deadline(folder, None)
     problem = _find_problem(comparison, chosen, folder, stopped, is_over=is_over)
@@ -274,12 +276,12 @@ def rebuild(folder: Path, options: RebuildOptions, command: str = "") -> Compari
     if metrics and not any(comparison.measure in one for one in metrics):
         problem = f"no cell has {comparison.measure}, but {', '.join(metrics[0])}"
         raise RecipeError(ConfigIssue(ARGUMENT, "measure", problem, "name one of these"))
-    _write(comparison, folder)
+    _write(comparison, folder, intervals=options.intervals)
     return comparison
 
 
-def _write(comparison: Comparison, folder: Path) -> None:
-    written = write_results(comparison, folder)
+def _write(comparison: Comparison, folder: Path, *, intervals: bool) -> None:
+    written = write_results(comparison, folder, intervals=intervals)
     log.info("written: %s", ", ".join(map(str, written)))
 
 

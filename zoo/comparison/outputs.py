@@ -22,12 +22,14 @@ from zoo.comparison.ranking import (
     describe_analysis,
     find_winning_baseline,
 )
+from zoo.comparison.result_table import build_result_table
 from zoo.comparison.results import Comparison, Flag, RaceResult, RecordedHypothesis, Variant
 from zoo.comparison.solving import describe_speeds
 from zoo.comparison.studies import choose_result, group_trials, summarize_studies
 from zoo.comparison.text import format_comparison
 from zoo.launch.executor import PATIENCE
 from zoo.reporting.numbers import as_json, finite
+from zoo.reporting.paper_tables import format_tables
 from zoo.reporting.tables import disarm_tags
 from zoo.run import run_dir
 from zoo.utils import write_file
@@ -128,10 +130,15 @@ def describe_comparison(comparison: Comparison) -> dict[str, Any]:
     return {**comparison.to_dict(), **found}
 
 
-def write_results(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write numbers, table, page and figures; existing files are overwritten.
+def write_results(comparison: Comparison, folder: Path, *, intervals: bool = False) -> list[Path]:
+    """Write numbers, tables, page and figures; existing files are overwritten.
 
     One process writes at a time: the names of unfinished files are the same for all.
+
+    Args:
+        comparison: The comparison.
+        folder: The output folder.
+        intervals: Whether the table for LaTeX has intervals.
     """
     # altair takes its time to import, and cells need none of it
     from zoo.comparison.figures import save_figures
@@ -143,6 +150,7 @@ def write_results(comparison: Comparison, folder: Path) -> list[Path]:
             RESULTS: as_json(describe_comparison(comparison)) + "\n",
             TABLE: disarm_tags(format_comparison(comparison)) + "\n",
             PAGE: render(comparison),
+            **format_tables(build_result_table(comparison), intervals=intervals),
         }
         for name, text in texts.items():
             write_file(io.BytesIO(text.encode()), folder / name)

@@ -35,6 +35,13 @@ from zoo.comparison.statistics import FEWEST, LEVEL, find_range, measure_pairs
 from zoo.errors import DataError
 from zoo.reporting.html import Section, render_page
 from zoo.reporting.numbers import as_json, finite, format_fixed
+from zoo.reporting.paper_tables import (
+    ResultColumn,
+    ResultRow,
+    ResultTable,
+    ResultValue,
+    format_tables,
+)
 from zoo.reporting.tables import disarm_tags, format_markdown
 from zoo.utils import describe_absence, escape_strings, write_file
 
@@ -282,8 +289,8 @@ def _find_half(tasks: Sequence[Scores], number: int) -> float:
     return critical * sqrt(float(squared.sum())) / len(tasks)
 
 
-def write_ranking(ranking: OverallRanking, to: str | None) -> Path:
-    """Write numbers, table, page and figure; return the folder."""
+def write_ranking(ranking: OverallRanking, to: str | None, *, intervals: bool = False) -> Path:
+    """Write numbers, tables, page and figure; return the folder."""
     # the same comparisons give the same folder, so that the command can be repeated
     digest = hashlib.sha256(json.dumps([one.path for one in ranking.tasks]).encode()).hexdigest()
     folder = Path(to or f"comparisons/overall-{digest[:8]}")
@@ -295,9 +302,37 @@ def write_ranking(ranking: OverallRanking, to: str | None) -> Path:
         render_ranking(ranking, picture).encode(),
         picture,
     )
-    for name, content in zip(FILES, contents, strict=True):
+    texts = format_tables(build_result_table(ranking), intervals=intervals)
+    tables = {name: text.encode() for name, text in texts.items()}
+    for name, content in {**dict(zip(FILES, contents, strict=True)), **tables}.items():
         write_file(io.BytesIO(content), folder / name)
     return folder
+
+
+def build_result_table(ranking: OverallRanking) -> ResultTable:
+    """Return the mean score and the mean rank of each variant, for a paper."""
+    rows = []
+    for one in ranking.standings:
+        mark = "" if one.may_be_best else "worse"
+        score = ResultValue(one.mean, *one.interval, mark, may_be_best=one.may_be_best)
+        rows.append(ResultRow(name=one.variant, values=(score, ResultValue(one.mean_rank))))
+    names = ", ".join(one.name for one in ranking.tasks)
+    return ResultTable(
+        head="variant",
+        columns=(
+            ResultColumn(title="mean score", decimals=DECIMALS, better="high"),
+            ResultColumn(title="mean rank", decimals=1, better="low"),
+        ),
+        rows=tuple(rows),
+        caption=f"Over {len(ranking.tasks)} tasks: {names}. {_explain(ranking)}",
+        label="overall",
+        marks={
+            "worse": "worse than the best; simultaneous 95 % intervals of the differences of mean "
+            "scores, corrected for all pairs"
+        },
+        interval="95 % intervals of the mean score",
+        command=ranking.command,
+    )
 
 
 def _draw(ranking: OverallRanking) -> bytes:
@@ -418,6 +453,8 @@ class RankOptions:
 
     to: str | None = None
     """Output folder; null takes comparisons/overall-<hash>."""
+    intervals: bool = False
+    """Whether table.tex has the 95 % intervals; table.csv always has them."""
 
 
 def run_ranking(
@@ -434,4 +471,4 @@ def run_ranking(
         DataError: As `rank_over_tasks`.
     """
     ranking = rank_over_tasks(paths, command)
-    return ranking, write_ranking(ranking, chosen.to)
+    return ranking, write_ranking(ranking, chosen.to, intervals=chosen.intervals)

@@ -52,6 +52,7 @@ IGNORED = """\
 /recipes/
 /*.html
 /*.png
+/table.*
 /.*
 !/.gitignore
 """

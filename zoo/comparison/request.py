@@ -64,6 +64,8 @@ class CompareOptions:
     """Metric to compare; null takes loss if every token is a target, else accuracy."""
     to: str | None = None
     """Output folder; null takes comparisons/<recipe>-<hash>."""
+    intervals: bool = False
+    """Whether table.tex has the 95 % intervals; table.csv always has them."""
     hypotheses: tuple[str, ...] = ()
     """Claims to judge: [rope > none, rope > none by 0.01 on accuracy at 256]."""
     jobs: Count | Literal["auto"] = "auto"

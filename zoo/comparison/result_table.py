@@ -1,0 +1,94 @@
+"""The table of a comparison for a paper: the variants under all conditions."""
+
+from __future__ import annotations
+
+from zoo.comparison.ranking import Standing, find_level, rank_variants
+from zoo.comparison.results import Comparison
+from zoo.comparison.statistics import FEWEST, LEVEL
+from zoo.comparison.text import (
+    MAX_SEEDS,
+    capitalize,
+    count_decimals,
+    describe_winning_baseline,
+    format_measure,
+    join_names,
+)
+from zoo.reporting.paper_tables import ResultColumn, ResultRow, ResultTable, ResultValue
+
+WORSE, UNSURE = "worse", "unsure"
+
+
+def build_result_table(comparison: Comparison) -> ResultTable:
+    """Return a row for each variant, best first, and a column for each condition."""
+    columns = [
+        {one.variant.name: one for one in rank_variants(comparison, condition)}
+        for condition in comparison.conditions
+    ]
+    measure, decimals = format_measure(comparison), count_decimals(comparison)
+    first = next(iter(columns), {})
+    return ResultTable(
+        head=" \u00d7 ".join(axis.title for axis in comparison.axes) or "variant",
+        columns=tuple(
+            ResultColumn(
+                title=condition.describe(),
+                group=measure,
+                decimals=decimals,
+                better=comparison.better,
+            )
+            for condition in comparison.conditions
+        ),
+        rows=tuple(
+            ResultRow(
+                name=name,
+                values=tuple(_build_value(comparison, column[name]) for column in columns),
+            )
+            for name in first
+        ),
+        caption=_write_caption(comparison),
+        label=comparison.recipe,
+        marks={
+            WORSE: "worse than the best; simultaneous "
+            f"{find_level(comparison) * 100:g} % intervals of the differences by seed, "
+            "corrected for all pairs",
+            UNSURE: "not judged: too few seeds in common with the best, or better on those",
+        },
+        interval=f"{LEVEL * 100:g} % intervals over seeds (Student's t)",
+        command=comparison.command,
+    )
+
+
+def _build_value(comparison: Comparison, one: Standing) -> ResultValue:
+    if one.mean is None:
+        return ResultValue(None)
+    # of one or two seeds nothing is judged, which the caption says once
+    is_judged = len(comparison.seeds) >= FEWEST and one.verdict in (WORSE, UNSURE)
+    return ResultValue(
+        one.mean.mean,
+        one.mean.low,
+        one.mean.high,
+        one.verdict if is_judged else "",
+        may_be_best=not is_judged,
+        # a race stopped it: its mean is one of fewer studies
+        is_ranked=one.dropped is None,
+    )
+
+
+def _write_caption(comparison: Comparison) -> str:
+    seeds = join_names([str(seed) for seed in comparison.seeds], MAX_SEEDS)
+    measure = capitalize(format_measure(comparison))
+    parts = [describe_winning_baseline(comparison)]
+    if len(comparison.seeds) >= FEWEST:
+        parts.append(f"{measure} on {comparison.recipe}, means over seeds {seeds}.")
+    else:
+        word = "seed" if len(comparison.seeds) == 1 else "seeds"
+        parts.append(
+            f"{measure} on {comparison.recipe}, {word} {seeds}; fewer than three seeds cannot "
+            "tell a difference from chance."
+        )
+    kinds: dict[str, list[str]] = {}
+    for one in comparison.variants:
+        for kind in one.flag_kinds:
+            kinds.setdefault(kind, []).append(one.name)
+    flags = "; ".join(f"{kind} of {join_names(own)}" for kind, own in kinds.items())
+    parts += [f"Not as in most: {flags}."] if flags else []
+    return " ".join(part for part in parts if part)
