@@ -201,7 +201,7 @@ def redraw_figures(path: Path) -> None:
     """Draw the figures of one recorded comparison beside its numbers."""
     with tempfile.TemporaryDirectory() as folder:
         for drawn in save_figures(Comparison.read(path), Path(folder)):
-            if drawn.stem in FIGURES:
+            if drawn.stem in FIGURES and drawn.suffix == ".png":
                 _save_with_palette(drawn, path.with_name(f"{path.stem}_{drawn.name}"))
 
 

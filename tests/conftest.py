@@ -50,7 +50,8 @@ def render_nothing() -> None:
     if renderer := sys.modules.get("vl_convert"):
         svg = '<svg viewBox="0 0 1 1"></svg>'
         renderer.vegalite_to_svg = lambda spec: svg  # type: ignore[attr-defined]
-        renderer.vegalite_to_png = lambda spec, scale: PIXEL  # type: ignore[attr-defined]
+        renderer.svg_to_png = lambda svg, scale: PIXEL  # type: ignore[attr-defined]
+        renderer.svg_to_pdf = lambda svg: b"%PDF"  # type: ignore[attr-defined]
 
 
 def pytest_configure(config: pytest.Config) -> None:

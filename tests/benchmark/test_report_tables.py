@@ -124,6 +124,8 @@ def test_files_are_written_and_read_again(lengths, tmp_path, caplog):
     assert json.loads((tmp_path / "bench.json").read_text())["rows"][0]["median"] == 0.002
     with Image.open(tmp_path / "bench.png") as picture:
         assert picture.height > 400
+    for name in ("bench.svg", "bench.pdf"):
+        assert (tmp_path / name).stat().st_size > 5000
     assert not caplog.records  # no font is missing
     assert list_other_files(tmp_path) == []
 

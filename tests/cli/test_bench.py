@@ -19,6 +19,8 @@ def test_encodings_are_compared(zoo):
         "bench.json",
         "bench.md",
         "bench.png",
+        "bench.svg",
+        "bench.pdf",
     }
     assert Path("bench/bench.md").read_text() == out
 

@@ -28,10 +28,11 @@ TOLD = {
     "table.tex",
     "table.csv",
     "index.html",
-    "ranking.png",
-    "sizes.png",
-    "training.png",
-    "costs.png",
+    *(
+        f"{name}.{suffix}"
+        for name in ("ranking", "sizes", "training", "costs")
+        for suffix in ("png", "svg", "pdf")
+    ),
 }
 FILES = {".gitignore", "plan.json", "cells", "recipes", *TOLD}
 

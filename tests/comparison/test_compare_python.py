@@ -43,6 +43,11 @@ def test_a_comparison_has_the_numbers_of_the_command(compared, forked):
     assert found.figure("sizes").path == found.path / "sizes.png"
     with pytest.raises(zoo.DataError, match="no figure 'size', but costs, ranking"):
         found.figure("size")
+    # with the settings of the figure, and as altair's own object
+    chart = found.chart("sizes")
+    assert chart.properties(background="#eee").to_dict(validate=False)["config"]["font"]
+    with pytest.raises(zoo.DataError, match="no figure 'size', but costs, ranking"):
+        found.chart("size")
 
     again = zoo.rebuild_comparison("two", verbose=False)
     assert again.rows() == rows

@@ -17,13 +17,13 @@ from zoo.comparison.figures import draw_charts, draw_lines_apart, save_figures
 def test_figures_are_written_whole(tmp_path):
     made = save_figures(comparisons.texts(), tmp_path)
     assert [path.name for path in made] == [
-        "ranking.png",
-        "sizes.png",
-        "positions.png",
-        "training.png",
+        f"{name}.{suffix}"
+        for name in ("ranking", "sizes", "positions", "training")
+        for suffix in ("png", "svg", "pdf")
     ]
     assert sorted(tmp_path.iterdir()) == sorted(made)
-    for path in made:
+    assert "alibi" in (tmp_path / "ranking.svg").read_text()
+    for path in tmp_path.glob("*.png"):
         with Image.open(path) as image:
             assert min(image.size) > 300
             assert image.convert("L").getextrema()[0] < 60  # something is drawn

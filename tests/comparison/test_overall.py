@@ -109,7 +109,8 @@ def test_folders_are_ranked_with_table_json_page_and_figure(tmp_path, capsys, mo
         one["is_tuned"] for one in json.loads(Path("overall/overall.json").read_text())["tasks"]
     ] == [False, True]
     assert "liere: lacks values in" in out  # a seed of it failed
-    for name in FILES:
+    pictures = [f"overall.{suffix}" for suffix in ("png", "svg", "pdf")]
+    for name in (*FILES, *pictures):
         assert (tmp_path / "overall" / name).stat().st_size > 500
     _, _, rows = read_table(Path("overall/table.tex").read_text())
     assert rows[0][:2] == ["comrope\\_ld", ("1.000", "textbf", "")]
@@ -124,6 +125,8 @@ def test_folders_are_ranked_with_table_json_page_and_figure(tmp_path, capsys, mo
     assert out.endswith(f"Repeat it with: zoo compare rank {' '.join(paths)} {beaten} to=overall\n")
     again = zoo.rank_comparisons([*paths, beaten], to="again", verbose=False)
     assert again.to_dict()["standings"] == found["standings"]
+    (bars, means) = again.chart().to_dict(validate=False)["layer"]
+    assert (bars["mark"]["type"], means["mark"]["type"]) == ("rule", "circle")
     assert Path("again/overall.md").read_text().split("Repeat")[0] == out.split("Repeat")[0]
     with pytest.raises(zoo.RecipeError, match="too: unknown key; did you mean to"):
         zoo.rank_comparisons(paths, too="again", verbose=False)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from tiny import LANGUAGE, LETTERS, language
 from training import fit
 
+from zoo.errors import DataError
 from zoo.evaluation import evaluate as evaluation
 from zoo.evaluation.results import Evaluation
 
@@ -79,7 +81,8 @@ def test_a_run_directory_holds_all_of_a_run(train):
         "end.json",
     }
     files.add("checkpoints/last.ckpt")
-    assert found - {"tensorboard/hparams.yaml", "lengths.png"} == files | {"checkpoints/best.ckpt"}
+    drawn = {f"lengths.{suffix}" for suffix in ("png", "svg", "pdf")}
+    assert found - {"tensorboard/hparams.yaml", *drawn} == files | {"checkpoints/best.ckpt"}
     assert result["count"] == 13
     assert 0 < result["baselines"]["test/loss"]["bigram"] < 3
 
@@ -148,6 +151,11 @@ def test_eval_at_lengths_tells_each_place_and_draws_a_figure(train, evaluate_run
     assert found.find("16").metrics == result["metrics"]
     assert found.figure == run / "lengths.png"
     assert (run / "lengths.png").read_bytes().startswith(b"\x89PNG")
+    assert (run / "lengths.pdf").read_bytes().startswith(b"%PDF")
+    titles = [one["title"]["text"] for one in found.chart().to_dict(validate=False)["concat"]]
+    assert titles[1].startswith("by position, windows of 32")
+    with pytest.raises(DataError, match="nothing to draw"):
+        replace(found, conditions=found.conditions[:1]).chart()
 
 
 @pytest.mark.parametrize(

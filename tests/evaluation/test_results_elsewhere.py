@@ -53,7 +53,13 @@ def test_a_folder_of_its_own_has_all_files(run, untouched, zoo):
     code, out, message = zoo("eval", run, SIZES, "to=results/here", "--json")
     assert code == 0, message
     folder = Path("results/here")
-    assert {path.name for path in folder.iterdir()} == {RESULT, CONFUSION, "resolutions.png"}
+    assert {path.name for path in folder.iterdir()} == {
+        RESULT,
+        CONFUSION,
+        "resolutions.png",
+        "resolutions.svg",
+        "resolutions.pdf",
+    }
     assert json.loads((folder / RESULT).read_text())["conditions"] == json.loads(out)["conditions"]
     # also of the test data alone, which is otherwise only printed
     found = api.evaluate(run, {"evaluate.resolutions": None}, to="alone", verbose=False)

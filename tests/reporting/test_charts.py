@@ -1,24 +1,34 @@
 """Charts, tables and scales, without a page around them."""
 
 import io
+from xml.etree import ElementTree
 
 import pytest
 import reports
 import torch
 from PIL import Image
 
-from zoo.reporting.charts import draw_panel, to_png
-from zoo.reporting.panel import LineChart, Scale, fit_height
+from zoo.reporting.charts import draw_panel, render_formats
+from zoo.reporting.panel import Heatmap, HeatmapGrid, LineChart, Scale, fit_height
 from zoo.reporting.render import draw_for_page
 from zoo.reporting.style import DARK, LIGHT, Style, channels
 from zoo.reporting.tables import format_markdown, format_table
 
+SVG = "{http://www.w3.org/2000/svg}"
+
 
 @pytest.mark.parametrize("panel", reports.encodings(), ids=lambda panel: panel.title)
-def test_every_kind_of_panel_is_a_png_of_few_colours(panel):
-    with Image.open(io.BytesIO(to_png(draw_panel(panel, Style())))) as image:
+def test_every_kind_of_panel_is_a_png_of_few_colours_and_a_drawing(panel):
+    found = render_formats(draw_panel(panel, Style()))
+    with Image.open(io.BytesIO(found[".png"])) as image:
         assert image.mode == "P"
         assert min(image.size) > 100
+    drawing = ElementTree.fromstring(found[".svg"])
+    # letters are letters, in a font that readers have, and nothing is a picture of pixels
+    fonts = {one.get("font-family") for one in drawing.iter(f"{SVG}text")}
+    assert fonts == {"Liberation Sans, Arial, Helvetica, sans-serif"}
+    assert not [*drawing.iter(f"{SVG}image")] or isinstance(panel, Heatmap | HeatmapGrid)
+    assert found[".pdf"].startswith(b"%PDF-1.7")
 
 
 def test_a_chart_of_a_page_has_the_colours_of_its_theme():

@@ -14,6 +14,7 @@ from zoo.config.arguments import validate_options
 from zoo.config.overrides import list_edits
 from zoo.errors import DataError, Stopped
 from zoo.options import ChainSpec
+from zoo.packages import explain_imports
 from zoo.reporting.tables import build_frame
 
 if TYPE_CHECKING:
@@ -100,6 +101,24 @@ class ComparisonResult:
             raise DataError(f"{self.path}: there is no figure {name!r}, but {known or 'none'}")
         return ComparisonFigure(path)
 
+    def chart(self, name: str = "ranking") -> Any:
+        """Return the chart of a figure, which a notebook shows and altair can change.
+
+        Args:
+            name: ranking, sizes, positions, training or costs.
+
+        Raises:
+            DataError: The comparison has no such figure; the message names those it has.
+        """
+        with explain_imports():
+            from zoo.comparison.figures import draw_figures
+            from zoo.reporting import charts
+
+        found = draw_figures(self.comparison)
+        if name not in found:
+            raise DataError(f"there is no figure {name!r}, but {', '.join(sorted(found))}")
+        return charts.finish(found[name])
+
     def __repr__(self) -> str:
         return f"ComparisonResult({str(self.path)!r})"
 
@@ -158,6 +177,14 @@ class RankingResult:
 
         plain: dict[str, Any] = to_plain(self.ranking)
         return plain
+
+    def chart(self) -> Any:
+        """Return the chart of overall.png, which a notebook shows and altair can change."""
+        with explain_imports():
+            from zoo.comparison.overall import draw_ranking
+            from zoo.reporting import charts
+
+        return charts.finish(draw_ranking(self.ranking))
 
     def __repr__(self) -> str:
         return f"RankingResult({str(self.path)!r})"

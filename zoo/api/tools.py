@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.api.guard import guard
+from zoo.benchmark.result import BenchResult
 from zoo.config.arguments import read_chain, read_encodings, validate_options
 from zoo.config.overrides import Overrides
 from zoo.config.tree import collect_issues
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.options import ChainSpec
+from zoo.packages import explain_imports
 
 if TYPE_CHECKING:
     import os
 
-    from zoo.benchmark.result import BenchResult
     from zoo.benchmark.runner import BenchOptions
     from zoo.formats.convert import ConvertResult
     from zoo.formats.export import ExportResult
     from zoo.laws.run import VerifyOptions, VerifyResult
+
+
+class BenchmarkResult(BenchResult):
+    """The result of a benchmark, with what papers and notebooks need of it."""
+
+    def chart(self) -> Any:
+        """Return the chart of bench.png, which a notebook shows and altair can change."""
+        with explain_imports():
+            from zoo.benchmark.plots import draw_result
+            from zoo.reporting import charts
+
+        return charts.finish(draw_result(self))
 
 
 @guard
@@ -33,7 +47,7 @@ def bench(
     command: str = "",
     verbose: bool | None = True,
     **changes: Any,
-) -> BenchResult:
+) -> BenchmarkResult:
     """Measure time and memory of encodings on this machine, side by side.
 
     All models take turns, and ratios are taken within rounds, so that a machine that changes its
@@ -71,7 +85,8 @@ def bench(
         reference = None if against is None else read_chain(against, "against")
     if issues:
         raise RecipeError(*issues)
-    return run_bench(chains, chosen, against=reference, show=show, command=command)
+    result = run_bench(chains, chosen, against=reference, show=show, command=command)
+    return BenchmarkResult(**{one.name: getattr(result, one.name) for one in fields(result)})
 
 
 @guard

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -35,8 +34,8 @@ TITLES: Mapping[str, str] = {
 }
 
 
-def save_figure(result: BenchResult, path: Path) -> None:
-    """Write a PNG with a chart for each measure that has values."""
+def draw_result(result: BenchResult) -> Chart:
+    """Draw a chart for each measure that has values."""
     rows = merge_references(result.rows)
     panels = []
     for measure in TITLES:
@@ -44,8 +43,7 @@ def save_figure(result: BenchResult, path: Path) -> None:
             several = len(list_lengths(found, measure)) > 1
             panels.append(_draw_curves(result, found) if several else _draw_bars(result, found))
     chart = alt.concat(*panels or [_draw_bars(result, [])], columns=2, spacing=30)
-    chart = chart.resolve_scale(color="independent").properties(title=_build_title(result))
-    charts.save_figure(chart, path)
+    return chart.resolve_scale(color="independent").properties(title=_build_title(result))
 
 
 def _build_title(result: BenchResult) -> alt.Title:

@@ -1,4 +1,4 @@
-"""A benchmark as text, and the files of its output folder: bench.json, bench.md and bench.png."""
+"""A benchmark as text, and the files of its output folder: numbers, tables and pictures."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from zoo.run.machine import format_machine
 from zoo.utils import check_writable, escape_strings, name_file
 
 NUMBERS, TABLE, PICTURE = "bench.json", "bench.md", "bench.png"
+VECTORS = ("bench.svg", "bench.pdf")
 
 
 # Files
@@ -37,9 +38,10 @@ def write_result(result: BenchResult, folder: Path) -> None:
             (folder / name).write_text(f"{text}\n", encoding="utf-8")
     with skip_without_package(f"no {PICTURE}"):
         # altair takes its time to import
-        from zoo.benchmark.plots import save_figure
+        from zoo.benchmark.plots import draw_result
+        from zoo.reporting import charts
 
-        save_figure(result, folder / PICTURE)
+        charts.save_formats(draw_result(result), folder / PICTURE)
 
 
 def prepare_folder(to: str) -> Path:
@@ -64,7 +66,7 @@ def prepare_folder(to: str) -> Path:
 
 def list_other_files(folder: Path) -> list[str]:
     """List the files of a folder that are not of a result."""
-    known = (NUMBERS, TABLE, PICTURE)
+    known = (NUMBERS, TABLE, PICTURE, *VECTORS)
     return sorted(path.name for path in folder.iterdir() if path.name not in known)
 
 

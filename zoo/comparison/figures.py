@@ -1,4 +1,4 @@
-"""Figures of a comparison, as PNG files in its folder."""
+"""Figures of a comparison, as PNG, SVG and PDF files in its folder."""
 
 from __future__ import annotations
 
@@ -36,10 +36,24 @@ OTHER_SIGN = "*"
 
 
 def save_figures(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write the ranking, and what there is of curves by size and position, training and costs.
+    """Write all figures, each as PNG, SVG and PDF.
 
     Raises:
         ZooError: A file cannot be written.
+    """
+    paths = []
+    for name, figure in draw_figures(comparison).items():
+        for suffix, content in charts.render_formats(figure).items():
+            paths.append(folder / f"{name}{suffix}")
+            write_file(io.BytesIO(content), paths[-1])
+    return paths
+
+
+def draw_figures(comparison: Comparison) -> dict[str, Chart]:
+    """Draw the ranking, and what there is of curves by size and position, training and costs.
+
+    Returns:
+        {name of a figure: its chart}
     """
     found: dict[str, Sequence[LineChart | Points]] = {
         "sizes": by_size(comparison),
@@ -47,12 +61,8 @@ def save_figures(comparison: Comparison, folder: Path) -> list[Path]:
         "training": in_training(comparison),
         "costs": by_cost(comparison),
     }
-    figures: dict[str, Chart] = {"ranking": draw_ranking(comparison)}
-    figures |= {name: draw_charts(comparison, one) for name, one in found.items() if one}
-    paths = [folder / f"{name}.png" for name in figures]
-    for path, figure in zip(paths, figures.values(), strict=True):
-        write_file(io.BytesIO(charts.to_png(figure)), path)
-    return paths
+    figures = {name: draw_charts(comparison, one) for name, one in found.items() if one}
+    return {"ranking": draw_ranking(comparison), **figures}
 
 
 def draw_charts(comparison: Comparison, panels: Sequence[LineChart | Points]) -> Chart:

@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from math import sqrt
 from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +46,11 @@ from zoo.reporting.paper_tables import (
 from zoo.reporting.tables import disarm_tags, format_markdown
 from zoo.utils import describe_absence, escape_strings, write_file
 
+if TYPE_CHECKING:
+    from zoo.reporting.style import Chart
+
 DECIMALS = 3
-FILES = ("overall.json", "overall.md", "overall.html", "overall.png")
+FILES = ("overall.json", "overall.md", "overall.html")
 
 Scores = NDArray[np.float64]
 """Scores [V, S] of a task by variant and seed."""
@@ -295,16 +299,16 @@ def write_ranking(ranking: OverallRanking, to: str | None, *, intervals: bool = 
     digest = hashlib.sha256(json.dumps([one.path for one in ranking.tasks]).encode()).hexdigest()
     folder = Path(to or f"comparisons/overall-{digest[:8]}")
     folder.mkdir(parents=True, exist_ok=True)
-    picture = _draw(ranking)
+    pictures = _render(ranking)
     contents = (
-        f"{as_json(asdict(ranking))}\n".encode(),
-        f"{disarm_tags(format_ranking(ranking))}\n".encode(),
-        render_ranking(ranking, picture).encode(),
-        picture,
+        f"{as_json(asdict(ranking))}\n",
+        f"{disarm_tags(format_ranking(ranking))}\n",
+        render_ranking(ranking, pictures["overall.png"]),
     )
     texts = format_tables(build_result_table(ranking), intervals=intervals)
-    tables = {name: text.encode() for name, text in texts.items()}
-    for name, content in {**dict(zip(FILES, contents, strict=True)), **tables}.items():
+    texts |= dict(zip(FILES, contents, strict=True))
+    files = {name: text.encode() for name, text in texts.items()}
+    for name, content in {**files, **pictures}.items():
         write_file(io.BytesIO(content), folder / name)
     return folder
 
@@ -335,11 +339,18 @@ def build_result_table(ranking: OverallRanking) -> ResultTable:
     )
 
 
-def _draw(ranking: OverallRanking) -> bytes:
+def _render(ranking: OverallRanking) -> dict[str, bytes]:
     # altair takes its time to import
+    from zoo.reporting import charts
+
+    rendered = charts.render_formats(draw_ranking(ranking))
+    return {f"overall{suffix}": content for suffix, content in rendered.items()}
+
+
+def draw_ranking(ranking: OverallRanking) -> Chart:
+    """Draw the mean score of each variant with its interval, the best on top."""
     import altair as alt
 
-    from zoo.reporting import charts
     from zoo.reporting.style import start_chart
 
     rows = [
@@ -351,8 +362,7 @@ def _draw(ranking: OverallRanking) -> bytes:
         x=alt.X("low:Q", title="mean score"), x2="high:Q"
     )
     dot = base.mark_circle(size=60, opacity=1).encode(x="mean:Q")
-    chart = alt.layer(bar, dot).properties(width=420, height=22 * len(rows))
-    return charts.to_png(chart)
+    return alt.layer(bar, dot).properties(width=420, height=22 * len(rows))
 
 
 HEADS = ("variant", "mean score", "to the first", "verdict", "mean rank")

@@ -52,6 +52,8 @@ IGNORED = """\
 /recipes/
 /*.html
 /*.png
+/*.svg
+/*.pdf
 /table.*
 /.*
 !/.gitignore

@@ -13,6 +13,7 @@ from typing import Any, Self
 import torch
 
 from zoo.config.schema import format_size
+from zoo.errors import DataError
 from zoo.packages import explain_imports
 from zoo.reporting.panel import Bars, Line, LineChart, Panel, Scale
 from zoo.reporting.tables import format_table
@@ -168,6 +169,19 @@ class Evaluation:
         start = {trained: lines[""][trained]} if trained in lines[""] else {}
         return {method: {**start, **line} if method else line for method, line in lines.items()}
 
+    def chart(self) -> Any:
+        """Return the chart of the figure, which a notebook shows and altair can change.
+
+        Raises:
+            DataError: Only one condition was measured.
+        """
+        if len(self.conditions) < 2:
+            raise DataError("there is nothing to draw: name lengths, resolutions or data_variants")
+        with explain_imports():
+            from zoo.reporting import charts
+
+        return charts.finish(draw_result(self))
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON, as `zoo eval --json` prints it; `from_dict` reads it."""
         plain: dict[str, Any] = {
@@ -254,16 +268,23 @@ def _describe_windows(found: Mapping[str, ConditionResult]) -> Iterator[str]:
 
 
 def save_figure(result: Evaluation, run: Path) -> Path:
-    """Draw the result of an evaluation to a PNG file in the run directory; return its path."""
+    """Write the figure of an evaluation into a folder, as PNG, SVG and PDF; return the PNG file."""
+    with explain_imports():
+        from zoo.reporting import charts
+
+    path = run / f"{FILES[find_unit(result)]}.png"
+    charts.save_formats(draw_result(result), path)
+    return path
+
+
+def draw_result(result: Evaluation) -> Any:
+    """Draw metrics by size, by position and by data variant."""
     with explain_imports():
         from zoo.reporting import charts
         from zoo.reporting.style import Style
 
-    unit = find_unit(result)
-    path = run / f"{FILES[unit]}.png"
-    style = Style(width=WIDTH, height=HEIGHT)
-    charts.save_figure(charts.draw_panels(build_panels(result, unit), style), path)
-    return path
+    panels = build_panels(result, find_unit(result))
+    return charts.draw_panels(panels, Style(width=WIDTH, height=HEIGHT))
 
 
 def find_unit(result: Evaluation) -> str:

@@ -1,4 +1,4 @@
-"""Altair charts of panels, for HTML pages and for figures, and PNG files of figures."""
+"""Altair charts of panels, for HTML pages and for figures, and files of figures."""
 
 from __future__ import annotations
 
@@ -49,6 +49,9 @@ BUCKETS = 160  # stretches of a long line, each reduced to its lowest and its hi
 BAR_STEP = 22
 # A font that comes with vl-convert, so that files are the same on all machines.
 FONT = "Liberation Sans"
+SIMILAR_FONTS = "Arial, Helvetica, sans-serif"
+FORMATS = (".png", ".svg", ".pdf")
+"""Suffixes of the files of a figure."""
 DASHES = ([1, 0], [6, 3], [2, 3])
 
 
@@ -77,25 +80,59 @@ def draw_panels(panels: Sequence[Panel], style: Style) -> Chart:
 
 
 def save_figure(chart: Chart, path: Path, *, scale: float = 2.0) -> None:
-    """Write a chart as a PNG file with few colours, or where the name ends in .svg as SVG."""
+    """Write a chart as SVG or PDF where its name ends so, and else as a PNG with few colours."""
     with name_file(path):
-        if path.suffix == ".svg":
-            svg = vl_convert.vegalite_to_svg(to_spec(chart, LIGHT, "#ffffff"))
-            path.write_text(svg, encoding="utf-8")
-        else:
-            path.write_bytes(to_png(chart, scale=scale))
+        path.write_bytes(_encode(to_svg(chart), path.suffix, scale))
 
 
-def to_png(chart: Chart, *, scale: float = 2.0) -> bytes:
-    """Render a chart on a white background as a PNG with few colours."""
+def save_formats(chart: Chart, path: Path) -> list[Path]:
+    """Write a chart as a PNG file, and as SVG and PDF next to it; return their paths."""
+    paths = []
+    for suffix, content in render_formats(chart).items():
+        paths.append(path.with_suffix(suffix))
+        with name_file(paths[-1]):
+            paths[-1].write_bytes(content)
+    return paths
+
+
+def render_formats(chart: Chart) -> dict[str, bytes]:
+    """Return a chart as {suffix of a file: its content}: PNG, SVG and PDF of the same drawing."""
+    svg = to_svg(chart)
+    return {suffix: _encode(svg, suffix) for suffix in FORMATS}
+
+
+def _encode(svg: str, suffix: str, scale: float = 2.0) -> bytes:
+    if suffix == ".svg":
+        # fonts of the same widths, where that of zoo is not installed
+        fonts = f'font-family="{FONT}, {SIMILAR_FONTS}"'
+        return svg.replace(f'font-family="{FONT}"', fonts).encode()
+    if suffix == ".pdf":
+        found: bytes = vl_convert.svg_to_pdf(svg)
+        return found
+    return to_png(svg, scale=scale)
+
+
+def to_svg(chart: Chart) -> str:
+    """Render a chart on a white background."""
+    svg: str = vl_convert.vegalite_to_svg(to_spec(chart, LIGHT, "#ffffff"))
+    return svg
+
+
+def to_png(svg: str, *, scale: float = 2.0) -> bytes:
+    """Render a drawing as a PNG with few colours."""
     with explain_imports():
         from PIL import Image
 
     # A palette of 256 colours makes the file smaller, without a visible difference.
-    rendered = vl_convert.vegalite_to_png(to_spec(chart, LIGHT, "#ffffff"), scale=scale)
-    image, file = Image.open(BytesIO(rendered)).convert("RGB"), BytesIO()
-    image.quantize(dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+    image, file = Image.open(BytesIO(vl_convert.svg_to_png(svg, scale=scale))), BytesIO()
+    image.convert("RGB").quantize(dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
     return file.getvalue()
+
+
+def finish(chart: Chart) -> Chart:
+    """Return a chart with the common settings, for notebooks, in which it can be changed."""
+    found: Chart = alt.Chart.from_dict(to_spec(chart, LIGHT, "#ffffff"), validate=False)
+    return found
 
 
 def to_spec(chart: Chart, palette: Palette, background: str | None) -> dict[str, Any]:
