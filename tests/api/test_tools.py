@@ -27,6 +27,7 @@ def test_a_benchmark_takes_encodings_in_every_form(tmp_path):
     names = [row.name for row in result.rows]
     assert names == ["none", "fox", "liere(block=4)", "kerple+dape", "alibi"]
     assert shown == [result]
+    assert len(result.chart().to_dict(validate=False)["concat"]) == 1
     assert BenchResult.read(tmp_path / "out" / "bench.json").rows == result.rows
 
 

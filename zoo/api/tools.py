@@ -43,7 +43,7 @@ def bench(
     *,
     against: ChainSpec | None = None,
     options: BenchOptions | None = None,
-    show: Callable[[BenchResult], None] = lambda result: None,
+    show: Callable[[BenchmarkResult], None] = lambda result: None,
     command: str = "",
     verbose: bool | None = True,
     **changes: Any,
@@ -85,8 +85,14 @@ def bench(
         reference = None if against is None else read_chain(against, "against")
     if issues:
         raise RecipeError(*issues)
-    result = run_bench(chains, chosen, against=reference, show=show, command=command)
-    return BenchmarkResult(**{one.name: getattr(result, one.name) for one in fields(result)})
+
+    def wrap(result: BenchResult) -> BenchmarkResult:
+        return BenchmarkResult(**{one.name: getattr(result, one.name) for one in fields(result)})
+
+    def show_result(result: BenchResult) -> None:
+        show(wrap(result))
+
+    return wrap(run_bench(chains, chosen, against=reference, show=show_result, command=command))
 
 
 @guard
