@@ -123,7 +123,7 @@ def permute(weight, heads):
     return weight.reshape(heads, 2, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
 
 
-def write_file(path, model, architecture, **fields):
+def write_file(path, model, architecture, quantises=False):
     """Write a model as llama.cpp's converter of its architecture does."""
     config, writer = model.config, gguf.GGUFWriter(path, architecture)
     writer.add_context_length(config.max_position_embeddings)
@@ -164,10 +164,6 @@ def write_file(path, model, architecture, **fields):
     for key in ("attn_logit_softcapping", "final_logit_softcapping"):
         if getattr(config, key, None):
             getattr(writer, f"add_{key}")(getattr(config, key))
-    for name, value in fields.items():
-        add = {int: writer.add_uint32, float: writer.add_float32, list: writer.add_array}
-        add[type(value)](f"{architecture}.{name.replace('__', '.')}", value)
-
     (kind,) = (one for one, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
     for name, weight in model.state_dict().items():
@@ -179,7 +175,11 @@ def write_file(path, model, architecture, **fields):
             weight = permute(weight, heads)
         if architecture.startswith("gemma") and name.endswith("norm.weight"):
             weight = weight + 1
-        writer.add_tensor(names.get_name(name, (".weight", ".bias")), weight.numpy())
+        own, numbers, form = names.get_name(name, (".weight", ".bias")), weight.numpy(), None
+        if quantises and weight.dim() == 2 and weight.shape[1] % 32 == 0:
+            form = gguf.GGMLQuantizationType.Q8_0
+            numbers = gguf.quantize(numbers, form)
+        writer.add_tensor(own, numbers, raw_dtype=form)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -191,23 +191,41 @@ def name_architecture(name):
     return {"olmo3": "olmo2"}.get(name, name.split()[0])
 
 
+def read_file(path):
+    """Return the model of zoo that a file becomes."""
+    options = ConvertOptions(to=str(path.parent / "run"))
+    _, task, *_ = convert_family(read_gguf(path), path, options, {})
+    return task.model
+
+
+def load_file(path, **entries):
+    """Return the model of transformers that a file becomes."""
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    return load(path.parent, gguf_file=path.name, dtype=torch.float32, **entries)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_computes_the_same(tmp_path, name):
     """Past windows and original length too."""
-    model, architecture = build_model(name), name_architecture(name)
-    write_file(tmp_path / "it.gguf", model, architecture)
-    options = ConvertOptions(to=str(tmp_path / "run"))
-    _, task, *_ = convert_family(read_gguf(tmp_path / "it.gguf"), tmp_path / "it.gguf", options, {})
+    model, path = build_model(name), tmp_path / "it.gguf"
+    write_file(path, model, name_architecture(name))
     tokens = torch.randint(1, TOKENS, (2, 40))
     right = model(tokens).logits
-    torch.testing.assert_close(task.model(tokens), right, **CLOSE)
-
+    torch.testing.assert_close(read_file(path)(tokens), right, **CLOSE)
     if name in LOADED:
-        other = transformers.AutoModelForCausalLM.from_pretrained(
-            tmp_path, gguf_file="it.gguf", dtype=torch.float32, **LOADED[name]
-        )
-        torch.testing.assert_close(other(tokens).logits, right, **CLOSE)
+        found = load_file(path, **LOADED[name])(tokens).logits
+        torch.testing.assert_close(found, right, **CLOSE)
+
+
+@torch.no_grad()
+def test_quantised_weights_are_those_that_transformers_reads(tmp_path):
+    model, path = build_model("llama"), tmp_path / "it.gguf"
+    write_file(path, model, "llama", quantises=True)
+    tokens = torch.randint(1, TOKENS, (2, 40))
+    right = load_file(path, **LOADED["llama"])(tokens).logits
+    torch.testing.assert_close(read_file(path)(tokens), right, **CLOSE)
+    assert not torch.allclose(model(tokens).logits, right, **CLOSE)
 
 
 def test_each_architecture_has_a_file():
@@ -286,6 +304,8 @@ def test_the_largest_gemma_scales_queries_by_its_width(architecture, depth):
         ("llama", {"attention__head_count": 0}, "llama.attention.head_count is 0"),
         ("llama", {"expert_count": 8}, "llama.expert_count is 8: a mixture of experts"),
         ("llama", {"rope__dimension_count": 4}, "dimension_count is 4, but heads have 8 channels"),
+        ("llama", {"tensor_data_layout": "other"}, "llama.tensor_data_layout is not Meta AI"),
+        ("qwen2", {"tensor_data_layout": "other"}, "tensor_data_layout='other' is not read"),
         ("qwen3", {"attention__value_length": 4}, "value_length is 4, but keys have 8"),
     ],
 )
@@ -294,8 +314,10 @@ def test_a_field_that_cannot_be_is_refused_by_name(architecture, changes, part):
         describe(architecture, **changes)
 
 
-def test_no_experts_and_a_causal_mask_change_nothing():
-    assert describe("llama", expert_count=0, attention__causal=True) == describe("llama")
+def test_fields_that_say_what_is_so_anyway_change_nothing():
+    fields = {"expert_count": 0, "attention__causal": True, "rope__scaling__finetuned": True}
+    layout = "Meta AI original pth"
+    assert describe("llama", **fields, tensor_data_layout=layout) == describe("llama")
 
 
 def test_writers_of_olmo3_put_the_factor_of_attention_in_either_field():

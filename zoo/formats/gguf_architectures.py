@@ -32,6 +32,8 @@ REQUIRED = object()
 """The default of fields that a file must have."""
 KINDS = {"none": "default", "linear": "linear", "yarn": "yarn", "longrope": "longrope"}
 """Kinds of rotations of transformers for those of a GGUF file."""
+LAYOUT = "Meta AI original pth"
+"""What the oldest files call rows of queries and keys that lie side by side."""
 NOUNS = {int: "an integer", float: "a number", bool: "a boolean", str: "a string"}
 
 
@@ -46,6 +48,10 @@ class Fields:
     def __init__(self, given: Mapping[str, Any], architecture: str) -> None:
         self.prefix = f"{architecture}."
         self.rest = {name: one for name, one in given.items() if name.startswith(self.prefix)}
+
+    def has(self, name: str) -> bool:
+        """Return whether a field is there that nobody has taken."""
+        return self.prefix + name in self.rest
 
     def take(self, name: str, kind: type, default: Any = REQUIRED) -> Any:
         """Take the value of a field, or a default where the file has none.
@@ -134,7 +140,7 @@ def describe_gguf(
     name = given["general.architecture"]
     fields, architecture = Fields(given, name), ARCHITECTURES[name]
     for former, other in architecture.renamed:
-        if fields.prefix + former in fields.rest:
+        if fields.has(former) and not fields.has(other):
             fields.rest[fields.prefix + other] = fields.rest.pop(fields.prefix + former)
     # Files of models without experts may say so.
     for key in ("expert_count", "expert_used_count"):
@@ -142,6 +148,9 @@ def describe_gguf(
             problem = f"{fields.prefix}{key} is {count}: a mixture of experts"
             raise CheckpointError(f"zoo has no recipe for it: {problem}; {EQUIP}")
 
+    if architecture.pairs_rows and fields.take("tensor_data_layout", str, LAYOUT) != LAYOUT:
+        problem = f"{fields.prefix}tensor_data_layout is not {LAYOUT}"
+        raise CheckpointError(f"zoo has no recipe for it: {problem}")
     dim, heads = fields.take("embedding_length", int), fields.take("attention.head_count", int)
     depth = fields.take("block_count", int)
     if not 0 < depth <= tensors:
@@ -200,8 +209,8 @@ def read_gguf_rope(
     fields.take("rope.scaling.finetuned", bool, False)  # of the training, not of the frequencies
 
     start = "rope.scaling."
-    has_factor = f"{fields.prefix}{start}factor" in fields.rest
-    kind = fields.take(f"{start}type", str, "linear" if has_factor else "none")
+    default_kind = "linear" if fields.has(f"{start}factor") else "none"
+    kind = fields.take(f"{start}type", str, default_kind)
     if kind not in KINDS:
         problem = f"{fields.prefix}{start}type is {kind}; known: {', '.join(KINDS)}"
         raise CheckpointError(f"zoo has no recipe for it: {problem}")
@@ -256,7 +265,7 @@ def describe_gemma2(fields: Fields, entries: Entries) -> Entries:
         **take_windows(fields, depth, step=2, default=4096),
         "attn_logit_softcapping": fields.take("attn_logit_softcapping", float, 50.0),
         "final_logit_softcapping": fields.take("final_logit_softcapping", float, 30.0),
-        **describe_query_scale(entries, of_width=46),
+        **describe_query_scale(entries, largest=46),
     }
 
 
@@ -267,19 +276,22 @@ def describe_gemma3(fields: Fields, entries: Entries) -> Entries:
     return {
         **windows,
         "final_logit_softcapping": fields.take("final_logit_softcapping", float, None),
-        **describe_query_scale(entries, of_width=62),
+        **describe_query_scale(entries, largest=62),
         "rope_parameters": {FULL: entries["rope_parameters"], SLIDING: local},
     }
 
 
-def describe_query_scale(entries: Mapping[str, Any], of_width: int) -> Entries:
+def describe_query_scale(entries: Mapping[str, Any], largest: int) -> Entries:
     """Return the scale of Gemma's queries, which its files do not have.
 
-    It is that of a head, but in the largest model that of the width for each head, which llama.cpp
-    tells by its depth.
+    It follows from the head dim, but in the largest model from the width per head.
+
+    Args:
+        entries: The sizes of the model.
+        largest: The depth by which llama.cpp tells the largest model.
     """
     head_dim = entries["head_dim"]
-    if entries["num_hidden_layers"] == of_width:
+    if entries["num_hidden_layers"] == largest:
         head_dim = entries["hidden_size"] // entries["num_attention_heads"]
     return {"query_pre_attn_scalar": head_dim}
 
