@@ -6,7 +6,7 @@ import torch
 import zoo
 from zoo.api.tools import convert
 from zoo.errors import CheckpointError
-from zoo.formats.gguf import read_gguf
+from zoo.formats.gguf import build_gguf_tokenizer, read_gguf
 
 
 def write_file(path, **scaling):
@@ -87,3 +87,18 @@ def test_a_kind_of_another_program_is_printed_safely(tmp_path):
     (tmp_path / "it.gguf").write_bytes(content.replace(b"yarn", b"\x1b[2J"))
     with pytest.raises(CheckpointError, match=r"scaling.type is \\x1b\[2J; known"):
         convert(tmp_path / "it.gguf", to=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ({}, "no tokenizer; the model reads only token ids"),
+        ({"model": "llama", "pre": "default"}, "the tokenizer (llama, default) of the file is not"),
+        ({"model": "gpt2", "pre": "qwen2"}, "the tokenizer (gpt2, qwen2) of the file is not known"),
+    ],
+)
+def test_a_tokenizer_that_is_not_known_is_logged(caplog, fields, part):
+    given = {f"tokenizer.ggml.{key}": value for key, value in fields.items()}
+    with caplog.at_level("INFO", logger="zoo"):
+        assert build_gguf_tokenizer(given) is None
+    assert part in caplog.text

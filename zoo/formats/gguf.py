@@ -145,7 +145,8 @@ def build_gguf_tokenizer(fields: Mapping[str, Any]) -> str | None:
     model, kind = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", "gpt-2")
     if model != "gpt2" or kind not in before:
         name = escape_text(f"{model}, {kind}")
-        log.info("the tokenizer (%s) of the file is not known; the model reads only ids", name)
+        problem = f"the tokenizer ({name}) of the file is not known" if model else "no tokenizer"
+        log.info("%s; the model reads only token ids", problem)
         return None
     pieces, kinds = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
     merges = [tuple(merge.split(" ", 1)) for merge in fields["tokenizer.ggml.merges"]]
