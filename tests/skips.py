@@ -14,5 +14,5 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     reasons = (str(report.longrepr) for report in reporter.stats.get("skipped", ()))
     found = (re.search(r"could not import '([\w.]+)'", reason) for reason in reasons)
     if missing := sorted({match[1] for match in found if match}):
-        reporter.write_line(f"\nnot installed: {', '.join(missing)}; pip install -e '.[dev]'")
+        reporter.write_line(f"\nnot installed: {', '.join(missing)}; pip install -e . --group dev")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

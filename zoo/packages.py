@@ -21,17 +21,31 @@ from zoo.errors import ZooError
 log = logging.getLogger("zoo")
 
 DISTRIBUTION = "transformer-zoo"
-REQUIRED = ("torch", "lightning", "omegaconf", "torchmetrics", "tensorboard")
+REQUIRED = (
+    "torch",
+    "lightning",
+    "lightning-utilities",
+    "omegaconf",
+    "torchmetrics",
+    "numpy",
+    "PyYAML",
+    "pillow",
+    "tqdm",
+)
 """What `pip install transformer-zoo` installs, with what these bring along."""
+
+TESTED_TORCH = ("2.11", "2.13", "2.14", "2.15")
+"""Minor versions of torch that zoo was tested with; others are allowed."""
 
 EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "images": ("datasets", "kornia", "pillow"),
-        "text": ("datasets", "tokenizers"),
-        "compare": ("altair", "vl-convert-python", "scipy"),
-        "hf": ("transformers", "safetensors", "huggingface-hub", "peft", "gguf"),
+        "tensorboard": ("tensorboard",),
+        "images": ("datasets", "fsspec", "kornia", "pandas", "pyarrow"),
+        "text": ("datasets", "pandas", "pyarrow", "tokenizers"),
+        "compare": ("altair", "Jinja2", "MarkupSafe", "vl-convert-python", "scipy"),
+        "hf": ("transformers", "safetensors", "huggingface-hub", "peft", "gguf", "tokenizers"),
         "timm": ("timm", "safetensors"),
-        "export": ("onnx", "onnxscript", "onnxruntime", "safetensors"),
+        "export": ("onnx", "onnx-ir", "onnxscript", "onnxruntime", "safetensors"),
         "slurm": ("submitit",),
         "ray": ("ray",),
         "shell": ("shtab",),
@@ -39,15 +53,12 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "notebooks": ("ipykernel", "nbclient", "nbformat"),
     }
 )
-"""Distributions that each extra of pyproject.toml installs, without those for developers."""
+"""Distributions that each extra of pyproject.toml installs."""
 
 MODULES: Mapping[str, str] = MappingProxyType(
-    {"pillow": "PIL", "PyYAML": "yaml", "vl-convert-python": "vl_convert", "Jinja2": "jinja2"}
+    {"pillow": "PIL", "PyYAML": "yaml", "vl-convert-python": "vl_convert"}
 )
 """Names to import of distributions that have another name."""
-
-BROUGHT_ALONG = ("numpy", "PyYAML", "pillow", "tqdm", "fsspec", "Jinja2", "MarkupSafe")
-"""Packages that zoo imports and those of REQUIRED depend on."""
 
 
 class PackageError(ZooError, ImportError):
@@ -118,13 +129,24 @@ def describe_missing(module: str) -> str:
         module: Name of the module whose import failed.
     """
     distribution = _find_distribution(module)
-    for extra, distributions in EXTRAS.items():
-        if distribution in distributions:
-            return f"this needs {distribution}: pip install '{DISTRIBUTION}[{extra}]'"
+    if any(distribution in one for one in EXTRAS.values()):
+        return f"this needs {distribution}: {suggest_install(distribution)}"
 
-    *others, last = [one for one in REQUIRED if not _is_installed(one)] or [distribution]
+    *others, last = list_missing(REQUIRED) or [distribution]
     needed = f"{', '.join(others)} and {last}" if others else last
     return f"this needs {needed}: pip install {DISTRIBUTION}"
+
+
+def suggest_install(distribution: str) -> str:
+    """Return the command that installs a package: with the first extra that brings it, if one does.
+
+    Args:
+        distribution: Name of the package.
+    """
+    for extra, distributions in EXTRAS.items():
+        if distribution in distributions:
+            return f"pip install '{DISTRIBUTION}[{extra}]'"
+    return f"pip install {distribution}"
 
 
 def suggest_repair(module: str, message: str) -> str:
@@ -160,12 +182,17 @@ def require(*distributions: str) -> None:
         PackageError: One is missing.
     """
     for missing in list_missing(distributions):
-        raise PackageError(describe_missing(MODULES.get(missing, missing)))
+        raise PackageError(describe_missing(name_module(missing)))
 
 
 def list_missing(distributions: Iterable[str]) -> list[str]:
     """Return those distributions that cannot be imported, without importing any."""
-    return [one for one in distributions if not _is_installed(MODULES.get(one, one))]
+    return [one for one in distributions if not _is_installed(name_module(one))]
+
+
+def name_module(distribution: str) -> str:
+    """Return the name to import a distribution by."""
+    return MODULES.get(distribution, distribution.replace("-", "_").lower())
 
 
 def _find_importing(traceback: TracebackType | None) -> str | None:
@@ -188,20 +215,20 @@ def _is_third_party(module: str) -> bool:
 
 
 def _list_known_modules() -> frozenset[str]:
-    known = {*REQUIRED, *BROUGHT_ALONG, "torchvision"}.union(*EXTRAS.values())
-    return frozenset(MODULES.get(one, one.replace("-", "_").lower()) for one in known)
+    known = {*REQUIRED, "torchvision"}.union(*EXTRAS.values())
+    return frozenset(map(name_module, known))
 
 
 def _find_distribution(module: str) -> str:
     """Return the name to install a module by."""
-    for distribution in chain(BROUGHT_ALONG, REQUIRED, *EXTRAS.values()):
-        if module == MODULES.get(distribution, distribution.replace("-", "_").lower()):
+    for distribution in chain(REQUIRED, *EXTRAS.values()):
+        if module == name_module(distribution):
             return distribution
     return next(iter(importlib.metadata.packages_distributions().get(module, [module])))
 
 
 def _is_installed(module: str) -> bool:
     try:
-        return find_spec(module.replace("-", "_")) is not None
+        return find_spec(module) is not None
     except (ImportError, ValueError):
         return False

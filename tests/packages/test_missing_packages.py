@@ -1,5 +1,8 @@
 """Missing and broken packages end in one line; layers and laws import nothing but torch."""
 
+import ast
+import importlib.metadata
+import json
 import os
 import re
 import subprocess
@@ -7,10 +10,11 @@ import sys
 import tomllib
 
 import pytest
-from tiny import ROOT
+from packaging.requirements import Requirement
+from tiny import ROOT, TINY
 
 import zoo
-from zoo.packages import EXTRAS, REQUIRED, PackageError, explain, explain_imports
+from zoo.packages import EXTRAS, REQUIRED, PackageError, explain, explain_imports, name_module
 
 BLOCK = """
 import os, sys
@@ -23,13 +27,45 @@ class Finder(PathFinder):
             return None
         return PathFinder.find_spec(name, path, target)
 
+    @classmethod
+    def find_distributions(cls, *arguments, **more):
+        for one in PathFinder.find_distributions(*arguments, **more):
+            if one.metadata["Name"] not in os.environ["BLOCKED"].split(","):
+                yield one
+
 sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
 """
 OPTIONAL = "altair,datasets,kornia,tokenizers,vl_convert"
 ALL_BUT_TORCH = (
-    f"{OPTIONAL},scipy,lightning,pytorch_lightning,omegaconf,yaml,torchmetrics,tensorboard,numpy,"
-    "pandas,PIL,tqdm,markupsafe"
+    f"{OPTIONAL},scipy,lightning,pytorch_lightning,lightning_utilities,omegaconf,yaml,torchmetrics,"
+    "tensorboard,numpy,pandas,PIL,tqdm,markupsafe"
 )
+USERS_OWN = {"IPython", "mlflow", "pytest", "trackio", "wandb"}
+"""What zoo uses where it finds it: a notebook, a test run, a logger that a recipe names."""
+WITHOUT_EXTRAS = """
+import contextlib, importlib, io, json, pkgutil, sys
+import zoo
+from zoo.cli import main
+from zoo.packages import PackageError, explain_imports
+
+outputs = []
+for words in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+        code = main(words)
+    outputs.append([code, out.getvalue()])
+
+def import_all():
+    for module in pkgutil.walk_packages(zoo.__path__, "zoo."):
+        if module.name == "zoo.__main__":
+            continue
+        try:
+            with explain_imports():
+                importlib.import_module(module.name)
+        except PackageError as error:
+            yield module.name, str(error)
+
+print(json.dumps([outputs, dict(import_all())]))
+"""
 
 
 def run(folder, blocked, *words):
@@ -68,7 +104,8 @@ except ImportError as error:
     done = run(tmp_path, ALL_BUT_TORCH, "-c", code)
     first, second = done.stdout.splitlines()
     assert first == "(1, 2, 5, 32) True Attention", done.stderr
-    assert second.startswith("this needs lightning, omegaconf, torchmetrics and tensorboard: pip")
+    assert second.startswith("this needs lightning, lightning-utilities, omegaconf, torchmetrics,")
+    assert second.endswith(" and tqdm: pip install transformer-zoo")
 
 
 def test_zoo_list_needs_no_package_at_all(tmp_path):
@@ -129,17 +166,111 @@ def test_an_error_outside_of_imports_is_left_alone():
         raise RuntimeError("operator torchvision::nms does not exist")
 
 
+def read_project():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def list_names(requirements):
+    return {Requirement(one).name for one in requirements if isinstance(one, str)}
+
+
 def test_extras_are_those_of_the_project_file():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-
-    def list_names(requirements):
-        return {re.match(r"[\w-]+", one)[0].lower() for one in requirements}
-
+    project = read_project()["project"]
     assert list_names(project["dependencies"]) == {*REQUIRED}
     declared = project["optional-dependencies"]
     for extra, distributions in EXTRAS.items():
-        assert list_names(declared[extra]) == {one.lower() for one in distributions}, extra
-    assert {*declared} - {*EXTRAS} == {"browser", "docs", "dev", "all"}
+        assert list_names(declared[extra]) == {*distributions}, extra
+    # the tools of developers are dependency groups, which an index does not show
+    assert {*declared} - {*EXTRAS} == {"all"}
+    (everything,) = map(Requirement, declared["all"])
+    assert everything.extras == {*EXTRAS} - {"peers"}
+
+
+def test_the_core_is_small_and_bounds_neither_python_nor_torch():
+    project = read_project()["project"]
+    assert len(project["dependencies"]) <= 9
+    assert "<" not in project["requires-python"]
+    (torch,) = [one for one in project["dependencies"] if Requirement(one).name == "torch"]
+    assert {one.operator for one in Requirement(torch).specifier} == {">="}
+
+
+def list_imports(path):
+    """Top-level names of the packages that a file imports anywhere, without those of Python."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [one.name for one in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [node.module]
+        else:
+            names = []
+        yield from ({one.partition(".")[0] for one in names} - sys.stdlib_module_names)
+
+
+def test_every_imported_package_is_declared():
+    known = {name_module(one) for one in {*REQUIRED}.union(*EXTRAS.values())}
+    imported = {name for path in (ROOT / "zoo").rglob("*.py") for name in list_imports(path)}
+    assert imported - {"zoo"} <= known | USERS_OWN
+    # and none is declared that is not used; these are used by name, by torch, or by notebooks
+    by_name = {"onnx", "x_transformers", "tensorboard", *EXTRAS["notebooks"]}
+    assert known - by_name <= imported
+
+
+def collect_core():
+    """Names of the distributions that an installation without extras consists of."""
+    core, waiting = set(), [Requirement(one) for one in REQUIRED]
+    while waiting:
+        found = waiting.pop()
+        name = found.name.lower().replace("_", "-")
+        if (name, *sorted(found.extras)) in core:
+            continue
+        core.add((name, *sorted(found.extras)))
+        try:
+            needed = importlib.metadata.requires(name) or ()
+        except importlib.metadata.PackageNotFoundError:
+            continue  # of another system
+        for one in map(Requirement, needed):
+            extras = ["", *found.extras]
+            if not one.marker or any(one.marker.evaluate({"extra": extra}) for extra in extras):
+                waiting.append(one)
+    return {name for name, *_ in core}
+
+
+def test_the_core_needs_no_other_package(tmp_path):
+    """Commands work, and every module names an extra, where only declared packages are there."""
+    core = collect_core() | {"transformer-zoo", "pip", "setuptools"}
+    assert {"tensorboard", "datasets", "pandas", "transformers", "scipy"}.isdisjoint(core)
+    blocked = {
+        name
+        for module, owners in importlib.metadata.packages_distributions().items()
+        for name in (module, *owners)
+        if core.isdisjoint(one.lower().replace("_", "-") for one in owners)
+    }
+    run_dir = str(tmp_path / "run")
+    commands = [
+        ["fit", "vit_comrope", *TINY, "trainer.max_epochs=1", "--run-dir", run_dir],
+        ["eval", run_dir],
+        ["show", "vit_comrope"],
+        ["list"],
+        ["doctor"],
+        ["fit", "vit_none", "trainer.logger=tensorboard"],
+        ["diagnose", run_dir],
+    ]
+    done = run(tmp_path, ",".join(blocked), "-c", WITHOUT_EXTRAS, json.dumps(commands))
+    assert done.returncode == 0, done.stderr
+    outputs, refused = json.loads(done.stdout.splitlines()[-1])
+    codes = [code for code, _ in outputs]
+    assert codes == [0, 0, 0, 0, 0, 2, 2], outputs
+    assert (tmp_path / "run" / "metrics.csv").is_file()
+    assert not (tmp_path / "run" / "tensorboard").exists()
+    assert "pip install 'transformer-zoo[tensorboard]', or leave it out" in outputs[-2][1]
+    assert "this needs altair: pip install 'transformer-zoo[compare]'" in outputs[-1][1]
+
+    for module, message in refused.items():
+        assert re.fullmatch(r"this needs [\w-]+: pip install 'transformer-zoo\[\w+\]'", message), (
+            module
+        )
+    areas = ("zoo.api", "zoo.attention", "zoo.config", "zoo.encodings", "zoo.models", "zoo.optim")
+    assert not [module for module in refused if module.startswith((*areas, "zoo.run", "zoo.tasks"))]
 
 
 def test_the_citation_is_of_this_version():

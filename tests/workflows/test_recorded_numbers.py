@@ -19,7 +19,7 @@ PAGES = [
     "docs/equip/minilm.md",
     *(f"docs/questions/{one.name}" for one in (ROOT / "docs/questions").glob("*.md")),
 ]
-FACTS = ("Python 3.11 to 3.13", "95 % intervals", "Apache-2.0")
+FACTS = ("Python 3.11 to 3.14", "95 % intervals", "Apache-2.0")
 RERUN = [
     "records/withdrawn/resolution/digits",
     "records/withdrawn/length/shakespeare",
@@ -56,7 +56,7 @@ def test_the_versions_of_python_are_those_of_the_package():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     versions = [one.rpartition(" ")[2] for one in project["classifiers"] if "Python :: 3." in one]
     assert project["requires-python"].startswith(">=3.11")
-    assert (versions[0], versions[-1]) == ("3.11", "3.13")
+    assert (versions[0], versions[-1]) == ("3.11", "3.14")
 
 
 def test_a_wrong_number_is_found_and_written_anew(docs):

@@ -14,15 +14,24 @@ from pathlib import Path
 from typing import Literal
 
 from zoo.errors import ZooError
-from zoo.packages import DISTRIBUTION, EXTRAS, MODULES, REQUIRED, explain, list_missing
+from zoo.packages import (
+    DISTRIBUTION,
+    EXTRAS,
+    REQUIRED,
+    TESTED_TORCH,
+    explain,
+    list_missing,
+    name_module,
+)
 from zoo.reporting.numbers import as_json
 from zoo.reporting.tables import format_table
+from zoo.suggestions import list_words
 from zoo.version import __version__
 
 SUMMARY = "check the environment: versions, devices, packages, common problems and how to fix them"
 EXAMPLE = "zoo doctor"
 JSON = True
-EMBEDDED = ("numpy", "pillow", "torchvision")
+EMBEDDED = ("torchvision",)
 """Packages that others import whenever they are installed, so that a broken one breaks zoo."""
 
 State = Literal["ok", "absent", "broken"]
@@ -76,11 +85,16 @@ def check_environment() -> Iterator[Check]:
 def check_package(distribution: str) -> Check:
     """Import a package and return its version, or what is wrong with it."""
     try:
-        importlib.import_module(MODULES.get(distribution, distribution))
+        importlib.import_module(name_module(distribution))
     # a package built for another torch fails with almost any exception
     except Exception as error:
         return Check(distribution, "broken", str(explain(error) or error))
-    return Check(distribution, "ok", _read_version(distribution))
+    version = _read_version(distribution)
+    if distribution == "torch" and version.rpartition(".")[0] not in TESTED_TORCH:
+        return Check(
+            distribution, "ok", f"{version}; zoo was tested with {list_words(TESTED_TORCH)}"
+        )
+    return Check(distribution, "ok", version)
 
 
 def check_devices() -> Iterator[Check]:

@@ -78,6 +78,9 @@ def run(known: argparse.Namespace) -> None:
     # one of several processes reports the result
     if result is None or is_secondary_process():
         return
-    log.info("next: zoo eval %s    zoo diagnose %s    tensorboard --logdir %s", *3 * [result.run])
+    steps = ["zoo eval", "zoo diagnose"]
+    if Path(result.run, "tensorboard").is_dir():
+        steps.append("tensorboard --logdir")
+    log.info("next: %s", "    ".join(f"{step} {result.run}" for step in steps))
     if known.json:
         print(as_json(result.to_dict()))

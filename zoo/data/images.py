@@ -243,11 +243,12 @@ def choose_access(path: str, allow_remote: bool) -> ImageAccess:
     """Return which files the tables of a path may name: those below its folder."""
     with explain_imports():
         import datasets
-        from huggingface_hub.constants import HF_HUB_CACHE
 
     # `datasets` names images in its own cache, below which it downloads and extracts files.
     extracted = Path(datasets.config.EXTRACTED_DATASETS_PATH)
     if path.startswith(HUB):
+        from huggingface_hub.constants import HF_HUB_CACHE
+
         name = path.removeprefix(HUB).partition(":")[0]
         folders = (Path(datasets.config.DOWNLOADED_DATASETS_PATH), Path(HF_HUB_CACHE))
         return ImageAccess(folders, f"hf://datasets/{name}@", allow_remote)

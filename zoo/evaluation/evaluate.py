@@ -218,7 +218,7 @@ class Evaluator:
     def _draw(self, result: Evaluation) -> Evaluation:
         """Write the result and its figure; the numbers are safe whatever becomes of the figure."""
         self._write(result)
-        with skip_without_package("no figure of the evaluation"), self._keep_measuring():
+        with self._keep_measuring(), skip_without_package("no figure of the evaluation"):
             result = replace(result, figure=save_figure(result, self.file.parent))
             self._write(result)
         return result

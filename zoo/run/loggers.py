@@ -12,7 +12,6 @@ import os
 import platform
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from zoo import registry
 from zoo.config import Recipe
 from zoo.errors import DataError, RecipeError
-from zoo.options import Choice
+from zoo.packages import list_missing, suggest_install
 from zoo.registry import register
 from zoo.reporting.tables import format_markdown
 from zoo.utils import EscapingFormatter, create_file, open_own, read_text
@@ -199,10 +198,10 @@ class Tracker:
 
     name: str
     package: str | None = None
-    """The distribution that it needs in addition to those that zoo needs, if any."""
+    """The distribution that it needs in addition to those that zoo requires, if any."""
 
-    def build(self, run: LoggedRun) -> Logger:
-        """Build the logger of a run."""
+    def build(self, run: LoggedRun) -> Logger | None:
+        """Build the logger of a run; None where there is nothing to log to."""
         raise NotImplementedError
 
 
@@ -222,12 +221,24 @@ class TensorBoard(Tracker):
     """TensorBoard's files in the run directory, with histograms and pictures of attention."""
 
     name = "tensorboard"
+    package = "tensorboard"
 
     def build(self, run: LoggedRun) -> Logger:
         """Build the logger."""
         return TensorBoardLogger(
             run.folder, name="", version="tensorboard", default_hp_metric=False
         )
+
+
+@register
+class Auto(Tracker):
+    """TensorBoard if it is installed; else nothing in addition to metrics.csv."""
+
+    name = "auto"
+
+    def build(self, run: LoggedRun) -> Logger | None:
+        """Build the logger of TensorBoard, if there is one."""
+        return None if list_missing(["tensorboard"]) else TensorBoard().build(run)
 
 
 @register
@@ -360,8 +371,8 @@ def check_installed(recipe: Recipe) -> None:
     issues = []
     for choice in recipe.trainer.logger:
         package = registry.find("loggers", choice.name).package
-        if package is not None and find_spec(package) is None:
-            problem, remedy = f"{package} is not installed", f"pip install {package}"
+        if package is not None and list_missing([package]):
+            problem, remedy = f"{package} is not installed", suggest_install(package)
             issues.append(
                 recipe.make_issue("trainer.logger", problem, f"{remedy}, or leave it out")
             )
@@ -378,14 +389,13 @@ def build_loggers(recipe: Recipe, run: Path, keep_until: int) -> list[Logger]:
         keep_until: Optimizer steps done by the checkpoint that the run resumes from.
     """
     about = LoggedRun(recipe, run, keep_until)
-    first = Choice("csv")
-    built = []
-    for choice in (first, *(one for one in recipe.trainer.logger if one.name != first.name)):
+    built = [Csv().build(about)]
+    for choice in recipe.trainer.logger:
         tracker: Tracker = registry.find("loggers", choice.name)(**choice.options)
-        logger = tracker.build(about)
-        if choice is not first:
+        logger = None if choice.name == Csv.name else tracker.build(about)
+        if logger is not None:
             logger.log_hyperparams(recipe.plain())
-        built.append(logger)
+            built.append(logger)
     return built
 
 
