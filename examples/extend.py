@@ -311,7 +311,7 @@ class Published(Record):
         self, recipe: Recipe, vocabulary: Vocabulary, count: int
     ) -> tuple[Tensor, list[slice]]:
         """Return so many tokens of the manual with keys, and where the digits of answers are."""
-        data = build_data(recipe, length=count, batch_size=1)
+        data = build_data(recipe, length=count, batch_size=1, test=0.5)
         data.setup("test")
         manual = next(iter(data.test_dataloader())).inputs[0].tolist()
 
