@@ -130,7 +130,7 @@ class Study(Record):
 
     def export(self) -> None:
         """Export the trained model with the lowest loss at the longest length as a Llama."""
-        reached = {rule: self.read("after", rule, TIMES[-1]) or 0.0 for rule in EXPORTED}
+        reached = {rule: self.found[f"after {rule} {TIMES[-1]}"]["value"] for rule in EXPORTED}
         best = min(reached, key=reached.__getitem__)
         run, folder = self.folder / "runs" / f"{self.recipe}-{best}", self.folder / "exported"
         self.keep(
@@ -206,55 +206,66 @@ class Study(Record):
             {"positions": by_position} if self.metric == "test/loss" else {}
         )
 
-    def read(self, stage: str, rule: str, times: int) -> float | None:
-        """Return what was measured, or None where a rule was not tried."""
-        # within the trained length, no rule changes the model
-        own = "before none 1" if stage == "before" and times == 1 else f"{stage} {rule} {times}"
-        return None if own not in self.found else float(self.found[own]["value"])
+
+Found = Mapping[str, Any]
+"""The measurements of a recipe."""
 
 
-def tabulate(studies: Sequence[Study]) -> list[list[str]]:
-    """Return the rows of the table: what was measured by each rule, before and after training."""
-    sizes = [times for study in studies for times in (1, *TIMES)]
-    names = [f"{study.length * times:,}" for study in studies for times in (1, *TIMES)]
-    owners = [study for study in studies for _ in (1, *TIMES)]
-    rows = [["", *names]]
+def read_value(found: Found, stage: str, rule: str, times: int) -> float | None:
+    """Return what was measured, or None where a rule was not tried."""
+    # within the trained length, no rule changes the model
+    own = "before none 1" if stage == "before" and times == 1 else f"{stage} {rule} {times}"
+    return None if own not in found else float(found[own]["value"])
+
+
+def tabulate(found: Found) -> list[list[str]]:
+    """Return the rows of a table: what was measured by each rule, before and after training."""
+    sizes = (1, *TIMES)
+    rows = [["", *(f"{found['length'] * times:,}" for times in sizes)]]
     for stage in ("before", "after"):
         for rule in RULES:
-            values = [
-                study.read(stage, rule, times) for study, times in zip(owners, sizes, strict=True)
-            ]
+            values = [read_value(found, stage, rule, times) for times in sizes]
             if any(value is not None for value in values):
                 label = rule if stage == "before" else f"{rule}, trained"
-                cells = ["" if value is None else f"{value:.4f}" for value in values]
-                rows.append([label, *cells])
+                rows.append([label, *("" if one is None else f"{one:.4f}" for one in values)])
     return rows
 
 
-def draw(studies: Sequence[Study], path: Path) -> None:
+def draw(studies: Mapping[str, Found], path: Path) -> None:
     """Draw what was measured by length, before and after training."""
     panels = [
         LineChart(
-            title=f"{study.recipe}, {TITLES[stage]}",
+            title=f"{recipe}, {TITLES[stage]}",
             x="length in tokens",
-            y=study.metric.replace("/", " "),
-            lines=tuple(_draw_lines(study, stage)),
-            x_scale=Scale(study.length, study.length * TIMES[-1], log=True).widen(),
-            rule=(study.length, f"trained at {study.length}"),
+            y=TASKS[recipe].replace("/", " "),
+            lines=tuple(_draw_lines(found, stage)),
+            x_scale=Scale(found["length"], found["length"] * TIMES[-1], log=True).widen(),
+            rule=(found["length"], f"trained at {found['length']}"),
         )
-        for study in studies
+        for recipe, found in studies.items()
         for stage in ("before", "after")
+        if any(name.startswith(stage) for name in found)
     ]
     charts.save_figure(charts.draw_panels(panels, STYLE), path)
 
 
-def _draw_lines(study: Study, stage: str) -> Iterator[Line]:
+def _draw_lines(found: Found, stage: str) -> Iterator[Line]:
+    length = found["length"]
     for rule in RULES:
-        found = {times: study.read(stage, rule, times) for times in (1, *TIMES)}
-        points = {study.length * at: one for at, one in found.items() if one is not None}
+        values = {times: read_value(found, stage, rule, times) for times in (1, *TIMES)}
+        points = {length * at: one for at, one in values.items() if one is not None}
         if len(points) > 1:
-            values = torch.tensor([*points.values()], dtype=torch.float64)
-            yield Line(rule, torch.tensor([*points]), values)
+            heights = torch.tensor([*points.values()], dtype=torch.float64)
+            yield Line(rule, torch.tensor([*points]), heights)
+
+
+def write(studies: Sequence[Study], folder: Path) -> None:
+    """Write all measurements so far as JSON, and their figure."""
+    found = {study.recipe: study.found for study in studies}
+    content = {"zoo_version": zoo.__version__, "torch": torch.__version__, "studies": found}
+    text = json.dumps(content, indent=1) + "\n"
+    (folder / "extension.json").write_text(text, encoding="utf-8")
+    draw(found, folder / "extension.svg")
 
 
 class Published(Record):
@@ -360,12 +371,9 @@ def main(words: Sequence[str]) -> None:
         study.measure_untrained()
         study.measure_trained()
     studies[0].export()
-    rows = tabulate(studies)
-    print(format_table([tuple(row) for row in rows]))
-    found = {study.recipe: {"length": study.length, **study.found} for study in studies}
-    content = {"zoo_version": zoo.__version__, "torch": torch.__version__, "studies": found}
-    (folder / "extension.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    draw(studies, folder / "extension.svg")
+    for study in studies:
+        print(study.metric, format_table([tuple(row) for row in tabulate(study.found)]), sep="\n")
+    write(studies, folder)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ from zoo.attention.backends.slices import AccumulatingSlicer, Sums, get_sum
 from zoo.attention.call import AttentionCall, BlockBias, Span
 from zoo.attention.tokens import disable_autocast, is_derived_again, is_transformed
 
-# exp(2 x) is infinite for larger x, where tanh has long been 1.
-LARGEST = 40.0
+LARGEST = 60.0
+"""Soft cap up to which sums of exp(s) and exp(s) itself are far from the ends of float32."""
 
 
 def is_softmax_of_sums(call: AttentionCall) -> bool:
@@ -97,19 +97,31 @@ class Chunk:
     kept: list[Any]
 
     def compute_scores(
-        self, q: Tensor, k: Tensor, bias: Tensor | None
+        self, q: Tensor, k: Tensor, bias: Tensor | None, totals: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute scores s and, with a soft cap, t: [B, H, n, m], both new."""
+        """Compute scores s, or s - L and with a soft cap t: [B, H, n, m], both new.
+
+        Args:
+            q: All queries [B, H, N, K].
+            k: All keys [B, H, M, K].
+            bias: The biases [1|B, 1|H, n, m], if there are any.
+            totals: The log-sum-exps L [B, H, n, 1]. None: scores, without t.
+        """
         call, span, t = self.call, self.span, None
         cap = call.softcap
         factor = call.scale if cap is None else 2 * call.scale / cap
         s = (q[:, :, span.queries] * factor) @ k[:, :, span.keys].mT
+        # A pass over all scores costs time, so there are as few as possible.
         if cap is not None:
-            # tanh(x / 2) = expm1(x) / (expm1(x) + 2) is exact also near 0, and faster than tanh.
-            t = s.clamp_(max=LARGEST).expm1_()
-            s = t + 2
-            t.div_(s)
-            torch.mul(t, cap, out=s)
+            # tanh(x / 2) = 1 / (1 + 2 / expm1(x)) is exact also near 0, and faster than tanh.
+            # Scores are computed as its product with the cap, (1 / c + (2 / c) / expm1(x))^-1.
+            factor = cap if totals is None else 1.0
+            s.expm1_().reciprocal_()
+            torch.add(s.new_tensor(1 / factor), s, alpha=2 / factor, out=s).reciprocal_()
+            if totals is not None:
+                t, s = s, torch.add(-totals, s, alpha=cap)
+        elif totals is not None:
+            s.sub_(totals)
         if bias is not None:
             s.add_(bias)
         if (hidden := self._hide()) is not None:
@@ -132,6 +144,12 @@ class Chunk:
             return bias
         with torch.no_grad():
             return self.call.sum_biases(self.span)
+
+    @property
+    def is_bounded(self) -> bool:
+        """True if no score is too large for exp: none needs the largest of its row subtracted."""
+        cap = self.call.softcap
+        return cap is not None and cap <= LARGEST and self.call.sinks is None
 
     @property
     def can_be_blind(self) -> bool:
@@ -184,12 +202,13 @@ class _Attend(torch.autograd.Function):
         sums: tuple[Sums, Sums, Sums],
     ) -> Tensor:
         s, _ = chunk.compute_scores(q, k, bias)
-        top = s.amax(-1, keepdim=True)
+        is_bounded = chunk.is_bounded and bias is None
+        top = s.new_zeros(1) if is_bounded else s.amax(-1, keepdim=True)
         if sinks is not None:
             top = torch.maximum(top, sinks[:, None, None])
         elif chunk.can_be_blind:
             top.masked_fill_(top == float("-inf"), 0)
-        total = s.sub_(top).exp_().sum(-1, keepdim=True)
+        total = (s if is_bounded else s.sub_(top)).exp_().sum(-1, keepdim=True)
         if sinks is not None:
             total += (sinks[:, None, None] - top).exp()
         elif chunk.can_be_blind:
@@ -247,10 +266,10 @@ def add_gradients(
     if sinks is not None and needs_sinks:
         of_sinks = -((sinks[:, None, None] - totals).exp() * average).sum((0, 2, 3))
 
-    w, t = ctx.chunk.compute_scores(q, k, bias)
-    w.sub_(totals).exp_()
+    w, t = ctx.chunk.compute_scores(q, k, bias, totals)
+    w.exp_()
     if needs_v:
-        get_sum(ctx.sums[2], v)[:, :, span.keys] += w.mT @ gradient
+        _add_product(get_sum(ctx.sums[2], v)[:, :, span.keys], w.mT, gradient)
     if not (needs_q or needs_k or needs_bias):
         return of_sinks, of_bias
     change = gradient @ v[:, :, span.keys].mT
@@ -264,5 +283,11 @@ def add_gradients(
         get_sum(ctx.sums[0], q)[:, :, span.queries] += (change @ k[:, :, span.keys]).mul_(scale)
     if needs_k:
         rows = q[:, :, span.queries] * scale
-        get_sum(ctx.sums[1], k)[:, :, span.keys] += change.mT @ rows
+        _add_product(get_sum(ctx.sums[1], k)[:, :, span.keys], change.mT, rows)
     return of_sinks, of_bias
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add the product of matrices [B, H, .., ..] to a total, without a tensor for the product."""
+    heads = len(total) * total.shape[1]
+    total.view(heads, *total.shape[2:]).baddbmm_(left.flatten(0, 1), right.flatten(0, 1))
