@@ -81,7 +81,8 @@ _OTHER_WORDS: Mapping[str, str] = MappingProxyType(
         # data
         "batch_size": "bs batch batchsize train_batch_size per_device_train_batch_size "
         "per_device_batch_size mini_batch_size minibatch minibatch_size micro_batch_size "
-        "global_batch_size batch_sz",
+        "batch_sz",
+        "global_batch_size": "total_batch_size effective_batch_size batch_size_global",
         "prefetch_factor": "prefetch prefetch_batches dataloader_prefetch_factor",
         "workers": "num_workers n_workers nworkers dataloader_num_workers loader_workers",
         "length": "seq_len seqlen seq_length sequence_length context context_length context_size "

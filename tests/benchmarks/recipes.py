@@ -205,7 +205,8 @@ class Draw:
     ) -> dict[str, Any]:
         """Return a member of a kind with some of its options."""
         drawn = self.draw_options(read_options(kind, name), key, share, given)
-        common = self.draw_options(extras(kind), key, 0.1, {})
+        # that of data takes the place of another option
+        common = {} if kind == "data" else self.draw_options(extras(kind), key, 0.1, {})
         return {"name": name, **drawn, **common}
 
 

@@ -352,6 +352,10 @@ WRONG = {
     ),
     "a misspelt key": (["slurm", "vit_comrope", "model.depht=2"], ["model.depht", "model.depth?"]),
     "heads that do not divide": (["slurm", "vit_comrope", "model.heads=5"], ["model.heads", "5"]),
+    "a batch that does not divide": (
+        ["slurm", "vit_comrope", "data.global_batch_size=512", "nodes=2", "devices=3"],
+        ["data.global_batch_size", "not divisible by 6", "of 512: 4 or 8", "of 6: 510 or 516"],
+    ),
     "a strategy that is none": (
         ["slurm", "vit_comrope", "trainer.strategy=dpd"],
         ["trainer", "dpd"],

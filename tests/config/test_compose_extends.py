@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from zoo import config
 from zoo.config import Recipe
 
 Made = Callable[..., Recipe]
@@ -125,3 +126,57 @@ def test_a_file_that_is_no_recipe_is_refused_with_the_line_that_extends_it(
 def test_extends_is_among_the_words_that_may_have_been_meant(list_issues: ListIssues) -> None:
     found = list_issues("extend: toy\n")
     assert found[0] == "mine.yaml:1: extend: unknown key; did you mean extends?"
+
+
+FILES = """
+    extends: [model/lm_tiny, data/text, optim/adamw, {0}]
+    task: causal_lm
+    model: {{encoding: rope}}
+    trainer: {{max_steps: 1}}
+    data: {{files: [a.txt]{1}}}
+"""
+
+
+def load_batch(recipe: config.Recipe) -> tuple[int | None, int | None]:
+    options = recipe.data.options
+    return options.get("batch_size"), options.get("global_batch_size")
+
+
+def test_a_batch_of_all_processes_and_one_of_each_replace_one_another(load_text: Made) -> None:
+    own, whole = FILES.format("trainer/default", ", batch_size: 4"), FILES.format("small", "")
+    assert load_batch(load_text(own)) == (4, None)
+    assert load_batch(load_text(own, "data.global_batch_size=8")) == (None, 8)
+    assert load_batch(load_text(own, "data={global_batch_size: 8}")) == (None, 8)
+    assert load_batch(load_text(own, "data.global_batch_size=null")) == (4, None)
+    # in a file that is extended
+    Path("small.yaml").write_text("data: {global_batch_size: 8}\n")
+    recipe = load_text(whole)
+    assert load_batch(recipe) == (None, 8)
+    assert load_batch(config.from_plain(recipe.plain(), origin="run", name="r")) == (None, 8)
+    changed = config.from_plain(recipe.plain(), {"data.batch_size": 2}, origin="run", name="r")
+    assert load_batch(changed) == (2, None)
+    assert load_batch(load_text(FILES.format("small", ", batch_size: 4"))) == (4, None)
+
+
+def test_both_batches_in_one_place_are_refused(list_issues: ListIssues) -> None:
+    both = FILES.format("trainer/default", ", batch_size: 4, global_batch_size: 8")
+    problem = "data.global_batch_size: data.batch_size is given too; leave one of them out"
+    assert list_issues(both) == [f"mine.yaml:6: {problem}"]
+    words = ("data.batch_size=4", "data.global_batch_size=8")
+    for given in (words, words[::-1], ("data={batch_size: 4, global_batch_size: 8}",)):
+        found = list_issues(FILES.format("trainer/default", ""), *given)
+        assert found == [f"argument: {problem}"]
+
+
+def test_no_default_stands_for_a_batch_that_is_not_given(list_issues: ListIssues) -> None:
+    text = FILES.format("trainer/default", ", global_batch_size: 8")
+    (issue,) = list_issues(text, "seed=${data.batch_size}")
+    assert "data.batch_size, which is no key" in issue
+
+
+def test_data_without_batches_has_none_of_all_processes(list_issues: ListIssues) -> None:
+    (issue,) = list_issues("extends: toy\ndata: {global_batch_size: 8}")
+    assert (
+        issue
+        == "mine.yaml:2: data.global_batch_size: data toy_digits has no batch_size; leave it out"
+    )

@@ -43,6 +43,7 @@ def test_shipped_files_are_valid(path, validator):
         "model: {encoding: [{name: t5, num_buckets: many}]}",
         "model: {encoding: [{name: rope, coordinates: indexes}]}",
         "data: {name: digit}",
+        "data: {batch_size: 4, global_batch_size: 8}",
         "task: {label_smoothing: 2}",
         "optim: {lr: -1}",
         "trainer: {precision: 17-mixed}",

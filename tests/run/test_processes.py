@@ -12,12 +12,18 @@ from pictures import parquet
 from several import run, slurm, torchrun
 from training import evaluate, fit
 
+from zoo.config import load
+from zoo.config.command_line import parse_overrides
 from zoo.data.vision import ImageDecoder
+from zoo.errors import OptionError
 from zoo.evaluation.results import Evaluation
-from zoo.run import checkpoint
+from zoo.run import checkpoint, loggers
 from zoo.run.callbacks import stop_on_signal
+from zoo.run.callbacks.manifest import measure_step_seconds
 from zoo.run.callbacks.nan_guard import FiniteGuard
 from zoo.run.callbacks.stop_on_signal import SignalRhythm, StopOnSignal
+from zoo.run.load import read_recipe
+from zoo.run.processes import compute_batch_size, divide_batch
 from zoo.tasks import base  # noqa: F401  before processes are forked, each of which would import it
 from zoo.tasks.masked_lm import MaskedLM
 
@@ -285,6 +291,57 @@ def test_one_process_goes_on_from_what_two_have_saved(tiny, weights, caplog):
     changed = "64 (64 x 1 accumulated x 1) from here on, 128 (64 x 1 accumulated x 2) before"
     assert f"{changed}; trainer.accumulate_grad_batches=2 keeps their number" in caplog.text
     assert checkpoint.read(Path("run/checkpoints/last.ckpt"))["epoch"] == 1
+
+
+def test_a_global_batch_is_that_of_any_number_of_processes(text, caplog):
+    """Another number of them takes the same steps, at once and after a resume."""
+    given = ["data.global_batch_size=8", "optim.schedule=constant", "optim.warmup_ratio=0"]
+    given.append("trainer.log_every_n_steps=1")
+    fit(text, [*given, "trainer.max_epochs=2"], Path("one"), "never")
+    assert several(given, "two", recipe=text) == [0, 0], logs()
+
+    def losses(run):
+        _, rows = loggers.read(Path(run) / "metrics.csv")
+        return [float(row["train/loss"]) for row in rows if row.get("train/loss")]
+
+    whole, first = losses("one"), losses("two")
+    assert first == pytest.approx(whole[: len(first)], abs=1e-6)
+    # a test in one process has the batches of each of the two
+    last = Path("two/checkpoints/last.ckpt")
+    recipe = read_recipe(checkpoint.read(last), last, {"trainer.devices": 1})
+    assert "global_batch_size" not in recipe.data.options
+    assert recipe.data.options["batch_size"] == 4
+
+    with caplog.at_level("WARNING", "zoo"):
+        fit(text, [*given, "trainer.max_epochs=2"], Path("two"), "auto")
+    assert "Samples of a step" not in caplog.text
+    assert len(whole) == 2 * len(first)
+    assert losses("two") == pytest.approx(whole, abs=1e-6)
+    words = parse_overrides([*given, "trainer.max_epochs=2"])
+    recipe = load(text, words)
+    assert compute_batch_size(recipe) == 8
+    assert measure_step_seconds(recipe, Path("two"), 1) > 0
+
+
+@pytest.mark.parametrize(
+    ("total", "processes", "accumulated", "words"),
+    [
+        (512, 8, 1, 64),
+        (6144, 8, 3, 256),
+        (512, 6, 1, "the nearest divisors of 512: 4 or 8; the nearest multiples of 6: 510 or 516"),
+        (144, 8, 8, "of 144: 48 or 72 (trainer.accumulate_grad_batches=6 or 9)"),
+        (8, 1, 16, "divisors of 8: 8 (trainer.accumulate_grad_batches=8)"),
+        (2**31 - 1, 2, 1, "divisors of 2,147,483,647: 1 or 2,147,483,647"),
+    ],
+)
+def test_a_global_batch_is_divided_or_refused(total, processes, accumulated, words):
+    if isinstance(words, int):
+        assert divide_batch(total, processes, accumulated) == words
+        return
+    with pytest.raises(OptionError) as error:
+        divide_batch(total, processes, accumulated)
+    assert error.value.key == "global_batch_size"
+    assert words in str(error.value)
 
 
 def test_a_fault_is_told_once(tiny):

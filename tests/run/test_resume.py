@@ -182,6 +182,7 @@ def test_a_step_of_other_samples_is_said_once(whole, tiny, caplog):
     ("before", "now", "expected"),
     [
         ((64, 1, 2), (64, 2, 1), ""),
+        ((64, 1, 2), (128, 1, 1), ""),  # with a global batch size
         ((64, 1, 1), (32, 1, 1), ""),  # which the user has accepted by name
         ((None, 1, 2), (None, 1, 1), ""),
         ((64, 1, 3), (64, 1, 2), "the learning rate was chosen for those before"),
@@ -192,6 +193,22 @@ def test_a_step_of_other_samples_is_said_once(whole, tiny, caplog):
 def test_a_warning_says_how_the_samples_of_a_step_stay_the_same(before, now, expected):
     warning = StepSize(*now).explain_change(StepSize(*before))
     assert warning.rpartition("; ")[2] == expected
+
+
+def test_accumulation_divides_a_global_batch_anew_at_the_end_of_an_epoch_only(tiny):
+    tiny.append("data.global_batch_size=64")
+    tiny.remove("data.batch_size=64")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StopOnSignal, "on_train_batch_start", stop_at(2))
+        with pytest.raises(Stopped):
+            fit("vit_comrope", tiny, Path("run"), "never")
+    with pytest.raises(CheckpointError, match="saved within an epoch, whose batches have one size"):
+        fit("vit_comrope", [*tiny, "trainer.accumulate_grad_batches=2"], Path("run"), "auto")
+    # another way to say as many samples is a change that the user accepts by one name
+    own = parse_overrides([*tiny, "data.batch_size=64", "~data.global_batch_size"])
+    with pytest.raises(CheckpointError) as e:
+        zoo.fit("vit_comrope", own, run_dir="run", resume="auto", verbose=False)
+    assert str(e.value).count("accept_changes") == 1
 
 
 def test_the_batch_size_does_not_change_within_an_epoch(partial_copy):

@@ -185,8 +185,11 @@ def measure_compute(comparison: Comparison, variant: Variant, unit: str) -> floa
         return None
     if unit != "FLOPs":
         return fmean(found)
-    batch = comparison.base.get("data", {}).get("batch_size")
-    every = comparison.base.get("trainer", {}).get("accumulate_grad_batches", 1)
+    data = comparison.base.get("data", {})
+    batch, every = data.get("global_batch_size"), 1
+    if batch is None:
+        batch = data.get("batch_size")
+        every = comparison.base.get("trainer", {}).get("accumulate_grad_batches", 1)
     varies = any(axis.key.startswith(("data", "trainer")) for axis in comparison.axes)
     return PASSES * batch * every * fmean(found) if batch and not varies else None
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zoo.config.overrides import merge_data, relocate
+from zoo.config.overrides import drop_other_batch, merge_data, relocate
 from zoo.config.tree import Tree, collect_issues, read_file, show_path
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.options.description import suggest
@@ -90,6 +90,8 @@ class Composer:
 
 def merge(base: Tree, top: Tree) -> Tree:
     """Merge `top` over `base`: mappings key by key, everything else is replaced."""
+    if isinstance(section := top.data.get("data"), dict):
+        base = drop_other_batch(base, section)
     data = merge_data(base.data, top.data, base, "")
     # a bare name may have become {name: ...}, which keeps its location
     names = {join(key, "name"): base.locate(key) for key, value in walk(base.data) if value}

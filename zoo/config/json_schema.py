@@ -11,6 +11,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from zoo.config.overrides import BATCHES
 from zoo.config.schema import Sections
 from zoo.options import COUNTED, Between, Choice, Choices, Differences, Matches
 from zoo.options.plain import to_plain
@@ -50,7 +51,7 @@ def describe_members(kind: str) -> Schema:
     The options are those of the named member; without a name, which a recipe that is extended may
     give, those of any member.
     """
-    cases, any_option = [], dict[str, list[Schema]]()
+    cases, any_option = list[Schema](), dict[str, list[Schema]]()
     for name in names(kind):
         own = _describe_options({**read_options(kind, name), **extras(kind)})
         for key, schema in own.items():
@@ -63,6 +64,9 @@ def describe_members(kind: str) -> Schema:
             }
         )
 
+    if kind == "data":
+        # one replaces the other
+        cases.append({"not": {"required": [*BATCHES]}})
     options = {key: {"anyOf": _unique(schemas)} for key, schemas in any_option.items()}
     known = [{"const": name, "description": text} for name, text in summaries(kind).items()]
     unnamed = {"properties": {"name": {"oneOf": known}, **options}, "additionalProperties": False}

@@ -41,6 +41,8 @@ class Removal:
 
 
 Edit = Change | Removal
+BATCHES = ("batch_size", "global_batch_size")
+"""Options of the data that say the same in two ways, so that one replaces the other."""
 Overrides = Mapping[str, Any] | Sequence[Edit]
 """Changes of a recipe: {key: value}, or a list that may also remove keys."""
 
@@ -123,7 +125,30 @@ def apply_edit(tree: Tree, edit: Edit) -> Tree:
     parts = edit.key.split(".")
     if isinstance(edit, Removal):
         return remove_key(tree, parts)
+    section = edit.value if parts == ["data"] else dict.fromkeys(parts[1:2], edit.value)
+    if parts[0] == "data" and isinstance(section, dict):
+        # what the same caller passed stays, and is refused beside the other
+        tree = drop_other_batch(tree, section, kept=ARGUMENT)
     return set_key(tree, parts, edit.value)
+
+
+def drop_other_batch(tree: Tree, section: Mapping[str, Any], kept: str = "") -> Tree:
+    """Return a tree without the batch size that new options of the data say in another way.
+
+    Args:
+        tree: The tree that the options come over.
+        section: The new options of the data.
+        kept: The location of keys that stay.
+    """
+    given = [word for word in BATCHES if section.get(word) is not None]
+    data = tree.data.get("data")
+    if len(given) != 1 or not isinstance(data, dict):
+        return tree
+    (other,) = {*BATCHES} - {*given}
+    if other not in data or tree.locate(f"data.{other}") == kept:
+        return tree
+    rest = {word: value for word, value in data.items() if word != other}
+    return relocate({**tree.data, "data": rest}, {**tree.locations})
 
 
 def set_key(tree: Tree, parts: Sequence[str], value: Any) -> Tree:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 from zoo.config.compose import Composer, find_recipe, is_fragment, resolve_interpolations
-from zoo.config.overrides import Edit, Overrides, apply_edit, list_edits
+from zoo.config.overrides import BATCHES, Edit, Overrides, apply_edit, list_edits
 from zoo.config.schema import EvaluateOptions, Sections, TrainerOptions
 from zoo.config.tree import Tree, collect_issues, dump, read_plain
 from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError
@@ -143,6 +143,8 @@ def _build_recipe(
     tree = replace(tree, data={word: tree.data[word] for word in tree.data if word not in outer})
     validator = Validator(tree.locations, reported, elsewhere=partial(_list_options, tree))
     typed = validator.validate_fields(SECTIONS, tree.data, "", OTHERS)
+    typed = _choose_batch(typed)
+    validator.issues.extend(_find_batch_problems(tree, typed.get("data")))
     given = {**validator.locations, "": tree.locate("")}
     trainer, evaluate, data = typed.get("trainer"), typed.get("evaluate"), typed.get("data")
     sections_at_fault = {key.partition(".")[0] for key in validator.reported}
@@ -164,6 +166,32 @@ def _build_recipe(
         # the same issue may be found before and after interpolation
         raise RecipeError(*dict.fromkeys([*issues, *validator.issues]))
     return Recipe(**typed, name=name, locations=MappingProxyType(given))
+
+
+def _choose_batch(typed: dict[str, Any]) -> dict[str, Any]:
+    """Drop the default of the batch of a process where the data have one of all processes."""
+    data = typed.get("data")
+    if not isinstance(data, Choice) or "global_batch_size" not in data.options:
+        return typed
+    own = {word: value for word, value in data.options.items() if word != "batch_size"}
+    return {**typed, "data": Choice(data.name, MappingProxyType(own))}
+
+
+def _find_batch_problems(tree: Tree, data: Any) -> Iterator[ConfigIssue]:
+    """Yield what is wrong with a batch of all processes, whatever the processes."""
+    section = tree.data.get("data")
+    given = section if isinstance(section, Mapping) else {}
+    key, own = "data.global_batch_size", "data.batch_size"
+    if given.get("global_batch_size") is None:
+        return
+    if all(given.get(word) is not None for word in BATCHES):
+        where = tree.locate(own)
+        place = "" if where == tree.locate(key) else f", at {where}"
+        problem = f"{own} is given too{place}"
+        yield ConfigIssue(tree.locate(key), key, problem, "leave one of them out")
+    elif isinstance(data, Choice) and "batch_size" not in read_options("data", data.name):
+        problem = f"data {data.name} has no batch_size"
+        yield ConfigIssue(tree.locate(key), key, problem, "leave it out")
 
 
 def _holds_sections(word: str, value: Any) -> bool:
@@ -235,6 +263,7 @@ def _resolve(tree: Tree, issues: list[ConfigIssue], reported: frozenset[str]) ->
     if not any(is_interpolation(value) for _, value in walk(tree.data)):
         return tree
     typed = Validator(tree.locations, reported).validate_fields(SECTIONS, tree.data, "")
+    typed = _choose_batch(typed)
     return resolve_interpolations(tree, to_plain(typed), issues, partial="" in reported)
 
 

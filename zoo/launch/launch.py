@@ -158,7 +158,10 @@ def launch(
     edits = list_edits(overrides)
     checked, experiment = _check_recipe(recipe, edits, options)
     job = _build_job(checked, recipe, edits, options)
-    needs = estimate_requirements(experiment, job.nodes * job.devices)
+    try:
+        needs = estimate_requirements(experiment, job.nodes * job.devices)
+    except OptionError as error:
+        raise RecipeError(checked.make_issue(f"data.{error.key}", str(error))) from None
     job = replace(job, needs=tuple(describe_requirements(needs)))
     path = Path(f"{job.title}.{launcher.name}.sh")
     return LaunchResult(job=job, script=chosen.write_script(job), path=path, launcher=chosen)

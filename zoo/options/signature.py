@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
+from zoo.options.marks import Count
 from zoo.registry import Member, find_member, parse_file, roots
 
 
@@ -50,9 +51,19 @@ class EveryEncoding:
     ) = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class EveryData:
+    """Options of all data; None leaves the batch size of a process."""
+
+    global_batch_size: Count | None = None
+
+
+EXTRAS: Mapping[str, type] = {"encodings": EveryEncoding, "data": EveryData}
+
+
 def extras(kind: str) -> Mapping[str, Option]:
     """Return the options common to all members of a kind."""
-    return fields(EveryEncoding) if kind == "encodings" else {}
+    return fields(EXTRAS[kind]) if kind in EXTRAS else {}
 
 
 def options(cls: type) -> dict[str, Option]:

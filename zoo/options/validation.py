@@ -345,7 +345,7 @@ class Validator:
         rest = {word: each for word, each in given.items() if word != "name"}
         member = OptionOwner(kind, str(given["name"]))
         typed = self.validate_fields({**own, **extra}, rest, key, ("name",), member=member)
-        # options of every encoding that are null leave the fact of the class
+        # options of every member that are null leave what its class or its own options say
         kept = {word: each for word, each in typed.items() if word in own or each is not None}
         return Choice(str(given["name"]), MappingProxyType(kept))
 

@@ -126,9 +126,17 @@ class Experiment:
 
 
 def build_data(recipe: Recipe, **changes: Any) -> DataModule:
-    """Build the data module, not yet set up; `changes` replace options of the recipe."""
+    """Build the data module, not yet set up; `changes` replace options of the recipe.
+
+    Raises:
+        OptionError: An option cannot work, or no such processes can share the global batch.
+        DataError: Its text cannot be read.
+    """
     cls = registry.find("data", recipe.data.name)
-    return cast(DataModule, cls(recipe.seed, **{**recipe.data.options, **changes}))
+    options = {**recipe.data.options, **changes}
+    if options.pop("global_batch_size", None) is not None and "batch_size" not in changes:
+        options["batch_size"] = processes.compute_batch_size(recipe)
+    return cast(DataModule, cls(recipe.seed, **options))
 
 
 def build_model(recipe: Recipe, spec: DataSpec | None = None) -> nn.Module:

@@ -19,6 +19,7 @@ from zoo.errors import OptionError
 from zoo.options import Choice
 from zoo.options.validation import explain_misfit
 from zoo.run.build import Experiment, build_sample, build_task
+from zoo.run.processes import compute_batch_size
 from zoo.run.truncation import TruncatedContext, explain_untruncated
 from zoo.suggestions import nearest
 from zoo.tasks.base import Task
@@ -188,7 +189,8 @@ def choose_data_options(recipe: Recipe, condition: Condition) -> dict[str, Any]:
     # a batch has about as many tokens as in training
     (length,) = condition.size
     options = recipe.data.options
-    batch_size = max(1, options["length"] * options["batch_size"] // length)
+    trained = compute_batch_size(recipe) or 1
+    batch_size = max(1, options["length"] * trained // length)
     stride = {"stride": recipe.evaluate.stride} if recipe.evaluate.stride else {}
     return {"length": length, "batch_size": batch_size, **stride}
 

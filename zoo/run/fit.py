@@ -38,7 +38,13 @@ from zoo.run.init_from import TransferReport
 from zoo.run.machine import choose_threads, count_cores, measure_free_cores, use_float32_matmul
 from zoo.run.memory import suggest_smaller
 from zoo.run.preflight import build_experiment, plan_backends
-from zoo.run.processes import Processes, count_missing_processes, join_processes, run_in_processes
+from zoo.run.processes import (
+    Processes,
+    compute_batch_size,
+    count_missing_processes,
+    join_processes,
+    run_in_processes,
+)
 from zoo.run.resume import ResumePoint, check_accepted, find_resume_point
 from zoo.run.run_dir import RUN_LOCK
 from zoo.tasks.base import Task
@@ -271,7 +277,7 @@ def _set_threads(experiment: Experiment, kept: int | None) -> str:
         torch.set_num_threads(kept)
         return "" if kept == most else f"{kept}, as before"
 
-    batch_size = recipe.data.options.get("batch_size", 1)
+    batch_size = compute_batch_size(recipe) or 1
     # a backward pass takes about twice as many
     if most == 1 or 3 * experiment.flops * batch_size > SMALL_STEP:
         return ""
@@ -491,7 +497,8 @@ def _begin(
     if start.checkpoint is not None:
         log.info("Resuming from %s", start.checkpoint)
     if start.epochs is not None:
-        batch_size = recipe.data.options["batch_size"]
+        options = recipe.data.options
+        batch_size = options.get("global_batch_size") or options["batch_size"]
         log.info("Batch size: %s from step %d on", batch_size, start.step)
 
     device = trainer.strategy.root_device.type

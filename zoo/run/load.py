@@ -14,6 +14,7 @@ from zoo.data.base import Datasets
 from zoo.errors import CheckpointError, ConfigIssue, Message, OptionError, RecipeError, Setting
 from zoo.run import checkpoint as checkpoints
 from zoo.run.build import Experiment, build_model
+from zoo.run.callbacks.checkpointing import StepSize
 from zoo.run.preflight import build_experiment
 from zoo.tasks.base import Task
 from zoo.utils import escape_text
@@ -148,6 +149,9 @@ def build_stored_model(metadata: Mapping[str, Any], origin: Path) -> nn.Module:
 def read_recipe(content: Mapping[str, Any], path: Path, overrides: Overrides = ()) -> Recipe:
     """Return the recipe that a checkpoint carries, changed by overrides.
 
+    In place of a global batch size it has the batch size of a process of the training, since the
+    checkpoint may be used by fewer processes, which have no memory for the batch of all.
+
     Args:
         content: What `checkpoint.read` returned.
         path: Where it was read, for messages.
@@ -160,11 +164,29 @@ def read_recipe(content: Mapping[str, Any], path: Path, overrides: Overrides = (
     metadata = content["zoo"]
     origin, name = str(path), metadata["name"]
     try:
-        return config.from_plain(metadata["recipe"], overrides, origin=origin, name=name)
+        stored = _keep_process_batch(content)
+        return config.from_plain(stored, overrides, origin=origin, name=name)
     except RecipeError:
         # whose issue is it: the checkpoint's or an override's?
         _check_stored_recipe(metadata, path)
         raise
+
+
+def _keep_process_batch(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the stored recipe with the batch size of a process in place of that of a step."""
+    recipe: Mapping[str, Any] = content["zoo"]["recipe"]
+    data, trainer = recipe.get("data"), recipe.get("trainer")
+    # a damaged recipe is refused where it is read
+    if not isinstance(data, Mapping) or not isinstance(trainer, Mapping):
+        return recipe
+    if not isinstance(data.get("global_batch_size"), int):
+        return recipe
+    # converted weights have no states of processes
+    states, devices = content.get("rng_states"), trainer.get("devices")
+    planned = (devices if isinstance(devices, int) else 1) * trainer.get("num_nodes", 1)
+    step = StepSize.read(recipe, len(states) if states else planned)
+    own = {word: value for word, value in data.items() if word != "global_batch_size"}
+    return {**recipe, "data": {**own, "batch_size": max(step.batch or 1, 1)}}
 
 
 def _check_stored_recipe(metadata: Mapping[str, Any], path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from zoo.config import Recipe
 from zoo.errors import Message, Setting
+from zoo.run.processes import compute_batch_size
 
 
 def suggest_smaller(recipe: Recipe, run: Path | None = None) -> Message:
@@ -16,9 +17,16 @@ def suggest_smaller(recipe: Recipe, run: Path | None = None) -> Message:
         run: The run directory if it is trained. A test keeps nothing for a backward pass.
     """
     options, trainer = recipe.data.options, recipe.trainer
-    batch_size = options.get("batch_size")
+    batch_size = compute_batch_size(recipe)
     parts: list[str | Setting | Message] = []
-    if isinstance(batch_size, int) and batch_size > 1:
+    if batch_size is not None and batch_size > 1 and "global_batch_size" in options:
+        # the least number of parts that divides it
+        ways = next(way for way in range(2, batch_size + 1) if batch_size % way == 0)
+        steps = ways * trainer.accumulate_grad_batches
+        parts += [f"batches of {batch_size // ways} in place of {batch_size}, with "]
+        parts += [Setting("trainer.accumulate_grad_batches", steps)]
+        parts += [", take less, and a step still has as many samples"]
+    elif batch_size is not None and batch_size > 1:
         half = batch_size // 2
         parts += [f"batches of {half} in place of {batch_size}, with "]
         parts += [Setting("data.batch_size", half), ", take about half"]

@@ -10,6 +10,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isqrt
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ import lightning as L
 import torch
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.accelerators import (
     Accelerator,
     CPUAccelerator,
@@ -28,7 +30,7 @@ from lightning.pytorch.strategies import ParallelStrategy
 from torch import distributed
 
 from zoo.config import Recipe, TrainerOptions
-from zoo.errors import AlreadyReported, RecipeError, ZooError
+from zoo.errors import AlreadyReported, OptionError, RecipeError, ZooError
 from zoo.run.machine import count_cores
 from zoo.utils import write_json
 
@@ -81,6 +83,63 @@ def count_processes(options: TrainerOptions) -> int:
     if devices == "auto":
         return nodes * cls.auto_device_count()
     return nodes * len(cls.get_parallel_devices(cls.parse_devices(devices)))
+
+
+def compute_batch_size(recipe: Recipe, processes: int | None = None) -> int | None:
+    """Return the samples of one process in one backward pass; None if the data do not say.
+
+    Args:
+        recipe: The recipe, with the batch of a process or of a step.
+        processes: Number of processes. None: those that would train here.
+
+    Raises:
+        OptionError: The samples of a step cannot be divided among the processes.
+    """
+    options, trainer = recipe.data.options, recipe.trainer
+    total: int | None = options.get("global_batch_size")
+    if total is None:
+        return options.get("batch_size")
+    if processes is None:
+        try:
+            processes = count_processes(trainer)
+        except MisconfigurationException:
+            # the trainer says what is wrong with its devices
+            processes = 1
+    return divide_batch(total, processes, trainer.accumulate_grad_batches)
+
+
+def divide_batch(total: int, processes: int, accumulated: int) -> int:
+    """Return the samples of one process in one backward pass of a step.
+
+    Args:
+        total: Samples of a step.
+        processes: Number of processes.
+        accumulated: Backward passes of a step.
+
+    Raises:
+        OptionError: They cannot be divided; the message names the nearest numbers that can.
+    """
+    parts = processes * accumulated
+    if total % parts == 0:
+        return total // parts
+    low = [number for number in range(1, isqrt(total) + 1) if total % number == 0]
+    divisors = sorted({*low, *(total // number for number in low)})
+    below = [number for number in divisors if number < parts]
+    nearest = [*below[-1:], *(number for number in divisors if number > parts)][:2]
+    words = " or ".join(f"{number:,}" for number in nearest)
+    # with these devices, accumulation alone can follow
+    if all(number % processes == 0 for number in nearest):
+        ways = " or ".join(str(number // processes) for number in nearest)
+        words += f" (trainer.accumulate_grad_batches={ways})"
+    multiples = (total - total % parts, total - total % parts + parts)
+    sizes = " or ".join(f"{size:,}" for size in multiples if size)
+    noun = "process" if processes == 1 else "processes"
+    counts = f"{processes:,} {noun} x {accumulated:,} accumulated"
+    problem = f"{total:,} samples of a step are not divisible by {parts:,} ({counts})"
+    remedy = (
+        f"the nearest divisors of {total:,}: {words}; the nearest multiples of {parts:,}: {sizes}"
+    )
+    raise OptionError("global_batch_size", f"{problem}; {remedy}")
 
 
 Value = TypeVar("Value")

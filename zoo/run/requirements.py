@@ -14,6 +14,7 @@ import torch
 from zoo.data.spec import ImageSpec, TextSpec
 from zoo.run.build import Experiment
 from zoo.run.preflight import count_tokens, plan_backends
+from zoo.run.processes import compute_batch_size
 
 PEAK_FLOPS = 989e12
 """Operations per second of an H100 in bfloat16, dense, from NVIDIA's data sheet."""
@@ -28,6 +29,8 @@ class Requirements:
     """What each process of a training needs; times assume UTILIZATION of PEAK_FLOPS."""
 
     processes: int
+    is_global: bool
+    """Whether the recipe says the samples of a step, whatever the processes."""
     batch: int
     """Samples of one process in one backward pass."""
     accumulated: int
@@ -64,13 +67,17 @@ def estimate_requirements(experiment: Experiment, processes: int | None = None) 
     Args:
         experiment: The checked experiment.
         processes: Number of processes. None: devices times nodes of the recipe.
+
+    Raises:
+        OptionError: The samples of a step cannot be divided among the processes.
     """
     recipe, spec = experiment.recipe, experiment.spec
     trainer, options = recipe.trainer, recipe.data.options
     if processes is None:
         devices = trainer.devices if isinstance(trainer.devices, int) else 1
         processes = max(devices, 1) * trainer.num_nodes
-    batch, accumulated = options.get("batch_size", 1), trainer.accumulate_grad_batches
+    batch = compute_batch_size(recipe, processes) or 1
+    accumulated = trainer.accumulate_grad_batches
 
     # a backward pass takes about twice the operations of a forward pass
     step_flops = 3 * experiment.flops * batch * accumulated
@@ -78,6 +85,7 @@ def estimate_requirements(experiment: Experiment, processes: int | None = None) 
         tokens = count_tokens(experiment.meta_model, spec)
     return Requirements(
         processes=processes,
+        is_global="global_batch_size" in options,
         batch=batch,
         accumulated=accumulated,
         steps=trainer.max_steps or 0,
@@ -133,7 +141,8 @@ def describe_requirements(needs: Requirements) -> Iterator[str]:
     size = f" of {needs.tokens:,} tokens" if needs.unit == "tokens" else ""
     noun = "windows" if needs.unit == "tokens" else needs.unit
     factors = f"{needs.batch} x {needs.accumulated} accumulated x {needs.processes} processes"
-    yield f"step: {needs.global_batch:,} {noun}{size} ({factors})"
+    kept = ", data.global_batch_size for any number of processes" if needs.is_global else ""
+    yield f"step: {needs.global_batch:,} {noun}{size} ({factors}{kept})"
     rate, total = needs.units_per_second, needs.units_per_second * needs.processes
     assumed = f"{UTILIZATION:.0%} of the peak of an H100, {PEAK_FLOPS / 1e12:.0f} TFLOP/s"
     seconds = needs.step_seconds

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from zoo import config
 from zoo.config import Recipe
+from zoo.config.overrides import BATCHES
 from zoo.config.recipe import diff_recipes, format_sides
 from zoo.errors import ARGUMENT, CheckpointError, ConfigIssue, Message, RecipeError, Setting
 from zoo.run import checkpoint, run_dir
@@ -17,8 +18,8 @@ from zoo.suggestions import join_words
 
 log = logging.getLogger("zoo")
 
-ACCEPTABLE = ("data.batch_size",)
-"""Keys that may differ from the checkpoint's, where the user says so."""
+ACCEPTABLE = tuple(f"data.{word}" for word in BATCHES)
+"""Keys that may differ from the checkpoint's, where the user says so; one stands for both."""
 UNCOMPARED = ("data.workers", "data.prefetch_factor")
 """Keys that change nothing of a run: the order of samples does not depend on them."""
 SHOWN = 4
@@ -49,9 +50,9 @@ class ResumePoint(NamedTuple):
         cls, path: Path, run: Path | None, content: Mapping[str, Any], recipe: Recipe
     ) -> Self:
         """Return the point of a checkpoint with some content, which a recipe resumes from."""
-        before = content["zoo"]["recipe"]["data"].get("batch_size")
-        now = recipe.data.options.get("batch_size")
-        epochs = content["epoch"] + 1 if before != now else None
+        before, now = content["zoo"]["recipe"]["data"], recipe.data.options
+        is_changed = any(before.get(word) != now.get(word) for word in BATCHES)
+        epochs = content["epoch"] + 1 if is_changed else None
         return cls(path, run, content["global_step"], content.get("num_threads"), epochs)
 
 
@@ -116,9 +117,11 @@ def _read_compatible(recipe: Recipe, path: Path, accepted: Sequence[str]) -> dic
         raise CheckpointError(f"{path}: it holds weights, but no training state to resume")
     # compared with defaults filled in, since later versions add keys
     differences = _list_differences(recipe, content["zoo"], path)
-    if not differences.keys() <= {*accepted}:
-        raise CheckpointError(*_explain_differences(differences, path))
-    if differences:
+    # where one replaces the other, both differ
+    allowed = {*accepted, *ACCEPTABLE} if accepted else set[str]()
+    if not differences.keys() <= allowed:
+        raise CheckpointError(*_explain_differences(differences, path, recipe))
+    if differences or _divides_otherwise(recipe, content):
         _check_end_of_epoch(recipe, content, path)
     epoch, most = content["epoch"] + 1, recipe.trainer.max_epochs
     # Lightning refuses this too, but only after all is built, and without a remedy
@@ -152,16 +155,24 @@ def _list_differences(recipe: Recipe, metadata: Mapping[str, Any], path: Path) -
 
 
 def _explain_differences(
-    differences: Mapping[str, str], path: Path
+    differences: Mapping[str, str], path: Path, recipe: Recipe
 ) -> list[str | Setting | Message]:
     """Return the message that a checkpoint is of another recipe, and the ways on."""
     listed = join_words([*differences.values()], SHOWN)
     parts: list[str | Setting | Message] = [f"{path}: of another recipe: it differs in {listed}; "]
     if differences.keys() <= {*ACCEPTABLE}:
-        for key in differences:
+        own = [key for key in differences if key.removeprefix("data.") in recipe.data.options]
+        for key in own:
             parts += ["go on all the same with ", Setting("accept_changes", key), ", or "]
     parts += ["start a new run from its weights with ", Setting("init_from", str(path))]
     return parts
+
+
+def _divides_otherwise(recipe: Recipe, content: Mapping[str, Any]) -> bool:
+    """Return whether accumulation divides the same samples of a step into other batches."""
+    before = content["zoo"]["recipe"]["trainer"].get("accumulate_grad_batches", 1)
+    is_divided = "global_batch_size" in recipe.data.options
+    return is_divided and before != recipe.trainer.accumulate_grad_batches
 
 
 def _check_end_of_epoch(recipe: Recipe, content: Mapping[str, Any], path: Path) -> None:

@@ -107,11 +107,18 @@ class StepSize(NamedTuple):
     def read(cls, recipe: Mapping[str, Any], processes: int) -> Self:
         """Read it from a recipe as plain data."""
         accumulated = recipe["trainer"].get("accumulate_grad_batches", 1)
-        return cls(recipe["data"].get("batch_size"), accumulated, processes)
+        batch = recipe["data"].get("batch_size")
+        if total := recipe["data"].get("global_batch_size"):
+            batch = total // (accumulated * processes)
+        return cls(batch, accumulated, processes)
+
+    @property
+    def total(self) -> int:
+        """Samples of a step of all processes."""
+        return (self.batch or 0) * self.accumulated * self.processes
 
     def __str__(self) -> str:
-        total = (self.batch or 0) * self.accumulated * self.processes
-        return f"{total:,} ({self.batch} x {self.accumulated} accumulated x {self.processes})"
+        return f"{self.total:,} ({self.batch} x {self.accumulated} accumulated x {self.processes})"
 
     def explain_change(self, before: StepSize) -> str:
         """Return a warning where devices or accumulation change the size, with the way back.
@@ -121,7 +128,7 @@ class StepSize(NamedTuple):
         if self.batch is None or before.batch is None:
             return ""
         own, earlier = self.accumulated * self.processes, before.accumulated * before.processes
-        if own == earlier:
+        if own == earlier or self.total == before.total:
             return ""
         problem = f"Samples of a step: {self} from here on, {before} before"
         if self.batch != before.batch or earlier % self.processes:

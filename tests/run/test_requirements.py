@@ -1,0 +1,54 @@
+"""What a training needs, by calculation, as `zoo show` and the scripts of `zoo launch` state it."""
+
+import pytest
+
+from zoo.errors import OptionError
+from zoo.run.load import load_experiment
+from zoo.run.requirements import (
+    PEAK_FLOPS,
+    UTILIZATION,
+    describe_requirements,
+    estimate_requirements,
+)
+
+SMALL = {
+    "model.dim": 16,
+    "model.depth": 1,
+    "model.heads": 2,
+    "trainer.accelerator": "cpu",
+    "trainer.devices": 2,
+    "trainer.accumulate_grad_batches": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def experiments():
+    """The same training, with the batch of a process and with that of a step."""
+    given = {"own": {"data.batch_size": 8}, "whole": {"data.global_batch_size": 48}}
+    return {name: load_experiment("vit_none", {**SMALL, **one}) for name, one in given.items()}
+
+
+def test_a_global_batch_needs_what_its_parts_need(experiments):
+    own, whole = map(estimate_requirements, experiments.values())
+    assert (own.batch, own.accumulated, own.processes, own.global_batch) == (8, 3, 2, 48)
+    for name in ("batch", "global_batch", "step_seconds", "weight_bytes", "activation_bytes"):
+        assert getattr(own, name) == getattr(whole, name)
+    flops = 3 * experiments["own"].flops * 8 * 3
+    assert own.step_seconds == pytest.approx(flops / (PEAK_FLOPS * UTILIZATION))
+    assert own.units_per_second * own.step_seconds == pytest.approx(24)
+
+
+def test_it_stays_with_other_processes_and_the_own_batch_does_not(experiments):
+    own, whole = (estimate_requirements(one, 4) for one in experiments.values())
+    assert (own.batch, own.global_batch) == (8, 96)
+    assert (whole.batch, whole.global_batch) == (4, 48)
+    assert whole.activation_bytes == own.activation_bytes / 2
+    assert next(describe_requirements(own)) == "step: 96 images (8 x 3 accumulated x 4 processes)"
+    line = next(describe_requirements(whole))
+    kept = "data.global_batch_size for any number of processes"
+    assert line == f"step: 48 images (4 x 3 accumulated x 4 processes, {kept})"
+
+
+def test_processes_that_cannot_share_it_are_refused(experiments):
+    with pytest.raises(OptionError, match="48 samples of a step are not divisible by 15"):
+        estimate_requirements(experiments["whole"], 5)
