@@ -18,7 +18,7 @@ from zoo.suggestions import join_words
 
 log = logging.getLogger("zoo")
 
-ACCEPTABLE = tuple(f"data.{word}" for word in BATCHES)
+ACCEPTABLE = ("data.batch_size", "data.global_batch_size")
 """Keys that may differ from the checkpoint's, where the user says so; one stands for both."""
 UNCOMPARED = ("data.workers", "data.prefetch_factor")
 """Keys that change nothing of a run: the order of samples does not depend on them."""
