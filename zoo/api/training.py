@@ -184,7 +184,8 @@ def fit(
         run_dir: The run directory; by default a new one, runs/RECIPE/TIME-HASH.
         resume: "never", "auto" for the latest run, or the run or checkpoint to resume from.
         accept_changes: Keys of the recipe that may differ from those of the checkpoint to resume
-            from: "data.batch_size", at the end of an epoch. Steps and schedule are counted anew.
+            from: "data.batch_size" or "data.global_batch_size", at the end of an epoch. Steps and
+            schedule are counted anew.
         wait: Wait while another process trains in the run directory, instead of raising.
         verbose: Print progress and results to standard error.
 

@@ -46,7 +46,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY",
-        help="resume although this key differs from the checkpoint's: data.batch_size",
+        help="resume although this key differs from the checkpoint's: data.batch_size or "
+        "data.global_batch_size",
     )
     parser.add_argument(
         "--wait",
