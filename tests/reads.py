@@ -71,6 +71,9 @@ class _Copies(TorchFunctionMode):
         makes = call in (torch.tensor, torch.as_tensor, Tensor.new_tensor)
         if makes and kwargs.get("device") != "cpu" and not isinstance(args[-1], Tensor):
             self.note()
+        # which reads numbers of a CPU without an operation
+        if call is Tensor.tolist:
+            self.note()
         if call is Tensor.__getitem__:
             keys = args[1] if isinstance(args[1], tuple) else (args[1],)
             if any(isinstance(key, list) for key in keys):

@@ -20,6 +20,7 @@ import tempfile
 import traceback
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -214,6 +215,9 @@ class Reads(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if args and isinstance(args[0], FakeTensor):
+            # a copy on the host, which nothing waits for here, of a flag that is not set
+            if func in READS and args[0].device.type == "cpu":
+                return type(READS[func])()
             if func in READS or func is Tensor.__bool__:
                 self.waits.add(f"{func.__name__} in {find_line()}")
                 return next(self.truths) if func is Tensor.__bool__ else READS[func]
@@ -229,7 +233,7 @@ class Operations(TorchDispatchMode):
 
     def __init__(self, waits: set[str], fakes: FakeTensorMode) -> None:
         super().__init__()
-        self.waits, self.fakes = waits, fakes
+        self.waits, self.fakes, self.count = waits, fakes, 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -242,6 +246,7 @@ class Operations(TorchDispatchMode):
         indices = args[1] if is_there and name.startswith("aten.index.") else ()
         if any(one is not None and one.dtype == torch.bool for one in indices):
             self.waits.add(f"index by a mask in {find_line()}")
+        self.count += is_there
         with self.fakes if is_there or is_made else contextlib.nullcontext():
             out = func(*args, **kwargs)
         # _to_copy(source), copy_(target, source)
@@ -251,6 +256,20 @@ class Operations(TorchDispatchMode):
                 ways = f"{source.device.type} to {out.device.type}"
                 self.waits.add(f"copy {ways} in {find_line()}")
         return out
+
+
+class Moment:
+    """Stand in for torch.cuda.Event; a wait for the last operation of the device is noted."""
+
+    def __init__(self, operations: Operations) -> None:
+        self.operations = operations
+
+    def record(self) -> None:
+        self.count = self.operations.count
+
+    def synchronize(self) -> None:
+        if self.operations.count == self.count:
+            self.operations.waits.add(f"synchronize in {find_line()}")
 
 
 @contextlib.contextmanager
@@ -271,7 +290,9 @@ def missing_device() -> Iterator[set[str]]:
         torch._C._set_only_lift_cpu_tensors(True)
         # The modes below hold for one thread, and so must the backward pass.
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
-        stack.enter_context(Operations(waits, FakeTensorMode(allow_non_fake_inputs=True)))
+        operations = Operations(waits, FakeTensorMode(allow_non_fake_inputs=True))
+        stack.enter_context(mock.patch("torch.cuda.Event", partial(Moment, operations)))
+        stack.enter_context(operations)
         stack.enter_context(Reads(waits))
         yield waits
 

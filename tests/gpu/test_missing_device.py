@@ -128,6 +128,7 @@ PLANTED = {
     "ReadsNumber": "waits in",
     "CopiesGradient": "waits in",
     "OtherDtype": "several kinds",
+    "ReadsAtOnce": "waits in run/callbacks/nan_guard.py",
 }
 """Planted faults, with what is said of them."""
 

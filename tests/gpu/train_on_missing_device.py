@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -36,6 +37,9 @@ from zoo.config.command_line import parse_overrides  # noqa: E402
 from zoo.data.images import Images  # noqa: E402
 from zoo.encodings.common.chains import build_shortest_chain  # noqa: E402
 from zoo.run.build import build_data, build_task  # noqa: E402
+from zoo.run.callbacks import nan_guard  # noqa: E402
+from zoo.run.callbacks.nan_guard import FiniteGuard, StepRecord  # noqa: E402
+from zoo.run.processes import Processes  # noqa: E402
 
 KEPT = HERE / "kept_bytes.json"
 TOKENS = 8192
@@ -264,7 +268,7 @@ def examine_encoding(name: str, number: int) -> dict[str, Any]:
 
 
 def examine_recipe(path: Path) -> dict[str, Any]:
-    """Train a registered recipe, with fewer samples and layers, for a step."""
+    """Train a registered recipe, with fewer samples and layers, for two steps, with the guard."""
     found = Findings()
     recipe = load(path, [Change("data.path", "made")] if path in LARGE else [])
     # A pattern of layers is no longer than the depth.
@@ -283,11 +287,27 @@ def examine_recipe(path: Path) -> dict[str, Any]:
             batch = data.transform(*batch, training=True, classes=data.spec.classes)
         results.append({"waits": waits})
         optimizer = task.optim.configure(task.model, 2)["optimizer"]
-        with cast(torch.bfloat16):
-            loss = task.training_step(batch, 0)
-        loss.backward()
-        check_gradients(task)
-        optimizer.step()
+        device = torch.device("cuda")
+        trainer = SimpleNamespace(
+            global_step=0,
+            current_epoch=0,
+            precision="bf16-mixed",
+            optimizers=[optimizer],
+            strategy=SimpleNamespace(root_device=device),
+        )
+        guard = FiniteGuard(SimpleNamespace(processes=Processes()))
+        guard.on_train_start(trainer, task)
+        for index in range(2):
+            guard.steps.append(StepRecord(batch, index, {}, {}))
+            with cast(torch.bfloat16):
+                loss = task.training_step(batch, index)
+            guard.on_before_zero_grad(trainer, task, optimizer)
+            optimizer.zero_grad()
+            guard.on_before_backward(trainer, task, loss)
+            loss.backward()
+            check_gradients(task)
+            guard.on_before_optimizer_step(trainer, task, optimizer)
+            optimizer.step()
     return found.to_dict()
 
 
@@ -311,6 +331,11 @@ def main(words: list[str]) -> None:
         if (path := ROOT / "recipes" / f"{name}.yaml").exists():
             with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
                 print_line(name, examine_recipe(path))
+    if "ReadsAtOnce" in names:
+        # a planted fault: the guard reads the flag of the step itself
+        at_once = mock.patch.object(nan_guard, "_reads_later", return_value=False)
+        with at_once, tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            print_line("ReadsAtOnce", examine_recipe(ROOT / "recipes" / "vit_none.yaml"))
     if "--record" in words:
         KEPT.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n")
 

@@ -14,7 +14,9 @@ from training import fit
 from zoo.attention import Encoding
 from zoo.data.spec import TextBatch
 from zoo.errors import NonFiniteError
-from zoo.run.callbacks.nan_guard import FiniteGuard, StepRecord
+from zoo.run import checkpoint
+from zoo.run.callbacks import nan_guard
+from zoo.run.callbacks.nan_guard import FiniteGuard, KeptWeights, StepCheck, StepRecord
 from zoo.run.callbacks.nan_replay import list_tensors
 
 pytestmark = pytest.mark.robustness
@@ -154,3 +156,85 @@ def test_the_copy_of_a_batch_is_not_waited_for():
     assert asked == [(("cpu",), {"non_blocking": True})] * 2
     assert isinstance(record.batch, TextBatch)
     assert record.batch.inputs is batch.inputs  # which is on the CPU already
+
+
+# a check that is read after the step
+
+
+def spoil_batch(monkeypatch, steps):
+    """Plant a number in the first batches of some steps."""
+    start = FiniteGuard.on_train_batch_start
+
+    def on_train_batch_start(self, trainer, task, batch, index):
+        start(self, trainer, task, batch, index)
+        if trainer.global_step in steps:
+            batch[0][0, 0, 0, 0] = math.nan
+
+    monkeypatch.setattr(FiniteGuard, "on_train_batch_start", on_train_batch_start)
+
+
+def stop_at_number(tiny, run, *more):
+    """Train until the guard stops; return its message, the replay and the checkpoints."""
+    with pytest.raises(NonFiniteError) as error:
+        fit("vit_comrope", [*tiny, "trainer.save_every_n_steps=1", *more], Path(run), "never")
+    saved = [checkpoint.read(path) for path in sorted(Path(run, "checkpoints").glob("*.ckpt"))]
+    kept = checkpoint.read(Path(run, "replay.pt"))
+    return str(error.value).replace(run, "run"), kept, saved
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        [],
+        ["optim.fused=true", "trainer.accumulate_grad_batches=2"],
+        ["optim={name: muon, lr: 1e-3}", "trainer.save_every_n_steps=null"],
+        ["trainer.max_steps=3", "trainer.save_every_n_steps=null"],
+    ],
+    ids=["plain", "fused", "muon", "last step"],
+)
+def test_a_check_that_is_read_later_stops_at_the_same_step(more, tiny, monkeypatch):
+    spoil_batch(monkeypatch, {2, 3})
+    message, kept, saved = stop_at_number(tiny, "one", *more)
+    read: list[int] = []
+    monkeypatch.setattr(nan_guard, "_reads_later", lambda trainer: True)
+    monkeypatch.setattr(StepCheck, "is_broken", note_reads(read))
+    later = stop_at_number(tiny, "two", *more)
+    assert message == later[0]
+    assert "step 2: the loss is nan" in message
+    assert read == [0, 1, 2]
+    for name in ("first", "step", "epoch", "index"):
+        assert kept["replay"][name] == later[1]["replay"][name]
+    assert len(saved) == len(later[2]) == ("trainer.save_every_n_steps=null" not in more)
+    for one, two in zip([kept, *saved], [later[1], *later[2]], strict=True):
+        assert [*one["state_dict"]] == [*two["state_dict"]]
+        for name, weight in one["state_dict"].items():
+            assert torch.equal(weight, two["state_dict"][name]), name
+    assert {one["global_step"] for one in (*saved, *later[2])} <= {2}
+
+
+def note_reads(read, original=StepCheck.is_broken):
+    def is_broken(self):
+        read.append(self.position["step"])
+        return original(self)
+
+    return is_broken
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_a_step_is_undone_to_the_bit_if_the_flag_is_set(dtype):
+    weight, other = (torch.nn.Parameter(torch.randn(5, 3, dtype=dtype)) for _ in range(2))
+    before = weight.detach().clone()
+    for flag in (0.0, 1.0):
+        optimizer = torch.optim.AdamW([weight, other], lr=0.1)
+        weight.grad = torch.full_like(weight, math.nan if flag else 1.0)
+        kept = KeptWeights(optimizer, torch.tensor(flag))
+        optimizer.step()
+        after = weight.detach().clone()
+        kept.restore()
+        if flag:
+            assert after.isnan().all()
+            assert torch.equal(weight, before)
+        else:
+            assert torch.equal(weight, after)
+            assert not torch.equal(weight, before)
+            before = after

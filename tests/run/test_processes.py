@@ -18,7 +18,7 @@ from zoo.data.vision import ImageDecoder
 from zoo.errors import OptionError
 from zoo.evaluation.results import Evaluation
 from zoo.run import checkpoint, loggers
-from zoo.run.callbacks import stop_on_signal
+from zoo.run.callbacks import nan_guard, stop_on_signal
 from zoo.run.callbacks.manifest import measure_step_seconds
 from zoo.run.callbacks.nan_guard import FiniteGuard
 from zoo.run.callbacks.stop_on_signal import SignalRhythm, StopOnSignal
@@ -252,14 +252,21 @@ def test_signals_are_exchanged_about_once_in_a_second(seconds, most, monkeypatch
     assert exchanged == [*range(1, 9), *(8 + most * each for each in (1, 2, 3))]
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_number_that_is_not_finite_in_one_process_stops_all(strategy, tiny, monkeypatch):
+@pytest.mark.parametrize(
+    ("strategy", "is_later"), [("ddp", False), ("fsdp", False), ("fsdp", True)]
+)
+def test_a_number_that_is_not_finite_in_one_process_stops_all(
+    strategy, is_later, tiny, monkeypatch
+):
+    """Whether it is read at once, or, as on a GPU, after the step."""
+
     def spoil(self, trainer, task, batch, index, original=FiniteGuard.on_train_batch_start):
         original(self, trainer, task, batch, index)
         if trainer.global_step == 4 and trainer.global_rank == 1:
             batch[0][0, 0, 0, 0] = float("nan")
 
     monkeypatch.setattr(FiniteGuard, "on_train_batch_start", spoil)
+    monkeypatch.setattr(nan_guard, "_reads_later", lambda trainer: is_later)
     assert several([*tiny, f"trainer.strategy={strategy}"], "run") == [3, 3], logs()
     assert (
         "first: the output of model.patch_embed in process 1; batch, random states and weights are in run/replay.pt"

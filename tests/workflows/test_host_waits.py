@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from reads import Waits
@@ -18,6 +20,9 @@ from zoo.models.decoder import Decoder
 from zoo.models.encoder import Encoder
 from zoo.models.vit import ViT
 from zoo.run.build import Experiment
+from zoo.run.callbacks import nan_guard
+from zoo.run.callbacks.nan_guard import FiniteGuard
+from zoo.run.processes import Processes
 
 ON_CPU_ONLY = {
     ("encodings/common/matrix_exp.py", "_count_halvings"),
@@ -121,7 +126,9 @@ def test_a_layer_of_its_own_does_not_wait(name):
 
 
 @pytest.mark.parametrize("recipe", ["vit_comrope", "lm_rope", "lm_fox", "lm_learned"])
-def test_no_training_step_waits(recipe, tmp_path):
+def test_no_training_step_waits(recipe, tmp_path, monkeypatch):
+    """But for the flag of the step before, which a device has computed by then."""
+    monkeypatch.setattr(nan_guard, "_reads_later", lambda trainer: True)
     words = ["model.dim=32", "model.depth=2", "model.heads=2", "data.batch_size=4"]
     if recipe.startswith("lm_"):
         words = language(tmp_path / "text.txt", *words)
@@ -133,15 +140,29 @@ def test_no_training_step_waits(recipe, tmp_path):
     optimizer = task.configure_optimizers()
     optimizer = optimizer["optimizer"] if isinstance(optimizer, dict) else optimizer
 
+    trainer = SimpleNamespace(
+        global_step=0, current_epoch=0, precision="32-true", optimizers=[optimizer]
+    )
+    guard = FiniteGuard(SimpleNamespace(processes=Processes()))
+    guard.on_train_start(trainer, task)
+
     def take_step(batch, index):
-        task.training_step(batch, index).backward()
-        optimizer.step()
+        guard.on_train_batch_start(trainer, task, batch, index)
+        loss = task.training_step(batch, index)
         optimizer.zero_grad()
+        guard.on_before_zero_grad(trainer, task, optimizer)
+        guard.on_before_backward(trainer, task, loss)
+        loss.backward()
+        guard.on_before_optimizer_step(trainer, task, optimizer)
+        optimizer.step()
 
     take_step(first, 0)
+    check = guard.check
+    assert not check.is_broken()
     with Waits() as waits:
         take_step(second, 1)
-    assert waits.found - ON_CPU_ONLY == set()
+    assert guard.check is not check
+    assert waits.found - ON_CPU_ONLY == {("run/callbacks/nan_guard.py", "is_broken")}
 
 
 def test_what_reads_only_a_cpu_is_still_there():
