@@ -209,7 +209,10 @@ def test_a_signal_to_any_process_stops_all_and_loses_nothing(strategy, tiny, wei
 
 
 def test_processes_communicate_once_in_a_logged_step_and_in_no_other(tiny, monkeypatch):
-    """Beside the reduction of gradients, which DDP starts in C++, and the exchange of signals."""
+    """Beside the reduction of gradients, which DDP starts in C++, and the exchange of signals.
+
+    Accumulated batches do not communicate, and the norm of gradients has been reduced with them.
+    """
     steps, calls = [], []
     reduce = torch.distributed.all_reduce
 
@@ -217,12 +220,14 @@ def test_processes_communicate_once_in_a_logged_step_and_in_no_other(tiny, monke
         calls.append(1)
         return reduce(*given, **named)
 
-    def begin(self, trainer, *_):
-        del calls[:]
+    def begin(self, trainer, task, batch, index):
+        if index % 2 == 0:
+            del calls[:]
 
-    def write(self, trainer, *_, original=StopOnSignal.on_train_batch_end):
-        original(self, trainer, *_)
-        steps.append((trainer.global_step, len(calls)))
+    def write(self, trainer, *given, original=StopOnSignal.on_train_batch_end):
+        original(self, trainer, *given)
+        if given[-1] % 2 == 1:
+            steps.append((trainer.global_step, len(calls)))
         Path(f"calls-{trainer.global_rank}.json").write_text(json.dumps(steps))
 
     monkeypatch.setattr(torch.distributed, "all_reduce", count)
@@ -230,7 +235,8 @@ def test_processes_communicate_once_in_a_logged_step_and_in_no_other(tiny, monke
     monkeypatch.setattr(stop_on_signal, "SECONDS", math.inf)
     monkeypatch.setattr(StopOnSignal, "on_train_batch_start", begin)
     monkeypatch.setattr(StopOnSignal, "on_train_batch_end", write)
-    given = ["trainer.max_epochs=1", "trainer.log_every_n_steps=3", "data.batch_size=4"]
+    given = ["trainer.max_epochs=1", "trainer.log_every_n_steps=3", "data.batch_size=8"]
+    given += ["trainer.accumulate_grad_batches=2", "trainer.callbacks=[gradient_norm]"]
     assert several([*tiny, *given], "run") == [0, 0], logs()
     for rank in range(2):
         found = dict(json.loads(Path(f"calls-{rank}.json").read_text()))

@@ -154,13 +154,14 @@ class Task(L.LightningModule):
             samples: Number of samples in its batch.
         """
         # other steps neither communicate nor pay for Lightning's bookkeeping
-        if self._is_logged():
+        if self.is_step_logged():
             self.log("train/loss", self.average_over_processes(loss.detach()), batch_size=samples)
 
-    def _is_logged(self) -> bool:
-        """Return whether Lightning logs this training step: each n-th one, and the last one."""
+    def is_step_logged(self) -> bool:
+        """Return whether Lightning logs this batch of training: the last of each n-th step."""
         trainer = self._trainer
-        if trainer is None:
+        # Lightning logs what the last of the accumulated batches says
+        if trainer is None or trainer.fit_loop._should_accumulate():
             return False
         is_last = trainer.global_step + 1 == trainer.max_steps
         return is_last or trainer._logger_connector.should_update_logs

@@ -147,7 +147,9 @@ class GradientNorm(L.Callback):
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: Any, optimizer: torch.optim.Optimizer
     ) -> None:
-        """Log the norm."""
+        """Log the norm where the step is logged."""
+        if not pl_module.is_step_logged():
+            return
         gradients = [p.grad for p in pl_module.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         # with sharded weights, each process has a part of the sum
