@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -65,16 +66,16 @@ def text(tiny):
     return "text.yaml"
 
 
-def several(given, place, resume="never", recipe="vit_comrope", launcher=torchrun):
+def several(given, place, resume="never", recipe="vit_comrope", launcher=torchrun, count=2):
     def work(rank):
         result = fit(recipe, given, Path(place), resume)
         Path(f"result-{rank}.json").write_text(json.dumps(result))
 
-    return run(2, work, launcher)
+    return run(count, work, launcher)
 
 
 def logs():
-    return "".join(Path(f"rank-{rank}.log").read_text() for rank in range(2))
+    return "".join(path.read_text() for path in sorted(Path().glob("rank-*.log")))
 
 
 def results():
@@ -306,34 +307,45 @@ def test_one_process_goes_on_from_what_two_have_saved(tiny, weights, caplog):
     assert checkpoint.read(Path("run/checkpoints/last.ckpt"))["epoch"] == 1
 
 
+def read_losses(place):
+    _, rows = loggers.read(Path(place, "metrics.csv"))
+    return [float(row["train/loss"]) for row in rows if row.get("train/loss")]
+
+
 def test_a_global_batch_is_that_of_any_number_of_processes(text, caplog):
     """Another number of them takes the same steps, at once and after a resume."""
-    given = ["data.global_batch_size=8", "optim.schedule=constant", "optim.warmup_ratio=0"]
+    given = ["data.global_batch_size=12", "optim.schedule=constant", "optim.warmup_ratio=0"]
     given.append("trainer.log_every_n_steps=1")
-    fit(text, [*given, "trainer.max_epochs=2"], Path("one"), "never")
-    assert several(given, "two", recipe=text) == [0, 0], logs()
+    longer = [*given, "trainer.max_epochs=2"]
+    fit(text, longer, Path("one"), "never")
+    losses = read_losses("one")
+    whole, half, all_but_last = (
+        pytest.approx(losses[:count], abs=1e-6)
+        for count in (len(losses), len(losses) // 2, len(losses) - 1)
+    )
+    for strategy in ("fsdp", "ddp"):
+        words = [*given, f"trainer.strategy={strategy}"]
+        assert several(words, strategy, recipe=text) == [0, 0], logs()
+        assert read_losses(strategy) == half
 
-    def losses(run):
-        _, rows = loggers.read(Path(run) / "metrics.csv")
-        return [float(row["train/loss"]) for row in rows if row.get("train/loss")]
-
-    whole, first = losses("one"), losses("two")
-    assert first == pytest.approx(whole[: len(first)], abs=1e-6)
     # a test in one process has the batches of each of the two
-    last = Path("two/checkpoints/last.ckpt")
+    last = Path("ddp/checkpoints/last.ckpt")
     recipe = read_recipe(checkpoint.read(last), last, {"trainer.devices": 1})
     assert "global_batch_size" not in recipe.data.options
-    assert recipe.data.options["batch_size"] == 4
+    assert recipe.data.options["batch_size"] == 6
 
+    shutil.copytree("ddp", "three")
+    assert several(longer, "three", "auto", text, count=3) == [0, 0, 0], logs()
+    assert "Samples of a step" not in logs()
+    # but for the last batch, of which three leave out what they cannot share
+    assert read_losses("three")[:-1] == all_but_last
     with caplog.at_level("WARNING", "zoo"):
-        fit(text, [*given, "trainer.max_epochs=2"], Path("two"), "auto")
+        fit(text, longer, Path("ddp"), "auto")
     assert "Samples of a step" not in caplog.text
-    assert len(whole) == 2 * len(first)
-    assert losses("two") == pytest.approx(whole, abs=1e-6)
-    words = parse_overrides([*given, "trainer.max_epochs=2"])
-    recipe = load(text, words)
-    assert compute_batch_size(recipe) == 8
-    assert measure_step_seconds(recipe, Path("two"), 1) > 0
+    assert read_losses("ddp") == whole
+    recipe = load(text, parse_overrides(longer))
+    assert compute_batch_size(recipe) == 12
+    assert measure_step_seconds(recipe, Path("ddp"), 1) > 0
 
 
 @pytest.mark.parametrize(
