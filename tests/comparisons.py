@@ -56,6 +56,22 @@ def plant_cells(folder, levels, studies):
         ).write(Path(folder, "cells", f"{cell.name}.json"))
 
 
+def plant_records(folder, minutes, steps):
+    """Write all cells of a comparison, as if each had taken so many minutes and steps."""
+    plan = ComparisonPlan.read(Path(folder))
+    for cell in plan.cells:
+        PortableCell(
+            name=cell.name,
+            variant=cell.variant,
+            seed=cell.seed,
+            settings=list_changes(plan.base, cell.recipe),
+            recipe=hash_recipe(plan, cell),
+            start="0" * 64,
+            minutes=minutes,
+            planned_steps=steps,
+        ).write(Path(folder, "cells", f"{cell.name}.json"))
+
+
 def clone_committed(folder, target):
     """Commit a comparison, as its .gitignore has it, to a repository of its own, and clone that."""
     identity = ("-c", "user.name=someone", "-c", "user.email=someone@example.org")

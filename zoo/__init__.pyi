@@ -8,6 +8,7 @@ from zoo.api.comparison import RankingResult as RankingResult
 from zoo.api.comparison import SpotCheckResult as SpotCheckResult
 from zoo.api.comparison import check_comparison as check_comparison
 from zoo.api.comparison import compare as compare
+from zoo.api.comparison import estimate_comparison as estimate_comparison
 from zoo.api.comparison import merge_comparisons as merge_comparisons
 from zoo.api.comparison import pack_comparison as pack_comparison
 from zoo.api.comparison import rank_comparisons as rank_comparisons

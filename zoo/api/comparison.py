@@ -18,6 +18,7 @@ from zoo.packages import explain_imports
 from zoo.reporting.tables import build_frame
 
 if TYPE_CHECKING:
+    from zoo.comparison.estimate import ComparisonEstimate
     from zoo.comparison.overall import OverallRanking
     from zoo.comparison.request import CompareOptions
     from zoo.comparison.results import Comparison
@@ -322,6 +323,52 @@ def compare(
     if problem is not None and stopped is None:
         raise problem
     return result
+
+
+@guard
+def estimate_comparison(
+    recipe: str | Path,
+    overrides: Overrides = (),
+    *,
+    encodings: Sequence[ChainSpec] | None = None,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    tune: Mapping[str, Sequence[Any]] | None = None,
+    options: CompareOptions | None = None,
+    verbose: bool | None = True,
+    **changes: Any,
+) -> ComparisonEstimate:
+    """Return what `zoo.compare` would take: cells, steps, FLOPs, disk and minutes.
+
+    Nothing is written or started. Minutes, and steps where a recipe counts epochs, are those of
+    finished cells with the same settings, in the folder that the output folder lies in.
+
+    Args:
+        recipe: A YAML file or the name of a registered recipe.
+        overrides: Changes of the recipe, as of `zoo.compare`, like all other arguments.
+        encodings: The encodings that vary.
+        vary: Other keys that vary.
+        tune: Keys that are tuned for each variant.
+        options: Options as a dataclass.
+        verbose: Print messages to standard error. None leaves logging to the caller.
+        **changes: Fields of `CompareOptions`.
+
+    Raises:
+        RecipeError: Something is wrong with an argument, with any cell or with the output folder.
+        DataError: Data is missing.
+    """
+    from zoo.comparison.estimate import estimate_comparison as estimate
+    from zoo.comparison.request import check_request
+
+    checked = check_request(
+        str(recipe),
+        overrides,
+        encodings=encodings,
+        vary=vary or {},
+        tune=tune or {},
+        given=changes,
+        base=options,
+    )
+    return estimate(checked)
 
 
 def _format_call(recipe: str | Path, overrides: Overrides, given: Mapping[str, Any]) -> str:

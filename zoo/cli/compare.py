@@ -37,6 +37,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="encodings=[rope,alibi] and vary.KEY=[VALUE,...] set what varies, "
         "tune.KEY=[LOW,HIGH,log] what is tuned; options, and keys of the recipe",
     )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print cells, steps, FLOPs, disk and time, the latter from records, and start nothing",
+    )
 
 
 def redden_warnings(text: str) -> str:
@@ -95,6 +100,12 @@ def run(known: argparse.Namespace) -> None:
     if known.recipe is None:
         remedy = "write zoo compare RECIPE encodings=[rope,alibi]"
         raise RecipeError(ConfigIssue(ARGUMENT, "", "no recipe", remedy))
+    if known.dry_run:
+        from zoo.api.comparison import estimate_comparison
+
+        found = estimate_comparison(known.recipe, **parse_words(known.overrides), verbose=None)
+        print(as_json(found.to_dict()) if known.json else found.table())
+        return
     # of this call only: the report is the same wherever and whenever its cells are trained
     lasting = [word for word in known.overrides if word.partition("=")[0] not in PASSING]
     result = compare(

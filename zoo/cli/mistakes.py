@@ -129,7 +129,8 @@ def find_flags_as_keys(
         if not equals or not key.isidentifier():
             continue
         for meant in [key] if key in flags else find_meant(key, [*flags], SYNONYM):
-            if find_meant(key, [*(keys := list_keys())], SYNONYM) or key in keys:
+            keys = [*list_keys()]
+            if key in keys or (key not in flags and find_meant(key, keys, SYNONYM)):
                 continue
             takes_value = flags[meant].nargs != 0
             flag = flags[meant].option_strings[-1]

@@ -31,7 +31,7 @@ from zoo.comparison.portable import (
     locate_portable,
 )
 from zoo.comparison.race_text import describe_stopped
-from zoo.comparison.request import CheckedRequest, count_gpus, list_seeds, read_part
+from zoo.comparison.request import CheckedRequest, CompareRequest, count_gpus, list_seeds, read_part
 from zoo.comparison.results import LOOKS, Comparison, RaceResult, find_direction
 from zoo.comparison.runner import CellRunner
 from zoo.comparison.studies import choose_result, group_trials, plan_studies
@@ -76,17 +76,13 @@ def run_comparison(checked: CheckedRequest) -> Outcome:
         RecipeError: The output folder cannot be used; nothing was started.
     """
     require("altair", "vl-convert-python", "scipy")  # for the page, after hours of training
-    request, is_local = checked.request, checked.executor.is_local
+    request = checked.request
     minutes = request.options.minutes
     until = None if minutes is None else time.time() + 60 * minutes
-    first = next(iter(checked.recipes.values()))
-    count = len(checked.recipes) * len(list_seeds(request.options.seeds, first))
-    resources = _plan_resources(checked, checked.executor, count)
-    plan = build_plan(request, checked.recipes, resources, is_local=is_local)
-    if checked.trials:
-        plan = _plan_studies(checked, plan, resources)
-
-    folder = Path(request.options.to or f"comparisons/{plan.recipe}-{plan.hash}")
+    plan, resources = plan_comparison(checked)
+    if plan.design is not None:
+        log.info("%s", describe_costs(plan))
+    folder = choose_folder(request, plan)
     prepare_folder(folder)
     with run_dir.lock(folder, "another zoo compare is working in this folder"):
         plan = write_plan(plan, folder)
@@ -104,6 +100,23 @@ def run_comparison(checked: CheckedRequest) -> Outcome:
         write_deadline(folder, None)
     problem = _find_problem(comparison, chosen, folder, stopped, is_over=is_over)
     return Outcome(comparison=comparison, folder=folder, problem=problem)
+
+
+def plan_comparison(checked: CheckedRequest) -> tuple[ComparisonPlan, Resources]:
+    """Return the plan of all cells and trials, and how many run at the same time."""
+    request, executor = checked.request, checked.executor
+    first = next(iter(checked.recipes.values()))
+    count = len(checked.recipes) * len(list_seeds(request.options.seeds, first))
+    resources = _plan_resources(checked, executor, count)
+    plan = build_plan(request, checked.recipes, resources, is_local=executor.is_local)
+    if checked.trials:
+        plan = _plan_studies(checked, plan, resources)
+    return plan, resources
+
+
+def choose_folder(request: CompareRequest, plan: ComparisonPlan) -> Path:
+    """Return the output folder of a comparison."""
+    return Path(request.options.to or f"comparisons/{plan.recipe}-{plan.hash}")
 
 
 def _run_cells(
@@ -131,7 +144,7 @@ def _plan_studies(
         (one, set_seed(recipe, plan.seeds[one.study], resources).plain())
         for one, recipe in checked.trials
     ]
-    found = plan_studies(
+    return plan_studies(
         plan,
         tuning.keys,
         checked.effective,
@@ -139,8 +152,6 @@ def _plan_studies(
         trials,
         is_raced=checked.request.options.racing,
     )
-    log.info("%s", describe_costs(found))
-    return found
 
 
 def run_studies(

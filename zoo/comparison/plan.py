@@ -352,6 +352,11 @@ def prepare_folder(folder: Path) -> None:
         problem = f"{folder} cannot be written, {error.strerror or error}"
         raise _refuse_folder(problem, "name another folder") from None
 
+    _check_names(folder, names)
+
+
+def _check_names(folder: Path, names: Sequence[str]) -> None:
+    """Raise RecipeError where a folder holds files of something else."""
     others = [name for name in names if not name.startswith((run_dir.LOCK, WRITE_TEST))]
     # a comparison that was stopped before its first cell has no more
     early = {HYPOTHESES, IGNORE, *(f".{one}{WRITING}" for one in (PLAN, HYPOTHESES))}
@@ -392,6 +397,21 @@ def _holds(path: Path, text: str) -> bool:
         return read_text(path) == text
     except (OSError, ValueError):
         return False
+
+
+def join_existing(plan: ComparisonPlan, folder: Path) -> ComparisonPlan:
+    """Return a plan with the cells that a folder has already, and write nothing.
+
+    Raises:
+        RecipeError: The folder holds something else, or a cell that is not in the plan.
+    """
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+    except OSError as error:
+        problem = f"{folder} cannot be read, {error.strerror or error}"
+        raise _refuse_folder(problem, "name another folder") from None
+    _check_names(folder, names)
+    return _extend_existing(plan, folder) if (folder / PLAN).exists() else plan
 
 
 def _extend_existing(plan: ComparisonPlan, folder: Path) -> ComparisonPlan:

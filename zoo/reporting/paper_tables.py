@@ -232,7 +232,7 @@ def format_csv(table: ResultTable) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Escape text for LaTeX, so that it is shown as it is and sets no command off."""
+    """Escape text for LaTeX, so that it is shown unchanged and sets no command off."""
     return "".join(_escape_letter(letter) for letter in escape_text(text)).replace("--", "-{}-")
 
 

@@ -1,0 +1,331 @@
+"""Estimate cells, steps, FLOPs, disk and time of a comparison before anything is started.
+
+Minutes and steps of epochs come from finished cells of comparisons in neighbouring folders whose
+model, data and machine settings are the same; training may be longer or shorter, which scales them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from zoo.comparison.compare import choose_folder, plan_comparison
+from zoo.comparison.plan import PLAN, ComparisonPlan, PlannedCell, count_length, join_existing
+from zoo.comparison.portable import SIZE, is_done, locate_portable, read_portable
+from zoo.comparison.ranking import PASSES
+from zoo.comparison.request import CheckedRequest
+from zoo.errors import DataError
+from zoo.options.plain import to_plain
+from zoo.reporting.numbers import format_fixed, pluralize
+from zoo.reporting.tables import format_markdown
+from zoo.run.build import Experiment
+
+log = logging.getLogger("zoo")
+
+UNKNOWN = "unknown"
+CHECKPOINTS = 2
+"""Checkpoints of a cell: the last and the best one."""
+WEIGHT_BYTES = 4
+COPIES = 3
+"""Numbers in a checkpoint for each weight: its value and the two moments of AdamW."""
+FREE = ("name", "seed", "optim", "evaluate", "generate", "predict", "init_from")
+"""Sections of recipes that have nothing to do with the time of a step."""
+FREE_KEYS = ("trainer.max_steps", "trainer.max_epochs", "trainer.num_threads")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellCost:
+    """The cost of a recorded cell, in training steps and minutes for the length of its recipe."""
+
+    folder: str
+    processor: str
+    unit: str
+    length: int
+    steps: int | None
+    minutes: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantEstimate:
+    """The estimate for the cells of a variant that are not done.
+
+    Attributes:
+        variant: Its name.
+        cells: How many cells or trials are left.
+        parameters: Its parameters.
+        epochs: Epochs of those whose recipes count epochs.
+        steps: Training steps of all of them; None if nothing is known of the length of an epoch.
+        flops: Operations of these steps.
+        minutes: Minutes of all of them, one after another; None if no record is known.
+        records: The folders of the records.
+        processors: The processors of the records.
+        checkpoint_bytes: The size of a checkpoint, with AdamW's moments.
+    """
+
+    variant: str
+    cells: int
+    parameters: int
+    epochs: int
+    steps: int | None
+    flops: float | None
+    minutes: float | None
+    records: tuple[str, ...]
+    processors: tuple[str, ...]
+    checkpoint_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonEstimate:
+    """The estimate for a comparison, of which nothing is started.
+
+    Attributes:
+        folder: The output folder.
+        is_new: Whether there is nothing in that folder yet.
+        cells: All its cells or trials.
+        done: How many of them are done.
+        blocks: Its seeds, or its studies.
+        budget: Trials of each variant in each study; None if nothing is tuned.
+        jobs: Cells that run at the same time.
+        processor: The processor of this machine.
+        variants: The estimate of each variant.
+        keeps_weights: Whether checkpoints of finished cells stay.
+        is_raced: Whether looks may stop variants earlier.
+    """
+
+    folder: Path
+    is_new: bool
+    cells: int
+    done: int
+    blocks: int
+    budget: int | None
+    jobs: int
+    processor: str
+    variants: tuple[VariantEstimate, ...]
+    keeps_weights: bool
+    is_raced: bool
+
+    @property
+    def left(self) -> int:
+        """Cells or trials that are not done."""
+        return self.cells - self.done
+
+    @property
+    def steps(self) -> int | None:
+        """Training steps that are left; None if those of a variant are not known."""
+        found = [one.steps for one in self.variants]
+        return None if None in found else sum(one or 0 for one in found)
+
+    @property
+    def flops(self) -> float | None:
+        """Operations that are left; None if those of a variant are not known."""
+        found = [one.flops for one in self.variants]
+        return None if None in found else sum(one or 0.0 for one in found)
+
+    @property
+    def minutes(self) -> float | None:
+        """Minutes until the end, with `jobs` cells at a time; None if a variant has no record."""
+        found = [one.minutes for one in self.variants]
+        if None in found or not self.left:
+            return None if self.left else 0.0
+        return sum(one or 0.0 for one in found) / min(self.jobs, self.left)
+
+    @property
+    def disk(self) -> int:
+        """The most bytes at a time: checkpoints of the cells that have some, and all records."""
+        sizes = [
+            size
+            for one in self.variants
+            for size in [CHECKPOINTS * one.checkpoint_bytes] * one.cells
+        ]
+        kept = len(sizes) if self.keeps_weights else self._count_kept()
+        return sum(sorted(sizes)[len(sizes) - min(kept, len(sizes)) :]) + SIZE * self.cells
+
+    def _count_kept(self) -> int:
+        """Return how many cells have checkpoints at a time; trials of a study wait for its end."""
+        trials = 0 if self.budget is None else len(self.variants) * self.budget
+        return max(self.jobs, trials)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the estimate as plain data, with its sums."""
+        sums = {"steps": self.steps, "flops": self.flops, "minutes": self.minutes}
+        return {**to_plain(self), "folder": str(self.folder), "disk": self.disk, **sums}
+
+    def table(self) -> str:
+        """Return the text that `zoo compare --dry-run` prints."""
+        return "\n".join(_format_lines(self))
+
+
+def estimate_comparison(checked: CheckedRequest) -> ComparisonEstimate:
+    """Estimate what a comparison would take. Nothing is written or started.
+
+    Raises:
+        RecipeError: The output folder holds something else.
+    """
+    plan, resources = plan_comparison(checked)
+    folder = choose_folder(checked.request, plan)
+    is_new = not folder.exists()
+    if not is_new:
+        plan = join_existing(plan, folder)
+    left = [one for one in plan.cells if is_new or not is_done(plan, folder, one)]
+    records = list_records(folder.parent)
+    variants = []
+    for combination, recipe in checked.recipes.items():
+        own = [one for one in left if one.variant == combination.name]
+        variants.append(_estimate_variant(combination.name, plan, own, Experiment(recipe), records))
+    options = checked.request.options
+    return ComparisonEstimate(
+        folder=folder,
+        is_new=is_new,
+        cells=len(plan.cells),
+        done=len(plan.cells) - len(left),
+        blocks=len(plan.blocks),
+        budget=plan.design.budget if plan.design else None,
+        jobs=resources.jobs,
+        processor=str(plan.machine["processor"]),
+        variants=tuple(variants),
+        keeps_weights=options.keep == "weights",
+        is_raced=options.racing,
+    )
+
+
+def list_records(parent: Path) -> dict[str, list[CellCost]]:
+    """Return what finished cells of all comparisons in a folder cost, by their settings."""
+    found: dict[str, list[CellCost]] = {}
+    for path in sorted(parent.glob(f"*/{PLAN}")):
+        folder = path.parent
+        try:
+            plan = ComparisonPlan.read(folder)
+        except DataError as error:
+            log.info("%s", error)
+            continue
+        for planned in plan.cells:
+            file = locate_portable(folder, planned.name)
+            if not file.exists():
+                continue
+            try:
+                one = read_portable(file)
+            except DataError as error:
+                log.info("%s", error)
+                continue
+            unit, length = count_length(planned.recipe["trainer"])
+            cost = CellCost(
+                folder=str(folder),
+                processor=str(plan.machine.get("processor", "")),
+                unit=unit,
+                length=length,
+                steps=one.planned_steps,
+                minutes=one.minutes,
+            )
+            found.setdefault(_describe_work(plan, planned), []).append(cost)
+    return found
+
+
+def _describe_work(plan: ComparisonPlan, planned: PlannedCell) -> str:
+    """Return the settings that decide how long a step takes, as text."""
+    settings = {
+        key: value
+        for key, value in plan.list_settings(planned).items()
+        if key.partition(".")[0] not in FREE and key not in FREE_KEYS
+    }
+    return json.dumps(settings, sort_keys=True)
+
+
+def _estimate_variant(
+    name: str,
+    plan: ComparisonPlan,
+    cells: Sequence[PlannedCell],
+    experiment: Experiment,
+    records: Mapping[str, Sequence[CellCost]],
+) -> VariantEstimate:
+    trainer, batch = experiment.recipe.trainer, experiment.recipe.data.options.get("batch_size", 1)
+    step_flops = PASSES * experiment.flops * batch * trainer.accumulate_grad_batches
+    parameters = sum(one.numel() for one in experiment.meta_model.parameters())
+    copies = COPIES + (trainer.ema_decay is not None)
+    steps: list[float | None] = []
+    minutes: list[float | None] = []
+    used: list[CellCost] = []
+    lengths = [count_length(cell.recipe["trainer"]) for cell in cells]
+    for cell, (unit, length) in zip(cells, lengths, strict=True):
+        known = [one for one in records.get(_describe_work(plan, cell), ()) if one.unit == unit]
+        timed = [one for one in known if one.minutes is not None]
+        used += timed
+        minutes.append(_scale(timed, length, "minutes"))
+        is_counted = unit == "max_steps"
+        steps.append(length if is_counted else _scale(known, length, "steps"))
+    total = None if None in steps else round(sum(one or 0 for one in steps))
+    return VariantEstimate(
+        variant=name,
+        cells=len(cells),
+        parameters=parameters,
+        epochs=sum(length for unit, length in lengths if unit == "max_epochs"),
+        steps=total,
+        flops=None if total is None else float(total * step_flops),
+        minutes=None if None in minutes else sum(one or 0.0 for one in minutes),
+        records=tuple(dict.fromkeys(one.folder for one in used)),
+        processors=tuple(dict.fromkeys(one.processor for one in used)),
+        checkpoint_bytes=WEIGHT_BYTES * copies * parameters,
+    )
+
+
+def _scale(known: Sequence[CellCost], length: int, key: str) -> float | None:
+    """Return the median of what records cost, for a training of another length."""
+    found = [getattr(one, key) / one.length for one in known if getattr(one, key) is not None]
+    return length * median(found) if found else None
+
+
+def _format_lines(found: ComparisonEstimate) -> Iterator[str]:
+    head = ["variant", "parameters", "cells left", "steps", "FLOPs", "minutes"]
+    rows = [
+        [
+            one.variant,
+            f"{one.parameters:,}",
+            f"{one.cells:,}",
+            f"{one.epochs:,} epochs" if one.steps is None else f"{one.steps:,}",
+            UNKNOWN if one.flops is None else f"{one.flops:.2e}",
+            UNKNOWN if one.minutes is None else format_fixed(one.minutes, 1),
+        ]
+        for one in found.variants
+    ]
+    yield format_markdown(head, rows, ("variant",))
+    yield ""
+    yield f"folder: {found.folder}{', which does not exist yet' if found.is_new else ''}"
+    noun = "trial" if found.budget else "cell"
+    blocks = pluralize(found.blocks, "seed")
+    if found.budget:
+        blocks = "1 study" if found.blocks == 1 else f"{found.blocks} studies"
+    each = f", {pluralize(found.budget, 'trial')} each" if found.budget else ""
+    raced = "; a race may stop variants earlier" if found.is_raced else ""
+    yield (
+        f"{noun}s: {found.cells:,} ({pluralize(len(found.variants), 'variant')}, {blocks}{each}), "
+        f"{found.done:,} of them done, {found.jobs} at a time{raced}"
+    )
+    unknown = "unknown, since the recipe counts epochs and no record says how long one is"
+    yield f"steps: {unknown if found.steps is None else f'{found.steps:,}'}"
+    flops = UNKNOWN if found.flops is None else f"{found.flops:.2e}"
+    yield f"FLOPs: {flops}, of training; a backward pass is counted as two forward passes"
+    when = "all are kept" if found.keeps_weights else "those of finished cells are deleted"
+    yield (
+        f"disk: at most {found.disk / 1e6:,.1f} MB, for weights and AdamW's moments in "
+        f"{CHECKPOINTS} checkpoints of each cell, of which {when}; logs come on top"
+    )
+    yield f"time: {_format_time(found)}"
+
+
+def _format_time(found: ComparisonEstimate) -> str:
+    parent = found.folder.parent
+    if not found.left:
+        return "none, all is done"
+    missing = [one.variant for one in found.variants if one.minutes is None]
+    if missing:
+        names = ", ".join(missing)
+        return f"unknown, since no finished cell in {parent} has the settings of {names}"
+    records = ", ".join(dict.fromkeys(name for one in found.variants for name in one.records))
+    others = dict.fromkeys(name for one in found.variants for name in one.processors)
+    others.pop(found.processor, None)
+    elsewhere = f", measured on {', '.join(others)}, not on {found.processor}" if others else ""
+    return f"{format_fixed(found.minutes, 1)} minutes, by the records of {records}{elsewhere}"
