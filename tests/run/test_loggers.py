@@ -11,9 +11,12 @@ from lightning.pytorch.loggers import wandb as of_wandb
 from training import fit
 
 import zoo
+from zoo import registry
 from zoo.cli import main
+from zoo.comparison import cell
 from zoo.config.command_line import parse_overrides
 from zoo.errors import RecipeError
+from zoo.options.signature import options
 from zoo.run import loggers
 
 
@@ -52,6 +55,7 @@ class Run:
         return "1"
 
     def create_run(self, experiment_id, tags):
+        self.tags = tags
         return SimpleNamespace(info=SimpleNamespace(run_id="7", experiment_id=experiment_id))
 
     def log_batch(self, run_id, params=(), metrics=(), **_):
@@ -105,6 +109,63 @@ def mlflow(monkeypatch):
     for name, contents in parts.items():
         monkeypatch.setitem(sys.modules, name, module(name, **contents))
     return run, given
+
+
+TRACKERS = ("wandb", "mlflow", "trackio")
+
+
+def find_place(name, given):
+    """Return project, group and tags that a tracker was given."""
+    run, options = given[name]
+    if name == "wandb":
+        return options["project"], options["group"], options["tags"]
+    if name == "trackio":
+        return options["project"], options.get("group"), options["config"].get("tags")
+    tags = {key: value for key, value in run.tags.items() if key != "name"}
+    group = tags.pop("group", None)
+    return run.logged[0], group, [*tags] or None
+
+
+@pytest.fixture
+def given(wandb, mlflow, monkeypatch):
+    """{tracker: the run and the options that it was given}"""
+    options = {}
+    run = SimpleNamespace(log=lambda metrics, step: None)
+    fake = module("trackio", init=lambda **found: (options.update(found), run)[1])
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    return {"wandb": wandb, "mlflow": mlflow, "trackio": (run, options)}
+
+
+@pytest.mark.parametrize("name", TRACKERS)
+def test_every_tracker_takes_project_group_and_tags(name, make_loggers, given):
+    make_loggers(f"{{name: {name}, project: mine, group: twins, tags: [first, try]}}")
+    assert find_place(name, given) == ("mine", "twins", ["first", "try"])
+    assert {"project", "group", "tags"} <= {*options(registry.find("loggers", name))}
+
+
+@pytest.mark.parametrize("name", TRACKERS)
+def test_cells_of_a_comparison_are_one_group(name, make_loggers, given):
+    with loggers.group_runs("digits"):
+        make_loggers(name)
+    project = "zoo" if name == "wandb" else "digits"
+    assert find_place(name, given) == (project, "digits", None)
+
+
+@pytest.mark.parametrize("name", TRACKERS)
+def test_a_run_of_its_own_is_in_no_group(name, make_loggers, given):
+    make_loggers(name)
+    project = "zoo" if name == "wandb" else "vit_none"
+    assert find_place(name, given) == (project, None, None)
+
+
+def test_a_cell_logs_as_one_of_its_comparison(tmp_path, monkeypatch):
+    monkeypatch.setattr(cell, "signal", lambda *_: None)
+    found = []
+    monkeypatch.setattr(cell, "train_cell", lambda *_, **__: found.append(loggers._group.get()))
+    run = tmp_path / "digits" / "cells" / "rope-0"
+    run.mkdir(parents=True)
+    cell.run_cell(run)
+    assert (found, loggers._group.get()) == (["digits"], "")
 
 
 def test_metrics_csv_is_always_there(make_loggers):

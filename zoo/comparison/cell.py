@@ -19,6 +19,7 @@ from zoo.run import run_dir
 from zoo.run.callbacks.manifest import END, START
 from zoo.run.fit import fit
 from zoo.run.load import load_recipe
+from zoo.run.loggers import group_runs
 from zoo.utils import read_object, write_json
 
 log = logging.getLogger("zoo")
@@ -43,7 +44,8 @@ def run_cell(run: Path) -> None:
             write_state(run, "stopped" if (run / START).exists() else "waiting")
             return
         (run / STATE).unlink(missing_ok=True)
-        train_cell(path, run, is_tested=not (run / UNTESTED).exists())
+        with group_runs(run.parent.parent.resolve().name):
+            train_cell(path, run, is_tested=not (run / UNTESTED).exists())
 
 
 def train_cell(path: Path, run: Path, *, is_tested: bool) -> None:

@@ -12,6 +12,7 @@ import os
 import platform
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,8 @@ from zoo.reporting.tables import format_markdown
 from zoo.utils import EscapingFormatter, create_file, open_own, read_text
 
 log = logging.getLogger("zoo")
+
+_group: ContextVar[str] = ContextVar("group", default="")
 
 LARGEST_TABLE = 20  # classes of a confusion matrix that TensorBoard can show
 
@@ -176,6 +179,16 @@ class MetricsFile(Logger):
         unfinished.replace(self.path)
 
 
+@contextlib.contextmanager
+def group_runs(name: str) -> Iterator[None]:
+    """Make the runs within the block one group of their loggers."""
+    token = _group.set(name)
+    try:
+        yield
+    finally:
+        _group.reset(token)
+
+
 class LoggedRun(NamedTuple):
     """The run that a logger writes about.
 
@@ -183,11 +196,13 @@ class LoggedRun(NamedTuple):
         recipe: Its recipe.
         folder: Its directory.
         step: Optimizer steps done; a resumed run repeats those from here on.
+        group: The comparison that it is a cell of; empty for none.
     """
 
     recipe: Recipe
     folder: Path
     step: int
+    group: str = ""
 
 
 class Tracker:
@@ -243,10 +258,21 @@ class Auto(Tracker):
 
 @register
 class Wandb(Tracker):
-    """Weights & Biases: offline unless WANDB_MODE=online; a resumed run keeps its identity."""
+    """Weights & Biases: offline unless WANDB_MODE=online; a resumed run keeps its identity.
+
+    Args:
+        project: Name of the project. None: WANDB_PROJECT, or else zoo.
+        group: Name of the group. None: the comparison that the run is a cell of, if it is one.
+        tags: Tags of the run.
+    """
 
     name = "wandb"
     package = "wandb"
+
+    def __init__(
+        self, *, project: str | None = None, group: str | None = None, tags: tuple[str, ...] = ()
+    ) -> None:
+        self.project, self.group, self.tags = project, group, tags
 
     def build(self, run: LoggedRun) -> Logger:
         """Build the logger."""
@@ -254,7 +280,10 @@ class Wandb(Tracker):
             name=run.folder.name,
             # the same identity after a resume, so that the curve goes on
             id=_make_identity(run.folder),
-            project=os.environ.get("WANDB_PROJECT", "zoo"),
+            project=self.project or os.environ.get("WANDB_PROJECT", "zoo"),
+            # W&B reads WANDB_RUN_GROUP and WANDB_TAGS where these are None
+            group=self.group or run.group or None,
+            tags=list(self.tags) or None,
             save_dir=run.folder,
             offline=os.environ.get("WANDB_MODE", "offline") != "online",
         )
@@ -262,10 +291,22 @@ class Wandb(Tracker):
 
 @register
 class Mlflow(Tracker):
-    """MLflow at MLFLOW_TRACKING_URI, or else a database in the run directory."""
+    """MLflow at MLFLOW_TRACKING_URI, or else a database in the run directory.
+
+    Args:
+        project: Name of the experiment. None: the comparison that the run is a cell of, or else the
+            name of the recipe.
+        group: Value of the tag `group`. None: the comparison.
+        tags: Tags of the run, each with the value true.
+    """
 
     name = "mlflow"
     package = "mlflow"
+
+    def __init__(
+        self, *, project: str | None = None, group: str | None = None, tags: tuple[str, ...] = ()
+    ) -> None:
+        self.project, self.group, self.tags = project, group, tags
 
     def build(self, run: LoggedRun) -> Logger:
         """Build the logger."""
@@ -274,9 +315,12 @@ class Mlflow(Tracker):
             # a database, since MLflow 3.13 refuses plain files
             uri = f"sqlite:///{run.folder.resolve() / 'mlflow.db'}"
             artifacts = (run.folder / "mlflow").resolve().as_uri()
+        group = self.group or run.group
+        tags = {**dict.fromkeys(self.tags, "true"), **({"group": group} if group else {})}
         return MLFlowLogger(
-            experiment_name=run.recipe.name,
+            experiment_name=self.project or run.group or run.recipe.name,
             run_name=run.folder.name,
+            tags=tags,
             tracking_uri=uri,
             artifact_location=artifacts,
         )
@@ -287,19 +331,27 @@ class Trackio(Tracker):
     """Trackio, which keeps runs in its own folder on this machine; a resumed run goes on.
 
     Args:
-        project: Name of the project. None: the name of the recipe.
+        project: Name of the project. None: the comparison that the run is a cell of, or else the
+            name of the recipe.
+        group: Name of the group. None: the comparison.
+        tags: Tags of the run, an entry of its configuration.
     """
 
     name = "trackio"
     package = "trackio"
 
-    def __init__(self, *, project: str | None = None) -> None:
-        self.project = project
+    def __init__(
+        self, *, project: str | None = None, group: str | None = None, tags: tuple[str, ...] = ()
+    ) -> None:
+        self.project, self.group, self.tags = project, group, tags
 
     def build(self, run: LoggedRun) -> Logger:
         """Build the logger."""
         return TrackioLogger(
-            self.project or run.recipe.name, f"{run.folder.name}-{_make_identity(run.folder)}"
+            self.project or run.group or run.recipe.name,
+            f"{run.folder.name}-{_make_identity(run.folder)}",
+            group=self.group or run.group,
+            tags=self.tags,
         )
 
 
@@ -309,11 +361,14 @@ class TrackioLogger(Logger):
     Args:
         project: Name of the project.
         run: Name of the run.
+        group: Name of its group; empty for none.
+        tags: Its tags.
     """
 
-    def __init__(self, project: str, run: str) -> None:
+    def __init__(self, project: str, run: str, group: str = "", tags: tuple[str, ...] = ()) -> None:
         super().__init__()
         self._project, self._run, self._config = project, run, dict[str, Any]()
+        self._group, self._tags = group, tags
 
     @property
     def name(self) -> str:
@@ -333,7 +388,9 @@ class TrackioLogger(Logger):
             self._experiment = trackio.init(
                 project=self._project,
                 name=self._run,
-                config=self._config,
+                config=self._config | ({"tags": [*self._tags]} if self._tags else {}),
+                # older versions know no groups
+                **({"group": self._group} if self._group else {}),
                 resume="allow",
                 embed=False,
             )
@@ -388,7 +445,7 @@ def build_loggers(recipe: Recipe, run: Path, keep_until: int) -> list[Logger]:
         run: The run directory.
         keep_until: Optimizer steps done by the checkpoint that the run resumes from.
     """
-    about = LoggedRun(recipe, run, keep_until)
+    about = LoggedRun(recipe, run, keep_until, _group.get())
     built = [Csv().build(about)]
     for choice in recipe.trainer.logger:
         tracker: Tracker = registry.find("loggers", choice.name)(**choice.options)
