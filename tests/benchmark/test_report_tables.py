@@ -1,18 +1,20 @@
 """A result as a table, as a file that is read again, and as a picture."""
 
+import csv
 import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from latex import read_table
 from PIL import Image
 
 from zoo.benchmark.protocol import SHAPES
 from zoo.benchmark.report import format_result, list_other_files, prepare_folder, write_result
 from zoo.benchmark.result import BenchResult, BenchRow, compute_quartiles, merge_references
 from zoo.errors import DataError, RecipeError
-from zoo.reporting.tables import format_markdown
+from zoo.reporting.tables import escape_latex, format_markdown
 
 ROW = BenchRow(
     measure="train",
@@ -124,6 +126,14 @@ def test_files_are_written_and_read_again(lengths, tmp_path, caplog):
     assert json.loads((tmp_path / "bench.json").read_text())["rows"][0]["median"] == 0.002
     with Image.open(tmp_path / "bench.png") as picture:
         assert picture.height > 400
+    _, heads, cells = read_table((tmp_path / "table.tex").read_text())
+    assert len(heads) == 1 + 2 * len(lengths)
+    numbers = [*csv.DictReader((tmp_path / "table.csv").read_text().splitlines())]
+    assert [row[0] for row in cells] == [escape_latex(one["model"]) for one in numbers]
+    column = f"train, {lengths[0]} tokens, ratio"
+    assert [row[2][0] for row in cells] == [
+        f"{float(one[column]):.2f}" if one[column] else "--" for one in numbers
+    ]
     for name in ("bench.svg", "bench.pdf"):
         assert (tmp_path / name).stat().st_size > 5000
     assert not caplog.records  # no font is missing

@@ -21,6 +21,8 @@ def test_encodings_are_compared(zoo):
         "bench.png",
         "bench.svg",
         "bench.pdf",
+        "table.tex",
+        "table.csv",
     }
     assert Path("bench/bench.md").read_text() == out
 

@@ -81,7 +81,7 @@ def test_a_run_directory_holds_all_of_a_run(train):
         "end.json",
     }
     files.add("checkpoints/last.ckpt")
-    drawn = {f"lengths.{suffix}" for suffix in ("png", "svg", "pdf")}
+    drawn = {f"lengths.{suffix}" for suffix in ("png", "svg", "pdf")} | {"table.tex", "table.csv"}
     assert found - {"tensorboard/hparams.yaml", *drawn} == files | {"checkpoints/best.ckpt"}
     assert result["count"] == 13
     assert 0 < result["baselines"]["test/loss"]["bigram"] < 3

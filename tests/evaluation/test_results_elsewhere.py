@@ -59,6 +59,8 @@ def test_a_folder_of_its_own_has_all_files(run, untouched, zoo):
         "resolutions.png",
         "resolutions.svg",
         "resolutions.pdf",
+        "table.tex",
+        "table.csv",
     }
     assert json.loads((folder / RESULT).read_text())["conditions"] == json.loads(out)["conditions"]
     # also of the test data alone, which is otherwise only printed

@@ -53,7 +53,7 @@ class ComparisonResult:
             intervals: Whether it has the 95 % intervals.
         """
         from zoo.comparison.result_table import build_result_table
-        from zoo.reporting.paper_tables import format_latex
+        from zoo.reporting.tables import format_latex
 
         return format_latex(build_result_table(self.comparison), intervals=intervals)
 
@@ -168,7 +168,7 @@ class RankingResult:
             intervals: Whether it has the 95 % intervals.
         """
         from zoo.comparison.overall import build_result_table
-        from zoo.reporting.paper_tables import format_latex
+        from zoo.reporting.tables import format_latex
 
         return format_latex(build_result_table(self.ranking), intervals=intervals)
 

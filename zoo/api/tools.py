@@ -28,6 +28,17 @@ if TYPE_CHECKING:
 class BenchmarkResult(BenchResult):
     """The result of a benchmark, with what papers and notebooks need of it."""
 
+    def latex(self, *, intervals: bool = False) -> str:
+        """Return the table for LaTeX, as table.tex has it.
+
+        Args:
+            intervals: Whether it has the quartiles of the ratios.
+        """
+        from zoo.benchmark.report import build_result_table
+        from zoo.reporting.tables import format_latex
+
+        return format_latex(build_result_table(self), intervals=intervals)
+
     def chart(self) -> Any:
         """Return the chart of bench.png, which a notebook shows and altair can change."""
         with explain_imports():
@@ -67,7 +78,7 @@ def bench(
             peers, prompt, tokens, contexts, to.
 
     Returns:
-        The result, which is also written to the folder `to` as bench.json, bench.md and bench.png.
+        The result, which is also written to the folder `to`: numbers, tables and figure.
 
     Raises:
         RecipeError: An option or an encoding is wrong; nothing was measured.

@@ -19,7 +19,16 @@ from zoo.benchmark.result import (
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
 from zoo.packages import skip_without_package
 from zoo.reporting.numbers import pluralize
-from zoo.reporting.tables import format_markdown
+from zoo.reporting.tables import (
+    CSV,
+    LATEX,
+    ResultColumn,
+    ResultRow,
+    ResultTable,
+    ResultValue,
+    format_markdown,
+    format_tables,
+)
 from zoo.run.machine import format_machine
 from zoo.utils import check_writable, escape_strings, name_file
 
@@ -32,10 +41,11 @@ VECTORS = ("bench.svg", "bench.pdf")
 
 def write_result(result: BenchResult, folder: Path) -> None:
     """Write numbers, table and picture; existing files are overwritten."""
-    texts = {NUMBERS: json.dumps(result.to_dict(), indent=1), TABLE: format_result(result)}
-    for name, text in texts.items():
+    numbers = json.dumps(result.to_dict(), indent=1)
+    texts = {NUMBERS: f"{numbers}\n", TABLE: f"{format_result(result)}\n"}
+    for name, text in {**texts, **format_tables(build_result_table(result))}.items():
         with name_file(folder / name):
-            (folder / name).write_text(f"{text}\n", encoding="utf-8")
+            (folder / name).write_text(text, encoding="utf-8")
     with skip_without_package(f"no {PICTURE}"):
         # altair takes its time to import
         from zoo.benchmark.plots import draw_result
@@ -66,7 +76,7 @@ def prepare_folder(to: str) -> Path:
 
 def list_other_files(folder: Path) -> list[str]:
     """List the files of a folder that are not of a result."""
-    known = (NUMBERS, TABLE, PICTURE, *VECTORS)
+    known = (NUMBERS, TABLE, PICTURE, *VECTORS, LATEX, CSV)
     return sorted(path.name for path in folder.iterdir() if path.name not in known)
 
 
@@ -93,6 +103,54 @@ def format_result(result: BenchResult) -> str:
     if errors:
         parts.append("Failed:\n\n" + "\n".join(errors))
     return "\n\n".join(parts)
+
+
+def build_result_table(result: BenchResult) -> ResultTable:
+    """Return a row for each model and, for each measure and length, its value and its ratio."""
+    rows = merge_references(result.rows)
+    groups = [
+        (measure, length, {row.name: row for row in select_rows(rows, measure, length)})
+        for measure in dict.fromkeys(row.measure for row in rows)
+        for length in list_lengths(rows, measure)
+    ]
+    groups = [group for group in groups if group[2]]
+    columns = []
+    for measure, length, found in groups:
+        is_memory = next(iter(found.values())).unit == "bytes"
+        name = f"{measure}, {_format_length(result, length)}"
+        title = "MB" if is_memory else "ms"
+        columns.append(ResultColumn(title=title, group=name, decimals=1, better="low"))
+        columns.append(ResultColumn(title="ratio", group=name, decimals=2, better="low"))
+    names = dict.fromkeys(name for _, _, found in groups for name in found)
+    lines = []
+    for name in names:
+        pairs = [_build_values(found.get(name)) for _, _, found in groups]
+        lines.append(ResultRow(name=name, values=tuple(one for pair in pairs for one in pair)))
+    machine = format_machine(result.machine)
+    return ResultTable(
+        head="model",
+        columns=tuple(columns),
+        rows=tuple(lines),
+        caption=f"{result.shape['name']} on {machine}: medians, and ratios to {result.reference}.",
+        label=f"bench-{result.shape['name']}",
+        marks={
+            "differs": f"the quartiles of its ratios to {result.reference} lie on one side of 1"
+        },
+        interval="quartiles of the ratios",
+        command=result.command,
+    )
+
+
+def _build_values(row: BenchRow | None) -> tuple[ResultValue, ResultValue]:
+    """Return the value and the ratio of a model under a measure."""
+    if row is None:
+        return ResultValue(None), ResultValue(None)
+    value = ResultValue(median(row.values) * (1 / MB if row.unit == "bytes" else 1e3))
+    if row.ratio is None:
+        return value, ResultValue(None)
+    low, high = compute_quartiles(row.ratios) or (None, None)
+    differs = low is not None and high is not None and (low > 1 or high < 1)
+    return value, ResultValue(row.ratio, low, high, "differs" if differs else "")
 
 
 def format_heading(result: BenchResult) -> str:

@@ -91,7 +91,7 @@ class BenchOptions:
     contexts: tuple[BenchCount, ...] = (256, 4096)
     """Lengths of context after which measure decode also times single tokens."""
     to: str = "bench"
-    """Output folder, for bench.json, bench.md and bench.png."""
+    """Output folder, for bench.json, the tables and the figure."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,8 +29,7 @@ from zoo.comparison.studies import choose_result, group_trials, summarize_studie
 from zoo.comparison.text import format_comparison
 from zoo.launch.executor import PATIENCE
 from zoo.reporting.numbers import as_json, finite
-from zoo.reporting.paper_tables import format_tables
-from zoo.reporting.tables import disarm_tags
+from zoo.reporting.tables import disarm_tags, format_tables
 from zoo.run import run_dir
 from zoo.utils import write_file
 

@@ -36,14 +36,15 @@ from zoo.comparison.statistics import FEWEST, LEVEL, find_range, measure_pairs
 from zoo.errors import DataError
 from zoo.reporting.html import Section, render_page
 from zoo.reporting.numbers import as_json, finite, format_fixed
-from zoo.reporting.paper_tables import (
+from zoo.reporting.tables import (
     ResultColumn,
     ResultRow,
     ResultTable,
     ResultValue,
+    disarm_tags,
+    format_markdown,
     format_tables,
 )
-from zoo.reporting.tables import disarm_tags, format_markdown
 from zoo.utils import describe_absence, escape_strings, write_file
 
 if TYPE_CHECKING:

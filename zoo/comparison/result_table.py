@@ -13,7 +13,7 @@ from zoo.comparison.text import (
     format_measure,
     join_names,
 )
-from zoo.reporting.paper_tables import ResultColumn, ResultRow, ResultTable, ResultValue
+from zoo.reporting.tables import ResultColumn, ResultRow, ResultTable, ResultValue
 
 WORSE, UNSURE = "worse", "unsure"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,8 +29,16 @@ from zoo.errors import (
     Stopped,
     ZooError,
 )
-from zoo.evaluation.results import METRIC_LISTS, ConditionResult, Evaluation, save_figure, table
+from zoo.evaluation.results import (
+    METRIC_LISTS,
+    ConditionResult,
+    Evaluation,
+    build_result_table,
+    save_figure,
+    table,
+)
 from zoo.packages import skip_without_package
+from zoo.reporting.tables import format_tables
 from zoo.run import checkpoint as checkpoints
 from zoo.run import conditions
 from zoo.run.build import Experiment
@@ -46,6 +55,7 @@ from zoo.utils import (
     explain_memory,
     is_out_of_memory,
     require_replaceable,
+    write_file,
     write_json,
 )
 
@@ -66,7 +76,7 @@ class EvaluationTarget:
     """The place where an evaluation writes its files."""
 
     to: str | None = None
-    """Folder of evaluation.json, its figure and the confusion matrix; null: the run directory."""
+    """Folder of evaluation.json, its tables and figure; null: the run directory."""
 
 
 def evaluate(
@@ -200,6 +210,7 @@ class Evaluator:
         result = replace(result, partial=False)
         if is_written and self.processes.first:
             result = self._draw(result) if others else self._write(result)
+            self._write_tables(result)
         return replace(result, problem=self.problem)
 
     def _check_writable(self) -> None:
@@ -222,6 +233,12 @@ class Evaluator:
             result = replace(result, figure=save_figure(result, self.file.parent))
             self._write(result)
         return result
+
+    def _write_tables(self, result: Evaluation) -> None:
+        """Write the tables for a paper next to the result."""
+        with self._keep_measuring():
+            for name, text in format_tables(build_result_table(result)).items():
+                write_file(io.BytesIO(text.encode()), self.file.parent / name)
 
     @contextmanager
     def _keep_measuring(self) -> Iterator[None]:

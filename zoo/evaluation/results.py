@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 
@@ -16,7 +16,14 @@ from zoo.config.schema import format_size
 from zoo.errors import DataError
 from zoo.packages import explain_imports
 from zoo.reporting.panel import Bars, Line, LineChart, Panel, Scale
-from zoo.reporting.tables import format_table
+from zoo.reporting.tables import (
+    ResultColumn,
+    ResultRow,
+    ResultTable,
+    ResultValue,
+    format_latex,
+    format_table,
+)
 from zoo.run.conditions import Condition
 
 METRIC_LISTS = ("position_losses", "position_accuracies", "position_counts")
@@ -26,6 +33,17 @@ FILES = {"pixels": "resolutions", "tokens": "lengths", "": "data_variants"}
 UNCHANGED = "unchanged"
 LOSS, ACCURACY = "test/loss", "test/accuracy"
 WIDTH, HEIGHT = 380, 240  # in pixels
+DECIMALS = 4
+DIRECTIONS: Mapping[str, Literal["high", "low"]] = {
+    "loss": "low",
+    "perplexity": "low",
+    "bits_per_character": "low",
+    "bits_per_byte": "low",
+    "accuracy": "high",
+    "top5": "high",
+    "exact": "high",
+}
+"""Whether high or low values of a metric are better; of others nothing is called best."""
 
 Point = tuple[float, float]
 
@@ -182,6 +200,10 @@ class Evaluation:
 
         return charts.finish(draw_result(self))
 
+    def latex(self) -> str:
+        """Return a table of all conditions for LaTeX, as table.tex has it."""
+        return format_latex(build_result_table(self))
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON, as `zoo eval --json` prints it; `from_dict` reads it."""
         plain: dict[str, Any] = {
@@ -248,6 +270,50 @@ def table(result: Evaluation) -> str:
     if result.figure:
         lines.append(f"figure: {result.figure}")
     return "\n".join(lines)
+
+
+def build_result_table(result: Evaluation) -> ResultTable:
+    """Return a row for each condition and a column for each metric, for a paper.
+
+    Extrapolation methods are compared with each other and with the unchanged model at each size.
+    """
+    has_methods = any(one.condition.kind == "extrapolation" for one in result.conditions)
+    measured = [one for one in result.conditions if not one.refused]
+    rows = tuple(
+        ResultRow(
+            name=_title(one),
+            values=tuple(ResultValue(one.metrics.get(name)) for name in result.metrics),
+            block=_name_block(one) if has_methods else "",
+        )
+        for one in measured
+    )
+    columns = []
+    for name in result.metrics:
+        better = DIRECTIONS.get(name.rpartition("/")[2]) if has_methods else None
+        title = name.removeprefix("test/").replace("_", " ")
+        columns.append(ResultColumn(title=title, group="test", decimals=DECIMALS, better=better))
+    windows = "; ".join(_describe_windows({_title(one): one for one in measured}))
+    notes = [
+        f"{result.recipe} on {result.data}, {result.count:,} samples.",
+        windows and f"{windows}.",
+    ]
+    refused = [_title(one) for one in result.conditions if one.refused]
+    notes += [f"Refused: {', '.join(refused)}."] if refused else []
+    notes += ["Interrupted before its end."] if result.partial else []
+    return ResultTable(
+        head="condition",
+        columns=tuple(columns),
+        rows=rows,
+        caption=" ".join(note for note in notes if note),
+        label=f"{result.recipe}-evaluation",
+    )
+
+
+def _name_block(one: ConditionResult) -> str:
+    """Return what a row is compared within: the size, for sizes and extrapolation methods."""
+    if one.condition.kind in ("size", "extrapolation") and one.condition.size is not None:
+        return format_size(one.condition.size)
+    return one.condition.name
 
 
 def _title(one: ConditionResult) -> str:

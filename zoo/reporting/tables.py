@@ -1,14 +1,68 @@
-"""Tables as text for terminals and Markdown, and as HTML and DataFrames for notebooks."""
+"""Tables as text for terminals and Markdown, as LaTeX and CSV for papers, and for notebooks.
+
+In LaTeX the best value of a column is bold and the second one underlined, as far as the digits that
+are shown tell them apart: values that look equal share their place.
+"""
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+import unicodedata
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from math import isfinite
+from typing import Any, Literal
 
 from zoo.errors import ZooError
 from zoo.utils import escape_text
+
+LATEX, CSV = "table.tex", "table.csv"
+SYMBOLS = (r"\dagger", r"\ddagger", r"\ast")
+ARROWS: Mapping[str | None, str] = {"high": r" $\uparrow$", "low": r" $\downarrow$", None: ""}
+SPECIAL = {
+    **{letter: f"\\{letter}" for letter in "#$%&_{}"},
+    # square brackets and stars after the end of a row would be its options
+    **{letter: f"{{{letter}}}" for letter in "[]*"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "\u00df": r"\ss{}",
+    "\u00e6": r"\ae{}",
+    "\u00f8": r"\o{}",
+    "\u2212": "$-$",
+    "\u00d7": r"$\times$",
+    "\u2013": "--",
+    "\u2026": r"\dots{}",
+    "\u2192": r"$\to$",
+    "\u2264": r"$\leq$",
+    "\u2265": r"$\geq$",
+    "\u00a0": "~",
+    "\u202f": r"\,",
+}
+ACCENTS = {
+    "\u0300": "`",
+    "\u0301": "'",
+    "\u0302": "^",
+    "\u0303": "~",
+    "\u0304": "=",
+    "\u0306": "u ",
+    "\u0307": ".",
+    "\u0308": '"',
+    "\u030a": "r ",
+    "\u030b": "H ",
+    "\u030c": "v ",
+    "\u0327": "c ",
+}
+"""{combining character: the command of its accent}"""
+
+Place = Literal["best", "second", ""]
 
 
 def format_table(
@@ -91,3 +145,272 @@ def build_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     except ImportError:
         raise ZooError("a DataFrame needs pandas: pip install pandas") from None
     return pandas.DataFrame([dict(row) for row in rows])
+
+
+# Tables of results for papers
+
+
+@dataclass(frozen=True)
+class ResultValue:
+    """A cell of a table: a mean, perhaps with an interval and a mark."""
+
+    mean: float | None
+    """None where nothing was measured."""
+    low: float | None = None
+    high: float | None = None
+    mark: str = ""
+    """A key of the marks of the table; empty for none."""
+    may_be_best: bool = True
+    """False if it is known to be worse than another, whatever the digits that are shown."""
+    is_ranked: bool = True
+    """False for a mean of other samples than those of its column, which has no place there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultColumn:
+    """A column of numbers.
+
+    Attributes:
+        title: Its heading.
+        group: A heading that neighbouring columns share; empty for none.
+        decimals: The decimals that LaTeX shows; CSV has all digits.
+        better: Whether high or low values are better; None if neither is.
+    """
+
+    title: str
+    group: str = ""
+    decimals: int = 3
+    better: Literal["high", "low"] | None = None
+
+    @property
+    def name(self) -> str:
+        """Its heading in a CSV file, which has one line of headings."""
+        return f"{self.group}, {self.title}" if self.group else self.title
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultRow:
+    """A row: its name, and a value for each column.
+
+    Attributes:
+        name: Its name.
+        values: A value for each column.
+        block: Rows of the same block are compared with each other; a rule parts blocks.
+    """
+
+    name: str
+    values: tuple[ResultValue, ...]
+    block: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultTable:
+    """A table of results.
+
+    Attributes:
+        head: Heading of the names of rows.
+        columns: The columns.
+        rows: The rows, in the order in which they are shown.
+        caption: Sentences on what the numbers are.
+        label: What follows `tab:` in the label of the table.
+        marks: {mark: its meaning}.
+        interval: What the intervals of values are; empty if they have none.
+        command: The command that repeats it.
+    """
+
+    head: str
+    columns: tuple[ResultColumn, ...]
+    rows: tuple[ResultRow, ...]
+    caption: str
+    label: str
+    marks: Mapping[str, str] = field(default_factory=dict)
+    interval: str = ""
+    command: str = ""
+
+
+def format_tables(table: ResultTable, *, intervals: bool = False) -> dict[str, str]:
+    """Format a table as the files that papers need.
+
+    Args:
+        table: The table.
+        intervals: Whether LaTeX shows the intervals too; CSV always has them.
+
+    Returns:
+        {name of a file: its content}
+    """
+    return {LATEX: format_latex(table, intervals=intervals), CSV: format_csv(table)}
+
+
+def rank_values(table: ResultTable) -> list[list[Place]]:
+    """Return the place of each value among those of its column and block, row by row."""
+    places: list[list[Place]] = [[""] * len(table.columns) for _ in table.rows]
+    for number, column in enumerate(table.columns):
+        blocks: dict[str, list[tuple[int, ResultValue, float]]] = {}
+        for line, row in enumerate(table.rows):
+            value = row.values[number]
+            if value.mean is not None and isfinite(value.mean) and value.is_ranked:
+                shown = round(value.mean, column.decimals)
+                blocks.setdefault(row.block, []).append((line, value, shown))
+        for found in blocks.values():
+            # a value that nothing is compared with is not the best
+            if column.better is None or len(found) < 2:
+                continue
+            choose = max if column.better == "high" else min
+            best = choose((shown for _, one, shown in found if one.may_be_best), default=None)
+            others = [(line, x) for line, one, x in found if x != best or not one.may_be_best]
+            second = choose((shown for _, shown in others), default=None)
+            for line, _, _ in found:
+                places[line][number] = "best"
+            for line, shown in others:
+                places[line][number] = "second" if shown == second else ""
+    return places
+
+
+def format_latex(table: ResultTable, *, intervals: bool = False) -> str:
+    r"""Format a table as LaTeX, to be read by \input; it needs the package booktabs."""
+    symbols = {mark: f"$^{{{symbol}}}$" for mark, symbol in zip(table.marks, SYMBOLS, strict=False)}
+    # numbers of the same digits are aligned to the right, since marks take no room
+    alignment = ("l" if intervals else "r") * len(table.columns)
+    lines = [r"% needs \usepackage{booktabs}"]
+    lines += [f"% {escape_text(table.command)}"] if table.command else []
+    lines += [
+        r"\begin{table}",
+        r"  \centering",
+        rf"  \caption{{{_format_caption(table, symbols, intervals=intervals)}}}",
+        rf"  \label{{tab:{_format_label(table.label)}}}",
+        r"  \smallskip",
+        rf"  \begin{{tabular}}{{l{alignment}}}",
+        r"    \toprule",
+        *(f"    {line}" for line in _format_heads(table)),
+        r"    \midrule",
+    ]
+    block = table.rows[0].block if table.rows else ""
+    for row, places in zip(table.rows, rank_values(table), strict=True):
+        if row.block != block:
+            lines.append(r"    \midrule")
+        block = row.block
+        cells = [
+            _format_value(value, column, place, symbols, intervals=intervals)
+            for value, column, place in zip(row.values, table.columns, places, strict=True)
+        ]
+        lines.append(f"    {_join_cells([escape_latex(row.name), *cells])}")
+    return "\n".join([*lines, r"    \bottomrule", r"  \end{tabular}", r"\end{table}", ""])
+
+
+def format_csv(table: ResultTable) -> str:
+    """Format a table as CSV with all digits, and with the intervals and marks that it has."""
+    heads, rows = [table.head], [[row.name] for row in table.rows]
+    for number, column in enumerate(table.columns):
+        values = [row.values[number] for row in table.rows]
+        fields = {"": [_format_exact(one.mean) for one in values]}
+        if any(one.low is not None for one in values):
+            fields[" low"] = [_format_exact(one.low) for one in values]
+            fields[" high"] = [_format_exact(one.high) for one in values]
+        if any(one.mark for one in values):
+            fields[" mark"] = [one.mark for one in values]
+        for suffix, texts in fields.items():
+            heads.append(f"{column.name}{suffix}")
+            for row, text in zip(rows, texts, strict=True):
+                row.append(text)
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerows([escape_text(cell) for cell in row] for row in (heads, *rows))
+    return file.getvalue()
+
+
+def escape_latex(text: str) -> str:
+    """Escape text for LaTeX, so that it is shown unchanged and sets no command off."""
+    return "".join(_escape_letter(letter) for letter in escape_text(text)).replace("--", "-{}-")
+
+
+def _escape_letter(letter: str) -> str:
+    if letter in SPECIAL:
+        return SPECIAL[letter]
+    if letter.isascii():
+        return letter
+    base, *accents = [*unicodedata.normalize("NFD", letter)]
+    if base.isascii() and len(accents) == 1 and accents[0] in ACCENTS:
+        return f"\\{ACCENTS[accents[0]]}{{{base}}}"
+    # an installation of LaTeX may have no glyph for it, and would stop there
+    return f"U+{ord(letter):04X}"
+
+
+def _format_label(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")
+
+
+def _format_caption(table: ResultTable, symbols: Mapping[str, str], *, intervals: bool) -> str:
+    used = {value.mark for row in table.rows for value in row.values}
+    parts = [escape_latex(table.caption)]
+    if any("best" in places for places in rank_values(table)):
+        where = " of each part" if len({row.block for row in table.rows}) > 1 else ""
+        parts.append(rf"\textbf{{Bold}}: best{where}; \underline{{underlined}}: second.")
+    parts += [
+        f"{symbols[mark]} {escape_latex(meaning)}."
+        for mark, meaning in table.marks.items()
+        if mark in used
+    ]
+    if intervals and table.interval:
+        parts.append(f"In brackets: {escape_latex(table.interval)}.")
+    return " ".join(part for part in parts if part)
+
+
+def _format_heads(table: ResultTable) -> Iterator[str]:
+    """Yield the lines of headings: one for groups of columns, if there are any, and one for all."""
+    groups = [(name, [*own]) for name, own in groupby(table.columns, lambda one: one.group)]
+    arrows: list[str] = []
+    cells, rules, start = [""], [], 2
+    for name, columns in groups:
+        directions = {column.better for column in columns}
+        is_shared = bool(name) and len(directions) == 1
+        end = start + len(columns) - 1
+        text = escape_latex(name) + (ARROWS[columns[0].better] if is_shared else "")
+        cells.append(rf"\multicolumn{{{len(columns)}}}{{c}}{{{text}}}")
+        rules += [rf"\cmidrule(lr){{{start}-{end}}}"] if name else []
+        arrows += ["" if is_shared else ARROWS[column.better] for column in columns]
+        start = end + 1
+    if rules:
+        yield _join_cells(cells)
+        yield " ".join(rules)
+    titles = (
+        f"{escape_latex(column.title)}{arrow}"
+        for column, arrow in zip(table.columns, arrows, strict=True)
+    )
+    yield _join_cells([escape_latex(table.head), *titles])
+
+
+def _join_cells(cells: Sequence[str]) -> str:
+    return rf"{' & '.join(cells)} \\"
+
+
+def _format_value(
+    value: ResultValue,
+    column: ResultColumn,
+    place: Place,
+    symbols: Mapping[str, str],
+    *,
+    intervals: bool,
+) -> str:
+    if value.mean is None:
+        return "--"
+    text = _format_number(value.mean, column.decimals)
+    commands = {"best": r"\textbf", "second": r"\underline"}
+    if place:
+        text = f"{commands[place]}{{{text}}}"
+    if value.mark in symbols:
+        symbol = symbols[value.mark]
+        text += symbol if intervals else rf"\rlap{{{symbol}}}"
+    if intervals and value.low is not None and value.high is not None:
+        low, high = (_format_number(end, column.decimals) for end in (value.low, value.high))
+        text += rf" {{\footnotesize ({low} to {high})}}"
+    return text
+
+
+def _format_number(number: float, decimals: int) -> str:
+    if not isfinite(number):
+        return r"$\infty$" if number > 0 else r"$-\infty$" if number < 0 else "--"
+    return f"{number:.{decimals}f}".replace("-", "$-$")
+
+
+def _format_exact(number: float | None) -> str:
+    return "" if number is None else repr(float(number))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from latex import read_table, typeset
 
 from zoo.comparison.result_table import build_result_table
-from zoo.reporting.paper_tables import (
+from zoo.reporting.tables import (
     ResultColumn,
     ResultRow,
     ResultTable,
