@@ -18,6 +18,7 @@ import comparison_pages
 import conformance_page
 import equip_page
 import evidence_data
+import extension_page
 import import_graph
 import measured_pages
 import quoted_numbers
@@ -93,6 +94,8 @@ def write_pages() -> dict[Path, str]:
         DOCS / "speed.md": measured_pages.write_speed_page(DOCS / "speed.md"),
         import_graph.PICTURE: import_graph.draw_graph(import_graph.read_imports()),
     }
+    extend = DOCS / "extend.md"
+    pages[extend] = extension_page.write_extension_page(extend)
     pretrained = DOCS / "questions" / "pretrained.md"
     pages[pretrained] = measured_pages.write_pretrained_page(pretrained)
     transformers = DOCS / "equip" / "transformers.md"
