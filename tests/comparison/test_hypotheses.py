@@ -115,7 +115,7 @@ def test_a_comparison_writes_them_before_it_trains(compared, monkeypatch):
 
     there = []
     monkeypatch.setattr(CellRunner, "run", pretend)
-    monkeypatch.setattr(compare, "write_results", lambda *_: [])
+    monkeypatch.setattr(compare, "write_results", lambda *_, intervals: [])
     base = ["vit_comrope", *(word for word in TINY if "encoding" not in word)]
     words = [*base, "encodings=[none,learned]", "seeds=2", "to=c"]
     code, _, message = compared(*words, "hypotheses=[learned > nome]")
