@@ -352,6 +352,9 @@ def estimate_comparison(
         verbose: Print messages to standard error. None leaves logging to the caller.
         **changes: Fields of `CompareOptions`.
 
+    Returns:
+        The cells, and their steps, FLOPs, disk space and minutes as far as they are known.
+
     Raises:
         RecipeError: Something is wrong with an argument, with any cell or with the output folder.
         DataError: Data is missing.
