@@ -101,7 +101,7 @@ def _name(method: str) -> str:
 
 def _list_missing(example: ModuleType, after: Mapping[str, float]) -> str:
     missing = [_name(rule) for rule in (*example.TRAINED_ON, "drop") if rule not in after]
-    return f"Not trained in this record: {', '.join(missing)}. " if missing else ""
+    return f"Not tested after training in this record: {', '.join(missing)}. " if missing else ""
 
 
 def _describe_published(example: ModuleType, found: Found) -> Iterator[str]:

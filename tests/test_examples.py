@@ -68,6 +68,24 @@ def test_context_extension_is_tabulated_from_what_a_folder_has(tmp_path, capsys)
     assert (tmp_path / "extension.svg").read_text().startswith("<svg")
 
 
+def test_published_weights_are_tabulated_from_what_a_folder_has(tmp_path, capsys):
+    extend = load_example("extend")
+    found = {
+        f"{method} {times}": {"beyond": times + 0.25, "digits": [0, 5], "process_seconds": 1.0}
+        for times, methods in ((1, ["none"]), (2, extend.PUBLISHED))
+        for method in methods
+    }
+    found |= {"seconds": 1.0, "weights": "small.gguf", "length": 16}
+    (tmp_path / "published.json").write_text(json.dumps(found))
+    (tmp_path / "runs" / "published").mkdir(parents=True)
+
+    extend.main([str(tmp_path), "small.gguf"])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[0] == ["tokens", "loss", "digits"]
+    assert rows[1] == ["none", "16", "1.2500", "0", "5"]
+    assert rows[2:4] == [["none", "32", "2.2500", "0", "5"], ["truncate", "32", "2.2500", "0", "5"]]
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda p: p.stem)
 def test_a_notebook_is_stored_with_its_outputs(path):
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]

@@ -74,20 +74,24 @@ def test_onnx_runtime_reads_texts_of_any_length(write, tmp_path, entry):
     assert {"recipe.yaml", "tokenizer.json", "model.onnx"} <= {*result.files}
 
 
-# what lm_irope, lm_gemma and lm_sssl have, and more: windows, two bases, none, a temperature
-MIXED = (
-    "{one: {window: 4, encoding: {name: rope, base: 100}}, "
+# "all" has what lm_irope, lm_gemma and lm_sssl have, and more: windows, two bases, none, a temperature
+MIXED = {
+    "all": "{one: {window: 4, encoding: {name: rope, base: 100}}, "
     "two: {encoding: none, softcap: 5, temperature: {floor: 8, scale: 0.1}}, "
-    "three: {encoding: [alibi, xpos]}}"
-)
+    "three: {encoding: [alibi, xpos]}}",
+    "windows": "{one: {window: 4}, two: {window: null}, three: {window: 16}}",
+    "encodings": "{one: {encoding: rope}, two: {encoding: none}, three: {encoding: rope}}",
+    "biases": "{one: {encoding: alibi}, two: {encoding: rope}, three: {encoding: fox}}",
+}
 
 
-def test_onnx_runtime_computes_layers_that_differ(write, tmp_path):
+@pytest.mark.parametrize("types", MIXED.values(), ids=MIXED)
+def test_onnx_runtime_computes_layers_that_differ(write, tmp_path, types):
     pytest.importorskip("onnxscript")
     words = [
         *language_words(tmp_path, "rope"),
         "model.depth=3",
-        f"model.layer_types={MIXED}",
+        f"model.layer_types={types}",
         "model.layer_pattern=[one,two,three]",
         "model.block.qk_norm=true",
         "model.scale_embeddings=true",
