@@ -178,6 +178,9 @@ TAKE_OVERRIDES = {
     "generate": lambda run, edits: package.generate(run, "a", edits),
     "diagnose": lambda run, edits: package.diagnose(run, edits, verbose=False),
     "compare": lambda run, edits: package.compare("vit_none", edits, encodings=["none"]),
+    "estimate_comparison": lambda run, edits: package.estimate_comparison(
+        "vit_none", edits, encodings=["none"]
+    ),
     "export": lambda run, edits: package.export(run, "out", "safetensors", edits),
     "convert": lambda run, edits: package.convert("published", edits),
     "load": lambda run, edits: package.load(run, edits),
