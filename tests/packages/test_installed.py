@@ -63,6 +63,21 @@ def test_the_wheel_holds_zoo_alone(wheel):
     assert {"zoo/data/digits.csv.gz", "zoo/data/digits.LICENSE"} <= set(names)
 
 
+def test_the_readme_of_the_wheel_has_no_relative_link(wheel):
+    """An index shows it, where there are no other files; every link leads to one of the checkout."""
+    (metadata,) = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith("METADATA")]
+    text = zipfile.ZipFile(wheel).read(metadata).decode()
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert len(links) > 20
+    assert [link for link in links if not link.startswith("https://")] == []
+    pattern = (
+        r"https://(?:github|raw\.githubusercontent)\.com/transformer-zoo/zoo/(?:blob/)?main/([^#]+)"
+    )
+    files = [found[1] for link in links if (found := re.match(pattern, link))]
+    assert len(files) > 20
+    assert [file for file in files if not (ROOT / file).exists()] == []
+
+
 def test_the_installed_one_is_asked(environment):
     *places, version, recorded = environment.run("python", "-c", PLACES).split()
     assert all(Path(place).is_relative_to(environment.bin.parent) for place in places)

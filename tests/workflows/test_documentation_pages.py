@@ -6,6 +6,7 @@ import importlib
 import inspect
 import re
 import shutil
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,42 @@ def test_links_hold(page):
         assert target.startswith("http") or path.exists(), (
             target
         )  # the site makes pages of the numbers of comparisons
+
+
+def test_every_page_is_two_clicks_from_the_first():
+    docs = ROOT / "docs"
+    pages = {path for path in docs.rglob("*.md") if not path.is_relative_to(docs / "records")}
+    clicks = {docs / "index.md": 0}
+    waiting = [*clicks]
+    for page in waiting:
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+            found = (page.parent / target).resolve()
+            if found in pages and found not in clicks:
+                clicks[found] = clicks[page] + 1
+                waiting.append(found)
+    assert {page.relative_to(docs) for page in pages if clicks.get(page, 3) > 2} == set()
+
+
+def test_the_classes_of_peers_are_those_of_the_tested_versions():
+    """docs/peers.md is read again when constraints.txt names another release."""
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (ROOT / "docs" / "peers.md").read_text().splitlines()
+        if line.startswith("| ")
+    ]
+    constraints = (ROOT / "constraints.txt").read_text()
+    places = {"timm": "timm/layers", "x-transformers": "x_transformers"}
+    assert {*places} <= {name for name, *_ in rows}
+    for name, version, positions, _ in rows:
+        if name not in places:
+            continue
+        assert f"\n{name}=={version}\n" in constraints
+        assert metadata.version(name) == version
+        classes = re.findall(r"`(\w+)`", positions)
+        assert len(classes) > 5
+        files = [file for file in metadata.files(name) if places[name] in file.as_posix()]
+        source = "\n".join(file.read_text() for file in files if file.suffix == ".py")
+        assert [one for one in classes if f"class {one}(" not in source] == []
 
 
 def test_pages_made_from_the_code_are_current(pages):

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import Any
 
 from zoo import registry
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
+from zoo.packages import explain_imports
+from zoo.reporting.numbers import as_json
 from zoo.reporting.tables import format_table
 from zoo.suggestions import nearest
 
 SUMMARY = "list encodings, recipes, and everything else that a recipe can use"
 EXAMPLE = "zoo list encodings"
+JSON = True
 KINDS = ("encodings", "recipes", *(kind for kind in registry.RECIPE_KINDS if kind != "encodings"))
 
 
@@ -25,14 +29,35 @@ def run(known: argparse.Namespace) -> None:
     if known.kind not in (None, *KINDS):
         hint = nearest(known.kind, KINDS)
         raise RecipeError(ConfigIssue(ARGUMENT, known.kind, "no such kind to list", hint))
-    print(format_members([known.kind] if known.kind else KINDS))
+    kinds = [known.kind] if known.kind else KINDS
+    if known.json:
+        print(as_json({kind: list_members(kind) for kind in kinds}))
+    else:
+        print(format_members(kinds))
+
+
+def list_members(kind: str) -> list[dict[str, Any]]:
+    """Return name and summary of each member; of encodings, facts and changes too."""
+    found: list[dict[str, Any]] = [
+        {"name": name, "summary": summary} for name, summary in sorted(_summarize(kind).items())
+    ]
+    if kind == "encodings":
+        # facts are declared by classes, whose modules import torch
+        with explain_imports():
+            from zoo.attention.encoding import describe_facts
+            from zoo.encodings.common.chains import list_changes
+
+        for one in found:
+            cls = registry.find(kind, one["name"])
+            one |= {"changes": list_changes(cls), "facts": describe_facts(cls)}
+    return found
 
 
 def format_members(kinds: Sequence[str]) -> str:
     """List the members of each kind, under a heading if there are several kinds."""
     blocks = []
     for kind in kinds:
-        entries = _summarize_recipes() if kind == "recipes" else registry.summaries(kind)
+        entries = _summarize(kind)
         indent = "  " if len(kinds) > 1 else ""
         rows = [(f"{indent}{name}", summary) for name, summary in sorted(entries.items())]
         heading = f"{kind}\n" if len(kinds) > 1 else ""
@@ -40,8 +65,10 @@ def format_members(kinds: Sequence[str]) -> str:
     return "\n\n".join(blocks)
 
 
-def _summarize_recipes() -> dict[str, str]:
-    """Return the first line of each recipe's opening comment."""
+def _summarize(kind: str) -> dict[str, str]:
+    """Return {name: summary}; that of a recipe is the first line of its opening comment."""
+    if kind != "recipes":
+        return registry.summaries(kind)
     found = {}
     for name, path in registry.recipe_files().items():
         first = path.read_text(encoding="utf-8").partition("\n")[0]
