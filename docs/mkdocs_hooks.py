@@ -1,11 +1,15 @@
-"""MkDocs hooks: list the pages of encodings, and generate a page for each recorded comparison."""
+"""MkDocs hooks: list the pages of encodings, typeset formulas, make pages of comparisons."""
 
+import sys
 from pathlib import Path
 
 from mkdocs.structure.files import File, InclusionLevel
 
 from zoo.comparison.page.comparison_page import render
 from zoo.comparison.results import Comparison
+
+sys.path.insert(0, str(Path(__file__).parent))
+from typeset import typeset_page
 
 
 def on_config(config):
@@ -34,3 +38,7 @@ def on_files(files, config):
         made = File.generated(config, page, content=content, inclusion=InclusionLevel.INCLUDED)
         files.append(made)
     return files
+
+
+def on_page_content(html, page, config, files):
+    return typeset_page(html)

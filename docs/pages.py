@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -44,6 +45,7 @@ from zoo.encodings.common.chains import build_shortest_chain
 DOCS = Path(__file__).parent
 DIAGNOSED = ("smollm2.md", "minilm.md")
 PICTURES = DOCS / "images" / "encodings"
+FORMULAS = tomllib.loads((DOCS / "formulas.toml").read_text(encoding="utf-8"))
 INDEX = """# Encodings
 
 Made by `python docs/pages.py` from docstrings, declared facts and recipes. `zoo show NAME` prints
@@ -51,6 +53,8 @@ the same for sizes of your own, with the time that a layer takes on your machine
 
 """
 FACTS = f"""
+## Facts
+
 *Parameters* are counted for a model of {Sizes().depth} layers, width {Sizes().dim} and
 {Sizes().heads} heads, with 512 tokens, or 14 by 14 patches for encodings that do not accept one
 axis. *Attention* says what the backend has to compute, under a causal mask for text: q, k and v
@@ -61,7 +65,18 @@ that runs under a causal mask.
 | encoding | axes | shift-invariant | causal only | modules | coordinates | parameters | attention |
 |---|---|---|---|---|---|---|---|
 """
-READING = """
+READING = r"""
+## How to read the formulas
+
+Scores are those of one head. $q_i$ is the projected query of token $i$, $k_j$ and $v_j$ are the key
+and value of token $j$, with $K$ channels each. $x_i$ is the state of token $i$, with $D$ channels,
+and $p_i$ its coordinate, with a component $p_a$ for each axis $a$ of a grid. $s_{ij}$ is the score
+that enters the softmax, $w_{ij}$ the weight that leaves it, $o_i$ the output, $h$ one of $H$ heads.
+Where only $R(p)$ is given, $R(p_i)\,q_i$ takes the place of $q_i$, and $R(p_j)\,k_j$ that of $k_j$.
+$\operatorname{rot}$ rotates a pair of channels by an angle, $\operatorname{blockdiag}$ is a matrix
+of blocks along the diagonal, $\sigma$ the logistic function and $b$ the option `base`. The line of
+code below a formula states the same with the names of options and parameters.
+
 ## How to read the pictures
 
 The pictures are measured, not drawn from formulas: random tokens pass through the encoding and a
@@ -151,7 +166,8 @@ def _encoding_page(name: str, recipes: Mapping[str, Recipe]) -> str:
     about = inspect.getdoc(sys.modules[cls.__module__]) or ""
     picture = f"![What {name} does](../images/encodings/{name}.png)"
 
-    lines = [f"# {name}", "", escape_prose(about), "", _indent(formula), ""]
+    lines = [f"# {name}", "", escape_prose(about), "", f"$$\n{FORMULAS[name].strip()}\n$$", ""]
+    lines += [_indent(formula), ""]
     if notes:
         lines += [escape_prose(notes), ""]
     lines += [f"[{picture}](../encodings.md#how-to-read-the-pictures)", ""]

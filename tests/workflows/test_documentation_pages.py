@@ -8,6 +8,7 @@ import re
 import shutil
 from importlib import metadata
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -176,6 +177,40 @@ def test_the_table_of_exported_graphs_has_every_encoding():
 def test_every_encoding_has_its_picture():
     pictures = (ROOT / "docs" / "images" / "encodings").iterdir()
     assert {path.name for path in pictures} == {f"{name}.png" for name in zoo.encoding_names()}
+
+
+@pytest.fixture(scope="module")
+def typeset(pages):
+    """docs/typeset.py."""
+    return importlib.import_module("typeset")
+
+
+def test_every_encoding_has_its_formula(pages):
+    assert (*sorted(pages.FORMULAS),) == zoo.encoding_names()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_formulas_can_be_typeset(page, typeset):
+    code = r"^```.*?^```$|``.+?``|`[^`\n]+`"
+    text = re.sub(code, "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"\$\$(.+?)\$\$", text, re.DOTALL)
+    inline = re.findall(r"\$([^\s$][^$]*)\$", re.sub(r"\$\$.+?\$\$", "", text, flags=re.DOTALL))
+    for latex in (*blocks, *inline):
+        made = typeset.typeset_formula(latex, is_block=latex in blocks)
+        assert ElementTree.fromstring(made).tag == f"{{{typeset.MATHML}}}math"
+    is_encoding = page.parent.name == "encodings"
+    assert len(blocks) >= is_encoding
+
+
+def test_formulas_become_mathml_in_a_page(typeset):
+    html = r'<p>If <span class="arithmatex">\(a &lt; b\)</span></p><div class="arithmatex">\[2 \log x\]</div>'
+    made = typeset.typeset_page(html)
+    assert "arithmatex" not in made
+    assert "<mo>&lt;</mo>" in made
+    assert re.search(r'class="formula"><math [^>]*display="block"', made)
+    assert re.search(r"<mspace [^>]+><mi>log</mi><mspace [^>]+><mi>x</mi>", made)
+    with pytest.raises(ValueError, match="unknown"):
+        typeset.typeset_formula(r"\nosuchcommand x", is_block=False)
 
 
 def test_the_prose_of_a_docstring_is_escaped(pages):
