@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from itertools import product
 
@@ -25,11 +26,13 @@ from parameters import list_facts, list_shapes
 from torch.nn import functional as F
 
 import zoo
+from zoo.attention.backends.chunked import CHUNK_BYTES
+from zoo.attention.call import Span
 from zoo.attention.encoding import Dims
 from zoo.attention.kv_cache import KeyValueCache
 from zoo.attention.tokens import Tokens
 from zoo.encodings import path
-from zoo.encodings.path import PaTH, compute_path_bias, update_keys
+from zoo.encodings.path import PaTH, PathBias, compute_path_bias, update_keys
 from zoo.laws import causality, equivariance
 
 OPTIONS = pytest.mark.parametrize(
@@ -189,6 +192,36 @@ def test_gradients_pass_through_blocks():
     assert torch.autograd.gradcheck(
         lambda *args: compute_path_bias(*args, 2), (q[:, 2:], k, w, beta)
     )
+
+
+@pytest.mark.parametrize("queries", [M, 9])
+@pytest.mark.parametrize("size", [1, 2, 64])
+def test_spans_of_queries_equal_the_table_of_all_pairs(queries, size):
+    q, k, w, beta = (one[:, None] for one in draw_run())
+    rows = slice(-queries - 2 if queries < M else 0, None)  # tokens before the queries too
+    args = (q[:, :, -queries:], k, w[:, :, rows], beta[:, :, rows])
+    given = [one.clone().requires_grad_() for one in args]
+    whole = compute_path_bias(*given, size)  # [2, 1, N, M]
+    bias, past = PathBias.build(*given, size), M - queries
+    spans = [
+        Span(first, end, past + end, 2, 1, whole.device)
+        for first, end in itertools.pairwise([0, 1, 4, 6, queries])
+    ]
+    parts = [bias(span) for span in spans]
+    parts = torch.cat([F.pad(part, (0, M - part.shape[-1])) for part in parts], dim=2)
+    assert_close(parts, whole)
+    weight = torch.randn_like(whole)
+    expected = torch.autograd.grad((whole * weight).sum(), given)
+    for mine, one in zip(torch.autograd.grad((parts * weight).sum(), given), expected, strict=True):
+        assert_close(mine, one)
+
+
+def test_a_pass_in_chunks_makes_no_tensor_of_all_pairs(monkeypatch):
+    monkeypatch.setitem(CHUNK_BYTES, "cpu", 2**14)
+    layer, x = make_layer(), torch.randn(1, 256, 16, dtype=torch.float64, requires_grad=True)
+    with Largest() as found:
+        layer.requires_grad_()(x).sum().backward()
+    assert found.most < 256 * 256 / 4
 
 
 def test_several_blocks_are_captured():

@@ -3,12 +3,15 @@
 Token t has H_t = I - beta_t w_t w_t^T, with |w_t| = 1 and beta_t from 0 to 2, so that norms do not
 grow. The product over a block of tokens is I - U^T W, where U = T W and
 T = (I + stril(diag(beta) W W^T))^-1 diag(beta) (UT transform). Blocks are joined two by two: M
-tokens cost O(M^2 K) operations in O(log M) batched matrix products. In the shapes below, leading
+tokens cost O(M^2 K) operations in O(log M) batched matrix products. Biases are computed for a span
+of queries at a time; what all spans share has O(M K log M) numbers. In the shapes below, leading
 dimensions are batches.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -17,8 +20,10 @@ from torch.nn import functional as F
 
 from zoo.attention import (
     AttentionCall,
+    BlockBias,
     Dims,
     Encoding,
+    Span,
     Tokens,
     bias_from_table,
     disable_autocast,
@@ -101,8 +106,10 @@ class PaTH(Encoding):
         with disable_autocast(call.q.device):
             w, beta = self._reflections(call.keys, call.q.shape[0])
             w, beta = repeat_kv_heads(w, self.dims.heads), repeat_kv_heads(beta, self.dims.heads)
-            queries = call.scatter_queries(upcast(call.q))
-            bias = compute_path_bias(queries, upcast(call.k), w, beta) * call.scale  # [B, H, .., M]
+            q, k = upcast(call.q) * call.scale, upcast(call.k)
+            if call.query_index is None:
+                return call.add_bias(BlockBias(PathBias.build(q, k, w, beta)))
+            bias = compute_path_bias(call.scatter_queries(q), k, w, beta)  # [B, H, M, M]
         return call.add_bias(bias_from_table(call.gather_queries(bias)))
 
     def panels(self, call: AttentionCall) -> Panels:
@@ -145,6 +152,78 @@ def compute_path_bias(
     return torch.cat([far, near], dim=-1)
 
 
+@dataclass(frozen=True)
+class PathBias:
+    """The bias of `compute_path_bias` for a span of queries, without a table of all pairs.
+
+    Keys before the span are read at the end of runs of 1, 2, 4, .. blocks, one run for each binary
+    digit of the number of blocks before the span. Queries move back over one run after another.
+    """
+
+    q: Tensor
+    """Queries [B, H, N, K]."""
+
+    k: Tensor
+    """Keys of the queries' tokens [B, H, N, K]."""
+
+    w: Tensor
+    """Directions of these tokens [B, H, N, K]."""
+
+    beta: Tensor
+    """Strengths of these tokens [B, H, N]."""
+
+    past: Tensor
+    """Keys before the first query [B, H, M - N, K]."""
+
+    updated: Tensor
+    """The same keys, multiplied by the products up to the first query."""
+
+    runs: tuple[tuple[Tensor, Tensor], ...]
+    """For runs of 2^l blocks: keys at the end of their run [B, H, .., K], and the product of each
+    run [B, H, .., K, K]."""
+
+    block_size: int
+
+    @classmethod
+    def build(
+        cls, q: Tensor, k: Tensor, w: Tensor, beta: Tensor, block_size: int = BLOCK_SIZE
+    ) -> PathBias:
+        """Compute what all spans share, from the arguments of `compute_path_bias`."""
+        past, start = k.shape[2] - q.shape[2], w.shape[2] - q.shape[2]
+        earlier, own = k[:, :, :past], k[:, :, past:]
+        updated = update_keys(earlier, w[:, :, :start], beta[:, :, :start], block_size)
+        w, beta = w[:, :, start:], beta[:, :, start:]
+        runs = () if has_variable_sizes() else tuple(_build_runs(own, w, beta, block_size))
+        return cls(q, own, w, beta, earlier, updated, runs, block_size)
+
+    def __call__(self, span: Span) -> Tensor:
+        """Return the bias of a span [B, H, n, m]."""
+        # The span is extended back to the start of a block.
+        blocks = span.first_query // self.block_size
+        first = blocks * self.block_size
+        rows = slice(first, span.end_query)
+        q, k, w, beta = (span.slicer(one, rows) for one in (self.q, self.k, self.w, self.beta))
+        near, rotated = _compute_run(q, k, w, beta, self.block_size)
+        near, rotated, q = (one[:, :, span.first_query - first :] for one in (near, rotated, q))
+
+        parts = [near]
+        while blocks:
+            # The lowest binary digit of the number of blocks is the run just before.
+            level = (blocks & -blocks).bit_length() - 1
+            blocks -= 1 << level
+            start = blocks * self.block_size
+            keys, products = self.runs[level]
+            run = slice(start, start + (self.block_size << level))
+            product = span.slicer(products, slice(blocks >> level, (blocks >> level) + 1))
+            unmoved = q @ span.slicer(self.k, run).mT
+            parts.append(rotated @ span.slicer(keys, run).mT - unmoved)
+            rotated = rotated @ product.squeeze(2).mT
+        if self.past.shape[2]:
+            parts.append(rotated @ self.updated.mT - q @ self.past.mT)
+        bias = torch.cat(parts[::-1], dim=-1)
+        return F.pad(bias, (0, span.end_key - bias.shape[-1]))
+
+
 def update_keys(k: Tensor, w: Tensor, beta: Tensor, block_size: int = BLOCK_SIZE) -> Tensor:
     """Multiply each key by the H of all tokens after it.
 
@@ -168,6 +247,30 @@ def update_keys(k: Tensor, w: Tensor, beta: Tensor, block_size: int = BLOCK_SIZE
     while own.shape[-3] > 1:
         own, products = _join_keys(own, products), _join_products(products)
     return torch.cat([earlier, own.squeeze(-3)[..., :n, :]], dim=-2)
+
+
+def _build_runs(
+    k: Tensor, w: Tensor, beta: Tensor, block_size: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield keys at the end of their run [.., n, K], and products, for runs of 1, 2, 4, .. blocks.
+
+    Only complete runs of blocks before the last token are needed.
+    """
+    count = (k.shape[-2] - 1) // block_size
+    if not count:
+        return
+    end = count * block_size
+    k, w, beta = (
+        one[..., :end, :].unflatten(-2, (count, block_size)) for one in (k, w, beta[..., None])
+    )
+    u, _, keys = _solve_blocks(k, w, beta)
+    products = _block_products(u, w)
+    yield keys.flatten(-3, -2), products
+    while count > 1:
+        count //= 2
+        keys, products = keys[..., : 2 * count, :, :], products[..., : 2 * count, :, :]
+        keys, products = _join_keys(keys, products), _join_products(products)
+        yield keys.flatten(-3, -2), products
 
 
 def _compute_run(
