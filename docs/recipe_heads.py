@@ -28,7 +28,7 @@ Made by `python docs/pages.py` from the heads of the recipes: one run each. The 
 more than their encodings, so these numbers show that they train and what to expect, not which
 encoding is better.
 """
-METRIC = re.compile(r"\b((?:test/)?(?:loss|accuracy|exact)|bits_per_\w+) \d+\.\d+")
+METRIC = re.compile(r"\b((?:test/)?(?:loss|accuracy|exact|miou)|bits_per_\w+) \d+\.\d+")
 SIZED = re.compile(r"\d+\.\d+( %)? at (\d+)")
 MEASURE = re.compile(r"\((test/\w+|error)\b")
 COST = re.compile(r"\d+\.\d+ minutes on one core( of a busy machine)?")

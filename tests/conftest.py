@@ -95,18 +95,18 @@ def _metadata_read_once() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _regressions_fitted_once() -> Iterator[None]:
     """Hundreds of tests train on the same digits, and each fits the same softmax regression."""
-    found: dict[str, tuple[float, float]] = {}
-    score = baselines._score_softmax_regression
+    found: dict[str, torch.Tensor] = {}
+    fit = baselines._fit_softmax_regression
 
-    def look_up(samples: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> tuple[float, float]:
+    def look_up(samples: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
         tensors = [tensor for split in samples.values() for tensor in split]
         key = hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest()
         if key not in found:
-            found[key] = score(samples)
+            found[key] = fit(samples)
         return found[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(baselines, "_score_softmax_regression", look_up)
+        patch.setattr(baselines, "_fit_softmax_regression", look_up)
         yield
 
 

@@ -40,6 +40,7 @@ DATA = {
     "variable_tracking": [*FEW, "data.length=96"],
     "common_words": [*FEW, "data.length=40", "data.common=2", "data.common_repeats=8"],
     "moving_digits": ["data.train=64", "data.test=32", "data.val=32"],
+    "seg_digits": ["data.train=64", "data.test=32", "data.val=32"],
     "images": [
         "data.path=made",
         "data.val=0.25",

@@ -46,7 +46,7 @@ KINDS: Mapping[str, MemberKind] = MappingProxyType(
         "encodings": MemberKind(("encodings",)),
         "models": MemberKind(
             ("models",),
-            frozenset({"transformer", "embedding", "layer_types", "generation"}),
+            frozenset({"transformer", "embedding", "layer_types", "generation", "dense_head"}),
             ("integrations/recipe_models",),
         ),
         "data": MemberKind(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from zoo.data.digits import select_digits
 from zoo.data.moving_digits import Motion, MovingDigits
 from zoo.data.spec import VideoSpec
 from zoo.errors import OptionError
@@ -71,7 +72,7 @@ def test_clips_are_drawn_from_epoch_and_index_alone():
 
 def test_parts_have_digits_of_their_own():
     data = clips()
-    assert [len(data.select_digits(number)[1]) for number in range(3)] == [1258, 180, 359]
+    assert [len(select_digits(data.seed, number)[1]) for number in range(3)] == [1258, 180, 359]
     val, test = (data.build_loader(split).dataset for split in ("val", "test"))
     assert not torch.equal(val.__getitems__([0])[0], test.__getitems__([0])[0])
 

@@ -10,7 +10,7 @@ from training import fit
 
 import zoo
 from zoo.data.corpus.tokenizer import Characters, Words
-from zoo.data.spec import ImageSpec, TextClassificationSpec, TextSpec, VideoSpec
+from zoo.data.spec import ImageSpec, SegmentationSpec, TextClassificationSpec, TextSpec, VideoSpec
 from zoo.errors import CheckpointError, Stopped
 from zoo.run import checkpoint
 from zoo.run.callbacks.stop_on_signal import StopOnSignal
@@ -73,6 +73,7 @@ def test_images_are_remembered(tmp_path):
         ImageSpec(1, 8, 16, 2, names=("a", "b")),
         ImageSpec(1, 8, 8, 10),
         VideoSpec(1, 8, 8, 10, frames=4),
+        SegmentationSpec(3, 8, 16, 2, names=("a", "b")),
     ):
         assert (
             checkpoint.read_spec({"zoo": {"samples": checkpoint._spec_to_plain(known)}}, tmp_path)

@@ -19,6 +19,7 @@ COUNTS = {
     "python_docs": 59,
     "flipflop": 50,
     "moving_digits": 32,
+    "seg_digits": 32,
     "images": 4,
     "marker_offset": 50,
     "text_table": 13,
@@ -43,7 +44,7 @@ def test_a_recipe_opens_with_its_claim(path):
     assert re.fullmatch(r"# .+\.", lines[0])
     assert [line.split()[1] for line in lines[2:6]] == ["paper", "command", "cost", "number"]
     assert lines[3].split()[2:] == ["zoo", "fit", path.stem]
-    assert re.search(r"test/(accuracy|loss) \d\.\d{4}|not recorded yet", lines[5])
+    assert re.search(r"test/(accuracy|loss|miou) \d\.\d{4}|not recorded yet", lines[5])
     assert len(lines) <= 25
 
 

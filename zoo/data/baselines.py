@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
+from torchmetrics.functional.classification import multiclass_jaccard_index
 
 from zoo.data.cache import CacheEntry, load_or_make
 from zoo.data.spec import IGNORE_INDEX, DataSpec, ImageSpec, TextBatch
@@ -124,6 +125,8 @@ Baselines = dict[str, dict[str, float]]
 MAX_SAMPLES = 10_000
 """Number of samples that are drawn from a larger split."""
 CHUNK = 500
+MAX_PIXELS = 200_000
+"""Number of pixels that are drawn from the masks of a split."""
 # Beyond these, softmax regression takes more than seconds.
 MAX_SIDE, MAX_CLASSES = 64, 100
 POOLED_SIDE = 16
@@ -147,12 +150,56 @@ def score_labels(splits: Mapping[str, Any], spec: DataSpec) -> Baselines:
         return {"test/accuracy": {"majority class": _score_majority(train, test)}}
 
     samples = {split: _read_images(splits[split]) for split in ("train", "val", "test")}
-    accuracy, loss = _score_softmax_regression(samples)
+    logits, labels = _fit_softmax_regression(samples), samples["test"][1]
+    accuracy = float((logits.argmax(1) == labels).float().mean())
+    loss = float(F.cross_entropy(logits, labels))
     majority = _score_majority(samples["train"][1], samples["test"][1])
     return {
         "test/accuracy": {"majority class": majority, "softmax regression": accuracy},
         "test/loss": {"softmax regression": loss},
     }
+
+
+def score_pixels(splits: Mapping[str, Any], classes: int) -> Baselines:
+    """Score the majority class of pixels and, up to 100 classes, softmax regression on each pixel.
+
+    Softmax regression sees the channels of a pixel and nothing around it.
+
+    Args:
+        splits: {split: samples} of train, val and test, which are fetched by lists of numbers as
+            images and masks. At most 500 of each, and 200,000 of their pixels, are read.
+        classes: Number of classes.
+    """
+    samples = {split: _read_pixels(own) for split, own in splits.items()}
+    labels = samples["test"][1]
+    predicted = {"majority class": samples["train"][1].mode().values.expand_as(labels)}
+    losses = {}
+    if classes <= MAX_CLASSES:
+        logits = _fit_softmax_regression(samples)
+        name = "softmax regression per pixel"
+        predicted[name] = logits.argmax(1)
+        losses[name] = float(F.cross_entropy(logits, labels))
+    found = {
+        "test/accuracy": {
+            name: float((own == labels).float().mean()) for name, own in predicted.items()
+        },
+        "test/miou": {
+            name: float(multiclass_jaccard_index(own, labels, classes))
+            for name, own in predicted.items()
+        },
+    }
+    return found | ({"test/loss": losses} if losses else {})
+
+
+def _read_pixels(samples: Any) -> tuple[Tensor, Tensor]:
+    """Return some pixels [S, C] with a class, and their classes [S]."""
+    images, masks = samples.__getitems__(_split_numbers(len(samples), CHUNK)[0])
+    pixels = images.to(torch.float32).permute(0, 2, 3, 1).flatten(0, 2)
+    classes = masks.flatten().long()
+    known = (classes != IGNORE_INDEX).nonzero().flatten().numpy()
+    if len(known) > MAX_PIXELS:
+        known = np.random.default_rng(0).choice(known, MAX_PIXELS, replace=False)
+    return pixels[known], classes[known]
 
 
 def score_answers(test: Any) -> Baselines:
@@ -185,12 +232,12 @@ def score_answers(test: Any) -> Baselines:
     return found
 
 
-def _split_numbers(count: int) -> list[list[int]]:
-    """Return the numbers of the samples to read, in chunks."""
+def _split_numbers(count: int, most: int = MAX_SAMPLES) -> list[list[int]]:
+    """Return the numbers of at most so many samples to read, in chunks."""
     numbers = np.arange(count)
-    if count > MAX_SAMPLES:
+    if count > most:
         # A random choice, because tables may be sorted by class.
-        numbers = np.sort(np.random.default_rng(0).choice(count, MAX_SAMPLES, replace=False))
+        numbers = np.sort(np.random.default_rng(0).choice(count, most, replace=False))
     return [numbers[at : at + CHUNK].tolist() for at in range(0, len(numbers), CHUNK)]
 
 
@@ -221,27 +268,29 @@ def _score_majority(train: Tensor, test: Tensor) -> float:
     return float((test == train.mode().values).float().mean())
 
 
-def _score_softmax_regression(samples: Mapping[str, tuple[Tensor, Tensor]]) -> tuple[float, float]:
-    """Return accuracy and loss on test with the weight decay that is best on val."""
+def _fit_softmax_regression(samples: Mapping[str, tuple[Tensor, Tensor]]) -> Tensor:
+    """Return the logits of test [S, classes] with the weight decay that is best on val.
+
+    Args:
+        samples: Pixels [S, P] and labels [S] of train, val and test.
+    """
     pixels, labels = samples["train"]
     mean, std = pixels.mean(), pixels.std().clamp(min=1e-6)
     classes = 1 + max(int(own.max()) for _, own in samples.values())
     weight = torch.zeros(pixels.shape[1], classes)
     bias = torch.zeros(classes)
 
-    best, scores = float("inf"), (0.0, float("inf"))
+    best, chosen = float("inf"), bias.expand(len(samples["test"][1]), -1)
     # From strong to weak decay: each fit starts at the weights of the previous one.
     for decay in WEIGHT_DECAYS:
         _fit_softmax((pixels - mean) / std, labels, weight, bias, decay)
-        found = {}
-        for split in ("val", "test"):
-            own, targets = samples[split]
-            logits = ((own - mean) / std) @ weight + bias
-            accuracy = float((logits.argmax(1) == targets).float().mean())
-            found[split] = accuracy, float(F.cross_entropy(logits, targets))
-        if found["val"][1] < best:
-            best, scores = found["val"][1], found["test"]
-    return scores
+        logits = {
+            split: ((samples[split][0] - mean) / std) @ weight + bias for split in ("val", "test")
+        }
+        loss = float(F.cross_entropy(logits["val"], samples["val"][1]))
+        if loss < best:
+            best, chosen = loss, logits["test"]
+    return chosen
 
 
 def _fit_softmax(

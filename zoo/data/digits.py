@@ -25,6 +25,8 @@ from zoo.registry import register
 COUNT = 1797
 SIDE = 8
 """Height and width in pixels."""
+FRACTIONS = (0.7, 0.1, 0.2)
+"""Fractions of the digits for train, val and test in sources that place them."""
 
 
 @cache
@@ -36,6 +38,20 @@ def load_digits() -> tuple[Tensor, Tensor]:
     table = np.loadtxt(Path(__file__).with_suffix(".csv.gz"), delimiter=",")
     images = torch.from_numpy(table[:, :-1]).float().view(COUNT, 1, SIDE, SIDE) / 16
     return images, torch.from_numpy(table[:, -1]).long()
+
+
+def select_digits(seed: int, number: int) -> tuple[Tensor, Tensor]:
+    """Return the images and labels of a split of all digits, for sources that place them.
+
+    Args:
+        seed: The seed that the splits are drawn from.
+        number: 0 for train, 1 for val and 2 for test.
+    """
+    images, labels = load_digits()
+    order = np.random.default_rng(seed).permutation(COUNT)
+    ends = np.cumsum([round(fraction * COUNT) for fraction in FRACTIONS[:-1]])
+    own = np.split(order, ends)[number]
+    return images[own], labels[own]
 
 
 @register

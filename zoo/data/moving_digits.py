@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from zoo.data.digits import COUNT, load_digits
+from zoo.data.digits import select_digits
 from zoo.data.sampler import Key
 from zoo.data.spec import VideoSpec, get_sides
 from zoo.data.synthetic.base import SyntheticTask, split_keys
@@ -20,8 +20,6 @@ from zoo.errors import OptionError
 from zoo.options import Between, Count
 from zoo.registry import register
 
-FRACTIONS = (0.7, 0.1, 0.2)
-"""Fractions of the digits for train, val and test."""
 HEADINGS = 8
 
 
@@ -72,7 +70,7 @@ class MovingDigits(SyntheticTask):
 
     def draw_batch(self, seed: tuple[int, int], keys: Sequence[Key]) -> tuple[Tensor, Tensor]:
         # Draws of a clip: its heading, and for each digit its number and position.
-        images, labels = self.select_digits(seed[1])
+        images, labels = select_digits(self.seed, seed[1])
         rngs = [np.random.default_rng([*seed, *pair]) for pair in split_keys(keys)]
         draws = np.stack([rng.random(1 + 3 * self.digits) for rng in rngs])
         heading = (draws[:, 0] * HEADINGS).astype(np.int64)
@@ -83,14 +81,6 @@ class MovingDigits(SyntheticTask):
             clips.append(self.motion.render(images[chosen], corners))
         targets = labels.numpy()[chosen] if self.label == "digit" else heading
         return torch.stack(clips).amax(0), torch.from_numpy(targets)
-
-    def select_digits(self, number: int) -> tuple[Tensor, Tensor]:
-        """Return the images and labels of a split, by its number."""
-        images, labels = load_digits()
-        order = np.random.default_rng(self.seed).permutation(COUNT)
-        ends = np.cumsum([round(fraction * COUNT) for fraction in FRACTIONS[:-1]])
-        own = np.split(order, ends)[number]
-        return images[own], labels[own]
 
 
 class Motion:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
+from types import UnionType
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, get_args
 
 from zoo.errors import OptionError
 
@@ -52,6 +53,17 @@ class VideoSpec(ImageSpec):
     @property
     def grid(self) -> tuple[int, ...]:
         return self.frames, self.height, self.width
+
+
+@dataclass(frozen=True)
+class SegmentationSpec(ImageSpec):
+    """Images [B, channels, height, width] with a class for each pixel [B, height, width].
+
+    Pixels of class -100 have no target.
+    """
+
+    noun: ClassVar[str] = "images with masks"
+    """The name of this kind of samples in messages."""
 
 
 class Vocabulary(Protocol):
@@ -119,7 +131,18 @@ class TextBatch(NamedTuple):
     """Length of each target in bytes of UTF-8, int64 [B, N]. None: all tokens have one unit."""
 
 
-DataSpec = ImageSpec | TextSpec | TextClassificationSpec
+DataSpec = ImageSpec | SegmentationSpec | TextSpec | TextClassificationSpec
+
+
+def is_kind_of(spec: DataSpec, kinds: type | UnionType) -> bool:
+    """Return whether samples are of one of some kinds, as an annotation names them.
+
+    Videos are images. Images with masks are no images with labels: what reads them names them.
+    """
+    named = get_args(kinds) or (kinds,)
+    if isinstance(spec, SegmentationSpec) and SegmentationSpec not in named and object not in named:
+        return False
+    return isinstance(spec, kinds)
 
 
 def check_spec(spec: DataSpec) -> None:

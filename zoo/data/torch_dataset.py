@@ -16,9 +16,11 @@ from zoo.data.sampler import Key, ResumableLoader
 from zoo.data.spec import (
     DataSpec,
     ImageSpec,
+    SegmentationSpec,
     TextBatch,
     TextClassificationSpec,
     TextSpec,
+    VideoSpec,
     get_sides,
 )
 from zoo.data.vision import Size
@@ -77,7 +79,7 @@ class TorchDataset(DataModule):
         # Resizing changes the size of the samples, and therefore the spec.
         if self.sides is None:
             return spec
-        if type(spec) is not ImageSpec:
+        if not isinstance(spec, ImageSpec) or isinstance(spec, VideoSpec):
             raise OptionError("size", f"{spec.noun} are not resized; leave it null")
         height, width = self.sides
         return replace(spec, height=height, width=width)
@@ -148,11 +150,15 @@ class SampleBatches(Dataset[Any]):
         if isinstance(self.spec, TextSpec):
             return _build_text_batch(batch)
         images, labels = batch
+        labels = torch.as_tensor(labels)
         if self.sides is not None:
+            if isinstance(self.spec, SegmentationSpec):
+                # classes have no mean: a pixel takes that of the nearest one
+                labels = F.interpolate(labels[:, None].float(), self.sides).long()[:, 0]
             images = F.interpolate(
                 images, size=self.sides, mode="bilinear", align_corners=False, antialias=True
             )
-        return images, torch.as_tensor(labels)
+        return images, labels
 
     def check_first(self) -> None:
         """Check the first sample against the spec.
@@ -185,12 +191,20 @@ class SampleBatches(Dataset[Any]):
             return f"a sample is {inputs.dtype} {shape}, not at most {spec.length} integers"
         elif inputs.max() >= len(spec.vocabulary):
             return f"token {int(inputs.max())} of a vocabulary of {len(spec.vocabulary)}"
+        if isinstance(spec, SegmentationSpec):
+            if targets.shape[1:] != spec.grid or targets.is_floating_point():
+                shape = tuple(targets.shape[1:])
+                return f"a mask is {targets.dtype} {shape}, not integers {spec.grid}"
+            # others may stand for pixels without a class; the task knows
+            return "" if (targets < spec.classes).any() else "no pixel of a mask has a class"
         if not isinstance(spec, TextSpec) and not 0 <= int(targets[0]) < spec.classes:
             return f"label {int(targets[0])} of {spec.classes} classes"
         return ""
 
 
 def _describe_samples(spec: DataSpec) -> str:
+    if isinstance(spec, SegmentationSpec):
+        return "a sample is (float tensor [channels, height, width], mask [height, width])"
     if isinstance(spec, ImageSpec):
         return "a sample is (float tensor [channels, height, width], label)"
     if isinstance(spec, TextSpec):

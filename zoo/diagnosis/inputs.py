@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from zoo.config import Recipe
 from zoo.data.base import DataModule
-from zoo.data.spec import DataSpec, ImageSpec, TextBatch, TextSpec
+from zoo.data.spec import IGNORE_INDEX, DataSpec, ImageSpec, TextBatch, TextSpec
 from zoo.diagnosis import training_curves
 from zoo.diagnosis.report import Sample
 from zoo.diagnostics import metrics
@@ -30,6 +30,7 @@ from zoo.reporting.panel import Curves
 from zoo.run import loggers
 from zoo.run.checkpoint import find_run_dir
 from zoo.tasks.base import Task
+from zoo.tasks.segmentation import Segmentation
 from zoo.utils import read_object, read_text
 
 log = logging.getLogger("zoo")
@@ -164,7 +165,16 @@ def _make_titles(task: Task, batch: Any, inputs: Inputs) -> list[str]:
         return [f"test window {number + 1}" for number in range(len(batch[0]))]
     names = [*spec.names] or [f"class {number}" for number in range(spec.classes)]
     with evaluation_mode(task.model):
-        predicted: list[int] = task.model(*inputs).argmax(-1).tolist()
+        outputs: Tensor = task.model(*inputs)
+    if isinstance(task, Segmentation):
+        right = outputs.argmax(1) == task.targets(batch)
+        known = (task.targets(batch) != IGNORE_INDEX).sum((1, 2))
+        shares = (right.sum((1, 2)) / known.clamp(min=1)).tolist()
+        return [
+            f"test sample {number + 1}: {share:.1%} of pixels correct"
+            for number, share in enumerate(shares)
+        ]
+    predicted: list[int] = outputs.argmax(-1).tolist()
     titles = []
     for number, (label, guess) in enumerate(zip(batch[1].tolist(), predicted, strict=True)):
         outcome = "correct" if label == guess else f"predicted {names[guess]}"

@@ -42,6 +42,7 @@ DIRECTIONS: Mapping[str, Literal["high", "low"]] = {
     "accuracy": "high",
     "top5": "high",
     "exact": "high",
+    "miou": "high",
 }
 """Whether high or low values of a metric are better; of others nothing is called best."""
 

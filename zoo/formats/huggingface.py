@@ -18,7 +18,7 @@ from zoo.config import Recipe
 from zoo.config.overrides import Overrides
 from zoo.data.corpus.tokenizer import Subwords
 from zoo.data.pictures import read_pixels
-from zoo.data.spec import ImageSpec, TextClassificationSpec, TextSpec, VideoSpec
+from zoo.data.spec import ImageSpec, SegmentationSpec, TextClassificationSpec, TextSpec, VideoSpec
 from zoo.errors import CheckpointError, DataError, OptionError, RecipeError
 from zoo.formats.export import ExportOptions, ExportSource
 from zoo.formats.model_card import write_card
@@ -116,7 +116,7 @@ def choose_class(source: ExportSource) -> HeadClass:
         if getattr(model, "mask_token", None) is not None:
             return HeadClass("AutoModelForMaskedLM", "fill-mask")
         return HeadClass("AutoModelForCausalLM", "text-generation")
-    if isinstance(spec, VideoSpec):
+    if isinstance(spec, VideoSpec | SegmentationSpec):
         problem = f"models of {spec.noun} have no class in transformers that zoo writes"
         raise RecipeError(source.recipe.make_issue("data.name", problem, "use to=safetensors"))
     return HeadClass("AutoModelForImageClassification", "image-classification")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from zoo.config import Recipe
-from zoo.data.spec import ImageSpec, TextSpec, VideoSpec
+from zoo.data.spec import ImageSpec, TextSpec
 from zoo.errors import ConfigIssue, Message, RecipeError, Setting
 from zoo.models.transformer import Block, Transformer
 
@@ -80,7 +80,7 @@ def check_recipe(
         RecipeError: With every option that stands in the way.
     """
     is_text = isinstance(spec, TextSpec) and "memory_length" in recipe.model.options
-    is_image = isinstance(spec, ImageSpec) and not isinstance(spec, VideoSpec)
+    is_image = type(spec) is ImageSpec
     if not (is_image if target == "vit" else is_text):
         reads = "a vision transformer of images" if target == "vit" else "a decoder of text"
         problem = f"{recipe.model.name} is no {target}, which is {reads}"

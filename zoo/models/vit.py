@@ -5,7 +5,7 @@ Videos are divided into tubelets (Arnab et al. 2021, arXiv:2103.15691).
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,9 @@ from zoo.attention import coordinates
 from zoo.attention.coordinates import PositionAugmentation
 from zoo.attention.encoding import Dims, EncodingFactories
 from zoo.attention.tokens import Tokens
-from zoo.data.spec import ImageSpec, VideoSpec
+from zoo.data.spec import ImageSpec, SegmentationSpec, VideoSpec
 from zoo.errors import OptionError
+from zoo.models.dense_head import LinearHead, MultiscaleHead
 from zoo.models.layer_types import LayerTypes
 from zoo.models.transformer import BlockOptions, Depth, Heads, Softcap, Transformer
 from zoo.options import Between, Count
@@ -26,6 +27,8 @@ from zoo.registry import register
 @register
 class ViT(Transformer):
     """Images [B, C, H, W], or videos [B, C, T, H, W], -> logits [B, classes].
+
+    For images with masks, logits are those of each pixel, [B, classes, H, W].
 
     Tokens are the CLS token (if `pool` is class), the register tokens, then the patches, row by row
     and frame by frame. Weights are initialized as published: Xavier uniform in the blocks, LeCun
@@ -41,7 +44,10 @@ class ViT(Transformer):
         encoding: Positional encodings by name.
         position_augmentation: Random changes of positions in training.
         block: Options of the blocks.
-        pool: Predict the class from the mean of the patches, or from the CLS token.
+        pool: Predict the class from the mean of the patches, or from the CLS token. Classes of
+            pixels are predicted from their patches; `class` then only adds the CLS token.
+        dense_head: The head for images with masks: `linear`, a linear layer on each patch, resized
+            bilinearly, or `multiscale`, maps of up to four cells along the side of a patch.
         cls_position: The CLS token has no position, or the centre of the image.
         registers: Number of register tokens (arXiv:2309.16588), which have no position.
         tubelet: Number of frames of a video in one token.
@@ -62,7 +68,7 @@ class ViT(Transformer):
 
     def __init__(
         self,
-        spec: ImageSpec,
+        spec: ImageSpec | SegmentationSpec,
         *,
         dim: Count,
         depth: Depth,
@@ -73,6 +79,7 @@ class ViT(Transformer):
         position_augmentation: PositionAugmentation = PositionAugmentation(),
         block: BlockOptions = BlockOptions(),
         pool: Literal["mean", "class"] = "mean",
+        dense_head: Literal["linear", "multiscale"] = "linear",
         cls_position: Literal["none", "centre"] = "none",
         registers: Annotated[int, Between(0)] = 0,
         tubelet: Count = 1,
@@ -90,6 +97,11 @@ class ViT(Transformer):
         if tubelet > 1 and not is_video:
             problem = f"images have no frames to join into tubelets of {tubelet}; leave it out"
             raise OptionError("tubelet", problem)
+        self.head: nn.Module
+        self.is_dense = isinstance(spec, SegmentationSpec)
+        if dense_head != "linear" and not self.is_dense:
+            problem = f"{spec.noun} have one class each, and no pixel has one; leave it out"
+            raise OptionError("dense_head", problem)
 
         patch = (patch_size, patch_size)
         self.patch_shape: tuple[int, ...] = (tubelet, *patch) if is_video else patch
@@ -121,7 +133,10 @@ class ViT(Transformer):
             layer_types=layer_types,
             layer_pattern=layer_pattern,
         )
-        self.head = nn.Linear(dim, spec.classes)
+        if self.is_dense:
+            self.head = _build_dense_head(dense_head, dim, spec.classes, patch_size)
+        else:
+            self.head = nn.Linear(dim, spec.classes)
         self._init_weights()
 
     def grid_size(self, *pixels: int) -> tuple[int, ...]:
@@ -170,11 +185,19 @@ class ViT(Transformer):
         return Tokens.at(x, index, has_position).replace(grid_size=size)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Compute logits [B, classes] for images [B, C, H, W] or videos [B, C, T, H, W]."""
+        """Compute logits for images [B, C, H, W] or videos [B, C, T, H, W].
+
+        Returns:
+            Logits [B, classes]; for images with masks [B, classes, H, W].
+        """
         x = self.run_blocks(self.tokens(images)).x
+        first = 0 if self.register_tokens is None else self.register_tokens.shape[1]
+        if self.is_dense:
+            first += self.cls_token is not None
+            features = x[:, first:].mT.unflatten(2, self.grid_size(*images.shape[2:]))
+            return self.head(features, images.shape[2:])
         if self.cls_token is not None:
             return self.head(x[:, 0])
-        first = 0 if self.register_tokens is None else self.register_tokens.shape[1]
         return self.head(x[:, first:].mean(1))
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
@@ -191,8 +214,15 @@ class ViT(Transformer):
                     nn.init.zeros_(module.bias)
         weight = self.patch_embed.weight
         nn.init.trunc_normal_(weight, std=weight[0].numel() ** -0.5)
-        for parameter in (self.patch_embed.bias, self.head.weight, self.head.bias):
+        last: Any = self.head.classifier if self.is_dense else self.head
+        for parameter in (self.patch_embed.bias, last.weight, last.bias):
             nn.init.zeros_(parameter)  # type: ignore[arg-type]
+
+
+def _build_dense_head(kind: str, dim: int, classes: int, patch_size: int) -> nn.Module:
+    if kind == "linear":
+        return LinearHead(dim, classes)
+    return MultiscaleHead(dim, classes, patch_size)
 
 
 def resample_kernel(kernel: Tensor, patch_shape: tuple[int, ...]) -> Tensor:

@@ -21,7 +21,7 @@ from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.config import Recipe
 from zoo.config.schema import ONCE, OURS
 from zoo.data.base import DataModule, Datasets
-from zoo.data.spec import DataSpec, TextClassificationSpec, TextSpec
+from zoo.data.spec import DataSpec, TextClassificationSpec, TextSpec, is_kind_of
 from zoo.errors import OptionError, RecipeError, refuse_type
 from zoo.optim.base import freeze
 from zoo.options import Choice
@@ -208,7 +208,7 @@ def find_reader(recipe: Recipe, section: Literal["model", "task"], spec: DataSpe
     cls = registry.find(f"{section}s", name)
     # the annotation of `spec` declares which kinds of samples the class reads
     expected = get_type_hints(cls.__init__).get("spec", object)
-    if not isinstance(spec, expected):
+    if not is_kind_of(spec, expected):
         kinds = " or ".join(kind.noun for kind in get_args(expected) or (expected,))
         problem = f"{section} {name} reads {kinds}, data {recipe.data.name} yields {spec.noun}"
         raise OptionError("name", problem)

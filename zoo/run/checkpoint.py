@@ -31,6 +31,7 @@ from zoo.data.corpus.tokenizer import vocabulary_from_dict
 from zoo.data.spec import (
     DataSpec,
     ImageSpec,
+    SegmentationSpec,
     TextClassificationSpec,
     TextSpec,
     VideoSpec,
@@ -66,7 +67,8 @@ def build_metadata(recipe: Recipe, spec: DataSpec) -> dict[str, Any]:
 def _spec_to_plain(spec: DataSpec) -> dict[str, Any]:
     """Return the facts of samples as plain data; an evaluation may have other data."""
     if isinstance(spec, ImageSpec):
-        return {**asdict(spec), "names": [*spec.names]}
+        masks = {"masks": True} if isinstance(spec, SegmentationSpec) else {}
+        return {**asdict(spec), "names": [*spec.names], **masks}
     plain: dict[str, Any] = {"length": spec.length, "vocabulary": spec.vocabulary.to_dict()}
     if isinstance(spec, TextSpec) and spec.targets != "every":
         plain["targets"] = spec.targets
@@ -90,8 +92,10 @@ def read_spec(content: Mapping[str, Any], path: Path) -> DataSpec:
 
 def _build_spec(stored: Mapping[str, Any]) -> DataSpec:
     if "vocabulary" not in stored:
-        kind = VideoSpec if "frames" in stored else ImageSpec
-        return kind(**{**stored, "names": tuple(stored["names"])})
+        sizes = {**stored, "names": tuple(stored["names"])}
+        if sizes.pop("masks", False):
+            return SegmentationSpec(**sizes)
+        return VideoSpec(**sizes) if "frames" in sizes else ImageSpec(**sizes)
 
     vocabulary = vocabulary_from_dict(stored["vocabulary"])
     # a tokenizer is read at its first use

@@ -16,7 +16,7 @@ from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassCalibrationError, MulticlassF1Score
 
 from zoo import registry
-from zoo.data.spec import IGNORE_INDEX, DataSpec, ImageSpec, TextClassificationSpec
+from zoo.data.spec import IGNORE_INDEX, DataSpec, ImageSpec, TextClassificationSpec, is_kind_of
 from zoo.errors import OptionError
 from zoo.options import Choice, Count
 from zoo.registry import register
@@ -241,7 +241,7 @@ def build_metrics(
         cls = registry.find("metrics", name)
         # The annotation of `spec` names the kinds of data that a metric applies to.
         expected = get_type_hints(cls.__init__).get("spec", object)
-        if not isinstance(spec, expected):
+        if not is_kind_of(spec, expected):
             kinds = " or ".join(kind.noun for kind in get_args(expected) or (expected,))
             raise OptionError(key, f"{name} applies to {kinds}, but the data yields {spec.noun}")
         built[name] = cls(spec, **choice.options)
