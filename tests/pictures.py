@@ -39,3 +39,28 @@ def parquet(
     path.parent.mkdir(parents=True, exist_ok=True)
     Dataset.from_dict(rows, Features(image=Image(), label=ClassLabel(names=names))).to_parquet(path)
     return path
+
+
+def pairs(
+    folder: Path,
+    count: int,
+    *,
+    split: str = "",
+    mask: str = "masks",
+    size: tuple[int, int] = (40, 32),
+    classes: int = 4,
+) -> Path:
+    """Two folders of noise and of masks with stripes of classes 0 to `classes`, the PNG files with a palette."""
+    from PIL import Image
+
+    for number in range(count):
+        path = folder / "images" / split / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode(number, size))
+        stripes = (np.arange(size[0]) + number) // 8 % classes
+        indexed = Image.fromarray(np.tile(stripes.astype(np.uint8), (size[1], 1)), mode="P")
+        indexed.putpalette(range(3 * classes))
+        own = folder / mask / split / f"{number}.png"
+        own.parent.mkdir(parents=True, exist_ok=True)
+        indexed.save(own)
+    return folder

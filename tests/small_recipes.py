@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pictures import parquet
+from pictures import pairs, parquet
 from tables import corpus, text
 
 from zoo.config import Recipe
@@ -51,6 +51,16 @@ DATA = {
         "model.dim=96",
         "model.heads=3",
     ],
+    "image_masks": [
+        "data.path=made",
+        "data.val=0.25",
+        "data.test=0.25",
+        "data.size=32",
+        "data.workers=0",
+        "trainer.precision=32-true",
+        "model.dim=96",
+        "model.heads=3",
+    ],
     "marker_offset": ["data.test=50", "data.val=50", "data.length=16"],
     "text_table": [
         "data.path=made",
@@ -73,7 +83,7 @@ DATA = {
 
 def shrink(recipe: Recipe, *, steps: int = 2) -> list[str]:
     """List overrides that make a recipe train for a few steps on little data."""
-    batch_size = 4 if recipe.data.name == "images" else 16
+    batch_size = 4 if recipe.data.name in ("images", "image_masks") else 16
     data = DATA.get(recipe.data.name, [])
     if recipe.data.options.get("vocabulary") is None:
         data = [word for word in data if not word.startswith("data.vocabulary=")]
@@ -91,6 +101,8 @@ def write_data(recipe: Recipe, folder: Path) -> None:
     """Write the files that a shrunken recipe reads from the folder it runs in."""
     if recipe.data.name == "images":
         parquet(folder / "made" / "train-0.parquet", 16, size=(40, 32), classes=10)
+    if recipe.data.name == "image_masks":
+        pairs(folder / "made", 16, split="training", mask=recipe.data.options["mask"])
     if recipe.data.name.startswith("text_"):
         corpus(folder / "made", column=recipe.data.options.get("text", "text"))
         (folder / "words.json").write_text(train_bpe([text(n) for n in range(9)], 300).json)

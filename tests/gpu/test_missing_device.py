@@ -35,6 +35,7 @@ TRAINED = (
     "lm_xl",
     "marker_offset_t5",
     "mlm_tupe",
+    "seg_digits_comrope",
     "vit_none",
     "vit_s16_liere_imagenet",
 )

@@ -21,6 +21,7 @@ COUNTS = {
     "moving_digits": 32,
     "seg_digits": 32,
     "images": 4,
+    "image_masks": 4,
     "marker_offset": 50,
     "text_table": 13,
     "text_stream": 8,

@@ -48,7 +48,7 @@ log = logging.getLogger("zoo")
 class RebuildOptions:
     """Options of rebuilding the files of a comparison."""
 
-    measure: Literal["accuracy", "exact", "loss"] | None = None
+    measure: Literal["accuracy", "exact", "loss", "miou"] | None = None
     """Metric to compare; null keeps that of the comparison."""
     intervals: bool = False
     """Whether table.tex has the 95 % intervals; table.csv always has them."""

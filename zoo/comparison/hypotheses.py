@@ -33,7 +33,7 @@ from zoo.utils import format_now, write_json
 log = logging.getLogger("zoo")
 
 HYPOTHESES = "hypotheses.json"
-METRICS = ("accuracy", "exact", "loss")
+METRICS = ("accuracy", "exact", "loss", "miou")
 DECIMALS = 4
 FORM = re.compile(
     r"(?P<one>.+?)\s+(?P<sign>[<>])\s+(?P<other>.+?)(?:\s+by\s+(?P<margin>\d[\d.]*))?"

@@ -19,7 +19,7 @@ from zoo.comparison.hypotheses import HYPOTHESES
 from zoo.comparison.request import CompareRequest, list_seeds
 from zoo.comparison.results import Axis, Better, SearchedKey, find_direction
 from zoo.config import Recipe, from_plain
-from zoo.data.spec import DataSpec, TextSpec
+from zoo.data.spec import DataSpec, SegmentationSpec, TextSpec
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
 from zoo.launch.executor import Resources
 from zoo.options.plain import to_plain
@@ -319,7 +319,9 @@ def count_length(trainer: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def _choose_measure(spec: DataSpec) -> str:
-    """Return the loss of texts of which every token is a target, else the accuracy."""
+    """Return the loss of texts of which every token is a target, miou of pixels, else accuracy."""
+    if isinstance(spec, SegmentationSpec):
+        return "miou"
     is_every_token = isinstance(spec, TextSpec) and spec.targets == "every"
     return "loss" if is_every_token else "accuracy"
 

@@ -30,7 +30,7 @@ from zoo.config.overrides import list_edits
 from zoo.config.recipe import list_keys
 from zoo.config.schema import SEEDS, Seed
 from zoo.config.tree import collect_issues
-from zoo.data.spec import TextSpec
+from zoo.data.spec import SegmentationSpec, TextSpec
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, Message, OptionError, RecipeError, Setting
 from zoo.launch.executor import Executor
 from zoo.options import Between, Count
@@ -60,8 +60,9 @@ class CompareOptions:
     """Trials of each variant in each study; needs at least one tuned key, `tune.KEY=[...]`."""
     racing: bool = False
     """Stop variants that are beaten, and refuted claims, after 3, 5, 8, 12 and 18 studies."""
-    measure: Literal["accuracy", "exact", "loss"] | None = None
-    """Metric to compare; null takes loss if every token is a target, else accuracy."""
+    measure: Literal["accuracy", "exact", "loss", "miou"] | None = None
+    """Metric to compare; null takes loss if every token is a target, miou of pixels, else
+    accuracy."""
     to: str | None = None
     """Output folder; null takes comparisons/<recipe>-<hash>."""
     intervals: bool = False
@@ -408,6 +409,11 @@ def _load_recipe(request: CompareRequest, combination: Combination, is_local: bo
     has_answers = isinstance(data.spec, TextSpec) and data.spec.targets == "answers"
     if request.options.measure == "exact" and not has_answers:
         problem = f"data {recipe.data.name} has no single answer in each window, so none is exact"
+        remedy = Message("write ", Setting("measure", "accuracy"))
+        raise RecipeError(ConfigIssue(ARGUMENT, "measure", problem, remedy))
+    is_dense = isinstance(data.spec, SegmentationSpec)
+    if request.options.measure == "miou" and not is_dense:
+        problem = f"data {recipe.data.name} has no masks, so no pixel has a class"
         remedy = Message("write ", Setting("measure", "accuracy"))
         raise RecipeError(ConfigIssue(ARGUMENT, "measure", problem, remedy))
     return recipe

@@ -203,12 +203,14 @@ class EvaluateOptions:
     lengths: tuple[Count | Annotated[str, LENGTH], ...] | None = None
     """Lengths in tokens: 512, or 2x the training length."""
     stride: Count | None = None
-    """Tokens between the starts of windows; only new ones are scored. null: the length."""
+    """Tokens between the starts of windows, of which only new ones are scored, or pixels between
+    those of sliding_window. null: the length, and half a window."""
     data_variants: Mapping[str, Mapping[str, Plain]] | None = None
     """Data options to change, by name of the variant: {name: {option: value}}."""
     extrapolation: tuple[str, ...] | None = None
     """Extrapolation methods to try beyond the training size; none leaves the encoding unchanged,
-    drop drops it, and truncate reads no more tokens at once than in training."""
+    drop drops it, truncate reads no more tokens at once than in training, and sliding_window no
+    more pixels."""
     factors: tuple[Annotated[float, Between(1)], ...] | None = None
     """Factors to try of each method; null: the one that a size requires."""
 

@@ -193,7 +193,7 @@ def score_pixels(splits: Mapping[str, Any], classes: int) -> Baselines:
 
 def _read_pixels(samples: Any) -> tuple[Tensor, Tensor]:
     """Return some pixels [S, C] with a class, and their classes [S]."""
-    images, masks = samples.__getitems__(_split_numbers(len(samples), CHUNK)[0])
+    images, masks, *_ = samples.__getitems__(_split_numbers(len(samples), CHUNK)[0])
     pixels = images.to(torch.float32).permute(0, 2, 3, 1).flatten(0, 2)
     classes = masks.flatten().long()
     known = (classes != IGNORE_INDEX).nonzero().flatten().numpy()

@@ -69,16 +69,20 @@ class DrawnCrop:
         return (left, top, left + across, top + down), is_flipped
 
 
-def resize_crop(image: Any, box: Box, is_flipped: bool, sides: tuple[int, int]) -> Any:
-    """Return a box of a picture, resized bicubically and flipped.
+def resize_crop(
+    image: Any, box: Box, is_flipped: bool, sides: tuple[int, int], resampling: Any = None
+) -> Any:
+    """Return a box of a picture, resized and flipped.
 
     Args:
         image: A picture of Pillow.
         box: (left, top, right, bottom) in its pixels.
         is_flipped: Whether left and right are exchanged.
         sides: Height and width of the result.
+        resampling: The filter of Pillow. None: bicubic.
     """
     from PIL.Image import Resampling, Transpose
 
-    resized = image.resize((sides[1], sides[0]), Resampling.BICUBIC, box)
+    resampling = Resampling.BICUBIC if resampling is None else resampling
+    resized = image.resize((sides[1], sides[0]), resampling, box)
     return resized.transpose(Transpose.FLIP_LEFT_RIGHT) if is_flipped else resized

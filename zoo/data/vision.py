@@ -74,18 +74,28 @@ class ImageDecoder:
             ValueError: They are no image, or one that is damaged, too large or too narrow, or that
                 says something which is not followed.
         """
-        with explain_imports():
-            from PIL import Image, UnidentifiedImageError
-
         mode = "RGB" if self.channels == 3 else "L"
-        try:
-            with self._limit_pixels(), Image.open(BytesIO(content)) as file:
-                _check_aspect_ratio(*file.size)
-                image = self._read_crop(file, mode, crop) if crop else read_pixels(file, mode)
-            resized = image if crop else self._resize(image)
+        with self.open_limited(content) as file:
+            image = self._read_crop(file, mode, crop) if crop else read_pixels(file, mode)
+            resized = image if crop else self.resize_image(image)
             # one band after the other, in half the time of exchanging axes
             bands = b"".join(resized.tobytes("raw", band) for band in resized.getbands())
             return np.frombuffer(bands, np.uint8).reshape(self.shape)
+
+    @contextmanager
+    def open_limited(self, content: bytes) -> Iterator[Any]:
+        """Open the bytes of a file with Pillow, and explain what goes wrong within the block.
+
+        Raises:
+            ValueError: They are no image, or one that is damaged, too large or too narrow.
+        """
+        with explain_imports():
+            from PIL import Image, UnidentifiedImageError
+
+        try:
+            with self._limit_pixels(), Image.open(BytesIO(content)) as file:
+                _check_aspect_ratio(*file.size)
+                yield file
         except UnidentifiedImageError:
             raise ValueError("not an image of a known format") from None
         except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -129,10 +139,12 @@ class ImageDecoder:
         right, bottom = min(box[2] * x, image.width), min(box[3] * y, image.height)
         return resize_crop(image, (box[0] * x, box[1] * y, right, bottom), is_flipped, self.sides)
 
-    def _resize(self, image: Any) -> Any:
+    def resize_image(self, image: Any, resampling: Any = None) -> Any:
+        """Return a picture of Pillow, resized to `sides`; bicubically if nothing else is given."""
         with explain_imports():
             from PIL.Image import Resampling
 
+        resampling = Resampling.BICUBIC if resampling is None else resampling
         height, width = self.sides
         resized = (width, height)
         if self.resize == "crop":
@@ -146,9 +158,9 @@ class ImageDecoder:
             right = min((left + width) * across, image.width)
             bottom = min((top + height) * down, image.height)
             box = (left * across, top * down, right, bottom)
-            return image.resize((width, height), Resampling.BICUBIC, box)
+            return image.resize((width, height), resampling, box)
         if resized != image.size:
-            image = image.resize(resized, Resampling.BICUBIC)
+            image = image.resize(resized, resampling)
         return image.crop((left, top, left + width, top + height))
 
 

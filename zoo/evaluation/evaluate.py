@@ -324,6 +324,9 @@ def measure(
             for name in METRIC_LISTS
             if (values := getattr(task, name, None))
         }
+    if ious := getattr(task, "class_ious", None):
+        names = name_classes(data.spec, len(ious))
+        positions["class_ious"] = dict(zip(names, ious, strict=True))
     windows = data.windowing or ""
     return ConditionResult(condition=condition, metrics=metrics, windows=windows, **positions)
 

@@ -31,7 +31,8 @@ BINS = 24  # of positions, so that each point is a mean of many tokens
 X_NAMES = {"pixels": "resolution in pixels", "tokens": "length of windows in tokens"}
 FILES = {"pixels": "resolutions", "tokens": "lengths", "": "data_variants"}
 UNCHANGED = "unchanged"
-LOSS, ACCURACY = "test/loss", "test/accuracy"
+LOSS, ACCURACY, MIOU = "test/loss", "test/accuracy", "test/miou"
+SHOWN_CLASSES = 20  # of one line; of more classes it shows the worst
 WIDTH, HEIGHT = 380, 240  # in pixels
 DECIMALS = 4
 DIRECTIONS: Mapping[str, Literal["high", "low"]] = {
@@ -62,6 +63,8 @@ class ConditionResult:
             target; empty for tasks without it.
         position_accuracies: The accuracy at each position.
         position_counts: The number of targets at each position.
+        class_ious: Of segmentation, the intersection over union of each class by name; None for
+            classes that do not occur. Empty for other tasks.
     """
 
     condition: Condition
@@ -71,12 +74,14 @@ class ConditionResult:
     position_losses: tuple[float | None, ...] = ()
     position_accuracies: tuple[float | None, ...] = ()
     position_counts: tuple[int, ...] = ()
+    class_ious: Mapping[str, float | None] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON, without empty values; `from_dict` reads it."""
         plain = self.condition.to_dict() | {"metrics": dict(self.metrics)}
         plain |= {"refused": self.refused, "windows": self.windows}
         plain |= {name: [*getattr(self, name)] for name in METRIC_LISTS}
+        plain["class_ious"] = dict(self.class_ious)
         always = {"metrics", *(one.name for one in fields(Condition))}
         return {key: value for key, value in plain.items() if value or key in always}
 
@@ -90,6 +95,10 @@ class ConditionResult:
             refused=str(plain.get("refused", "")),
             windows=str(plain.get("windows", "")),
             **{name: _read_numbers(name, plain.get(name, ())) for name in METRIC_LISTS},
+            class_ious={
+                str(name): None if value is None else _read_number(value)
+                for name, value in plain.get("class_ious", {}).items()
+            },
         )
 
 
@@ -264,6 +273,7 @@ def table(result: Evaluation) -> str:
     ]
     lines = [format_table(rows)]
     lines += [f"{title}: refused: {one.refused}" for title, one in found.items() if one.refused]
+    lines += _describe_classes(result.conditions[0].class_ious)
     lines.append(f"{result.count} samples, {result.checkpoint}")
     lines += _describe_windows(found)
     if result.resizing:
@@ -271,6 +281,17 @@ def table(result: Evaluation) -> str:
     if result.figure:
         lines.append(f"figure: {result.figure}")
     return "\n".join(lines)
+
+
+def _describe_classes(ious: Mapping[str, float | None]) -> Iterator[str]:
+    """Yield the intersection over union of each class, or of the worst ones."""
+    known = {name: value for name, value in ious.items() if value is not None}
+    title = "IoU by class"
+    if len(known) > SHOWN_CLASSES:
+        title = f"IoU of the {SHOWN_CLASSES} worst of {len(known)} classes"
+        known = dict(sorted(known.items(), key=lambda pair: pair[1])[:SHOWN_CLASSES])
+    if known:
+        yield f"{title}: {', '.join(f'{name} {value:.4f}' for name, value in known.items())}"
 
 
 def build_result_table(result: Evaluation) -> ResultTable:
@@ -363,7 +384,8 @@ def find_unit(result: Evaluation) -> str:
 def build_panels(result: Evaluation, unit: str) -> list[Panel]:
     """Return loss and accuracy by size, by position for language models, and by data variant."""
     panels: list[Panel] = []
-    metrics = {"pixels": (ACCURACY,), "tokens": (LOSS, ACCURACY), "": ()}[unit]
+    of_images = MIOU if MIOU in result.metrics else ACCURACY
+    metrics = {"pixels": (of_images,), "tokens": (LOSS, ACCURACY), "": ()}[unit]
     for metric in metrics:
         panels.append(plot_by_size(result, unit, metric))
         # only texts have a loss at each position
@@ -453,7 +475,8 @@ def plot_by_position(result: Evaluation, metric: str) -> LineChart:
 
 def plot_variants(result: Evaluation) -> Bars:
     """Plot a bar for the data of training and for each data variant."""
-    metric = ACCURACY if ACCURACY in result.metrics else next(iter(result.metrics))
+    found = [name for name in (MIOU, ACCURACY, *result.metrics) if name in result.metrics]
+    metric = found[0]
     values = {
         one.condition.data_variant or "as in training": one.metrics[metric]
         for one in result.conditions

@@ -20,6 +20,7 @@ from zoo.options import Choice
 from zoo.options.validation import explain_misfit
 from zoo.run.build import Experiment, build_sample, build_task
 from zoo.run.processes import compute_batch_size
+from zoo.run.sliding_window import SlidingWindow, explain_unslidable
 from zoo.run.truncation import TruncatedContext, explain_untruncated
 from zoo.suggestions import nearest
 from zoo.tasks.base import Task
@@ -38,6 +39,8 @@ DROP = "drop"
 TRUNCATE = "truncate"
 """The baseline of extrapolation methods: no token is predicted from more than the training
 length."""
+SLIDING_WINDOW = "sliding_window"
+"""The baseline of segmentation: an image is read in windows of the training size."""
 FACTOR = " x"
 """Stands between an extrapolation method and a factor that the size does not require."""
 
@@ -198,7 +201,14 @@ def choose_data_options(recipe: Recipe, condition: Condition) -> dict[str, Any]:
 def check_data(experiment: Experiment) -> Iterator[OptionError]:
     """Yield why the data cannot be given under some condition, whatever the model."""
     evaluate = experiment.recipe.evaluate
-    if evaluate.stride and not evaluate.lengths:
+    slides = bool(evaluate.resolutions) and SLIDING_WINDOW in (evaluate.extrapolation or ())
+    if evaluate.stride and slides:
+        # pixels between windows would not be predicted
+        side = min(get_size(experiment.spec))
+        if evaluate.stride > side:
+            problem = f"windows of {side} pixels leave gaps; write {side} or less"
+            yield OptionError("stride", problem)
+    elif evaluate.stride and not evaluate.lengths:
         yield OptionError(
             "stride", "a stride applies to windows of other lengths; add evaluate.lengths"
         )
@@ -341,7 +351,7 @@ def _has_factor(model: nn.Module, method: str, factors: tuple[float, ...]) -> bo
 
 def changes_model(model: nn.Module, method: str, factors: tuple[float, ...]) -> bool:
     """Return whether a model computes something else by a method."""
-    if method == TRUNCATE:
+    if method in (TRUNCATE, SLIDING_WINDOW):
         return True
     if method == DROP:
         return any(link.name != NO_ENCODING for link in _list_encodings(model))
@@ -367,6 +377,8 @@ def explain_unknown(model: nn.Module, method: str, factors: tuple[float, ...]) -
         return ""
     if method == TRUNCATE:
         return explain_untruncated(model)
+    if method == SLIDING_WINDOW:
+        return explain_unslidable(model)
     names = [
         f"{link.name} with coordinates {link.coordinates}"
         if _has_other_coordinates(link)
@@ -375,7 +387,7 @@ def explain_unknown(model: nn.Module, method: str, factors: tuple[float, ...]) -
     ]
     remedy = "it knows none; leave evaluate.extrapolation out"
     if methods:
-        remedy = nearest(method, [NONE, *methods, DROP, TRUNCATE])
+        remedy = nearest(method, [NONE, *methods, DROP, TRUNCATE, SLIDING_WINDOW])
     encodings = " and ".join(dict.fromkeys(names)) or "none"
     return f"the encoding of the model, {encodings}, knows no extrapolation {method}; {remedy}"
 
@@ -403,6 +415,10 @@ def build_extended_task(
     if method == TRUNCATE:
         (length,) = get_size(task.spec)
         extended.model = TruncatedContext(extended.model, length)
+    if method == SLIDING_WINDOW:
+        height, width = get_size(task.spec)
+        stride = recipe.evaluate.stride
+        extended.model = SlidingWindow(extended.model, (height, width), stride)
     return extended.eval()
 
 

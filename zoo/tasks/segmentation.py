@@ -94,7 +94,9 @@ class Segmentation(Task):
             logits.float(), targets, weights, ignore_index=IGNORE_INDEX, reduction="sum"
         )
         known = targets != IGNORE_INDEX
-        count = known.sum().to(total.dtype) if weights is None else weights[targets[known]].sum()
+        # without indices that depend on values, for which the host would wait
+        own = known if weights is None else known * weights[targets.clamp(min=0)]
+        count = own.sum().to(total.dtype)
         # the mean over processes is then the loss of the full batch, however many pixels each has
         count = self.average_over_processes(count)
         loss = propagate_infinity(total / torch.where(count == 0, 1, count), logits)
@@ -131,7 +133,7 @@ class Segmentation(Task):
         losses = F.cross_entropy(
             logits.float(), targets, ignore_index=IGNORE_INDEX, reduction="none"
         )
-        metrics["loss"].update(losses[targets != IGNORE_INDEX])
+        metrics["loss"].update(losses, targets != IGNORE_INDEX)
         classes = logits.argmax(1)
         for name, metric in metrics.items():
             if name != "loss":

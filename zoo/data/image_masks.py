@@ -1,0 +1,318 @@
+"""Your own images with masks: pairs of folders, Parquet files, or a dataset of the Hub."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from zoo.data.baselines import Baselines, score_pixels
+from zoo.data.images import Images, choose_access
+from zoo.data.pictures import find_upright_size
+from zoo.data.random_crop import DrawnCrop, RandomCrop, resize_crop
+from zoo.data.spec import IGNORE_INDEX, SegmentationSpec, get_sides
+from zoo.data.tables.labelled_table import FetchesRows, RowBatch, TableRows, check_classes
+from zoo.data.tables.open_table import HUB, find_files, open_tables, rename_columns, select_split
+from zoo.data.vision import (
+    MAX_MEGAPIXELS,
+    Augmentation,
+    ImageAccess,
+    ImageDecoder,
+    Probability,
+    Size,
+)
+from zoo.errors import DataError, OptionError
+from zoo.options import Between, Count
+from zoo.packages import explain_imports
+from zoo.registry import register
+from zoo.utils import describe_absence
+
+MAX_BASELINE_SIDE = 256
+"""Larger images are not read again for baselines, since decoding takes minutes."""
+INDEXED_MODES = ("P", "L", "1", "I", "I;16", "I;16B")
+"""Modes of Pillow whose numbers are classes: of a palette, or of one channel."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairAugmentation:
+    """Augmentations of training images and of their masks in the same way."""
+
+    area: Annotated[float, Between(0.01, 1)] = 1.0
+    """Random resized crop of the file: smallest fraction of its area; 1 disables it."""
+    flip: Probability = 0.0
+    """Probability of a horizontal flip."""
+
+
+@register
+class ImageMasks(Images):
+    """Images [B, channels, height, width] and masks [B, height, width] of `path`.
+
+    A folder with the subfolders `image` and `mask` has pairs of files of the same name, except for
+    the suffix; folders in both, such as train and val, are splits. Otherwise `path` is a table, as
+    `images` reads it, and `image` and `mask` name columns. `train` names a split; `val` and `test`
+    each name a split or are fractions of `train`. Masks are PNG files with a palette or with one
+    channel, whose numbers are classes: `first` is the number of the first class, and pixels with
+    smaller numbers, or those of `ignore`, have no class. `classes` is the number of classes, or
+    their names. Images are read as `images` does, and masks resized to the nearest pixel.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        path: str | None = None,
+        train: str = "train",
+        val: float | str = 0.1,
+        test: float | str = "test",
+        image: str = "images",
+        mask: str = "masks",
+        classes: Count | tuple[str, ...] | None = None,
+        first: Annotated[int, Between(0)] = 0,
+        ignore: tuple[int, ...] = (255,),
+        allow_remote: bool = False,
+        channels: Literal[1, 3] = 3,
+        size: Size = 224,
+        resize: Literal["crop", "exact"] = "crop",
+        max_megapixels: Annotated[float, Between(0)] = MAX_MEGAPIXELS,
+        mean: tuple[float, ...] = (0.5,),
+        std: tuple[float, ...] = (0.5,),
+        batch_size: Count = 16,
+        augment: PairAugmentation = PairAugmentation(),
+        skip: Annotated[float, Between(0, 1)] = 0.0,
+        workers: Annotated[int, Between(0)] = 0,
+        prefetch_factor: Count | None = None,
+    ) -> None:
+        if classes is None:
+            raise OptionError("classes", "missing: set it to the number or the names of classes")
+        check_classes(classes)
+        count = classes if isinstance(classes, int) else len(classes)
+        super().__init__(
+            seed,
+            path=path,
+            train=train,
+            val=val,
+            test=test,
+            image=image,
+            label=mask,
+            allow_remote=allow_remote,
+            classes=count,
+            channels=channels,
+            size=size,
+            resize=resize,
+            max_megapixels=max_megapixels,
+            mean=mean,
+            std=std,
+            batch_size=batch_size,
+            augment=Augmentation(area=augment.area, flip=augment.flip),
+            skip=skip,
+            workers=workers,
+            prefetch_factor=prefetch_factor,
+        )
+        self.names = () if isinstance(classes, int) else classes
+        self.masks = MaskDecoder(
+            get_sides(size), 1, resize, max_megapixels, classes=count, first=first, ignore=ignore
+        )
+
+    @cached_property
+    def spec(self) -> SegmentationSpec:  # type: ignore[override]
+        return SegmentationSpec(*self.decoder.shape, self.masks.classes, names=self.names)
+
+    @property
+    def folders(self) -> tuple[Path, Path] | None:
+        """The folders of images and masks; None if the path is a table."""
+        if self.path.startswith(HUB):
+            return None
+        images, masks = (Path(self.path).expanduser().absolute() / name for name in self.columns)
+        return (images, masks) if images.is_dir() and masks.is_dir() else None
+
+    def check_source(self) -> None:
+        if self.folders is None:
+            find_files(self.path)
+
+    def open_tables(self, streaming: bool) -> Mapping[str, Any]:
+        return open_tables(self.path) if self.folders is None else list_pairs(*self.folders)
+
+    def select_table(self, tables: Mapping[str, Any], split: str) -> Any:
+        with explain_imports():
+            import datasets
+
+        image, mask = ("image", "mask") if self.folders else self.columns
+        table = select_split(tables, self.splits.find_table(split), (image, mask), self.path)
+        for column in (image, mask):
+            table = table.cast_column(column, datasets.Image(decode=False))
+        return rename_columns(table, {image: "image", mask: "mask"})
+
+    def build_reader(self, table: Any, split: str, title: str) -> PairReader:  # type: ignore[override]
+        access = choose_access(self.path, self.allow_remote)
+        augment = self.transform.augment if split == "train" else Augmentation()
+        crop = RandomCrop(self.seed, augment.area, augment.flip)
+        return PairReader(self.decoder, self.masks, title, access, crop)
+
+    def hold_rows(self, table: Any, split: str, numbers: NDArray[np.int64]) -> FetchesRows:
+        title = f"{self.path}, {self.splits.find_table(split)}"
+        return TableRows(table, self.build_reader(table, split, title))
+
+    def on_after_batch_transfer(
+        self, batch: tuple[Tensor, Tensor], dataloader_idx: int
+    ) -> tuple[Tensor, Tensor]:
+        """Normalize a batch. Images and masks are augmented where they are decoded."""
+        images, masks = self.transform(*batch, training=False, classes=self.spec.classes)
+        if self.trainer is not None:
+            images = self.trainer.precision_plugin.convert_input(images)
+        return images, masks
+
+    def compute_baselines(self) -> Baselines:
+        if max(self.spec.grid) > MAX_BASELINE_SIDE:
+            return {}
+        return score_pixels(self.subsets, self.spec.classes)
+
+
+def list_pairs(images: Path, masks: Path) -> Mapping[str, Any]:
+    """Return tables of the files in two folders, by split: the first folder below both.
+
+    Files without a folder are those of the split train.
+
+    Raises:
+        DataError: A file of one folder has no file of the same name in the other, or there is none.
+    """
+    with explain_imports():
+        import datasets
+
+    found = _list_stems(images), _list_stems(masks)
+    for own, other, place in ((found[0], found[1], masks), (found[1], found[0], images)):
+        alone = sorted(own.keys() - other.keys())
+        if alone:
+            problem = f"{own[alone[0]]} has no file of the same name in {place}"
+            raise DataError(f"{problem} ({len(alone)} of {len(own)} have none)")
+    if not found[0]:
+        raise DataError(f"{images}: {describe_absence(images / '*')}")
+    rows: dict[str, dict[str, list[str]]] = {}
+    for stem in sorted(found[0]):
+        split = stem.parts[0] if len(stem.parts) > 1 else "train"
+        columns = rows.setdefault(split, {"image": [], "mask": []})
+        columns["image"].append(str(found[0][stem]))
+        columns["mask"].append(str(found[1][stem]))
+    return {split: datasets.Dataset.from_dict(columns) for split, columns in rows.items()}
+
+
+def _list_stems(folder: Path) -> dict[Path, Path]:
+    """Return {path below the folder, without suffix: file}, without hidden files."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name[0] != ".")
+    return {path.relative_to(folder).with_suffix(""): path for path in files}
+
+
+@dataclass(frozen=True)
+class MaskDecoder(ImageDecoder):
+    """A decoder of masks to class numbers int16 [height, width], to the nearest pixel."""
+
+    classes: int = field(kw_only=True)
+    """Number of classes."""
+    first: int = field(kw_only=True)
+    """Number of the first class in files."""
+    ignore: tuple[int, ...] = field(kw_only=True)
+    """Numbers in files that stand for no class."""
+
+    def decode_mask(
+        self, content: bytes, size: tuple[int, int], crop: DrawnCrop | None = None
+    ) -> NDArray[np.int16]:
+        """Decode the bytes of a mask.
+
+        Args:
+            content: The bytes.
+            size: Width and height of the upright image.
+            crop: What to cut out, as of the image. None: all of it, resized as in evaluation.
+
+        Raises:
+            ValueError: They are no mask of that size, or it has a number beyond the classes.
+        """
+        with self.open_limited(content) as file:
+            from PIL.Image import Resampling
+
+            numbers = _read_numbers(file, size)
+            if crop is None:
+                numbers = self.resize_image(numbers, Resampling.NEAREST)
+            else:
+                box = crop.draw_box(*numbers.size)
+                numbers = resize_crop(numbers, *box, self.sides, Resampling.NEAREST)
+        found = np.asarray(numbers)
+        classes = found.astype(np.int32) - self.first
+        classes[(classes < 0) | np.isin(found, self.ignore)] = IGNORE_INDEX
+        if classes.max() >= self.classes:
+            number = int(classes.max()) + self.first
+            problem = f"number {number} in a mask, and {self.classes} classes from {self.first}"
+            raise ValueError(f"{problem}; set data.classes, or name it in data.ignore")
+        return classes.astype(np.int16)
+
+
+def _read_numbers(file: Any, size: tuple[int, int]) -> Any:
+    """Return the numbers of a mask as a picture of mode I. Raises ValueError if it has none."""
+    from PIL import Image
+
+    if file.mode not in INDEXED_MODES:
+        problem = f"a mask with colours ({file.mode}), which are no class numbers"
+        raise ValueError(f"{problem}; save it with a palette or one channel")
+    if file.size != size:
+        shapes = " and ".join(f"{width} x {height}" for width, height in (file.size, size))
+        raise ValueError(f"mask and image differ in size, {shapes} pixels")
+    return Image.fromarray(np.asarray(file).astype(np.int32))
+
+
+class PairReader:
+    """A reader of images and masks from rows; messages name the rows by `title`.
+
+    In an epoch of training, both are cropped and flipped as `crop` draws for them.
+    """
+
+    def __init__(
+        self,
+        decoder: ImageDecoder,
+        masks: MaskDecoder,
+        title: str,
+        access: ImageAccess,
+        crop: RandomCrop,
+    ) -> None:
+        self.decoder, self.masks, self.title, self.access = decoder, masks, title, access
+        self.crop = crop
+
+    def read_rows(
+        self, rows: Sequence[tuple[int, Mapping[str, Any]]], epoch: int | None = None
+    ) -> RowBatch:
+        """Read numbered rows, and collect the errors of corrupt ones."""
+        images, masks, errors = [], [], {}
+        for number, row in rows:
+            try:
+                image, mask = self._read_pair(row, number, epoch)
+            except (OSError, ValueError) as error:
+                path = (row["mask"] or {}).get("path") or f"row {number}"
+                errors[number] = f"{self.title}, {path}: {str(error).splitlines()[0]}"
+                continue
+            images.append(image)
+            masks.append(mask)
+        # copies, since a flipped array is a view
+        stacked = np.stack(masks) if masks else np.empty((0, *self.masks.sides), np.int16)
+        return RowBatch(self.decoder.stack(images), torch.from_numpy(stacked), errors)
+
+    def _read_pair(
+        self, row: Mapping[str, Any], number: int, epoch: int | None
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int16]]:
+        content = self.access.read(row["image"])
+        with self.decoder.open_limited(content) as file:
+            size = find_upright_size(file)
+        # drawn once for each, from the same random state
+        is_cropped = epoch is not None and self.crop.area < 1
+        crops = [self.crop.draw(epoch or 0, number) if is_cropped else None for _ in range(2)]
+        image = self.decoder.decode(content, crops[0])
+        mask = self.masks.decode_mask(self.access.read(row["mask"]), size, crops[1])
+        if epoch is None or is_cropped:
+            return image, mask
+        rng = np.random.default_rng([self.crop.seed, epoch, number])
+        if rng.random() < self.crop.flip:
+            return image[..., ::-1], mask[..., ::-1]
+        return image, mask
