@@ -6,7 +6,7 @@ import kornia.augmentation
 import pytest
 import torch
 
-from zoo.data.vision import Augmentation, ImageTransform, _apply_cutmix, _crop_padded
+from zoo.data.vision import Augmentation, ImageTransform, _apply_cutmix, _apply_policy, _crop_padded
 
 IMAGES, LABELS = torch.randint(256, (16, 3, 8, 8), dtype=torch.uint8), torch.arange(16) % 4
 OPTIONS = [
@@ -57,6 +57,17 @@ def test_mixed_labels_are_the_shares_that_images_have(options):
         greys.mean((1, 2, 3)), (shares * torch.arange(4.0)).sum(1), atol=1e-4, rtol=0
     )
     assert ((shares > 0) & (shares < 1)).any()
+
+
+def test_operations_of_a_policy_are_those_of_kornia():
+    policy = kornia.augmentation.auto.RandAugment(n=15, m=9)
+    images = IMAGES.float() / 255
+    for n in range(15):  # one operation after another, and all of them
+        policy.n = 15 if n == 0 else 1
+        torch.manual_seed(n)
+        expected = policy(images)
+        torch.manual_seed(n)
+        assert torch.equal(_apply_policy(images, policy), expected)
 
 
 def test_both_kinds_of_mixing_have_their_turn():

@@ -273,6 +273,8 @@ def examine_recipe(path: Path) -> dict[str, Any]:
     recipe = load(path, [Change("data.path", "made")] if path in LARGE else [])
     # A pattern of layers is no longer than the depth.
     depth = [] if recipe.model.options.get("layer_pattern") else ["model.depth=1"]
+    if getattr(recipe.data.options.get("augment"), "randaugment", 0):
+        depth.append("data.augment.randaugment=15")  # all operations, in place of one at random
     recipe = load(path, parse_overrides([*depth, *shrink(recipe)]))
     write_data(recipe, Path.cwd())
     data = build_data(recipe)

@@ -100,7 +100,7 @@ def test_a_start_logs_backends_by_type_and_the_precision_of_products(tiny, caplo
 def test_a_mode_without_compilation_and_a_model_without_blocks_are_refused(monkeypatch):
     with pytest.raises(RecipeError, match=r"trainer.compile_mode: nothing is compiled; set"):
         zoo.load_recipe("vit_none", {"trainer.compile_mode": "max-autotune"})
-    monkeypatch.setattr("zoo.models.transformer.Transformer", nn.Bilinear)
+    monkeypatch.setattr("zoo.run.preflight.find_transformers", lambda model: [])
     with pytest.raises(RecipeError, match=r"trainer.compile: the model has no transformer blocks"):
         zoo.load_recipe("vit_none", {"trainer.compile": "blocks"})
 
@@ -145,6 +145,16 @@ def test_mixed_precision_keeps_weights_in_float32(tiny):
         torch.float32
     }
     assert result["metrics"]["test/loss"] > 0
+
+
+def test_a_fused_optimizer_clips_gradients_as_a_plain_one(tiny, weights):
+    once = [*tiny, *ONE, "trainer.fast_dev_run=true", "trainer.precision=bf16-mixed"]
+    once += ["optim=sgd", "optim.lr=1", "optim.warmup_ratio=0", "trainer.gradient_clip_val=0.01"]
+    fit("vit_comrope", once, Path("plain"), "never")
+    fit("vit_comrope", [*once, "optim.fused=true"], Path("fused"), "never")
+    plain = weights("plain/checkpoints/last.ckpt")
+    for name, value in weights("fused/checkpoints/last.ckpt").items():
+        torch.testing.assert_close(value, plain[name], msg=name)
 
 
 def test_a_model_that_remembers_is_computed_again(tmp_path, monkeypatch, weights):
@@ -220,7 +230,7 @@ def test_a_run_does_not_go_on_from_a_dev_run(tiny):
 
 
 def test_what_cannot_be_computed_again_is_a_fault(monkeypatch):
-    monkeypatch.setattr("zoo.models.transformer.Transformer", nn.Bilinear)
+    monkeypatch.setattr("zoo.run.preflight.find_transformers", lambda model: [])
     with pytest.raises(
         RecipeError, match=r"trainer.activation_checkpointing: the model has no transformer blocks"
     ):

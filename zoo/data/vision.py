@@ -324,7 +324,8 @@ class Augmentation:
         if self.flip and self.area == 1:
             before.append(kornia.RandomHorizontalFlip(p=self.flip))
         if self.randaugment:
-            before.append(RandAugment(n=self.randaugment, m=self.magnitude))
+            policy = RandAugment(n=self.randaugment, m=self.magnitude)
+            before.append(partial(_apply_policy, policy=policy))
         after = [kornia.RandomErasing(p=self.erasing)] if self.erasing else []
         return before, after
 
@@ -336,13 +337,28 @@ class Augmentation:
         return _apply_mixup(images, labels, self.mixup, classes) if self.mixup else (images, labels)
 
 
+def _apply_policy(images: Tensor, policy: Any) -> Tensor:
+    """Apply operations that a policy of kornia draws, each with probability 1."""
+    # The policy's own forward pass also keeps matrices and blends results with their inputs, which
+    # takes as long as the operations. The draws and the images are the same.
+    for chosen in policy.forward_parameters(images.shape):
+        operation = policy.get_submodule(chosen.name)[0].op
+        draws = {
+            name: draw.to(images.device, non_blocking=True)
+            for name, draw in chosen.data[0].data.items()
+        }
+        matrix = operation.compute_transformation(images, draws, operation.flags)
+        images = operation.apply_transform(images, draws, operation.flags, matrix)
+    return images
+
+
 def _apply_mixup(
     images: Tensor, labels: Tensor, alpha: float, classes: int
 ) -> tuple[Tensor, Tensor]:
     """Mix each image with another image of the batch."""
     # kornia's mixup is not used: it draws uniform weights and ignores alpha.
-    weight = torch.distributions.Beta(alpha, alpha).sample().item()
-    order = torch.randperm(len(labels)).to(labels.device)
+    weight = torch.distributions.Beta(alpha, alpha, validate_args=False).sample().item()
+    order = torch.randperm(len(labels)).to(labels.device, non_blocking=True)
     # weights of a mixture are probabilities of two classes
     targets = F.one_hot(labels, classes).to(torch.float32)
     mixed = torch.lerp(images[order], images, weight)
@@ -358,7 +374,9 @@ def _apply_cutmix(
     count, (height, width) = len(labels), images.shape[-2:]
     torch.bernoulli(torch.ones(count))
     order = torch.rand(count).argsort()
-    shares = torch.distributions.Beta(torch.tensor(alpha), torch.tensor(alpha)).sample((count,))
+    concentration = torch.tensor(alpha)
+    beta = torch.distributions.Beta(concentration, concentration, validate_args=False)
+    shares = beta.sample((count,))
     x, y = torch.rand(count), torch.rand(count)
 
     side = (1 - shares).sqrt()
@@ -366,13 +384,14 @@ def _apply_cutmix(
     left = torch.minimum((x * (width - across + 1)).floor(), width - across)
     top = torch.minimum((y * (height - down + 1)).floor(), height - down)
     own_share = 1 - across * down / (width * height)  # [B]
-    bounds = torch.stack([left, left + across, top, top + down, own_share]).to(images.device)
+    bounds = torch.stack([left, left + across, top, top + down, own_share])
+    bounds = bounds.to(images.device, non_blocking=True)
     left, right, top, bottom, own_share = bounds[:, :, None].unbind()
     columns, rows = (torch.arange(float(n), device=images.device) for n in (width, height))
     is_pasted = ((rows >= top) & (rows < bottom))[:, None, :, None]
     is_pasted = is_pasted & ((columns >= left) & (columns < right))[:, None, None, :]
 
-    order = order.to(images.device)
+    order = order.to(images.device, non_blocking=True)
     targets = F.one_hot(labels, classes).to(torch.float32)
     mixed = torch.where(is_pasted, images[order], images)
     return mixed, torch.lerp(targets[order], targets, own_share)
@@ -382,7 +401,8 @@ def _crop_padded(images: Tensor, padding: int) -> Tensor:
     """Pad images with black and crop each at random to its former size."""
     # kornia's crop is not used: it loops over images. The draws are the same.
     count, (height, width) = len(images), images.shape[-2:]
-    left, top = (torch.rand(2, count) * (2 * padding + 1)).floor().long().to(images.device)
+    corners = (torch.rand(2, count) * (2 * padding + 1)).floor().long()
+    left, top = corners.to(images.device, non_blocking=True)
     padded = F.pad(images, [padding] * 4)
     rows = top[:, None] + torch.arange(height, device=images.device)  # [B, height]
     columns = left[:, None] + torch.arange(width, device=images.device)  # [B, width]
@@ -447,8 +467,12 @@ class ImageTransform:
         return (images - mean) / std
 
     def _get_statistics(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        mean, std = images.new_tensor(self.mean), images.new_tensor(self.std)
-        return mean[:, None, None], std[:, None, None]
+        # one number for all channels becomes one for each
+        channels = images.shape[1]
+        numbers = [channels // len(one) * one for one in (self.mean, self.std)]
+        statistics = torch.tensor(numbers, dtype=images.dtype)
+        mean, std = statistics.to(images.device, non_blocking=True)[..., None, None]
+        return mean, std
 
 
 @contextmanager

@@ -38,15 +38,19 @@ class CoPE(Encoding):
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         z = upcast(call.raw_query @ self.table.mT.to(call.raw_query.dtype))  # [B, H, N, positions]
+        slopes = z.diff(dim=-1)  # between one position and the next
 
         def add_positions(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
+            last = len(self.table) - 1
             counts = self._count(call, scores, visible, span)[1]  # [B, H, n, m]
-            counts = counts.clamp(max=len(self.table) - 1)
-            rows = span.slice_queries(z)
-            # NaN is no index: it becomes row 0 here, and the interpolation below passes it on.
-            below = rows.gather(-1, counts.floor().long().clamp(min=0))
-            above = rows.gather(-1, counts.ceil().long().clamp(min=0))
-            return scores + below.lerp(above, counts - counts.floor())
+            counts = counts.clamp(max=last)
+            # Each count lies in the cell [p, p + 1] of a position p. All of this is done on floats,
+            # because integers take several times as long on a CPU. NaN is no index: it is read in
+            # cell 0, and the fraction passes it on.
+            cells = counts.detach().clamp(max=last - 1).floor_().nan_to_num_(0.0)
+            index = cells.long()
+            base, slope = (span.slice_queries(one).gather(-1, index) for one in (z, slopes))
+            return scores + torch.addcmul(base, slope, counts - cells)
 
         return call.replace(transform_scores=add_positions)
 
@@ -78,5 +82,5 @@ class CoPE(Encoding):
         """Return gates, and their sums from each key to the query, [B, H, N, M]."""
         # Sums run from the query back to the key: a cumulative sum from the right.
         past = call.evaluate(lambda b, h, i, j: j <= call.key_index(i), span)
-        gates = scores.sigmoid() * (visible & past)
+        gates = scores.sigmoid() * (visible & past).to(scores.dtype)
         return gates, gates.flip(-1).cumsum(-1).flip(-1)

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Protocol
 
 import lightning as L
 import torch
+from lightning.pytorch.plugins.precision import Precision
+from lightning.pytorch.utilities import GradClipAlgorithmType
 from torch import Tensor, distributed, nn
 
 from zoo.data.spec import DataSpec
@@ -177,6 +179,27 @@ class Task(L.LightningModule):
         # a loss can be infinite while its gradients are finite; the factor 1 changes no bit
         factor = torch.where(loss.detach().isfinite(), 1.0, torch.nan).to(loss.dtype)
         loss.backward(factor, *args, **kwargs)
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip gradients, also those of a fused optimizer in bf16-mixed.
+
+        Lightning refuses to, because fused kernels may have to divide by a scale first. Only
+        16-mixed has one, and `preflight` refuses that.
+        """
+        plugin = self.trainer.precision_plugin
+        is_scaled = getattr(plugin, "scaler", None) is not None
+        if is_scaled or not getattr(optimizer, "_step_supports_amp_scaling", False):
+            super().configure_gradient_clipping(
+                optimizer, gradient_clip_val, gradient_clip_algorithm
+            )
+            return
+        algorithm = GradClipAlgorithmType(gradient_clip_algorithm or "norm")
+        Precision.clip_gradients(plugin, optimizer, gradient_clip_val or 0.0, algorithm)
 
     def batch_state(self) -> dict[str, Any]:
         """Return the state of this process between training batches, except weights, as plain data.
