@@ -38,6 +38,7 @@ DATA = {
     "passkey": [*FEW, "data.length=24"],
     "multikey_passkey": [*FEW, "data.length=80", "data.digits=3"],
     "variable_tracking": [*FEW, "data.length=96"],
+    "irregular_series": [*FEW, "data.points=8", "data.least=4"],
     "common_words": [*FEW, "data.length=40", "data.common=2", "data.common_repeats=8"],
     "moving_digits": ["data.train=64", "data.test=32", "data.val=32"],
     "seg_digits": ["data.train=64", "data.test=32", "data.val=32"],

@@ -36,6 +36,7 @@ from zoo.attention.kv_cache import KeyValueCache as KeyValueCache
 from zoo.attention.kv_cache import SegmentMemory as SegmentMemory
 from zoo.config import Recipe as Recipe
 from zoo.data.spec import ImageSpec as ImageSpec
+from zoo.data.spec import PointSpec as PointSpec
 from zoo.data.spec import SegmentationSpec as SegmentationSpec
 from zoo.data.spec import TextClassificationSpec as TextClassificationSpec
 from zoo.data.spec import TextSpec as TextSpec

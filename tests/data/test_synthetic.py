@@ -7,6 +7,7 @@ from generated import PADDED, SMALL, fetch
 from zoo import registry
 from zoo.data.moving_digits import MovingDigits
 from zoo.data.synthetic.base import SyntheticTask
+from zoo.data.synthetic.irregular_series import IrregularSeries
 from zoo.data.synthetic.marker_offset import MarkerOffset
 
 ALL = pytest.mark.parametrize("source", SMALL, ids=lambda source: source.name)
@@ -22,6 +23,7 @@ def test_every_synthetic_task_is_here():
     found = {registry.find("data", name) for name in registry.names("data")}
     assert {source for source in found if issubclass(source, SyntheticTask)} == {
         *SMALL,
+        IrregularSeries,
         MarkerOffset,
         MovingDigits,
     }

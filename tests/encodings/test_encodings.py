@@ -7,8 +7,23 @@ from pathlib import Path
 
 import pytest
 import torch
+from calls import assert_close, move_parameters
 from extrapolate import make_extended
+from grids import compute_biases, evaluate_distances
+from literal.alibi import alibi_on_grid
+from literal.comrope_ap import comrope_ap
+from literal.comrope_ld import comrope_ld
+from literal.fire import fire_on_grid
+from literal.kerple import kerple_log
+from literal.liere import liere
+from literal.none import none
+from literal.rope import rope
+from literal.rope_axial import rope_axial
+from literal.rope_mixed import rope_mixed
+from literal.sinusoidal import sinusoidal
+from literal.string import cayley
 from parameters import compute_limit, make_normal, measure_distance
+from rotations import check_rotation
 
 import zoo
 from zoo.attention.coordinates import apply_convention, grid
@@ -126,6 +141,83 @@ def test_a_refusal_names_what_takes_the_place():
     assert read_refusal("fox", 2).endswith("it depends on the order of tokens, and a grid has none")
     assert read_refusal("rope_axial", 1).endswith("rope is its form for text")
     assert read_refusal("alibi", 4) == "alibi takes 1 or 2 or 3 axes, not 4"
+
+
+# points at real coordinates
+
+
+ROTATIONS = {
+    "none": none,
+    "rope": rope,
+    "rope_axial": rope_axial,
+    "rope_mixed": rope_mixed,
+    "string": cayley,
+    "comrope_ap": comrope_ap,
+    "comrope_ld": comrope_ld,
+    "liere": liere,
+}
+POINT_CASES = [
+    (name, axes)
+    for name in zoo.encoding_names()
+    for axes in zoo.encoding_class(name).point_axes
+    if axes in (1, 2, 3, 6)
+]
+
+
+def make_for_points(name, axes):
+    options = {"block": 2} if name in BLOCKS else {}
+    dims = Dims(24, 2, axes, depth=1, points=True)
+    return move_parameters(zoo.encoding(name, dims, **options), 0.1)
+
+
+@pytest.mark.parametrize(("name", "axes"), POINT_CASES)
+def test_points_have_the_scores_of_the_formula_on_any_number_of_axes(name, axes):
+    encoding = make_for_points(name, axes)
+    pos = 2 * torch.randn(4, axes, dtype=torch.float64)
+    if name in ROTATIONS:
+        check_rotation(encoding, ROTATIONS[name], pos=pos)
+    elif name == "sinusoidal":
+        x = torch.zeros(1, 4, 24, dtype=torch.float64)
+        assert_close(encoding.embed(Tokens.at(x, pos)).x[0], sinusoidal(pos, 24))
+    elif name == "fire":
+        seen = torch.ones(4, 4, dtype=torch.bool)
+        assert_close(compute_biases(encoding, pos), fire_on_grid(encoding, pos, seen, 1.0))
+    elif name == "kerple":
+        expected = evaluate_distances(kerple_log(encoding), 2, pos)
+        assert_close(compute_biases(encoding, pos), expected)
+    else:
+        assert name == "alibi"
+        assert_close(compute_biases(encoding, pos), alibi_on_grid(2, pos))
+
+
+def test_what_reads_points_is_declared():
+    known = {"rope_axial", "rope_mixed", "comrope_ap", "comrope_ld", "liere", "alibi", "kerple"}
+    assert known | {"rope", "fire", "none", "string", "sinusoidal"} == {
+        name for name, _ in POINT_CASES
+    }
+
+
+def test_an_encoding_that_counts_tokens_refuses_points_and_names_those_that_read_them():
+    for name, axes in (("learned", 1), ("rope_axial", 1), ("rope", 2), ("t5", 3)):
+        noun = "axis" if axes == 1 else "axes"
+        with pytest.raises(
+            OptionError, match=f"{name} does not read points on {axes} {noun}"
+        ) as it:
+            zoo.encoding(name, Dims(24, 2, axes, points=True))
+        assert "these do: alibi, comrope_ap, comrope_ld, fire" in str(it.value)
+    with pytest.raises(OptionError, match="which have 1 to 6"):
+        zoo.encoding("none", Dims(24, 2, 7, points=True))
+    with pytest.raises(OptionError, match="no convention applies"):
+        zoo.encoding("rope", Dims(24, 2, points=True), coordinates="fraction")
+
+
+@pytest.mark.parametrize("name", ["rope", "rope_axial", "rope_mixed"])
+def test_points_have_no_size_from_which_frequencies_are_scaled(name):
+    axes = 1 if name == "rope" else 2
+    with pytest.raises(OptionError, match="points do not count"):
+        zoo.encoding(
+            name, Dims(24, 2, axes, points=True), scaling={"rule": "linear", "factor": 2.0}
+        )
 
 
 # the helper by which initial values are tested

@@ -26,6 +26,7 @@ from literal.rope import (
     ntk,
     proportional,
     rope,
+    rope_waves,
     score_rope,
     yarn,
 )
@@ -375,3 +376,31 @@ def test_float32_is_exact_at_a_million_tokens(case):
     torch.testing.assert_close(
         encoding.compute_rotation(pos.float())[0], exact.float(), atol=1e-5, rtol=0
     )
+
+
+# wavelengths
+
+
+@pytest.mark.parametrize("ends", [(0.5, 40.0), (3.0, 3.0)])
+def test_wavelengths_are_a_geometric_series_from_the_shortest_to_the_longest(ends):
+    dims = Dims(16, 2, points=True)
+    encoding = zoo.encoding("rope", dims, t_min=ends[0], t_max=ends[1])
+    check_rotation(encoding, rope_waves(*ends))
+    waves = encoding.wave_vectors(torch.zeros(0, dtype=torch.float64)).flatten()
+    assert_close(2 * math.pi / waves[[0, -1]], torch.tensor(ends, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"t_min": 1.0}, "t_min is given, and wavelengths have both ends"),
+        ({"t_min": 2.0, "t_max": 1.0}, "t_min 2 is more than t_max 1"),
+        ({"t_min": 1.0, "t_max": 9.0, "base": 500.0}, "base has no effect"),
+        ({"t_min": 1.0, "t_max": 9.0, "scaling": {"rule": "linear", "factor": 2.0}}, "scaling has"),
+        ({"t_min": 0.0, "t_max": 9.0}, "positive"),
+    ],
+    ids=str,
+)
+def test_wavelengths_that_do_not_fit_are_refused(options, part):
+    with pytest.raises(OptionError, match=part):
+        zoo.encoding("rope", Dims(16, 2, length=16), **options)

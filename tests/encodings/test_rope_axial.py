@@ -8,7 +8,7 @@ import pytest
 import torch
 from calls import assert_close
 from extrapolate import check_interpolated_axis, make_extended
-from literal.rope_axial import rope_axial, rope_axial_scaled
+from literal.rope_axial import rope_axial, rope_axial_scaled, rope_axial_waves
 from literal.rotation import score_rotations
 from parameters import list_facts, make_initial
 from rotations import CASES, SIZES, check_reference_catches, check_rotation, draw_heads, make_rotary
@@ -154,3 +154,17 @@ class SwappedAxes(RoPEAxial):
 
 def test_planted_fault():
     check_reference_catches(SwappedAxes, rope_axial)
+
+
+@pytest.mark.parametrize("axes", [2, 3])
+def test_each_axis_has_its_own_wavelengths(axes):
+    ends = [(0.5, 40.0), (2.0, 9.0), (1.0, 1.0)][:axes]
+    t_min, t_max = (list(side) for side in zip(*ends, strict=True))
+    encoding = make_rotary("rope_axial", axes, t_min=t_min, t_max=t_max)
+    check_rotation(encoding, rope_axial_waves(ends))
+    same = make_rotary("rope_axial", axes, t_min=2.0, t_max=30.0)
+    check_rotation(same, rope_axial_waves([(2.0, 30.0)] * axes))
+    with pytest.raises(OptionError, match=f"t_min has 1 numbers for {axes} axes"):
+        make_rotary("rope_axial", axes, t_min=[2.0], t_max=30.0)
+    with pytest.raises(OptionError, match="unit has no effect"):
+        make_rotary("rope_axial", axes, t_min=2.0, t_max=30.0, unit="turn")

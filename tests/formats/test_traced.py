@@ -173,7 +173,7 @@ class Angles(torch.nn.Module):
 
 
 def test_a_graph_may_round_as_much_as_the_model():
-    sizes = SimpleNamespace(draw_examples=lambda: [torch.linspace(1, 2, 50)])
+    sizes = SimpleNamespace(draw_examples=lambda: [(torch.linspace(1, 2, 50),)])
     compare = traced._compare
     assert 1e-5 < compare(None, lambda x: (x * 3 * (2e4 / 3)).cos(), Angles(), sizes) < 1e-2
     with pytest.raises(ZooError, match="differs by"):
@@ -187,7 +187,7 @@ def test_a_graph_that_accepts_one_size_is_refused(tmp_path):
     write_checkpoint(tmp_path / "run", "vit_comrope", TINY)
     task = package.load(tmp_path / "run")
     source = ExportSource(tmp_path, load_recipe("vit_comrope", parse_overrides(TINY)), task)
-    sizes = SimpleNamespace(draw_examples=lambda: [torch.zeros(1, 5)])
+    sizes = SimpleNamespace(draw_examples=lambda: [(torch.zeros(1, 5),)])
     with pytest.raises(RecipeError, match="refuses inputs of 1 x 5; use to="):
         traced._compare(source, graph, Angles(), sizes)
 

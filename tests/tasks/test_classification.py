@@ -144,7 +144,7 @@ def test_metrics_are_chosen_by_name_and_options():
         (
             "copying_none",
             "[f1]",
-            "task.metrics.0: f1 applies to images or labelled texts, but the data yields text",
+            "task.metrics.0: f1 applies to images or labelled texts or points, but the data yields text",
         ),
     ],
 )

@@ -35,6 +35,7 @@ COUNTS = {
     "multikey_passkey": 50,
     "variable_tracking": 50,
     "common_words": 50,
+    "irregular_series": 50,
 }
 """Samples that a shrunken test split has, by data source."""
 

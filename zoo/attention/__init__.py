@@ -8,7 +8,7 @@ from zoo.attention.call import (
     bias_from_table,
     repeat_kv_heads,
 )
-from zoo.attention.encoding import Dims, Encoding
+from zoo.attention.encoding import POINT_AXES, Dims, Encoding
 from zoo.attention.tokens import (
     Tokens,
     disable_autocast,
@@ -19,6 +19,7 @@ from zoo.attention.tokens import (
 )
 
 __all__ = [
+    "POINT_AXES",
     "AttentionCall",
     "BlockBias",
     "Dims",

@@ -559,6 +559,11 @@ def make_factory(entry: EncodingSpec) -> EncodingFactory:
             if not message.startswith(choice.name):
                 message = f"{choice.name}: {message}"
             raise OptionError(error.key, message) from None
+        if dims.points:
+            if facts.get("coordinates") is not None:
+                problem = "points have coordinates of their own, to which no convention applies"
+                raise OptionError("coordinates", f"{choice.name}: {problem}; leave it out")
+            encoding.coordinates = "index"
         for fact, value in facts.items():
             if value is not None:
                 setattr(encoding, fact, value)

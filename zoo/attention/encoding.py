@@ -16,7 +16,13 @@ from zoo.attention.call import AttentionCall
 from zoo.attention.tokens import Tokens, check_tensor
 from zoo.errors import OptionError, refuse_type
 from zoo.options import Choice, Choices
+from zoo.registry import find, names
 from zoo.reporting.panel import Panel
+from zoo.suggestions import join_words
+
+MAX_POINT_AXES = 6
+POINT_AXES = tuple(range(1, MAX_POINT_AXES + 1))
+"""The numbers of axes that points may have."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +32,8 @@ class Dims:
     Args:
         dim: Model dim D.
         heads: Number of query heads H, a divisor of `dim` unless `head_dim` is given.
-        axes: Number of coordinates of a token: 1 for text, 2 for images, 3 for video.
+        axes: Number of coordinates of a token: 1 for text, 2 for images, 3 for video, 1 to 6 for
+            points.
         length: Number of tokens along each axis in training: one integer, or one per axis. Some
             encodings need it.
         layer: Index of the layer, from 0.
@@ -34,6 +41,8 @@ class Dims:
         kv_heads: Number of key-value heads G, a divisor of `heads`; H by default. A bias belongs to
             a query head, a rotation to a key head (grouped-query attention, arXiv:2305.13245).
         head_dim: Head dim K; `dim` divided by `heads` by default.
+        points: Whether tokens are points at any real coordinates, in the units of the data, and not
+            the cells of a text or a grid.
 
     Raises:
         OptionError: A size is not positive, or one does not divide another.
@@ -47,6 +56,7 @@ class Dims:
     depth: int | None = None
     kv_heads: int | None = None
     head_dim: int = 0
+    points: bool = False
 
     def __post_init__(self) -> None:
         for key in ("dim", "heads", "axes", "layer", "depth", "kv_heads", "head_dim"):
@@ -136,6 +146,10 @@ class Encoding(nn.Module):
     axes: tuple[int, ...] = (1,)
     """Accepted numbers of axes."""
 
+    point_axes: tuple[int, ...] = ()
+    """Accepted numbers of axes of points at real coordinates, such as time stamps. Empty if its
+    formula counts tokens or needs their training size."""
+
     axes_reason = ""
     """Why it accepts no other number of axes, and which encoding does. Part of an error message."""
 
@@ -181,8 +195,8 @@ class Encoding(nn.Module):
 
     def __init__(self, dims: Dims) -> None:
         super().__init__()
-        if dims.axes not in self.axes:
-            raise OptionError("name", self._refusal(dims.axes))
+        if dims.axes not in (self.point_axes if dims.points else self.axes):
+            raise OptionError("name", self._refusal(dims))
         self.dims = dims
 
     def embed(self, tokens: Tokens) -> Tokens:
@@ -327,15 +341,28 @@ class Encoding(nn.Module):
         """
         return value if source.dims.axes == self.dims.axes else None
 
-    def _refusal(self, axes: int) -> str:
+    def _refusal(self, dims: Dims) -> str:
         """Return the message about a number of axes that this encoding does not accept."""
+        title = self.name or type(self).__name__
+        if dims.points:
+            where = f"points on {dims.axes} {'axis' if dims.axes == 1 else 'axes'}"
+            others = list_point_encodings(dims.axes)
+            known = f", which have 1 to {MAX_POINT_AXES}"
+            if others:
+                known = f"; these do: {join_words(others, most=len(others))}"
+            return f"{title} does not read {where}{known}"
         accepted = " or ".join(map(str, self.axes))
         noun = "axis" if accepted == "1" else "axes"
-        problem = f"{self.name or type(self).__name__} takes {accepted} {noun}, not {axes}"
+        problem = f"{title} takes {accepted} {noun}, not {dims.axes}"
         reason = self.axes_reason
         if self.causal_only and not reason:
             reason = "it depends on the order of tokens, and a grid has none"
         return f"{problem}: {reason}" if reason else problem
+
+
+def list_point_encodings(axes: int) -> list[str]:
+    """Return the names of the encodings that read points on so many axes."""
+    return [name for name in names("encodings") if axes in find("encodings", name).point_axes]
 
 
 def describe_facts(encoding: type[Encoding] | Encoding) -> dict[str, str]:
@@ -347,6 +374,7 @@ def describe_facts(encoding: type[Encoding] | Encoding) -> dict[str, str]:
     return {
         "modules": "one for all layers" if encoding.shared else "one per layer",
         "axes": f"{axes}; {encoding.axes_reason}" if encoding.axes_reason else axes,
+        "points": _span(encoding.point_axes) if encoding.point_axes else "no",
         "coordinates": encoding.coordinates,
         "shift_invariant": shift_invariant if encoding.shift_invariant else "no",
         "causal_only": _yes_or_no(encoding.causal_only),
@@ -358,6 +386,13 @@ def describe_facts(encoding: type[Encoding] | Encoding) -> dict[str, str]:
         if encoding.handles_special_tokens
         else "left alone",
     }
+
+
+def _span(numbers: tuple[int, ...]) -> str:
+    first, last = numbers[0], numbers[-1]
+    if first == last == 1:
+        return "1 axis"
+    return f"{first} to {last} axes"
 
 
 def _yes_or_no(value: bool) -> str:

@@ -11,7 +11,7 @@ from zoo.comparison.design import Axis
 from zoo.config import Recipe
 from zoo.data.spec import TextClassificationSpec, TextSpec
 from zoo.optim.base import find_encoding_parameters
-from zoo.run.build import build_data, build_model, build_sample
+from zoo.run.build import build_data, build_inputs, build_model
 
 ENCODING_RATE = "optim.encoding_lr"
 MODEL = "model."
@@ -46,16 +46,19 @@ def _compute(recipe: Recipe) -> list[torch.Tensor]:
         spec = build_data(recipe).spec
         model = build_model(recipe, spec).train()
         initial = [value.clone() for value in model.state_dict().values()]
-        sample = build_sample(spec)
+        inputs = build_inputs(spec)
         if isinstance(spec, TextSpec | TextClassificationSpec):
-            sample = torch.randint_like(sample, len(spec.vocabulary))
+            size = len(spec.vocabulary)
+            inputs = tuple(torch.randint_like(one, size) for one in inputs)
         else:
-            sample = torch.randn_like(sample)
+            inputs = tuple(
+                torch.randn_like(one) if one.is_floating_point() else one for one in inputs
+            )
         # weights that begin at zero would hide what they multiply
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
         torch.manual_seed(recipe.seed)
-        return [*initial, model(sample)]
+        return [*initial, model(*inputs)]
 
 
 def _is_equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:

@@ -22,11 +22,13 @@ class FileBatch(NamedTuple):
     """A batch that is read from files, for `zoo predict`."""
 
     paths: tuple[Path, ...]
-    """The files of the batch: one for each image, or one for all windows of its tokens."""
+    """The file of each image or set of points, or one for all windows of its tokens."""
     batch: Any
-    """Model inputs: images [B, C, H, W] or token windows."""
+    """Model inputs: images [B, C, H, W], token windows, or the arguments of a model of points."""
     errors: dict[Path, str]
     """The files that could not be read, with the reason."""
+    rows: tuple[int, ...] = ()
+    """The row of each sample in its file; empty if a file is a sample."""
 
 
 @dataclass(frozen=True)

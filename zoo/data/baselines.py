@@ -1,4 +1,4 @@
-"""Simple baselines: n-grams, the most common answer, and softmax regression on pixels."""
+"""Simple baselines: n-grams, the most common answer, the mean, and softmax regression."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torchmetrics.functional.classification import multiclass_jaccard_index
 
 from zoo.data.cache import CacheEntry, load_or_make
-from zoo.data.spec import IGNORE_INDEX, DataSpec, ImageSpec, TextBatch
+from zoo.data.spec import IGNORE_INDEX, DataSpec, ImageSpec, PointSpec, TextBatch
 
 # Largest numbers of tokens of train and test to count, so that it takes seconds.
 MAX_TRAIN, MAX_TEST = 1_000_000, 200_000
@@ -145,7 +145,7 @@ def score_labels(splits: Mapping[str, Any], spec: DataSpec) -> Baselines:
             pixels and 100 classes.
     """
     is_small = type(spec) is ImageSpec and max(spec.grid) <= MAX_SIDE
-    if not is_small or spec.classes > MAX_CLASSES:  # type: ignore[union-attr]
+    if not is_small or spec.classes > MAX_CLASSES:  # type: ignore[union-attr,operator]
         train, test = (_read_labels(splits[split]) for split in ("train", "test"))
         return {"test/accuracy": {"majority class": _score_majority(train, test)}}
 
@@ -200,6 +200,31 @@ def _read_pixels(samples: Any) -> tuple[Tensor, Tensor]:
     if len(known) > MAX_PIXELS:
         known = np.random.default_rng(0).choice(known, MAX_PIXELS, replace=False)
     return pixels[known], classes[known]
+
+
+def score_points(train: Any, test: Any, spec: PointSpec) -> Baselines:
+    """Score the majority class of train on test or, of numbers, the mean of train.
+
+    Args:
+        train: Samples that are fetched by lists of numbers as batches whose last part is the
+            target. At most 10,000 are read.
+        test: As `train`.
+        spec: The facts of the samples.
+    """
+    targets = []
+    for samples in (train, test):
+        chunks = _split_numbers(len(samples))
+        targets.append(torch.cat([samples.__getitems__(chunk)[-1] for chunk in chunks]))
+    if spec.classes is not None:
+        return {"test/accuracy": {"majority class": _score_majority(*targets)}}
+    errors = targets[1] - targets[0].mean(0)
+    squares = errors.square()
+    name = "mean of train"
+    return {
+        "test/loss": {name: float((squares / torch.tensor(spec.target_stds).square()).mean())},
+        "test/rmse": {name: float(squares.mean().sqrt())},
+        "test/mae": {name: float(errors.abs().mean())},
+    }
 
 
 def score_answers(test: Any) -> Baselines:

@@ -118,6 +118,48 @@ class TextClassificationSpec:
     """Names of the classes; empty if they have none."""
 
 
+@dataclass(frozen=True)
+class PointSpec:
+    """Sets of at most `length` points with features at real coordinates, and one target each.
+
+    The target is a class or, without classes, a list of numbers to predict.
+    """
+
+    noun: ClassVar[str] = "points"
+    """The name of this kind of samples in messages."""
+
+    features: int
+    """Number of features of a point."""
+    axes: int
+    """Number of coordinates of a point, from 1 to 6."""
+    length: int
+    classes: int | None = None
+    names: tuple[str, ...] = field(default=(), kw_only=True)
+    """Names of the classes; empty if they have none."""
+    target_means: tuple[float, ...] = field(default=(), kw_only=True)
+    """Mean of each number to predict in the training data; empty if there are classes."""
+    target_stds: tuple[float, ...] = field(default=(), kw_only=True)
+    """Standard deviation of each number to predict in the training data."""
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs of a model: one for each class, or for each number to predict."""
+        return len(self.target_means) if self.classes is None else self.classes
+
+
+class PointBatch(NamedTuple):
+    """A batch of sets of points."""
+
+    x: Tensor
+    """Features [B, N, F]."""
+    pos: Tensor
+    """Coordinates [B, N, P], in the units of the data."""
+    mask: Tensor
+    """Bool [B, N], False for padding."""
+    target: Tensor
+    """Classes int64 [B], or the numbers to predict [B, T] in the units of the data."""
+
+
 class TextBatch(NamedTuple):
     """A batch of token windows."""
 
@@ -131,7 +173,7 @@ class TextBatch(NamedTuple):
     """Length of each target in bytes of UTF-8, int64 [B, N]. None: all tokens have one unit."""
 
 
-DataSpec = ImageSpec | SegmentationSpec | TextSpec | TextClassificationSpec
+DataSpec = ImageSpec | SegmentationSpec | TextSpec | TextClassificationSpec | PointSpec
 
 
 def is_kind_of(spec: DataSpec, kinds: type | UnionType) -> bool:
@@ -152,6 +194,9 @@ def check_spec(spec: DataSpec) -> None:
         ValueError: A size is no positive whole number or is beyond all use, or a name is no text.
     """
     sizes = [spec.length] if not isinstance(spec, ImageSpec) else [spec.channels, *spec.grid]
+    if isinstance(spec, PointSpec):
+        _check_points(spec)
+        sizes = [spec.length, spec.features, spec.axes]
     classes = None if isinstance(spec, TextSpec) else spec.classes
     for size in [*sizes, *([] if classes is None else [classes])]:
         if type(size) is not int or size < 1:
@@ -164,6 +209,18 @@ def check_spec(spec: DataSpec) -> None:
         raise ValueError(f"the names of {classes} classes are not so many texts")
 
 
+def _check_points(spec: PointSpec) -> None:
+    scales = [*spec.target_means, *spec.target_stds]
+    if not all(type(one) is float and math.isfinite(one) for one in scales):
+        raise ValueError("means and deviations of targets are finite numbers")
+    if len(spec.target_means) != len(spec.target_stds) or not all(
+        one > 0 for one in spec.target_stds
+    ):
+        raise ValueError("each mean of targets needs a positive deviation")
+    if bool(spec.target_means) == (spec.classes is not None):
+        raise ValueError("points have either classes or numbers to predict")
+
+
 def get_sides(size: int | tuple[int, int]) -> tuple[int, int]:
     """Return height and width of a size; one integer is the side of a square."""
     return (size, size) if isinstance(size, int) else (size[0], size[1])
@@ -171,7 +228,7 @@ def get_sides(size: int | tuple[int, int]) -> tuple[int, int]:
 
 def name_classes(spec: DataSpec, count: int) -> tuple[str, ...]:
     """Return the names of so many classes; their numbers where the data has no names."""
-    names = spec.names if isinstance(spec, ImageSpec | TextClassificationSpec) else ()
+    names = () if isinstance(spec, TextSpec) else spec.names
     return names or tuple(map(str, range(count)))
 
 

@@ -6,16 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from zoo.data.base import DataModule, Datasets
+from zoo.data.point_sets import PointSample, pad_points
 from zoo.data.sampler import Key, ResumableLoader
 from zoo.data.spec import (
     DataSpec,
     ImageSpec,
+    PointSpec,
     SegmentationSpec,
     TextBatch,
     TextClassificationSpec,
@@ -42,9 +45,10 @@ class TorchDataset(DataModule):
     Images are float tensors [channels, height, width] with a label each; clips have frames before
     height. `size`, the side of a square or [height, width], resizes images bilinearly. Text samples
     are int64 [N + 1], where each token is predicted from earlier ones, or pairs of inputs and
-    targets [N]; samples for text classification are int64 [N] with a label each. `description` has
-    no effect. Without workers, samples may be random: they may draw from torch's generator, whose
-    state is part of checkpoints.
+    targets [N]; samples for text classification are int64 [N] with a label each, and sets of points
+    are features [N, F], coordinates [N, P] and a label or numbers [T]. `description` has no effect.
+    Without workers, samples may be random: they may draw from torch's generator, whose state is
+    part of checkpoints.
     """
 
     def __init__(
@@ -145,10 +149,14 @@ class SampleBatches(Dataset[Any]):
             batch = self.collate(samples)
         elif isinstance(self.spec, TextClassificationSpec):
             batch = _pad_texts(samples)
+        elif isinstance(self.spec, PointSpec):
+            batch = pad_points([PointSample(*map(_to_array, sample)) for sample in samples])
         else:
             batch = default_collate(samples)
         if isinstance(self.spec, TextSpec):
             return _build_text_batch(batch)
+        if isinstance(self.spec, PointSpec):
+            return batch
         images, labels = batch
         labels = torch.as_tensor(labels)
         if self.sides is not None:
@@ -170,17 +178,22 @@ class SampleBatches(Dataset[Any]):
             raise DataError(f"data, {self.split}: the dataset is empty")
         # Anything may go wrong in a user's dataset; these errors mean samples of another form.
         try:
-            inputs, targets, *_ = self.__getitems__([0])
+            inputs, targets, *others = self.__getitems__([0])
         except (TypeError, ValueError, AttributeError) as error:
             summary = (str(error).splitlines() or [type(error).__name__])[0]
             problem = f"a sample cannot be read, {summary}; {_describe_samples(self.spec)}"
             raise DataError(f"data, {self.split}: {problem}") from None
-        if problem := self._find_problem(inputs, targets):
+        if isinstance(self.spec, PointSpec):
+            problem = _find_point_problem(self.spec, inputs, targets, others[-1])
+        else:
+            problem = self._find_problem(inputs, targets)
+        if problem:
             raise DataError(f"data, {self.split}: {problem}; {_describe_samples(self.spec)}")
 
     def _find_problem(self, inputs: Tensor, targets: Tensor) -> str:
         """Return how a batch of one sample differs from the spec, or an empty string."""
         spec, shape = self.spec, tuple(inputs.shape[1:])
+        assert not isinstance(spec, PointSpec)
         if isinstance(spec, ImageSpec):
             expected = (spec.channels, *spec.grid)
             if shape != expected:
@@ -202,6 +215,25 @@ class SampleBatches(Dataset[Any]):
         return ""
 
 
+def _to_array(value: Any) -> Any:
+    return value.numpy() if isinstance(value, Tensor) else np.asarray(value)
+
+
+def _find_point_problem(spec: PointSpec, x: Tensor, pos: Tensor, target: Tensor) -> str:
+    """Return how one set of points differs from the spec, or an empty string."""
+    count = x.shape[1]
+    for noun, values, width in (("features", x, spec.features), ("coordinates", pos, spec.axes)):
+        if values.shape[1:] != (count, width):
+            return f"a sample has {noun} {tuple(values.shape[1:])}, not ({count}, {width})"
+    if count > spec.length:
+        return f"a sample has {count} points, more than {spec.length}"
+    if spec.classes is None:
+        shape = tuple(target.shape[1:])
+        return "" if shape == (spec.outputs,) else f"a target is {shape}, not ({spec.outputs},)"
+    is_class = target.dim() == 1 and 0 <= int(target[0]) < spec.classes
+    return "" if is_class else f"label {target[0].tolist()} of {spec.classes} classes"
+
+
 def _describe_samples(spec: DataSpec) -> str:
     if isinstance(spec, SegmentationSpec):
         return "a sample is (float tensor [channels, height, width], mask [height, width])"
@@ -209,6 +241,8 @@ def _describe_samples(spec: DataSpec) -> str:
         return "a sample is (float tensor [channels, height, width], label)"
     if isinstance(spec, TextSpec):
         return "a sample is an int64 tensor [N + 1], or a pair of inputs and targets [N]"
+    if isinstance(spec, PointSpec):
+        return "a sample is (features [N, F], coordinates [N, P], label or numbers [T])"
     return "a sample is (int64 tensor [N], label)"
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from zoo.attention import AttentionCall, Dims, Encoding
+from zoo.attention import POINT_AXES, AttentionCall, Dims, Encoding
 from zoo.attention.call import Index
 from zoo.encodings.common.panels import Panels, head_panel
 from zoo.encodings.common.position_tables import extend_slopes, position_offsets, straight_distance
@@ -28,6 +28,7 @@ class ALiBi(Encoding):
 
     shift_invariant = True
     axes = (1, 2, 3)
+    point_axes = POINT_AXES
 
     def __init__(
         self,

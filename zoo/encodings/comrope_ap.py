@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims
+from zoo.attention import POINT_AXES, Dims
 from zoo.encodings.common.rotation import Rotary
 from zoo.encodings.common.spectral_rotation import (
     rotate_by_spectrum,
@@ -29,6 +29,7 @@ class ComRoPEAP(Rotary):
 
     shared = False
     axes = (1, 2, 3)
+    point_axes = POINT_AXES
     coordinates = "fraction"
 
     def __init__(self, dims: Dims, *, block: int = 8, std: float = 1.0) -> None:

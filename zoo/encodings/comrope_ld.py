@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, upcast
+from zoo.attention import POINT_AXES, Dims, upcast
 from zoo.encodings.common.frequencies import adapt_axes
 from zoo.encodings.common.rotation import Rotary
 from zoo.encodings.common.spectral_rotation import (
@@ -31,6 +31,7 @@ class ComRoPELD(Rotary):
 
     shared = False
     axes = (1, 2, 3)
+    point_axes = POINT_AXES
     coordinates = "fraction"
 
     def __init__(self, dims: Dims, *, block: int = 8, std: float = 1.0) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import AttentionCall, BlockBias, Dims, Encoding, Span, upcast
+from zoo.attention import POINT_AXES, AttentionCall, BlockBias, Dims, Encoding, Span, upcast
 from zoo.encodings.common.layers import freeze_linear
 from zoo.encodings.common.panels import Panels, curve_panel, head_panel
 from zoo.encodings.common.position_tables import straight_distance
@@ -25,13 +25,15 @@ class FIRE(Encoding):
     output per head. Distances are relative to the query's position, so scores depend on it. The
     defaults are those of the paper's listing, whose network keeps PyTorch's initialization. For
     texts much shorter than `threshold` all distances are relative to it: choose a smaller one. On a
-    grid |p_i - p_j| is the straight-line distance in patches, the distance from the query to the
-    farthest token that it sees takes the place of p_i, and scores depend on offsets only.
-    `threshold` is 512 tokens on texts and 16 patches on grids by default.
+    grid, and for points, |p_i - p_j| is the straight-line distance in patches or in units of the
+    data, the distance from the query to the farthest token that it sees takes the place of p_i, and
+    scores depend on offsets only. `threshold` is 512 tokens on texts, 16 patches on grids and 1 for
+    points by default.
     """
 
     shared = False
     axes = (1, 2, 3)
+    point_axes = POINT_AXES
     zero_gradient = ("net.2.bias",)
 
     def __init__(
@@ -43,9 +45,12 @@ class FIRE(Encoding):
         threshold: Annotated[float, Between(0)] | None = None,
     ) -> None:
         super().__init__(dims)
+        self.is_text = dims.axes == 1 and not dims.points
         # A window or padding moves with the tokens, so that on a grid only offsets matter.
-        self.shift_invariant = dims.axes > 1
-        self.threshold = (16.0 if dims.axes > 1 else 512.0) if threshold is None else threshold
+        self.shift_invariant = not self.is_text
+        if threshold is None:
+            threshold = 1.0 if dims.points else 512.0 if self.is_text else 16.0
+        self.threshold = threshold
         self.net = nn.Sequential(nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, dims.heads))
         self.c = nn.Parameter(torch.tensor(initial_c))
         self.threshold_scale = nn.Parameter(torch.ones(()))
@@ -57,7 +62,7 @@ class FIRE(Encoding):
         apply_net, c = self._freeze_net(), upcast(self.c)
         measure = straight_distance(call)
         own = call.queries.pos[:, None]  # [1|B, 1, N, 1]
-        if self.dims.axes > 1:
+        if not self.is_text:
             own = find_farthest(call, measure)[..., None]
         largest = torch.maximum(own, self._tau())
         # 1e-6 avoids 0 / 0 for c = 0, as in the paper's listing.
@@ -73,16 +78,16 @@ class FIRE(Encoding):
     def panels(self, call: AttentionCall) -> Panels:
         ratios = torch.linspace(0, 1, 65, device=self.c.device)
         curves = self._freeze_net()(ratios).mT
-        is_text = self.dims.axes == 1
-        one = "the first token" if is_text else "the farthest token that it sees"
+        one = "the first token" if self.is_text else "the farthest token that it sees"
         caption = f"Bias over the logarithmic distance; 0 is the token itself, 1 {one}."
         title = "Bias by relative distance"
         yield curve_panel(title, "relative distance", "added to scores", ratios, curves, caption)
         caption = "Queries before this position use it in place of their own position."
-        if not is_text:
+        if not self.is_text:
             caption = "Queries whose farthest token is nearer use it in place of that distance."
-        unit = "token" if is_text else "patch"
-        plural = "tokens" if is_text else "patches"
+        unit, plural = ("token", "tokens") if self.is_text else ("patch", "patches")
+        if self.dims.points:
+            unit = plural = "unit of the data"
         yield head_panel("Threshold", plural, self._tau()[None], caption)
         caption = "Strength of the logarithmic compression of distances; near 0 there is none."
         yield head_panel("Compression", f"c, per {unit}", upcast(self.c)[None], caption)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import AttentionCall, Dims, Encoding, upcast
+from zoo.attention import POINT_AXES, AttentionCall, Dims, Encoding, upcast
 from zoo.encodings.common.panels import Panels, head_panel
 from zoo.encodings.common.position_tables import (
     bias_from_offsets,
@@ -28,6 +28,7 @@ class KERPLE(Encoding):
 
     shift_invariant = True
     axes = (1, 2, 3)
+    point_axes = POINT_AXES
 
     def __init__(self, dims: Dims, *, kind: Literal["log", "power"] = "log") -> None:
         super().__init__(dims)

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import AttentionCall, Dims, upcast
+from zoo.attention import POINT_AXES, AttentionCall, Dims, upcast
 from zoo.encodings.common.frequencies import adapt_axes
 from zoo.encodings.common.matrix_exp import rotate_blocks, skew_matrix_exp
 from zoo.encodings.common.panels import Panels, angle_panels, commutator_panel, shift_change_panels
@@ -31,6 +31,7 @@ class LieRE(Rotary):
     shared = False
     shift_invariant = False
     axes = (1, 2, 3)
+    point_axes = POINT_AXES
     coordinates = "growing"
 
     def __init__(self, dims: Dims, *, block: int = 8, init_std: float = 2 * math.pi) -> None:

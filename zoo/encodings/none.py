@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from zoo.attention import Encoding
+from zoo.attention import POINT_AXES, Encoding
 from zoo.registry import register
 
 
@@ -19,6 +19,7 @@ class None_(Encoding):  # noqa: N801 - None is Python's
 
     shift_invariant = True
     axes = (1, 2, 3)
+    point_axes = POINT_AXES
 
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
         return {"linear": {}} if self.dims.axes > 1 else {}

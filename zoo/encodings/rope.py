@@ -17,8 +17,11 @@ from zoo.encodings.common.frequencies import (
     TURN,
     Scaling,
     ScalingRule,
+    choose_wavelengths,
     compute_angles,
     float64_like,
+    refuse_scaled_points,
+    refuse_with_wavelengths,
     rope_frequencies,
     scale_frequencies,
 )
@@ -31,26 +34,38 @@ PLAIN_RULES: tuple[ScalingRule, ...] = ("linear", "ntk", "yarn", "llama3")
 """The rules that need nothing but a factor and the training length."""
 
 
+BASE = 10000.0
+
+
 @register
 class RoPE(Rotary):
     """pairs (2t, 2t+1) of q and k rotate by p w_t, w_t = base^(-2t/K'), K' = rotary_fraction K
 
-    Channels past K' stay unchanged. `scaling` adapts the frequencies to longer texts than in
+    With `t_min` and `t_max`, w_t = 2 pi / T_t, where wavelengths T_t grow geometrically from the
+    one to the other, in units of the coordinates, such as seconds. Channels past K' stay unchanged.
+    `scaling` adapts the frequencies to longer texts than in
     training. Its rules dynamic and longrope depend on the length of the full text, which is fixed:
     positions past it are refused.
     """
 
+    point_axes = (1,)
     axes_reason = "rope_axial and rope_mixed are its forms for grids"
 
     def __init__(
         self,
         dims: Dims,
         *,
-        base: Annotated[float, Between(1)] = 10000.0,
+        base: Annotated[float, Between(1)] = BASE,
         rotary_fraction: Annotated[float, Between(0, 1)] = 1.0,
+        t_min: Annotated[float, Between(1e-9)] | None = None,
+        t_max: Annotated[float, Between(1e-9)] | None = None,
         scaling: Scaling | None = None,
     ) -> None:
         super().__init__(dims)
+        refuse_scaled_points(self, scaling)
+        self.wavelengths = choose_wavelengths(t_min, t_max, 1)
+        if self.wavelengths:
+            refuse_with_wavelengths(self, base=base != BASE, scaling=scaling is not None)
         width = round(rotary_fraction * dims.head_dim, 6)
         if width < 2 or width % 2:
             problem = f"{rotary_fraction} of the head dim {dims.head_dim}"
@@ -86,6 +101,8 @@ class RoPE(Rotary):
                 return {}
             longer = replace(self.scaling, length=round(factors[0] * self.dims.tokens))
             return {longer.rule: {"scaling": longer}}
+        if self.wavelengths:
+            return {}
 
         tokens, factor = self.dims.tokens, factors[0]
         rules = [
@@ -117,6 +134,8 @@ class RoPE(Rotary):
 
     def _scaled_frequencies(self, like: Tensor) -> Tensor:
         """Return frequencies [K'/2]."""
+        if self.wavelengths:
+            return self.wavelengths[0].make_frequencies(self.width // 2, like)
         if self.resolved is None:
             return rope_frequencies(self.base, self.width, like)
         return scale_frequencies(self.resolved, self.base, self.width, like)

@@ -9,15 +9,18 @@ from typing import Annotated, Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from zoo.attention import Dims
+from zoo.attention import POINT_AXES, Dims
 from zoo.encodings.common.frequencies import (
     GridScaling,
     axis_frequencies,
     check_head_dim,
     check_scaled_coordinates,
+    choose_wavelengths,
     compute_angles,
     extend_grid,
     float64_like,
+    refuse_scaled_points,
+    refuse_with_wavelengths,
     scale_frequencies,
 )
 from zoo.encodings.common.rotation import Rotary, cos_sin
@@ -26,6 +29,7 @@ from zoo.options import Between
 from zoo.registry import register
 
 T = TypeVar("T")
+BASE = 100.0
 
 
 @register
@@ -35,23 +39,38 @@ class RoPEAxial(Rotary):
     For images the first half of the pairs rotates with the column and the second with the row, as
     in published checkpoints. For clips there are three nearly equal groups: frame, row and column.
     With `unit` turn, angles are 2 pi p_a w_k, as in DINOv3 (Simeoni et al. 2025, arXiv:2508.10104)
-    with symmetric coordinates. It requires coordinates that are not integers. `scaling` adapts the
+    with symmetric coordinates. It requires coordinates that are not integers. With
+    `t_min` and `t_max`, one number or one for each axis, the wavelengths of each group grow
+    geometrically from the one to the other, in units of the coordinates. `scaling` adapts the
     frequencies of each axis to larger grids than in training.
     """
 
     axes = (2, 3)
+    point_axes = POINT_AXES[1:]
     axes_reason = "rope is its form for text"
 
     def __init__(
         self,
         dims: Dims,
         *,
-        base: Annotated[float, Between(1)] = 100.0,
+        base: Annotated[float, Between(1)] = BASE,
         unit: Literal["radian", "turn"] = "radian",
+        t_min: Annotated[float, Between(1e-9)]
+        | tuple[Annotated[float, Between(1e-9)], ...]
+        | None = None,
+        t_max: Annotated[float, Between(1e-9)]
+        | tuple[Annotated[float, Between(1e-9)], ...]
+        | None = None,
         scaling: GridScaling | None = None,
     ) -> None:
         super().__init__(dims)
         check_head_dim(self)
+        refuse_scaled_points(self, scaling)
+        self.wavelengths = choose_wavelengths(t_min, t_max, dims.axes)
+        if self.wavelengths:
+            refuse_with_wavelengths(
+                self, base=base != BASE, unit=unit != "radian", scaling=scaling is not None
+            )
         self.base, self.unit = base, 2 * math.pi if unit == "turn" else 1.0
         self.scaling = scaling
         self.by_axis = () if scaling is None else scaling.split(dims)
@@ -60,13 +79,14 @@ class RoPEAxial(Rotary):
 
     def check_options(self) -> None:
         check_scaled_coordinates(self, self.scaling)
-        if self.unit != 1 and self.coordinates in ("index", "interpolated"):
+        counts = self.coordinates in ("index", "interpolated") and not self.dims.points
+        if self.unit != 1 and counts:
             problem = f"unit turn rotates the fastest pairs by whole turns at {self.coordinates}"
             remedy = "choose coordinates: symmetric, or unit: radian"
             raise OptionError("unit", f"rope_axial: {problem} coordinates, so not at all; {remedy}")
 
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
-        if self.scaling is not None:
+        if self.scaling is not None or self.wavelengths:
             return {}
         scaled = extend_grid(self.dims, factors, ("ntk", "yarn"))
         return {"linear": {"coordinates": "interpolated"}, **scaled}
@@ -78,6 +98,11 @@ class RoPEAxial(Rotary):
 
     def wave_vectors(self, like: Tensor) -> Tensor:
         groups = axis_frequencies(self.dims, self.base, like)
+        if self.wavelengths:
+            groups = [
+                one.make_frequencies(len(waves), like)
+                for one, waves in zip(self._by_group(self.wavelengths), groups, strict=True)
+            ]
         if self.by_axis:
             width = self.dims.head_dim / self.dims.axes
             groups = [

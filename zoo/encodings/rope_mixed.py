@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, Tokens, disable_autocast, upcast
+from zoo.attention import POINT_AXES, Dims, Tokens, disable_autocast, upcast
 from zoo.encodings.common.frequencies import (
     GridScaling,
     adapt_axes,
@@ -17,6 +17,7 @@ from zoo.encodings.common.frequencies import (
     check_scaled_coordinates,
     compute_angles,
     extend_grid,
+    refuse_scaled_points,
     stretch_wave_vectors,
 )
 from zoo.encodings.common.rotation import Rotary, rotate_pairs, rotation_tables
@@ -39,6 +40,7 @@ class RoPEMixed(Rotary):
     shared = False
     siblings: tuple[RoPEMixed, ...] = ()
     axes = (1, 2, 3)
+    point_axes = POINT_AXES
 
     def __init__(
         self,
@@ -50,6 +52,7 @@ class RoPEMixed(Rotary):
         super().__init__(dims)
         check_head_dim(self)
         self.base = base = BASES.choose(base, dims.axes)
+        refuse_scaled_points(self, scaling)
         self.scaling = scaling
         self.by_axis = () if scaling is None else scaling.split(dims)
         # A pair turns along all axes; the axis that grew most sets its factor of cos and sin.

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from zoo.attention import Dims, Encoding, Tokens
+from zoo.attention import POINT_AXES, Dims, Encoding, Tokens
 from zoo.encodings.common.frequencies import compute_angles, float64_like
 from zoo.errors import OptionError
 from zoo.options import Between
@@ -28,6 +28,7 @@ class Sinusoidal(Encoding):
     """
 
     axes = (1, 2, 3)
+    point_axes = POINT_AXES
     adds_to_input = True
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, upcast
+from zoo.attention import POINT_AXES, Dims, upcast
 from zoo.encodings.common.frequencies import (
     adapt_axes,
     axis_frequencies,
@@ -46,6 +46,7 @@ class String(Rotary):
 
     shared = False
     axes = (1, 2, 3)
+    point_axes = POINT_AXES
 
     def __init__(
         self,

@@ -18,7 +18,14 @@ import lightning as L
 from zoo.config import Overrides, Recipe, join_overrides
 from zoo.config.schema import format_size
 from zoo.data.base import DataModule, Datasets
-from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec, name_classes
+from zoo.data.spec import (
+    DataSpec,
+    ImageSpec,
+    PointSpec,
+    TextClassificationSpec,
+    TextSpec,
+    name_classes,
+)
 from zoo.errors import (
     ARGUMENT,
     ConfigIssue,
@@ -356,7 +363,12 @@ def adapt_data(task: Task, data: DataModule) -> None:
     if isinstance(trained, ImageSpec):
         _check_equal(trained, found, "channels", "classes")
         return
-    vocabulary = None if isinstance(found, ImageSpec) else found.vocabulary
+    if isinstance(trained, PointSpec):
+        _check_equal(trained, found, "features", "axes", "classes", "outputs")
+        return
+    vocabulary = None
+    if isinstance(found, TextSpec | TextClassificationSpec):
+        vocabulary = found.vocabulary
     if vocabulary is None or vocabulary.to_dict() != trained.vocabulary.to_dict():
         problem = f"{data.name} has another vocabulary than the data of training"
         raise OptionError("name", f"{problem}; choose text")

@@ -6,6 +6,7 @@ import logging
 import os
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,14 @@ from torch import Tensor
 from zoo.config import Overrides, Recipe, join_overrides
 from zoo.data.base import FileBatch
 from zoo.data.pictures import read_pixels
-from zoo.data.spec import ImageSpec, TextClassificationSpec, VideoSpec
+from zoo.data.spec import (
+    DataSpec,
+    ImageSpec,
+    PointSpec,
+    TextClassificationSpec,
+    TextSpec,
+    VideoSpec,
+)
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, OptionError, RecipeError
 from zoo.evaluation.evaluate import DEFAULT_OVERRIDES
 from zoo.evaluation.generate import choose_device
@@ -31,31 +39,68 @@ from zoo.run.load import restore
 from zoo.tasks.base import Task
 from zoo.tasks.causal_lm import CausalLM
 from zoo.tasks.classification import Classification
+from zoo.tasks.regression import Regression
 from zoo.utils import Ticker, describe_absence, escape_text, format_duration
 
 log = logging.getLogger("zoo")
 
 TEXT_SUFFIXES = (".txt",)
+POINT_SUFFIXES = (".npz", ".parquet")
 
 
-class ClassPredictor:
+class SamplePredictor(ABC):
+    """Predicts something of each sample of the files."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def predict(self, batches: Iterable[FileBatch]) -> Iterator[dict[str, Any]]:
+        """Yield {path, ...} of each sample, with its row if a file has many."""
+        for given in batches:
+            inputs = given.batch if isinstance(given.batch, tuple) else (given.batch,)
+            found = [*self.predict_batch(*inputs)]
+            rows = [{"row": row} for row in given.rows] or [{}] * len(found)
+            for path, row, one in zip(given.paths, rows, found, strict=True):
+                yield {"path": str(path), **row, **one}
+
+    @abstractmethod
+    def predict_batch(self, *inputs: Tensor) -> Iterator[dict[str, Any]]:
+        """Yield what is predicted of each of the model inputs [B, ...]."""
+
+    def name_sample(self, one: Mapping[str, Any], width: int) -> str:
+        """Return the path and, if a file has many samples, the row."""
+        row = f"  {one['row']:>6}" if "row" in one else ""
+        return one["path"].ljust(width) + row
+
+
+class NumberPredictor(SamplePredictor):
+    """Predicts the numbers of each sample, in the units of the data."""
+
+    def predict_batch(self, *inputs: Tensor) -> Iterator[dict[str, Any]]:
+        """Yield {numbers} of each of the model inputs [B, ...]."""
+        for row in self.task(*(one.to(self.task.device) for one in inputs)):
+            yield {"numbers": row.tolist()}
+
+    def format_lines(self, one: dict[str, Any], width: int, first: bool) -> list[str]:
+        """Return the path, then the numbers."""
+        numbers = (f"{number:.6g}" for number in one["numbers"])
+        return ["  ".join([self.name_sample(one, width), *numbers])]
+
+
+class ClassPredictor(SamplePredictor):
     """Predicts the `top` likeliest classes of each file, by name where the data has names."""
 
     def __init__(self, task: Classification, top: int) -> None:
-        assert isinstance(task.spec, ImageSpec | TextClassificationSpec)
-        self.task, self.top = task, min(top, task.spec.classes)
-        self.labels: Sequence[str | int] = task.spec.names or range(task.spec.classes)
+        super().__init__(task)
+        spec = task.spec
+        assert not isinstance(spec, TextSpec)
+        assert spec.classes is not None
+        self.top = min(top, spec.classes)
+        self.labels: Sequence[str | int] = spec.names or range(spec.classes)
 
-    def predict(self, batches: Iterable[FileBatch]) -> Iterator[dict[str, Any]]:
-        """Yield {path, label, probability, top: [{label, probability}, ...]} of each file."""
-        for given in batches:
-            found = self.classify(given.batch)
-            for path, one in zip(given.paths, found, strict=True):
-                yield {"path": str(path), **one}
-
-    def classify(self, inputs: Tensor) -> Iterator[dict[str, Any]]:
+    def predict_batch(self, *inputs: Tensor) -> Iterator[dict[str, Any]]:
         """Yield {label, probability, top} of each of the model inputs [B, ...]."""
-        logits = self.task(inputs.to(self.task.device))
+        logits = self.task(*(one.to(self.task.device) for one in inputs))
         # in half precision, probabilities of likely classes round to one another
         probabilities, classes = logits.float().softmax(-1).topk(self.top)
         for row, numbers in zip(probabilities, classes, strict=True):
@@ -66,7 +111,7 @@ class ClassPredictor:
     def format_lines(self, one: dict[str, Any], width: int, first: bool) -> list[str]:
         """Return the path, then its classes, the likeliest first."""
         classes = (f"{each['label']} {each['probability']:.4f}" for each in one["top"])
-        return ["  ".join([one["path"].ljust(width), *classes])]
+        return ["  ".join([self.name_sample(one, width), *classes])]
 
 
 class LossPredictor:
@@ -99,6 +144,9 @@ class LossPredictor:
             "  ".join(cell.rjust(size) for cell, size in zip(each, sizes, strict=True))
             for each in rows
         ]
+
+
+Predictor = ClassPredictor | NumberPredictor | LossPredictor
 
 
 class Files(NamedTuple):
@@ -162,8 +210,9 @@ class Predictions:
     Attributes:
         recipe: The name of the recipe.
         checkpoint: The checkpoint.
-        predictions: For each file that could be read, its path with label, probability and the
-            likeliest classes; or of a language model with tokens, loss and perplexity.
+        predictions: For each file that could be read, or each row of it, its path with label,
+            probability and the likeliest classes; or with the numbers of a regression; or of a
+            language model with tokens, loss and perplexity.
         skipped: The files that could not be read, each with the problem.
     """
 
@@ -207,8 +256,7 @@ def predict(
     path = checkpoints.locate(checkpoint)
     experiment, task = restore(path, join_overrides(DEFAULT_OVERRIDES, overrides))
     predictor = _choose_predictor(experiment, task)
-    is_image = isinstance(task.spec, ImageSpec)
-    files = find_files(paths, list_image_suffixes() if is_image else TEXT_SUFFIXES)
+    files = find_files(paths, _list_suffixes(task.spec))
     for problem in format_problems(files.problems):
         log.warning("Skipped %s", problem)
 
@@ -224,28 +272,40 @@ def predict(
     )
 
 
+def _list_suffixes(spec: DataSpec) -> Iterable[str]:
+    if isinstance(spec, PointSpec):
+        return POINT_SUFFIXES
+    return list_image_suffixes() if isinstance(spec, ImageSpec) else TEXT_SUFFIXES
+
+
 def predict_inputs(experiment: Experiment, task: Task, inputs: Any) -> list[dict[str, Any]]:
     """Predict for model inputs, files or pictures, in their order.
 
     Args:
         experiment: The experiment, whose recipe says how many classes to report.
         task: The restored task.
-        inputs: Model inputs [B, ...] or one of them; or a path, a picture of Pillow or, for a model
-            of texts, a string, or a list of these.
+        inputs: Model inputs [B, ...] or one of them, a tuple of several for a model of points; or a
+            path, a picture of Pillow or, for a model of texts, a string, or a list of these.
 
     Raises:
         RecipeError: The task predicts no classes.
         DataError: An input cannot be read.
     """
     predictor = _choose_predictor(experiment, task)
-    if isinstance(inputs, Tensor) and isinstance(predictor, ClassPredictor):
+    if isinstance(task.spec, PointSpec) and isinstance(predictor, SamplePredictor):
+        if isinstance(inputs, tuple) and all(isinstance(one, Tensor) for one in inputs):
+            single = inputs[0].dim() == 2
+            batched = [one[None] if single else one for one in inputs]
+            with torch.inference_mode(), _explain_misfit(experiment.recipe):
+                return [*predictor.predict_batch(*batched)]
+    elif isinstance(inputs, Tensor) and isinstance(predictor, ClassPredictor):
         dimensions = 2 if isinstance(task.spec, TextClassificationSpec) else 4
         if isinstance(task.spec, VideoSpec):
             dimensions = 5
         # a single input becomes a batch of one
         batch = inputs[None] if inputs.dim() == dimensions - 1 else inputs
         with torch.inference_mode(), _explain_misfit(experiment.recipe):
-            return [*predictor.classify(batch)]
+            return [*predictor.predict_batch(batch)]
     given = [*inputs] if isinstance(inputs, list | tuple) else [inputs]
     with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
         paths = [
@@ -263,7 +323,7 @@ def predict_inputs(experiment: Experiment, task: Task, inputs: Any) -> list[dict
 
 
 def _is_path(source: Any, task: Task) -> bool:
-    is_text_model = not isinstance(task.spec, ImageSpec)
+    is_text_model = isinstance(task.spec, TextSpec | TextClassificationSpec)
     return isinstance(source, Path) or (isinstance(source, str) and not is_text_model)
 
 
@@ -295,10 +355,12 @@ def _explain_misfit(recipe: Recipe) -> Iterator[None]:
         raise RecipeError(recipe.make_issue(f"model.{error.key}", str(error))) from None
 
 
-def _choose_predictor(experiment: Experiment, task: Task) -> ClassPredictor | LossPredictor:
+def _choose_predictor(experiment: Experiment, task: Task) -> Predictor:
     recipe = experiment.recipe
     if isinstance(task, Classification):
         return ClassPredictor(task, recipe.predict.top)
+    if isinstance(task, Regression):
+        return NumberPredictor(task)
     if isinstance(task, CausalLM):
         return LossPredictor(task)
     problem = f"{recipe.task.name} predicts nothing of a file by itself"
@@ -309,7 +371,7 @@ def _choose_predictor(experiment: Experiment, task: Task) -> ClassPredictor | Lo
 def _predict_files(
     experiment: Experiment,
     task: Task,
-    predictor: ClassPredictor | LossPredictor,
+    predictor: Predictor,
     files: Files,
     show: Callable[[str], None] | None = None,
 ) -> list[dict[str, Any]]:

@@ -44,6 +44,9 @@ DIRECTIONS: Mapping[str, Literal["high", "low"]] = {
     "top5": "high",
     "exact": "high",
     "miou": "high",
+    "rmse": "low",
+    "mae": "low",
+    "r2": "high",
 }
 """Whether high or low values of a metric are better; of others nothing is called best."""
 

@@ -18,7 +18,14 @@ from zoo.config import Recipe
 from zoo.config.overrides import Overrides
 from zoo.data.corpus.tokenizer import Subwords
 from zoo.data.pictures import read_pixels
-from zoo.data.spec import ImageSpec, SegmentationSpec, TextClassificationSpec, TextSpec, VideoSpec
+from zoo.data.spec import (
+    ImageSpec,
+    PointSpec,
+    SegmentationSpec,
+    TextClassificationSpec,
+    TextSpec,
+    VideoSpec,
+)
 from zoo.errors import CheckpointError, DataError, OptionError, RecipeError
 from zoo.formats.export import ExportOptions, ExportSource
 from zoo.formats.model_card import write_card
@@ -116,7 +123,7 @@ def choose_class(source: ExportSource) -> HeadClass:
         if getattr(model, "mask_token", None) is not None:
             return HeadClass("AutoModelForMaskedLM", "fill-mask")
         return HeadClass("AutoModelForCausalLM", "text-generation")
-    if isinstance(spec, VideoSpec | SegmentationSpec):
+    if isinstance(spec, VideoSpec | SegmentationSpec | PointSpec):
         problem = f"models of {spec.noun} have no class in transformers that zoo writes"
         raise RecipeError(source.recipe.make_issue("data.name", problem, "use to=safetensors"))
     return HeadClass("AutoModelForImageClassification", "image-classification")
@@ -138,6 +145,7 @@ def write_huggingface(source: ExportSource, options: ExportOptions, folder: Path
     if isinstance(spec, ImageSpec):
         write_image_processor(source, folder)
     else:
+        assert not isinstance(spec, PointSpec)
         mask = getattr(source.task.model, "mask_token", None)
         write_tokenizer(spec.vocabulary, folder, mask)
     if chosen.auto == "AutoModelForCausalLM":
@@ -170,6 +178,7 @@ def describe_config(source: ExportSource, chosen: HeadClass) -> dict[str, Any]:
     if isinstance(spec, ImageSpec):
         content |= {"image_size": max(spec.grid), "num_channels": spec.channels}
     else:
+        assert not isinstance(spec, PointSpec)
         size = len(spec.vocabulary)
         content |= {"vocab_size": size, "max_position_embeddings": spec.length}
         content["zoo"] = reduce_vocabulary(content["zoo"], size)

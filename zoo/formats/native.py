@@ -52,7 +52,7 @@ VIT: Mapping[str, object] = {
 layers are checked one by one."""
 
 ENCODING_OPTIONS: Mapping[str, Mapping[str, object]] = {
-    "rope": {"rotary_fraction": 1.0, "coordinates": "index"},
+    "rope": {"rotary_fraction": 1.0, "t_min": None, "coordinates": "index"},
     "learned": {"shared": True},
 }
 

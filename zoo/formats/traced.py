@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 
 from zoo.attention.layer import find_encoded
-from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec
+from zoo.data.spec import DataSpec, ImageSpec, PointSpec, TextSpec, name_classes
 from zoo.errors import Message, OptionError, RecipeError, ZooError
 from zoo.formats.export import ExportOptions, ExportSource
 from zoo.formats.huggingface import PixelReader
@@ -49,13 +49,13 @@ class BoundedModel(nn.Module):
         zeros = torch.zeros(max_length or 0, dtype=torch.long)
         self.register_buffer("allowed", zeros, persistent=False)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Compute logits of token numbers int64 [B, N], or of images [B, C, H, W]."""
+    def forward(self, inputs: Tensor, *others: Tensor) -> Tensor:
+        """Compute logits of token numbers int64 [B, N], images [B, C, H, W], or points."""
         if self.max_length is not None:
             # zeros are added: the only effect is that an index beyond the table is an error in any
             # runtime
             inputs = inputs + self.allowed[torch.arange(inputs.shape[1], device=inputs.device)]
-        return self.model(inputs)
+        return self.model(inputs, *others)
 
 
 class InputSizes:
@@ -73,35 +73,52 @@ class InputSizes:
         self.generator = torch.Generator().manual_seed(0)
 
     @property
-    def names(self) -> tuple[str | int, ...]:
-        """Each axis of the inputs: the name of a variable size, or a fixed size."""
+    def names(self) -> dict[str, tuple[str | int, ...]]:
+        """Each axis of each input: the name of a variable size, or a fixed size."""
+        if isinstance(self.spec, PointSpec):
+            axes = ("batch", "points")
+            return {"x": (*axes, self.spec.features), "pos": (*axes, self.spec.axes), "mask": axes}
         if isinstance(self.spec, ImageSpec):
-            return ("batch", self.spec.channels, *("frames", "height", "width")[-len(self.patch) :])
-        return ("batch", "length")
+            sides = ("frames", "height", "width")[-len(self.patch) :]
+            return {"inputs": ("batch", self.spec.channels, *sides)}
+        return {"inputs": ("batch", "length")}
 
-    def build_dynamic_shapes(self) -> dict[int, Any]:
-        """Return the variable axes for torch.export; sides of images are multiples of a patch."""
+    def build_dynamic_shapes(self) -> tuple[Any, ...]:
+        """Return the variable axes of each argument; sides of images are multiples of a patch."""
+        if isinstance(self.spec, PointSpec):
+            axes = {0: Dim("batch"), 1: Dim("points")}
+            # the others are the variable arguments of the captured model
+            return axes, (axes, axes)
         if not isinstance(self.spec, ImageSpec):
-            return {0: Dim("batch"), 1: Dim("length", max=self.max_length)}
+            return {0: Dim("batch"), 1: Dim("length", max=self.max_length)}, ()
         counts = ("tubelets", "rows", "columns")[-len(self.patch) :]
         sides = {}
         for axis, (name, step) in enumerate(zip(counts, self.patch, strict=True), start=2):
             # torch.export then knows that sides are multiples of a patch, and divides without a
             # remainder
             sides[axis] = step * Dim(name, min=1, max=2**20) if step > 1 else Dim(name)
-        return {0: Dim("batch"), **sides}
+        return {0: Dim("batch"), **sides}, ()
 
-    def draw(self, batch: int, *counts: int) -> Tensor:
+    def draw(self, batch: int, *counts: int) -> tuple[Tensor, ...]:
         """Draw inputs of so many tokens, or of so many patches along each axis."""
+        if isinstance(self.spec, PointSpec):
+            x, pos = (
+                torch.randn(batch, counts[0], width, generator=self.generator)
+                for width in (self.spec.features, self.spec.axes)
+            )
+            # the last point is padding, except in the first sample
+            mask = torch.ones(batch, counts[0], dtype=torch.bool)
+            mask[1:, -1] = False
+            return x, pos, mask
         if isinstance(self.spec, ImageSpec):
             sides = [count * step for count, step in zip(counts, self.patch, strict=True)]
             shape = (batch, self.spec.channels, *sides)
-            return torch.randn(shape, generator=self.generator)
+            return (torch.randn(shape, generator=self.generator),)
         length = min(counts[0], self.max_length or counts[0])
         size = len(self.spec.vocabulary)
-        return torch.randint(size, (batch, length), generator=self.generator)
+        return (torch.randint(size, (batch, length), generator=self.generator),)
 
-    def draw_examples(self) -> Iterator[Tensor]:
+    def draw_examples(self) -> Iterator[tuple[Tensor, ...]]:
         """Yield inputs of several sizes; the first is the one to capture."""
         if isinstance(self.spec, ImageSpec):
             shapes = ((2, 3, 4), (1, 4, 4), (3, 6, 3), (2, 8, 10))
@@ -115,7 +132,7 @@ class InputSizes:
 
 def find_max_length(model: nn.Module, spec: DataSpec) -> int | None:
     """Find the longest text that a model accepts; None if it accepts four times the training's."""
-    if isinstance(spec, ImageSpec):
+    if isinstance(spec, ImageSpec | PointSpec):
         return None
 
     def accepts(length: int) -> bool:
@@ -170,7 +187,7 @@ def capture(source: ExportSource) -> tuple[ExportedProgram, InputSizes, BoundedM
     try:
         with _hide_output():
             program = torch.export.export(
-                bounded, (example,), dynamic_shapes=(sizes.build_dynamic_shapes(),)
+                bounded, example, dynamic_shapes=sizes.build_dynamic_shapes()
             )
     except Exception as error:  # it has no class of its own
         raise_if_out_of_memory(error)
@@ -223,10 +240,10 @@ def write_onnx(source: ExportSource, options: ExportOptions, folder: Path) -> fl
         with _hide_output():
             graph = program.module(check_guards=False)
             if bake_parameters(graph):
-                shapes = (sizes.build_dynamic_shapes(),)
-                program = torch.export.export(graph, (example,), dynamic_shapes=shapes)
+                shapes = sizes.build_dynamic_shapes()
+                program = torch.export.export(graph, example, dynamic_shapes=shapes)
             converted = torch.onnx.export(
-                program, input_names=["inputs"], output_names=["logits"], verbose=False
+                program, input_names=[*sizes.names], output_names=["logits"], verbose=False
             )
     except Exception as error:  # of torch.onnx, or of what a converter met
         raise_if_out_of_memory(error)
@@ -235,16 +252,17 @@ def write_onnx(source: ExportSource, options: ExportOptions, folder: Path) -> fl
         raise _refuse(source, reason[:300], "use to=torch_export") from error
 
     assert converted is not None
-    inputs = converted.model.graph.inputs[0]
-    inputs.shape = onnx_ir.Shape(sizes.names)
+    for one, names in zip(converted.model.graph.inputs, sizes.names.values(), strict=True):
+        one.shape = onnx_ir.Shape(names)
     with _hide_output():
         converted.save(folder / "model.onnx")
     session = onnxruntime.InferenceSession(
         folder / "model.onnx", providers=["CPUExecutionProvider"]
     )
 
-    def compute(values: Tensor) -> Tensor:
-        return torch.from_numpy(session.run(None, {"inputs": values.numpy()})[0])
+    def compute(*values: Tensor) -> Tensor:
+        given = zip(sizes.names, (one.numpy() for one in values), strict=True)
+        return torch.from_numpy(session.run(None, dict(given))[0])
 
     difference = _compare(source, compute, model, sizes)
     _write_companions(source, sizes, folder)
@@ -306,11 +324,11 @@ def _compare(source: ExportSource, graph: Any, model: nn.Module, sizes: InputSiz
     largest = 0.0
     # several sizes, since a size that was captured as a constant is right for one of them
     for inputs in sizes.draw_examples():
-        expected = model(inputs)
+        expected = model(*inputs)
         try:
-            actual = graph(inputs)
+            actual = graph(*inputs)
         except Exception as error:  # of torch or of ONNX Runtime, which have classes of their own
-            shape = " x ".join(map(str, inputs.shape))
+            shape = " x ".join(map(str, inputs[0].shape))
             reason = f"its graph depends on the size of the example, and refuses inputs of {shape}"
             raise _refuse(source, reason, source.suggest_others()) from error
         difference, allowed = measure_difference(actual, expected), TOLERANCE
@@ -320,7 +338,9 @@ def _compare(source: ExportSource, graph: Any, model: nn.Module, sizes: InputSiz
             difference = measure_difference(actual, exact)
         if not difference <= allowed:
             problem = f"the exported graph differs by {difference:.1e} from the model"
-            raise ZooError(f"{problem} for inputs of shape {tuple(inputs.shape)}; nothing is kept")
+            raise ZooError(
+                f"{problem} for inputs of shape {tuple(inputs[0].shape)}; nothing is kept"
+            )
         largest = max(largest, difference)
     return largest
 
@@ -330,9 +350,9 @@ def measure_difference(actual: Tensor, expected: Tensor) -> float:
     return float(((actual - expected).abs() / (1 + expected.abs())).max())
 
 
-def _compute_in_float64(model: nn.Module, inputs: Tensor) -> Tensor:
+def _compute_in_float64(model: nn.Module, inputs: Sequence[Tensor]) -> Tensor:
     exact = copy.deepcopy(model).double()
-    logits: Tensor = exact(inputs.double() if inputs.is_floating_point() else inputs)
+    logits: Tensor = exact(*(one.double() if one.is_floating_point() else one for one in inputs))
     return logits
 
 
@@ -342,18 +362,30 @@ def _write_companions(source: ExportSource, sizes: InputSizes, folder: Path) -> 
     spec = source.task.spec
     content: dict[str, Any] = {
         "recipe": source.recipe.name,
-        "inputs": {"name": "inputs", "shape": list(sizes.names)},
+        "inputs": {"name": "inputs", "shape": list(next(iter(sizes.names.values())))},
         "outputs": {"name": "logits"},
     }
-    if isinstance(spec, ImageSpec):
+    if isinstance(spec, PointSpec):
+        dtypes = ("float32", "float32", "bool")
+        pairs = zip(sizes.names.items(), dtypes, strict=True)
+        content["inputs"] = [
+            {"name": name, "shape": list(shape), "dtype": dtype} for (name, shape), dtype in pairs
+        ]
+        if spec.classes is None:
+            content["outputs"]["standardized"] = {
+                "means": spec.target_means,
+                "stds": spec.target_stds,
+            }
+    elif isinstance(spec, ImageSpec):
         content["inputs"] |= {"dtype": "float32", "multiples": list(sizes.patch)}
         content["preprocessing"] = describe_preprocessing(source)
     else:
         content["inputs"] |= {"dtype": "int64", "max_length": sizes.max_length}
         content["tokenizer"] = "tokenizer.json"
         write_tokenizer(spec.vocabulary, folder, getattr(source.task.model, "mask_token", None))
-    if isinstance(spec, ImageSpec | TextClassificationSpec):
-        content["classes"] = list(spec.names) or [str(number) for number in range(spec.classes)]
+    classes = None if isinstance(spec, TextSpec) else spec.classes
+    if classes is not None:
+        content["classes"] = name_classes(spec, classes)
     write_json(content, folder / "model.json")
 
 

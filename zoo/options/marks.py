@@ -87,7 +87,7 @@ class ByAxes:
     """Marks an option whose default, in place of None, depends on the number of axes.
 
     Attributes:
-        values: The default on one, two and three axes.
+        values: The default on one, two, and three or more axes.
     """
 
     values: tuple[float, float, float]
@@ -98,7 +98,7 @@ class ByAxes:
 
     def choose(self, value: float | None, axes: int) -> float:
         """Return the value that was given, or the default for so many axes."""
-        return self.values[axes - 1] if value is None else value
+        return self.values[min(axes, len(self.values)) - 1] if value is None else value
 
 
 @dataclass(frozen=True)

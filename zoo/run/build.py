@@ -21,7 +21,14 @@ from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.config import Recipe
 from zoo.config.schema import ONCE, OURS
 from zoo.data.base import DataModule, Datasets
-from zoo.data.spec import DataSpec, TextClassificationSpec, TextSpec, is_kind_of
+from zoo.data.spec import (
+    DataSpec,
+    ImageSpec,
+    PointSpec,
+    TextClassificationSpec,
+    TextSpec,
+    is_kind_of,
+)
 from zoo.errors import OptionError, RecipeError, refuse_type
 from zoo.optim.base import freeze
 from zoo.options import Choice
@@ -87,7 +94,7 @@ class Experiment:
         counter = FlopCounterMode(display=False)
         with torch.device("meta"), torch.no_grad(), counter:
             # on the meta device, operations are counted without being computed
-            self.meta_model(build_sample(self.spec))
+            self.meta_model(*build_inputs(self.spec))
         return counter.get_total_flops()
 
     @cached_property
@@ -282,7 +289,16 @@ def silence_libraries() -> None:
         warnings.filterwarnings("ignore", message=message)
 
 
-def build_sample(spec: DataSpec) -> torch.Tensor:
+def build_inputs(spec: DataSpec) -> tuple[torch.Tensor, ...]:
+    """Build the arguments of a model for one sample of zeros, as `Task.inputs` returns them."""
+    if not isinstance(spec, PointSpec):
+        return (build_sample(spec),)
+    shape = (1, spec.length)
+    mask = torch.ones(shape, dtype=torch.bool)
+    return torch.zeros(*shape, spec.features), torch.zeros(*shape, spec.axes), mask
+
+
+def build_sample(spec: ImageSpec | TextSpec | TextClassificationSpec) -> torch.Tensor:
     """Build one all-zero input of the samples' shape: [1, N], or [1, C, height, width]."""
     if isinstance(spec, TextSpec | TextClassificationSpec):
         return torch.zeros(1, spec.length, dtype=torch.long)

@@ -31,6 +31,7 @@ from zoo.data.corpus.tokenizer import vocabulary_from_dict
 from zoo.data.spec import (
     DataSpec,
     ImageSpec,
+    PointSpec,
     SegmentationSpec,
     TextClassificationSpec,
     TextSpec,
@@ -69,6 +70,8 @@ def _spec_to_plain(spec: DataSpec) -> dict[str, Any]:
     if isinstance(spec, ImageSpec):
         masks = {"masks": True} if isinstance(spec, SegmentationSpec) else {}
         return {**asdict(spec), "names": [*spec.names], **masks}
+    if isinstance(spec, PointSpec):
+        return {name: _to_list(value) for name, value in asdict(spec).items()}
     plain: dict[str, Any] = {"length": spec.length, "vocabulary": spec.vocabulary.to_dict()}
     if isinstance(spec, TextSpec) and spec.targets != "every":
         plain["targets"] = spec.targets
@@ -90,7 +93,14 @@ def read_spec(content: Mapping[str, Any], path: Path) -> DataSpec:
         raise CheckpointError(f"{path}: {problem}; {_describe_others(path)}") from None
 
 
+def _to_list(value: Any) -> Any:
+    return [*value] if isinstance(value, tuple) else value
+
+
 def _build_spec(stored: Mapping[str, Any]) -> DataSpec:
+    if "axes" in stored:
+        lists = {key: tuple(stored[key]) for key in ("names", "target_means", "target_stds")}
+        return PointSpec(**{**stored, **lists})
     if "vocabulary" not in stored:
         sizes = {**stored, "names": tuple(stored["names"])}
         if sizes.pop("masks", False):

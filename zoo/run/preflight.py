@@ -25,7 +25,7 @@ from zoo.diagnostics import capture
 from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
 from zoo.models.transformer import enable_activation_checkpointing, find_transformers
 from zoo.run import conditions
-from zoo.run.build import Experiment, build_sample, find_reader, silence_libraries
+from zoo.run.build import Experiment, build_inputs, find_reader, silence_libraries
 from zoo.tasks.base import Task
 
 UNBOUNDED = 2.0**20
@@ -145,7 +145,7 @@ def _check_model(experiment: Experiment, issues: IssueCollector, *, is_trained: 
     # the meta device computes shapes only, so a model of any size is checked in a moment
     with issues.collect("model"), _refuse_overflow(), torch.device("meta"):
         model = experiment.meta_model
-        model(build_sample(spec))
+        model(*build_inputs(spec))
         _check_memory(recipe, model)
         _check_positions(model, is_trained=is_trained)
         # an optimizer that cannot be built has its issue already
@@ -284,7 +284,7 @@ def plan_backends(model: nn.Module, spec: DataSpec, device: str) -> list[tuple[s
     for part in equipped:
         part.attention_hooks.append(note_equipped)
     with torch.no_grad():
-        model(build_sample(spec))
+        model(*build_inputs(spec))
     for hook in hooks:
         hook.remove()
     for part in equipped:
@@ -312,5 +312,5 @@ def count_tokens(model: nn.Module, spec: DataSpec) -> int:
     counts: list[int] = []
     see = capture.hook_attention(model, lambda given: counts.append(len(given.tokens)))
     with see, torch.no_grad():
-        model(build_sample(spec))
+        model(*build_inputs(spec))
     return counts[0]

@@ -113,14 +113,15 @@ class Task(L.LightningModule):
         Args:
             inputs: For image classification: normalized images [B, C, H, W] or [C, H, W], or one or
                 several paths or Pillow images, which are preprocessed as in evaluation. For text
-                classification: token ids [B, N] padded with -1, strings, or paths. For language
-                models: paths.
+                classification: token ids [B, N] padded with -1, strings, or paths. For points: a
+                tuple of features [B, N, F], coordinates [B, N, P] and perhaps a mask [B, N], or
+                paths. For language models: paths.
             **options: The option of `zoo predict`: `top`.
 
         Returns:
-            For each input {label, probability, top: [{label, probability}, ...]}, and its path if
-            it is a file. For each file of a language model its path, tokens, loss and other
-            measures.
+            For each input {label, probability, top: [{label, probability}, ...]} or {numbers}, and
+            its path if it is a file. For each file of a language model its path, tokens, loss and
+            other measures.
 
         Raises:
             DataError: An input cannot be read.

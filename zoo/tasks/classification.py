@@ -9,7 +9,8 @@ from torch.nn import functional as F
 from torchmetrics import MeanMetric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
-from zoo.data.spec import ImageSpec, TextClassificationSpec
+from zoo.data.spec import ImageSpec, PointSpec, TextClassificationSpec
+from zoo.errors import OptionError
 from zoo.options import Between, Choice
 from zoo.registry import register
 from zoo.tasks.base import Metrics, Optimizer, Task
@@ -20,7 +21,7 @@ CHOSEN = (Choice("f1"), Choice("ece"))
 
 @register
 class Classification(Task):
-    """A task that trains a model [B, ...] -> [B, classes] on (inputs, labels).
+    """A task that trains a model [B, ...] -> [B, classes] on (inputs, labels), or points.
 
     Labels are class numbers [B]; in training they may also be probabilities [B, classes] of mixed
     images. It logs train/loss and, for val and test, loss (without label smoothing), accuracy, top5
@@ -42,33 +43,36 @@ class Classification(Task):
         self,
         model: nn.Module,
         optim: Optimizer,
-        spec: ImageSpec | TextClassificationSpec,
+        spec: ImageSpec | TextClassificationSpec | PointSpec,
         *,
         label_smoothing: Annotated[float, Between(0, 0.99)] = 0.0,
         monitor: Literal["accuracy", "loss"] = "accuracy",
         metrics: Metrics = CHOSEN,
     ) -> None:
         super().__init__(model, optim, spec)
+        classes = spec.classes
+        if classes is None:
+            raise OptionError("name", "the targets are numbers, not classes; choose regression")
         self.monitor, self.mode = f"val/{monitor}", "max" if monitor == "accuracy" else "min"
         self.label_smoothing = label_smoothing
-        self.val_metrics = _make_metrics(spec.classes)
-        self.test_metrics = _make_metrics(spec.classes)
+        self.val_metrics = _make_metrics(classes)
+        self.test_metrics = _make_metrics(classes)
         for collection in (self.val_metrics, self.test_metrics):
             collection.add_metrics(build_metrics(metrics, spec, [*collection]))
-        self._confusion = MulticlassConfusionMatrix(spec.classes, validate_args=False)
+        self._confusion = MulticlassConfusionMatrix(classes, validate_args=False)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor) -> Tensor:
         """Compute logits [B, classes]."""
-        return self.model(inputs)
+        return self.model(*inputs)
 
-    def inputs(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-        """Return the inputs of a batch."""
-        return batch[:1]
+    def inputs(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return the inputs of a batch: all but the labels."""
+        return tuple(batch[:-1])
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+    def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
         """Compute the training loss."""
-        inputs, labels = batch
-        logits = self(inputs)
+        labels = batch[-1]
+        logits = self(*self.inputs(batch))
         # Mixed labels come in float32, which may differ from the dtype of the logits.
         targets = labels.to(logits.dtype) if labels.is_floating_point() else labels
         loss = F.cross_entropy(logits, targets, label_smoothing=self.label_smoothing)
@@ -76,7 +80,7 @@ class Classification(Task):
         self.log_training_loss(loss, len(labels))
         return loss
 
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+    def validation_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> None:
         """Update the validation metrics."""
         self._update("val", self.val_metrics, batch, batch_idx)
 
@@ -84,20 +88,20 @@ class Classification(Task):
         """Clear the counts, which a test that was stopped may have left."""
         self._confusion.reset()
 
-    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+    def test_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> None:
         """Update the test metrics."""
         logits = self._update("test", self.test_metrics, batch, batch_idx)
-        self._confusion.update(logits, batch[1])
+        self._confusion.update(logits, batch[-1])
 
     def on_test_epoch_end(self) -> None:
         """Store the confusion matrix over all processes."""
         self.confusion = self._confusion.compute().tolist()
 
     def _update(
-        self, split: str, metrics: MetricCollection, batch: tuple[Tensor, Tensor], batch_idx: int
+        self, split: str, metrics: MetricCollection, batch: tuple[Tensor, ...], batch_idx: int
     ) -> Tensor:
         """Update the metrics of a split, and return the logits of the batch."""
-        labels = batch[1]
+        labels = batch[-1]
         logits = self(*self.inputs(batch))
         metrics["loss"].update(F.cross_entropy(logits.float(), labels, reduction="none"))
         for name, metric in metrics.items():

@@ -16,7 +16,14 @@ from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassCalibrationError, MulticlassF1Score
 
 from zoo import registry
-from zoo.data.spec import IGNORE_INDEX, DataSpec, ImageSpec, TextClassificationSpec, is_kind_of
+from zoo.data.spec import (
+    IGNORE_INDEX,
+    DataSpec,
+    ImageSpec,
+    PointSpec,
+    TextClassificationSpec,
+    is_kind_of,
+)
 from zoo.errors import OptionError
 from zoo.options import Choice, Count
 from zoo.registry import register
@@ -187,11 +194,11 @@ class F1(MulticlassF1Score):
 
     def __init__(
         self,
-        spec: ImageSpec | TextClassificationSpec,
+        spec: ImageSpec | TextClassificationSpec | PointSpec,
         *,
         average: Literal["macro", "weighted"] = "macro",
     ) -> None:
-        super().__init__(spec.classes, average=average)
+        super().__init__(_require_classes(spec), average=average)
 
 
 @register
@@ -205,13 +212,21 @@ class CalibrationError(MulticlassCalibrationError):
 
     name = "ece"
 
-    def __init__(self, spec: ImageSpec | TextClassificationSpec, *, bins: Count = 15) -> None:
-        super().__init__(spec.classes, n_bins=bins)
+    def __init__(
+        self, spec: ImageSpec | TextClassificationSpec | PointSpec, *, bins: Count = 15
+    ) -> None:
+        super().__init__(_require_classes(spec), n_bins=bins)
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Count a batch of logits [B, classes] and labels [B]."""
         # torchmetrics takes logits that all lie between 0 and 1 for probabilities.
         super().update(preds.float().softmax(-1), target)
+
+
+def _require_classes(spec: ImageSpec | TextClassificationSpec | PointSpec) -> int:
+    if spec.classes is None:
+        raise OptionError("name", "it counts classes, and the targets are numbers; leave it out")
+    return spec.classes
 
 
 def build_metrics(
@@ -244,7 +259,10 @@ def build_metrics(
         if not is_kind_of(spec, expected):
             kinds = " or ".join(kind.noun for kind in get_args(expected) or (expected,))
             raise OptionError(key, f"{name} applies to {kinds}, but the data yields {spec.noun}")
-        built[name] = cls(spec, **choice.options)
+        try:
+            built[name] = cls(spec, **choice.options)
+        except OptionError as error:
+            raise OptionError(key, f"{name}: {error.message}") from None
     return MetricCollection(dict(built), compute_groups=False)
 
 

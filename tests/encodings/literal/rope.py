@@ -22,6 +22,24 @@ def rope(encoding: Encoding, h: int, p: Tensor, size: int) -> Tensor:
     return rotate_planes([p[0] * 10000 ** (-2 * t / size) for t in range(size // 2)])
 
 
+def spread_waves(shortest: float, longest: float, count: int) -> list[float]:
+    """Return 2 pi / T of wavelengths T that grow by equal factors from the shortest to the longest."""
+    steps = [t / (count - 1) if count > 1 else 0.0 for t in range(count)]
+    return [
+        2 * math.pi / math.exp(math.log(shortest) + s * (math.log(longest) - math.log(shortest)))
+        for s in steps
+    ]
+
+
+def rope_waves(shortest: float, longest: float):
+    """Return the rotation of a token by wavelengths."""
+
+    def rotate(encoding: Encoding, h: int, p: Tensor, size: int) -> Tensor:
+        return rotate_planes([p[0] * w for w in spread_waves(shortest, longest, size // 2)])
+
+    return rotate
+
+
 def list_frequencies(size: int, base: float = 10000.0) -> Frequencies:
     """`size` is K', the number of channels that rotate; so below."""
     return [base ** (-2 * t / size) for t in range(size // 2)], 1.0

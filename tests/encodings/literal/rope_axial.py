@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from literal.rope import yarn
+from literal.rope import spread_waves, yarn
 from literal.rotation import rotate_planes
 from zoo.attention.encoding import Encoding
 
@@ -18,10 +18,30 @@ def rope_axial(encoding: Encoding, h: int, p: Tensor, size: int) -> Tensor:
         ladder = [100 ** (-4 * t / size) for t in range(size // 4)]
         return rotate_planes([column * w for w in ladder] + [row * w for w in ladder])
     pairs = size // 2
-    counts = [pairs // 3 + (axis < pairs % 3) for axis in range(3)]
+    axes = len(p)
+    counts = [pairs // axes + (axis < pairs % axes) for axis in range(axes)]
     return rotate_planes(
-        [p[axis] * 100 ** (-6 * t / size) for axis in range(3) for t in range(counts[axis])]
+        [
+            p[axis] * 100 ** (-2 * axes * t / size)
+            for axis in range(axes)
+            for t in range(counts[axis])
+        ]
     )
+
+
+def rope_axial_waves(ends: Sequence[tuple[float, float]]):
+    """Return the rotation of a token whose axis a has wavelengths from ends[a][0] to ends[a][1]."""
+
+    def rotate(encoding: Encoding, h: int, p: Tensor, size: int) -> Tensor:
+        axes, pairs = len(p), size // 2
+        angles = []
+        for number in range(axes):
+            axis = [1, 0][number] if axes == 2 else number
+            count = pairs // axes + (number < pairs % axes)
+            angles += [p[axis] * w for w in spread_waves(*ends[axis], count)]
+        return rotate_planes(angles)
+
+    return rotate
 
 
 def scale_axis(

@@ -67,15 +67,88 @@ def adapt_axes(value: Tensor, source: Dims, target: Dims) -> Tensor | None:
     every frame of a clip is encoded as an image.
 
     Returns:
-        The adapted parameter, or None if one of the two models reads text.
+        The adapted parameter, or None if one of the two models reads text or points.
     """
     if source.axes == target.axes:
         return value
-    if 1 in (source.axes, target.axes):
+    # The axes of points have no order in common with those of a clip.
+    if 1 in (source.axes, target.axes) or source.points or target.points:
         return None
     if source.axes > target.axes:
         return value[1:]
     return torch.cat([torch.zeros_like(value[:1]), value])
+
+
+@dataclass(frozen=True)
+class Wavelengths:
+    """The shortest and the longest wavelength of an encoding, in units of its coordinates."""
+
+    shortest: float
+    longest: float
+
+    def make_frequencies(self, pairs: int, like: Tensor) -> Tensor:
+        """Return frequencies [pairs], the fastest first, whose wavelengths are a geometric series.
+
+        A single pair has the shortest wavelength.
+        """
+        steps = torch.arange(pairs, device=like.device, dtype=like.dtype) / max(pairs - 1, 1)
+        return TURN / self.shortest * (self.shortest / self.longest) ** steps
+
+
+def choose_wavelengths(
+    t_min: float | Sequence[float] | None, t_max: float | Sequence[float] | None, axes: int
+) -> tuple[Wavelengths, ...]:
+    """Return the wavelengths of each axis; empty if none are given.
+
+    Args:
+        t_min: The shortest wavelength, one number or one for each axis.
+        t_max: The longest one.
+        axes: Number of axes.
+
+    Raises:
+        OptionError: Only one of the two is given, or the shortest is longer than the longest.
+    """
+    if t_min is None and t_max is None:
+        return ()
+    sides: list[Sequence[float]] = []
+    for key, value in (("t_min", t_min), ("t_max", t_max)):
+        if value is None:
+            other = "t_max" if key == "t_min" else "t_min"
+            raise OptionError(key, f"missing; {other} is given, and wavelengths have both ends")
+        numbers = value if isinstance(value, Sequence) else (value,) * axes
+        if len(numbers) != axes:
+            problem = f"{key} has {len(numbers)} numbers for {axes} axes"
+            raise OptionError(key, f"{problem}; give one, or {axes}")
+        sides.append(numbers)
+    found = tuple(Wavelengths(*pair) for pair in zip(*sides, strict=True))
+    for one in found:
+        if one.shortest > one.longest:
+            problem = f"t_min {one.shortest:g} is more than t_max {one.longest:g}"
+            raise OptionError("t_min", problem)
+    return found
+
+
+def refuse_scaled_points(encoding: Encoding, scaling: Scaling | GridScaling | None) -> None:
+    """Refuse a rule for longer texts or larger grids where tokens are points.
+
+    Raises:
+        OptionError: There is such a rule.
+    """
+    if scaling is not None and encoding.dims.points:
+        problem = "scaling adapts to more tokens than in training, which points do not count"
+        raise OptionError("scaling", f"{encoding.name}: {problem}; leave it out")
+
+
+def refuse_with_wavelengths(encoding: Encoding, **others: bool) -> None:
+    """Refuse options that wavelengths leave without effect, {option: whether it is set}.
+
+    Raises:
+        OptionError: One of them is set.
+    """
+    for key, is_set in others.items():
+        if is_set:
+            problem = f"{key} has no effect on the wavelengths from t_min to t_max"
+            raise OptionError(key, f"{encoding.name}: {problem}; leave one of them out")
 
 
 def axis_frequencies(

@@ -1,0 +1,236 @@
+"""Sets of points as samples: one set, several as a batch, and those of Parquet and NPZ files."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from zoo.data.spec import PointBatch
+from zoo.data.tables.open_table import open_tables
+from zoo.errors import DataError
+from zoo.utils import describe_absence
+
+NPZ = ".npz"
+MASK = "mask"
+"""The array of an NPZ file that tells which points are real."""
+
+
+class PointSample(NamedTuple):
+    """One set of points with its target."""
+
+    x: NDArray[Any]
+    """Features [N, F]."""
+    pos: NDArray[Any]
+    """Coordinates [N, P]."""
+    target: int | NDArray[Any]
+    """A class, or the numbers to predict [T]."""
+
+
+def pad_points(samples: Sequence[PointSample]) -> PointBatch:
+    """Stack sets of points, padded with zeros to the largest one."""
+    counts = [len(sample.x) for sample in samples]
+    most = max(counts, default=0)
+    features, axes = (one.shape[1] for one in samples[0][:2])
+    x = np.zeros((len(samples), most, features), np.float32)
+    pos = np.zeros((len(samples), most, axes), np.float32)
+    for row, sample in enumerate(samples):
+        x[row, : counts[row]], pos[row, : counts[row]] = sample.x, sample.pos
+    mask = np.arange(most) < np.array(counts)[:, None]
+    target = np.stack([np.asarray(sample.target) for sample in samples])
+    if target.dtype.kind == "f":
+        target = target.astype(np.float32)
+    return PointBatch(*map(torch.from_numpy, (x, pos, mask, target)))
+
+
+class PointColumns(NamedTuple):
+    """Names of the columns, or of the arrays, of features, coordinates and targets."""
+
+    x: tuple[str, ...]
+    pos: tuple[str, ...]
+    target: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PointTable:
+    """The sets of one split."""
+
+    title: str
+    """The file or the table, in messages."""
+    columns: PointColumns
+    x: Sequence[NDArray[Any]]
+    """Features [N, F] of each set."""
+    pos: Sequence[NDArray[Any]]
+    """Coordinates [N, P] of each set."""
+    targets: Sequence[Any]
+    """The target of each set as its file has it: a value, or a list of one for each column."""
+
+    @property
+    def width(self) -> tuple[int, int]:
+        """Numbers of features and of coordinates."""
+        return self.x[0].shape[1], self.pos[0].shape[1]
+
+    @property
+    def has_text_targets(self) -> bool:
+        """True if targets are strings or true and false, so that they are classes."""
+        return any(isinstance(one, str | bool) for one in self.targets)
+
+    def refuse(self, number: int, column: str, problem: str) -> DataError:
+        """Return the error of a row."""
+        return DataError(f"{self.title}, row {number}, column {column}: {problem}")
+
+    def read_numbers(self, number: int) -> NDArray[np.float64]:
+        """Return the numbers to predict of a set, [T].
+
+        Raises:
+            DataError: They are no finite numbers.
+        """
+        value = self.targets[number]
+        try:
+            found = np.asarray(value, np.float64).reshape(-1)
+        except (TypeError, ValueError):
+            found = np.array([np.nan])
+        if not len(found) or not np.isfinite(found).all():
+            problem = f"{value!r:.60} is no finite number"
+            raise self.refuse(number, self.columns.target[0], problem)
+        return found
+
+
+def open_point_tables(path: str, columns: PointColumns) -> Mapping[str, PointTable]:
+    """Read the sets of a path: an NPZ file, a folder of them, or tables that zoo opens.
+
+    Args:
+        path: The path.
+        columns: The columns to read; without targets, those are None.
+
+    Returns:
+        The sets by split: the name of a file in a folder, or train.
+
+    Raises:
+        DataError: A file cannot be read, or a value is no such list of numbers.
+    """
+    place = Path(path).expanduser()
+    files = sorted(place.glob(f"*{NPZ}")) if place.is_dir() else []
+    if place.suffix == NPZ or files:
+        splits = {file.stem: file for file in files} or {"train": place}
+        return {name: _read_npz(file, columns) for name, file in splits.items()}
+    tables = open_tables(path)
+    return {
+        name: _read_table(table, path if len(tables) == 1 else f"{path}, {name}", columns)
+        for name, table in tables.items()
+    }
+
+
+def _read_table(table: Any, title: str, columns: PointColumns) -> PointTable:
+    """Read the rows of a table of `datasets`."""
+    names = [name for group in columns for name in group]
+    _check_names(title, names, table.column_names, "column")
+    rows = {name: table[name][:] for name in names}
+    features = table.features or {}
+    for name in columns.target:
+        if declared := getattr(features.get(name), "names", None):
+            rows[name] = [None if one is None else declared[one] for one in rows[name]]
+    return _build_table(title, columns, rows, len(table))
+
+
+def _read_npz(file: Path, columns: PointColumns) -> PointTable:
+    """Read the arrays of an NPZ file, without those of Python objects."""
+    if not file.is_file():
+        raise DataError(f"{file}: {describe_absence(file)}")
+    names = [name for group in columns for name in group]
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            _check_names(str(file), names, arrays.files, "array")
+            held = {name: arrays[name] for name in names}
+            mask = arrays[MASK] if MASK in arrays.files else None
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise DataError(f"{file}: cannot be read, {error}") from None
+    count = len(held[names[0]]) if held[names[0]].ndim else 0
+    for name, array in held.items():
+        least = 1 if name in columns.target else 2
+        if array.ndim not in (least, least + 1) or len(array) != count:
+            problem = f"shape {array.shape}, expected {count} sets and {least} or {least + 1} axes"
+            raise DataError(f"{file}, array {name}: {problem}")
+    if mask is not None:
+        shape = held[names[0]].shape[:2]
+        if mask.shape != shape or mask.dtype != bool:
+            problem = f"{mask.dtype} of shape {mask.shape}, expected bool of {shape}"
+            raise DataError(f"{file}, array {MASK}: {problem}")
+        points = {*columns.x, *columns.pos}
+        rows: dict[str, Sequence[Any]] = {
+            name: [row[own] for row, own in zip(array, mask, strict=True)]
+            if name in points and array.shape[:2] == shape
+            else [*array]
+            for name, array in held.items()
+        }
+    else:
+        rows = {name: [*array] for name, array in held.items()}
+    for name in columns.target:
+        rows[name] = held[name].tolist()
+    return _build_table(str(file), columns, rows, count)
+
+
+def _check_names(title: str, names: Sequence[str], known: Sequence[str], noun: str) -> None:
+    """Raise DataError where a file lacks a column or an array."""
+    for name in names:
+        if name not in known:
+            problem = f"no {noun} {name}; it has {', '.join(known) or 'none'}"
+            raise DataError(f"{title}: {problem}; set data.x, data.pos or data.target")
+
+
+def _build_table(
+    title: str, columns: PointColumns, rows: Mapping[str, Sequence[Any]], count: int
+) -> PointTable:
+    """Check the rows, and join the columns of features and of coordinates."""
+    if not count:
+        raise DataError(f"{title}: there is no set of points")
+    targets: Sequence[Any] = [None] * count
+    if len(columns.target) == 1:
+        targets = rows[columns.target[0]]
+    elif columns.target:
+        targets = [[*values] for values in zip(*(rows[one] for one in columns.target), strict=True)]
+    table = PointTable(title, columns, [], [], targets)
+    x, pos = [], []
+    for number in range(count):
+        parts = {
+            name: _read_cell(table, number, name, rows[name][number])
+            for name in (*columns.x, *columns.pos)
+        }
+        first = columns.x[0]
+        for name, part in parts.items():
+            if len(part) != len(parts[first]):
+                problem = f"{len(part)} points, but {len(parts[first])} in column {first}"
+                raise table.refuse(number, name, problem)
+        x.append(np.concatenate([parts[name] for name in columns.x], axis=1))
+        pos.append(np.concatenate([parts[name] for name in columns.pos], axis=1))
+        for name, own, known in (("x", x, x[0]), ("pos", pos, pos[0])):
+            if own[-1].shape[1] != known.shape[1]:
+                problem = f"{own[-1].shape[1]} numbers for a point, {known.shape[1]} in row 0"
+                raise table.refuse(number, getattr(columns, name)[0], problem)
+    return PointTable(title, columns, x, pos, targets)
+
+
+def _read_cell(table: PointTable, number: int, column: str, value: Any) -> NDArray[np.float64]:
+    """Return the numbers of the points of a cell, [N, width].
+
+    Raises:
+        DataError: It is no list with a finite number, or equally many of them, for each point.
+    """
+    try:
+        found = np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        problem = f"{value!r:.60} is no list of a number, or of equally many, for each point"
+        raise table.refuse(number, column, problem) from None
+    if found.ndim not in (1, 2) or not found.size:
+        problem = "there is no point" if not found.size else "it is no list with an item per point"
+        raise table.refuse(number, column, problem)
+    if not np.isfinite(found).all():
+        where = int(np.argwhere(~np.isfinite(found))[0][0])
+        raise table.refuse(number, column, f"point {where} is not a finite number")
+    return found[:, None] if found.ndim == 1 else found

@@ -1,0 +1,189 @@
+"""Your own sets of points: Parquet tables or NPZ files, with a class or numbers to predict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from zoo.data.base import DataModule, FileBatch
+from zoo.data.baselines import Baselines, score_points
+from zoo.data.point_sets import PointColumns, PointSample, PointTable, open_point_tables, pad_points
+from zoo.data.sampler import Key, ResumableLoader
+from zoo.data.spec import DataSpec, PointBatch, PointSpec
+from zoo.data.tables.labelled_table import check_classes, read_label, spell_label
+from zoo.data.tables.open_table import SplitOptions
+from zoo.errors import DataError, OptionError
+from zoo.options import Between, Count
+from zoo.registry import register
+
+Names = str | tuple[str, ...]
+
+
+@register
+class PointFiles(DataModule):
+    """Sets of points of `path`: a Parquet or NPZ file, or a folder with one file for each split.
+
+    A row of a table is a set. `x` names the columns of features and `pos` those of coordinates, one
+    or several; a cell is a list with a number, or a list of numbers, for each point. In an NPZ file
+    these are arrays [S, N] or [S, N, width] of S sets; an array `mask` [S, N] is true for real
+    points. `target` names the class of each set, or the numbers to predict. Classes are strings, or
+    integers if `classes` sets their number; by default strings are classes, in alphabetical order,
+    and numbers are to be predicted. `train` names a split; `val` and `test` each name one or
+    are fractions of `train`. Sets are held in memory.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        path: str | None = None,
+        train: str = "train",
+        val: float | str = 0.1,
+        test: float | str = 0.2,
+        x: Names = "x",
+        pos: Names = "pos",
+        target: Names = "target",
+        classes: Count | tuple[str, ...] | None = None,
+        batch_size: Count = 64,
+        workers: Annotated[int, Between(0)] = 0,
+    ) -> None:
+        super().__init__()
+        if path is None:
+            raise OptionError("path", "missing: set it to the location of your points")
+        if classes is not None:
+            check_classes(classes)
+        self.seed, self.path, self.batch_size, self.workers = seed, path, batch_size, workers
+        self.splits = SplitOptions(train, val, test)
+        self.columns = PointColumns(*map(_to_names, (x, pos, target)))
+        self.classes = classes
+        self.trained: PointSpec | None = None
+
+    @cached_property
+    def tables(self) -> Mapping[str, PointTable]:
+        """The tables of all splits, which are read once."""
+        tables = open_point_tables(self.path, self.columns)
+        for key in ("train", "val", "test"):
+            name = self.splits.find_table(key)
+            if name not in tables:
+                known = ", ".join(tables)
+                raise DataError(f"{self.path}: there is no split {name}, but {known}")
+        widths = {table.width: table.title for table in tables.values()}
+        if len(widths) > 1:
+            found = ", ".join(f"{x} and {pos} in {title}" for (x, pos), title in widths.items())
+            raise DataError(f"{self.path}: features and coordinates differ: {found}")
+        return tables
+
+    @cached_property
+    def spec(self) -> PointSpec:  # type: ignore[override]
+        table = self.tables[self.splits.train]
+        features, axes = table.width
+        length = max(max(map(len, one.x), default=1) for one in self.tables.values())
+        if isinstance(self.classes, int):
+            return PointSpec(features, axes, length, self.classes)
+        if self.classes is not None or table.has_text_targets:
+            names = self.classes or tuple(sorted({*map(spell_label, table.targets)} - {""}))
+            check_classes(names)
+            return PointSpec(features, axes, length, len(names), names=names)
+        targets = np.stack([sample.target for sample in self._select("train")])
+        # A target that never varies keeps its unit.
+        stds = [float(one) or 1.0 for one in targets.std(0)]
+        means = tuple(map(float, targets.mean(0)))
+        return PointSpec(features, axes, length, target_means=means, target_stds=tuple(stds))
+
+    def _select(self, split: str) -> list[PointSample]:
+        """Return the sets of a split with their targets."""
+        table = self.tables[self.splits.find_table(split)]
+        numbers = self.splits.draw_rows(split, len(table.x), self.seed)
+        return [PointSample(table.x[n], table.pos[n], self._read_target(table, n)) for n in numbers]
+
+    def _read_target(self, table: PointTable, number: int) -> Any:
+        is_class = self.classes is not None or table.has_text_targets
+        if not is_class:
+            return table.read_numbers(number)
+        spec = self.trained or self.spec
+        try:
+            assert spec.classes is not None
+            return read_label(table.targets[number], spec.classes, spec.names)
+        except ValueError as error:
+            raise table.refuse(number, self.columns.target[0], str(error)) from None
+
+    def check_source(self) -> None:
+        for split in ("train", "val", "test"):
+            self._select(split)
+
+    def adopt_spec(self, spec: DataSpec) -> None:
+        if not isinstance(spec, PointSpec):
+            raise OptionError("", "the model was not trained on points")
+        if spec.classes is not None:
+            names, own = set(spec.names), self.spec.names
+            if own and names and not set(own) <= names:
+                problem = f"{', '.join(own)}, but the model was trained with "
+                raise OptionError("classes", f"{problem}{', '.join(spec.names)}")
+            # A part of the classes may be missing in the data of an evaluation.
+            self.trained = self.spec = spec
+
+    def setup(self, stage: str) -> None:
+        for split in ("train", "val") if stage == "fit" else ("train", "test"):
+            self.subsets[split] = PointSets(self._select(split))
+
+    @cached_property
+    def subsets(self) -> dict[str, PointSets]:
+        """The sets of each split, after `setup`."""
+        return {}
+
+    def build_loader(self, split: str) -> ResumableLoader:
+        sets, is_training = self.subsets[split], split == "train"
+        return ResumableLoader(
+            sets, self.batch_size, self.seed, self.workers, self.share, training=is_training
+        )
+
+    def count_samples(self, split: str) -> int:
+        return len(self.subsets[split])
+
+    def compute_baselines(self) -> Baselines:
+        return score_points(self.subsets["train"], self.subsets["test"], self.spec)
+
+    def read_files(self, paths: Sequence[Path], spec: DataSpec) -> Iterator[FileBatch]:
+        """Read the sets of files, which need no targets, in batches of one file."""
+        if not isinstance(spec, PointSpec):
+            raise OptionError("name", "the model was not trained on points")
+        columns = self.columns._replace(target=())
+        return (batch for path in paths for batch in self._read_file(path, columns, spec))
+
+    def _read_file(self, path: Path, columns: PointColumns, spec: PointSpec) -> Iterator[FileBatch]:
+        try:
+            (table,) = open_point_tables(str(path), columns).values()
+            if table.width != (spec.features, spec.axes):
+                found = "{} features and {} coordinates".format(*table.width)
+                problem = f"the model reads {spec.features} and {spec.axes}"
+                raise DataError(f"{path}: its points have {found}; {problem}")
+        except DataError as error:
+            yield FileBatch((), None, {path: str(error).removeprefix(f"{path}: ")})
+            return
+        for start in range(0, len(table.x), self.batch_size):
+            rows = range(start, min(start + self.batch_size, len(table.x)))
+            batch = pad_points([PointSample(table.x[n], table.pos[n], 0) for n in rows])
+            yield FileBatch((path,) * len(rows), batch[:-1], {}, tuple(rows))
+
+
+class PointSets(Dataset[PointBatch]):
+    """Sets of points in memory, fetched by batches of keys."""
+
+    def __init__(self, samples: Sequence[PointSample]) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitems__(self, keys: Sequence[Key]) -> PointBatch:
+        numbers = [key[1] if isinstance(key, tuple) else key for key in keys]
+        return pad_points([self.samples[number] for number in numbers])
+
+
+def _to_names(names: Names) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else names
