@@ -63,6 +63,15 @@ def test_a_model_and_a_task_that_read_other_samples_are_told_at_once(faults):
     }
 
 
+@pytest.mark.parametrize(("name", "model"), [("lm_rope", "vit"), ("vit_alibi", "decoder")])
+def test_a_new_model_that_reads_other_samples_is_one_fault(name, model):
+    with pytest.raises(RecipeError) as caught:
+        zoo.load_recipe(name, {"model": model})
+    (fault,) = caught.value.issues
+    assert fault.key == "model"
+    assert {"vit": "choose decoder", "decoder": "choose timm or vit"}[model] in str(fault)
+
+
 def test_a_task_that_wants_another_model_is_told(faults):
     assert "choose model decoder" in faults("mlm_tiny", "flipflop", "causal_lm")["task.name"]
     assert "choose model encoder" in faults("lm_tiny", "flipflop", "masked_lm")["task.name"]

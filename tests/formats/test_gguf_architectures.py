@@ -409,3 +409,13 @@ def test_divisors_of_llama3_give_its_frequencies():
 def test_a_rotary_field_that_is_not_read_is_named(fields, part):
     with pytest.raises(CheckpointError, match=part):
         read_rope(**fields)
+
+
+def test_a_fault_of_a_file_names_its_fields(tmp_path):
+    model, path = build_model("olmo3"), tmp_path / "it.gguf"
+    model.config.layer_types = model.config.layer_types[:3]
+    write_file(path, model, "olmo2")
+    with pytest.raises(CheckpointError) as caught:
+        read_file(path)
+    field = "olmo2.attention.sliding_window_pattern"
+    assert str(caught.value) == f"{path}: metadata: {field} names 3 layers of 4"

@@ -309,3 +309,43 @@ def test_null_in_a_type_takes_back_what_the_model_has(tmp_path):
     )
     model = zoo.build_model(zoo.load_recipe(path, {"model.window": 7, "model.dim": 16}))
     assert [block.attn.window for block in model.blocks] == [7, None, 7, None]
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("lm_gemma", "model.encoding", "alibi"),
+        ("lm_gemma", "model.encoding.base", 5),
+        ("lm_sssl", "model.window", 16),
+    ],
+)
+def test_an_override_that_reaches_no_layer_is_refused(name, key, value, tmp_path):
+    with pytest.raises(RecipeError, match=r"argument: model.*no layer has it, since each type"):
+        zoo.load_recipe(name, {key: value})
+    section, _, word = key.removeprefix("model.").partition(".")
+    if word:
+        return
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"extends: {name}\nmodel: {{{section}: {value}}}\n")
+    with pytest.raises(RecipeError, match=r"mine.yaml:2: model.*no layer has it"):
+        zoo.load_recipe(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("lm_irope", {"model.encoding": "alibi"}),
+        ("lm_gemma", {"model.encoding": "sinusoidal"}),
+        ("lm_gemma", {"model.encoding": "rope", "model.layer_types.local.encoding": "none"}),
+        ("lm_gemma", {"model.layer_types.local.encoding": "none"}),
+    ],
+)
+def test_an_override_that_reaches_something_is_not_refused(name, changes):
+    recipe = zoo.load_recipe(name, changes)
+    assert changes.popitem()[1] in recipe.encodings
+
+
+def test_a_comparison_that_would_change_no_layer_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RecipeError, match="no layer has it"):
+        zoo.compare("lm_gemma", encodings=["alibi", "none"])

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 from zoo.config.compose import Composer, find_recipe, is_fragment, resolve_interpolations
 from zoo.config.overrides import BATCHES, Edit, Overrides, apply_edit, list_edits
 from zoo.config.schema import EvaluateOptions, Sections, TrainerOptions
-from zoo.config.tree import Tree, collect_issues, dump, read_plain
-from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError
+from zoo.config.tree import Tree, collect_issues, dump, read_plain, show_path
+from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError, Setting
 from zoo.options import Choice, Choices
 from zoo.options.plain import (
     format_value,
@@ -30,7 +30,7 @@ from zoo.options.plain import (
 )
 from zoo.options.signature import fields, read_option_names, read_options
 from zoo.options.validation import Validator, validate_variants
-from zoo.registry import names
+from zoo.registry import find, names
 from zoo.suggestions import find_meant
 
 SECTIONS = MappingProxyType(fields(Sections))
@@ -95,7 +95,7 @@ def load(path_or_name: str | Path, overrides: Overrides = ()) -> Recipe:
         tree = Composer(issues).compose(path)
     except RecipeError as error:
         raise RecipeError(*issues, *error.issues) from None
-    return _build_recipe(tree, edits, issues, path.stem, is_fragment(path))
+    return _build_recipe(tree, edits, issues, path.stem, is_fragment(path), show_path(path))
 
 
 def from_plain(
@@ -122,8 +122,15 @@ def from_plain(
 
 
 def _build_recipe(
-    tree: Tree, edits: Sequence[Edit], issues: list[ConfigIssue], name: str, fragment: bool = False
+    tree: Tree,
+    edits: Sequence[Edit],
+    issues: list[ConfigIssue],
+    name: str,
+    fragment: bool = False,
+    file: str = "",
 ) -> Recipe:
+    """Return the recipe of a tree that was read from `file` and what that extends."""
+    given_tree = tree
     for edit in edits:
         with collect_issues(issues):
             tree = apply_edit(tree, edit)
@@ -148,6 +155,9 @@ def _build_recipe(
     given = {**validator.locations, "": tree.locate("")}
     trainer, evaluate, data = typed.get("trainer"), typed.get("evaluate"), typed.get("data")
     sections_at_fault = {key.partition(".")[0] for key in validator.reported}
+    model, has_fault = typed.get("model"), any(_is_of_model(one) for one in validator.issues)
+    if isinstance(model, Choice) and not has_fault and sections_at_fault.isdisjoint({"", "model"}):
+        validator.issues.extend(_find_unused_options(tree, model, file))
     # options that do not fit together are reported only once each of them is right by itself
     if isinstance(trainer, TrainerOptions) and sections_at_fault.isdisjoint({"", "trainer"}):
         limits = {locate(tree.locations, f"trainer.{one}") for one in ("max_epochs", "max_steps")}
@@ -162,10 +172,17 @@ def _build_recipe(
         if isinstance(evaluate, EvaluateOptions):
             typed["evaluate"] = replace(evaluate, data_variants=typed_variants)
 
+    # options that a new model lacks would hide that it does not fit the data
+    if has_fault and (found := [*_find_other_kind(given_tree, tree)]):
+        validator.issues[:] = found + [one for one in validator.issues if not _is_of_model(one)]
     if issues or validator.issues:
         # the same issue may be found before and after interpolation
         raise RecipeError(*dict.fromkeys([*issues, *validator.issues]))
     return Recipe(**typed, name=name, locations=MappingProxyType(given))
+
+
+def _is_of_model(issue: ConfigIssue) -> bool:
+    return issue.key == "model" or issue.key.startswith("model.")
 
 
 def _choose_batch(typed: dict[str, Any]) -> dict[str, Any]:
@@ -192,6 +209,76 @@ def _find_batch_problems(tree: Tree, data: Any) -> Iterator[ConfigIssue]:
     elif isinstance(data, Choice) and "batch_size" not in read_options("data", data.name):
         problem = f"data {data.name} has no batch_size"
         yield ConfigIssue(tree.locate(key), key, problem, "leave it out")
+
+
+def _find_other_kind(before: Tree, tree: Tree) -> Iterator[ConfigIssue]:
+    """Yield the issue of a new model that reads other samples than the one that fitted the data."""
+    own, data = (
+        [_find_name(one.data.get(section)) for one in (before, tree)]
+        for section in ("model", "data")
+    )
+    if own[0] == own[1] or data[0] != data[1] or not {*own} <= {*names("models")}:
+        return
+    if data[1] not in names("data"):
+        return
+    former, chosen = (_list_kinds(find("models", one).__init__, "spec") for one in own)
+    spec = getattr(find("data", data[1]), "spec", None)
+    yielded = _list_kinds(spec.fget, "return") if isinstance(spec, property) else former
+    if object in former | chosen | yielded or not chosen.isdisjoint(former | yielded):
+        return
+    noun, other = (" or ".join(sorted(kind.noun for kind in one)) for one in (chosen, former))
+    problem = f"{own[1]} reads {noun}, and {data[1]} yields {other}"
+    reading = {one: _list_kinds(find("models", one).__init__, "spec") for one in names("models")}
+    fitting = [one for one, kinds in reading.items() if not kinds.isdisjoint(former)]
+    remedy = f"choose {' or '.join(fitting)}, or data of {noun} too"
+    yield ConfigIssue(tree.locate("model"), "model", problem, remedy)
+
+
+def _list_kinds(function: Any, name: str) -> set[Any]:
+    """Return the kinds of samples that a function declares for `name`; `object` stands for all."""
+    kind = get_type_hints(function).get(name, object)
+    return {*(get_args(kind) or (kind,))}
+
+
+def _find_name(section: Any) -> str:
+    """Return the name of the member that a section of a tree chooses, in its long or short form."""
+    return str(section.get("name") if isinstance(section, Mapping) else section)
+
+
+def _find_unused_options(tree: Tree, model: Choice, file: str) -> Iterator[ConfigIssue]:
+    """Yield options of the model that were given last, but that each type of layers replaces.
+
+    Args:
+        tree: The tree of the recipe.
+        model: The validated model.
+        file: The file of the recipe, which changes those that it extends, and overrides both.
+    """
+    types = model.options.get("layer_types")
+    if not types:
+        return
+
+    def find_newest(key: str) -> tuple[int, str]:
+        """Return how old the newest part of a key is, and its location."""
+        above, found = join(key, ""), []
+        for one, location in tree.locations.items():
+            if one == key or one.startswith(above):
+                source = location.rpartition(":")[0] or location
+                found.append(((ARGUMENT, file, source).index(source), location))
+        return min(found, default=(2, ""))
+
+    shared = set.intersection(*(set(changes) for changes in types.values()))
+    for word in sorted(shared):
+        key, own = f"model.{word}", [f"model.layer_types.{name}.{word}" for name in types]
+        is_of_input = word == "encoding" and any(
+            find("encodings", one.name).adds_to_input for one in model.options[word]
+        )
+        age, location = find_newest(key)
+        if is_of_input or age >= min(find_newest(one)[0] for one in own):
+            continue
+        problem = f"no layer has it, since each type ({', '.join(types)}) has its own {word}"
+        change = Setting(own[0], tree.data["model"][word])
+        remedy = Message("write ", change, ", or remove the key ", Setting(own[0]))
+        yield ConfigIssue(location, key, problem, remedy)
 
 
 def _holds_sections(word: str, value: Any) -> bool:

@@ -33,7 +33,15 @@ from zoo.formats.huggingface import restore_exported
 from zoo.formats.llama import LlamaFamily
 from zoo.formats.olmo import Olmo2Family, Olmo3Family
 from zoo.formats.phi3 import Phi3Family
-from zoo.formats.published import EQUIP, TOKENIZER, Pool, Published, PublishedFamily, raise_issues
+from zoo.formats.published import (
+    EQUIP,
+    TOKENIZER,
+    EntryError,
+    Pool,
+    Published,
+    PublishedFamily,
+    raise_issues,
+)
 from zoo.formats.rope_vit import RoPEViTFamily
 from zoo.formats.safetensors import read_safetensors
 from zoo.formats.smollm3 import SmolLM3Family
@@ -162,12 +170,12 @@ def convert_family(
         RecipeError: An override is wrong.
     """
     pool = Pool(published.weights)
-    with _name_source(source, "config.json: an entry is missing or wrong"):
+    with _name_source(source, published, f"{published.origin}: an entry is missing or wrong"):
         family = build_family(published, pool)
         sections, spec = family.describe()
         family.check_read()
         check_spec(spec)
-        check_sizes(sections["model"], published.weights, "config.json")
+        check_sizes(sections["model"], published.weights, published.origin)
 
     recipe = _build_own_recipe(published, source, sections, spec, overrides)
     folder = _choose_folder(options, recipe)
@@ -175,7 +183,8 @@ def convert_family(
         given = {"data.tokenizer": folder.absolute() / TOKENIZER}
         recipe = build_recipe(published.name, sections, spec, join_overrides(given, overrides))
 
-    with _name_source(source, "its weights do not have the shapes of its configuration"):
+    problem = "its weights do not have the shapes of its configuration"
+    with _name_source(source, published, problem):
         family.rename(recipe.model.options["heads"])
     dropped = pool.drop(family.dropped) if family.dropped else []
     raise_issues(source, "damaged, or not published for training", pool.faults)
@@ -194,12 +203,14 @@ def convert_family(
 
 
 @contextmanager
-def _name_source(source: Path, problem: str) -> Iterator[None]:
+def _name_source(source: Path, published: Published, problem: str) -> Iterator[None]:
     """Raise CheckpointError, which names the source, for what a configuration breaks."""
     try:
         yield
     except CheckpointError as error:
-        raise CheckpointError(escape_text(f"{source}: {error}")) from None
+        origin = f"{published.origin}: " if isinstance(error, EntryError) else ""
+        cause = published.name_fields(str(error))
+        raise CheckpointError(escape_text(f"{source}: {origin}{cause}")) from None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise CheckpointError(escape_text(f"{source}: {problem}: {error!r:.200}")) from None
     except (RecursionError, RuntimeError) as error:
@@ -222,22 +233,22 @@ def _build_own_recipe(
     except RecipeError:
         # whose issue is it: the configuration's or an override's?
         if overrides:
-            with _name_configuration(source), limit_model(published.weights, source):
+            with _name_configuration(source, published), limit_model(published.weights, source):
                 build_recipe(published.name, sections, spec, ())
             raise
-        with _name_configuration(source):
+        with _name_configuration(source, published):
             raise
 
 
 @contextmanager
-def _name_configuration(source: Path) -> Iterator[None]:
+def _name_configuration(source: Path, published: Published) -> Iterator[None]:
     """Raise CheckpointError for a recipe that a configuration asks for and that cannot be."""
     try:
         yield
     except RecipeError as error:
         issue = error.issues[0]
-        problem = f"config.json: zoo has no recipe for it: {issue.key}: {issue.problem}"
-        raise CheckpointError(escape_text(f"{source}: {problem}")) from None
+        problem = f"zoo has no recipe for it: {issue.key}: {issue.problem}"
+        raise CheckpointError(escape_text(f"{source}: {published.origin}: {problem}")) from None
 
 
 def build_family(published: Published, pool: Pool) -> PublishedFamily:

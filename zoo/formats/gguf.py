@@ -12,7 +12,12 @@ import torch
 from torch import Tensor
 
 from zoo.errors import CheckpointError
-from zoo.formats.gguf_architectures import ARCHITECTURES, describe_gguf, list_tensor_names
+from zoo.formats.gguf_architectures import (
+    ARCHITECTURES,
+    describe_gguf,
+    list_fields,
+    list_tensor_names,
+)
 from zoo.formats.published import EQUIP, Published
 from zoo.packages import explain_imports
 from zoo.utils import escape_text, raise_if_out_of_memory
@@ -61,7 +66,8 @@ def read_gguf(file: Path) -> Published:
             raise
         problem = f"its metadata are damaged or lack an entry: {error!r:.120}"
         raise CheckpointError(escape_text(f"{file}: {problem}")) from None
-    return Published(file.stem, config, weights, tokenizer)
+    fields = list_fields(fields["general.architecture"])
+    return Published(file.stem, config, weights, tokenizer, "metadata", fields)
 
 
 def check_architecture(fields: Mapping[str, Any]) -> None:

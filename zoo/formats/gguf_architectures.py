@@ -34,6 +34,23 @@ KINDS = {"none": "default", "linear": "linear", "yarn": "yarn", "longrope": "lon
 """Kinds of rotations of transformers for those of a GGUF file."""
 LAYOUT = "Meta AI original pth"
 """What the oldest files call rows of queries and keys that lie side by side."""
+FIELDS = {
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "max_position_embeddings": "context_length",
+    "is_causal": "attention.causal",
+    "sliding_window": "attention.sliding_window",
+    "layer_types": "attention.sliding_window_pattern",
+    "rope_parameters": "rope",
+    "rope_theta": "rope.freq_base",
+    "rope_type": "rope.scaling.type",
+    "partial_rotary_factor": "rope.dimension_count",
+}
+"""The fields of entries of config.json, for messages."""
 NOUNS = {int: "an integer", float: "a number", bool: "a boolean", str: "a string"}
 
 
@@ -188,6 +205,11 @@ def describe_gguf(
     entries |= architecture.describe(fields, entries)
     fields.check_taken()
     return entries
+
+
+def list_fields(architecture: str) -> dict[str, str]:
+    """Return {entry of config.json: field} of the files of an architecture."""
+    return {entry: f"{architecture}.{field}" for entry, field in FIELDS.items()}
 
 
 def read_gguf_rope(

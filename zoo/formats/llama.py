@@ -26,7 +26,7 @@ from zoo.formats.decoder_target import (
 from zoo.formats.export import ExportOptions, ExportSource
 from zoo.formats.layer_plan import describe_layers
 from zoo.formats.native import DECODER, join_halves
-from zoo.formats.published import EQUIP, PublishedFamily, mlp_ratio
+from zoo.formats.published import EQUIP, EntryError, PublishedFamily, mlp_ratio
 from zoo.integrations.rope_parameters import (
     DEFAULT_BASE,
     ENTRIES,
@@ -66,10 +66,10 @@ class LlamaFamily(PublishedFamily):
         dim, heads, depth = self.dim, config["num_attention_heads"], config["num_hidden_layers"]
         self.require(**self.activation, is_causal=True)
         if depth < 1:
-            raise CheckpointError(f"config.json: num_hidden_layers must be at least 1, got {depth}")
+            raise EntryError(f"num_hidden_layers must be at least 1, got {depth}")
         if depth > len(pool.rest):
-            problem = f"num_hidden_layers is {depth:,}, but the file has {len(pool.rest):,} tensors"
-            raise CheckpointError(f"config.json: {problem}")
+            count = f"{len(pool.rest):,}"
+            raise EntryError(f"num_hidden_layers is {depth:,}, but the file has {count} tensors")
 
         self.tied = bool(config.get("tie_word_embeddings", self.ties))
         if self.tied or not pool.has("lm_head.weight"):
@@ -120,7 +120,7 @@ class LlamaFamily(PublishedFamily):
         self.has_bias = pool.has(attention + r"[qvo]_proj\.bias")
         if has_biases and not self.has_bias:
             problem = "attention_bias is true, but the file has no such biases"
-            raise CheckpointError(f"config.json: {problem}")
+            raise EntryError(problem)
         block = {
             "norm": "rms",
             "norm_eps": config.get("rms_norm_eps", 1e-6),
@@ -182,10 +182,10 @@ class LlamaFamily(PublishedFamily):
                 raise CheckpointError(f"zoo has no recipe for it: {problem}; {EQUIP}")
         if len(kinds) != len(default):
             problem = f"layer_types names {len(kinds)} layers of {len(default)}"
-            raise CheckpointError(f"config.json: {problem}")
+            raise EntryError(problem)
         if SLIDING in kinds and not self.read_window():
             problem = f"layer_types has {SLIDING}, but there is no sliding_window"
-            raise CheckpointError(f"config.json: {problem}")
+            raise EntryError(problem)
         return [*kinds]
 
     def describe_encoding(self, kind: str) -> dict[str, Any]:

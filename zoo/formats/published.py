@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,24 @@ class Published:
         config: config.json; empty where there is none.
         weights: The tensors by name.
         tokenizer: tokenizer.json; None where there is none.
+        origin: Where the entries of `config` come from.
+        fields: The origin's own names of entries, where they differ from those of config.json.
     """
 
     name: str
     config: Mapping[str, Any]
     weights: Mapping[str, Tensor]
     tokenizer: str | None = None
+    origin: str = "config.json"
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+    def name_fields(self, problem: str) -> str:
+        """Return a problem with the origin's own names of entries."""
+        return re.sub(r"\w+", lambda word: self.fields.get(word[0], word[0]), problem)
+
+
+class EntryError(CheckpointError):
+    """An entry of a configuration is wrong. Whoever read it names the file in front of it."""
 
 
 TOKENIZER = "tokenizer.json"
@@ -291,8 +303,8 @@ class PublishedFamily(ABC):
         ]
         if unread:
             remedy = "delete what changes nothing of what the model computes"
-            problem = f"{', '.join(sorted(unread))} of config.json is not read"
-            raise CheckpointError(f"zoo has no recipe for it: {problem}; {remedy}")
+            problem = f"{', '.join(sorted(unread))} is not read"
+            raise EntryError(f"zoo has no recipe for it: {problem}; {remedy}")
 
     def require_squares(self) -> None:
         """Check that images and patches have one size.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from zoo.errors import CheckpointError
 from zoo.formats.decoder_target import FULL, SLIDING, DecoderTarget, write_decoder
 from zoo.formats.export import ExportOptions, ExportSource
 from zoo.formats.llama import LlamaFamily, describe_windows
 from zoo.formats.native import DECODER
+from zoo.formats.published import EntryError
 
 
 class SmolLM3Family(LlamaFamily):
@@ -30,7 +30,7 @@ class SmolLM3Family(LlamaFamily):
         marks = [int((i + 1) % step != 0) for i in range(depth)] if given is None else given
         if len(marks) < depth:
             problem = f"no_rope_layers names {len(marks)} layers of {depth}"
-            raise CheckpointError(f"config.json: {problem}")
+            raise EntryError(problem)
         return [bool(mark) for mark in marks[:depth]]
 
     def read_window(self) -> int | None:
