@@ -22,6 +22,7 @@ import evidence_data
 import extension_page
 import import_graph
 import measured_pages
+import play_page
 import quoted_numbers
 import recipe_heads
 from torch import Tensor
@@ -50,6 +51,7 @@ INDEX = """# Encodings
 
 Made by `python docs/pages.py` from docstrings, declared facts and recipes. `zoo show NAME` prints
 the same for sizes of your own, with the time that a layer takes on your machine.
+[Play with them](play.html#rope): scores, pictures and formulas with numbers, as you move options.
 
 """
 FACTS = f"""
@@ -109,6 +111,7 @@ def write_pages() -> dict[Path, str]:
         DOCS / "speed.md": measured_pages.write_speed_page(DOCS / "speed.md"),
         import_graph.PICTURE: import_graph.draw_graph(import_graph.read_imports()),
     }
+    pages[play_page.PAGE] = play_page.write_play_page()
     extend = DOCS / "extend.md"
     pages[extend] = extension_page.write_extension_page(extend)
     pretrained = DOCS / "questions" / "pretrained.md"
@@ -171,6 +174,7 @@ def _encoding_page(name: str, recipes: Mapping[str, Recipe]) -> str:
     if notes:
         lines += [escape_prose(notes), ""]
     lines += [f"[{picture}](../encodings.md#how-to-read-the-pictures)", ""]
+    lines += [f"[Play with {name}](../play.html#{name}): move its options and see its scores.", ""]
 
     lines += [*_options(cls), *_facts(cls), *_parameters(cls)]
     lines += _recipes(sorted(one for one, found in recipes.items() if name in _encodings_of(found)))

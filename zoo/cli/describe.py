@@ -58,6 +58,7 @@ from zoo.run.preflight import count_parameters, count_tokens, plan_backends
 from zoo.run.requirements import describe_requirements, estimate_requirements
 from zoo.utils import check_writable
 
+SITE = "https://transformer-zoo.github.io/zoo/"
 TEXT_LENGTH = 512
 GRID_SIDE = 14
 MAX_TOKENS = 2**20
@@ -253,6 +254,9 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
         "\n".join(["recipes", *(f"  {recipe}" for recipe in recipes)]),
         _format_block(f"cost, for {_format_dims(dims)}", costs),
     ]
+    # the page has the encodings of zoo, and none of a plug-in
+    if cls.__module__.startswith("zoo.encodings."):
+        blocks.append(f"play with it: {SITE}play.html#{name}")
     if picture:
         blocks.append(f"picture: {picture}")
     text = "\n\n".join(blocks)
