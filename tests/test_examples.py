@@ -13,8 +13,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-def load_example(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+def load_example(name, folder="examples"):
+    spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -95,6 +95,29 @@ def test_a_notebook_is_stored_with_its_outputs(path):
     outputs = [output for cell in code for output in cell["outputs"]]
     assert any("image/png" in output.get("data", {}) for output in outputs)
     assert not [output for output in outputs if output["output_type"] == "error"]
+
+
+def test_the_notebook_of_the_tour_has_the_text_and_code_of_its_page():
+    made = load_example("tour_notebook", "docs")
+    cells = json.loads(made.NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    stored = [(cell["cell_type"], "".join(cell["source"]).split()) for cell in cells]
+    page = made.PAGE.read_text(encoding="utf-8")
+    written = [(kind, source.split()) for kind, source in made.list_cells(page)]
+    assert written == stored, "run python docs/tour_notebook.py, then make notebooks"
+
+
+def test_the_pictures_of_the_tour_are_small_and_drawn_again_to_the_byte(tmp_path):
+    pictures = load_example("tour_pictures")
+    page = (ROOT / "docs" / "tour.md").read_text(encoding="utf-8")
+    shown = re.findall(r"images/tour/(\w+)\.svg", page)
+    assert [*pictures.PICTURES] == shown
+    assert {path.stem for path in pictures.FOLDER.iterdir()} == {*shown}
+    assert all(path.stat().st_size < 40_000 for path in pictures.FOLDER.iterdir())
+    assert len(re.findall(r"^## \d+\. ", page, re.MULTILINE)) == len(shown) == 12
+
+    pictures.main(["set", "stretch"], tmp_path)
+    for path in tmp_path.iterdir():
+        assert path.read_bytes() == (pictures.FOLDER / path.name).read_bytes()
 
 
 @pytest.mark.notebook
