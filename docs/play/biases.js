@@ -34,7 +34,7 @@ encodings.kerple = {
 
 encodings.fire = {
   knobs: [knob("rate", "c", 0.1, 0.001, 1), whole("threshold", "Threshold", 64, 1, 512), knob("slope", "f at the farthest token", -4, -8, 8)],
-  reading: "Scores of two equal tokens: distances are relative to the query's position, or to the threshold before it, so the last token never sees a ratio above 1. The network f is set by hand to a straight line.",
+  reading: "Scores of two equal tokens: the logarithm of a distance is divided by that of the query's position, or of the threshold before it, so f never sees more than 1, however long the text. The network f is set by hand to a straight line.",
   make: (s) => {
     const corners = [[0, 0], [0, s.n - 1], [s.n - 1, 0], [s.n - 1, s.n - 1]];
     const own = (i) => Math.max(s.axes === 1 ? i : Math.max(...corners.map((one) => straight(i, one))), s.threshold);

@@ -196,7 +196,7 @@ const drawPicture = (s, made, [i, j]) => {
     const row = attend(s, made, query);
     return row ? relative(row) : listKeys(s, query).map((key) => ({ j: key, value: NaN }));
   };
-  const what = asWeights ? "Weights, relative to the largest of the row" : encodings[state.name].weights ? "Weights" : "Scores";
+  const what = asWeights ? `Weights, relative to the largest${s.axes === 1 ? " of the row" : ""}` : encodings[state.name].weights ? "Weights" : "Scores";
   if (s.axes === 1) {
     const shown = Math.min(SHOWN_TOKENS, s.n), cells = range(shown).flatMap((row) => rowOf(row).map(({ j: column, value }) => ({ row, column, value, pair: [row, column] })));
     drawMap(find("#map"), cells, { rows: shown, columns: shown, labels: range(shown, word), mark: i < shown ? [[i, j, "chosen"]] : [], label: `${what} of a text of ${shown} tokens under a causal mask` });
@@ -207,7 +207,8 @@ const drawPicture = (s, made, [i, j]) => {
   const cells = rowOf(i).map(({ j: [row, column], value }) => ({ row, column, value, pair: [i, [row, column]] }));
   drawMap(find("#map"), cells, { rows: s.n, columns: s.n, mark: [[...i, "query"], [...j, "chosen"]], edge: s.factor > 1 ? s.L : undefined, label: `${what} of the patch at ${describe(i)} with all patches of a grid of ${s.n} by ${s.n}` });
   find("#map-title").textContent = "A grid";
-  find("#map-note").textContent = `${what} of the patch with a dot, with all others.${s.factor > 1 ? " The frame is as large as grids were in training." : ""} Hatched patches are hidden.`;
+  const hidden = cells.some(({ value }) => value === -Infinity) ? " Empty patches are hidden." : "";
+  find("#map-note").textContent = `${what}: the query, in the dashed square, with all patches.${s.factor > 1 ? " The large frame has the size of grids in training." : ""}${hidden}`;
 };
 
 const LENGTHS = { 1: [1, 2, 4, 8], 2: [1, 2] };
@@ -233,7 +234,7 @@ const writeLengths = (s) => {
 
 const writeFormula = (made, [i, j]) => {
   const one = encodings[state.name], value = made.score(i, j), lines = Number.isNaN(value) ? made.explain(i, j).slice(0, 1) : made.explain(i, j);
-  find("#pair").textContent = `Query: ${describe(i)}${state.axes === 1 ? ` (${word(i)})` : ""}. Key: ${describe(j)}${state.axes === 1 ? ` (${word(j)})` : ""}.`;
+  find("#pair").textContent = `Query: ${describe(i)}${state.axes === 1 ? `, \u201c${word(i)}\u201d` : ""}. Key: ${describe(j)}${state.axes === 1 ? `, \u201c${word(j)}\u201d` : ""}.`;
   find("#filled").textContent = `${one.weights ? "weight" : "score"}\n${[...lines, result(value)].filter((line, k, all) => line !== all[k - 1]).map((line) => `  = ${line}`).join("\n")}`;
 };
 
