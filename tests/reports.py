@@ -3,12 +3,21 @@
 import math
 import pickle
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
 
 from zoo.diagnosis.page import diagnosis_page
-from zoo.diagnosis.report import Attended, Control, DiagnosedRun, Measure, Report, Sample
+from zoo.diagnosis.report import (
+    Attended,
+    Control,
+    DiagnosedRun,
+    Measure,
+    Report,
+    Sample,
+    SegmentedImage,
+)
 from zoo.reporting.panel import Bars, Curves, Heatmap, HeatmapGrid, Points
 
 HOSTILE = (
@@ -310,7 +319,12 @@ def report(*runs):
 
 def image_run(name="vit_rope", **options):
     samples = tuple(Sample(title=f"a ring, {n}", pictures=(draw(8, 8, n / 4),)) for n in range(3))
-    return run(name, make_attended((8, 8), ("class",), samples), "patches", **options)
+    found = run(name, make_attended((8, 8), ("class",), samples), "patches", **options)
+    mask = torch.eye(8, dtype=torch.long) - 100 * torch.eye(8, dtype=torch.long).roll(1, 0)
+    one = SegmentedImage(
+        title=HOSTILE, picture=draw(8, 8, 0.5), mask=mask, predicted=torch.ones_like(mask)
+    )
+    return replace(found, segmented=(one,), classes=("ground", HOSTILE))
 
 
 def text_run(name="lm", **options):

@@ -315,3 +315,16 @@ def test_wrong_inputs_are_told(case, checkpoints, zoo):
     assert "Traceback" not in message
     for part in parts:
         assert part in message
+
+
+def test_a_segmenter_shows_masks_beside_its_predictions(tmp_path):
+    small = ["data.test=8", "data.size=32", *MOVING[-4:]]
+    write_checkpoint(tmp_path / "scenes", "seg_digits_none", small)
+    found, page = diagnose(str(tmp_path / "scenes"), "samples=2", "controls=false")
+    (run,) = found.runs
+    assert [one.mask.shape for one in run.segmented] == [(32, 32)] * 2
+    assert run.segmented[0].predicted.max() < len(run.classes) == 11
+    assert "background" in run.facts["IoU by class"]
+    text = page.read_text()
+    assert text.count('class="pixels"') == 6
+    assert "of pixels correct" in text

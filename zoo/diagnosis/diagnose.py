@@ -25,6 +25,7 @@ from zoo.diagnosis.report import (
     DiagnosedRun,
     Report,
     Sample,
+    SegmentedImage,
     compute_measures,
     describe_ablation,
     draw_profiles,
@@ -115,6 +116,13 @@ class Subject(Protocol):
 
     def describe_samples(self, seen: CapturedAttention) -> tuple[Sample, ...]:
         """Return these samples with titles, as pictures or text."""
+
+    def describe_masks(self) -> tuple[SegmentedImage, ...]:
+        """Return these samples with masks and predictions; none if pixels have no class."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes of pixels; none for other tasks."""
 
     def run_controls(self, changes: Mapping[str, Change], limit: int | None) -> Iterator[Control]:
         """Test the model, first with unchanged positions, then with each change."""
@@ -226,6 +234,8 @@ def diagnose_subject(subject: Subject, options: DiagnoseOptions) -> DiagnosedRun
         controls=tests,
         extrapolation=subject.saved.extrapolation,
         layer_types=name_layer_types(subject.model),
+        segmented=subject.describe_masks(),
+        classes=subject.classes,
     )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from zoo.attention.chain import list_links
 from zoo.attention.layer import find_encoded
 from zoo.diagnosis.inputs import CapturedAttention, Inputs, Saved
-from zoo.diagnosis.report import UNCHANGED, Control, Sample
+from zoo.diagnosis.report import UNCHANGED, Control, Sample, SegmentedImage
 from zoo.diagnostics.capture import evaluation_mode
 from zoo.diagnostics.position_ablation import Change, change_positions
 from zoo.diagnostics.token_layout import to_pictures
@@ -60,6 +60,7 @@ class EquippedModel:
     checkpoint = "a model in memory"
     saved = Saved(recipe="", training=(), extrapolation=())
     metric = LOSS
+    classes: tuple[str, ...] = ()
 
     def __init__(
         self, model: nn.Module, batch: Batch, decode: Callable[[list[int]], str] | None = None
@@ -101,6 +102,10 @@ class EquippedModel:
                 )
         numbered = tuple(str(number) for number in range(layout.tokens))
         return tuple(Sample(title=title, tokens=numbered) for title in titles)
+
+    def describe_masks(self) -> tuple[SegmentedImage, ...]:
+        """Return nothing: nobody said that its outputs are classes of pixels."""
+        return ()
 
     def run_controls(self, changes: Mapping[str, Change], limit: int | None) -> Iterator[Control]:
         """Yield the loss and the change of the output, first with unchanged positions."""

@@ -26,7 +26,7 @@ from zoo.data.spec import (
     TextSpec,
 )
 from zoo.diagnosis import training_curves
-from zoo.diagnosis.report import Sample
+from zoo.diagnosis.report import Sample, SegmentedImage
 from zoo.diagnostics import metrics
 from zoo.diagnostics.capture import LayerAttention, capture_layers, capture_model, evaluation_mode
 from zoo.diagnostics.position_ablation import CHANGES, Change, change_positions
@@ -215,6 +215,24 @@ def _make_titles(task: Task, batch: Any, inputs: Inputs) -> list[str]:
 
 def _format_numbers(numbers: Sequence[float]) -> str:
     return " ".join(f"{one:.4g}" for one in numbers)
+
+
+def describe_masks(
+    task: Task, data: DataModule, batch: Any, inputs: Inputs
+) -> tuple[SegmentedImage, ...]:
+    """Return the images of a batch with masks and predictions; none for other tasks."""
+    if not isinstance(task, Segmentation):
+        return ()
+    (images,) = inputs
+    assert images is not None
+    with evaluation_mode(task.model):
+        predicted = task.model(images).argmax(1).cpu()
+    titles, masks = _make_titles(task, batch, inputs), task.targets(batch).cpu()
+    shown = data.denormalize(images.float())
+    return tuple(
+        SegmentedImage(title=title, picture=to_pictures(image, 1)[0], mask=mask, predicted=guess)
+        for title, image, mask, guess in zip(titles, shown, masks, predicted, strict=True)
+    )
 
 
 class Saved(NamedTuple):

@@ -48,6 +48,23 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SegmentedImage:
+    """An image with its mask and the classes that a model predicts.
+
+    Attributes:
+        title: The title in the report.
+        picture: The image, uint8 [height, width, 3].
+        mask: Class numbers [height, width]; -100 for pixels without a class.
+        predicted: The predicted classes [height, width].
+    """
+
+    title: str
+    picture: Tensor
+    mask: Tensor
+    predicted: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
 class Attended:
     """Attention of chosen queries of a few samples.
 
@@ -106,6 +123,8 @@ class DiagnosedRun:
         controls: Test metrics with changed positions.
         extrapolation: Test metrics at other sizes.
         layer_types: The type of each layer of the model; empty if all are alike.
+        segmented: Images with predicted masks; empty for other tasks.
+        classes: Names of the classes of these masks.
     """
 
     name: str
@@ -123,6 +142,8 @@ class DiagnosedRun:
     controls: tuple[Control, ...]
     extrapolation: tuple[Curves, ...]
     layer_types: tuple[str, ...] = ()
+    segmented: tuple[SegmentedImage, ...] = ()
+    classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

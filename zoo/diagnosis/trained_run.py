@@ -13,15 +13,17 @@ from torch import nn
 
 from zoo.config import Overrides, Recipe, join_overrides
 from zoo.data.base import Datasets
+from zoo.data.spec import SegmentationSpec, name_classes
 from zoo.diagnosis.inputs import (
     CapturedAttention,
     Inputs,
     Saved,
+    describe_masks,
     describe_samples,
     load_samples,
     read_saved,
 )
-from zoo.diagnosis.report import UNCHANGED, Control, Sample
+from zoo.diagnosis.report import UNCHANGED, Control, Sample, SegmentedImage
 from zoo.diagnostics.position_ablation import Change, change_positions
 from zoo.errors import ARGUMENT, ConfigIssue, NonFiniteError, OptionError, RecipeError
 from zoo.evaluation.evaluate import DEFAULT_OVERRIDES, measure_metrics
@@ -55,6 +57,7 @@ class TrainedRun:
         self.experiment, self.task = experiment, task
         self.batch: Any = None
         self.inputs: Inputs = ()
+        self.class_ious: list[float | None] = []
 
     @property
     def recipe(self) -> Recipe:
@@ -99,6 +102,16 @@ class TrainedRun:
         data, grid = self.experiment.data, seen.layout.grid
         return describe_samples(self.task, data, self.batch, self.inputs, grid)
 
+    def describe_masks(self) -> tuple[SegmentedImage, ...]:
+        """Return the samples with their masks and predictions; none if pixels have no class."""
+        return describe_masks(self.task, self.experiment.data, self.batch, self.inputs)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes of pixels; none for other tasks."""
+        spec = self.task.spec
+        return name_classes(spec, spec.classes) if isinstance(spec, SegmentationSpec) else ()
+
     def run_controls(self, changes: Mapping[str, Change], limit: int | None) -> Iterator[Control]:
         """Test on the test data, first with unchanged positions, then with each change.
 
@@ -115,7 +128,9 @@ class TrainedRun:
             # time
             trainer.callbacks += [EvaluationProgress(), stop]  # type: ignore[attr-defined]
             log.info("%s: testing with positions %s", self.name, UNCHANGED)
-            yield Control(name=UNCHANGED, metrics=measure_metrics(trainer, task, data))
+            measured = measure_metrics(trainer, task, data)
+            self.class_ious = getattr(task, "class_ious", None) or []
+            yield Control(name=UNCHANGED, metrics=measured)
             for name, change in changes.items():
                 log.info("%s: testing with positions %s", self.name, name)
                 try:
@@ -128,7 +143,10 @@ class TrainedRun:
         """Return the data, and how much of it the model was tested on."""
         data = self.experiment.data
         tested = describe_test(data.count_samples("test"), self.recipe, limit)
-        return {"data": data.title, "tested on": tested}
+        facts = {"data": data.title, "tested on": tested}
+        pairs = zip(self.classes, self.class_ious, strict=False)
+        ious = [f"{name} {value:.3f}" for name, value in pairs if value is not None]
+        return facts | ({"IoU by class": ", ".join(ious)} if ious else {})
 
     @contextmanager
     def locate_errors(self, section: str) -> Iterator[None]:

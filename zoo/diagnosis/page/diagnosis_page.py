@@ -9,7 +9,7 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
-from zoo.diagnosis.page import viewer_data
+from zoo.diagnosis.page import class_maps, viewer_data
 from zoo.diagnosis.page.head_tables import build_control_tables, build_measure_figures
 from zoo.diagnosis.report import DiagnosedRun, Report
 from zoo.reporting import numbers
@@ -25,6 +25,11 @@ SECTIONS = {
         "Does the model use position?",
         "The same test with changed positions of the tokens. The less a number changes, the less "
         "the model relies on positions.",
+    ),
+    "predictions": (
+        "What the model predicts",
+        "Test images, their masks, and the classes that the model predicts for their pixels. White "
+        "pixels have no class.",
     ),
     "looks": ("Where heads look", "The attention weights of one token, the query, on all others."),
     "measures": (
@@ -93,6 +98,7 @@ def build_sections(report: Report) -> list[Section]:
 
     contents: dict[str, Any] = {
         "controls": build_control_tables(report),
+        "predictions": class_maps.build_class_maps(report.runs),
         "looks": viewer_data.describe(report),
         "measures": build_measure_figures(report),
         "profiles": gallery(lambda run: run.profiles),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from zoo.diagnosis.report import Attended, DiagnosedRun, Report, Sample
+from zoo.diagnosis.report import Attended, DiagnosedRun, Report, Sample, SegmentedImage
 from zoo.packages import explain_imports
 from zoo.reporting.heatmaps import to_data_address
 from zoo.reporting.numbers import finite
@@ -262,6 +262,8 @@ def _convert(thing: Any) -> Any:
         return (
             _round(thing.detach().double().cpu()) if thing.is_floating_point() else thing.tolist()
         )
+    if isinstance(thing, SegmentedImage):
+        return {"title": thing.title, "size": list(thing.mask.shape)}
     if isinstance(thing, Sample):
         sizes = [list(picture.shape[:2]) for picture in thing.pictures]
         return {"title": thing.title, "tokens": list(thing.tokens), "pictures": sizes}
