@@ -67,7 +67,8 @@ def _source_section(source: str, recipes: Mapping[str, Recipe]) -> Iterator[str]
         entries = recipes[name].model.options["encoding"]
         links = " + ".join(f"[{entry.name}](encodings/{entry.name}.md)" for entry in entries)
         number = re.sub(r" \([^()]*\)", "", head["number"], count=1)
-        yield f"| `{name}` | {links} | {number} | {head.get('lengths', '')} | {head['cost']} |"
+        sizes, cost = head.get("lengths", ""), head.get("cost", "")
+        yield f"| `{name}` | {links} | {number} | {sizes} | {cost} |"
     yield ""
 
 
@@ -101,13 +102,17 @@ def replace_numbers(
         lengths: {length: metrics} of an evaluation at the sizes that the head names.
     """
     lines = text.splitlines(keepends=True)
+    cost = f"{end['minutes']:.1f} minutes on one core"
+    has_cost = any(line.startswith("# cost") for line in lines)
     for index, line in enumerate(lines):
-        if line.startswith("# number"):
+        if line.startswith("# command") and not has_cost:
+            lines[index] += f"# cost     {cost}\n"
+        elif line.startswith("# number"):
             lines[index] = _replace_metrics(line, end["metrics"])
         elif line.startswith("# lengths"):
             lines[index] = _replace_sizes(line, lengths)
         elif line.startswith("# cost"):
-            lines[index] = COST.sub(f"{end['minutes']:.1f} minutes on one core", line)
+            lines[index] = COST.sub(cost, line)
     return "".join(lines)
 
 
@@ -144,8 +149,8 @@ def _run_zoo(*words: str) -> Any:
 
 
 def _has_numbers(path: Path) -> bool:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return any(line.startswith("# cost") and COST.search(line) for line in lines)
+    head = read_head(path)
+    return COST.search(head["cost"]) is not None if "cost" in head else True
 
 
 if __name__ == "__main__":
