@@ -270,6 +270,19 @@ def test_windows_of_some_layers_become_types(tmp_path, is_old):
         ({"rope_parameters": {"full_attention": {"rope_theta": 5.0}}}, "full_attention=.* is no"),
         ({"is_causal": False}, "is_causal is False"),
         ({"model_type": "mamba"}, "mamba"),
+        (
+            {"model_type": "llama4_text", "num_local_experts": 16, "attention_chunk_size": 8},
+            "llama4_text is a mixture of experts",
+        ),
+        (
+            {
+                "model_type": "llama4_text",
+                "num_local_experts": 16,
+                "moe_layers": [],
+                "attention_chunk_size": 8,
+            },
+            "llama4_text attends within chunks of tokens",
+        ),
         ({"hidden_size": "x"}, "an entry is missing or wrong: TypeError"),
         ({"hidden_act": "\x1b[2J\nzoo: done"}, r"hidden_act is \\x1b\[2J\\nzoo"),
     ],

@@ -255,8 +255,13 @@ def build_family(published: Published, pool: Pool) -> PublishedFamily:
     """Return the family of weights. Raises CheckpointError if zoo has none of that kind."""
     kind = str(published.config.get("model_type", ""))
     if kind not in FAMILIES:
-        if any(published.config.get(key) for key in EXPERTS):
+        # An empty list of layers with experts is that of a dense model.
+        is_dense = published.config.get("moe_layers") == []
+        if not is_dense and any(published.config.get(key) for key in EXPERTS):
             problem = f"{kind} is a mixture of experts, which zoo's decoder does not have"
+            raise CheckpointError(f"zoo has no recipe for it: {problem}; {EQUIP}")
+        if published.config.get("attention_chunk_size"):
+            problem = f"{kind} attends within chunks of tokens, and zoo's decoder within windows"
             raise CheckpointError(f"zoo has no recipe for it: {problem}; {EQUIP}")
         known = ", ".join([*filter(None, FAMILIES), EXPORTED])
         problem = f"model_type {kind!r} is not known; known are {known}, and RoPE-ViT"
