@@ -206,3 +206,26 @@ def test_results_of_parameters_alone_are_baked():
     assert traced.bake_parameters(graph) == 1
     assert not any("linalg" in str(node.target) for node in graph.graph.nodes)
     torch.testing.assert_close(graph(x), model(x))
+
+
+@pytest.mark.parametrize("entry", ["{name: rope, t_min: 1, t_max: 40}", "fire"])
+def test_onnx_runtime_reads_any_number_of_points(write, tmp_path, entry):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    small = [f"model.encoding={entry}", "model.dim=16", "model.heads=2", "model.depth=1"]
+    task, result = write("onnx", "points_first_rope", small)
+    assert result.difference <= 1e-5
+    session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx")
+    shapes = {one.name: one.shape for one in session.get_inputs()}
+    axes = ["batch", "points"]
+    assert shapes == {"x": [*axes, 3], "pos": [*axes, 1], "mask": axes}
+    for batch, count in ((1, 1), (3, 40)):
+        x, pos = torch.randn(batch, count, 3), 10 * torch.rand(batch, count, 1)
+        mask = torch.rand(batch, count) < 0.8
+        mask[:, 0] = True
+        given = {"x": x.numpy(), "pos": pos.numpy(), "mask": mask.numpy()}
+        with torch.no_grad():
+            expected = task.model(x, pos, mask)
+        np.testing.assert_allclose(session.run(None, given)[0], expected, atol=1e-5, rtol=1e-5)
+    text = json.loads((tmp_path / "out" / "model.json").read_text())
+    assert [one["dtype"] for one in text["inputs"]] == ["float32", "float32", "bool"]
+    assert text["classes"] == ["a", "b"]

@@ -16,15 +16,7 @@ from torch.nn import functional as F
 
 from zoo.config import Recipe
 from zoo.data.base import DataModule
-from zoo.data.spec import (
-    IGNORE_INDEX,
-    DataSpec,
-    ImageSpec,
-    PointBatch,
-    PointSpec,
-    TextBatch,
-    TextSpec,
-)
+from zoo.data.spec import IGNORE_INDEX, DataSpec, ImageSpec, PointSpec, TextBatch, TextSpec
 from zoo.diagnosis import training_curves
 from zoo.diagnosis.report import Sample, SegmentedImage
 from zoo.diagnostics import metrics
@@ -136,17 +128,14 @@ def _take_first(batches: Iterable[Any], count: int) -> Any:
         return None
     columns = zip(*taken, strict=True)
     whole: list[Any] = [None if one[0] is None else _concatenate(one)[:count] for one in columns]
-    return type(taken[0])(*whole) if isinstance(taken[0], TextBatch | PointBatch) else tuple(whole)
+    return TextBatch(*whole) if isinstance(taken[0], TextBatch) else tuple(whole)
 
 
 def _concatenate(column: Sequence[Tensor]) -> Tensor:
-    """Concatenate batches; texts and points of unequal lengths are padded."""
-    axes = column[0].dim()
-    if axes in (2, 3):
+    """Concatenate batches; texts of unequal lengths are padded."""
+    if column[0].dim() == 2:
         longest = max(one.shape[1] for one in column)
-        value = 0 if axes == 3 or column[0].dtype == torch.bool else PADDING
-        other = (0, 0) * (axes - 2)
-        column = [F.pad(one, (*other, 0, longest - one.shape[1]), value=value) for one in column]
+        column = [F.pad(one, (0, longest - one.shape[1]), value=PADDING) for one in column]
     return torch.cat([*column])
 
 
@@ -162,11 +151,7 @@ def describe_samples(
             Sample(title=title, pictures=to_pictures(image, grid[0]))
             for title, image in zip(titles, images, strict=True)
         )
-    if isinstance(task.spec, PointSpec):
-        return tuple(
-            Sample(title=title, tokens=_name_points(pos, mask))
-            for title, pos, mask in zip(titles, batch[1], batch[2], strict=True)
-        )
+    assert not isinstance(task.spec, PointSpec)
     vocabulary = task.spec.vocabulary
     return tuple(
         Sample(title=title, tokens=decode_pieces(vocabulary, row))
@@ -174,25 +159,11 @@ def describe_samples(
     )
 
 
-def _name_points(pos: Tensor, mask: Tensor) -> tuple[str, ...]:
-    """Return the coordinates of points [N, P] as text; empty for padding."""
-    rows = zip(pos.tolist(), mask.tolist(), strict=True)
-    return tuple(" ".join(f"{p:.4g}" for p in row) if real else "" for row, real in rows)
-
-
 def _make_titles(task: Task, batch: Any, inputs: Inputs) -> list[str]:
     """Return the number of each sample and, if it has a class, the class and the prediction."""
     spec = task.spec
     if isinstance(spec, TextSpec):
         return [f"test window {number + 1}" for number in range(len(batch[0]))]
-    if isinstance(spec, PointSpec) and spec.classes is None:
-        with evaluation_mode(task.model):
-            guesses = task(*inputs).tolist()
-        pairs = enumerate(zip(batch[-1].tolist(), guesses, strict=True), start=1)
-        return [
-            f"test sample {number}: {_format_numbers(target)}, predicted {_format_numbers(guess)}"
-            for number, (target, guess) in pairs
-        ]
     assert spec.classes is not None
     names = [*spec.names] or [f"class {number}" for number in range(spec.classes)]
     with evaluation_mode(task.model):
@@ -207,14 +178,10 @@ def _make_titles(task: Task, batch: Any, inputs: Inputs) -> list[str]:
         ]
     predicted: list[int] = outputs.argmax(-1).tolist()
     titles = []
-    for number, (label, guess) in enumerate(zip(batch[-1].tolist(), predicted, strict=True)):
+    for number, (label, guess) in enumerate(zip(batch[1].tolist(), predicted, strict=True)):
         outcome = "correct" if label == guess else f"predicted {names[guess]}"
         titles.append(f"test sample {number + 1}: {names[label]}, {outcome}")
     return titles
-
-
-def _format_numbers(numbers: Sequence[float]) -> str:
-    return " ".join(f"{one:.4g}" for one in numbers)
 
 
 def describe_masks(

@@ -13,7 +13,7 @@ from torch import nn
 
 from zoo.config import Overrides, Recipe, join_overrides
 from zoo.data.base import Datasets
-from zoo.data.spec import SegmentationSpec, name_classes
+from zoo.data.spec import PointSpec, SegmentationSpec, name_classes
 from zoo.diagnosis.inputs import (
     CapturedAttention,
     Inputs,
@@ -89,7 +89,16 @@ class TrainedRun:
         self.saved = read_saved(self.path, self.recipe, self.task.spec)
 
     def load_inputs(self, samples: int) -> Inputs:
-        """Load the first test samples, and move the model to its device."""
+        """Load the first test samples, and move the model to its device.
+
+        Raises:
+            RecipeError: They are points.
+        """
+        if isinstance(self.task.spec, PointSpec):
+            # A page has cells of tokens and patches, and distances that are counted in them.
+            problem = "a page shows attention over tokens or patches, and points have neither"
+            remedy = "measure it by zoo eval, and train with diagnostics for the values of heads"
+            raise RecipeError(self.recipe.make_issue("data.name", problem, remedy))
         task = self.task.to(choose_device(self.recipe))
         with self.locate_errors("data"):
             self.batch = load_samples(task, self.experiment.data, samples)

@@ -38,16 +38,20 @@ class HeadMetric:
 
 
 def position_unit(attention: LayerAttention) -> str:
-    """Return the unit of positions: tokens or patches."""
-    return "tokens" if attention.call.keys.index.shape[-1] == 1 else "patches"
+    """Return the unit of positions: tokens, also for points, or patches."""
+    return "patches" if _list_axes(attention) else "tokens"
+
+
+def _list_axes(attention: LayerAttention) -> Mapping[str, str]:
+    """Return the axes of a grid; those of texts and points have no name."""
+    dims = attention.chain.dims
+    return {} if dims.points else AXES[dims.axes]
 
 
 def list_metrics(attention: LayerAttention) -> Iterator[HeadMetric]:
     """Yield the metrics that apply to a layer."""
     yield from _list_spread_metrics()
-    yield from _list_distance_metrics(
-        position_unit(attention), AXES[attention.call.keys.index.shape[-1]]
-    )
+    yield from _list_distance_metrics(position_unit(attention), _list_axes(attention))
     yield from _list_share_metrics(position_unit(attention), not bool(attention.grid[1].all()))
     if attention.scores is not None:
         yield from _list_score_metrics(_is_comparable(attention))

@@ -90,8 +90,8 @@ def _flatten_index_of(place: Sequence[int], grid: Sequence[int]) -> int:
 
 
 def _find_grid(tokens: Tokens) -> tuple[int, ...]:
-    """Count tokens along each axis; of texts and points, all with a position and all padding."""
-    if tokens.index.shape[-1] > 1 and tokens.grid_size is not None:
+    """Count tokens along each axis; for text, all with a position, including padding."""
+    if tokens.index.shape[-1] > 1:
         return tuple(int(last) + 1 for last in tokens.index[0].amax(0))
     return (len(tokens) if tokens.has_position is None else int(tokens.has_position[0].sum()),)
 
