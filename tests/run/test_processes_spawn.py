@@ -55,6 +55,9 @@ def test_a_signal_to_zoo_reaches_the_processes_it_started(process, tmp_path):
 
 def test_the_code_that_says_most_is_that_of_the_run():
     assert processes.choose_exit_code([-15, 1, 4]) == 4
+    assert processes.choose_exit_code([143, 5]) == 5
+    assert processes.choose_exit_code([143, 1]) == 1
+    assert processes.choose_exit_code([143, 143]) == 143
     assert processes.choose_exit_code([1, -15]) == processes.choose_exit_code([-9, -15]) == 1
 
 

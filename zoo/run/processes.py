@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -347,9 +348,12 @@ def run_in_processes(
 
 def choose_exit_code(codes: Iterable[int]) -> int:
     """Return the most telling exit code: zoo's own before that of a crash or of a kill."""
+    # The launcher ends the others once one has failed: they report its signal, or die of it.
+    ended = 128 + signal.SIGTERM
     positive = [code for code in codes if code > 0]
-    # negative codes are signals: the launcher kills the others once one has failed
-    return next((code for code in positive if code != 1), 1)
+    if positive and all(code == ended for code in positive):
+        return ended
+    return next((code for code in positive if code not in (1, ended)), 1)
 
 
 def _silence_launcher() -> None:
