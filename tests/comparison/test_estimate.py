@@ -9,6 +9,8 @@ from tiny import TINY
 
 import zoo
 from zoo.api.comparison import compare
+from zoo.comparison.estimate import count_samples
+from zoo.config import load
 
 BASE = [
     "vit_comrope",
@@ -103,3 +105,16 @@ def test_a_folder_of_something_else_is_refused(compared):
 def test_the_estimate_takes_what_a_comparison_takes():
     own = zoo.estimate_comparison.__wrapped__.__annotations__
     assert {*compare.__wrapped__.__annotations__} - {*own} == {"show", "command"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "samples"),
+    [
+        ({"data.batch_size": 16}, 16),
+        ({"data.batch_size": 8, "trainer.accumulate_grad_batches": 2}, 16),
+        ({"data.global_batch_size": 24, "trainer.accumulate_grad_batches": 2}, 24),
+    ],
+    ids=str,
+)
+def test_the_samples_of_a_step_are_counted(changes, samples):
+    assert count_samples(load("vit_comrope", changes)) == samples

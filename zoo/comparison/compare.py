@@ -31,6 +31,7 @@ from zoo.comparison.portable import (
     locate_portable,
 )
 from zoo.comparison.race_text import describe_stopped
+from zoo.comparison.records import read_records, take_recorded
 from zoo.comparison.request import CheckedRequest, CompareRequest, count_gpus, list_seeds, read_part
 from zoo.comparison.results import LOOKS, Comparison, RaceResult, find_direction
 from zoo.comparison.runner import CellRunner
@@ -77,6 +78,7 @@ def run_comparison(checked: CheckedRequest) -> Outcome:
     """
     require("altair", "vl-convert-python", "scipy")  # for the page, after hours of training
     request = checked.request
+    records = read_records(request.options.records)
     minutes = request.options.minutes
     until = None if minutes is None else time.time() + 60 * minutes
     plan, resources = plan_comparison(checked)
@@ -88,6 +90,7 @@ def run_comparison(checked: CheckedRequest) -> Outcome:
         plan = write_plan(plan, folder)
         _record_hypotheses(checked, folder, plan.measure)
         check_portable(plan, folder)
+        take_recorded(plan, folder, records)
         write_deadline(folder, until)
         chosen = choose_part(plan, request.options.part)
         if plan.design is not None:

@@ -18,7 +18,9 @@ from zoo.comparison.compare import choose_folder, plan_comparison
 from zoo.comparison.plan import PLAN, ComparisonPlan, PlannedCell, count_length, join_existing
 from zoo.comparison.portable import SIZE, is_done, locate_portable, read_portable
 from zoo.comparison.ranking import PASSES
+from zoo.comparison.records import find_recorded, read_records
 from zoo.comparison.request import CheckedRequest
+from zoo.config import Recipe
 from zoo.errors import DataError
 from zoo.options.plain import to_plain
 from zoo.reporting.numbers import format_fixed, pluralize
@@ -87,7 +89,7 @@ class ComparisonEstimate:
         folder: The output folder.
         is_new: Whether there is nothing in that folder yet.
         cells: All its cells or trials.
-        done: How many of them are done.
+        done: How many of them are done, here or in a record.
         blocks: Its seeds, or its studies.
         budget: Trials of each variant in each study; None if nothing is tuned.
         jobs: Cells that run at the same time.
@@ -171,13 +173,19 @@ def estimate_comparison(checked: CheckedRequest) -> ComparisonEstimate:
     is_new = not folder.exists()
     if not is_new:
         plan = join_existing(plan, folder)
-    left = [one for one in plan.cells if is_new or not is_done(plan, folder, one)]
-    records = list_records(folder.parent)
+    options = checked.request.options
+    recorded = find_recorded(plan, read_records(options.records))
+    left = [
+        one
+        for one in plan.cells
+        if one.name not in recorded and (is_new or not is_done(plan, folder, one))
+    ]
+    places = [folder.parent, *map(Path, options.records)]
+    records = list_records(places)
     variants = []
     for combination, recipe in checked.recipes.items():
         own = [one for one in left if one.variant == combination.name]
         variants.append(_estimate_variant(combination.name, plan, own, Experiment(recipe), records))
-    options = checked.request.options
     return ComparisonEstimate(
         folder=folder,
         is_new=is_new,
@@ -193,10 +201,11 @@ def estimate_comparison(checked: CheckedRequest) -> ComparisonEstimate:
     )
 
 
-def list_records(parent: Path) -> dict[str, list[CellCost]]:
-    """Return what finished cells of all comparisons in a folder cost, by their settings."""
+def list_records(places: Sequence[Path]) -> dict[str, list[CellCost]]:
+    """Return what finished cells of the comparisons in folders cost, by their settings."""
     found: dict[str, list[CellCost]] = {}
-    for path in sorted(parent.glob(f"*/{PLAN}")):
+    paths = (path for one in places for at in ("", "*/") for path in sorted(one.glob(at + PLAN)))
+    for path in dict.fromkeys(paths):
         folder = path.parent
         try:
             plan = ComparisonPlan.read(folder)
@@ -242,10 +251,9 @@ def _estimate_variant(
     experiment: Experiment,
     records: Mapping[str, Sequence[CellCost]],
 ) -> VariantEstimate:
-    trainer, batch = experiment.recipe.trainer, experiment.recipe.data.options.get("batch_size", 1)
-    step_flops = PASSES * experiment.flops * batch * trainer.accumulate_grad_batches
+    step_flops = PASSES * experiment.flops * count_samples(experiment.recipe)
     parameters = sum(one.numel() for one in experiment.meta_model.parameters())
-    copies = COPIES + (trainer.ema_decay is not None)
+    copies = COPIES + (experiment.recipe.trainer.ema_decay is not None)
     steps: list[float | None] = []
     minutes: list[float | None] = []
     used: list[CellCost] = []
@@ -270,6 +278,15 @@ def _estimate_variant(
         processors=tuple(dict.fromkeys(one.processor for one in used)),
         checkpoint_bytes=WEIGHT_BYTES * copies * parameters,
     )
+
+
+def count_samples(recipe: Recipe) -> int:
+    """Return the samples of a training step; a cell is one process."""
+    total: int | None = recipe.data.options.get("global_batch_size")
+    if total is not None:
+        return total
+    batch: int = recipe.data.options.get("batch_size") or 1
+    return batch * recipe.trainer.accumulate_grad_batches
 
 
 def _scale(known: Sequence[CellCost], length: int, key: str) -> float | None:

@@ -77,6 +77,8 @@ class CompareOptions:
     """Share of the blocks to train here: 2/5 takes every fifth, from the second on."""
     keep: Literal["weights"] | None = None
     """`weights` keeps the checkpoints of finished cells; null deletes them."""
+    records: tuple[str, ...] = ()
+    """Folders of recorded comparisons whose finished cells are taken instead of training anew."""
     engine: str = "local"
     """Executor of the cells: local (this machine), slurm or ray."""
 

@@ -1,0 +1,86 @@
+"""Finished cells of records are taken where all their settings are the same."""
+
+import json
+from pathlib import Path
+
+import pytest
+from comparisons import plant_cells, plant_records
+from tiny import TINY
+
+from zoo.comparison.plan import ComparisonPlan
+from zoo.comparison.records import find_recorded, read_records
+
+BASE = [
+    "vit_comrope",
+    *(word for word in TINY if "encoding" not in word),
+    "diagnostics.every_n_steps=null",
+    "trainer.num_threads=1",
+    "jobs=1",
+]
+TUNED = ["tune.optim.lr=[1e-3,1e-1,log]", "studies=3", "budget=1"]
+
+
+@pytest.fixture
+def recorded(compared):
+    """A record of two encodings with two seeds, whose cells are made up."""
+    words = ["encodings=[none,learned]", "seeds=2", "minutes=1e-6", "to=records/a"]
+    code, _, message = compared(*BASE, *words)
+    assert code == 0, message
+    plant_records("records/a", minutes=3.0, steps=40)
+
+
+def test_only_what_no_record_has_is_trained(compared, recorded):
+    words = ["encodings=[sinusoidal,none]", "seeds=2", "to=c", "records=[records]"]
+    code, out, message = compared(*BASE, *words, "--dry-run", "--json")
+    assert code == 0, message
+    found = json.loads(out)
+    assert (found["cells"], found["done"]) == (4, 2)
+
+    code, _, message = compared(*BASE, *words)
+    assert code == 0, message
+    assert "2 cells of 4 taken from records/a" in message
+    taken = json.loads(Path("c/cells/none-1.json").read_text())
+    assert taken["minutes"] == 3.0
+    assert not Path("c/cells/none-1").exists()
+    assert Path("c/cells/sinusoidal-1").exists()
+    # the file is that of the record, with the settings that differ from this base
+    assert "2 cells" not in compared(*BASE, *words)[2]
+
+
+@pytest.mark.parametrize("word", ["optim.lr=0.1", "seeds=[7]", "model.depth=3"])
+def test_no_cell_of_other_settings_is_taken(compared, recorded, word):
+    words = ["encodings=[none]", "seeds=[0]", "to=c", "records=[records/a]", word]
+    words = [one for one in words if one != "seeds=[0]" or not word.startswith("seeds")]
+    code, out, message = compared(*BASE, *words, "--dry-run", "--json")
+    assert code == 0, message
+    assert json.loads(out)["done"] == 0
+
+
+def test_a_trial_is_taken_as_the_same_trial_judged_by_the_same_metric(compared):
+    words = ["encodings=[none,learned]", *TUNED, "minutes=1e-6"]
+    assert compared(*BASE, *words, "to=records/a")[0] == 0
+    plant_cells("records/a", {"none": 0.5, "learned": 0.6}, studies=2)
+    plan, records = ComparisonPlan.read(Path("records/a")), read_records(["records"])
+    assert len(find_recorded(plan, records)) == 4
+    code, out, message = compared(*BASE, *words, "to=c", "records=[records]", "--dry-run", "--json")
+    assert code == 0, message
+    assert json.loads(out)["done"] == 4
+    other = ["to=c", "records=[records]", "measure=loss", "--dry-run", "--json"]
+    assert json.loads(compared(*BASE, *words, *other)[1])["done"] == 0
+
+
+def test_what_was_changed_by_hand_is_not_taken(compared, recorded):
+    path = Path("records/a/cells/none-0.json")
+    path.write_text(path.read_text().replace("3.0", "2.0"))
+    words = ["encodings=[none]", "seeds=1", "records=[records]", "--dry-run"]
+    code, out, message = compared(*BASE, *words)
+    assert code == 0, message
+    assert "records/a/cells/none-0.json" in message
+    assert "it is not taken" in message
+    assert "0 of them done" in out
+
+
+def test_a_folder_that_is_not_there_is_refused(compared):
+    code, _, message = compared(*BASE, "encodings=[none]", "records=[nowhere]")
+    assert code == 2
+    assert "records: nowhere: no such folder" in message
