@@ -18,6 +18,9 @@ from zoo.api.evaluation import diagnose as diagnose
 from zoo.api.evaluation import evaluate as evaluate
 from zoo.api.evaluation import generate as generate
 from zoo.api.evaluation import predict as predict
+from zoo.api.suite import SuiteResult as SuiteResult
+from zoo.api.suite import compare_suite as compare_suite
+from zoo.api.suite import estimate_suite as estimate_suite
 from zoo.api.tools import bench as bench
 from zoo.api.tools import convert as convert
 from zoo.api.tools import export as export

@@ -96,6 +96,8 @@ GIVEN = "plug-in"
 """Who named a package that the user gave."""
 
 RECIPE_SUFFIX = ".yaml"
+SUITES = "suites"
+"""The folder of configs/ with suites of comparisons; other files there are parts of recipes."""
 
 Class = TypeVar("Class", bound=type)
 

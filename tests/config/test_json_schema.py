@@ -5,11 +5,17 @@ import pytest
 from tiny import ROOT
 
 from zoo.config import load
+from zoo.config.compose import is_suite
 from zoo.config.json_schema import build_schema
 from zoo.config.tree import read_file
 from zoo.errors import RecipeError
 
-FILES = [path for folder in ("recipes", "configs") for path in (ROOT / folder).rglob("*.yaml")]
+FILES = [
+    path
+    for folder in ("recipes", "configs")
+    for path in (ROOT / folder).rglob("*.yaml")
+    if not is_suite(path)
+]
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SUMMARY = "train a recipe with several encodings, or values of other keys, and rank them"
 EXAMPLE = "zoo compare vit_comrope encodings=[none,learned,rope_axial] seeds=3 to=comparison"
 OPTIONS = (
+    ("", "zoo.comparison.suite_run:SuiteOptions"),
     ("", "zoo.comparison.request:CompareOptions"),
     ("", "zoo.launch.slurm_executor:SlurmExecutor"),
 )
@@ -64,6 +65,7 @@ def parse_words(words: Sequence[str]) -> dict[str, Any]:
     """
     from zoo import registry
     from zoo.comparison.request import CompareOptions
+    from zoo.comparison.suite_run import SuiteOptions
     from zoo.config import Change, Edit
     from zoo.config.command_line import parse_option_words, parse_overrides
     from zoo.config.tree import collect_issues
@@ -74,7 +76,7 @@ def parse_words(words: Sequence[str]) -> dict[str, Any]:
     found: dict[str, dict[str, Any]] = {"vary": {}, "tune": {}}
     overrides: list[Edit] = []
     with collect_issues(issues):
-        given, rest = parse_option_words(words, (CompareOptions, *executors))
+        given, rest = parse_option_words(words, (SuiteOptions, CompareOptions, *executors))
         for word in rest:
             with collect_issues(issues):
                 (edit,) = parse_overrides([word])
@@ -93,12 +95,41 @@ def parse_words(words: Sequence[str]) -> dict[str, Any]:
     return {"overrides": overrides, **found, **given}
 
 
+def run_suite(known: argparse.Namespace, words: Sequence[str]) -> None:
+    """Run or estimate a suite, and print the table or JSON."""
+    from zoo.api.suite import SuiteResult, compare_suite, estimate_suite
+
+    given = parse_words(words)
+    for name in ("vary", "tune"):
+        if given.pop(name):
+            remedy = "copy the file of the suite, and change it there"
+            raise RecipeError(ConfigIssue(ARGUMENT, name, "the suite decides it", remedy))
+    if known.dry_run:
+        estimate = estimate_suite(**given, verbose=None)
+        print(as_json(estimate.to_dict()) if known.json else estimate.table())
+        return
+
+    def show(result: SuiteResult) -> None:
+        print(as_json(result.to_dict()) if known.json else result.table())
+
+    lasting = [word for word in words if word.partition("=")[0] not in PASSING]
+    command = format_command("compare", lasting, known.plugin)
+    result = compare_suite(**given, show=show, command=command, verbose=None)
+    if result.stopped is not None:
+        raise result.stopped
+
+
 def run(known: argparse.Namespace) -> None:
     """Run a comparison, and print the table or JSON."""
     from zoo.api.comparison import compare
 
+    # a suite is no positional argument, so that the first word may be any of the options
+    words = [word for word in (known.recipe, *known.overrides) if word is not None]
+    if any(word.startswith("suite=") for word in words):
+        run_suite(known, words)
+        return
     if known.recipe is None:
-        remedy = "write zoo compare RECIPE encodings=[rope,alibi]"
+        remedy = "write zoo compare RECIPE encodings=[rope,alibi], or suite=small"
         raise RecipeError(ConfigIssue(ARGUMENT, "", "no recipe", remedy))
     if known.dry_run:
         from zoo.api.comparison import estimate_comparison

@@ -114,7 +114,19 @@ def rank_over_tasks(paths: Sequence[str], command: str) -> OverallRanking:
     Raises:
         DataError: A path holds no comparison, or fewer than two tasks or variants remain.
     """
-    comparisons = {path: _read(Path(path)) for path in paths}
+    return rank_tasks({path: _read(Path(path)) for path in paths}, command)
+
+
+def rank_tasks(comparisons: Mapping[str, Comparison], command: str) -> OverallRanking:
+    """Rank the variants that all comparisons have.
+
+    Args:
+        comparisons: {folder or name of a task: its comparison}.
+        command: The command that repeats it.
+
+    Raises:
+        DataError: Fewer than two tasks or variants remain.
+    """
     left_out = []
     kept = {}
     for path, comparison in comparisons.items():
@@ -369,7 +381,8 @@ def draw_ranking(ranking: OverallRanking) -> Chart:
 HEADS = ("variant", "mean score", "to the first", "verdict", "mean rank")
 
 
-def _list_rows(ranking: OverallRanking) -> list[list[str]]:
+def list_standing_rows(ranking: OverallRanking) -> list[list[str]]:
+    """Return a row of texts for each variant, the best first, under `HEADS`."""
     return [
         [
             one.variant,
@@ -428,7 +441,7 @@ def format_ranking(ranking: OverallRanking) -> str:
     ranking = escape_strings(ranking)
     parts = [
         f"# Over {len(ranking.tasks)} tasks",
-        format_markdown(HEADS, _list_rows(ranking), ("variant", "verdict")),
+        format_markdown(HEADS, list_standing_rows(ranking), ("variant", "verdict")),
         _explain(ranking),
         "## Tasks",
         format_markdown(TASK_HEADS, _list_task_rows(ranking), TASK_HEADS[:5]),
@@ -452,7 +465,7 @@ def render_ranking(ranking: OverallRanking, picture: bytes) -> str:
         command=ranking.command,
         left_out=ranking.left_out,
         sections=[
-            Section("ranking", "Ranking", "The best first.", (HEADS, _list_rows(ranking))),
+            Section("ranking", "Ranking", "The best first.", (HEADS, list_standing_rows(ranking))),
             Section("tasks", "Tasks", "What scores mean.", (TASK_HEADS, _list_task_rows(ranking))),
         ],
     )

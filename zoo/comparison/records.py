@@ -1,7 +1,7 @@
 """Take finished cells of recorded comparisons in place of training them again.
 
-A recorded cell fits a planned one if the SHA-256 of all settings of its recipe is the same, its seed
-among them; a trial must be the same one of its study too, and judged by the same metric.
+A recorded cell fits a planned one if the SHA-256 of all settings of its recipe is the same, its
+seed among them; a trial must be the same one of its study too, and judged by the same metric.
 """
 
 from __future__ import annotations

@@ -16,6 +16,16 @@ from zoo.comparison.text import (
 from zoo.reporting.tables import ResultColumn, ResultRow, ResultTable, ResultValue
 
 WORSE, UNSURE = "worse", "unsure"
+INTERVAL = f"{LEVEL * 100:g} % intervals over seeds (Student's t)"
+
+
+def describe_marks(level: float) -> dict[str, str]:
+    """Return {mark: its meaning} of values that are judged at a level."""
+    return {
+        WORSE: f"worse than the best; simultaneous {level * 100:g} % intervals of the differences "
+        "by seed, corrected for all pairs",
+        UNSURE: "not judged: too few seeds in common with the best, or better on those",
+    }
 
 
 def build_result_table(comparison: Comparison) -> ResultTable:
@@ -39,25 +49,20 @@ def build_result_table(comparison: Comparison) -> ResultTable:
         ),
         rows=tuple(
             ResultRow(
-                name=name,
-                values=tuple(_build_value(comparison, column[name]) for column in columns),
+                name=name, values=tuple(build_value(comparison, column[name]) for column in columns)
             )
             for name in first
         ),
         caption=_write_caption(comparison),
         label=comparison.recipe,
-        marks={
-            WORSE: "worse than the best; simultaneous "
-            f"{find_level(comparison) * 100:g} % intervals of the differences by seed, "
-            "corrected for all pairs",
-            UNSURE: "not judged: too few seeds in common with the best, or better on those",
-        },
-        interval=f"{LEVEL * 100:g} % intervals over seeds (Student's t)",
+        marks=describe_marks(find_level(comparison)),
+        interval=INTERVAL,
         command=comparison.command,
     )
 
 
-def _build_value(comparison: Comparison, one: Standing) -> ResultValue:
+def build_value(comparison: Comparison, one: Standing) -> ResultValue:
+    """Return the mean of a variant under a condition, with its interval and its verdict."""
     if one.mean is None:
         return ResultValue(None)
     # of one or two seeds nothing is judged, which the caption says once

@@ -29,6 +29,7 @@ from zoo.options.plain import (
 )
 from zoo.registry import (
     RECIPE_SUFFIX,
+    SUITES,
     describe_conflict,
     find_recipe_file,
     list_folders,
@@ -271,9 +272,14 @@ def list_fragments() -> list[str]:
     """Return the fragments of zoo and of plug-ins, as `extends` names them."""
     fragments: list[str] = []
     for folder in list_folders("configs"):
-        paths = sorted(folder.rglob(f"*{RECIPE_SUFFIX}"))
+        paths = [path for path in sorted(folder.rglob(f"*{RECIPE_SUFFIX}")) if not is_suite(path)]
         fragments += [path.relative_to(folder).with_suffix("").as_posix() for path in paths]
     return fragments
+
+
+def is_suite(path: Path) -> bool:
+    """Return whether a file of configs/ is a suite of comparisons rather than a fragment."""
+    return path.parent.name == SUITES
 
 
 def is_fragment(path: Path) -> bool:

@@ -164,6 +164,8 @@ class ResultValue:
     """False if it is known to be worse than another, whatever the digits that are shown."""
     is_ranked: bool = True
     """False for a mean of other samples than those of its column, which has no place there."""
+    note: str = ""
+    """What stands where there is no mean, such as n/a."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +215,7 @@ class ResultTable:
         rows: The rows, in the order in which they are shown.
         caption: Sentences on what the numbers are.
         label: What follows `tab:` in the label of the table.
+        is_wide: Whether it spans both columns of a page, in small letters.
         marks: {mark: its meaning}.
         interval: What the intervals of values are; empty if they have none.
         command: The command that repeats it.
@@ -223,6 +226,7 @@ class ResultTable:
     rows: tuple[ResultRow, ...]
     caption: str
     label: str
+    is_wide: bool = False
     marks: Mapping[str, str] = field(default_factory=dict)
     interval: str = ""
     command: str = ""
@@ -271,14 +275,16 @@ def format_latex(table: ResultTable, *, intervals: bool = False) -> str:
     symbols = {mark: f"$^{{{symbol}}}$" for mark, symbol in zip(table.marks, SYMBOLS, strict=False)}
     # numbers of the same digits are aligned to the right, since marks take no room
     alignment = ("l" if intervals else "r") * len(table.columns)
+    environment = "table*" if table.is_wide else "table"
     lines = [r"% needs \usepackage{booktabs}"]
     lines += [f"% {escape_text(table.command)}"] if table.command else []
     lines += [
-        r"\begin{table}",
+        rf"\begin{{{environment}}}",
         r"  \centering",
         rf"  \caption{{{_format_caption(table, symbols, intervals=intervals)}}}",
         rf"  \label{{tab:{_format_label(table.label)}}}",
         r"  \smallskip",
+        *([r"  \footnotesize\setlength{\tabcolsep}{3pt}"] if table.is_wide else []),
         rf"  \begin{{tabular}}{{l{alignment}}}",
         r"    \toprule",
         *(f"    {line}" for line in _format_heads(table)),
@@ -294,7 +300,9 @@ def format_latex(table: ResultTable, *, intervals: bool = False) -> str:
             for value, column, place in zip(row.values, table.columns, places, strict=True)
         ]
         lines.append(f"    {_join_cells([escape_latex(row.name), *cells])}")
-    return "\n".join([*lines, r"    \bottomrule", r"  \end{tabular}", r"\end{table}", ""])
+    return "\n".join(
+        [*lines, r"    \bottomrule", r"  \end{tabular}", rf"\end{{{environment}}}", ""]
+    )
 
 
 def format_csv(table: ResultTable) -> str:
@@ -302,7 +310,7 @@ def format_csv(table: ResultTable) -> str:
     heads, rows = [table.head], [[row.name] for row in table.rows]
     for number, column in enumerate(table.columns):
         values = [row.values[number] for row in table.rows]
-        fields = {"": [_format_exact(one.mean) for one in values]}
+        fields = {"": [_format_exact(one.mean) or one.note for one in values]}
         if any(one.low is not None for one in values):
             fields[" low"] = [_format_exact(one.low) for one in values]
             fields[" high"] = [_format_exact(one.high) for one in values]
@@ -342,8 +350,10 @@ def _format_label(text: str) -> str:
 def _format_caption(table: ResultTable, symbols: Mapping[str, str], *, intervals: bool) -> str:
     used = {value.mark for row in table.rows for value in row.values}
     parts = [escape_latex(table.caption)]
-    if any("best" in places for places in rank_values(table)):
-        where = " of each part" if len({row.block for row in table.rows}) > 1 else ""
+    places = rank_values(table)
+    ranked = {row.block for row, own in zip(table.rows, places, strict=True) if "best" in own}
+    if ranked:
+        where = " of each part" if len(ranked) > 1 else ""
         parts.append(rf"\textbf{{Bold}}: best{where}; \underline{{underlined}}: second.")
     parts += [
         f"{symbols[mark]} {escape_latex(meaning)}."
@@ -392,7 +402,7 @@ def _format_value(
     intervals: bool,
 ) -> str:
     if value.mean is None:
-        return "--"
+        return escape_latex(value.note) or "--"
     text = _format_number(value.mean, column.decimals)
     commands = {"best": r"\textbf", "second": r"\underline"}
     if place:

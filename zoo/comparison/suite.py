@@ -1,0 +1,246 @@
+"""Suites: files that declare comparisons, their parts, which one command runs for any encodings.
+
+A suite is a YAML file in the folder `configs/suites` of zoo or of a plug-in, or anywhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from zoo.config import Change, Edit
+from zoo.config.schema import Sections
+from zoo.config.tree import read_file
+from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError, Setting
+from zoo.options import Between
+from zoo.options.signature import fields
+from zoo.options.validation import Validator
+from zoo.registry import RECIPE_SUFFIX, SUITES, describe_conflict, list_folders
+from zoo.suggestions import nearest
+from zoo.utils import describe_absence
+
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandIn:
+    """Sizes by which an estimate counts where the data of a part are not on this machine."""
+
+    samples: int | None = None
+    """Training samples, where the recipe counts epochs."""
+    vocabulary: int | None = None
+    """Tokens that the tokenizer knows, for text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuitePart:
+    """A part of a suite: a comparison of the encodings on one task."""
+
+    title: str
+    """Its name in tables."""
+    about: str = ""
+    """What it asks."""
+    recipe: str
+    """The recipe: a registered name, or a file next to that of the suite."""
+    set: Mapping[str, Any] = field(default_factory=dict)
+    """Changes of the recipe, by section."""
+    instead: Mapping[str, Any] = field(default_factory=dict)
+    """Encodings that stand for others here: {rope: rope_axial} for grids."""
+    tune: Mapping[str, Any] | None = None
+    """Tuned keys, by section, in place of those of the suite."""
+    measure: Literal["accuracy", "exact", "loss"] | None = None
+    """Metric to compare; null takes loss if every token is a target, else accuracy."""
+    columns: tuple[str, ...] = ()
+    """Conditions in the table of the suite, such as trained or 256; empty for all."""
+    stand_in: StandIn | None = None
+    """Sizes for an estimate where the data are missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """A suite as its file declares it."""
+
+    title: str
+    """Its name in tables."""
+    about: str = ""
+    """What it asks."""
+    limits: tuple[str, ...] = ()
+    """What its results cannot show, a sentence each."""
+    seeds: Annotated[int, Between(1, 1000)] = 3
+    """Seeds of each part, where nothing is tuned."""
+    studies: Annotated[int, Between(1, 1000)] | None = None
+    """Studies of each part, in place of seeds."""
+    budget: Annotated[int, Between(1, 1000)] | None = None
+    """Trials of each encoding in each study."""
+    tune: Mapping[str, Any] = field(default_factory=dict)
+    """Tuned keys of all parts, by section: {optim: {lr: [1e-3, 1e-2, log]}}."""
+    set: Mapping[str, Any] = field(default_factory=dict)
+    """Changes of all recipes, by section."""
+    records: tuple[str, ...] = ()
+    """Folders with recorded cells, relative to the current folder or to zoo's repository."""
+    flops_per_second: Annotated[float, Between(1.0)] | None = None
+    """Operations that a device does in a second, by which an estimate without records counts."""
+    parts: Mapping[str, SuitePart]
+    """The parts by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteFile:
+    """A suite and its file.
+
+    Attributes:
+        name: Its name, that of the file.
+        path: The file.
+        suite: What the file declares.
+    """
+
+    name: str
+    path: Path
+    suite: Suite
+
+    def find_recipe(self, part: SuitePart) -> str:
+        """Return the recipe of a part: a file next to that of the suite, or a registered name."""
+        beside = self.path.parent / part.recipe
+        return str(beside) if beside.is_file() else part.recipe
+
+
+def list_suites() -> dict[str, Path]:
+    """Return {name: file} of the suites of zoo and of plug-ins.
+
+    Raises:
+        RecipeError: Several files have the same name.
+    """
+    found: dict[str, Path] = {}
+    for folder in list_folders("configs"):
+        for path in sorted((folder / SUITES).glob(f"*{RECIPE_SUFFIX}")):
+            if path.stem in found:
+                paths = [found[path.stem], path]
+                raise RecipeError(describe_conflict(f"suite {path.stem}", paths))
+            found[path.stem] = path
+    return found
+
+
+def load_suite(word: str | Path) -> SuiteFile:
+    """Read a suite.
+
+    Args:
+        word: The name of a suite, or a file.
+
+    Raises:
+        RecipeError: There is no such suite, or its file is wrong; all issues are reported.
+    """
+    path = _find_file(str(word))
+    issues: list[ConfigIssue] = []
+    tree = read_file(path, issues)
+    if issues:
+        raise RecipeError(*issues)
+    validator = Validator(tree.locations, interpolates=False)
+    suite = validator.validate(Suite, tree.data, "")
+    if not validator.issues:
+        issues += _find_issues(suite, tree.locations)
+    if issues or validator.issues:
+        raise RecipeError(*validator.issues, *issues)
+    return SuiteFile(name=path.stem, path=path, suite=suite)
+
+
+def _find_file(word: str) -> Path:
+    known = list_suites()
+    if word in known:
+        return known[word]
+    if os.path.isfile(word):
+        return Path(word)
+    remedy: str | Message = nearest(word, known)
+    is_file = word.endswith(RECIPE_SUFFIX) or os.sep in word
+    problem = describe_absence(word, "file") if is_file else f"there is no suite {word!r}"
+    if not is_file:
+        remedy = Message(remedy, "; suites are ", ", ".join(sorted(known)), ", or a file of yours")
+    raise RecipeError(ConfigIssue(ARGUMENT, "suite", problem, remedy))
+
+
+def _find_issues(suite: Suite, locations: Mapping[str, str]) -> Iterator[ConfigIssue]:
+    """Yield what is wrong with a suite whose values have the right types."""
+    if not suite.parts:
+        yield ConfigIssue(locations["parts"], "parts", "there is none", "declare a part")
+    for name in suite.parts:
+        key = f"parts.{name}"
+        if not NAME.fullmatch(name) or name in fields(Sections):
+            problem = "cannot be the name of a part, which is a folder and begins overrides"
+            yield ConfigIssue(locations[key], key, problem, "write a word such as language")
+    if (suite.studies is None) != (suite.budget is None):
+        key = "studies" if suite.budget is None else "budget"
+        remedy = "give both, or neither"
+        yield ConfigIssue(locations[key], key, "studies need a budget of trials", remedy)
+    for name, part in suite.parts.items():
+        is_tuned = bool(suite.tune if part.tune is None else part.tune)
+        if is_tuned != (suite.studies is not None):
+            problem = "nothing is tuned" if suite.studies else "tuning needs studies and a budget"
+            yield ConfigIssue(locations[f"parts.{name}"], f"parts.{name}", problem)
+
+
+def flatten(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Return {key: value} of options by section: {optim: {lr: 0.1}} is {"optim.lr": 0.1}."""
+    found: dict[str, Any] = {}
+    for section, options in sections.items():
+        if isinstance(options, Mapping):
+            found |= {f"{section}.{key}": value for key, value in options.items()}
+        else:
+            found[section] = options
+    return found
+
+
+def list_edits_of(suite: Suite, part: SuitePart) -> list[Edit]:
+    """Return the changes of the recipe of a part: those of the suite, then its own."""
+    both = ({**suite.set}, {**part.set})
+    return [Change(key, value) for sections in both for key, value in flatten(sections).items()]
+
+
+def choose_parts(file: SuiteFile, names: Sequence[str]) -> SuiteFile:
+    """Return the suite with some of its parts, in its own order; all of them without names.
+
+    Raises:
+        RecipeError: There is no such part.
+    """
+    known = file.suite.parts
+    issues = [
+        ConfigIssue(ARGUMENT, "parts", f"there is no part {name!r}", nearest(name, known))
+        for name in names
+        if name not in known
+    ]
+    if issues:
+        raise RecipeError(*issues)
+    chosen = {name: part for name, part in known.items() if name in names or not names}
+    return replace(file, suite=replace(file.suite, parts=chosen))
+
+
+def split_overrides(
+    file: SuiteFile, overrides: Sequence[Edit]
+) -> tuple[list[Edit], dict[str, list[Edit]]]:
+    """Return the overrides of all parts, and {part: those of its own}.
+
+    `language.data.path` is `data.path` of the part `language`.
+    """
+    common: list[Edit] = []
+    own: dict[str, list[Edit]] = {name: [] for name in file.suite.parts}
+    for edit in overrides:
+        head, _, key = edit.key.partition(".")
+        if head in own and key:
+            own[head].append(replace(edit, key=key))
+        else:
+            common.append(edit)
+    return common, own
+
+
+def refuse_fixed(given: Mapping[str, Any], fixed: Sequence[str]) -> None:
+    """Raise RecipeError for options that the file of a suite decides."""
+    remedy = Message("copy the file, change it there, and write ", Setting("suite", "copy.yaml"))
+    issues = [
+        ConfigIssue(ARGUMENT, key, "the file of the suite decides it", remedy)
+        for key, value in given.items()
+        if key in fixed and value is not None
+    ]
+    if issues:
+        raise RecipeError(*issues)
