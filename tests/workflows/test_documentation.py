@@ -297,6 +297,9 @@ def name_taken_folder(words: list[str]) -> list[str]:
     Path("taken").mkdir(exist_ok=True)
     Path("taken/file").touch()
     is_of_recipe = words[0] == "compare"
+    if any(word.startswith("suite=") for word in words):
+        # all parts are checked alike
+        return ["to=taken", "parts=[copying]"]
     # each trial is checked, and those of all studies are checked alike
     studies = [word for word in words if word.startswith("studies=")]
     few = ["studies=3", "budget=1"] if studies else []

@@ -15,6 +15,7 @@ import zoo
 from zoo import config
 from zoo.comparison.compare import Outcome, run_comparison
 from zoo.comparison.grid import ENCODING, VariedKey, read_varied_keys
+from zoo.comparison.plan import PLAN
 from zoo.comparison.request import CheckedRequest, check_request
 from zoo.comparison.suite import (
     SuiteFile,
@@ -31,7 +32,7 @@ from zoo.config.overrides import list_edits
 from zoo.config.tree import collect_issues
 from zoo.data.corpus.tokenizer import TokenCount
 from zoo.data.spec import DataSpec, TextSpec
-from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError, Stopped, ZooError
+from zoo.errors import ARGUMENT, ConfigIssue, DataError, OptionError, RecipeError, Stopped, ZooError
 from zoo.options.plain import to_plain
 from zoo.run.build import Experiment, build_data
 from zoo.run.preflight import build_experiment
@@ -41,6 +42,11 @@ log = logging.getLogger("zoo")
 FIXED = ("seeds", "studies", "budget", "racing", "measure", "hypotheses", "part")
 """Options of comparisons that the file of a suite decides."""
 LEAST_MINUTES = 1e-6
+FILES = (
+    *("index.html", "suite.md", "results.json", "table.tex", "table.csv", ".gitignore"),
+    *("suite.png", "suite.svg", "suite.pdf"),
+)
+"""The files of the output folder."""
 ABSENT = "absent"
 """The path of data that are on another machine: nothing is read there."""
 
@@ -143,9 +149,10 @@ def plan_suite(request: SuiteRequest, *, needs_data: bool = True) -> SuitePlan:
         DataError: Data is missing.
     """
     refuse_fixed(request.given, FIXED)
-    file = choose_parts(load_suite(request.suite), request.parts)
+    whole = load_suite(request.suite)
+    file = choose_parts(whole, request.parts)
     overrides = list_edits(request.overrides)
-    common, own = split_overrides(file, overrides)
+    common, own = split_overrides(whole, overrides)
     (varied,) = read_varied_keys(request.encodings or [], {}, overrides)
     records = request.given.get("records") or find_records(file)
     folder = Path(request.given.get("to") or _name_folder(file, varied, overrides))
@@ -172,10 +179,18 @@ def plan_suite(request: SuiteRequest, *, needs_data: bool = True) -> SuitePlan:
                 stand_in=stand_in,
             )
         )
-    # an encoding that fits nowhere is a mistake rather than one of another kind
-    wrong = [found[0] for found in refusals.values() if len(found) == len(parts)]
-    if wrong:
-        raise RecipeError(*(issue for issues in wrong for issue in issues))
+    _check_folder(folder, file)
+    lost = [label for label, found in refusals.items() if len(found) == len(parts)]
+    for name, part in whole.suite.parts.items():
+        if lost and name not in file.suite.parts:
+            recipe, edits = whole.find_recipe(part), [*list_edits_of(whole.suite, part), *common]
+            chosen = _choose_encodings(part, varied)
+            sizes = _build_stand_in(part, recipe, edits)
+            others = {label: chosen[label] for label in lost}
+            lost = [*_find_misfits(name, recipe, edits, others, sizes)]
+    if lost:
+        # what fits no part is a mistake rather than an encoding of another kind
+        raise RecipeError(*(issue for label in lost for issue in refusals[label][0]))
     return SuitePlan(
         file=file,
         encodings=tuple(varied.values),
@@ -183,6 +198,19 @@ def plan_suite(request: SuiteRequest, *, needs_data: bool = True) -> SuitePlan:
         parts=tuple(parts),
         command=request.command,
     )
+
+
+def _check_folder(folder: Path, file: SuiteFile) -> None:
+    """Raise RecipeError for a folder that holds something other than a suite and its parts."""
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    parts = [name for name in names if (folder / name / PLAN).exists()]
+    others = [name for name in names if name not in (*parts, *file.suite.parts, *FILES)]
+    if others or folder.is_file():
+        problem = f"{folder} is a file"
+        if others:
+            problem = f"{folder} holds other files, {others[0]} among them"
+        remedy = "name a folder of its own"
+        raise RecipeError(ConfigIssue(ARGUMENT, "to", problem, remedy))
 
 
 def _name_folder(file: SuiteFile, varied: VariedKey, overrides: Sequence[Edit]) -> str:
@@ -271,7 +299,7 @@ def _check_recipe(recipe: Recipe, stand_in: DataSpec | None) -> None:
     try:
         _ = Experiment(recipe, stand_in).meta_model
     except OptionError as error:
-        raise RecipeError(recipe.make_issue(f"model.{error.key}", error.message)) from None
+        raise RecipeError(recipe.make_issue(f"model.{error.key}", str(error))) from None
 
 
 def _name_part(name: str, issue: ConfigIssue) -> ConfigIssue:
