@@ -32,6 +32,7 @@ from without_torchvision import import_timm
 
 import zoo as library
 from zoo.cli import main
+from zoo.comparison.suite import load_suite
 from zoo.config import load
 from zoo.config.command_line import parse_overrides
 from zoo.data.corpus.tokenizer import train_bpe
@@ -349,11 +350,15 @@ def write_part(path: Path, text: str) -> None:
 
 
 def check_yaml(text: str) -> None:
-    """Check a recipe, or sections that a recipe of the page's subject could have."""
+    """Check a suite, a recipe, or sections that a recipe of the page's subject could have."""
     content = yaml.safe_load(text)
     assert content, text
-    recipe = {"extends": "vit_comrope", **content}
     path = Path("block.yaml")
+    if "parts" in content:
+        path.write_text(text, encoding="utf-8")
+        load_suite(path)
+        return
+    recipe = {"extends": "vit_comrope", **content}
     path.write_text(yaml.safe_dump(recipe), encoding="utf-8")
     load(str(path))
 

@@ -43,7 +43,7 @@ class SuitePart:
     title: str
     """Its name in tables."""
     about: str = ""
-    """What it asks."""
+    """Its question."""
     recipe: str
     """The recipe: a registered name, or a file next to that of the suite."""
     set: Mapping[str, Any] = field(default_factory=dict)
@@ -67,9 +67,9 @@ class Suite:
     title: str
     """Its name in tables."""
     about: str = ""
-    """What it asks."""
+    """Its question."""
     limits: tuple[str, ...] = ()
-    """What its results cannot show, a sentence each."""
+    """Sentences on results that it cannot give."""
     seeds: Annotated[int, Between(1, 1000)] = 3
     """Seeds of each part, where nothing is tuned."""
     studies: Annotated[int, Between(1, 1000)] | None = None

@@ -28,7 +28,7 @@ HOUR = 3600
 
 @dataclass(frozen=True, kw_only=True)
 class PartEstimate:
-    """What is left to do of a part.
+    """The cells of a part that are left, and their cost.
 
     Attributes:
         name: The part.
@@ -53,7 +53,7 @@ class PartEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteEstimate:
-    """What is left to do of a suite, of which nothing is started.
+    """The cells of a suite that are left, of which nothing is started.
 
     Attributes:
         folder: The output folder.

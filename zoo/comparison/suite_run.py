@@ -63,7 +63,7 @@ class SuiteOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteRequest:
-    """What a caller asks of a suite.
+    """A suite, its encodings and options, not validated yet.
 
     Attributes:
         suite: The name of a suite, or a file.
@@ -215,8 +215,8 @@ def _check_folder(folder: Path, file: SuiteFile) -> None:
 
 def _name_folder(file: SuiteFile, varied: VariedKey, overrides: Sequence[Edit]) -> str:
     """Return the default output folder, which the same request finds again."""
-    asked = [to_plain(file.suite), {**varied.values}, list(map(repr, overrides))]
-    digest = hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
+    wanted = [to_plain(file.suite), {**varied.values}, list(map(repr, overrides))]
+    digest = hashlib.sha256(json.dumps(wanted, sort_keys=True, default=str).encode()).hexdigest()
     return f"comparisons/suite_{file.name}-{digest[:8]}"
 
 
@@ -317,18 +317,18 @@ def _build_arguments(
     """Return what varies in a part and how, as `check_request` takes it."""
     suite = file.suite
     tune = flatten(suite.tune if part.tune is None else part.tune)
-    asked: dict[str, Any] = {**given, "measure": part.measure}
+    wanted: dict[str, Any] = {**given, "measure": part.measure}
     if suite.studies is None:
-        asked["seeds"] = suite.seeds
+        wanted["seeds"] = suite.seeds
     else:
-        asked |= {"studies": suite.studies, "budget": suite.budget}
+        wanted |= {"studies": suite.studies, "budget": suite.budget}
     # two encodings may have the same stand-in
     labels = dict.fromkeys(json.dumps(to_plain(one)) for one in encodings)
     return {
         "encodings": [json.loads(one) for one in labels],
         "vary": {},
         "tune": {key: to_plain(value) for key, value in tune.items()},
-        "given": {key: value for key, value in asked.items() if value is not None},
+        "given": {key: value for key, value in wanted.items() if value is not None},
     }
 
 
