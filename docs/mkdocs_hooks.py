@@ -5,6 +5,7 @@ from pathlib import Path
 
 from mkdocs.structure.files import File, InclusionLevel
 
+from zoo import registry
 from zoo.comparison.page.comparison_page import render
 from zoo.comparison.results import Comparison
 
@@ -13,17 +14,19 @@ from typeset import typeset_page
 
 
 def on_config(config):
-    docs = Path(config.docs_dir)
-    pages = sorted(path.relative_to(docs).as_posix() for path in docs.glob("encodings/*.md"))
-    config.nav = [_add_pages(entry, pages) for entry in config.nav]
+    groups = [
+        {registry.GROUPS[group]: [f"encodings/{name}.md" for name in names]}
+        for group, names in registry.group_encodings().items()
+    ]
+    config.nav = [_add_groups(entry, groups) for entry in config.nav]
     return config
 
 
-def _add_pages(entry, pages):
-    """Append the pages of encodings to the section that has their index."""
+def _add_groups(entry, groups):
+    """Append the pages of encodings, by group, to the section that has their index."""
     ((title, listed),) = entry.items()
     if "encodings.md" in listed and isinstance(listed, list):
-        listed = listed + pages
+        listed = listed + groups
     return {title: listed}
 
 

@@ -54,6 +54,14 @@ the same for sizes of your own, with the time that a layer takes on your machine
 [Play with them](play.html#rope): scores, pictures and formulas with numbers, as you move options.
 
 """
+GROUP_NOTES = {
+    "input": "A vector for each position is added to the token, before the first or each layer.",
+    "rotation": "Queries and keys are rotated, or multiplied by waves, by their own positions.",
+    "bias": "A score gets a number, or a product with a vector, that depends on the two positions.",
+    "rows": "Rows of scores are scaled, transformed, or normalized without the softmax.",
+    "gates": "States of tokens choose how far rotations turn, or how much of the past fades.",
+    "nothing": "Only a causal mask tells the order.",
+}
 FACTS = f"""
 ## Facts
 
@@ -134,11 +142,14 @@ def write_pages() -> dict[Path, str]:
 def _index(names: Sequence[str]) -> str:
     """Return docs/encodings.md: a line for each encoding, their facts, how to read pictures."""
     summaries = registry.summaries("encodings")
-    lines = ["| encoding | |", "|---|---|"]
-    lines += [f"| {_link(name)} | {escape_prose(summaries[name])} |" for name in names]
-    return (
-        INDEX + "\n".join(lines) + "\n" + FACTS + "\n".join(map(_facts_row, names)) + "\n" + READING
-    )
+    lines = []
+    for group, listed in registry.group_encodings().items():
+        lines += [f"## {registry.GROUPS[group]}", "", GROUP_NOTES[group], ""]
+        lines += ["| encoding | |", "|---|---|"]
+        lines += [f"| {_link(name)} | {escape_prose(summaries[name])} |" for name in listed]
+        lines += [""]
+    table = "\n".join(lines)
+    return INDEX + table + FACTS + "\n".join(map(_facts_row, names)) + "\n" + READING
 
 
 def _link(name: str) -> str:

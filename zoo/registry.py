@@ -84,6 +84,18 @@ KINDS: Mapping[str, MemberKind] = MappingProxyType(
     }
 )
 RECIPE_KINDS = tuple(kind for kind, about in KINDS.items() if about.in_recipes)
+GROUPS: Mapping[str, str] = MappingProxyType(
+    {
+        "input": "Added to the input",
+        "rotation": "Rotations of queries and keys",
+        "bias": "Biases of scores",
+        "rows": "Rows of scores",
+        "gates": "Gates of tokens",
+        "nothing": "No positions",
+        "": "Others",
+    }
+)
+"""{what encodings change: heading of their list}"""
 PLUGINS = "ZOO_PLUGINS"  # an environment variable, so that the processes of one run agree
 INSTALLED: Mapping[str, str] = MappingProxyType(
     {
@@ -213,6 +225,7 @@ class Member:
     path: Path
     class_name: str
     summary: str  # the first line of the docstring of the file, in a collection of the class
+    group: str = ""  # of an encoding, a key of GROUPS
 
     def load(self) -> Any:
         """Import the file and return its registered class.
@@ -253,6 +266,13 @@ def summaries(kind: str) -> dict[str, str]:
     """Return {name: first line of its file's docstring}, read without importing anything."""
     found = members(kind)
     return {name: found[name].summary for name in sorted(found)}
+
+
+def group_encodings() -> dict[str, list[str]]:
+    """Return {group: names of its encodings}, in the order of GROUPS, without empty groups."""
+    found = members("encodings")
+    grouped = {one: [name for name in sorted(found) if found[name].group == one] for one in GROUPS}
+    return {group: listed for group, listed in grouped.items() if listed}
 
 
 def members(kind: str) -> dict[str, Member]:
@@ -317,7 +337,7 @@ def _list_collected(kind: str) -> Iterator[Member]:
             if "register" not in map(ast.unparse, node.decorator_list):
                 continue
             summary = (ast.get_docstring(node) or "").partition("\n")[0]
-            (name,) = [str(name) for _, name in _list_names_given(node)]
+            (name,) = [str(name) for _, name in _list_values_given(node, "name")]
             yield Member(name, module, path, node.name, summary)
 
 
@@ -372,13 +392,15 @@ def _read_member(kind: str, module: str, path: Path) -> Member:
     if len(registered) > 1:
         problem = f"registers several classes: {', '.join(node.name for node in registered)}"
         raise refuse(problem, "give each class a file of its own", registered[1].lineno)
-    for line, own in _list_names_given(registered[0]):
+    for line, own in _list_values_given(registered[0], "name"):
         if own != path.stem:
             remedy = f"rename the file to {own}.py, or remove `name`"
             raise refuse(f"registers under another name, {own!r}", remedy, line)
 
     summary = (ast.get_docstring(tree) or "").partition("\n")[0]
-    return Member(path.stem, module, path, registered[0].name, summary)
+    given = [str(value) for _, value in _list_values_given(registered[0], "part")]
+    group = given[-1] if given and given[-1] in GROUPS else ""
+    return Member(path.stem, module, path, registered[0].name, summary, group)
 
 
 @functools.cache
@@ -404,8 +426,8 @@ def _list_register_names(tree: ast.Module) -> set[str]:
     return marks
 
 
-def _list_names_given(node: ast.ClassDef) -> Iterator[tuple[int, object]]:
-    """Yield line and value of each `name = "..."` in the body of a class."""
+def _list_values_given(node: ast.ClassDef, attribute: str) -> Iterator[tuple[int, object]]:
+    """Yield line and value of each `attribute = "..."` in the body of a class."""
     for statement in node.body:
         if isinstance(statement, ast.Assign):
             targets = statement.targets
@@ -413,5 +435,5 @@ def _list_names_given(node: ast.ClassDef) -> Iterator[tuple[int, object]]:
             targets = [statement.target]
         else:
             continue
-        if "name" in map(ast.unparse, targets) and isinstance(statement.value, ast.Constant):
+        if attribute in map(ast.unparse, targets) and isinstance(statement.value, ast.Constant):
             yield statement.lineno, statement.value.value

@@ -128,6 +128,9 @@ class Encoding(nn.Module):
     name = ""
     """Registered name."""
 
+    part = ""
+    """The part that the encoding changes: a key of `registry.GROUPS`, which heads its list."""
+
     shared = True
     """True if all layers use one module; False if each layer has its own."""
 

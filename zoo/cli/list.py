@@ -37,7 +37,7 @@ def run(known: argparse.Namespace) -> None:
 
 
 def list_members(kind: str) -> list[dict[str, Any]]:
-    """Return name and summary of each member; of encodings, facts and changes too."""
+    """Return name and summary of each member; of encodings, group, changes and facts too."""
     found: list[dict[str, Any]] = [
         {"name": name, "summary": summary} for name, summary in sorted(_summarize(kind).items())
     ]
@@ -49,12 +49,14 @@ def list_members(kind: str) -> list[dict[str, Any]]:
 
         for one in found:
             cls = registry.find(kind, one["name"])
-            one |= {"changes": list_changes(cls), "facts": describe_facts(cls)}
+            one |= {"group": cls.part, "changes": list_changes(cls), "facts": describe_facts(cls)}
     return found
 
 
 def format_members(kinds: Sequence[str]) -> str:
     """List the members of each kind, under a heading if there are several kinds."""
+    if [*kinds] == ["encodings"]:
+        return _format_groups()
     blocks = []
     for kind in kinds:
         entries = _summarize(kind)
@@ -63,6 +65,17 @@ def format_members(kinds: Sequence[str]) -> str:
         heading = f"{kind}\n" if len(kinds) > 1 else ""
         blocks.append(heading + format_table(rows, left=(0, 1)))
     return "\n\n".join(blocks)
+
+
+def _format_groups() -> str:
+    """List encodings under headings that say what they change."""
+    groups, summaries = registry.group_encodings(), registry.summaries("encodings")
+    width = max(map(len, summaries))
+    blocks = [
+        [f"{registry.GROUPS[group]}:", *(f"{name:{width}}  {summaries[name]}" for name in names)]
+        for group, names in groups.items()
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks)
 
 
 def _summarize(kind: str) -> dict[str, str]:

@@ -45,6 +45,7 @@ from zoo.registry import register
 class {title}(Encoding):
     """scores + gain_h exp(-(distance / width)^2), the distance between query and key"""
 
+    part = "bias"
     shared = False
     shift_invariant = True
     axes = (1, 2, 3)

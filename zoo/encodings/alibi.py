@@ -26,6 +26,7 @@ class ALiBi(Encoding):
     arXiv:2311.00566).
     """
 
+    part = "bias"
     shift_invariant = True
     axes = (1, 2, 3)
     point_axes = POINT_AXES

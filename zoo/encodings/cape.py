@@ -30,6 +30,7 @@ class CAPE(Encoding):
     CAPE also stands for another method; this one is augmentation, of arXiv:2106.03143.
     """
 
+    part = "input"
     axes = (1, 2)
     adds_to_input = True
 

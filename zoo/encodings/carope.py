@@ -27,6 +27,8 @@ class CARoPE(CumulativeRotary):
     powers f^t are the frequencies of RoPE. Pairs count from 0, as in RoPE.
     """
 
+    part = "gates"
+
     def __init__(self, dims: Dims, *, base: Annotated[float, Between(2)] = 10000.0) -> None:
         super().__init__(dims)
         check_head_dim(self)

@@ -27,6 +27,7 @@ class ComRoPEAP(Rotary):
     S = generators - generators^T.
     """
 
+    part = "rotation"
     shared = False
     axes = (1, 2, 3)
     point_axes = POINT_AXES

@@ -29,6 +29,7 @@ class ComRoPELD(Rotary):
     every rotation is then the identity, and all parameters except `scales` receive a gradient.
     """
 
+    part = "rotation"
     shared = False
     axes = (1, 2, 3)
     point_axes = POINT_AXES

@@ -24,6 +24,7 @@ class CoPE(Encoding):
     clipped RoPE of arXiv:2602.05258 is named CoPE too: that is another method.
     """
 
+    part = "rows"
     shared, shift_invariant, causal_only = False, True, True
 
     def __init__(self, dims: Dims, *, max_positions: Annotated[int, Between(2)] = 64) -> None:

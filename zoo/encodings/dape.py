@@ -21,6 +21,7 @@ class DAPE(Encoding):
     f is Linear, LeakyReLU(0.01), Linear over the 2H channels of a pair: A's heads, then B's.
     """
 
+    part = "rows"
     shared, shift_invariant, causal_only, consumes_biases = False, True, True, True
     zero_gradient = ("net.2.bias",)
 

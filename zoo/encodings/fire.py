@@ -31,6 +31,7 @@ class FIRE(Encoding):
     points by default.
     """
 
+    part = "bias"
     shared = False
     axes = (1, 2, 3)
     point_axes = POINT_AXES

@@ -32,6 +32,7 @@ class FoPE(Rotary):
     absolute positions.
     """
 
+    part = "rotation"
     shared, shift_invariant, identity_at_zero = False, False, False
     axes_reason = "its waves fit a training length; rope_axial and rope_mixed accept grids"
     sine: Tensor

@@ -21,6 +21,7 @@ class FoX(Encoding):
     is this encoding with h(x) = -gate(x).
     """
 
+    part = "gates"
     shared, shift_invariant, causal_only, reads_states = False, True, True, True
 
     def __init__(self, dims: Dims, *, init_bias: float = 0.0) -> None:

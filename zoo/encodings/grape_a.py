@@ -27,6 +27,7 @@ class GRAPEA(Encoding):
     change.
     """
 
+    part = "bias"
     shared, shift_invariant, causal_only, reads_keys = False, True, True, True
     axes_reason = "its authors define it for distances in sequences; alibi and t5 accept grids"
 

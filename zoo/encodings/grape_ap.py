@@ -28,6 +28,7 @@ class GRAPEAP(Encoding):
     m_h log 2. Sums follow the order of tokens.
     """
 
+    part = "gates"
     shared, causal_only, identity_at_zero, reads_states = False, True, True, True
 
     def __init__(self, dims: Dims, *, size: Annotated[int, Between(2)] = 8) -> None:

@@ -40,6 +40,7 @@ class GRAPEM(Rotary):
     trains it; here the planes start orthogonal, with frequencies base^(-s/planes).
     """
 
+    part = "rotation"
     shared = False
     axes_reason = (
         "its authors rotate by positions in a sequence; "

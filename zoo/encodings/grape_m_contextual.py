@@ -32,6 +32,7 @@ class GRAPEMContextual(CumulativeRotary):
     hardly differ. `initial` sets another initial pace.
     """
 
+    part = "gates"
     inclusive = False
 
     def __init__(

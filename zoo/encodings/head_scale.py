@@ -20,6 +20,7 @@ class HeadScale(Encoding):
     are not scaled. Temperatures also apply to tokens without a position. `scale` starts at 1.
     """
 
+    part = "rows"
     shared, shift_invariant, causal_only, handles_special_tokens = False, True, True, True
     axes_reason = "its authors study only causal models of text"
 

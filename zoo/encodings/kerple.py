@@ -26,6 +26,7 @@ class KERPLE(Encoding):
     (0, 2) and a in (0, 1). On a grid |p_i - p_j| is the straight-line distance in patches.
     """
 
+    part = "bias"
     shift_invariant = True
     axes = (1, 2, 3)
     point_axes = POINT_AXES

@@ -33,6 +33,7 @@ class Learned(Encoding):
     input of every layer (Al-Rfou et al. 2019, arXiv:1808.04444).
     """
 
+    part = "input"
     axes = (1, 2, 3)
     adds_to_input = True
 

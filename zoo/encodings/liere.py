@@ -28,6 +28,7 @@ class LieRE(Rotary):
     Channels that do not fill a block stay unchanged.
     """
 
+    part = "rotation"
     shared = False
     shift_invariant = False
     axes = (1, 2, 3)

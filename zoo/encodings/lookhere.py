@@ -42,6 +42,7 @@ class LookHere(Encoding):
     root or its square.
     """
 
+    part = "bias"
     shared, shift_invariant = False, True
     axes = (2,)
     axes_reason = "fields of view are directions in an image; alibi, kerple and t5 accept others"

@@ -17,6 +17,7 @@ class None_(Encoding):  # noqa: N801 - None is Python's
     a set of tokens.
     """
 
+    part = "nothing"
     shift_invariant = True
     axes = (1, 2, 3)
     point_axes = POINT_AXES

@@ -53,6 +53,7 @@ class PaTH(Encoding):
     scaled scores; the published kernels also scale the gates by 1 / sqrt(K).
     """
 
+    part = "gates"
     shared, shift_invariant, causal_only, handles_special_tokens = False, True, True, True
     reads_states = True
 

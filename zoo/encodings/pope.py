@@ -29,6 +29,7 @@ class PoPE(Rotary):
     the angles of position 0. The paper covers sequences only.
     """
 
+    part = "rotation"
     shared, handles_special_tokens = False, True
     axes_reason = "its authors cover only sequences; rope_axial and rope_mixed accept grids"
 

@@ -48,6 +48,7 @@ class RoPE(Rotary):
     positions past it are refused.
     """
 
+    part = "rotation"
     point_axes = (1,)
     axes_reason = "rope_axial and rope_mixed are its forms for grids"
 

@@ -45,6 +45,7 @@ class RoPEAxial(Rotary):
     frequencies of each axis to larger grids than in training.
     """
 
+    part = "rotation"
     axes = (2, 3)
     point_axes = POINT_AXES[1:]
     axes_reason = "rope is its form for text"

@@ -37,6 +37,7 @@ class RoPEMixed(Rotary):
     grids than in training: each component as a frequency of RoPE along its axis.
     """
 
+    part = "rotation"
     shared = False
     siblings: tuple[RoPEMixed, ...] = ()
     axes = (1, 2, 3)

@@ -24,6 +24,7 @@ class Sandwich(Encoding):
     roughly like a logarithm, and nothing is learned.
     """
 
+    part = "bias"
     shift_invariant = True
     axes_reason = "its authors define it for distances in sequences; alibi and t5 accept grids"
 

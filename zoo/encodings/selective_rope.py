@@ -30,6 +30,8 @@ class SelectiveRoPE(CumulativeRotary):
     initialization; the code draws them from N(0, .02^2), which initially rotates almost nothing.
     """
 
+    part = "gates"
+
     def __init__(
         self,
         dims: Dims,

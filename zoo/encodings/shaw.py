@@ -23,6 +23,7 @@ class Shaw(Encoding):
     distribution with variance 2 / (2 max_distance + 1 + K), which is 0.14^2 for 64 channels.
     """
 
+    part = "bias"
     shared, shift_invariant = False, True
     axes_reason = "its authors clip distances in sequences; t5 accepts grids"
 

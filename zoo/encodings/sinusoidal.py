@@ -27,6 +27,7 @@ class Sinusoidal(Encoding):
     of D. `layout` concat puts the sines of an axis before its cosines.
     """
 
+    part = "input"
     axes = (1, 2, 3)
     point_axes = POINT_AXES
     adds_to_input = True

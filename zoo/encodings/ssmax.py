@@ -20,6 +20,7 @@ class SSMax(Encoding):
     the list. `scale` starts at 0.43.
     """
 
+    part = "rows"
     shared, shift_invariant, handles_special_tokens = False, True, True
     axes = (1, 2, 3)
 

@@ -25,6 +25,7 @@ class StickBreaking(Encoding):
     tokens, with or without positions.
     """
 
+    part = "rows"
     shared, shift_invariant, causal_only, handles_special_tokens = False, True, True, True
 
     def __init__(self, dims: Dims, *, inclusive: bool = False) -> None:

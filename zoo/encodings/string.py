@@ -44,6 +44,7 @@ class String(Rotary):
     of RoPE.
     """
 
+    part = "rotation"
     shared = False
     axes = (1, 2, 3)
     point_axes = POINT_AXES

@@ -35,6 +35,7 @@ class T5(Encoding):
     ahead under any mask.
     """
 
+    part = "bias"
     shift_invariant = True
     axes = (1, 2, 3)
 

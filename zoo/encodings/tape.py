@@ -34,6 +34,7 @@ class TAPE(Encoding):
     starts as RoPE. The last layer has no parameters, because nothing reads its frames.
     """
 
+    part = "rotation"
     shared, shift_invariant, causal_only = False, True, True
 
     def __init__(self, dims: Dims, *, base: Annotated[float, Between(1)] = 10000.0) -> None:

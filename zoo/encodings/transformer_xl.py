@@ -25,6 +25,7 @@ class TransformerXL(Encoding):
     waves, so the positional part is a bias of rank D.
     """
 
+    part = "bias"
     shared, shift_invariant, causal_only, reads_keys = False, True, True, True
     axes_reason = "its authors define it for distances in sequences; alibi and t5 accept grids"
 

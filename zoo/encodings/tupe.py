@@ -26,6 +26,7 @@ class TUPE(Encoding):
     resampled to `stretch` times its length, as in learned.
     """
 
+    part = "bias"
     zero_gradient = ("key.bias",)
     handles_special_tokens = True
     axes_reason = "its authors have a table of sequence positions; learned accepts grids"

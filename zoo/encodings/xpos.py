@@ -33,6 +33,7 @@ class XPos(Rotary):
     float16. Larger differences are refused.
     """
 
+    part = "rotation"
     causal_only, identity_at_zero = True, False
     axes_reason = "its waves decay along a sequence; rope_axial and rope_mixed accept grids"
 

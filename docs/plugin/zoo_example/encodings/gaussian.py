@@ -26,6 +26,7 @@ class Gaussian(Encoding):
     Widths per head, on any number of axes, are ours.
     """
 
+    part = "bias"
     shared = False
     shift_invariant = True
     axes = (1, 2, 3)
