@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from pictures import encode, parquet
+from pictures import encode, pairs, parquet
 from PIL import Image
 from tiny import LETTERS, TINY, language
 from training import fit
@@ -332,3 +332,28 @@ def test_a_run_is_measured_on_other_images_of_as_many_classes(runs, zoo, tmp_pat
     code, _, message = zoo("eval", runs / "photos", "data.path=three")
     assert code == 2
     assert "data.classes: 3 classes, but the model was trained with 4" in message
+
+
+def test_a_segmenter_says_which_classes_an_image_has(tmp_path, zoo):
+    pairs(tmp_path / "made", 8)
+    changes = [
+        "model.dim=16",
+        "model.depth=1",
+        "model.heads=2",
+        "data={name: image_masks, path: made, classes: [road, sky, tree, other], size: 16}",
+        "data.val=0.25",
+        "data.test=0.25",
+        "trainer.max_epochs=1",
+        "trainer.accelerator=cpu",
+        "evaluate.resolutions=null",
+    ]
+    code, _, error = zoo("fit", "seg_digits_none", "--run-dir", "run", *changes)
+    assert code == 0, error
+    photos = str(tmp_path / "made" / "images")
+    code, printed, error = zoo("predict", "run", photos, "predict.top=4", "--json")
+    assert code == 0, error
+    found = json.loads(printed)["predictions"]
+    assert len(found) == 8
+    for one in found:
+        assert sum(each["share"] for each in one["classes"]) == pytest.approx(1)
+        assert {each["label"] for each in one["classes"]} <= {"road", "sky", "tree", "other"}

@@ -63,6 +63,8 @@ class ImageMasks(Images):
     their names. Images are read as `images` does, and masks resized to the nearest pixel.
     """
 
+    kind = SegmentationSpec
+
     def __init__(
         self,
         seed: int,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -92,6 +92,9 @@ class Images(LabelledTable):
     everything, with at most one worker, and decodes its share. A resumed run reads the seen part of
     its epoch again, without decoding it.
     """
+
+    kind: ClassVar[type[ImageSpec]] = ImageSpec
+    """The facts that its samples have."""
 
     def __init__(
         self,
@@ -209,7 +212,7 @@ class Images(LabelledTable):
         return trainer.precision_plugin.convert_input(images), labels
 
     def read_files(self, paths: Sequence[Path], spec: DataSpec) -> Iterator[FileBatch]:
-        check_reads_images(spec, self.decoder.channels)
+        check_reads_images(spec, self.decoder.channels, self.kind)
 
         def transform(files: FileBatch) -> FileBatch:
             no_labels = torch.empty(0)

@@ -264,14 +264,14 @@ def read_image_files(
     )
 
 
-def check_reads_images(spec: DataSpec, channels: int) -> None:
+def check_reads_images(spec: DataSpec, channels: int, kind: type[ImageSpec] = ImageSpec) -> None:
     """Check that a model reads images with a number of channels.
 
     Raises:
         OptionError: It reads other samples, or another number of channels.
     """
-    if type(spec) is not ImageSpec:
-        problem = f"it reads images, but the model was trained on {spec.noun}"
+    if not isinstance(spec, ImageSpec) or type(spec) is not kind:
+        problem = f"it reads {kind.noun}, but the model was trained on {spec.noun}"
         raise OptionError("name", problem)
     if spec.channels != channels:
         problem = f"{channels} channels, but the model was trained on images of {spec.channels}"

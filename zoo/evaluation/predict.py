@@ -25,6 +25,7 @@ from zoo.data.spec import (
     DataSpec,
     ImageSpec,
     PointSpec,
+    SegmentationSpec,
     TextClassificationSpec,
     TextSpec,
     VideoSpec,
@@ -40,6 +41,7 @@ from zoo.tasks.base import Task
 from zoo.tasks.causal_lm import CausalLM
 from zoo.tasks.classification import Classification
 from zoo.tasks.regression import Regression
+from zoo.tasks.segmentation import Segmentation
 from zoo.utils import Ticker, describe_absence, escape_text, format_duration
 
 log = logging.getLogger("zoo")
@@ -114,6 +116,31 @@ class ClassPredictor(SamplePredictor):
         return ["  ".join([self.name_sample(one, width), *classes])]
 
 
+class PixelPredictor:
+    """Predicts which share of the pixels of each file the `top` most common classes have."""
+
+    def __init__(self, task: Segmentation, top: int) -> None:
+        assert isinstance(task.spec, SegmentationSpec)
+        self.task, self.top = task, min(top, task.spec.classes)
+        self.labels: Sequence[str | int] = task.spec.names or range(task.spec.classes)
+
+    def predict(self, batches: Iterable[FileBatch]) -> Iterator[dict[str, Any]]:
+        """Yield {path, classes: [{label, share}, ...]} of each file, as it is resized."""
+        for given in batches:
+            logits = self.task(given.batch.to(self.task.device))
+            for path, mask in zip(given.paths, logits.argmax(1), strict=True):
+                counts = torch.bincount(mask.flatten(), minlength=len(self.labels))
+                shares, numbers = (counts / mask.numel()).topk(self.top)
+                pairs = zip(numbers.tolist(), shares.tolist(), strict=True)
+                found = [{"label": self.labels[number], "share": one} for number, one in pairs]
+                yield {"path": str(path), "classes": [one for one in found if one["share"]]}
+
+    def format_lines(self, one: dict[str, Any], width: int, first: bool) -> list[str]:
+        """Return the path, then its classes, the most common first."""
+        classes = (f"{each['label']} {each['share']:.1%}" for each in one["classes"])
+        return ["  ".join([one["path"].ljust(width), *classes])]
+
+
 class LossPredictor:
     """Measures each text: loss in nats per token, perplexity, bits per character or byte."""
 
@@ -146,7 +173,7 @@ class LossPredictor:
         ]
 
 
-Predictor = ClassPredictor | NumberPredictor | LossPredictor
+Predictor = ClassPredictor | NumberPredictor | PixelPredictor | LossPredictor
 
 
 class Files(NamedTuple):
@@ -361,6 +388,8 @@ def _choose_predictor(experiment: Experiment, task: Task) -> Predictor:
         return ClassPredictor(task, recipe.predict.top)
     if isinstance(task, Regression):
         return NumberPredictor(task)
+    if isinstance(task, Segmentation):
+        return PixelPredictor(task, recipe.predict.top)
     if isinstance(task, CausalLM):
         return LossPredictor(task)
     problem = f"{recipe.task.name} predicts nothing of a file by itself"
