@@ -6,6 +6,7 @@ from generated import PADDED, SMALL, fetch
 
 from zoo import registry
 from zoo.data.moving_digits import MovingDigits
+from zoo.data.seg_digits import SegDigits
 from zoo.data.synthetic.base import SyntheticTask
 from zoo.data.synthetic.irregular_series import IrregularSeries
 from zoo.data.synthetic.marker_offset import MarkerOffset
@@ -26,6 +27,7 @@ def test_every_synthetic_task_is_here():
         IrregularSeries,
         MarkerOffset,
         MovingDigits,
+        SegDigits,
     }
 
 
