@@ -1,20 +1,29 @@
-"""Install zoo in fresh environments: beside torch alone, with its five packages, and with each extra alone.
+"""Install zoo in fresh environments: beside torch alone, with its required packages, and with each extra alone.
 
     python tests/benchmarks/environments.py [bare base EXTRA ... torchvision]
+    python tests/benchmarks/environments.py releases PYTHON=TORCH ... to=docs/records/environments.json
 
 Takes pip's own configuration and constraints.txt. `base` is installed once; the environment of an extra sees it and has
 nothing else but what the extra brings. `torchvision` installs one that belongs to another torch. Needs hatchling, and
 `python -m twine` to check the files where that is installed.
+
+`releases` installs the wheel and no extra for each interpreter and release of torch, trains the main recipe for an
+epoch, and runs the tests of encodings. It writes versions, sizes, seconds and results to a file. Other packages are as
+released today; `PYTHON=constraints` takes constraints.txt instead of a release of torch.
 """
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
 import venv
+from datetime import UTC, datetime
 from pathlib import Path
+
+from zoo.version import __version__
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = ["model.dim=16", "model.depth=1", "model.heads=2", "trainer.accelerator=cpu"]
@@ -80,21 +89,34 @@ EXTRAS: dict[str, list[list[str]]] = {
 class Environment:
     """A virtual environment; `beneath` is one whose packages it sees."""
 
-    def __init__(self, folder: Path, beneath: "Environment | None" = None) -> None:
+    def __init__(
+        self, folder: Path, beneath: "Environment | None" = None, python: str | None = None
+    ) -> None:
         self.folder = folder
-        venv.create(folder, with_pip=True, symlinks=True)
+        if python is None:
+            venv.create(folder, with_pip=True, symlinks=True)
+        else:
+            subprocess.run([python, "-m", "venv", str(folder)], check=True)
         (self.site,) = folder.glob("lib/python*/site-packages")
         if beneath is not None:
             (self.site / "beneath.pth").write_text(str(beneath.site))
         self.home = folder / "home"
         self.home.mkdir()
 
-    def install(self, *words: str) -> None:
+    def install(self, *words: str, constrained: bool = True) -> None:
         pip = ["python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        self.run([*pip, "-c", str(ROOT / "constraints.txt"), *words])
+        self.run([*pip, *(["-c", str(ROOT / "constraints.txt")] if constrained else []), *words])
 
     def run(self, words: list[str], code: int = 0) -> str:
         """Run a program of the environment, and return what it prints."""
+        done = self._start(words, code)
+        return done.stdout + done.stderr
+
+    def read(self, words: list[str]) -> dict:
+        """Run a program of the environment, and return the JSON of its standard output."""
+        return json.loads(self._start(words, 0).stdout)
+
+    def _start(self, words: list[str], code: int) -> subprocess.CompletedProcess[str]:
         program = self.folder / "bin" / words[0]
         if words[0] == "zoo":  # the script may be of the environment beneath
             program, words = self.folder / "bin" / "python", ["python", "-m", "zoo", *words[1:]]
@@ -108,7 +130,7 @@ class Environment:
         )
         message = done.stdout + done.stderr
         assert done.returncode == code, f"{' '.join(words)}\n{message[-3000:]}"
-        return message
+        return done
 
     def list_packages(self) -> list[str]:
         return sorted(path.name.partition("-")[0] for path in self.site.glob("*.dist-info"))
@@ -124,7 +146,71 @@ def build_files(folder: Path) -> Path:
     return next(folder.glob("*.whl"))
 
 
+def try_release(wheel: str, folder: Path, python: str, torch: str) -> dict[str, object]:
+    """Install the wheel for one Python and torch, train the main recipe, run the tests of encodings."""
+    constrained = torch == "constraints"
+    own = Environment(folder, python=python)
+    own.install("--upgrade", "pip", constrained=False)
+    begun = time.monotonic()
+    words = [wheel] if constrained else [wheel, f"torch=={torch}"]
+    own.install("--no-compile", *words, constrained=constrained)
+    seconds = time.monotonic() - begun
+    size = sum(path.lstat().st_size for path in own.site.rglob("*"))
+    packages = own.list_packages()
+    doctor = own.read(["zoo", "doctor", "--json"])
+    versions = {
+        one["name"]: one["detail"].split(";")[0].split(",")[0] for one in doctor["checks"][:12]
+    }
+
+    fit = ["zoo", "fit", "vit_comrope", "trainer.max_epochs=1", "trainer.accelerator=cpu"]
+    found = own.read([*fit, "--run-dir", "run", "--json"])
+    own.install("pytest", "hypothesis", constrained=constrained)
+    options = [
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "--rootdir",
+        str(ROOT),
+        "-c",
+        str(ROOT / "pyproject.toml"),
+    ]
+    tests = own.run(["python", "-m", "pytest", *options, str(ROOT / "tests" / "encodings")])
+    counted = next(line for line in reversed(tests.splitlines()) if " passed" in line)
+    return {
+        "versions": versions,
+        "constrained": constrained,
+        "packages": len(packages),
+        "megabytes": round(size / 1e6),
+        "seconds_to_install": round(seconds),
+        "fit": {"command": " ".join(fit), "result": found},
+        "tests": {"folder": "tests/encodings", "result": counted},
+    }
+
+
+def record_releases(words: list[str]) -> None:
+    """Try each `PYTHON=TORCH`, and write what was found to the file of `to=FILE` after every one."""
+    (to,) = (Path(word[3:]) for word in words if word.startswith("to="))
+    record = {
+        "zoo_version": __version__,
+        "command": " ".join(["python", *sys.argv]),
+        "releases": [],
+    }
+    with tempfile.TemporaryDirectory() as home:
+        wheel = str(build_files(Path(home) / "dist"))
+        for number, word in enumerate(one for one in words if not one.startswith("to=")):
+            python, _, torch = word.rpartition("=")
+            with tempfile.TemporaryDirectory() as folder:
+                found = try_release(wheel, Path(folder) / str(number), python, torch)
+            record["created"] = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+            record["releases"].append(found)
+            to.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            print(word, found, flush=True)
+
+
 def main(chosen: list[str]) -> None:
+    if chosen[0] == "releases":
+        record_releases(chosen[1:])
+        return
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         wheel = str(build_files(home / "dist"))
