@@ -13,6 +13,7 @@ import gc
 import hashlib
 import importlib.metadata
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -54,11 +55,29 @@ def render_nothing() -> None:
         renderer.svg_to_pdf = lambda svg: b"%PDF"  # type: ignore[attr-defined]
 
 
+HELD: list[logging.Handler] = []
+
+
+def hold_logs() -> None:
+    """Let no thread be writing a log at a fork: the child would wait for the lock of its file for ever."""
+    HELD[:] = [handler for known in logging._handlerList if (handler := known()) is not None]  # type: ignore[attr-defined]
+    for handler in HELD:
+        handler.acquire()
+
+
+def release_logs() -> None:
+    """Let the threads of the parent write again; the child's handlers get new locks from Python."""
+    for handler in HELD:
+        handler.release()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # a shell that starts pytest in the background ignores SIGINT, and Python keeps that
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.register_at_fork(after_in_child=render_nothing)
+    os.register_at_fork(
+        before=hold_logs, after_in_parent=release_logs, after_in_child=render_nothing
+    )
     torch.set_num_threads(1)
     flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = (
         True  # on a CPU it would trace each call to run it eagerly
