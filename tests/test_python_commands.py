@@ -181,6 +181,12 @@ TAKE_OVERRIDES = {
     "estimate_comparison": lambda run, edits: package.estimate_comparison(
         "vit_none", edits, encodings=["none"]
     ),
+    "compare_suite": lambda run, edits: package.compare_suite(
+        "small", edits, encodings=["none"], parts=["counting"]
+    ),
+    "estimate_suite": lambda run, edits: package.estimate_suite(
+        "small", edits, encodings=["none"], parts=["counting"]
+    ),
     "export": lambda run, edits: package.export(run, "out", "safetensors", edits),
     "convert": lambda run, edits: package.convert("published", edits),
     "load": lambda run, edits: package.load(run, edits),

@@ -304,7 +304,9 @@ def test_nothing_to_merge_is_told():
 
 def test_every_function_refuses_unknown_keywords_and_keeps_its_signature():
     guarded = list_guarded()
-    assert len(guarded) == len(MISSPELT) + 2  # and zoo.load, zoo.estimate_comparison
+    assert (
+        len(guarded) == len(MISSPELT) + 4
+    )  # and zoo.load, zoo.estimate_comparison, both of suites
     for function in guarded:
         assert inspect.signature(function) == inspect.signature(inspect.unwrap(function))
         parameters = inspect.signature(function).parameters.values()

@@ -108,7 +108,8 @@ def find_kind(recipe):
     """Return what decides which operations a training step of a recipe consists of."""
     options = recipe.model.options
     names = ("layer_pattern", "memory_length", "softcap", "sinks", "logit_softcap", "window")
-    jitters = options["position_augmentation"].jitter > 0
+    augmentation = options.get("position_augmentation")
+    jitters = augmentation is not None and augmentation.jitter > 0
     features = [name for name in names if options.get(name)]
     return recipe.task.name, recipe.model.name, options["attention"], jitters, *features
 

@@ -90,14 +90,14 @@ class InputSizes:
             # the others are the variable arguments of the captured model
             return axes, (axes, axes)
         if not isinstance(self.spec, ImageSpec):
-            return {0: Dim("batch"), 1: Dim("length", max=self.max_length)}, ()
+            return ({0: Dim("batch"), 1: Dim("length", max=self.max_length)},)
         counts = ("tubelets", "rows", "columns")[-len(self.patch) :]
         sides = {}
         for axis, (name, step) in enumerate(zip(counts, self.patch, strict=True), start=2):
             # torch.export then knows that sides are multiples of a patch, and divides without a
             # remainder
             sides[axis] = step * Dim(name, min=1, max=2**20) if step > 1 else Dim(name)
-        return {0: Dim("batch"), **sides}, ()
+        return ({0: Dim("batch"), **sides},)
 
     def draw(self, batch: int, *counts: int) -> tuple[Tensor, ...]:
         """Draw inputs of so many tokens, or of so many patches along each axis."""

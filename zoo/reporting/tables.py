@@ -351,9 +351,8 @@ def _format_caption(table: ResultTable, symbols: Mapping[str, str], *, intervals
     used = {value.mark for row in table.rows for value in row.values}
     parts = [escape_latex(table.caption)]
     places = rank_values(table)
-    ranked = {row.block for row, own in zip(table.rows, places, strict=True) if "best" in own}
-    if ranked:
-        where = " of each part" if len(ranked) > 1 else ""
+    if any("best" in own for own in places):
+        where = " of each part" if len({row.block for row in table.rows}) > 1 else ""
         parts.append(rf"\textbf{{Bold}}: best{where}; \underline{{underlined}}: second.")
     parts += [
         f"{symbols[mark]} {escape_latex(meaning)}."
