@@ -218,10 +218,10 @@ def test_spans_of_queries_equal_the_table_of_all_pairs(queries, size):
 
 def test_a_pass_in_chunks_makes_no_tensor_of_all_pairs(monkeypatch):
     monkeypatch.setitem(CHUNK_BYTES, "cpu", 2**14)
-    layer, x = make_layer(), torch.randn(1, 256, 16, dtype=torch.float64, requires_grad=True)
+    layer, x = make_layer(), torch.randn(1, 1024, 16, dtype=torch.float64, requires_grad=True)
     with Largest() as found:
         layer.requires_grad_()(x).sum().backward()
-    assert found.most < 256 * 256 / 4
+    assert found.most < 1024 * 1024 / 4
 
 
 def test_several_blocks_are_captured():

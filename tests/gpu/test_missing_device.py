@@ -35,6 +35,8 @@ TRAINED = (
     "lm_xl",
     "marker_offset_t5",
     "mlm_tupe",
+    "points_first_rope",
+    "points_period_comrope",
     "seg_digits_comrope",
     "vit_none",
     "vit_s16_liere_imagenet",

@@ -100,7 +100,7 @@ def test_a_start_logs_backends_by_type_and_the_precision_of_products(tiny, caplo
 def test_a_mode_without_compilation_and_a_model_without_blocks_are_refused(monkeypatch):
     with pytest.raises(RecipeError, match=r"trainer.compile_mode: nothing is compiled; set"):
         zoo.load_recipe("vit_none", {"trainer.compile_mode": "max-autotune"})
-    monkeypatch.setattr("zoo.models.transformer.find_transformers", lambda model: [])
+    monkeypatch.setattr("zoo.run.preflight.find_transformers", lambda model: [])
     with pytest.raises(RecipeError, match=r"trainer.compile: the model has no transformer blocks"):
         zoo.load_recipe("vit_none", {"trainer.compile": "blocks"})
 
@@ -230,7 +230,7 @@ def test_a_run_does_not_go_on_from_a_dev_run(tiny):
 
 
 def test_what_cannot_be_computed_again_is_a_fault(monkeypatch):
-    monkeypatch.setattr("zoo.run.preflight.find_transformers", lambda model: [])
+    monkeypatch.setattr("zoo.models.transformer.find_transformers", lambda model: [])
     with pytest.raises(
         RecipeError, match=r"trainer.activation_checkpointing: the model has no transformer blocks"
     ):
