@@ -60,6 +60,7 @@ def read_records(folders: Sequence[str | Path]) -> dict[Identity, RecordedCell]:
                 except DataError as error:
                     log.warning("%s; it is not taken", error)
                     continue
+                # the hash covers the seed, so that two seeds of one setting are two cells
                 identity = (cell.recipe, cell.study, cell.trial)
                 found.setdefault(identity, RecordedCell(plan.parent, cell))
     return found
@@ -96,6 +97,7 @@ def take_recorded(
         planned, path = cells[name], locate_portable(folder, name)
         if os.path.lexists(path) or is_done(plan, folder, planned):
             continue
+        # written anew as of this plan: names may differ, and settings are relative to its base
         settings = list_changes(plan.base, planned.recipe)
         own = replace(recorded.cell, name=name, variant=planned.variant, settings=settings)
         own.write(path)

@@ -154,6 +154,7 @@ def _find_file(word: str) -> Path:
     if os.path.isfile(word):
         return Path(word)
     remedy: str | Message = nearest(word, known)
+    # a word with a suffix or a folder is meant as a file, for which no name is near
     is_file = word.endswith(RECIPE_SUFFIX) or os.sep in word
     problem = describe_absence(word, "file") if is_file else f"there is no suite {word!r}"
     if not is_file:
@@ -163,6 +164,7 @@ def _find_file(word: str) -> Path:
 
 def _find_issues(suite: Suite, locations: Mapping[str, str]) -> Iterator[ConfigIssue]:
     """Yield what is wrong with a suite whose values have the right types."""
+    # rules between keys, which types of single values cannot state
     if not suite.parts:
         yield ConfigIssue(locations["parts"], "parts", "there is none", "declare a part")
     for name in suite.parts:
@@ -194,6 +196,7 @@ def flatten(sections: Mapping[str, Any]) -> dict[str, Any]:
 
 def list_edits_of(suite: Suite, part: SuitePart) -> list[Edit]:
     """Return the changes of the recipe of a part: those of the suite, then its own."""
+    # in this order, so that a part may set what the suite sets for all
     both = ({**suite.set}, {**part.set})
     return [Change(key, value) for sections in both for key, value in flatten(sections).items()]
 
@@ -227,6 +230,7 @@ def split_overrides(
     own: dict[str, list[Edit]] = {name: [] for name in file.suite.parts}
     for edit in overrides:
         head, _, key = edit.key.partition(".")
+        # parts are never named as sections of recipes, so that this is unambiguous
         if head in own and key:
             own[head].append(replace(edit, key=key))
         else:

@@ -119,6 +119,7 @@ def _estimate_part(plan: SuitePlan, part: PartRequest) -> PartEstimate:
     if part.stand_in is not None:
         return _count_by_sizes(plan, part)
     checked = check_part(part)
+    # no encoding is applicable, so nothing runs
     if checked is None:
         return PartEstimate(
             name=part.name,
@@ -148,6 +149,7 @@ def _count_by_sizes(plan: SuitePlan, part: PartRequest) -> PartEstimate:
     suite, sizes = plan.file.suite, part.part.stand_in
     each = suite.seeds if suite.studies is None else suite.studies * (suite.budget or 1)
     encodings = part.arguments["encodings"]
+    # rates that are tuned change neither steps nor operations, so one recipe stands for all trials
     total, flops = 0, 0.0
     for encoding in encodings:
         recipe = load_part(part, encoding)
@@ -195,6 +197,7 @@ def _format_lines(found: SuiteEstimate) -> Iterator[str]:
     yield f"FLOPs: {flops}; a backward pass is counted as two forward passes"
     if found.minutes is not None:
         yield f"time: {format_fixed(found.minutes, 1)} minutes, by records of the same settings"
+    # an assumption is named as such, and never mixed with minutes of records
     elif found.device_hours is not None:
         yield (
             f"time: no record; {found.device_hours:,.0f} hours of a device at "

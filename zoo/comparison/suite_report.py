@@ -37,6 +37,7 @@ def explain_suite(found: SuiteComparison) -> list[str]:
     if suite.studies is not None:
         trials = pluralize(suite.budget or 0, "trial")
         seeds = f"{suite.studies} studies that tune each encoding with {trials}"
+    # the marks of Markdown and HTML; LaTeX has its own, explained in its caption
     worse, unsure = MARKS.values()
     reading = (
         f"Means over {seeds}. Bold: best. {worse} worse than the best, by simultaneous intervals "

@@ -116,6 +116,7 @@ def collect_suite(outcome: SuiteOutcome) -> SuiteComparison:
         for one in parts
         if one.comparison is not None
     }
+    # too few seeds, tasks or common encodings are no error of a suite: the page says so
     try:
         ranking, unranked = rank_tasks(named, plan.command), ""
     except DataError as error:
@@ -155,6 +156,7 @@ def build_suite_table(found: SuiteComparison) -> ResultTable:
             for label, value in own.items():
                 values[label].append(value)
     rows = [ResultRow(name=label, values=tuple(own)) for label, own in values.items()]
+    # a block of its own: it is shown below the encodings and not ranked among them
     if any(one.mean is not None for one in baselines):
         rows.append(ResultRow(name=BASELINE, values=tuple(baselines), block=BASELINE))
     return ResultTable(
@@ -184,6 +186,7 @@ def _list_columns(
         yield ResultColumn(title="-", group=group), own, ResultValue(None)
         return
     comparison = one.comparison
+    # the hardest to beat
     best = min if comparison.better == "low" else max
     found = average_baselines(comparison)
     for condition in one.conditions:
@@ -194,6 +197,7 @@ def _list_columns(
             else refused
             for label in encodings
         }
+        # baselines are scored on the test data of the recipe only
         is_trained = condition.name == comparison.trained.name
         column = ResultColumn(
             title=condition.describe(),

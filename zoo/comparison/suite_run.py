@@ -180,6 +180,7 @@ def plan_suite(request: SuiteRequest, *, needs_data: bool = True) -> SuitePlan:
             )
         )
     _check_folder(folder, file)
+    # of some parts only, the others decide whether an encoding is of another kind or misspelt
     lost = [label for label, found in refusals.items() if len(found) == len(parts)]
     for name, part in whole.suite.parts.items():
         if lost and name not in file.suite.parts:
@@ -222,6 +223,7 @@ def _name_folder(file: SuiteFile, varied: VariedKey, overrides: Sequence[Edit]) 
 
 def find_records(file: SuiteFile) -> list[str]:
     """Return the folders of records of a suite that are there, here or in zoo's repository."""
+    # a checkout has its records next to the package; a wheel ships none
     places = (Path(), Path(zoo.__file__).parent.parent)
     found = []
     for name in file.suite.records:
@@ -277,6 +279,7 @@ def _find_misfits(
         RecipeError: The recipe is wrong whatever its encoding.
     """
     issues: list[ConfigIssue] = []
+    # the encoding of the recipe itself fits, so that issues here are the part's own
     with collect_issues(issues):
         _check_recipe(config.load(recipe, edits), stand_in)
     if issues:
@@ -385,6 +388,7 @@ def run_suite(plan: SuitePlan) -> SuiteOutcome:
     problems: list[str] = []
     for number, (name, one) in enumerate(checked.items()):
         log.info("part %d of %d: %s", number + 1, len(checked), name)
+        # failed cells of a part leave the other parts to run; an interrupt does not
         outcome = run_comparison(_limit_minutes(one, until))
         outcomes[name] = outcome
         if isinstance(outcome.problem, Stopped):
@@ -399,6 +403,7 @@ def _limit_minutes(checked: CheckedRequest, until: float | None) -> CheckedReque
     """Return the request of a part with the minutes that are left of those of the suite."""
     if until is None:
         return checked
+    # once it is over, nothing of later parts begins, but their plans and tables are written
     left = max((until - time.monotonic()) / 60, LEAST_MINUTES)
     options = replace(checked.request.options, minutes=left)
     return replace(checked, request=replace(checked.request, options=options))
