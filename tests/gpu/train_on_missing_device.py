@@ -2,20 +2,21 @@
 
 `python tests/gpu/train_on_missing_device.py [NAME ...]` prints a line of JSON for each of the named
 encodings, planted faults and recipes: what the host waited for, what failed, and the bytes that a
-layer keeps for the backward pass. Without names, it examines all encodings and faults. With
-`--record` it writes the bytes to kept_bytes.json.
+layer keeps for the backward pass. Without names, it examines all encodings and faults; with `-`, it
+reads names from standard input. With `--record` it writes the bytes to kept_bytes.json.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -121,40 +122,21 @@ PLANTED = {
 }
 
 
-FAULTY = (("auto", torch.bfloat16), ("sdpa", torch.float32))
-"""Backend and dtype of each pass of a planted fault."""
+DTYPES = (torch.float32, *HALVES)
+BACKENDS = ("reference", "chunked", "sdpa", "flex")
+"""Backends of the passes on short inputs; `auto` chooses one of them for long ones."""
 
 
-def list_passes(number: int) -> list[tuple[str, torch.dtype]]:
-    """Return backend and dtype of each pass of an encoding.
-
-    The product of backends and dtypes would take minutes. Each encoding is trained in each dtype,
-    with the backend that `auto` chooses, one written in plain operations and, if it accepts one, a
-    fused one. Over the encodings, every backend runs.
-    """
-    plain, other = ("reference", "chunked")[:: 1 if number % 2 else -1]
-    fused = ("sdpa", "flex")[number // 2 % 2]
-    return [
-        ("auto", torch.bfloat16),
-        (plain, torch.float32),
-        (fused, torch.float16),
-        # in place of a fused backend that cannot compute an encoding
-        (other, torch.float16),
-    ]
-
-
-def build(name: str, axes: int, length: int, backend: str) -> zoo.Attention:
+def build(name: str, axes: int, length: int) -> zoo.Attention:
     """Build a layer, causal if it is of text and the encoding allows it."""
     planted = PLANTED.get(name)
     sizes = (length,) if axes == 1 else (length // 64, 64)
     dims = zoo.Dims(64, 4, axes=axes, length=sizes, depth=2)
     chain = planted(dims) if planted else build_shortest_chain(zoo.encoding_class(name))
     try:
-        layer = zoo.Attention(dims, chain, causal=axes == 1)
+        return zoo.Attention(dims, chain, causal=axes == 1)
     except zoo.OptionError:
-        layer = zoo.Attention(dims, chain)
-    layer.layer.backend = backend
-    return layer
+        return zoo.Attention(dims, chain)
 
 
 def cast(dtype: torch.dtype) -> contextlib.AbstractContextManager[None]:
@@ -163,9 +145,8 @@ def cast(dtype: torch.dtype) -> contextlib.AbstractContextManager[None]:
     return torch.autocast("cuda", dtype if is_half else HALVES[0], enabled=is_half)
 
 
-def train(name: str, axes: int, length: int, backend: str, dtype: torch.dtype) -> dict[str, Any]:
-    """Train a layer for a step; return the backends that ran, the waits, and the kept bytes."""
-    layer = build(name, axes, length, backend)
+def train(layer: zoo.Attention, length: int, dtype: torch.dtype, waits: set[str]) -> dict[str, Any]:
+    """Train a layer on the device for a step; return the backend that ran and the kept bytes."""
     sizes: dict[int, int] = {}
     ran: list[str] = []
 
@@ -181,8 +162,8 @@ def train(name: str, axes: int, length: int, backend: str, dtype: torch.dtype) -
         return found
 
     choose_backend = dispatch.choose_backend
-    with mock.patch.object(dispatch, "choose_backend", choose), missing_device() as waits:
-        move(layer)
+    with mock.patch.object(dispatch, "choose_backend", choose):
+        layer.zero_grad()
         x = torch.empty(1, length, 64, device="cuda", requires_grad=True)
         waits.clear()
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), cast(dtype):
@@ -191,7 +172,7 @@ def train(name: str, axes: int, length: int, backend: str, dtype: torch.dtype) -
         check_gradients(layer)
         assert out.is_cuda
         assert x.grad.is_cuda
-    return {"ran": ran, "waits": set(waits), "kept": sum(sizes.values())}
+    return {"backend": ran[0] if ran else layer.layer.backend, "bytes": sum(sizes.values())}
 
 
 def check_gradients(module: nn.Module) -> None:
@@ -202,18 +183,14 @@ def check_gradients(module: nn.Module) -> None:
             assert kinds == ("cuda", parameter.dtype), f"gradient of {name}: {kinds}"
 
 
-def decode(name: str, dtype: torch.dtype) -> dict[str, Any]:
-    """Read a prompt and one token with a cache; return the waits."""
-    layer = build(name, 1, 64, "auto").eval()
-    with missing_device() as waits:
-        move(layer)
-        steps = [torch.empty(1, count, 64, device="cuda") for count in (16, 1)]
-        cache = zoo.KeyValueCache()
-        waits.clear()
-        with torch.no_grad(), cast(dtype):
-            for x in steps:
-                assert layer(x, context=cache).is_cuda
-    return {"waits": set(waits)}
+def decode(layer: zoo.Attention, dtype: torch.dtype, waits: set[str]) -> None:
+    """Read a prompt and one token with a cache, on the device."""
+    steps = [torch.empty(1, count, 64, device="cuda") for count in (16, 1)]
+    cache = zoo.KeyValueCache()
+    waits.clear()
+    with torch.no_grad(), cast(dtype):
+        for x in steps:
+            assert layer(x, context=cache).is_cuda
 
 
 class Findings:
@@ -222,49 +199,62 @@ class Findings:
     def __init__(self) -> None:
         self.waits: set[str] = set()
         self.failures: dict[str, str] = {}
+        self.passes: list[str] = []
 
     @contextlib.contextmanager
-    def collect(self, title: str) -> Iterator[list[dict[str, Any]]]:
-        """Note what the passes that are appended waited for, and what failed."""
-        results: list[dict[str, Any]] = []
+    def collect(self, title: str, waits: set[str]) -> Iterator[None]:
+        """Note what a pass waited for, and whether it failed or was refused."""
         try:
-            yield results
+            yield
         except zoo.OptionError:
             # zoo names a backend, or a cache, that an encoding cannot have.
             return
         except Exception as error:
             self.failures[title] = f"{type(error).__name__}: {error}"[:400]
-        for one in results:
-            self.waits |= one["waits"]
+        self.passes.append(title)
+        self.waits |= waits
 
     def to_dict(self, **facts: Any) -> dict[str, Any]:
         return {"waits": sorted(self.waits), "failures": self.failures, **facts}
 
 
-def examine_encoding(name: str, number: int) -> dict[str, Any]:
-    """Train an encoding with each backend, decode with it, and count the bytes it keeps."""
-    axes = PLANTED[name].axes if name in PLANTED else zoo.encoding_class(name).axes
-    number_of_axes = 1 if 1 in axes else 2
-    found, kept, accepted = Findings(), {}, []
-    passes = FAULTY if name in PLANTED else list_passes(number)
-    for backend, dtype in passes:
-        if len(accepted) == 3:
-            break
-        length = TOKENS if backend == "auto" else 64
-        title = f"{backend} {str(dtype).removeprefix('torch.')}"
-        with found.collect(title) as results:
-            results.append(train(name, number_of_axes, length, backend, dtype))
-            accepted.append(title)
-            if backend == "auto":
-                kept = {"backend": results[0]["ran"][0], "bytes": results[0]["kept"]}
-    if number_of_axes == 1 and name not in PLANTED:
-        if 2 in axes:
-            with found.collect("grid") as results:
-                results.append(train(name, 2, 64, "auto", HALVES[number % 2]))
-        with found.collect("decode") as results:
-            results.append(decode(name, (torch.float32, *HALVES)[number % 3]))
-            accepted.append("decode")
-    return found.to_dict(kept=kept, passes=accepted)
+def examine_encoding(name: str) -> dict[str, Any]:
+    """Train an encoding, count the bytes it keeps, and decode with it.
+
+    Each backend trains in each dtype. Bytes are counted with the one that `auto` chooses.
+    """
+    is_planted = name in PLANTED
+    axes = PLANTED[name].axes if is_planted else zoo.encoding_class(name).axes
+    number_of_axes, found, kept = 1 if 1 in axes else 2, Findings(), {}
+    layer, long_layer = build(name, number_of_axes, 64), build(name, number_of_axes, TOKENS)
+    passes = [("sdpa", torch.float32)] if is_planted else [*itertools.product(BACKENDS, DTYPES)]
+    with missing_device() as waits:
+        for one in (layer, long_layer):
+            move(one)
+        with found.collect("auto bfloat16", waits):
+            kept = train(long_layer, TOKENS, torch.bfloat16, waits)
+        for backend, dtype in passes:
+            layer.layer.backend = backend
+            with found.collect(f"{backend} {show_dtype(dtype)}", waits):
+                train(layer, 64, dtype, waits)
+        layer.layer.backend = "auto"
+        if 1 in axes and not is_planted:
+            layer.eval()
+            for dtype in DTYPES:
+                with found.collect(f"decode {show_dtype(dtype)}", waits):
+                    decode(layer, dtype, waits)
+        if {1, 2} <= {*axes} and not is_planted:
+            grid = build(name, 2, 64)
+            move(grid)
+            for dtype in HALVES:
+                with found.collect(f"grid {show_dtype(dtype)}", waits):
+                    train(grid, 64, dtype, waits)
+    return found.to_dict(kept=kept, passes=found.passes)
+
+
+def show_dtype(dtype: torch.dtype) -> str:
+    """Return the name of a dtype, without that of its package."""
+    return str(dtype).removeprefix("torch.")
 
 
 def examine_recipe(path: Path) -> dict[str, Any]:
@@ -281,13 +271,12 @@ def examine_recipe(path: Path) -> dict[str, Any]:
     task = build_task(recipe, data.spec)
     data.setup("fit")
     batch = next(iter(data.train_dataloader()))
-    with found.collect("step") as results, missing_device() as waits:
+    with missing_device() as waits, found.collect("step", waits):
         move(task)
         batch = tree_map_only(Tensor, lambda one: torch.empty_like(one, device="cuda"), batch)
         waits.clear()
         if isinstance(data, Images):
             batch = data.transform(*batch, training=True, classes=data.spec.classes)
-        results.append({"waits": waits})
         optimizer = task.optim.configure(task.model, 2)["optimizer"]
         device = torch.device("cuda")
         trainer = SimpleNamespace(
@@ -313,31 +302,30 @@ def examine_recipe(path: Path) -> dict[str, Any]:
     return found.to_dict()
 
 
-def print_line(name: str, facts: dict[str, Any]) -> None:
-    """Print what was found, and the seconds of CPU so far."""
-    print(json.dumps({"name": name, **facts, "seconds": round(time.process_time(), 1)}), flush=True)
+def examine(name: str) -> dict[str, Any]:
+    """Examine an encoding, a planted fault or a registered recipe."""
+    if name in PLANTED or name in zoo.encoding_names():
+        return examine_encoding(name)
+    with contextlib.ExitStack() as stack:
+        if name == "ReadsAtOnce":
+            # a planted fault: the guard reads the flag of the step itself
+            stack.enter_context(mock.patch.object(nan_guard, "_reads_later", return_value=False))
+            name = "vit_none"
+        stack.enter_context(contextlib.chdir(stack.enter_context(TemporaryDirectory())))
+        return examine_recipe(ROOT / "recipes" / f"{name}.yaml")
 
 
 def main(words: list[str]) -> None:
     """Examine what is named; write the kept bytes if asked to."""
     torch.set_num_threads(1)
-    names = [word for word in words if word != "--record"]
+    names = [word for word in words if word != "--record"] or [*zoo.encoding_names(), *PLANTED]
     kept = json.loads(KEPT.read_text())
-    for number, name in enumerate([*zoo.encoding_names(), *PLANTED]):
-        if not names or name in names:
-            facts = examine_encoding(name, number)
-            print_line(name, facts)
-            if name not in PLANTED:
-                kept[name] = facts["kept"]
-    for name in names:
-        if (path := ROOT / "recipes" / f"{name}.yaml").exists():
-            with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-                print_line(name, examine_recipe(path))
-    if "ReadsAtOnce" in names:
-        # a planted fault: the guard reads the flag of the step itself
-        at_once = mock.patch.object(nan_guard, "_reads_later", return_value=False)
-        with at_once, tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-            print_line("ReadsAtOnce", examine_recipe(ROOT / "recipes" / "vit_none.yaml"))
+    for name in map(str.strip, sys.stdin) if names == ["-"] else names:
+        facts = examine(name)
+        seconds = round(time.process_time(), 1)
+        print(json.dumps({"name": name, **facts, "seconds": seconds}), flush=True)
+        if name in zoo.encoding_names():
+            kept[name] = facts["kept"]
     if "--record" in words:
         KEPT.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n")
 
