@@ -398,8 +398,12 @@ def _read_member(kind: str, module: str, path: Path) -> Member:
             raise refuse(f"registers under another name, {own!r}", remedy, line)
 
     summary = (ast.get_docstring(tree) or "").partition("\n")[0]
-    given = [str(value) for _, value in _list_values_given(registered[0], "part")]
-    group = given[-1] if given and given[-1] in GROUPS else ""
+    group = ""
+    for line, value in _list_values_given(registered[0], "part") if kind == "encodings" else ():
+        group = str(value)
+        if group not in GROUPS:
+            known = ", ".join(one for one in GROUPS if one)
+            raise refuse(f"has the part {group!r}", f"write one of {known}, or leave it out", line)
     return Member(path.stem, module, path, registered[0].name, summary, group)
 
 

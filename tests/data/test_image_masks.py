@@ -40,6 +40,33 @@ def test_pairs_of_folders_are_read(tmp_path):
     assert set(data.compute_baselines()) == {"test/accuracy", "test/miou", "test/loss"}
 
 
+def test_baselines_leave_out_what_the_task_ignores(tmp_path):
+    pairs(tmp_path, 8)
+    data = read(tmp_path)
+    everything = data.compute_baselines()["test/accuracy"]["majority class"]
+    masks = data.subsets["test"].__getitems__([0, 1])[1].flatten()
+    commonest = int(data.subsets["train"].__getitems__([0, 1, 2, 3])[1].flatten().mode().values)
+    assert everything == pytest.approx((masks == commonest).float().mean().item())
+    data.ignored_target = commonest
+    found = data.compute_baselines()["test/accuracy"]["majority class"]
+    counts = masks[masks != commonest].bincount()
+    assert found in [pytest.approx(int(one) / int(counts.sum())) for one in counts if one]
+
+
+def test_masks_without_a_class_have_no_baselines(tmp_path):
+    pairs(tmp_path, 8)
+    data = read(tmp_path, ignore=(0, 1, 2, 3))
+    assert data.compute_baselines() == {}
+
+
+def test_folders_of_other_names_are_named(tmp_path):
+    pairs(tmp_path, 8)
+    with pytest.raises(
+        DataError, match=r"folders photos and masks, but images, masks; set data.im"
+    ):
+        read(tmp_path, image="photos")
+
+
 def test_folders_below_are_splits_and_numbers_may_start_at_one(tmp_path):
     for split in ("training", "validation"):
         pairs(tmp_path, 3, split=split, mask="annotations")

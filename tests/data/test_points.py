@@ -104,6 +104,13 @@ def test_integers_are_classes_if_their_number_is_given(tmp_path):
         make_points(path, classes=2)
 
 
+@pytest.mark.parametrize("key", ["x", "pos", "target"])
+def test_an_empty_list_of_columns_is_refused(key):
+    with pytest.raises(OptionError, match="name a column") as refusal:
+        PointFiles(0, path="a.npz", **{key: ()})
+    assert refusal.value.key == key
+
+
 def test_files_of_a_folder_are_its_splits(tmp_path):
     for name in ("train", "val", "test"):
         write_npz(tmp_path / f"{name}.npz")

@@ -3,13 +3,12 @@
 import torch
 from torch import nn
 
+from zoo.data.spec import ImageSpec, SegmentationSpec
 from zoo.run.sliding_window import SlidingWindow, explain_unslidable
 
 
 class Mark(nn.Module):
     """Marks each pixel by its place in the window, and notes the sizes of windows."""
-
-    is_dense = True
 
     def __init__(self):
         super().__init__()
@@ -35,6 +34,6 @@ def test_a_smaller_image_is_read_whole():
     assert model.sizes == {(4, 12)}
 
 
-def test_other_models_are_refused():
-    assert explain_unslidable(Mark()) == ""
-    assert "does not make" in explain_unslidable(nn.Linear(1, 1))
+def test_samples_without_masks_are_refused():
+    assert explain_unslidable(SegmentationSpec(1, 8, 8, 2)) == ""
+    assert "images have no masks" in explain_unslidable(ImageSpec(1, 8, 8, 2))

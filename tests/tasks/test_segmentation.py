@@ -8,7 +8,7 @@ from torch.nn import functional as F
 import zoo
 from zoo.config.command_line import parse_overrides
 from zoo.data.spec import IGNORE_INDEX, SegmentationSpec
-from zoo.errors import OptionError, RecipeError
+from zoo.errors import DataError, OptionError, RecipeError
 from zoo.run.build import Experiment, build_task
 from zoo.tasks.segmentation import Segmentation
 
@@ -64,6 +64,19 @@ def test_an_ignored_class_counts_nowhere(batch, ignored):
         values.append((measured, task.confusion, task.class_ious, loss))
     assert values[0] == values[1]
     assert sum(map(sum, values[0][1])) == int((plain != IGNORE_INDEX).sum())
+
+
+def test_masks_in_which_no_pixel_has_a_class_are_refused(batch):
+    logits, masks = batch
+    task, blind = make_task(), torch.full_like(masks, IGNORE_INDEX)
+    task.validation_step((logits, blind), 0)
+    with pytest.raises(DataError, match="no pixel of val that was read has a class"):
+        task.on_validation_epoch_end()
+    task.test_step((logits, blind), 0)
+    with pytest.raises(DataError, match="no pixel of test that was read has a class"):
+        task.on_test_epoch_end()
+    task.validation_step((logits, masks), 1)
+    task.on_validation_epoch_end()
 
 
 def test_the_mean_is_over_classes_that_occur():

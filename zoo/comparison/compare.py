@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
-from typing import Literal
 
 from zoo.comparison.cell import is_time_over, write_deadline
 from zoo.comparison.cell_files import TRIAL, UNTESTED
@@ -33,7 +32,7 @@ from zoo.comparison.portable import (
 from zoo.comparison.race_text import describe_stopped
 from zoo.comparison.records import read_records, take_recorded
 from zoo.comparison.request import CheckedRequest, CompareRequest, count_gpus, list_seeds, read_part
-from zoo.comparison.results import LOOKS, Comparison, RaceResult, find_direction
+from zoo.comparison.results import LOOKS, Comparison, Measure, RaceResult, find_direction
 from zoo.comparison.runner import CellRunner
 from zoo.comparison.studies import choose_result, group_trials, plan_studies
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, Stopped, ZooError
@@ -49,7 +48,7 @@ log = logging.getLogger("zoo")
 class RebuildOptions:
     """Options of rebuilding the files of a comparison."""
 
-    measure: Literal["accuracy", "exact", "loss", "miou"] | None = None
+    measure: Measure | None = None
     """Metric to compare; null keeps that of the comparison."""
     intervals: bool = False
     """Whether table.tex has the 95 % intervals; table.csv always has them."""

@@ -14,10 +14,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from zoo.comparison.ranking import collect_values, find_level
-from zoo.comparison.results import Comparison, RecordedHypothesis, find_direction
+from zoo.comparison.results import Comparison, Measure, RecordedHypothesis, find_direction
 from zoo.comparison.statistics import Estimate, Pair, compare_named, excludes_zero, measure_noise
 from zoo.config import Recipe
 from zoo.config.schema import format_size
@@ -33,7 +33,6 @@ from zoo.utils import format_now, write_json
 log = logging.getLogger("zoo")
 
 HYPOTHESES = "hypotheses.json"
-METRICS = ("accuracy", "exact", "loss", "miou")
 DECIMALS = 4
 FORM = re.compile(
     r"(?P<one>.+?)\s+(?P<sign>[<>])\s+(?P<other>.+?)(?:\s+by\s+(?P<margin>\d[\d.]*))?"
@@ -121,7 +120,7 @@ def check_hypotheses(texts: Sequence[str], names: Sequence[str], recipe: Recipe)
             continue
         known = {
             "variant": ((found.one, found.other), names),
-            "metric": ((found.metric,), METRICS),
+            "metric": ((found.metric,), get_args(Measure)),
             "condition": ((found.condition,), conditions),
         }
         for kind, (words, allowed) in known.items():

@@ -19,7 +19,7 @@ from zoo.comparison.hypotheses import HYPOTHESES
 from zoo.comparison.request import CompareRequest, list_seeds
 from zoo.comparison.results import Axis, Better, SearchedKey, find_direction
 from zoo.config import Recipe, from_plain
-from zoo.data.spec import DataSpec, SegmentationSpec, TextSpec
+from zoo.data.spec import DataSpec, PointSpec, SegmentationSpec, TextSpec
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
 from zoo.launch.executor import Resources
 from zoo.options.plain import to_plain
@@ -319,9 +319,11 @@ def count_length(trainer: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def _choose_measure(spec: DataSpec) -> str:
-    """Return the loss of texts of which every token is a target, miou of pixels, else accuracy."""
+    """Return miou of pixels, the loss of numbers and of whole texts, accuracy of others."""
     if isinstance(spec, SegmentationSpec):
         return "miou"
+    if isinstance(spec, PointSpec) and spec.classes is None:
+        return "loss"
     is_every_token = isinstance(spec, TextSpec) and spec.targets == "every"
     return "loss" if is_every_token else "accuracy"
 

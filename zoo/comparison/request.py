@@ -21,7 +21,7 @@ from zoo.comparison.grid import (
     read_varied_keys,
 )
 from zoo.comparison.hypotheses import check_hypotheses
-from zoo.comparison.results import LOOKS, Axis
+from zoo.comparison.results import LOOKS, Axis, Measure
 from zoo.comparison.study_trials import StudyTrial, find_effective_keys, list_study_trials
 from zoo.comparison.tuning import EXAMPLE, TUNE, Settings, TuningRequest, read_tuned_keys
 from zoo.config import Change, Edit, Overrides, Recipe
@@ -60,7 +60,7 @@ class CompareOptions:
     """Trials of each variant in each study; needs at least one tuned key, `tune.KEY=[...]`."""
     racing: bool = False
     """Stop variants that are beaten, and refuted claims, after 3, 5, 8, 12 and 18 studies."""
-    measure: Literal["accuracy", "exact", "loss", "miou"] | None = None
+    measure: Measure | None = None
     """Metric to compare; null takes loss if every token is a target, miou of pixels, else
     accuracy."""
     to: str | None = None

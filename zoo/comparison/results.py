@@ -17,6 +17,8 @@ from zoo.run.conditions import TRAINED, Condition
 from zoo.utils import read_json
 
 Better = Literal["high", "low"]
+Measure = Literal["accuracy", "exact", "loss", "miou"]
+"""The metrics that a comparison can be of."""
 
 TRAINED_CONDITION = Condition(TRAINED, "trained")
 LOOKS = (3, 5, 8, 12, 18)

@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
+from zoo.comparison.results import Measure
 from zoo.config import Change, Edit
 from zoo.config.schema import Sections
 from zoo.config.tree import read_file
@@ -52,7 +53,7 @@ class SuitePart:
     """Encodings that stand for others here: {rope: rope_axial} for grids."""
     tune: Mapping[str, Any] | None = None
     """Tuned keys, by section, in place of those of the suite."""
-    measure: Literal["accuracy", "exact", "loss"] | None = None
+    measure: Measure | None = None
     """Metric to compare; null takes loss if every token is a target, else accuracy."""
     columns: tuple[str, ...] = ()
     """Conditions in the table of the suite, such as trained or 256; empty for all."""

@@ -33,7 +33,7 @@ class PartEstimate:
     Attributes:
         name: The part.
         cells: All its cells or trials.
-        left: Those that are not done, here or in a record.
+        left: Those that are not done, here or in a record; all, where its data are not here.
         steps: Training steps that are left; None if unknown.
         flops: Operations that are left; None if unknown.
         minutes: Minutes by records, with all jobs at work; None without records.

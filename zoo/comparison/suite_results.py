@@ -156,7 +156,7 @@ def build_suite_table(found: SuiteComparison) -> ResultTable:
             for label, value in own.items():
                 values[label].append(value)
     rows = [ResultRow(name=label, values=tuple(own)) for label, own in values.items()]
-    # a block of its own: it is shown below the encodings and not ranked among them
+    # below a rule, and not ranked among the encodings
     if any(one.mean is not None for one in baselines):
         rows.append(ResultRow(name=BASELINE, values=tuple(baselines), block=BASELINE))
     return ResultTable(
@@ -205,7 +205,11 @@ def _list_columns(
             decimals=count_decimals(comparison),
             better=comparison.better,
         )
-        yield column, own, ResultValue(best(found.values()) if found and is_trained else None)
+        yield (
+            column,
+            own,
+            ResultValue(best(found.values()) if found and is_trained else None, is_ranked=False),
+        )
 
 
 def list_warnings(one: PartResult) -> Iterator[str]:

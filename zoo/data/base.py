@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from zoo.data.baselines import Baselines
 from zoo.data.sampler import ProcessShare
-from zoo.data.spec import DataSpec
+from zoo.data.spec import IGNORE_INDEX, DataSpec
 from zoo.errors import OptionError
 
 
@@ -55,6 +55,8 @@ class DataModule(L.LightningDataModule):
     spec: DataSpec
     prefetch_factor: int | None = None
     """Number of batches that each worker loads in advance. None: as torch does."""
+    ignored_target: int = IGNORE_INDEX
+    """A target that the task ignores, in addition to -100."""
     digest: str | None = None
     """Digest of the contents, for data that the options do not determine."""
     windowing: str | None = None

@@ -160,7 +160,7 @@ def score_labels(splits: Mapping[str, Any], spec: DataSpec) -> Baselines:
     }
 
 
-def score_pixels(splits: Mapping[str, Any], classes: int) -> Baselines:
+def score_pixels(splits: Mapping[str, Any], classes: int, ignored: int = IGNORE_INDEX) -> Baselines:
     """Score the majority class of pixels and, up to 100 classes, softmax regression on each pixel.
 
     Softmax regression sees the channels of a pixel and nothing around it.
@@ -169,8 +169,14 @@ def score_pixels(splits: Mapping[str, Any], classes: int) -> Baselines:
         splits: {split: samples} of train, val and test, which are fetched by lists of numbers as
             images and masks. At most 500 of each, and 200,000 of their pixels, are read.
         classes: Number of classes.
+        ignored: Pixels of this class do not count, nor do those of -100.
+
+    Returns:
+        The baselines; none if a split has no pixel with a class among those that are read.
     """
-    samples = {split: _read_pixels(own) for split, own in splits.items()}
+    samples = {split: _read_pixels(own, ignored) for split, own in splits.items()}
+    if not all(len(own) for _, own in samples.values()):
+        return {}
     labels = samples["test"][1]
     predicted = {"majority class": samples["train"][1].mode().values.expand_as(labels)}
     losses = {}
@@ -191,12 +197,12 @@ def score_pixels(splits: Mapping[str, Any], classes: int) -> Baselines:
     return found | ({"test/loss": losses} if losses else {})
 
 
-def _read_pixels(samples: Any) -> tuple[Tensor, Tensor]:
+def _read_pixels(samples: Any, ignored: int) -> tuple[Tensor, Tensor]:
     """Return some pixels [S, C] with a class, and their classes [S]."""
     images, masks, *_ = samples.__getitems__(_split_numbers(len(samples), CHUNK)[0])
     pixels = images.to(torch.float32).permute(0, 2, 3, 1).flatten(0, 2)
     classes = masks.flatten().long()
-    known = (classes != IGNORE_INDEX).nonzero().flatten().numpy()
+    known = ((classes != IGNORE_INDEX) & (classes != ignored)).nonzero().flatten().numpy()
     if len(known) > MAX_PIXELS:
         known = np.random.default_rng(0).choice(known, MAX_PIXELS, replace=False)
     return pixels[known], classes[known]

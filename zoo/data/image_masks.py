@@ -19,7 +19,14 @@ from zoo.data.pictures import find_upright_size
 from zoo.data.random_crop import DrawnCrop, RandomCrop, resize_crop
 from zoo.data.spec import IGNORE_INDEX, SegmentationSpec, get_sides
 from zoo.data.tables.labelled_table import FetchesRows, RowBatch, TableRows, check_classes
-from zoo.data.tables.open_table import HUB, find_files, open_tables, rename_columns, select_split
+from zoo.data.tables.open_table import (
+    HUB,
+    find_files,
+    is_table,
+    open_tables,
+    rename_columns,
+    select_split,
+)
 from zoo.data.vision import (
     MAX_MEGAPIXELS,
     Augmentation,
@@ -54,9 +61,9 @@ class PairAugmentation:
 class ImageMasks(Images):
     """Images [B, channels, height, width] and masks [B, height, width] of `path`.
 
-    A folder with the subfolders `image` and `mask` has pairs of files of the same name, except for
+    `image` and `mask` name two folders in `path`, with pairs of files of the same name, except for
     the suffix; folders in both, such as train and val, are splits. Otherwise `path` is a table, as
-    `images` reads it, and `image` and `mask` name columns. `train` names a split; `val` and `test`
+    `images` reads it, and they name its columns. `train` names a split; `val` and `test`
     each name a split or are fractions of `train`. Masks are PNG files with a palette or with one
     channel, whose numbers are classes: `first` is the number of the first class, and pixels with
     smaller numbers, or those of `ignore`, have no class. `classes` is the number of classes, or
@@ -135,8 +142,16 @@ class ImageMasks(Images):
         return (images, masks) if images.is_dir() and masks.is_dir() else None
 
     def check_source(self) -> None:
-        if self.folders is None:
-            find_files(self.path)
+        if self.folders is not None:
+            return
+        place, files = find_files(self.path)
+        if files is None and Path(place).is_dir():
+            inside = [*Path(place).rglob("*")]
+            if not any(is_table(one) or one.suffix == ".tar" for one in inside):
+                image, mask = self.columns
+                found = ", ".join(sorted(one.name for one in Path(place).iterdir() if one.is_dir()))
+                problem = f"no table, and no folders {image} and {mask}, but {found or 'none'}"
+                raise DataError(f"{self.path}: {problem}; set data.image and data.mask")
 
     def open_tables(self, streaming: bool) -> Mapping[str, Any]:
         return open_tables(self.path) if self.folders is None else list_pairs(*self.folders)
@@ -173,7 +188,7 @@ class ImageMasks(Images):
     def compute_baselines(self) -> Baselines:
         if max(self.spec.grid) > MAX_BASELINE_SIDE:
             return {}
-        return score_pixels(self.subsets, self.spec.classes)
+        return score_pixels(self.subsets, self.spec.classes, self.ignored_target)
 
 
 def list_pairs(images: Path, masks: Path) -> Mapping[str, Any]:

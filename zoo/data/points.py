@@ -55,6 +55,9 @@ class PointFiles(DataModule):
         super().__init__()
         if path is None:
             raise OptionError("path", "missing: set it to the location of your points")
+        for key, names in (("x", x), ("pos", pos), ("target", target)):
+            if not names:
+                raise OptionError(key, "empty; name a column or an array")
         if classes is not None:
             check_classes(classes)
         self.seed, self.path, self.batch_size, self.workers = seed, path, batch_size, workers

@@ -129,4 +129,4 @@ class SegDigits(SyntheticTask):
 
     def compute_baselines(self) -> Baselines:
         splits = {split: self._build_samples(split) for split in self.sizes}
-        return score_pixels(splits, self.spec.classes)
+        return score_pixels(splits, self.spec.classes, self.ignored_target)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -16,6 +16,7 @@ from zoo.data.base import DataModule, Datasets
 from zoo.data.point_sets import PointSample, pad_points
 from zoo.data.sampler import Key, ResumableLoader
 from zoo.data.spec import (
+    IGNORE_INDEX,
     DataSpec,
     ImageSpec,
     PointSpec,
@@ -122,16 +123,21 @@ class TorchDataset(DataModule):
         if split not in datasets.splits:
             given = ", ".join(datasets.splits) or "none"
             raise DataError(f"data {self.name}: there is no dataset {split}, but {given}")
-        return SampleBatches(split, datasets, self.spec, self.sides)
+        return SampleBatches(split, datasets, self.spec, self.sides, self.ignored_target)
 
 
 class SampleBatches(Dataset[Any]):
     """The samples of one dataset, fetched by batches of keys in the form that tasks read."""
 
     def __init__(
-        self, split: str, datasets: Datasets, spec: DataSpec, sides: tuple[int, int] | None
+        self,
+        split: str,
+        datasets: Datasets,
+        spec: DataSpec,
+        sides: tuple[int, int] | None,
+        ignored: int,
     ) -> None:
-        self.split, self.spec, self.sides = split, spec, sides
+        self.split, self.spec, self.sides, self.ignored = split, spec, sides, ignored
         self.samples, self.collate = datasets.splits[split], datasets.collate
 
     def __len__(self) -> int:
@@ -144,6 +150,14 @@ class SampleBatches(Dataset[Any]):
     def __getitems__(self, keys: Sequence[Key]) -> Any:
         # Only the index of a key matters: such a dataset has no seed of its own.
         numbers = [key[1] if isinstance(key, tuple) else key for key in keys]
+        batch = self._fetch(numbers)
+        # A class that does not exist would end training within a kernel, which names no sample.
+        for number, problem in self._find_unknown(numbers, batch):
+            raise DataError(f"data, {self.split}, sample {number}: {problem}")
+        return batch
+
+    def _fetch(self, numbers: Sequence[int]) -> Any:
+        """Return the batch of these samples."""
         samples = [self.samples[number] for number in numbers]
         if self.collate is not None:
             batch = self.collate(samples)
@@ -167,6 +181,35 @@ class SampleBatches(Dataset[Any]):
                 images, size=self.sides, mode="bilinear", align_corners=False, antialias=True
             )
         return images, labels
+
+    def _find_unknown(self, numbers: Sequence[int], batch: Any) -> Iterator[tuple[int, str]]:
+        """Yield the number of each sample with a class or token that does not exist, and why."""
+        spec, (inputs, *_) = self.spec, batch
+        targets = batch.targets if isinstance(spec, TextSpec) else torch.as_tensor(batch[-1])
+        checked = []
+        if isinstance(spec, TextSpec | TextClassificationSpec):
+            # -1 is padding
+            checked.append((inputs, len(spec.vocabulary), {-1}, "token"))
+        if isinstance(spec, TextSpec):
+            checked.append((targets, len(spec.vocabulary), {IGNORE_INDEX}, "target"))
+        elif isinstance(spec, SegmentationSpec):
+            checked.append((targets, spec.classes, {IGNORE_INDEX, self.ignored}, "class"))
+        # numbers to predict have no classes
+        elif spec.classes is not None:
+            checked.append((targets, spec.classes, set(), "label"))
+        for values, count, allowed, noun in checked:
+            # check_first refuses other shapes and types with a description of samples
+            if values.is_floating_point() or len(values) != len(numbers):
+                continue
+            bad = (values < 0) | (values >= count)
+            for one in allowed:
+                bad &= values != one
+            for row in bad.view(len(bad), -1).any(1).nonzero().flatten().tolist():
+                value = int(values[row][bad[row]].flatten()[0])
+                problem = f"{noun} {value}, but there are {count}, counted from 0"
+                if isinstance(spec, SegmentationSpec):
+                    problem += "; set task.ignore_index if it stands for no class"
+                yield numbers[row], problem
 
     def check_first(self) -> None:
         """Check the first sample against the spec.
@@ -202,16 +245,10 @@ class SampleBatches(Dataset[Any]):
                 return f"a sample is {inputs.dtype}, not floating point"
         elif inputs.is_floating_point() or len(shape) != 1 or shape[0] > spec.length:
             return f"a sample is {inputs.dtype} {shape}, not at most {spec.length} integers"
-        elif inputs.max() >= len(spec.vocabulary):
-            return f"token {int(inputs.max())} of a vocabulary of {len(spec.vocabulary)}"
-        if isinstance(spec, SegmentationSpec):
-            if targets.shape[1:] != spec.grid or targets.is_floating_point():
-                shape = tuple(targets.shape[1:])
-                return f"a mask is {targets.dtype} {shape}, not integers {spec.grid}"
-            # others may stand for pixels without a class; the task knows
-            return "" if (targets < spec.classes).any() else "no pixel of a mask has a class"
-        if not isinstance(spec, TextSpec) and not 0 <= int(targets[0]) < spec.classes:
-            return f"label {int(targets[0])} of {spec.classes} classes"
+        shape = tuple(targets.shape[1:])
+        is_dense = isinstance(spec, SegmentationSpec)
+        if is_dense and (shape != spec.grid or targets.is_floating_point()):
+            return f"a mask is {targets.dtype} {shape}, not integers {spec.grid}"
         return ""
 
 
@@ -230,8 +267,7 @@ def _find_point_problem(spec: PointSpec, x: Tensor, pos: Tensor, target: Tensor)
     if spec.classes is None:
         shape = tuple(target.shape[1:])
         return "" if shape == (spec.outputs,) else f"a target is {shape}, not ({spec.outputs},)"
-    is_class = target.dim() == 1 and 0 <= int(target[0]) < spec.classes
-    return "" if is_class else f"label {target[0].tolist()} of {spec.classes} classes"
+    return "" if target.dim() == 1 else f"a label is {tuple(target.shape[1:])}, not a class"
 
 
 def _describe_samples(spec: DataSpec) -> str:

@@ -38,7 +38,9 @@ class HeadMetric:
 
 
 def position_unit(attention: LayerAttention) -> str:
-    """Return the unit of positions: tokens, also for points, or patches."""
+    """Return the unit of positions: tokens or patches; for points, units of their coordinates."""
+    if attention.chain.dims.points:
+        return "units"
     return "patches" if _list_axes(attention) else "tokens"
 
 
@@ -118,14 +120,15 @@ def _list_distance_metrics(counted: str, axes: Mapping[str, str]) -> Iterator[He
 
 
 def _list_share_metrics(counted: str, some_unplaced: bool) -> Iterator[HeadMetric]:
-    reach = NEAR[counted]
-    yield HeadMetric(
-        "near",
-        f"Share within {reach} {counted}",
-        "of attention",
-        "Share of attention in the neighbourhood of the query.",
-        _average(partial(_neighbourhood_share, reach=reach)),
-    )
+    # coordinates have scales of their own, so that no distance is near for all data
+    if reach := NEAR.get(counted):
+        yield HeadMetric(
+            "near",
+            f"Share within {reach} {counted}",
+            "of attention",
+            "Share of attention in the neighbourhood of the query.",
+            _average(partial(_neighbourhood_share, reach=reach)),
+        )
     yield HeadMetric(
         "self",
         "Share on itself",

@@ -364,7 +364,10 @@ def adapt_data(task: Task, data: DataModule) -> None:
         _check_equal(trained, found, "channels", "classes")
         return
     if isinstance(trained, PointSpec):
-        _check_equal(trained, found, "features", "axes", "classes", "outputs")
+        if isinstance(found, PointSpec) and (trained.classes is None) != (found.classes is None):
+            own = "numbers" if found.classes is None else "classes"
+            raise OptionError("", f"its targets are {own}, and the model predicts other ones")
+        _check_equal(trained, found, "features", "axes", "outputs")
         return
     vocabulary = None
     if isinstance(found, TextSpec | TextClassificationSpec):
@@ -383,4 +386,6 @@ def _check_equal(trained: DataSpec, found: DataSpec, *keys: str) -> None:
     for key in keys:
         ours, theirs = getattr(found, key), getattr(trained, key)
         if ours != theirs:
-            raise OptionError(key, f"{ours} {key}, but the model was trained with {theirs}")
+            # the numbers of points, unlike those of images and texts, are no options of sources
+            option = "" if isinstance(trained, PointSpec) else key
+            raise OptionError(option, f"{ours} {key}, but the model was trained with {theirs}")

@@ -339,7 +339,7 @@ def _compare(source: ExportSource, graph: Any, model: nn.Module, sizes: InputSiz
         if not difference <= allowed:
             problem = f"the exported graph differs by {difference:.1e} from the model"
             raise ZooError(
-                f"{problem} for inputs of shape {tuple(inputs[0].shape)}; nothing is kept"
+                f"{problem} for inputs of shape {tuple(inputs[0].shape)}; no file is written"
             )
         largest = max(largest, difference)
     return largest

@@ -163,9 +163,9 @@ class ResultValue:
     may_be_best: bool = True
     """False if it is known to be worse than another, whatever the digits that are shown."""
     is_ranked: bool = True
-    """False for a mean of other samples than those of its column, which has no place there."""
+    """False for what is not compared with its column, such as a mean of other samples."""
     note: str = ""
-    """What stands where there is no mean, such as n/a."""
+    """Text in place of a mean that is missing, such as n/a."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,6 +245,11 @@ def format_tables(table: ResultTable, *, intervals: bool = False) -> dict[str, s
     return {LATEX: format_latex(table, intervals=intervals), CSV: format_csv(table)}
 
 
+def is_compared(value: ResultValue) -> bool:
+    """Return whether a value is compared with the others of its column."""
+    return value.mean is not None and isfinite(value.mean) and value.is_ranked
+
+
 def rank_values(table: ResultTable) -> list[list[Place]]:
     """Return the place of each value among those of its column and block, row by row."""
     places: list[list[Place]] = [[""] * len(table.columns) for _ in table.rows]
@@ -252,7 +257,8 @@ def rank_values(table: ResultTable) -> list[list[Place]]:
         blocks: dict[str, list[tuple[int, ResultValue, float]]] = {}
         for line, row in enumerate(table.rows):
             value = row.values[number]
-            if value.mean is not None and isfinite(value.mean) and value.is_ranked:
+            if is_compared(value):
+                assert value.mean is not None
                 shown = round(value.mean, column.decimals)
                 blocks.setdefault(row.block, []).append((line, value, shown))
         for found in blocks.values():
@@ -352,7 +358,8 @@ def _format_caption(table: ResultTable, symbols: Mapping[str, str], *, intervals
     parts = [escape_latex(table.caption)]
     places = rank_values(table)
     if any("best" in own for own in places):
-        where = " of each part" if len({row.block for row in table.rows}) > 1 else ""
+        ranked = {row.block for row in table.rows for one in row.values if is_compared(one)}
+        where = " of each part" if len(ranked) > 1 else ""
         parts.append(rf"\textbf{{Bold}}: best{where}; \underline{{underlined}}: second.")
     parts += [
         f"{symbols[mark]} {escape_latex(meaning)}."

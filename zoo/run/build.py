@@ -22,6 +22,7 @@ from zoo.config import Recipe
 from zoo.config.schema import ONCE, OURS
 from zoo.data.base import DataModule, Datasets
 from zoo.data.spec import (
+    IGNORE_INDEX,
     DataSpec,
     ImageSpec,
     PointSpec,
@@ -118,6 +119,7 @@ class Experiment:
         data = build_data(self.recipe, **changes)
         if self._datasets is not None:
             data.adopt_datasets(self._datasets)
+        data.ignored_target = self.recipe.task.options.get("ignore_index", IGNORE_INDEX)
         return data
 
     def check_single_process(self) -> None:

@@ -288,7 +288,7 @@ def check_model(experiment: Experiment) -> Iterator[OptionError]:
         yield OptionError("extrapolation", problem)
     elif larger is not None:
         for index, method in enumerate(methods):
-            if problem := explain_unknown(model, method, larger):
+            if problem := explain_unknown(model, spec, method, larger):
                 yield OptionError(f"extrapolation.{index}", problem)
             elif (
                 recipe.evaluate.factors
@@ -370,7 +370,9 @@ def _has_other_coordinates(link: Encoding) -> bool:
     return link.coordinates != type(link).coordinates
 
 
-def explain_unknown(model: nn.Module, method: str, factors: tuple[float, ...]) -> str:
+def explain_unknown(
+    model: nn.Module, spec: DataSpec, method: str, factors: tuple[float, ...]
+) -> str:
     """Return why a method cannot be tried; empty if an encoding of the model has it."""
     methods = find_methods(model, factors)
     if method in (NONE, DROP) or method in methods:
@@ -378,7 +380,7 @@ def explain_unknown(model: nn.Module, method: str, factors: tuple[float, ...]) -
     if method == TRUNCATE:
         return explain_untruncated(model)
     if method == SLIDING_WINDOW:
-        return explain_unslidable(model)
+        return explain_unslidable(spec)
     names = [
         f"{link.name} with coordinates {link.coordinates}"
         if _has_other_coordinates(link)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from zoo.data.spec import DataSpec, SegmentationSpec
+
 
 class SlidingWindow(nn.Module):
     """Reads a large image in overlapping windows, and averages their logits where they overlap.
@@ -42,9 +44,9 @@ class SlidingWindow(nn.Module):
         return total / count
 
 
-def explain_unslidable(model: nn.Module) -> str:
-    """Return why a model cannot read windows of an image; empty if it can."""
-    if getattr(model, "is_dense", False):
+def explain_unslidable(spec: DataSpec) -> str:
+    """Return why a model of such samples cannot read windows of an image; empty if it can."""
+    if isinstance(spec, SegmentationSpec):
         return ""
-    problem = "sliding_window joins predictions of pixels, which this model does not make"
+    problem = f"sliding_window joins predictions of pixels, and {spec.noun} have no masks"
     return f"{problem}; leave it out of evaluate.extrapolation"

@@ -96,7 +96,7 @@ class Regression(Task):
         for name, metric in metrics.items():
             if name != "loss":
                 metric.update(predicted, target.float())
-        # Lightning keeps the metrics that it is told of, and computes them after the last batch
+        # once is enough: Lightning then computes them after the last batch
         if batch_idx == 0:
             values = {f"{split}/{name}": metric for name, metric in metrics.items()}
             self.log_dict(values, batch_size=len(target))

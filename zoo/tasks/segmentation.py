@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from torchmetrics.classification import (
 )
 
 from zoo.data.spec import IGNORE_INDEX, SegmentationSpec
-from zoo.errors import OptionError
+from zoo.errors import DataError, OptionError
 from zoo.registry import register
 from zoo.tasks.base import Metrics, Optimizer, Task
 from zoo.tasks.metrics import build_metrics, propagate_infinity
@@ -107,6 +107,11 @@ class Segmentation(Task):
         """Update the validation metrics."""
         self._update("val", self.val_metrics, batch, batch_idx)
 
+    def on_validation_epoch_end(self) -> None:
+        """Raise DataError if no pixel was measured, over all processes."""
+        weight = cast(MeanMetric, self.val_metrics["loss"]).weight
+        _check_measured(self.average_over_processes(cast(Tensor, weight)), "val")
+
     def on_test_epoch_start(self) -> None:
         """Clear the counts, which a test that was stopped may have left."""
         self._confusion.reset()
@@ -119,6 +124,7 @@ class Segmentation(Task):
     def on_test_epoch_end(self) -> None:
         """Store the confusion matrix and the values of all classes, over all processes."""
         counts = self._confusion.compute()
+        _check_measured(counts.sum(), "test")
         self.confusion = counts.tolist()
         common = counts.diagonal()
         union = counts.sum(0) + counts.sum(1) - common
@@ -138,11 +144,18 @@ class Segmentation(Task):
         for name, metric in metrics.items():
             if name != "loss":
                 metric.update(classes, targets)
-        # Lightning keeps the metrics that it is told of, and computes them after the last batch
+        # once is enough: Lightning then computes them after the last batch
         if batch_idx == 0:
             values = {f"{split}/{name}": metric for name, metric in metrics.items()}
             self.log_dict(values, batch_size=len(targets))
         return classes, targets
+
+
+def _check_measured(count: Tensor, split: str) -> None:
+    """Raise DataError if no pixel of a split has a class, so that its metrics mean nothing."""
+    if not count:
+        remedy = "look at its masks, and at task.ignore_index and the options of data"
+        raise DataError(f"no pixel of {split} that was read has a class; {remedy}")
 
 
 def _check_weights(weights: tuple[float, ...], classes: int) -> Tensor:
