@@ -333,7 +333,10 @@ def test_a_pair_of_datasets_and_a_data_module_give_the_same(data):
     ("changes", "text"),
     [
         ({"train": TensorDataset(torch.zeros(9, 1, 9, 8), torch.zeros(9))}, "shape .1, 9, 8., not"),
-        ({"val": TensorDataset(torch.zeros(9, 1, 8, 8), torch.full((9,), 3))}, "label 3, but there are 3"),
+        (
+            {"val": TensorDataset(torch.zeros(9, 1, 8, 8), torch.full((9,), 3))},
+            "label 3, but there are 3",
+        ),
         ({"test": TensorDataset(torch.zeros(9, 1, 8, 8).byte(), torch.zeros(9))}, "not floating"),
         ({"test": TensorDataset(torch.zeros(0, 1, 8, 8), torch.zeros(0))}, "empty"),
         ({"test": (image for image in ())}, "a stream has none"),
