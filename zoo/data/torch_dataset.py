@@ -246,8 +246,8 @@ class SampleBatches(Dataset[Any]):
         elif inputs.is_floating_point() or len(shape) != 1 or shape[0] > spec.length:
             return f"a sample is {inputs.dtype} {shape}, not at most {spec.length} integers"
         shape = tuple(targets.shape[1:])
-        is_dense = isinstance(spec, SegmentationSpec)
-        if is_dense and (shape != spec.grid or targets.is_floating_point()):
+        is_mask = shape == getattr(spec, "grid", None) and not targets.is_floating_point()
+        if isinstance(spec, SegmentationSpec) and not is_mask:
             return f"a mask is {targets.dtype} {shape}, not integers {spec.grid}"
         return ""
 

@@ -109,8 +109,8 @@ class Segmentation(Task):
 
     def on_validation_epoch_end(self) -> None:
         """Raise DataError if no pixel was measured, over all processes."""
-        weight = cast(MeanMetric, self.val_metrics["loss"]).weight
-        _check_measured(self.average_over_processes(cast(Tensor, weight)), "val")
+        loss = cast(MeanMetric, self.val_metrics["loss"])
+        _check_measured(self.average_over_processes(loss.weight), "val")
 
     def on_test_epoch_start(self) -> None:
         """Clear the counts, which a test that was stopped may have left."""
