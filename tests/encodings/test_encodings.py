@@ -65,6 +65,33 @@ def test_no_file_of_tests_is_of_an_encoding_that_is_gone():
     assert named == {*zoo.encoding_names(), "encodings"}
 
 
+# facts
+
+PLACES = {1: [0, 1, 3], 2: [[0, 0], [0, 1], [2, 1]], 3: [[0, 0, 0], [0, 1, 1], [1, 2, 1]]}
+# dape has no effect without the biases of another encoding, which may read coordinates
+ALONE = [
+    (name, axes)
+    for name in zoo.encoding_names()
+    for axes in zoo.encoding_class(name).axes
+    if not zoo.encoding_class(name).consumes_biases and axes in PLACES
+]
+
+
+@pytest.mark.parametrize(("name", "axes"), ALONE)
+def test_coordinates_change_something_where_an_encoding_declares_it(name, axes):
+    cls = zoo.encoding_class(name)
+    encoding = make_small(name, Dims(48, 4, axes, (4,) * axes))
+    move_parameters(encoding)
+    heads, x = torch.randn(3, 1, 4, 3, 12).double(), torch.randn(1, 3, 48).double()
+    found = []
+    for factor in (1, 0.5):
+        pos = factor * torch.tensor(PLACES[axes]).double().reshape(3, axes)
+        states = encoding.embed(Tokens.at(x, pos)).x
+        out = zoo.functional.attend(encoding, *heads, pos, x=x, causal=cls.causal_only)
+        found.append(torch.cat([states.flatten(), out.flatten()]))
+    assert ((found[0] - found[1]).abs().max() > 1e-4) == cls.reads_positions
+
+
 # parameters for other sizes
 
 

@@ -120,6 +120,60 @@ def test_onnx_runtime_reads_images_of_any_resolution(write, tmp_path):
     assert abs(image - expected).max() < 1e-6
 
 
+SEGMENTER = ["model.dim=16", "model.depth=3", "model.heads=2", "model.registers=2"]
+SEGMENTER += ["model.pool=class", "model.dense_head=multiscale", "model.encoding=liere"]
+
+
+def test_onnx_runtime_segments_images_of_any_resolution(write, tmp_path):
+    pytest.importorskip("onnxscript")
+    task, _ = write("onnx", "seg_digits_comrope", SEGMENTER)
+    given, compute = run_onnx(tmp_path / "out")
+    assert given.shape == ["batch", 1, "height", "width"]
+    sizes = ((32, 32), (24, 48))
+    require_equal(compute, task, [torch.randn(2, 1, *size) for size in sizes])
+    text = json.loads((tmp_path / "out" / "model.json").read_text())
+    assert text["classes"][:2] == ["background", "0"]
+
+
+@pytest.mark.parametrize("target", ["onnx", "torch_export"])
+def test_a_graph_computes_features(tmp_path, target):
+    if target == "onnx":
+        pytest.importorskip("onnxscript")
+    write_checkpoint(tmp_path / "run", "seg_digits_comrope", SEGMENTER)
+    export(tmp_path / "run", tmp_path / "out", target, features=[2, 0])
+    task, images = package.load(tmp_path / "run"), torch.randn(2, 1, 16, 40)
+    if target == "onnx":
+        onnxruntime = pytest.importorskip("onnxruntime")
+        session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx")
+        assert [one.name for one in session.get_outputs()] == ["features_2", "features_0"]
+        found = map(torch.from_numpy, session.run(None, {"inputs": images.numpy()}))
+    else:
+        found = torch.export.load(tmp_path / "out" / "model.pt2").module()(images)
+    with torch.no_grad():
+        expected = task.features(images, [2, 0])
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    outputs = json.loads((tmp_path / "out" / "model.json").read_text())["outputs"]
+    assert [one["layer"] for one in outputs] == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "target", "layers", "words"),
+    [
+        ("seg_digits_comrope", "onnx", [3], "no layer 3; the model has layers 0 to 2"),
+        ("seg_digits_comrope", "onnx", [-1], "must be at least 0"),
+        ("seg_digits_comrope", "hf", [0], "features are outputs of a graph; use to="),
+        ("points_first_rope", "onnx", [0], "PointEncoder has no maps of patches"),
+    ],
+)
+def test_features_that_no_graph_computes_are_refused(tmp_path, recipe, target, layers, words):
+    own = SEGMENTER if recipe.startswith("seg") else []
+    write_checkpoint(tmp_path / "run", recipe, own)
+    with pytest.raises(RecipeError, match=words):
+        export(tmp_path / "run", tmp_path / "out", target, features=layers)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_graph_needs_no_zoo(write, tmp_path):
     pytest.importorskip("tokenizers")
     task, result = write("torch_export", "lm_rope", language_words(tmp_path, "path"))

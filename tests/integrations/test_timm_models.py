@@ -195,3 +195,80 @@ def test_patches_that_a_mask_hides_change_nothing(encoding):
     found = [compute(one, attn_mask=mask) for one in (images, changed)]
     torch.testing.assert_close(*found, atol=1e-6, rtol=0)
     assert (compute(images) - compute(changed)).abs().max() > 1e-4
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cls", [vision.VisionTransformer, eva.Eva], ids=lambda cls: cls.__name__)
+def test_intermediates_of_timm_are_those_of_the_equipped_blocks(cls):
+    model = build(cls, dynamic_img_size=True)
+    images = draw_images(32, 48)
+    before = model.forward_intermediates(images)
+    zoo.equip(model, "liere")
+    outputs = []
+    handles = [
+        block.register_forward_hook(lambda block, args, out: outputs.append(out))
+        for block in model.blocks
+    ]
+    last, maps = model.forward_intermediates(images)
+    for found, states in zip(maps, outputs, strict=True):
+        assert torch.equal(found, states[:, 1:].mT.reshape(2, 64, 4, 6))
+    assert torch.equal(last, model.forward_features(images))
+    assert (maps[-1] - before[1][-1]).abs().max() > 1e-3
+    for handle in handles:
+        handle.remove()
+    zoo.unequip(model)
+    last, maps = model.forward_intermediates(images)
+    assert torch.equal(last, before[0])
+    assert all(map(torch.equal, maps, before[1]))
+
+
+@pytest.mark.parametrize("per_sample", [False, True])
+def test_patches_move_in_training_mode_only(per_sample):
+    model, plain = (build(vision.VisionTransformer) for _ in range(2))
+    images = draw_images()
+    change = {"jitter": 0.5, "stretch": 1.5, "shift": 1, "per_sample": per_sample}
+    report = zoo.equip(model, "rope_mixed", position_augmentation=change)
+    assert "patches move in training mode" in str(report)
+    zoo.equip(plain, "rope_mixed")
+    model.zoo_encoding.load_state_dict(plain.zoo_encoding.state_dict())
+    assert torch.equal(model(images), plain(images))
+    index = []
+    model.zoo_encoding.token_hooks.append(lambda tokens: index.append(tokens.index) or tokens)
+
+    # in training each pass moves them, of each sample alike or not, and never the CLS token
+    model.train()
+    losses = []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(6):
+        loss = torch.nn.functional.cross_entropy(model(images), torch.tensor([1, 4]))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0]
+    assert len(index[0]) == (2 if per_sample else 1)
+    assert (index[0][:, 1:] != index[1][:, 1:]).all()
+    assert not index[0][:, 0].any()
+    assert not per_sample or (index[0][0, 1:] != index[0][1, 1:]).any()
+    # and in evaluation none
+    model.eval()
+    assert torch.equal(model(images), model(images))
+    assert torch.equal(index[-1], index[-1].round())
+
+
+@pytest.mark.parametrize(
+    ("encoding", "change", "words"),
+    [
+        ("none", {"jitter": 0.5}, "none takes no coordinates that could move"),
+        (["ssmax", "none"], {"shift": 1}, "ssmax and none take no coordinates"),
+        ("rope_mixed", {"jitter": -1}, "position_augmentation.jitter: must be at least 0"),
+        ("rope_mixed", {"jiter": 1}, "position_augmentation.jiter: unknown key; did you mean"),
+        ("rope_mixed", {}, "no change is enabled"),
+        ("rope_mixed", 0.5, "expected a mapping"),
+    ],
+)
+def test_changes_of_positions_that_cannot_be_made_are_refused(encoding, change, words):
+    model = build(vision.VisionTransformer)
+    with pytest.raises(OptionError, match=words):
+        zoo.equip(model, encoding, position_augmentation=change)
+    assert not hasattr(model, "zoo_encoding")

@@ -423,3 +423,23 @@ def test_only_equipped_models_are_saved_and_loaded(tmp_path):
     model.save_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match="not written by zoo"):
         zoo.load(tmp_path)
+
+
+def test_patches_of_a_saved_model_move_in_training(tmp_path):
+    pytest.importorskip("safetensors")
+    model = build("ViT", "Model", **IMAGES)
+    zoo.equip(model, "comrope_ld", position_augmentation={"jitter": 0.5})
+    zoo.save(model, tmp_path)
+    images = torch.randn(1, 3, 32, 32)
+    loaded = zoo.load(tmp_path)
+    for one in (model.eval(), loaded):
+        assert torch.equal(one(images)[0], model(images)[0])
+        for mode in (True, False):
+            one.train(mode)
+            assert torch.equal(one(images)[0], one(images)[0]) != mode
+
+
+def test_positions_of_texts_cannot_move():
+    model = build("Llama", **GROUPED)
+    with pytest.raises(OptionError, match="the model reads text; leave it out"):
+        zoo.equip(model, "rope", position_augmentation={"jitter": 0.5})

@@ -5,7 +5,7 @@ import torch
 
 import zoo
 from zoo.attention.coordinates import PositionAugmentation
-from zoo.data.spec import ImageSpec
+from zoo.data.spec import ImageSpec, SegmentationSpec, VideoSpec
 from zoo.errors import OptionError
 from zoo.models.transformer import BlockOptions
 from zoo.models.vit import ViT
@@ -13,11 +13,10 @@ from zoo.models.vit import ViT
 SAMPLES = ImageSpec(channels=3, height=16, width=24, classes=7)
 
 
-def vit(encoding="rope_axial", **options):
+def vit(encoding="rope_axial", spec=SAMPLES, **options):
     links = {encoding: lambda dims: zoo.encoding(encoding, dims)}
     return ViT(
-        SAMPLES,
-        **{"dim": 32, "depth": 2, "heads": 2, "patch_size": 4, "encoding": links, **options},
+        spec, **{"dim": 32, "depth": 2, "heads": 2, "patch_size": 4, "encoding": links, **options}
     )
 
 
@@ -150,3 +149,41 @@ def test_the_whole_model_is_captured_by_the_compiler():
     images = torch.randn(2, 3, 16, 24)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(images), model(images), atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "spec",
+    [SAMPLES, SegmentationSpec(3, 16, 24, 7), VideoSpec(3, 16, 24, 7, frames=4)],
+    ids=lambda spec: type(spec).__name__,
+)
+@pytest.mark.parametrize("special", [{}, {"pool": "class", "registers": 2}], ids=["none", "three"])
+def test_features_are_the_outputs_of_blocks_without_special_tokens(spec, special):
+    options = {"tubelet": 2} if isinstance(spec, VideoSpec) else {}
+    model = vit("liere", spec, depth=3, **options, **special).eval()
+    outputs = []
+    for block in model.blocks:
+        block.register_forward_hook(lambda block, args, out: outputs.append(out.x))
+    # twice the training height
+    images = torch.randn(2, 3, *spec.grid[:-2], 32, 24)
+    maps = model.features(images, [2, 0, -2])
+    grid = model.grid_size(*images.shape[2:])
+    special_tokens = 3 if special else 0
+    for number, found in zip((2, 0, 1), maps, strict=True):
+        expected = outputs[number][:, special_tokens:].mT.reshape(2, 32, *grid)
+        assert torch.equal(found, expected)
+    # what follows the last block gives the logits
+    states = model.norm(maps[0].flatten(2).mT)
+    if isinstance(spec, SegmentationSpec):
+        logits = model.head(states.mT.unflatten(2, grid), (32, 24))
+    elif not special:
+        logits = model.head(states.mean(1))
+    else:
+        return
+    torch.testing.assert_close(logits, model(images))
+
+
+@pytest.mark.parametrize("layers", [[2], [-3], [], [0.5], "01", 1, [True]])
+def test_layers_that_a_model_does_not_have_are_refused(layers):
+    with pytest.raises(OptionError, match="layer"):
+        vit().features(torch.randn(1, 3, 16, 24), layers)

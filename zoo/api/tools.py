@@ -152,6 +152,7 @@ def export(
     to: str,
     overrides: Overrides = (),
     *,
+    features: Sequence[int] = (),
     push: str | None = None,
     verbose: bool | None = True,
 ) -> ExportResult:
@@ -162,6 +163,8 @@ def export(
         folder: The folder to write; it must not exist, or be empty.
         to: The format: "hf", "llama", "vit", "onnx", "safetensors" or "torch_export".
         overrides: Changes of the stored recipe, as of `zoo.fit`.
+        features: For "onnx" and "torch_export", numbers of blocks of a vision transformer from 0;
+            the graph then computes the maps of patches after them in place of logits.
         push: A new repository of the Hugging Face Hub, "owner/name", that the folder is uploaded
             to.
         verbose: Print progress to standard error. None leaves logging to the caller.
@@ -176,7 +179,7 @@ def export(
     """
     from zoo.formats.export import ExportOptions, export_model
 
-    options = validate_options(ExportOptions, {"to": to, "push": push})
+    options = validate_options(ExportOptions, {"to": to, "features": features, "push": push})
     return export_model(run, Path(folder), options, overrides)
 
 

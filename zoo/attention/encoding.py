@@ -186,6 +186,10 @@ class Encoding(nn.Module):
     """True if scores depend on the states of tokens beyond queries and keys. `zoo.functional` then
     needs these states."""
 
+    reads_positions = True
+    """False if coordinates change nothing: it uses the order or the number of tokens, or nothing.
+    """
+
     reads_keys = False
     """True if it uses keys beyond their products with queries, so that none may be updated."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from zoo.attention.encoding import Dims
 from zoo.attention.linear import LinearCall, LinearState
 from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens, disable_autocast, order_padding_first, take_tokens
-from zoo.errors import OptionError
+from zoo.errors import OptionError, refuse_type
 from zoo.options import Between
 
 # Measured bounds of the faster product of `project`: at most so many rows of x, and at least so
@@ -575,3 +575,20 @@ def _count_parts(x: Tensor, weight: Tensor) -> int:
     if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
         return 1
     return gcd(len(weight), 2 * torch.get_num_threads()) if torch.backends.mkl.is_available() else 1
+
+
+def check_layers(layers: Sequence[int], depth: int) -> tuple[int, ...]:
+    """Return numbers of blocks from 0, of numbers that may count from the end.
+
+    Raises:
+        OptionError: There is no such block, or no number.
+    """
+    if isinstance(layers, str) or not isinstance(layers, Sequence):
+        raise refuse_type("layers", layers, "a list of numbers")
+    if not layers:
+        raise OptionError("layers", "the list is empty; name a layer")
+    for one in layers:
+        if isinstance(one, bool) or not isinstance(one, int) or not -depth <= one < depth:
+            problem = f"there is no layer {one!r}"
+            raise OptionError("layers", f"{problem}; the model has layers 0 to {depth - 1}")
+    return tuple(one % depth for one in layers)

@@ -28,6 +28,7 @@ class CARoPE(CumulativeRotary):
     """
 
     part = "gates"
+    reads_positions = False
 
     def __init__(self, dims: Dims, *, base: Annotated[float, Between(2)] = 10000.0) -> None:
         super().__init__(dims)

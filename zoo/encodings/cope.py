@@ -25,6 +25,7 @@ class CoPE(Encoding):
     """
 
     part = "rows"
+    reads_positions = False
     shared, shift_invariant, causal_only = False, True, True
 
     def __init__(self, dims: Dims, *, max_positions: Annotated[int, Between(2)] = 64) -> None:

@@ -22,6 +22,7 @@ class DAPE(Encoding):
     """
 
     part = "rows"
+    reads_positions = False
     shared, shift_invariant, causal_only, consumes_biases = False, True, True, True
     zero_gradient = ("net.2.bias",)
 

@@ -22,6 +22,7 @@ class FoX(Encoding):
     """
 
     part = "gates"
+    reads_positions = False
     shared, shift_invariant, causal_only, reads_states = False, True, True, True
 
     def __init__(self, dims: Dims, *, init_bias: float = 0.0) -> None:

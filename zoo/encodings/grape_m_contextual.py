@@ -33,6 +33,7 @@ class GRAPEMContextual(CumulativeRotary):
     """
 
     part = "gates"
+    reads_positions = False
     inclusive = False
 
     def __init__(

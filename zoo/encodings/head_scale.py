@@ -21,6 +21,7 @@ class HeadScale(Encoding):
     """
 
     part = "rows"
+    reads_positions = False
     shared, shift_invariant, causal_only, handles_special_tokens = False, True, True, True
     axes_reason = "its authors study only causal models of text"
 

@@ -18,6 +18,7 @@ class None_(Encoding):  # noqa: N801 - None is Python's
     """
 
     part = "nothing"
+    reads_positions = False
     shift_invariant = True
     axes = (1, 2, 3)
     point_axes = POINT_AXES

@@ -54,6 +54,7 @@ class PaTH(Encoding):
     """
 
     part = "gates"
+    reads_positions = False
     shared, shift_invariant, causal_only, handles_special_tokens = False, True, True, True
     reads_states = True
 

@@ -31,6 +31,7 @@ class SelectiveRoPE(CumulativeRotary):
     """
 
     part = "gates"
+    reads_positions = False
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ class SSMax(Encoding):
     """
 
     part = "rows"
+    reads_positions = False
     shared, shift_invariant, handles_special_tokens = False, True, True
     axes = (1, 2, 3)
 

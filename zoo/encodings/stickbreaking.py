@@ -26,6 +26,7 @@ class StickBreaking(Encoding):
     """
 
     part = "rows"
+    reads_positions = False
     shared, shift_invariant, causal_only, handles_special_tokens = False, True, True, True
 
     def __init__(self, dims: Dims, *, inclusive: bool = False) -> None:

@@ -9,14 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import torch
 
 from zoo.attention.layer import find_encoded
 from zoo.config import Recipe
 from zoo.config.overrides import Change, Overrides, join_overrides
-from zoo.errors import Message, RecipeError, Setting
+from zoo.data.spec import ImageSpec
+from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError, Setting
 from zoo.formats.folders import new_folder
 from zoo.formats.hub import check_token, push_folder
+from zoo.options import Between
 from zoo.run import checkpoint
 from zoo.run.load import restore
 from zoo.tasks.base import Task
@@ -46,6 +50,9 @@ raises RecipeError with every option that stands in the way."""
 OWN_MODELS = ("hf", "llama", "qwen3", "smollm3", "olmo3", "gemma2", "gemma3", "cohere2", "vit")
 """Targets that hold a model of zoo: they build it, or write its weights under other names."""
 
+GRAPHS = ("onnx", "torch_export")
+"""Targets that hold a graph of what a model computes."""
+
 CPU = (
     Change("trainer.accelerator", "cpu"),
     Change("trainer.devices", 1),
@@ -74,6 +81,10 @@ class ExportOptions:
     """The format: hf, a folder for Hugging Face transformers; llama to vit, a folder that needs no
     zoo, if the recipe is such a model; onnx, a graph for ONNX Runtime; safetensors, only weights
     and recipe, which zoo reads again; torch_export, a graph for PyTorch."""
+
+    features: tuple[Annotated[int, Between(0)], ...] = ()
+    """Numbers of blocks of a vision transformer from 0. The graph (onnx, torch_export) then
+    computes the maps of patches after them in place of logits."""
 
     push: str | None = None
     """A new repository of the Hugging Face Hub, owner/name, that the folder is uploaded to."""
@@ -119,8 +130,8 @@ class ExportResult:
         to: The format.
         folder: The folder.
         files: The files in it, sorted.
-        difference: For graphs, the largest difference of logits between the graph and the model,
-            relative to 1 + |logit|.
+        difference: For graphs, the largest difference of outputs between the graph and the model,
+            relative to 1 + |output|.
         pushed: The address of the repository that the folder was uploaded to.
     """
 
@@ -162,6 +173,8 @@ def export_model(
     experiment, task = restore(path, join_overrides(CPU, overrides))
     source = ExportSource(path, experiment.recipe, task)
 
+    if options.features:
+        _check_features(source, options)
     if options.to in OWN_MODELS and source.is_equipped:
         name = experiment.recipe.model.name
         problem = f"to={options.to} holds models of zoo, and {name} is one of another library"
@@ -182,3 +195,18 @@ def export_model(
         difference=difference,
         pushed=None if options.push is None else push_folder(folder, options.push),
     )
+
+
+@torch.no_grad()
+def _check_features(source: ExportSource, options: ExportOptions) -> None:
+    """Raise RecipeError where the model has no such maps, or the format no graph."""
+    if options.to not in GRAPHS:
+        problem = f"to={options.to} holds a model, and features are outputs of a graph"
+        remedy = Message("use ", Setting("to", "onnx"), ", or leave it out")
+        raise RecipeError(ConfigIssue(ARGUMENT, "features", problem, remedy))
+    spec = source.task.spec
+    sides = (spec.channels, *spec.grid) if isinstance(spec, ImageSpec) else ()
+    try:
+        source.task.features(torch.zeros(1, *sides), options.features)
+    except OptionError as error:
+        raise RecipeError(ConfigIssue(ARGUMENT, "features", error.message)) from None

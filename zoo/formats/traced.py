@@ -33,24 +33,34 @@ MISSING_OPERATOR = re.compile(r"No ONNX function found for <OpOverload\(op='([\w
 
 
 class BoundedModel(nn.Module):
-    """A model from inputs to logits, in the form that is captured.
+    """A model from inputs to outputs, in the form that is captured.
 
     Args:
         model: The model.
         max_length: Length of the longest text that it accepts, or None. A longer one is an index
             error, in whatever program runs the graph.
+        layers: Numbers of the blocks whose maps are the outputs. Empty: logits are.
     """
 
     allowed: Tensor
 
-    def __init__(self, model: nn.Module, max_length: int | None) -> None:
+    def __init__(
+        self, model: nn.Module, max_length: int | None, layers: Sequence[int] = ()
+    ) -> None:
         super().__init__()
-        self.model, self.max_length = model, max_length
+        self.model, self.max_length, self.layers = model, max_length, layers
         zeros = torch.zeros(max_length or 0, dtype=torch.long)
         self.register_buffer("allowed", zeros, persistent=False)
 
-    def forward(self, inputs: Tensor, *others: Tensor) -> Tensor:
-        """Compute logits of token numbers int64 [B, N], images [B, C, H, W], or points."""
+    def forward(self, inputs: Tensor, *others: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Compute logits of token numbers int64 [B, N], images [B, C, H, W], or points.
+
+        Returns:
+            The logits, or the map [B, D, h, w] of each layer.
+        """
+        if self.layers:
+            model: Any = self.model
+            return (*model.features(inputs, self.layers),)
         if self.max_length is not None:
             # zeros are added: the only effect is that an index beyond the table is an error in any
             # runtime
@@ -166,8 +176,14 @@ def _hide_output() -> Iterator[None]:
         logging.disable(disabled)
 
 
-def capture(source: ExportSource) -> tuple[ExportedProgram, InputSizes, BoundedModel]:
+def capture(
+    source: ExportSource, layers: Sequence[int] = ()
+) -> tuple[ExportedProgram, InputSizes, BoundedModel]:
     """Capture a model once for all sizes.
+
+    Args:
+        source: The trained model.
+        layers: Numbers of the blocks whose maps are the outputs. Empty: logits are.
 
     Returns:
         The graph, the sizes of its inputs, and the model that was captured.
@@ -182,7 +198,8 @@ def capture(source: ExportSource) -> tuple[ExportedProgram, InputSizes, BoundedM
                 raise _refuse(source, chain.no_export_reason, source.suggest_others())
 
     max_length = find_max_length(model, source.task.spec)
-    sizes, bounded = InputSizes(source, max_length), BoundedModel(model, max_length).eval()
+    sizes = InputSizes(source, max_length)
+    bounded = BoundedModel(model, max_length, layers).eval()
     example = next(sizes.draw_examples())
     try:
         with _hide_output():
@@ -210,13 +227,13 @@ def write_torch_export(source: ExportSource, options: ExportOptions, folder: Pat
         RecipeError: The model cannot be captured.
         ZooError: The graph computes something else than the model.
     """
-    program, sizes, model = capture(source)
+    program, sizes, model = capture(source, options.features)
     difference = _compare(source, program.module(), model, sizes)
     file = BytesIO()
     with _hide_output():
         torch.export.save(program, file)
     (folder / "model.pt2").write_bytes(file.getbuffer())
-    _write_companions(source, sizes, folder)
+    _write_companions(source, sizes, folder, options.features)
     return difference
 
 
@@ -234,7 +251,7 @@ def write_onnx(source: ExportSource, options: ExportOptions, folder: Path) -> fl
         import onnxruntime
         import onnxscript  # noqa: F401  torch converts with it
 
-    program, sizes, model = capture(source)
+    program, sizes, model = capture(source, options.features)
     example = next(sizes.draw_examples())
     try:
         with _hide_output():
@@ -243,7 +260,10 @@ def write_onnx(source: ExportSource, options: ExportOptions, folder: Path) -> fl
                 shapes = sizes.build_dynamic_shapes()
                 program = torch.export.export(graph, example, dynamic_shapes=shapes)
             converted = torch.onnx.export(
-                program, input_names=[*sizes.names], output_names=["logits"], verbose=False
+                program,
+                input_names=[*sizes.names],
+                output_names=name_outputs(options.features),
+                verbose=False,
             )
     except Exception as error:  # of torch.onnx, or of what a converter met
         raise_if_out_of_memory(error)
@@ -260,12 +280,12 @@ def write_onnx(source: ExportSource, options: ExportOptions, folder: Path) -> fl
         folder / "model.onnx", providers=["CPUExecutionProvider"]
     )
 
-    def compute(*values: Tensor) -> Tensor:
+    def compute(*values: Tensor) -> tuple[Tensor, ...]:
         given = zip(sizes.names, (one.numpy() for one in values), strict=True)
-        return torch.from_numpy(session.run(None, dict(given))[0])
+        return tuple(map(torch.from_numpy, session.run(None, dict(given))))
 
     difference = _compare(source, compute, model, sizes)
-    _write_companions(source, sizes, folder)
+    _write_companions(source, sizes, folder, options.features)
     return difference
 
 
@@ -312,7 +332,7 @@ def bake_parameters(module: fx.GraphModule) -> int:
 
 
 def _compare(source: ExportSource, graph: Any, model: nn.Module, sizes: InputSizes) -> float:
-    """Return the largest difference of logits, relative to 1 + |logit|, at several sizes.
+    """Return the largest difference of outputs, relative to 1 + |output|, at several sizes.
 
     Large angles are rounded more than to the tolerance: where the difference is larger, both are
     compared with the model in float64.
@@ -345,18 +365,30 @@ def _compare(source: ExportSource, graph: Any, model: nn.Module, sizes: InputSiz
     return largest
 
 
-def measure_difference(actual: Tensor, expected: Tensor) -> float:
-    """Return the largest difference of logits, relative to 1 + |logit|."""
-    return float(((actual - expected).abs() / (1 + expected.abs())).max())
+def name_outputs(layers: Sequence[int]) -> list[str]:
+    """Return the names of a graph's outputs: logits, or the map of each layer."""
+    return [f"features_{number}" for number in layers] or ["logits"]
 
 
-def _compute_in_float64(model: nn.Module, inputs: Sequence[Tensor]) -> Tensor:
+Outputs = Tensor | Sequence[Tensor]
+
+
+def measure_difference(actual: Outputs, expected: Outputs) -> float:
+    """Return the largest difference of outputs, relative to 1 + |output|."""
+    actual, expected = ([one] if isinstance(one, Tensor) else one for one in (actual, expected))
+    pairs = zip(actual, expected, strict=True)
+    return max(float(((one - other).abs() / (1 + other.abs())).max()) for one, other in pairs)
+
+
+def _compute_in_float64(model: nn.Module, inputs: Sequence[Tensor]) -> Outputs:
     exact = copy.deepcopy(model).double()
-    logits: Tensor = exact(*(one.double() if one.is_floating_point() else one for one in inputs))
-    return logits
+    outputs: Outputs = exact(*(one.double() if one.is_floating_point() else one for one in inputs))
+    return outputs
 
 
-def _write_companions(source: ExportSource, sizes: InputSizes, folder: Path) -> None:
+def _write_companions(
+    source: ExportSource, sizes: InputSizes, folder: Path, layers: Sequence[int]
+) -> None:
     """Write the recipe, what the model reads and predicts, and how inputs are made."""
     (folder / "recipe.yaml").write_text(source.recipe.yaml(), encoding="utf-8")
     spec = source.task.spec
@@ -384,7 +416,12 @@ def _write_companions(source: ExportSource, sizes: InputSizes, folder: Path) -> 
         content["tokenizer"] = "tokenizer.json"
         write_tokenizer(spec.vocabulary, folder, getattr(source.task.model, "mask_token", None))
     classes = None if isinstance(spec, TextSpec) else spec.classes
-    if classes is not None:
+    if layers:
+        content["outputs"] = [
+            {"name": name, "layer": number, "layout": "batch, channels, rows, columns"}
+            for name, number in zip(name_outputs(layers), layers, strict=True)
+        ]
+    elif classes is not None:
         content["classes"] = name_classes(spec, classes)
     write_json(content, folder / "model.json")
 

@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType, NoneType
@@ -17,6 +17,7 @@ from torch import nn
 
 from zoo.attention.backends.dispatch import BACKENDS
 from zoo.attention.chain import explain_belonging, make_factory, parse_entry
+from zoo.attention.coordinates import PositionAugmentation
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.errors import CheckpointError, OptionError, refuse_type
 from zoo.integrations.equipment import NAME, Equipment, Surgery, find_changed, is_equipped
@@ -24,6 +25,8 @@ from zoo.integrations.rope_parameters import FIXED_LENGTH
 from zoo.integrations.saved_equipment import WEIGHTS, find_model_class, load_weights, read_saved
 from zoo.integrations.torch_modules import MODULES, TorchAdapter
 from zoo.options import Choice, EncodingSpec
+from zoo.options.signature import fields
+from zoo.options.validation import check_options
 from zoo.packages import explain_imports
 from zoo.utils import escape_text, raise_if_out_of_memory
 from zoo.weights import check_sizes, describe_fault, limit_model
@@ -101,6 +104,7 @@ def equip(
     causal: bool | None = None,
     backend: str = "auto",
     layers: Literal["all", "full", "windowed"] | Sequence[int] = "all",
+    position_augmentation: Mapping[str, Any] | PositionAugmentation | None = None,
 ) -> EquipReport:
     """Replace the positions of a model by encodings. The model is changed in place.
 
@@ -122,6 +126,9 @@ def equip(
         layers: The layers that get the encoding: "full" are those without a window, "windowed"
             those with one, and numbers count from 0. The others keep their own rotation. "all":
             every layer that has positions.
+        position_augmentation: Random changes of the positions of patches while a model of images is
+            in training mode, as the models of zoo have them: a mapping with `jitter`, `stretch`,
+            `aspect`, `shift` and `per_sample`. None: there are none.
 
     Returns:
         A report of the changes.
@@ -151,6 +158,7 @@ def equip(
     adapter = find_adapter(model, causal)
     names, factories, equals_own = _make_factories(encoding, adapter, length)
     chosen = _choose_layers(adapter, layers)
+    augmentation = _read_augmentation(position_augmentation, adapter, factories, length)
     equipment, removed = install(
         model,
         adapter,
@@ -160,12 +168,15 @@ def equip(
         equals_own=equals_own,
         chosen=chosen,
         others={} if chosen is None else _make_others(adapter, factories, length),
+        augmentation=augmentation,
     )
     # Saved with the model, to equip it again in the same way.
     entries = [{"name": choice.name, **choice.options} for choice in _list_choices(encoding)]
     equipment.arguments = {"encoding": entries, "length": length, "backend": backend}
     if chosen is not None:
         equipment.arguments["layers"] = list(chosen)
+    if not augmentation.is_identity:
+        equipment.arguments["position_augmentation"] = asdict(augmentation)
     return _report(names, equipment, removed, _list_bare(adapter, chosen), chosen)
 
 
@@ -180,6 +191,7 @@ def install(
     keeps_positions: bool = False,
     chosen: Sequence[int] | None = None,
     others: Mapping[str, EncodingFactory] = MappingProxyType({}),
+    augmentation: PositionAugmentation = PositionAugmentation(),
 ) -> tuple[Equipment, list[str]]:
     """Install encodings in a model.
 
@@ -193,6 +205,7 @@ def install(
         keeps_positions: Whether the model keeps its own positions, and is only observed.
         chosen: Indices of the layers that get the encodings; None: all that have positions.
         others: The encodings of the other layers.
+        augmentation: Changes of the positions of patches in training.
 
     Returns:
         The installed encodings, and a list that describes what was removed from the model.
@@ -218,7 +231,7 @@ def install(
         equals_own=equals_own,
         keeps_positions=keeps_positions,
     )
-    equipment.windowed = adapter.windowed
+    equipment.windowed, equipment.position_augmentation = adapter.windowed, augmentation
     example = next(model.parameters())
     equipment.to(device=example.device, dtype=example.dtype).train(model.training)
 
@@ -269,6 +282,50 @@ def _choose_layers(adapter: Adapter, layers: str | Sequence[int]) -> tuple[int, 
     if not layers:
         raise OptionError("layers", "the list is empty; name a layer, or leave it out for all")
     return tuple(sorted({*layers}))
+
+
+def _read_augmentation(
+    given: Mapping[str, Any] | PositionAugmentation | None,
+    adapter: Adapter,
+    factories: Mapping[str, EncodingFactory],
+    length: int | tuple[int, ...] | None,
+) -> PositionAugmentation:
+    """Return the changes of positions in training.
+
+    Raises:
+        OptionError: A change is unknown or has a wrong value, or nothing reads the positions.
+    """
+    key = "position_augmentation"
+    if given is None:
+        return PositionAugmentation()
+    try:
+        if isinstance(given, PositionAugmentation):
+            augmentation = given
+        elif isinstance(given, Mapping):
+            augmentation = PositionAugmentation(
+                **check_options(fields(PositionAugmentation), dict(given))
+            )
+        else:
+            raise refuse_type(key, given, "a mapping such as {'jitter': 0.5}")
+    except OptionError as error:
+        if error.key == key:
+            raise
+        raise OptionError(f"{key}.{error.key}", f"{key}.", error.message) from None
+    if augmentation.is_identity:
+        problem = "no change is enabled; set jitter, stretch, aspect or shift"
+        raise OptionError(key, f"{key}: {problem}, or leave it out")
+    dims = adapter.find_dims(length)
+    if dims.axes == 1:
+        problem = "it moves patches of images, and the model reads text; leave it out"
+        raise OptionError(key, f"{key}: {problem}")
+    with torch.device("meta"):
+        links = [make(dims) for make in factories.values()]
+    if not any(one.reads_positions for one in links):
+        names = " and ".join(one.name for one in links)
+        verb = "takes" if len(links) == 1 else "take"
+        problem = f"{names} {verb} no coordinates that could move; leave it out"
+        raise OptionError(key, f"{key}: {problem}, or choose another encoding")
+    return augmentation
 
 
 def _make_others(
@@ -450,6 +507,8 @@ def _report(
     if layers + len(bare) < depth:
         kept = [str(one) for one in range(depth) if one not in (*(chosen or ()), *bare)]
         notes = (*notes, f"layers with their own rotation: {', '.join(kept)}")
+    if not equipment.position_augmentation.is_identity:
+        notes = (*notes, "patches move in training mode")
     return EquipReport(" + ".join(names), layers, count, tuple(removed), notes)
 
 
@@ -483,7 +542,14 @@ def load(folder: str | Path) -> nn.Module:
             transformers.CONFIG_MAPPING[saved.kind].from_dict(deepcopy(config))
         )
         made = made.to(saved.dtype).eval()
-        equip(made, saved.encoding, length=saved.length, backend=saved.backend, layers=saved.layers)
+        equip(
+            made,
+            saved.encoding,
+            length=saved.length,
+            backend=saved.backend,
+            layers=saved.layers,
+            position_augmentation=saved.position_augmentation,
+        )
         return made
 
     try:

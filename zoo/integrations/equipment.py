@@ -25,7 +25,7 @@ from zoo.attention.backends.dispatch import attend
 from zoo.attention.backends.fused import attend_plain
 from zoo.attention.call import AttentionCall, repeat_kv_heads
 from zoo.attention.chain import Chain, build_chains, carries_data, embed_groups, list_links
-from zoo.attention.coordinates import grid, grid_shape
+from zoo.attention.coordinates import PositionAugmentation, grid, grid_shape
 from zoo.attention.encoding import Dims, EncodingFactory
 from zoo.attention.layer import AttentionInput, Encoded
 from zoo.attention.temperature import Temperature
@@ -314,6 +314,7 @@ class Equipment(nn.Module, Encoded):
         self.is_left_out = False
         self.windowed: tuple[bool, ...] = ()  # for each layer; empty if no layer has a window
         self.temperatures: dict[int, Temperature] = {}  # by layer
+        self.position_augmentation = PositionAugmentation()
         self.token_hooks, self.attention_hooks = [], []
         self.arguments: dict[str, Any] = {}  # the arguments of `zoo.equip`, which `zoo.save` writes
 
@@ -435,7 +436,9 @@ class Equipment(nn.Module, Encoded):
         # All tokens before the patches are special (CLS, registers) and placed at the origin.
         pos = grid(sizes, x)
         special = x.shape[1] - len(pos)
-        index = torch.cat([pos.new_zeros(special, pos.shape[1]), pos])
+        if self.training:
+            pos = self.position_augmentation(pos, len(x))  # [N, P] or [B, N, P]
+        index = F.pad(pos, (0, 0, special, 0))
         has_position = None
         if special:
             has_position = torch.arange(x.shape[1], device=x.device) >= special

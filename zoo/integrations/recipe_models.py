@@ -6,7 +6,7 @@ The encodings of the recipe replace the positions of the model, as with `zoo.equ
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from zoo.attention.coordinates import PositionAugmentation
 from zoo.attention.encoding import EncodingFactories
-from zoo.attention.layer import Context
+from zoo.attention.layer import Context, check_layers
 from zoo.attention.tokens import document_positions
 from zoo.data.spec import ImageSpec, TextSpec
 from zoo.errors import CheckpointError, OptionError, ZooError
@@ -36,6 +37,7 @@ class TimmClassifier(nn.Module):
         spec: Channels, size and classes of the images.
         arch: Name of the model in timm, such as vit_small_patch16_224.
         encoding: Positional encodings by name, in place of the model's own.
+        position_augmentation: Random changes of positions in training.
         patch_size: Height and width of a patch in pixels; that of the architecture by default.
         pretrained: Start from the weights that timm downloads; otherwise from random ones.
         trainable: Parts of the names of weights to train in addition to the encodings; empty: all.
@@ -55,6 +57,7 @@ class TimmClassifier(nn.Module):
         *,
         arch: str,
         encoding: EncodingFactories,
+        position_augmentation: PositionAugmentation = PositionAugmentation(),
         patch_size: Count | None = None,
         pretrained: bool = False,
         trainable: tuple[str, ...] = (),
@@ -83,13 +86,29 @@ class TimmClassifier(nn.Module):
             problem = f"{arch} cannot be built for images of {spec.height} x {spec.width}"
             raise OptionError("arch", f"{problem}: {error}") from None
         self._check_size(*spec.grid)
-        install(self.model, find_adapter(self.model, None), encoding, None, backend)
+        install(
+            self.model,
+            find_adapter(self.model, None),
+            encoding,
+            None,
+            backend,
+            augmentation=position_augmentation,
+        )
         _choose_trainable(self.model, trainable, lora_rank, lora_targets)
 
     def forward(self, images: Tensor) -> Tensor:
         """Compute logits [B, classes] of images [B, C, H, W]."""
         self._check_size(*images.shape[2:])
         return self.model(images)
+
+    def features(self, images: Tensor, layers: Sequence[int] = (-1,)) -> list[Tensor]:
+        """Compute maps [B, D, h, w] of the patches after some blocks, as `ViT.features` does."""
+        self._check_size(*images.shape[2:])
+        chosen = check_layers(layers, len(self.model.blocks))
+        # timm returns each once, in the order of the blocks
+        order = sorted({*chosen})
+        maps = self.model.forward_intermediates(images, order, intermediates_only=True)
+        return [maps[order.index(number)] for number in chosen]
 
     @property
     def patch_shape(self) -> tuple[int, int]:

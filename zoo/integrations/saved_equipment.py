@@ -125,6 +125,7 @@ class SavedModel:
         length: The training length, as in `equip`.
         backend: The attention backend.
         layers: Indices of the equipped layers, or "all", as in `equip`.
+        position_augmentation: Changes of positions in training, as in `equip`.
     """
 
     config: Mapping[str, Any]
@@ -136,6 +137,7 @@ class SavedModel:
     length: int | tuple[int, ...] | None
     backend: str
     layers: tuple[int, ...] | Literal["all"] = "all"
+    position_augmentation: Mapping[str, Any] | None = None
 
 
 def read_saved(folder: Path) -> SavedModel:
@@ -165,6 +167,7 @@ def read_saved(folder: Path) -> SavedModel:
             length=tuple(length) if isinstance(length, list) else length,
             backend=_require(entry["backend"], str),
             layers=_read_layers(entry.get("layers")),
+            position_augmentation=_read_mapping(entry.get("position_augmentation")),
         )
         for size in saved.length if isinstance(saved.length, tuple) else [saved.length]:
             _require(size or 1, int)
@@ -179,6 +182,11 @@ def _read_layers(layers: Any) -> tuple[int, ...] | Literal["all"]:
     if layers is None:
         return "all"
     return tuple(_require(one, int) for one in _require(layers, list))
+
+
+def _read_mapping(value: Any) -> Mapping[str, Any] | None:
+    """Return a mapping or None. Raises TypeError for anything else."""
+    return None if value is None else _require(value, dict)
 
 
 def _require(value: Any, kind: type) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -325,8 +325,19 @@ class Transformer(nn.Module, Encoded):
             return key
         return f"layer_types.{self.layer_types[layer]}.{key}"
 
-    def run_blocks(self, tokens: Tokens, context: Context | None = None) -> Tokens:
-        """Apply the encodings, all blocks and the final norm to tokens with states [B, N, D]."""
+    def run_blocks(
+        self,
+        tokens: Tokens,
+        context: Context | None = None,
+        after_block: Callable[[int, Tokens], None] | None = None,
+    ) -> Tokens:
+        """Apply the encodings, all blocks and the final norm to tokens with states [B, N, D].
+
+        Args:
+            tokens: The tokens.
+            context: The memory of earlier calls. None: there is none.
+            after_block: Called with the index and the output of each block.
+        """
         # Hooks come first, so that encodings see the tokens that hooks changed.
         context = context or Context()
         for hook in self.token_hooks:
@@ -341,7 +352,7 @@ class Transformer(nn.Module, Encoded):
         recomputes = (
             self.activation_checkpointing and self.training and not is_transformed(tokens.x)
         )
-        for block, chain in zip(self.blocks, self.chains, strict=True):
+        for number, (block, chain) in enumerate(zip(self.blocks, self.chains, strict=True)):
             if groups:
                 tokens = tokens.take_tables(groups[chain.group])
             try:
@@ -353,6 +364,8 @@ class Transformer(nn.Module, Encoded):
                 if not self.layer_types:
                     raise
                 raise OptionError(self.locate(chain.dims.layer, error.key), error.message) from None
+            if after_block is not None:
+                after_block(number, tokens)
         return tokens.replace(x=self.norm(tokens.x))
 
 

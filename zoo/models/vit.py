@@ -5,6 +5,7 @@ Videos are divided into tubelets (Arnab et al. 2021, arXiv:2103.15691).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 import torch
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 from zoo.attention import coordinates
 from zoo.attention.coordinates import PositionAugmentation
 from zoo.attention.encoding import Dims, EncodingFactories
+from zoo.attention.layer import check_layers
 from zoo.attention.tokens import Tokens
 from zoo.data.spec import ImageSpec, SegmentationSpec, VideoSpec
 from zoo.errors import OptionError
@@ -191,14 +193,48 @@ class ViT(Transformer):
             Logits [B, classes]; for images with masks [B, classes, H, W].
         """
         x = self.run_blocks(self.tokens(images)).x
-        first = 0 if self.register_tokens is None else self.register_tokens.shape[1]
         if self.is_dense:
-            first += self.cls_token is not None
-            features = x[:, first:].mT.unflatten(2, self.grid_size(*images.shape[2:]))
-            return self.head(features, images.shape[2:])
+            return self.head(self._make_map(x, images), images.shape[2:])
         if self.cls_token is not None:
             return self.head(x[:, 0])
-        return self.head(x[:, first:].mean(1))
+        return self.head(x[:, self.special_tokens :].mean(1))
+
+    def features(self, images: Tensor, layers: Sequence[int] = (-1,)) -> list[Tensor]:
+        """Compute maps of the patches after some blocks.
+
+        A map has the output of a block: the residual stream after its attention and its MLP, before
+        the final norm, which `model.norm` applies along D. CLS and register tokens are left out. In
+        training mode dropout and position augmentation apply, as in `forward`.
+
+        Args:
+            images: Images [B, C, H, W], or videos [B, C, T, H, W].
+            layers: Numbers of blocks from 0; negative ones count from the end.
+
+        Returns:
+            For each of the layers a map [B, D, h, w] of h x w patches; [B, D, t, h, w] for videos.
+
+        Raises:
+            OptionError: There is no such layer, or the patch does not divide the images.
+        """
+        chosen = check_layers(layers, len(self.blocks))
+        found: dict[int, Tensor] = {}
+
+        def keep(number: int, tokens: Tokens) -> None:
+            if number in chosen:
+                found[number] = self._make_map(tokens.x, images)
+
+        self.run_blocks(self.tokens(images), after_block=keep)
+        return [found[number] for number in chosen]
+
+    @property
+    def special_tokens(self) -> int:
+        """Number of CLS and register tokens, which come before the patches."""
+        special = (self.cls_token, self.register_tokens)
+        return sum(one.shape[1] for one in special if one is not None)
+
+    def _make_map(self, x: Tensor, images: Tensor) -> Tensor:
+        """Return the states [B, N, D] of the patches of images as a map [B, D, h, w]."""
+        return x[:, self.special_tokens :].mT.unflatten(2, self.grid_size(*images.shape[2:]))
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         """Resample the patch embedding of a model with other patches; return others unchanged."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Protocol
 
 import lightning as L
@@ -12,7 +12,7 @@ from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.utilities import GradClipAlgorithmType
 from torch import Tensor, distributed, nn
 
-from zoo.data.spec import DataSpec
+from zoo.data.spec import DataSpec, ImageSpec
 from zoo.errors import OptionError
 from zoo.options import Choice, Choices
 from zoo.tasks.sharding import Sharding, shard
@@ -128,6 +128,29 @@ class Task(L.LightningModule):
             RecipeError: The task cannot predict, or an option is wrong.
         """
         return self._find_application().predict(self, inputs, options)
+
+    def features(self, images: Tensor, layers: Sequence[int] = (-1,)) -> list[Tensor]:
+        """Compute maps of the patches of images after some blocks of a vision transformer.
+
+        Args:
+            images: Normalized images [B, C, H, W] or [C, H, W], or videos with T before H, of any
+                size that the patch divides.
+            layers: Numbers of blocks from 0; negative ones count from the end.
+
+        Returns:
+            For each of the layers the output of the block as a map [B, D, h, w], before the final
+            norm, without CLS and register tokens; see `ViT.features`.
+
+        Raises:
+            OptionError: The model has no patches, or there is no such layer.
+        """
+        compute = getattr(self.model, "features", None)
+        if not callable(compute) or not isinstance(self.spec, ImageSpec):
+            problem = f"{type(self.model).__name__} has no maps of patches"
+            raise OptionError("model", f"{problem}; vision transformers have")
+        axes = len(self.spec.grid) + 1
+        found: list[Tensor] = compute(images[None] if images.dim() == axes else images, layers)
+        return found
 
     def generate(self, prompt: str, **options: Any) -> str:
         """Continue a prompt with a language model that `zoo.load` returned.
