@@ -34,6 +34,10 @@ def test_a_benchmark_takes_encodings_in_every_form(tmp_path):
 def test_a_benchmark_names_all_mistakes_as_arguments():
     with pytest.raises(zoo.RecipeError) as caught:
         zoo.bench(["rop", "rope"], against="fix", rounds=0, shappe="lm_toy")
+    with pytest.raises(
+        zoo.RecipeError, match=r"argument: layers\.0: all layers of lm_rope are alike"
+    ):
+        zoo.bench(layers=["lm_rope"], shape="lm_toy")
     assert list_lines(caught.value) == [
         "argument: shappe: unknown key; did you mean shape?",
         "argument: rounds: must be from 1 to 16777216, got 0",

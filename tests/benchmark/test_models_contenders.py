@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from zoo.benchmark.measures import (
+    CacheMeasure,
     ContextMeasure,
     DecodeMeasure,
     LayerMeasure,
@@ -12,8 +13,15 @@ from zoo.benchmark.measures import (
     TrainingStep,
     TrainMeasure,
 )
-from zoo.benchmark.models import build_all_contenders, build_contender, choose_contenders
+from zoo.benchmark.models import (
+    build_all_contenders,
+    build_contender,
+    build_mixed_contender,
+    choose_contenders,
+    load_layers,
+)
 from zoo.benchmark.protocol import SHAPES, Workload, find_refusal
+from zoo.errors import RecipeError
 from zoo.options import Choice
 
 TEXT, IMAGE = Workload(shape=SHAPES["lm_toy"]), Workload(shape=SHAPES["vit_toy"], jitter=0.25)
@@ -53,6 +61,57 @@ def test_the_reference_is_measured_with_options_of_scores():
     found, excluded = choose_contenders([], None, IMAGE, [32], ["sinks", "temperature"])
     assert [one.name for one in found] == ["none", "none with sinks"]
     assert "no order" in excluded["none with temperature"]
+
+
+def test_layers_of_recipes_are_measured_in_the_sizes_of_the_shape():
+    deep = replace(TEXT, shape=replace(TEXT.shape, depth=6))
+    recipes = load_layers(["lm_gemma", "lm_irope"])
+    found, excluded = choose_contenders([], None, deep, [32], [], recipes)
+    assert [one.name for one in found] == ["rope", "layers of lm_gemma", "layers of lm_irope"]
+    assert not excluded
+
+    gemma, irope = (one.make(deep) for one in found[1:])
+    assert [block.attn.window for block in gemma.blocks] == [32] * 5 + [None]
+    assert [[link.name for link in chain] for chain in irope.chains[2:4]] == [["rope"], ["none"]]
+    assert [block.attn.temperature is None for block in irope.blocks[2:4]] == [True, False]
+    bases = {link.base for chain in gemma.chains for link in chain}
+    assert bases == {10_000, 1_000_000}
+    # the sizes are those of the shape: no two layers of it share keys and values
+    assert gemma.blocks[0].attn.k_proj.out_features == TEXT.shape.dim
+    facts = TrainMeasure("tokens").prepare(found[1], deep.with_length(40)).facts
+    assert facts.backend == "sdpa (a window, as a mask), sdpa (nothing but q, k and v)"
+
+
+def test_the_cache_of_windowed_layers_is_smaller():
+    deep = replace(TEXT, shape=replace(TEXT.shape, depth=6))
+    (recipe,) = load_layers(["lm_gemma"])
+    measure = CacheMeasure(contexts=(40,))
+    one = 2 * 4 * TEXT.shape.dim  # bytes of a token: a key and a value
+    for contender, tokens in (
+        (make_contender("rope"), 6 * 40),
+        (build_mixed_contender(recipe), 5 * 31 + 40),
+    ):
+        assert measure.prepare(contender, deep.with_length(40)).run() == tokens * one
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        (TEXT, "its pattern is longer than the depth, 2; choose another shape"),
+        (IMAGE, "model decoder is not measured with images; choose another shape"),
+    ],
+)
+def test_layers_that_do_not_fit_the_shape_are_refused(setting, words):
+    with pytest.raises(RecipeError, match=f"layers of lm_gemma: {words}"):
+        choose_contenders([], None, setting, [32], [], load_layers(["lm_gemma"]))
+
+
+def test_recipes_without_types_of_layers_are_refused():
+    with pytest.raises(RecipeError) as caught:
+        load_layers(["lm_rope", "lm_gemma", "lm_gemma"])
+    first, second = map(str, caught.value.issues)
+    assert "layers.0: all layers of lm_rope are alike; name a recipe with" in first
+    assert "layers: two recipes are called lm_gemma" in second
 
 
 def test_a_refusal_says_why():

@@ -45,10 +45,24 @@ def test_the_result_is_one_json_object(zoo):
 
 
 def test_decoding_is_measured(zoo):
+    path = Path("mixed.yaml")
+    path.write_text(
+        "extends: lm_rope\n"
+        "model: {layer_types: {local: {window: 2}, global: {}}, layer_pattern: [local, global]}\n"
+    )
     sizes = ("prompt=4", "tokens=2", "contexts=[4,8]", "rounds=1")
-    code, out, _ = zoo("bench", "none", *QUICK, "measures=decode", *sizes)
+    code, out, _ = zoo("bench", "none", *QUICK, "layers=[mixed.yaml]", "measures=decode", *sizes)
     assert code == 0
     assert "## Decoding, 2 tokens after 4" in out
+    assert "cache MB at 8" in out
+    rows = json.loads(Path("bench/bench.json").read_text())["rows"]
+    caches = {
+        row["name"]: row["values"]
+        for row in rows
+        if row["measure"] == "cache" and row["length"] == 8
+    }
+    token = 2 * 4 * 32  # bytes of a key and a value of lm_toy
+    assert caches == {"rope": [16 * token], "none": [16 * token], "layers of mixed": [9 * token]}
 
 
 def test_what_does_not_apply_is_told_and_left_out(zoo, caplog):
@@ -91,6 +105,10 @@ def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
             "lengths: patch_size 8 does not divide images of 33 x 33",
         ),
         (["none", "shape=vit_toy", "measures=decode"], "measures: images are not decoded"),
+        (["layers=[lm_gemma]", "measures=layer"], "remove layer, or leave out layers"),
+        (["layers=[lm_rope]"], "layers.0: all layers of lm_rope are alike"),
+        (["layers=lm_gemma"], "expected a list"),
+        (["lm_gemma"], "give a recipe whose layers differ as layers=[...]"),
         (["lengths=[1,x]"], "lengths.1: expected an integer"),
         (["lengths=0"], "lengths: must be"),
         (["rope", "lengths=16777217"], "lengths: must be"),

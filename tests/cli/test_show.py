@@ -166,3 +166,30 @@ def test_a_pattern_of_layers_is_drawn(zoo):
     assert "#   local   ###.###.  rope, window 32, no temperature" in out
     assert "#   global  ...#...#  none, no window, temperature (floor 128, scale 0.1" in out
     assert "types of layers" not in zoo("show", "lm_rope", "model.dim=16", "model.heads=2")[1]
+
+
+def test_what_a_window_hides_is_neither_counted_nor_cached(zoo):
+    """One sample of lm_gemma: 128 tokens, 4 heads of 32 channels that share 2 keys and values."""
+    windowed = load_experiment("lm_gemma", ())
+    full = load_experiment("lm_gemma", parse_overrides(["model.layer_types.local.window=128"]))
+    assert full.flops - windowed.flops == 5 * 4 * 4 * 32 * 128 * (128 - 32)
+
+    out = zoo("show", "lm_gemma")[1]
+    layer = 2 * 2 * 32 * 4  # bytes of a token
+    lines = [
+        f"# KV cache of a sample: {(5 * 31 + 128) * layer / 1e3:.0f} kB in 32 bits",
+        f"layers 0 to 4: 31 tokens, {31 * layer / 1e3:.1f} kB each",
+        f"layer 5: 128 tokens, {128 * layer / 1e3:.1f} kB",
+    ]
+    assert "\n".join(lines) + "\n" in out
+
+
+def test_an_encoder_counts_keys_on_both_sides_of_a_query(zoo):
+    words = ["model.window={}", "model.depth=1", "model.dim=8", "model.heads=1"]
+    one, other = (
+        load_experiment("mlm_t5", parse_overrides([word.format(window) for word in words]))
+        for window in (4, 5)
+    )
+    tokens = one.spec.length + bool(one.recipe.model.options["cls_token"])
+    assert other.flops - one.flops == 2 * 4 * 8 * tokens
+    assert "KV cache" not in zoo("show", "mlm_t5", *[word.format(4) for word in words])[1]

@@ -68,7 +68,10 @@ def test_a_cache_keeps_what_the_window_of_each_layer_needs():
     model, cache = make_model("windows"), KeyValueCache()
     for part in text(1, 30).split(10, 1):
         model(part, context=cache)
-    assert [len(one.tokens) for one in cache._layers.values()] == [3, 30, 15, 3]
+    sizes = cache.measure()
+    assert [sizes[layer].tokens for layer in range(4)] == [3, 30, 15, 3]
+    bytes_per_token = 8 * 2 * model.blocks[0].attn.k_proj.out_features  # float64, keys and values
+    assert all(size.bytes == size.tokens * bytes_per_token for size in sizes.values())
 
 
 @torch.no_grad()
@@ -77,6 +80,9 @@ def test_a_cache_keeps_values_per_token_only_where_an_encoding_has_them():
     model(text(1, 6), context=cache)
     kept = [set(one.tokens.per_token) for one in cache._layers.values()]
     assert kept == [set(), set(), {"log_forget"}, set()]
+    sizes = [one.bytes for one in cache.measure().values()]
+    heads = model.blocks[0].attn.dims.heads
+    assert [size - sizes[0] for size in sizes] == [0, 0, 8 * 6 * heads, 0]
 
 
 @parametrized

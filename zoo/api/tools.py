@@ -67,15 +67,15 @@ def bench(
 
     Args:
         encodings: Names, mappings with options, or lists of these, each of which is a chain; by
-            default every registered encoding, or none if `scores` are given.
+            default every registered encoding, or none if `scores` or `layers` are given.
         against: The reference; by default none for images and rope for text.
         options: Options as a dataclass; by default those of `BenchOptions`.
         show: Called with the result before it is written, which a full disk may prevent.
         command: What the result records as the command that repeats it.
         verbose: Print progress to standard error. None leaves logging to the caller.
         **changes: Fields of `BenchOptions` that replace those of `options`: shape, device, lengths,
-            measures, scores, rounds, seconds, warmup, together, batch, precision, compile, jitter,
-            peers, prompt, tokens, contexts, to.
+            measures, scores, layers, rounds, seconds, warmup, together, batch, precision, compile,
+            jitter, peers, prompt, tokens, contexts, to.
 
     Returns:
         The result, which is also written to the folder `to`: numbers, tables and figure.
@@ -83,6 +83,7 @@ def bench(
     Raises:
         RecipeError: An option or an encoding is wrong; nothing was measured.
     """
+    from zoo.benchmark.models import load_layers
     from zoo.benchmark.runner import BenchOptions, run_bench
 
     issues: list[ConfigIssue] = []
@@ -90,6 +91,7 @@ def bench(
     chosen, reference = options or BenchOptions(), None
     with collect_issues(issues):
         chosen = validate_options(BenchOptions, changes, chosen, ("encodings", "against"))
+        load_layers(chosen.layers)
     with collect_issues(issues):
         chains = read_encodings(encodings)
     with collect_issues(issues):

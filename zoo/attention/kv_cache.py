@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +13,13 @@ from zoo.attention.layer import Context, UpdateKeys, keep_keys, shift_heads, tak
 from zoo.attention.linear import LinearState
 from zoo.attention.tokens import Tokens, concat, order_padding_first, select_rows
 from zoo.errors import OptionError
+
+
+class CacheSize(NamedTuple):
+    """Number of tokens that a layer keeps between calls, and the bytes of their data."""
+
+    tokens: int
+    bytes: int
 
 
 class KeyValueCache(Context):
@@ -96,6 +103,28 @@ class KeyValueCache(Context):
             layer: (select_rows(heads, rows), tokens.select_rows(rows))
             for layer, (heads, tokens) in self._last.items()
         }
+
+    def measure(self) -> dict[int, CacheSize]:
+        """Return for each layer what it keeps: keys, values, and values per token of encodings.
+
+        Positions and the free space of buffers are not counted. The sums over keys of linear
+        attention are of no token.
+        """
+        found = {}
+        for layer in {**self._layers, **self._states}:
+            kept: list[Tensor] = []
+            tokens = 0
+            # Rows in use: a buffer may hold earlier tokens and free space.
+            if cache := self._layers.get(layer):
+                kept += [cache.k.rows, cache.v.rows, *cache.tokens.per_token.values()]
+                tokens = len(cache.tokens)
+            if state := self._states.get(layer):
+                kept += [state.products, state.sums]
+            # Token shift reads the heads of the last token, also where a window has hidden it.
+            if layer in self._last:
+                kept.append(self._last[layer][0])
+            found[layer] = CacheSize(tokens, sum(one.numel() * one.element_size() for one in kept))
+        return found
 
     def linear_state(self, layer: int) -> LinearState | None:
         """Return the sums over the keys of earlier calls, for linear attention."""

@@ -181,6 +181,37 @@ class ContextMeasure(BenchMeasure):
         return PreparedRun(lambda: run() / self.steps, facts)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CacheMeasure(BenchMeasure):
+    """Bytes that a KV cache keeps of a context, for one sample."""
+
+    contexts: tuple[int, ...]
+
+    name, unit, is_repeated = "cache", "bytes", False
+
+    def choose_lengths(self, workload: Workload, lengths: Sequence[int]) -> Sequence[int]:
+        """Return the lengths of the contexts."""
+        return self.contexts
+
+    # x-transformers keeps its cache to itself
+    def supports(self, contender: Contender) -> bool:
+        """Return whether the bytes of the contender's cache are known."""
+        return contender.cache is not None
+
+    def prepare(self, contender: Contender, workload: Workload) -> PreparedRun:
+        """Build a model that is long enough for the context."""
+        assert contender.cache is not None
+        count, context = contender.cache, workload.shape.length
+        model = contender.make(workload).to(workload.device).eval()
+        prompt = _draw_prompt(workload, context)
+
+        def run() -> float:
+            with torch.no_grad(), _autocast(workload):
+                return count(model, prompt)
+
+        return PreparedRun(run, RunFacts(parameters=_count_parameters(model)))
+
+
 class LayerMeasure(BenchMeasure):
     """Seconds of one attention layer, forward and backward."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib import metadata
 from itertools import islice
@@ -15,21 +17,25 @@ import torch
 from torch import Tensor, nn
 
 from zoo import registry
-from zoo.attention.chain import make_factory
 from zoo.attention.coordinates import PositionAugmentation
 from zoo.attention.encoding import Dims
 from zoo.attention.functional import Attention
 from zoo.attention.kv_cache import KeyValueCache
 from zoo.attention.layer import SelfAttention
 from zoo.attention.temperature import Temperature
-from zoo.benchmark.protocol import Contender, Shape, Workload, find_refusal
+from zoo.benchmark.protocol import Contender, Make, Shape, Workload, find_refusal
+from zoo.config import Recipe, load
+from zoo.config.tree import collect_issues
 from zoo.data.spec import ImageSpec, TextSpec
 from zoo.encodings.common.chains import build_shortest_chain, format_chain
 from zoo.errors import ARGUMENT, ConfigIssue, OptionError, RecipeError
 from zoo.models.decoder import Decoder
 from zoo.models.generation import sample_tokens
+from zoo.models.layer_types import LAYER_KEYS
+from zoo.models.transformer import find_transformers
 from zoo.models.vit import ViT
 from zoo.options import Choice
+from zoo.run.build import build_factories
 
 log = logging.getLogger("zoo")
 
@@ -43,6 +49,10 @@ SCORES: Mapping[ScoreOption, Mapping[str, Any]] = MappingProxyType(
         "temperature": {"temperature": Temperature()},
     }
 )
+
+# by kind of a shape: the model of recipes whose layers are measured
+MODELS: Mapping[str, str] = MappingProxyType({"image": "vit", "text": "decoder"})
+PATTERN_KEYS = (*LAYER_KEYS, "layer_types", "layer_pattern")
 
 FLASH = {"attn_flash": True}  # where x-transformers allows it
 
@@ -76,15 +86,18 @@ def choose_contenders(
     workload: Workload,
     lengths: Sequence[int],
     scores: Sequence[ScoreOption] = (),
+    layers: Sequence[Recipe] = (),
 ) -> tuple[list[Contender], dict[str, str]]:
     """Choose the reference and the encodings that the sizes allow.
 
     Args:
-        encodings: Chains of encodings; empty for all, or for none if there are `scores`.
+        encodings: Chains of encodings; empty for all, or for none if there are `scores` or
+            `layers`.
         against: The chain that is the reference; None for that of the shape.
         workload: The sizes, the device and the augmentation of all models.
         lengths: The lengths to measure at.
         scores: Options of scores with which the reference is measured too.
+        layers: Recipes whose layers differ, which are measured in these sizes.
 
     Returns:
         The contenders, the reference first, and {encoding: why it is left out}. If encodings were
@@ -103,9 +116,10 @@ def choose_contenders(
         raise RecipeError(ConfigIssue(ARGUMENT, "against", reason, remedy))
 
     named = [build_contender(one) for one in encodings]
-    if not encodings and not scores:
+    if not (encodings or scores or layers):
         named = build_all_contenders()
     named += [build_contender(chain, one) for one in scores]
+    named += [build_mixed_contender(recipe) for recipe in layers]
     chosen, excluded = [reference], {}
     for one in {one.name: one for one in named}.values():
         if one.name == reference.name:
@@ -116,7 +130,7 @@ def choose_contenders(
             chosen.append(one)
     if excluded and len(chosen) == 1:
         raise RecipeError(*(ConfigIssue(ARGUMENT, *pair) for pair in excluded.items()))
-    for name, reason in excluded.items() if encodings or scores else ():
+    for name, reason in excluded.items() if encodings or scores or layers else ():
         log.info("%s is left out: %s", name, reason)
     return chosen, excluded
 
@@ -132,8 +146,7 @@ def build_contender(choices: Sequence[Choice], scores: ScoreOption | None = None
     options = SCORES[scores] if scores else {}
 
     def make(workload: Workload) -> nn.Module:
-        build = _build_vit if workload.shape.kind == "image" else _build_decoder
-        return build(workload, choices, options)
+        return _build_model(workload, {"encoding": tuple(choices), **options})
 
     def layer(workload: Workload) -> Attention:
         shape = workload.shape
@@ -143,17 +156,81 @@ def build_contender(choices: Sequence[Choice], scores: ScoreOption | None = None
         dims = Dims(shape.dim, shape.heads, len(grid), grid, depth=2)
         return Attention(dims, choices, causal=shape.kind == "text", **options)
 
+    name = f"{format_chain(choices)} with {scores}" if scores else format_chain(choices)
+    return replace(_build_own_contender(name, make), layer=layer)
+
+
+def load_layers(names: Sequence[str]) -> list[Recipe]:
+    """Load the recipes whose layers are measured.
+
+    Args:
+        names: Names of recipes, or files.
+
+    Raises:
+        RecipeError: A recipe is wrong, or all its layers are alike; all issues are reported.
+    """
+    recipes, issues = [], list[ConfigIssue]()
+    for number, name in enumerate(names):
+        with collect_issues(issues):
+            recipes.append(load(name))
+            if not recipes[-1].model.options.get("layer_types"):
+                problem = f"all layers of {recipes[-1].name} are alike"
+                remedy = "name a recipe with model.layer_types, or its encoding in place of it"
+                key = f"layers.{number}"
+                raise RecipeError(ConfigIssue(ARGUMENT, key, problem, remedy))
+    counts = Counter(recipe.name for recipe in recipes)
+    for name in [name for name, count in counts.items() if count > 1]:
+        problem = f"two recipes are called {name}, and rows are named for recipes"
+        issues.append(ConfigIssue(ARGUMENT, "layers", problem, "rename a file, or list it once"))
+    if issues:
+        raise RecipeError(*issues)
+    return recipes
+
+
+def build_mixed_contender(recipe: Recipe) -> Contender:
+    """Build the contender of a recipe whose layers differ.
+
+    It has the encodings, types and pattern of the recipe, and the sizes of the workload.
+    """
+    given = recipe.model.options
+    options = {key: given[key] for key in PATTERN_KEYS if key in given}
+
+    def make(workload: Workload) -> nn.Module:
+        if recipe.model.name != MODELS[workload.shape.kind]:
+            problem = f"model {recipe.model.name} is not measured with {workload.shape.kind}s"
+            raise OptionError("layers", f"{problem}; choose another shape")
+        try:
+            return _build_model(workload, options)
+        except OptionError as error:
+            # the depth is that of the shape
+            if error.key != "layer_pattern":
+                raise
+            problem = f"its pattern is longer than the depth, {workload.shape.depth}"
+            raise OptionError("layers", f"{problem}; choose another shape") from None
+
+    return _build_own_contender(f"layers of {recipe.name}", make)
+
+
+def _build_own_contender(name: str, make: Make) -> Contender:
+    """Build a contender of zoo, which has a KV cache."""
     return Contender(
-        name=f"{format_chain(choices)} with {scores}" if scores else format_chain(choices),
+        name=name,
         make=make,
         generate=_generate,
         stream=_stream_tokens,
+        cache=_measure_cache,
         describe_backend=_describe_backend,
-        layer=layer,
     )
 
 
-def _build_vit(workload: Workload, choices: Sequence[Choice], options: Mapping[str, Any]) -> ViT:
+def _build_model(workload: Workload, options: Mapping[str, Any]) -> nn.Module:
+    """Build a model of a shape; encodings among its options are choices."""
+    if workload.shape.kind == "image":
+        return _build_vit(workload, build_factories(options))
+    return _build_decoder(workload, build_factories(_index_positions(options)))
+
+
+def _build_vit(workload: Workload, options: Mapping[str, Any]) -> ViT:
     shape = workload.shape
     if "temperature" in options:
         problem = "patches have no order by which a temperature could grow"
@@ -165,27 +242,30 @@ def _build_vit(workload: Workload, choices: Sequence[Choice], options: Mapping[s
         heads=shape.heads,
         patch_size=shape.patch_size,
         pool="class",
-        encoding={one.name: make_factory(one) for one in choices},
         position_augmentation=_build_augmentation(workload),
         **options,
     )
 
 
-def _build_decoder(
-    workload: Workload, choices: Sequence[Choice], options: Mapping[str, Any]
-) -> Decoder:
-    """Build a decoder whose positions are indices, whatever an encoding uses by default.
+def _index_positions(value: Any) -> Any:
+    """Make all encodings among options read indices, whatever they read by default.
 
     The length of text is unknown until it has been read.
     """
+    if isinstance(value, Choice):
+        return Choice(value.name, {"coordinates": "index", **value.options})
+    if isinstance(value, Mapping):
+        return {key: _index_positions(each) for key, each in value.items()}
+    return tuple(map(_index_positions, value)) if isinstance(value, tuple) else value
+
+
+def _build_decoder(workload: Workload, options: Mapping[str, Any]) -> Decoder:
     shape = workload.shape
-    indexed = [Choice(one.name, {"coordinates": "index", **one.options}) for one in choices]
     return Decoder(
         TextSpec(shape.length, NumberVocabulary(shape.outputs)),
         dim=shape.dim,
         depth=shape.depth,
         heads=shape.heads,
-        encoding={one.name: make_factory(one) for one in indexed},
         position_augmentation=_build_augmentation(workload),
         **options,
     )
@@ -228,29 +308,42 @@ def _generate(model: nn.Module, prompt: Tensor, count: int) -> list[int]:
     return list(islice(_stream_tokens(model, prompt), count))
 
 
-class _BackendFound(Exception):
-    """Ends a forward pass once the backend is known."""
+def _measure_cache(model: nn.Module, prompt: Tensor) -> int:
+    """Return the bytes of keys, values and values per token that a cache keeps of a prompt."""
+    cache = KeyValueCache()
+    model(prompt, context=cache)
+    return sum(size.bytes for size in cache.measure().values())
+
+
+class _BackendsFound(Exception):
+    """Ends a forward pass once the backends are known."""
 
 
 def _describe_backend(model: nn.Module, inputs: Tensor, device: str) -> str:
-    """Return the backend of the first layer, and why it was chosen."""
+    """Return the backend of the first layer of each type, and why it was chosen."""
+    found: dict[str, None] = {}
+    (transformer,) = find_transformers(model)
+    types = transformer.layer_types or ("",)
+    firsts = sorted(types.index(name) for name in set(types))
 
-    # a hook of the first layer sees its inputs before anything expensive is computed
+    # a hook sees the inputs of a layer before anything expensive is computed
     def note(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
         assert isinstance(layer, SelfAttention)
         tokens, chain, _ = arguments
-        backend, reason = layer.plan(tokens, chain, device)
-        raise _BackendFound(f"{backend} ({reason})")
+        found["{} ({})".format(*layer.plan(tokens, chain, device))] = None
+        if layer.dims.layer == firsts[-1]:
+            raise _BackendsFound
 
-    first = next(module for module in model.modules() if isinstance(module, SelfAttention))
-    hook = first.register_forward_pre_hook(note)
+    layers = [module for module in model.modules() if isinstance(module, SelfAttention)]
+    hooks = [layers[number].register_forward_pre_hook(note) for number in firsts]
     try:
         model(inputs)
-    except _BackendFound as found:
-        return str(found)
+    except _BackendsFound:
+        return ", ".join(found)
     finally:
-        hook.remove()
-    raise AssertionError("a model that does not run its first layer")
+        for hook in hooks:
+            hook.remove()
+    raise AssertionError("a model that does not run its layers")
 
 
 def build_peers(shape: Shape, names: Collection[str]) -> list[Contender]:

@@ -30,6 +30,7 @@ TITLES: Mapping[str, str] = {
     "memory": "peak memory",
     "decode": "decoding after a prompt",
     "context": "a token",
+    "cache": "KV cache",
     "layer": "a layer",
 }
 

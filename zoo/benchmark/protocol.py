@@ -176,8 +176,11 @@ Generate = Callable[[nn.Module, Tensor, int], object]
 Stream = Callable[[nn.Module, Tensor], Iterator[int]]
 """Yield the tokens that follow a prompt [1, N] one by one, with a KV cache."""
 
+Cache = Callable[[nn.Module, Tensor], int]
+"""Return the bytes that a KV cache keeps of a prompt [1, N]."""
+
 DescribeBackend = Callable[[nn.Module, Tensor, str], str]
-"""Name the attention backend of a model for inputs on a type of device."""
+"""Name the attention backends of a model for inputs on a type of device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +195,7 @@ class Contender:
     """For a model of another library: the name of zoo's model that it is compared with."""
     generate: Generate | None = None
     stream: Stream | None = None
+    cache: Cache | None = None
     describe_backend: DescribeBackend | None = None
     layer: Callable[[Workload], Attention] | None = None
 

@@ -223,8 +223,9 @@ def _format_decoding(result: BenchResult, rows: Sequence[BenchRow]) -> Iterator[
     by_context = [
         {row.name: row for row in select_rows(rows, "context", length)} for length in contexts
     ]
+    caches = [{row.name: row for row in select_rows(rows, "cache", length)} for length in contexts]
     names = dict.fromkeys(decoded)
-    for found in by_context:
+    for found in (*by_context, *caches):
         names |= dict.fromkeys(found)
     if not names:
         return
@@ -233,6 +234,7 @@ def _format_decoding(result: BenchResult, rows: Sequence[BenchRow]) -> Iterator[
     head += [f"ms per token at {length:,}" for length in contexts]
     if len(contexts) > 1:
         head.append(f"{contexts[-1]:,} over {contexts[0]:,}")
+    head += [f"cache MB at {length:,}" for length in contexts]
     lines = []
     for name in names:
         row, later = decoded.get(name), [found.get(name) for found in by_context]
@@ -240,10 +242,15 @@ def _format_decoding(result: BenchResult, rows: Sequence[BenchRow]) -> Iterator[
         line = [name, rate, _format_ratio(row), *map(_format_milliseconds, later)]
         if len(contexts) > 1:
             line.append(_divide(later[-1], later[0]))
+        line += [_format_megabytes(found.get(name)) for found in caches]
         lines.append(line)
     options = result.options
     title = f"{options['tokens']} tokens after {options['prompt']}, greedily, one sample"
     yield f"## Decoding, {title}\n\n{format_markdown(head, lines)}"
+
+
+def _format_megabytes(row: BenchRow | None) -> str:
+    return f"{median(row.values) / MB:,.2f}" if row else ""
 
 
 def _divide(one: BenchRow | None, other: BenchRow | None) -> str:

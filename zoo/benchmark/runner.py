@@ -13,13 +13,20 @@ from typing import Annotated, Literal
 import torch
 
 from zoo.benchmark.measures import (
+    CacheMeasure,
     ContextMeasure,
     DecodeMeasure,
     LayerMeasure,
     MemoryMeasure,
     TrainMeasure,
 )
-from zoo.benchmark.models import ScoreOption, build_peers, choose_contenders, read_versions
+from zoo.benchmark.models import (
+    ScoreOption,
+    build_peers,
+    choose_contenders,
+    load_layers,
+    read_versions,
+)
 from zoo.benchmark.protocol import (
     SHAPES,
     BenchMeasure,
@@ -65,6 +72,9 @@ class BenchOptions:
     """Measures: training steps, peak memory, decoding, one attention layer."""
     scores: tuple[ScoreOption, ...] | ScoreOption = ()
     """Options of attention with which the reference is measured too: softcap, sinks, temperature.
+    """
+    layers: tuple[str, ...] = ()
+    """Recipes whose layers differ; their types and pattern are measured in the sizes of the shape.
     """
     rounds: BenchCount = 5
     """Minimum number of rounds; in each, all models take turns."""
@@ -248,7 +258,7 @@ def run_bench(
 
     Args:
         encodings: Chains of encodings; empty for every registered encoding, or for none if options
-            of scores are measured.
+            of scores or layers of recipes are measured.
         options: The options.
         against: The chain that is the reference; by default that of the shape.
         show: Called with the result before it is written, which a full disk may prevent.
@@ -266,7 +276,8 @@ def run_bench(
     measures = _build_measures(options, workload)
 
     scores = (options.scores,) if isinstance(options.scores, str) else options.scores
-    contenders, excluded = choose_contenders(encodings, against, workload, lengths, scores)
+    layers = load_layers(options.layers)
+    contenders, excluded = choose_contenders(encodings, against, workload, lengths, scores, layers)
     # before hours of measuring: a folder that cannot be written is reported now
     folder = prepare_folder(options.to)
     if options.peers:
@@ -360,6 +371,15 @@ def _build_measures(options: BenchOptions, workload: Workload) -> list[BenchMeas
                 "choose from train, memory, decode, layer",
             )
         )
+    if options.layers and "layer" in names:
+        raise RecipeError(
+            ConfigIssue(
+                ARGUMENT,
+                "measures",
+                "layer measures one layer, and the layers of a recipe differ",
+                Message("remove layer, or leave out ", Setting("layers")),
+            )
+        )
     if "decode" in names and workload.shape.kind != "text":
         raise RecipeError(
             ConfigIssue(
@@ -378,9 +398,10 @@ def _build_measures(options: BenchOptions, workload: Workload) -> list[BenchMeas
     }
     if options.contexts:
         runs = options.rounds + options.warmup + 1
-        known["decode"].append(
-            ContextMeasure(contexts=options.contexts, steps=CONTEXT_STEPS, runs=runs)
-        )
+        known["decode"] += [
+            ContextMeasure(contexts=options.contexts, steps=CONTEXT_STEPS, runs=runs),
+            CacheMeasure(contexts=options.contexts),
+        ]
     return [measure for name in names for measure in known[name]]
 
 

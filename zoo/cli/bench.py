@@ -19,7 +19,10 @@ SUMMARY = "measure time and memory of encodings on this machine, side by side"
 EXAMPLE = "zoo bench rope alibi kerple+dape shape=lm_small measures=[train,decode] rounds=10"
 OPTIONS = (("", "zoo.benchmark.runner:BenchOptions"), ("", "zoo.cli.bench:Reference"))
 JSON = True
-NO_RECIPE = "its models have the sizes of shape=...; name encodings, and time a recipe by zoo fit"
+NO_RECIPE = (
+    "its models have the sizes of shape=...; name encodings, give a recipe whose layers differ as "
+    "layers=[...], and time a whole recipe by zoo fit"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ from zoo.attention.chain import Chain, depends_on_length, encoding
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import describe_facts
 from zoo.attention.functional import Attention
+from zoo.attention.kv_cache import KeyValueCache
 from zoo.attention.layer import Context, SelfAttention
 from zoo.benchmark.measures import build_layer_trial
 from zoo.benchmark.protocol import run_rounds
@@ -34,6 +35,7 @@ from zoo.data.spec import DataSpec
 from zoo.diagnostics.portrait.portrait import draw_portrait
 from zoo.encodings.common.chains import build_shortest_chain
 from zoo.errors import ARGUMENT, ConfigIssue, OptionError, RecipeError, ZooError
+from zoo.models.decoder import Decoder
 from zoo.models.layer_types import LAYER_KEYS
 from zoo.models.transformer import find_transformers
 from zoo.options import Between, ByAxes, Choice
@@ -52,7 +54,7 @@ from zoo.options.unknown import OptionOwner
 from zoo.packages import explain_imports, skip_without_package
 from zoo.reporting.numbers import format_number
 from zoo.reporting.tables import format_table
-from zoo.run.build import build_model
+from zoo.run.build import Experiment, build_inputs, build_model
 from zoo.run.load import load_experiment
 from zoo.run.preflight import count_parameters, count_tokens, plan_backends
 from zoo.run.requirements import describe_requirements, estimate_requirements
@@ -84,9 +86,10 @@ def describe_recipe(name: str, overrides: Overrides) -> str:
         lines += ["", *draw_layers(recipe.model, model)]
     lines += ["", "# names of parameters, as optim.param_groups match them"]
     lines += [*_list_parameters(model), ""]
-    flops = format_flops(experiment.flops)
+    flops = _format_amount(experiment.flops)
     lines += [f"# tokens per sample: {count_tokens(model, spec)}"]
-    lines += [f"# FLOPs per sample: {flops} in a forward pass", "", "# attention"]
+    lines += [f"# FLOPs per sample: {flops} in a forward pass", *_describe_cache(experiment)]
+    lines += ["", "# attention"]
     # both are planned from the fields of the call, so no GPU is needed
     for device in ("cpu", "cuda"):
         lines += _list_backends(model, spec, device)
@@ -139,12 +142,39 @@ def _describe_encoding(choice: Choice) -> str:
     return f"{choice.name}({words})" if words else choice.name
 
 
-def format_flops(count: float) -> str:
-    """Write a number of operations with three digits: 23.0 M."""
+def _format_amount(count: float) -> str:
+    """Write a number of operations or bytes with three digits: 23.0 M."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if count >= size:
             return f"{format_number(count / size, 3)} {unit}"
     return str(count)
+
+
+def _describe_cache(experiment: Experiment) -> Iterator[str]:
+    """Yield the size of the KV cache after a sample, and of each run of equal layers."""
+    model = experiment.meta_model
+    if not isinstance(model, Decoder):
+        return
+    # dropout and augmentation do not belong to decoding
+    cache, mode = KeyValueCache(), model.training
+    with torch.device("meta"), torch.no_grad():
+        model.eval()(*build_inputs(experiment.spec), context=cache)
+    model.train(mode)
+    # on the meta device, a cache has shapes without numbers
+    sizes = cache.measure()
+    total = _format_amount(sum(size.bytes for size in sizes.values()))
+    yield f"# KV cache of a sample: {total}B in 32 bits"
+    for size, group in groupby(sizes, key=sizes.__getitem__):
+        layers = [*group]
+        kept = f"{size.tokens:,} tokens" if size.tokens else "sums over keys"
+        each = " each" if len(layers) > 1 else ""
+        yield f"{_name_layers(layers)}: {kept}, {_format_amount(size.bytes)}B{each}"
+
+
+def _name_layers(numbers: Sequence[int]) -> str:
+    """Name layers that follow each other: `layer 5`, `layers 0 to 4`."""
+    first, last = numbers[0], numbers[-1]
+    return f"layer {first}" if first == last else f"layers {first} to {last}"
 
 
 def _list_parameters(model: nn.Module) -> Iterator[str]:
@@ -162,9 +192,7 @@ def _list_backends(model: nn.Module, spec: DataSpec, device: str) -> Iterator[st
     """Yield which backend computes attention, for each run of equal layers."""
     numbered = enumerate(plan_backends(model, spec, device))
     for (name, why), layers in groupby(numbered, key=lambda pair: pair[1]):
-        numbers = [number for number, _ in layers]
-        first, last = numbers[0], numbers[-1]
-        where = f"layer {first}" if first == last else f"layers {first} to {last}"
+        where = _name_layers([number for number, _ in layers])
         yield f"{where} on {device}: {name} ({why})"
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import cached_property
 from typing import Any, Literal, cast, get_args, get_type_hints
@@ -18,6 +19,7 @@ from torch import nn
 from zoo import registry
 from zoo.attention.chain import make_factory
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
+from zoo.attention.layer import SelfAttention
 from zoo.config import Recipe
 from zoo.config.schema import ONCE, OURS
 from zoo.data.base import DataModule, Datasets
@@ -88,15 +90,17 @@ class Experiment:
         """Floating-point operations of a forward pass of one sample, at the training size.
 
         Matrix products, convolutions and attention are counted, a multiplication and an addition as
-        two operations. A backward pass takes about twice as many.
+        two operations. In a layer with a window, a query counts as many keys as the window has;
+        otherwise all of them, also under a causal mask. A backward pass takes about twice as many.
         """
         from torch.utils.flop_counter import FlopCounterMode
 
         counter = FlopCounterMode(display=False)
-        with torch.device("meta"), torch.no_grad(), counter:
-            # on the meta device, operations are counted without being computed
+        hides = _note_hidden_pairs(self.meta_model)
+        # on the meta device, operations are counted without being computed
+        with torch.device("meta"), torch.no_grad(), counter, hides as hidden:
             self.meta_model(*build_inputs(self.spec))
-        return counter.get_total_flops()
+        return counter.get_total_flops() - sum(hidden)
 
     @cached_property
     def trainer(self) -> L.Trainer:
@@ -132,6 +136,33 @@ class Experiment:
     def build_task(self, device: str = "cpu", *, is_trained: bool = True) -> Task:
         """Build the task with freshly initialised weights on a device; see `build_task`."""
         return build_task(self.recipe, self.spec, device, is_trained=is_trained)
+
+
+@contextmanager
+def _note_hidden_pairs(model: nn.Module) -> Iterator[list[int]]:
+    """Make layers with a window compute all pairs, and list the operations of those outside it."""
+    found: list[int] = []
+    layers = [one for one in model.modules() if isinstance(one, SelfAttention) and one.window]
+    backends = [layer.backend for layer in layers]
+
+    def note(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
+        assert isinstance(layer, SelfAttention)
+        assert layer.window is not None
+        tokens = len(arguments[0])
+        seen = layer.window if layer.causal else 2 * layer.window - 1
+        # a product of a query with a key, and of a weight with a value
+        found.append(4 * layer.dims.heads * layer.head_dim * tokens * max(tokens - seen, 0))
+
+    hooks = [layer.register_forward_pre_hook(note) for layer in layers]
+    for layer in layers:
+        # other backends leave out some pairs
+        layer.backend = "reference"
+    try:
+        yield found
+    finally:
+        for layer, backend, hook in zip(layers, backends, hooks, strict=True):
+            layer.backend = backend
+            hook.remove()
 
 
 def build_data(recipe: Recipe, **changes: Any) -> DataModule:
@@ -172,14 +203,23 @@ def build_model(recipe: Recipe, spec: DataSpec | None = None) -> nn.Module:
         spec = build_data(recipe).spec
     if not isinstance(spec, get_args(DataSpec)):
         raise refuse_type("spec", spec, "facts of samples, such as zoo.ImageSpec")
+    options = build_factories(recipe.model.options)
+    return cast(nn.Module, find_reader(recipe, "model", spec)(spec, **options))
+
+
+def build_factories(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a model with a factory for each encoding, also in types of layers.
+
+    Args:
+        options: Options by name, as `Recipe.model` has them.
+    """
     # each encoding draws from its own stream, so that another encoding leaves all other weights
     # equal
     streams, known = RandomStreams(), list[tuple[Choice, EncodingFactory]]()
-    options = {
-        key: _build_encodings(value, key, streams, known)
-        for key, value in recipe.model.options.items()
-    }
-    return cast(nn.Module, find_reader(recipe, "model", spec)(spec, **options))
+    built: dict[str, Any] = {}
+    for key, value in options.items():
+        built[key] = _build_encodings(value, key, streams, known)
+    return built
 
 
 def build_task(
