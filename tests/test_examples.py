@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import zoo
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -136,3 +138,18 @@ def test_a_notebook_runs(path):
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True, env=environment)
+
+
+def test_a_release_is_continued_and_its_models_are_loaded(tmp_path):
+    release = load_example("release")
+    # an encoding on texts and one on images, of recipes that extend others
+    assert {"lm_rope", "lm_alibi", "vit_comrope", "vit_learned"} <= {*release.list_recipes()}
+    assert not {"lm_rope_124m", "vit_s16_comrope_imagenet"} & {*release.list_recipes()}
+    small = {"model.dim": 24, "model.depth": 1, "trainer.max_steps": 1, "trainer.num_threads": 1}
+    release.make_release(tmp_path / "out", ["vit_learned"], small)
+    first = (tmp_path / "out" / "vit_learned" / "model.safetensors").stat()
+    release.make_release(tmp_path / "out", ["vit_learned", "vit_rope_axial"], small)
+    assert (tmp_path / "out" / "vit_learned" / "model.safetensors").stat() == first
+    table = (tmp_path / "out" / "README.md").read_text()
+    assert table.count("test/accuracy") == 2
+    assert zoo.load(tmp_path / "out" / "vit_rope_axial").predict is not None

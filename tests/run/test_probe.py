@@ -1,12 +1,14 @@
 """Attention is looked at while a model trains, which trains as if nobody looked."""
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
 import torch
 from several import run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from torch import nn
 from training import fit
@@ -53,6 +55,7 @@ def test_a_run_that_is_looked_at_ends_with_the_same_weights(tiny):
     assert not [name for name in rows("alone")[0] if name.startswith("attention")]
     found = events("looked")
     assert_logged(found)
+    assert_grouped(found)
     assert_told(found)
 
 
@@ -79,6 +82,22 @@ def assert_logged(found):
         )
         < 1
     )
+
+
+def assert_grouped(found):
+    """Custom Scalars has one chart of each measure, whose patterns find all layers."""
+    (event,) = found.Tensors("custom_scalars__config__")
+    layout = Layout.FromString(event.tensor_proto.string_val[0])
+    charts = {chart.title: [*chart.multiline.tag] for chart in layout.category[0].chart}
+    logged = [tag for tag in found.Tags()["scalars"] if tag.startswith("attention/")]
+    assert {
+        tag for tags in charts.values() for one in tags for tag in logged if re.match(one, tag)
+    } == {*logged}
+    entropy = charts["attention/entropy"]
+    assert [tag for one in entropy for tag in logged if re.match(one, tag)] == [
+        "attention/0/entropy",
+        "attention/1/entropy",
+    ]
 
 
 def assert_told(found):

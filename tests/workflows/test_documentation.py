@@ -135,6 +135,7 @@ SUBSTITUTIONS = {
         "RUN": "runs/vit_comrope/latest",
     },
     "docs/equip.md": {"FOLDER": "llama"},
+    "docs/export.md": {"hf://owner/name@v1": "weights", "hf://owner/name": "weights"},
     "docs/runs.md": {
         "RUN photos/": "runs/vit_comrope/latest photos/",
         "RUN letters/": "runs/lm_rope/latest letters/",

@@ -156,6 +156,8 @@ def export(
     *,
     features: Sequence[int] = (),
     push: str | None = None,
+    dtype: str | None = None,
+    licence: str | None = None,
     verbose: bool | None = True,
 ) -> ExportResult:
     """Write a trained model in a format that other programs read.
@@ -163,12 +165,15 @@ def export(
     Args:
         run: A run, a run directory or a checkpoint.
         folder: The folder to write; it must not exist, or be empty.
-        to: The format: "hf", "llama", "vit", "onnx", "safetensors" or "torch_export".
+        to: The format: "hf", "hub_folder", "llama", "vit", "onnx", "safetensors" or
+            "torch_export".
         overrides: Changes of the stored recipe, as of `zoo.fit`.
         features: For "onnx" and "torch_export", numbers of blocks of a vision transformer from 0;
             the graph then computes the maps of patches after them in place of logits.
         push: A new repository of the Hugging Face Hub, "owner/name", that the folder is uploaded
             to.
+        dtype: Of "hub_folder", how weights are stored: "float32", the default, or "float16".
+        licence: Of "hub_folder", the licence of the weights as the Hub names it.
         verbose: Print progress to standard error. None leaves logging to the caller.
 
     Returns:
@@ -181,7 +186,8 @@ def export(
     """
     from zoo.formats.export import ExportOptions, export_model
 
-    options = validate_options(ExportOptions, {"to": to, "features": features, "push": push})
+    given = {"to": to, "features": features, "push": push, "dtype": dtype, "licence": licence}
+    options = validate_options(ExportOptions, given)
     return export_model(run, Path(folder), options, overrides)
 
 

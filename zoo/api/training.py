@@ -287,7 +287,8 @@ def load(checkpoint: str | Path | Run, overrides: Overrides = ()) -> Any:
 
     Args:
         checkpoint: A run, a run directory (its best checkpoint, else its last), `RUN/last`,
-            `RUN/best`, a checkpoint file, or a folder that `zoo.save` wrote.
+            `RUN/best`, a checkpoint file, a folder that `zoo.export` or `zoo.save` wrote, or such a
+            folder on the Hub, hf://owner/name.
         overrides: Changes of the stored recipe, as of `zoo.load_recipe`; none for a folder of
             `zoo.save`, which has no recipe.
 
@@ -307,12 +308,16 @@ def load(checkpoint: str | Path | Run, overrides: Overrides = ()) -> Any:
     from zoo.run.load import restore
 
     path = Path(checkpoint)
+    if checkpoints.is_remote(checkpoint):
+        from zoo.run.hub import fetch_folder
+
+        path = fetch_folder(checkpoint)
     if holds_equipped(path):
         if overrides:
             problem = "a model that zoo.save wrote has no recipe"
             raise RecipeError(ConfigIssue(ARGUMENT, "overrides", problem, "leave them out"))
         return load_equipped(path)
-    path = checkpoints.locate(os.fspath(checkpoint))
+    path = checkpoints.locate(path)
     experiment, task = restore(path, overrides, is_trained=True)
     recipe = experiment.recipe
     task.application = StoredRecipe(recipe.name, recipe.plain())

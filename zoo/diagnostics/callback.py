@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -179,6 +180,8 @@ class AttentionDiagnostics(L.Callback):
         self.cadence = LookSchedule(options.every_n_steps, options.max_overhead)
         self.inputs: tuple[Tensor | None, ...] | None = None
         self.due: int | None = None  # step of the next capture; None: never
+        self.is_grouped = False
+        """Whether TensorBoard was told of its charts over layers, which it reads once."""
 
     def on_train_start(self, trainer: L.Trainer, pl_module: Task) -> None:  # type: ignore[override]
         self.first, self.start = trainer.global_step, time.monotonic()
@@ -270,11 +273,32 @@ class AttentionDiagnostics(L.Callback):
         with trainer.precision_plugin.forward_context():
             capture_layers(task.model, self.inputs, see, self.options.queries, self.options.layers)
         if trainer.is_global_zero:
+            if not self.is_grouped:
+                for writer in writers:
+                    writer.add_custom_scalars(group_by_measure(scalars))
+                self.is_grouped = True
             self._log(trainer, scalars, step)
 
     def _log(self, trainer: L.Trainer, metrics: Mapping[str, float], step: int) -> None:
         for logger in trainer.loggers:
             logger.log_metrics(dict(metrics), step)
+
+
+def group_by_measure(names: Iterable[str]) -> dict[str, dict[str, list[Any]]]:
+    """Return the charts of TensorBoard's tab Custom Scalars: one of each measure, over all layers.
+
+    Args:
+        names: Names such as attention/0/entropy.
+    """
+    tags: dict[str, list[str]] = {}
+    for name in names:
+        group, _, rest = name.partition("/")
+        _, _, measure = rest.partition("/")
+        tags.setdefault(f"{group}/{measure}", []).append(name)
+    charts: dict[str, list[Any]] = {
+        key: ["Multiline", [f"^{re.escape(one)}$" for one in found]] for key, found in tags.items()
+    }
+    return {"measures over layers": charts}
 
 
 @torch.no_grad()

@@ -107,6 +107,10 @@ def evaluate(
         ZooError: With the exit code of the failure.
     """
     path = checkpoints.locate(checkpoint)
+    if to is None and checkpoints.is_remote(checkpoint):
+        from zoo.run.hub import name_results
+
+        to = str(name_results(checkpoint))
     content = checkpoints.read(path)
     recipe = read_recipe(content, path, join_overrides(DEFAULT_OVERRIDES, overrides))
     return evaluate_recipe(recipe, path, content, datasets, to)

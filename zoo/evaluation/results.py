@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 
@@ -25,6 +25,7 @@ from zoo.reporting.tables import (
     format_table,
 )
 from zoo.run.conditions import Condition
+from zoo.tasks.metrics import DIRECTIONS
 
 METRIC_LISTS = ("position_losses", "position_accuracies", "position_counts")
 BINS = 24  # of positions, so that each point is a mean of many tokens
@@ -35,20 +36,6 @@ LOSS, ACCURACY, MIOU = "test/loss", "test/accuracy", "test/miou"
 SHOWN_CLASSES = 20  # of one line; of more classes it shows the worst
 WIDTH, HEIGHT = 380, 240  # in pixels
 DECIMALS = 4
-DIRECTIONS: Mapping[str, Literal["high", "low"]] = {
-    "loss": "low",
-    "perplexity": "low",
-    "bits_per_character": "low",
-    "bits_per_byte": "low",
-    "accuracy": "high",
-    "top5": "high",
-    "exact": "high",
-    "miou": "high",
-    "rmse": "low",
-    "mae": "low",
-    "r2": "high",
-}
-"""Whether high or low values of a metric are better; of others nothing is called best."""
 
 Point = tuple[float, float]
 

@@ -191,7 +191,7 @@ def write_decoder(target: DecoderTarget, source: ExportSource, folder: Path) -> 
     # no token is added: the table has no row for it
     write_tokenizer(spec.vocabulary, folder, mask=None, extend=False)
     write_generation_config(source, folder)
-    card = write_card(source, "text-generation", needs_zoo=False)
+    card = write_card(source, "text-generation", "transformers")
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 

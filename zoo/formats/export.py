@@ -30,6 +30,7 @@ log = logging.getLogger("zoo")
 WRITERS: Mapping[str, str] = MappingProxyType(
     {
         "hf": "zoo.formats.huggingface:write_huggingface",
+        "hub_folder": "zoo.formats.hub_folder:write_hub_folder",
         "llama": "zoo.formats.llama:write_llama",
         "vit": "zoo.formats.vit:write_vit",
         "qwen3": "zoo.formats.llama:write_qwen3",
@@ -66,6 +67,7 @@ class ExportOptions:
 
     to: Literal[
         "hf",
+        "hub_folder",
         "llama",
         "qwen3",
         "smollm3",
@@ -78,9 +80,10 @@ class ExportOptions:
         "safetensors",
         "torch_export",
     ]
-    """The format: hf, a folder for Hugging Face transformers; llama to vit, a folder that needs no
-    zoo, if the recipe is such a model; onnx, a graph for ONNX Runtime; safetensors, only weights
-    and recipe, which zoo reads again; torch_export, a graph for PyTorch."""
+    """The format: hf, a folder for Hugging Face transformers; hub_folder, weights, recipe, card and
+    checksums, which zoo reads again, also from the Hub; llama to vit, a folder that needs no zoo,
+    if the recipe is such a model; onnx, a graph for ONNX Runtime; safetensors, only weights and
+    recipe; torch_export, a graph for PyTorch."""
 
     features: tuple[Annotated[int, Between(0)], ...] = ()
     """Numbers of blocks of a vision transformer from 0. The graph (onnx, torch_export) then
@@ -88,6 +91,12 @@ class ExportOptions:
 
     push: str | None = None
     """A new repository of the Hugging Face Hub, owner/name, that the folder is uploaded to."""
+
+    dtype: Literal["float32", "float16"] | None = None
+    """Of hub_folder, how weights are stored; null: float32."""
+
+    licence: str | None = None
+    """Of hub_folder, the licence of the weights as the Hub names it, such as apache-2.0."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +175,10 @@ def export_model(
         RecipeError: The folder exists, or the recipe does not fit the format.
         CheckpointError: As `zoo.load` raises it.
     """
+    for key in ("dtype", "licence"):
+        if options.to != "hub_folder" and getattr(options, key) is not None:
+            problem, remedy = f"of to={options.to} there is no such choice", "leave it out"
+            raise RecipeError(ConfigIssue(ARGUMENT, key, problem, remedy))
     if options.push is not None:
         check_token(options.push)
     path = checkpoint.locate(os.fspath(run))

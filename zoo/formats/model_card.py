@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import sqrt
 from pathlib import Path
-from typing import Any
+from statistics import NormalDist
+from typing import Any, Literal
 
 from zoo.citations import find_citations
+from zoo.data.spec import ImageSpec, PointSpec, SegmentationSpec, TextClassificationSpec, TextSpec
 from zoo.errors import CheckpointError, DataError, RecipeError
 from zoo.formats.export import ExportSource
 from zoo.packages import explain_imports
 from zoo.reporting.tables import disarm_markdown, format_markdown
 from zoo.run.checkpoint import find_run_dir
+from zoo.tasks.metrics import DIRECTIONS
 from zoo.utils import escape_text, read_object
 from zoo.version import __version__
 
@@ -43,7 +49,16 @@ tokenizer = AutoTokenizer.from_pretrained({path}, trust_remote_code=True)
 model = AutoModelForSequenceClassification.from_pretrained({path}, trust_remote_code=True)""",
 }
 """How a model is used, by what the Hub calls its task."""
+ZOO_USE = """\
+import zoo
+
+task = zoo.load({path})  # a folder, or hf://owner/name
+{call}"""
 NO_RESULTS = "None are recorded for this checkpoint."
+NO_LICENCE = "None is given: ask who published the model."
+Z = NormalDist().inv_cdf(0.975)
+SAMPLES = (ImageSpec, TextClassificationSpec, PointSpec)
+"""Data whose accuracy is a share of independent samples, unlike that of pixels and tokens."""
 CARD = """\
 ---
 {front_matter}
@@ -74,6 +89,12 @@ A model of the recipe {name}, trained with [zoo](https://github.com/transformer-
 {text}
 {fence}
 
+It was trained by `{command}`.
+
+## Licence
+
+{licence}
+
 ## Environment
 
 {environment}
@@ -86,42 +107,67 @@ A model of the recipe {name}, trained with [zoo](https://github.com/transformer-
 """
 
 
-def write_card(source: ExportSource, task: str, needs_zoo: bool = True) -> str:
-    """Return README.md: how to use the model, its results, recipe, environment and papers.
+@dataclass(frozen=True)
+class Results:
+    """The recorded results of a run on its test data."""
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """{metric: {baseline: value}}"""
+    count: int = 0
+    """Number of test samples."""
+
+
+def write_card(
+    source: ExportSource,
+    task: str,
+    computed_by: Literal["remote code", "transformers", "zoo"] = "remote code",
+    licence: str | None = None,
+) -> str:
+    """Return README.md: how to use the model, its results, recipe, licence, papers.
 
     Args:
         source: The model.
         task: What the Hub calls its task.
-        needs_zoo: Whether zoo computes it, through `trust_remote_code`.
+        computed_by: What runs the model: transformers, zoo through its `trust_remote_code`, or zoo
+            without transformers.
+        licence: The licence of the weights, as the Hub names it.
     """
     recipe, run = source.recipe, find_run_dir(source.checkpoint)
-    is_best = source.checkpoint.name == "best.ckpt"
-    metrics: dict[str, float] = _read_record(run / "end.json", _read_metrics, {}) if is_best else {}
+    # the record is of the best checkpoint
+    results = Results()
+    if source.checkpoint.name == "best.ckpt":
+        results = _read_record(run / "end.json", _read_results, results)
     environment = run / "environment.json"
     encodings = recipe.encodings
-    rows = [[disarm_markdown(key), f"{value:.4f}"] for key, value in metrics.items()]
-    table = format_markdown(["metric", "value"], rows, text=("metric",))
     text = recipe.yaml().strip()
     # JSON's strings are Python's, too; names and prompts may hold quotes and newlines
-    use = USES[task].format(
-        path=json.dumps(recipe.name, ensure_ascii=False),
-        prompt=json.dumps(recipe.generate.prompt or "...", ensure_ascii=False),
-        tokens=recipe.generate.tokens,
-    )
+    values = {
+        "path": json.dumps(recipe.name, ensure_ascii=False),
+        "prompt": json.dumps(recipe.generate.prompt or "...", ensure_ascii=False),
+        "tokens": recipe.generate.tokens,
+    }
     requirement = "Install zoo, which computes the model: `pip install transformer-zoo`."
-    if not needs_zoo:
+    if computed_by == "zoo":
+        use = ZOO_USE.format(**values, call=_choose_call(source).format(**values))
+    else:
+        use = USES[task].format(**values)
+    if computed_by == "transformers":
         use = use.replace(", trust_remote_code=True", "")
         requirement = "transformers computes the model itself."
+    library = "transformer-zoo" if computed_by == "zoo" else "transformers"
     card = CARD.format(
-        front_matter=_format_front_matter(source, task, metrics),
+        front_matter=_format_front_matter(source, task, library, licence, results.metrics),
         name=disarm_markdown(recipe.name),
         version=__version__,
         encoding=", ".join(encodings),
         parameters=sum(weight.numel() for weight in source.task.model.parameters()),
         use=use,
         requirement=requirement,
-        results=f"On test data of `{recipe.data.name}`:\n\n{table}" if metrics else NO_RESULTS,
+        results=_format_results(source, results),
         text=text,
+        command=_read_record(environment, _format_command, "zoo fit recipe.yaml"),
+        licence=NO_LICENCE if licence is None else disarm_markdown(licence),
         # longer than any in the recipe
         fence=max(["``", *re.findall("`+", text)], key=len) + "`",
         environment=_read_record(environment, _format_environment, "It is not recorded."),
@@ -146,12 +192,80 @@ def _read_record(path: Path, read: Callable[[dict[str, Any]], Any], default: Any
         raise CheckpointError(f"{path}: unreadable, not as zoo writes it: {error}") from None
 
 
-def _read_metrics(found: Mapping[str, Any]) -> dict[str, float]:
-    metrics = found.get("metrics", {})
-    return {key: float(value) for key, value in metrics.items() if value is not None}
+def _choose_call(source: ExportSource) -> str:
+    """Return the line that uses the loaded task."""
+    match source.task.spec:
+        case TextSpec() if source.recipe.task.name != "masked_lm":
+            return "print(task.generate({prompt}, tokens={tokens}))"
+        case ImageSpec():
+            return 'print(task.predict(["picture.png"]))'
+        case TextClassificationSpec():
+            return 'print(task.predict(["a text"]))'
+    return "model = task.model"
 
 
-def _format_front_matter(source: ExportSource, task: str, metrics: Mapping[str, float]) -> str:
+def _read_results(found: Mapping[str, Any]) -> Results:
+    metrics = {key: float(one) for key, one in found["metrics"].items() if one is not None}
+    baselines = {
+        key: {str(name): float(value) for name, value in own.items()}
+        for key, own in found.get("baselines", {}).items()
+    }
+    return Results(metrics, baselines, int(found.get("count", 0)))
+
+
+def _format_results(source: ExportSource, results: Results) -> str:
+    """Return a table of the metrics with their intervals and the best baseline of each."""
+    if not results.metrics:
+        return NO_RESULTS
+    is_independent = isinstance(source.task.spec, SAMPLES)
+    is_independent &= not isinstance(source.task.spec, SegmentationSpec)
+    rows, has_interval = [], False
+    for key, value in results.metrics.items():
+        interval = ""
+        if is_independent and results.count and key.rpartition("/")[2] in ("accuracy", "top5"):
+            low, high = compute_wilson_interval(value, results.count)
+            interval, has_interval = f"{low:.4f} to {high:.4f}", True
+        own = results.baselines.get(key, {})
+        best = min if DIRECTIONS.get(key.rpartition("/")[2]) == "low" else max
+        name = best(own, key=lambda one: own[one], default="")
+        baseline = f"{own[name]:.4f} ({disarm_markdown(name)})" if name else ""
+        rows.append([disarm_markdown(key), f"{value:.4f}", interval, baseline])
+    heads = ["metric", "value", "95 % interval", "best baseline"]
+    kept = [n for n in range(4) if n < 2 or any(row[n] for row in rows)]
+    table = format_markdown(
+        [heads[n] for n in kept], [[row[n] for n in kept] for row in rows], text=("metric",)
+    )
+    lines = [f"On test data of `{source.recipe.data.name}`, of one run:", "", table]
+    if has_interval:
+        lines += [
+            "",
+            f"Intervals are Wilson's, for {results.count:,} test samples; other seeds vary more.",
+        ]
+    return "\n".join(lines)
+
+
+def compute_wilson_interval(share: float, count: int) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a share of independent samples.
+
+    Source: Wilson 1927, doi:10.1080/01621459.1927.10502953.
+    """
+    scale = 1 + Z**2 / count
+    centre = share + Z**2 / (2 * count)
+    half = Z * sqrt(share * (1 - share) / count + (Z / (2 * count)) ** 2)
+    return (centre - half) / scale, (centre + half) / scale
+
+
+def _format_command(found: Mapping[str, Any]) -> str:
+    words = [str(word) for word in found["command"]]
+    # the program itself lies elsewhere on other machines; Python programs have no such command
+    if Path(words[0]).name not in ("zoo", "__main__.py"):
+        return "zoo fit recipe.yaml"
+    return disarm_markdown(shlex.join(["zoo", *words[1:]]))
+
+
+def _format_front_matter(
+    source: ExportSource, task: str, library: str, licence: str | None, metrics: Mapping[str, float]
+) -> str:
     with explain_imports():
         from huggingface_hub import EvalResult, ModelCardData
 
@@ -168,7 +282,8 @@ def _format_front_matter(source: ExportSource, task: str, metrics: Mapping[str, 
         for key, value in metrics.items()
     ]
     data = ModelCardData(
-        library_name="transformers",
+        library_name=library,
+        license=licence,
         pipeline_tag=task,
         tags=["zoo"],
         model_name=escape_text(recipe.name) if results else None,

@@ -24,6 +24,11 @@ def write_weights(source: ExportSource, options: ExportOptions, folder: Path) ->
     checkpoint.write_safetensors(
         source.task.state_dict(), source.metadata(), folder / checkpoint.SAFETENSORS
     )
+    write_recipe(source, folder)
+
+
+def write_recipe(source: ExportSource, folder: Path) -> None:
+    """Write `recipe.yaml`, from which `zoo fit` repeats the run."""
     (folder / "recipe.yaml").write_text(source.recipe.yaml(), encoding="utf-8")
 
 

@@ -112,7 +112,7 @@ def write_vit(source: ExportSource, options: ExportOptions, folder: Path) -> Non
     renamed["vit.embeddings.position_embeddings"] = positions
     save_weights(renamed, folder / "model.safetensors")
     write_json(describe_vit(source), folder / "config.json")
-    card = write_card(source, "image-classification", needs_zoo=False)
+    card = write_card(source, "image-classification", "transformers")
     (folder / "README.md").write_text(card, encoding="utf-8")
 
     for number in range(depth):

@@ -49,6 +49,8 @@ SEAL_NAME = b"zoo sha256 "
 SEAL_LENGTH = len(SEAL_NAME) + 64
 # a zip archive ends with the length of its comment, two bytes, and the comment
 NO_COMMENT = b"\0\0"
+REMOTE = "hf:/"
+"""The start of addresses of the Hub; a Path makes one slash of two."""
 METADATA, CHECKSUM = "zoo", "zoo sha256"  # entries of the header of a safetensors file
 SEAL_START = SEAL_LENGTH.to_bytes(2, "little") + SEAL_NAME
 SAFETENSORS = "model.safetensors"  # the weights in an exported folder
@@ -116,14 +118,25 @@ def _build_spec(stored: Mapping[str, Any]) -> DataSpec:
     return TextSpec(stored["length"], vocabulary, stored.get("targets", "every"))
 
 
+def is_remote(name: str | os.PathLike[str]) -> bool:
+    """Return whether a name is an address of the Hub rather than a path."""
+    return os.fspath(name).startswith(REMOTE)
+
+
 def locate(name: str | Path) -> Path:
     """Return the checkpoint file of a run directory, `RUN/last`, `RUN/best` or a file's name.
 
     Of a run directory it is the best checkpoint, else the last; of an exported folder
-    `model.safetensors`. Raises CheckpointError.
+    `model.safetensors`. A folder of the Hub, hf://owner/name, is downloaded. Raises
+    CheckpointError.
     """
     if not str(name):
         raise CheckpointError("an empty name; name a run directory or a checkpoint")
+    if is_remote(name):
+        # the only place that needs the library of the Hub
+        from zoo.run.hub import fetch_folder
+
+        return _locate(fetch_folder(name))
     try:
         return _locate(Path(name))
     except OSError as error:
@@ -169,7 +182,8 @@ def _locate(path: Path) -> Path:
 
 def find_run_dir(checkpoint: Path) -> Path:
     """Return the run directory that a checkpoint file belongs to, else the file's folder."""
-    folder = checkpoint.resolve().parent
+    # the folder, since a file of the Hub's cache is a link
+    folder = checkpoint.parent.resolve()
     return folder.parent if folder.name == "checkpoints" else folder
 
 

@@ -89,7 +89,8 @@ def find_donor(experiment: Experiment) -> Path:
     recipe = experiment.recipe
     assert recipe.init_from is not None
     # `latest` may point elsewhere by the time the weights are read
-    path = checkpoint.locate(recipe.init_from).resolve()
+    path = checkpoint.locate(recipe.init_from)
+    path = path.parent.resolve() / path.name
     source, name = _read_source(path)
     _check_any_fits(source, experiment.meta_model, name, recipe.model.name)
     return path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args, get_type_hints
 
@@ -30,6 +30,20 @@ from zoo.registry import register
 from zoo.utils import write_file
 
 CONFUSION = "confusion.json"  # in the run directory
+DIRECTIONS: Mapping[str, Literal["high", "low"]] = {
+    "loss": "low",
+    "perplexity": "low",
+    "bits_per_character": "low",
+    "bits_per_byte": "low",
+    "accuracy": "high",
+    "top5": "high",
+    "exact": "high",
+    "miou": "high",
+    "rmse": "low",
+    "mae": "low",
+    "r2": "high",
+}
+"""Whether high or low values of a metric are better; of others nothing is called best."""
 
 
 def mean_loss(

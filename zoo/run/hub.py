@@ -1,0 +1,70 @@
+"""Folders of the Hugging Face Hub, which are read like folders of this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from zoo.errors import CheckpointError
+from zoo.packages import explain_imports
+from zoo.utils import raise_if_out_of_memory
+
+# a Path makes one slash of two
+ADDRESS = re.compile(
+    r"hf:/{1,2}(?P<repository>[^/@]+/[^/@]+)(?:@(?P<revision>[^/]+))?(?:/(?P<folder>.+?))?/?"
+)
+FILES = ("*.safetensors", "*.json", "*.yaml", "*.md")
+"""The files of a folder that are fetched: weights and text, nothing that Python would run."""
+FORM = "hf://owner/name, hf://owner/name/folder or hf://owner/name@revision"
+
+
+def fetch_folder(address: str | os.PathLike[str]) -> Path:
+    """Download a folder of a model, unless the cache of huggingface_hub has it.
+
+    Args:
+        address: hf://owner/name, perhaps with @revision and a folder in it.
+
+    Returns:
+        The folder in the cache. Its path has the commit, so it never changes.
+
+    Raises:
+        CheckpointError: The address is none, or nothing can be fetched from it.
+        PackageError: huggingface_hub is missing.
+    """
+    shown = re.sub("^hf:/+", "hf://", os.fspath(address))
+    found = ADDRESS.fullmatch(shown)
+    if found is None:
+        raise CheckpointError(f"{shown}: no address of the Hub; write {FORM}")
+    with explain_imports():
+        import huggingface_hub
+
+    place = found["folder"] or ""
+    try:
+        snapshot = huggingface_hub.snapshot_download(
+            found["repository"],
+            revision=found["revision"],
+            allow_patterns=[f"{place}/{one}" if place else one for one in FILES],
+        )
+    except Exception as error:
+        # of the library, or of what it downloads with
+        raise_if_out_of_memory(error)
+        cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        remedy = "is the name right, is there a network, and is it public or `hf auth login` done?"
+        raise CheckpointError(f"{shown}: cannot be fetched, {cause}; {remedy}") from None
+    folder = Path(snapshot, place)
+    if not folder.is_dir():
+        raise CheckpointError(f"{shown}: there is no such folder in the repository")
+    return folder
+
+
+def is_cached(path: Path) -> bool:
+    """Return whether a file lies in the cache of huggingface_hub, where nothing is written."""
+    return "snapshots" in path.parts and any(part.startswith("models--") for part in path.parts)
+
+
+def name_results(address: str | os.PathLike[str]) -> Path:
+    """Return the folder for results on a model of the Hub, whose own folder is a cache."""
+    found = ADDRESS.fullmatch(os.fspath(address))
+    assert found is not None
+    return Path("runs", "hub", found["repository"], found["folder"] or "")
