@@ -100,7 +100,7 @@ def test_a_fitting_value_is_typed(annotation: Any, value: object, result: object
         (int, 1.5, "k: expected an integer, got 1.5"),
         (int, "yes", "k: expected an integer, got 'yes'"),
         (str, 5.0, "k: expected a string, got 5.0; put it in quotes"),
-        (bool, 1, "k: expected a boolean, got 1"),
+        (bool, 1, "k: expected a boolean, got 1; write true"),
         (bool, "yes", "k: expected a boolean, got 'yes'; write true"),
         (str, 5, "k: expected a string, got 5; put it in quotes"),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import pytest
 import torch
@@ -281,7 +282,19 @@ model:
         ("window: 4", "encoding: dape", 5, "layer_types.local.encoding", "dape"),
         ("window: 4", "encoding: [rope, xpos]", 5, "layer_types.local.encoding", "one of them"),
         ("window: 4", "encoding: nope", 5, "layer_types.local.encoding.0.name", "did you mean"),
-        ("local: {window: 4}", "local: 4", 5, "layer_types.local", "expected a mapping"),
+        ("local: {window: 4}", "local: 4", 5, "layer_types.local", "window, or {} for none"),
+        ("window: 4", "sinks: 1", 5, "layer_types.local.sinks", "write true"),
+        ("window: 4", "window: true", 5, "layer_types.local.window", "integer or null, got true"),
+        ("window: 4", "window: false", 5, "layer_types.local.window", "write null"),
+        (
+            "window: 4",
+            "encoding: lookhere",
+            5,
+            "layer_types.local.encoding.0.name",
+            "2 axes, not 1",
+        ),
+        ("window: 4", "dim: 4", 5, "layer_types.local.dim", "did you mean model.dim"),
+        ("[local, global]", "local", 7, "layer_pattern", "write ['local']"),
         ("local", "name", 5, "layer_types.name", "cannot name"),
         ("local", "a-b", 5, "layer_types.a-b", "cannot name"),
     ],
@@ -296,6 +309,41 @@ def test_a_wrong_key_is_named_with_its_file_and_line(tmp_path, old, new, line, k
     (issue,) = caught.value.issues
     assert (issue.key, issue.origin) == (f"model.{key}", f"{path}:{line}")
     assert words in str(issue)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "key", "words"),
+    [
+        ("vit_none", {}, "local.window", "known are encoding, softcap, sinks"),
+        ("mlm_t5", {"layer_types.local": {"encoding": "fox"}}, "local.encoding", "causal mask"),
+        ("lm_rope", {"layer_types.globl.window": 2}, "globl", "did you mean global? Otherwise add"),
+    ],
+)
+def test_a_type_that_does_not_suit_the_model_is_refused(recipe, changes, key, words):
+    from zoo.run.preflight import build_experiment
+
+    types = {"local": {"window": 4}, "global": {}}
+    edits = {"layer_types": types, "layer_pattern": ["local", "global"], **changes}
+    with pytest.raises(RecipeError, match=re.escape(words)) as caught:
+        build_experiment(zoo.load_recipe(recipe, {f"model.{one}": edits[one] for one in edits}))
+    (issue,) = caught.value.issues
+    assert issue.key.startswith(f"model.layer_types.{key}")
+
+
+@pytest.mark.parametrize("name", ["timm", "transformers"])
+def test_layers_of_other_libraries_are_changed_by_equip(name, tmp_path):
+    path = tmp_path / "mine.yaml"
+    recipe = "vit_none" if name == "timm" else "lm_rope"
+    where = "arch: x" if name == "timm" else "path: x"
+    lines = [f"extends: {recipe}", "model:", f"  name: {name}", "  encoding: none", f"  {where}"]
+    types = ["  layer_types: {local: {encoding: none}}", "  layer_pattern: [local]"]
+    path.write_text("\n".join(lines + types))
+    with pytest.raises(RecipeError) as caught:
+        zoo.load_recipe(path)
+    issues = caught.value.issues
+    assert [issue.key for issue in issues] == ["model.layer_types", "model.layer_pattern"]
+    assert [issue.origin for issue in issues] == [f"{path}:6", f"{path}:7"]
+    assert all("zoo.equip(model, encoding, layers=[0, 2])" in str(issue) for issue in issues)
 
 
 def test_a_recipe_with_layer_types_reads_back_what_it_writes(tmp_path):

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from zoo.errors import OptionError
 from zoo.options import Differences
-from zoo.suggestions import nearest
+from zoo.suggestions import find_meant, nearest, offer
 
 LAYER_KEYS = ("encoding", "window", "softcap", "sinks", "temperature")
 """Options of a model that a type of layers may change, as far as the model has them."""
@@ -67,7 +67,10 @@ def expand_pattern(
     for name in layer_types:
         if name not in expanded:
             problem = f"{name} is not in the pattern"
-            raise OptionError(f"layer_types.{name}", f"{problem}; add it there, or remove the type")
+            remedy = "add it there, or remove the type"
+            if meant := find_meant(name, dict.fromkeys(expanded)):
+                remedy = f"{offer(name, meant)} Otherwise {remedy}"
+            raise OptionError(f"layer_types.{name}", f"{problem}; {remedy}")
     return tuple(islice(cycle(expanded), depth))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, get_args
 
 from zoo.options.plain import format_value, join
@@ -14,6 +15,21 @@ from zoo.suggestions import ALTERNATIVES, SYNONYM, TYPO, find_meant, join_words,
 
 PAIR = re.compile(r"([A-Za-z_]\w*)\s*[:=]\s*(\S+)")
 """A key with its value, written in a way that YAML reads as one text."""
+
+
+LAYERS_OF_OTHERS = (
+    "the layers of such a model are its own; in Python, zoo.equip(model, encoding, layers=[0, 2]) "
+    "gives an encoding to some of them"
+)
+"""The remedy for types of layers of a model that zoo does not build."""
+REFUSED_OPTIONS: Mapping[tuple[str, str, str], str] = MappingProxyType(
+    {
+        ("models", name, option): LAYERS_OF_OTHERS
+        for name in ("timm", "transformers")
+        for option in ("layer_types", "layer_pattern")
+    }
+)
+"""Remedies for options that members of a kind have and this one cannot have."""
 
 
 class OptionOwner(NamedTuple):
@@ -68,6 +84,8 @@ def explain_key(
     nested = [] if away and not key else [*_list_nested(schema)]
     if meant := find_meant(word, nested, SYNONYM):
         return Explanation(offer(word, meant, key))
+    if member and (remedy := REFUSED_OPTIONS.get((*member, word))):
+        return Explanation(remedy)
     # within a section an option of another member is nearer than one of another section
     owners = list_owners(member, word) if member else {}
     is_section = bool(key) and "." not in key

@@ -178,7 +178,9 @@ class Validator:
         for name, changes in value.items():
             full = join(key, name)
             if not isinstance(changes, dict | None):
-                typed[name] = self.refuse_type(Mapping[str, Any], changes, full)
+                options = " and ".join(list(schema)[:2])
+                remedy = f"write the options that differ, such as {options}, or {{}} for none"
+                typed[name] = self.refuse_type(Mapping[str, Any], changes, full, remedy)
                 continue
             found = self.validate_fields(schema, changes or {}, full, partial=True)
             self.locations[full] = locate(self.given, full)
@@ -518,7 +520,11 @@ def _correct(annotation: Any, value: object) -> str:
         return f"write {value:.0f}" if abs(value) < 1e15 else ""
     if annotation is bool and isinstance(value, str) and value.lower() in BOOLEANS:
         return f"write {BOOLEANS[value.lower()]}"
+    if annotation is bool and value in (0, 1):
+        return f"write {str(bool(value)).lower()}"
     if annotation is types.NoneType and isinstance(value, str) and value.lower() in NOTHING:
+        return "write null"
+    if annotation is types.NoneType and value is False:
         return "write null"
     if annotation in (int, float) and isinstance(value, str):
         if NUMBER.fullmatch(value.strip()):
