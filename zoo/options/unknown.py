@@ -24,9 +24,10 @@ LAYERS_OF_OTHERS = (
 """The remedy for types of layers of a model that zoo does not build."""
 REFUSED_OPTIONS: Mapping[tuple[str, str, str], str] = MappingProxyType(
     {
-        ("models", name, option): LAYERS_OF_OTHERS
-        for name in ("timm", "transformers")
-        for option in ("layer_types", "layer_pattern")
+        ("models", "timm", "layer_types"): LAYERS_OF_OTHERS,
+        ("models", "timm", "layer_pattern"): LAYERS_OF_OTHERS,
+        ("models", "transformers", "layer_types"): LAYERS_OF_OTHERS,
+        ("models", "transformers", "layer_pattern"): LAYERS_OF_OTHERS,
     }
 )
 """Remedies for options that members of a kind have and this one cannot have."""
