@@ -65,7 +65,9 @@ KINDS: Mapping[str, MemberKind] = MappingProxyType(
                 }
             ),
         ),
-        "tasks": MemberKind(("tasks",), frozenset({"base", "metrics", "sharding"})),
+        "tasks": MemberKind(
+            ("tasks",), frozenset({"base", "metrics", "sharding", "target_weights"})
+        ),
         "optim": MemberKind(("optim",), frozenset({"base", "optimizers"}), ("optim/optimizers",)),
         "schedules": MemberKind(("schedules",), collections=("optim/base",)),
         "metrics": MemberKind(("metrics",), collections=("tasks/metrics",)),

@@ -43,6 +43,23 @@ data: {path: made, size: 8, batch_size: 4, val: 0.2}
 task: classification
 trainer: {max_epochs: 1, accelerator: cpu}
 """
+MASKED = [
+    "task.name=masked_lm",
+    "model.name=encoder",
+    "model.dim=16",
+    "model.depth=1",
+    "model.heads=2",
+    "model.encoding=rope",
+]
+SEGMENTED = [
+    "model.dim=16",
+    "model.depth=1",
+    "model.heads=2",
+    "data.train=96",
+    "data.val=16",
+    "data.test=16",
+    "trainer.accelerator=cpu",
+]
 
 
 @pytest.fixture
@@ -118,23 +135,17 @@ def mask_by_contents(self, batch, draws, others, original=MaskedLM.mask):
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "accumulated"),
     [
-        ["data.documents=true"],
-        [
-            "task.name=masked_lm",
-            "model.name=encoder",
-            "model.dim=16",
-            "model.depth=1",
-            "model.heads=2",
-            "model.encoding=rope",
-        ],
-        ["data.streams=true", "model.memory_length=16"],
+        (["data.documents=true"], 1),
+        (["data.documents=true"], 2),
+        (MASKED, 1),
+        (["data.streams=true", "model.memory_length=16"], 1),
     ],
-    ids=["documents", "fill", "memory"],
+    ids=["documents", "accumulated", "fill", "memory"],
 )
-def test_gradients_are_those_of_the_joined_batch(options, text, monkeypatch):
-    """Though each process is asked another number of tokens."""
+def test_gradients_are_those_of_the_joined_batch(options, accumulated, text, monkeypatch):
+    """Though each process, and each accumulated batch, has another number of targets."""
 
     def write(self, trainer, task, optimizer):
         found = {name: weight.grad.clone() for name, weight in task.named_parameters()}
@@ -143,6 +154,8 @@ def test_gradients_are_those_of_the_joined_batch(options, text, monkeypatch):
     monkeypatch.setattr(FiniteGuard, "on_before_optimizer_step", write)
     monkeypatch.setattr(MaskedLM, "mask", mask_by_contents)
     fit(text, [*options, "data.batch_size=8"], Path("one"), "never")
+    options = [*options, f"trainer.accumulate_grad_batches={accumulated}"]
+    options.append(f"data.batch_size={4 // accumulated}")
     assert several(options, "two", recipe=text) == [0, 0], logs()
     for step in range(2):
         one, two = (torch.load(f"gradients-{count}-{step}.pt") for count in (1, 2))
@@ -209,17 +222,35 @@ def test_a_signal_to_any_process_stops_all_and_loses_nothing(strategy, tiny, wei
     assert same(weights("whole/checkpoints/last.ckpt"), weights("broken/checkpoints/last.ckpt"))
 
 
-def test_processes_communicate_once_in_a_logged_step_and_in_no_other(tiny, monkeypatch):
-    """Beside the reduction of gradients, which DDP starts in C++, and the exchange of signals.
+@pytest.mark.parametrize(
+    ("recipe", "options", "strategy"),
+    [
+        ("vit_comrope", None, "ddp"),
+        ("text.yaml", [], "ddp"),
+        ("text.yaml", ["data.documents=true"], "ddp"),
+        ("text.yaml", MASKED, "ddp"),
+        ("text.yaml", ["data.documents=true"], "fsdp"),
+        ("seg_digits_comrope", SEGMENTED, "ddp"),
+    ],
+    ids=["classes", "text", "documents", "fill", "documents-fsdp", "pixels"],
+)
+def test_processes_communicate_once_in_a_logged_step_and_in_no_other(
+    recipe, options, strategy, tiny, text, monkeypatch
+):
+    """In addition to the reduction of gradients and the exchange of signals.
 
-    Accumulated batches do not communicate, and the norm of gradients has been reduced with them.
+    Accumulated batches do not communicate, and neither does the norm of gradients, which have been
+    reduced. DDP reduces the number of targets with gradients. With FSDP each step reduces it, and
+    another number: whether all weights and gradients of a process are finite.
     """
     steps, calls = [], []
     reduce = torch.distributed.all_reduce
 
-    def count(*given, **named):
-        calls.append(1)
-        return reduce(*given, **named)
+    def count(tensor, *given, **named):
+        # tensors of DDP have all gradients
+        if tensor.numel() < 10:
+            calls.append(1)
+        return reduce(tensor, *given, **named)
 
     def begin(self, trainer, task, batch, index):
         if index % 2 == 0:
@@ -236,14 +267,16 @@ def test_processes_communicate_once_in_a_logged_step_and_in_no_other(tiny, monke
     monkeypatch.setattr(stop_on_signal, "SECONDS", math.inf)
     monkeypatch.setattr(StopOnSignal, "on_train_batch_start", begin)
     monkeypatch.setattr(StopOnSignal, "on_train_batch_end", write)
-    given = ["trainer.max_epochs=1", "trainer.log_every_n_steps=3", "data.batch_size=8"]
+    given = ["trainer.max_epochs=1", "trainer.log_every_n_steps=3", f"trainer.strategy={strategy}"]
     given += ["trainer.accumulate_grad_batches=2", "trainer.callbacks=[gradient_norm]"]
-    assert several([*tiny, *given], "run") == [0, 0], logs()
+    given += [*tiny, "data.batch_size=8"] if options is None else [*options, "data.batch_size=4"]
+    assert several(given, "run", recipe=recipe) == [0, 0], logs()
+    of_each = 2 if strategy == "fsdp" else 0
     for rank in range(2):
         found = dict(json.loads(Path(f"calls-{rank}.json").read_text()))
-        assert len(found) >= 8
-        assert found.pop(1) == 1  # signals are exchanged after the first step
-        assert found == {step: int(step % 3 == 0) for step in found}
+        assert len(found) >= 6
+        assert found.pop(1) == 1 + of_each  # signals are exchanged after the first step
+        assert found == {step: of_each + int(step % 3 == 0) for step in found}
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(0.25, 4), (0.001, 64), (30, 1)])
@@ -314,7 +347,12 @@ def read_losses(place):
 
 def test_a_global_batch_is_that_of_any_number_of_processes(text, caplog):
     """Another number of them takes the same steps, at once and after a resume."""
-    given = ["data.global_batch_size=12", "optim.schedule=constant", "optim.warmup_ratio=0"]
+    given = [
+        "data.global_batch_size=12",
+        "data.documents=true",
+        "optim.schedule=constant",
+        "optim.warmup_ratio=0",
+    ]
     given.append("trainer.log_every_n_steps=1")
     longer = [*given, "trainer.max_epochs=2"]
     fit(text, longer, Path("one"), "never")

@@ -59,6 +59,8 @@ class DataModule(L.LightningDataModule):
     """A target that the task ignores, in addition to -100."""
     digest: str | None = None
     """Digest of the contents, for data that the options do not determine."""
+    has_full_windows: bool = False
+    """True if each token of every window to train on has a target."""
     windowing: str | None = None
     """Description of how evaluation divides text into windows. None for other data."""
     resizing: str | None = None

@@ -77,6 +77,10 @@ class TextStream(DataModule):
         return TextSpec(self.length, self.vocabulary)
 
     @property
+    def has_full_windows(self) -> bool:  # type: ignore[override]
+        return not self.documents
+
+    @property
     def windowing(self) -> str:  # type: ignore[override]
         return "side by side"
 

@@ -16,6 +16,7 @@ from zoo.data.spec import DataSpec, ImageSpec
 from zoo.errors import OptionError
 from zoo.options import Choice, Choices
 from zoo.tasks.sharding import Sharding, shard
+from zoo.tasks.target_weights import TargetWeights
 
 Metrics = Annotated[tuple[Choice, ...], Choices("metrics", may_be_empty=True)]
 """Metrics that a recipe names, in addition to those of its task."""
@@ -56,6 +57,12 @@ class Task(L.LightningModule):
     mode: str = "min"
     """Whether the largest ("max") or the smallest ("min") value of the metric is best."""
 
+    weighs_targets: bool = False
+    """True if batches have unequal numbers of targets: gradients are then averaged over targets."""
+
+    num_targets: Tensor | None = None
+    """Number of targets of a batch, a scalar that `training_step` sets if it weighs them."""
+
     longest_test_window = 0
     """Number of tokens in the longest window of the test data, which may exceed the training
     length."""
@@ -75,6 +82,7 @@ class Task(L.LightningModule):
     def __init__(self, model: nn.Module, optim: Optimizer, spec: DataSpec) -> None:
         super().__init__()
         self.model, self.optim, self.spec = model, optim, spec
+        self._target_weights: TargetWeights | None = None
 
     def configure_model(self) -> None:
         """Shard the weights if the strategy does. Lightning calls it before each loop."""
@@ -173,15 +181,22 @@ class Task(L.LightningModule):
         return self.application
 
     def log_training_loss(self, loss: Tensor, samples: int) -> None:
-        """Log train/loss, the mean over processes, where this step is logged.
+        """Log train/loss, the mean over the targets of all processes, where this step is logged.
 
         Args:
             loss: The loss of this process, a scalar.
             samples: Number of samples in its batch.
         """
         # other steps neither communicate nor pay for Lightning's bookkeeping
-        if self.is_step_logged():
-            self.log("train/loss", self.average_over_processes(loss.detach()), batch_size=samples)
+        if not self.is_step_logged():
+            return
+        value, count = loss.detach(), self.num_targets
+        if count is None or not distributed.is_initialized():
+            value = self.average_over_processes(value)
+        else:
+            total, count = self.average_over_processes(torch.stack([value * count, count]))
+            value = total / torch.where(count == 0, 1, count)
+        self.log("train/loss", value, batch_size=samples)
 
     def is_step_logged(self) -> bool:
         """Return whether Lightning logs this batch of training: the last of each n-th step."""
@@ -192,17 +207,30 @@ class Task(L.LightningModule):
         is_last = trainer.global_step + 1 == trainer.max_steps
         return is_last or trainer._logger_connector.should_update_logs
 
+    def on_train_start(self) -> None:
+        """Have DDP reduce numbers of targets."""
+        self._target_weights = None
+        if self.weighs_targets:
+            self._target_weights = TargetWeights(self.trainer.strategy.model)
+
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Compute gradients. In several processes, all are NaN if the loss is not finite.
 
         Every process then finds the same gradients at fault, and none has to ask the others.
         """
-        if self.trainer.world_size == 1:
+        trainer, accumulated = self.trainer, self.trainer.accumulate_grad_batches
+        weights, weight = self._target_weights, torch.ones_like(loss)
+        if trainer.world_size == 1 and (weights is None or accumulated == 1):
             super().backward(loss, *args, **kwargs)
             return
         # a loss can be infinite while its gradients are finite; the factor 1 changes no bit
-        factor = torch.where(loss.detach().isfinite(), 1.0, torch.nan).to(loss.dtype)
+        if weights is not None and self.num_targets is not None:
+            weight = self.num_targets
+            weights.add(weight / accumulated)
+        factor = torch.where(loss.detach().isfinite(), weight, torch.nan).to(loss.dtype)
         loss.backward(factor, *args, **kwargs)
+        if weights is not None and not trainer.fit_loop._should_accumulate():
+            weights.divide_gradients(self.parameters())
 
     def configure_gradient_clipping(
         self,

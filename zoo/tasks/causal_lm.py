@@ -14,7 +14,14 @@ from zoo.data.spec import TextBatch, TextSpec
 from zoo.errors import OptionError, ZooError
 from zoo.registry import register
 from zoo.tasks.base import Metrics, Optimizer, Task
-from zoo.tasks.metrics import MEASURED, ChosenMetrics, TokenCounts, TokenMetrics, mean_loss
+from zoo.tasks.metrics import (
+    MEASURED,
+    ChosenMetrics,
+    TokenCounts,
+    TokenMetrics,
+    count_targets,
+    mean_loss,
+)
 
 
 @register
@@ -41,6 +48,7 @@ class CausalLM(Task):
     """
 
     monitor, mode = "val/loss", "min"
+    weighs_targets = True
 
     def __init__(
         self, model: nn.Module, optim: Optimizer, spec: TextSpec, *, metrics: Metrics = ()
@@ -72,6 +80,12 @@ class CausalLM(Task):
         context = self.memories[split].context(len(batch.inputs), batch.inputs.device)
         return self.model(*self.inputs(batch), context=context)
 
+    def on_train_start(self) -> None:
+        """Ask the data whether batches may have unequal numbers of targets."""
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        self.weighs_targets = not getattr(data, "has_full_windows", False)
+        super().on_train_start()
+
     def on_train_epoch_start(self) -> None:
         """Clear the memory."""
         self.memories["train"].forget()
@@ -83,7 +97,9 @@ class CausalLM(Task):
         except OptionError as error:
             # The recipe is valid, but the model cannot read this window.
             raise ZooError(f"model.{error.key}: {error}") from None
-        loss = mean_loss(logits, batch.targets, self.average_over_processes)
+        if self.weighs_targets:
+            self.num_targets = count_targets(batch.targets)
+        loss = mean_loss(logits, batch.targets)
         self.log_training_loss(loss, len(batch.inputs))
         return loss
 

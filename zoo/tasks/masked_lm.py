@@ -15,7 +15,7 @@ from zoo.errors import OptionError
 from zoo.options import Between
 from zoo.registry import register
 from zoo.tasks.base import Metrics, Optimizer, Task
-from zoo.tasks.metrics import MEASURED, ChosenMetrics, TokenMetrics, mean_loss
+from zoo.tasks.metrics import MEASURED, ChosenMetrics, TokenMetrics, count_targets, mean_loss
 
 # Fractions of the chosen tokens that become the mask token and a random token; the others stay.
 MASKED, REPLACED = 0.8, 0.1
@@ -40,6 +40,7 @@ class MaskedLM(Task):
     """
 
     monitor, mode = "val/loss", "min"
+    weighs_targets = True
 
     def __init__(
         self,
@@ -73,7 +74,8 @@ class MaskedLM(Task):
         draws = torch.rand(2, *batch.inputs.shape, device=batch.inputs.device)
         others = torch.randint_like(batch.inputs, self.mask_token)
         inputs, targets = self.mask(batch, draws, others)
-        loss = mean_loss(self(inputs, batch.documents), targets, self.average_over_processes)
+        self.num_targets = count_targets(targets)
+        loss = mean_loss(self(inputs, batch.documents), targets)
         self.log_training_loss(loss, len(inputs))
         return loss
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args, get_type_hints
 
@@ -46,21 +46,22 @@ DIRECTIONS: Mapping[str, Literal["high", "low"]] = {
 """Whether high or low values of a metric are better; of others nothing is called best."""
 
 
-def mean_loss(
-    logits: Tensor, targets: Tensor, average: Callable[[Tensor], Tensor] = lambda own: own
-) -> Tensor:
+def count_targets(targets: Tensor) -> Tensor:
+    """Return the number of targets in int64 [B, N] as a float32 scalar; -100 means no target."""
+    return (targets != IGNORE_INDEX).sum().float()
+
+
+def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """Compute the mean cross-entropy in nats over all targets; 0 if there are none.
 
     Args:
         logits: Logits [B, N, V].
         targets: Targets int64 [B, N]; -100 means no target.
-        average: Averages the number of targets over processes, so that the mean of their losses is
-            the loss of the full batch.
     """
     total = F.cross_entropy(
         logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum"
     )
-    count = average((targets != IGNORE_INDEX).sum().to(total.dtype))
+    count = count_targets(targets)
     return propagate_infinity(total / torch.where(count == 0, 1, count), logits)
 
 

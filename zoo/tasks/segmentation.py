@@ -44,6 +44,8 @@ class Segmentation(Task):
         metrics: Additional metrics.
     """
 
+    weighs_targets = True
+
     class_ious: list[float | None] | None = None
     """The intersection over union of each class in the last test; None for classes that do not
     occur."""
@@ -96,9 +98,7 @@ class Segmentation(Task):
         known = targets != IGNORE_INDEX
         # without indices that depend on values, for which the host would wait
         own = known if weights is None else known * weights[targets.clamp(min=0)]
-        count = own.sum().to(total.dtype)
-        # the mean over processes is then the loss of the full batch, however many pixels each has
-        count = self.average_over_processes(count)
+        self.num_targets = count = own.sum().to(total.dtype)
         loss = propagate_infinity(total / torch.where(count == 0, 1, count), logits)
         self.log_training_loss(loss, len(targets))
         return loss

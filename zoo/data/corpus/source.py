@@ -58,6 +58,10 @@ class CorpusSource(DataModule):
     def windowing(self) -> str:  # type: ignore[override]
         return self.window.describe()
 
+    @property
+    def has_full_windows(self) -> bool:  # type: ignore[override]
+        return not self.window.documents
+
     def adopt_spec(self, spec: DataSpec) -> None:
         if not isinstance(spec, TextSpec):
             raise OptionError("", "the model was not trained on text")
