@@ -38,6 +38,7 @@ from zoo.attention.functional import Attention as Attention
 from zoo.attention.kv_cache import KeyValueCache as KeyValueCache
 from zoo.attention.kv_cache import SegmentMemory as SegmentMemory
 from zoo.config import Recipe as Recipe
+from zoo.data.patch_rows import place_patches as place_patches
 from zoo.data.spec import ImageSpec as ImageSpec
 from zoo.data.spec import PointSpec as PointSpec
 from zoo.data.spec import SegmentationSpec as SegmentationSpec

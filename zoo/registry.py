@@ -60,6 +60,7 @@ KINDS: Mapping[str, MemberKind] = MappingProxyType(
                     "cache",
                     "vision",
                     "pictures",
+                    "patch_rows",
                     "point_sets",
                     "random_crop",
                 }

@@ -28,6 +28,7 @@ AUGMENTED = [
     "data.augment.cutmix=1.0",
     "data.augment.erasing=0.3",
 ]
+SHAPED = ["data.aspect=keep", "data.pack=8", "data.augment.flip=0.5", "data.augment.area=0.5"]
 STREAMED = [
     "data.val=test",
     "data.test=test",
@@ -48,7 +49,8 @@ def album(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "options", [AUGMENTED, [*AUGMENTED, "data.keep=0", "data.workers=1"], STREAMED]
+    "options",
+    [AUGMENTED, [*AUGMENTED, "data.keep=0", "data.workers=1"], STREAMED, [*STREAMED, *SHAPED]],
 )
 def test_a_stopped_run_ends_as_if_it_had_not_been(options, album, weights, monkeypatch):
     fit(album, options, Path("whole"), "never")

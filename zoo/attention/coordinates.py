@@ -173,12 +173,14 @@ class PositionAugmentation:
         """True if positions never change."""
         return not self.jitter and self.stretch == self.aspect == 1 and not self.shift
 
-    def __call__(self, index: Tensor, samples: int = 1) -> Tensor:
+    def __call__(self, index: Tensor, samples: int = 1, centre: Tensor | None = None) -> Tensor:
         """Change positions [N, P] or [1|B, N, P]; with `per_sample` the result is [B, N, P].
 
         Args:
             index: Grid indices, in patches.
             samples: Number of samples B.
+            centre: The centre of each token's grid [1|B, N, P]. None: that of all positions of a
+                sample.
         """
         if self.is_identity:
             return index
@@ -188,12 +190,14 @@ class PositionAugmentation:
         # The first of three axes is time.
         first = 1 if index.shape[-1] == 3 else 0
         frames, moving = index[..., :first], index[..., first:]
+        if centre is not None:
+            centre = centre[..., first:]
         if self.jitter:
             moving = jitter(moving, [self.jitter] * moving.shape[-1])
         if self.aspect > 1:
-            moving = stretch(moving, self.aspect, self.per_sample, moving.shape[-1])
+            moving = stretch(moving, self.aspect, self.per_sample, moving.shape[-1], centre)
         if self.stretch > 1:
-            moving = stretch(moving, self.stretch, self.per_sample)
+            moving = stretch(moving, self.stretch, self.per_sample, centre=centre)
         if self.shift:
             moving = shift(moving, self.shift, self.per_sample)
         return torch.cat([frames, moving], dim=-1)
@@ -236,7 +240,13 @@ def jitter(index: Tensor, sigma: Sequence[float]) -> Tensor:
     return index + draw.clamp(-0.5, 0.5)  # the clamp only catches rounding at the very edge
 
 
-def stretch(index: Tensor, largest: float, per_sample: bool = False, factors: int = 1) -> Tensor:
+def stretch(
+    index: Tensor,
+    largest: float,
+    per_sample: bool = False,
+    factors: int = 1,
+    centre: Tensor | None = None,
+) -> Tensor:
     """Stretch indices about their centre by exp(U(-log largest, log largest)).
 
     Args:
@@ -244,8 +254,10 @@ def stretch(index: Tensor, largest: float, per_sample: bool = False, factors: in
         largest: Largest factor.
         per_sample: Draw for each sample of [B, N, P]; otherwise all samples share one draw.
         factors: Number of factors to draw: 1 for all axes together, or P.
+        centre: The centre [.., N, P]. None: that of the indices.
     """
-    centre = (index.amin(-2, keepdim=True) + index.amax(-2, keepdim=True)) / 2
+    if centre is None:
+        centre = (index.amin(-2, keepdim=True) + index.amax(-2, keepdim=True)) / 2
     shape = (*index.shape[:-2], 1, factors) if per_sample else (factors,)
     draw = torch.rand(shape, dtype=index.dtype, device=index.device) * 2 - 1
     return centre + (index - centre) * torch.exp(draw * math.log(largest))

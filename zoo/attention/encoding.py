@@ -197,6 +197,9 @@ class Encoding(nn.Module):
     """Why torch.export cannot capture it for all batch sizes, lengths and resolutions. Empty if it
     can."""
 
+    one_grid_reason = ""
+    """Why all images of a batch need grids of one size. Empty if they do not."""
+
     identity_at_zero = False
     """True if it changes nothing at coordinates 0, where tokens without a position are placed."""
 

@@ -53,6 +53,8 @@ class DataModule(L.LightningDataModule):
     name: str
     """The registered name, set by `@register`."""
     spec: DataSpec
+    patch_size: int | None = None
+    """Side in pixels of the patches of the model that reads the images, if it has any."""
     prefetch_factor: int | None = None
     """Number of batches that each worker loads in advance. None: as torch does."""
     ignored_target: int = IGNORE_INDEX

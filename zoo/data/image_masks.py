@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -34,6 +34,7 @@ from zoo.data.vision import (
     ImageDecoder,
     Probability,
     Size,
+    stack_padded,
 )
 from zoo.errors import DataError, OptionError
 from zoo.options import Between, Count
@@ -89,6 +90,8 @@ class ImageMasks(Images):
         channels: Literal[1, 3] = 3,
         size: Size = 224,
         resize: Literal["crop", "exact"] = "crop",
+        aspect: Literal["fixed", "keep"] = "fixed",
+        pack: Count | None = None,
         max_megapixels: Annotated[float, Between(0)] = MAX_MEGAPIXELS,
         mean: tuple[float, ...] = (0.5,),
         std: tuple[float, ...] = (0.5,),
@@ -115,6 +118,8 @@ class ImageMasks(Images):
             channels=channels,
             size=size,
             resize=resize,
+            aspect=aspect,
+            pack=pack,
             max_megapixels=max_megapixels,
             mean=mean,
             std=std,
@@ -125,13 +130,18 @@ class ImageMasks(Images):
             prefetch_factor=prefetch_factor,
         )
         self.names = () if isinstance(classes, int) else classes
-        self.masks = MaskDecoder(
+        self._masks = MaskDecoder(
             get_sides(size), 1, resize, max_megapixels, classes=count, first=first, ignore=ignore
         )
 
+    @property
+    def masks(self) -> MaskDecoder:
+        """The decoder of masks, which get the sizes of their images."""
+        return replace(self._masks, patch=self.decoder.patch)
+
     @cached_property
     def spec(self) -> SegmentationSpec:  # type: ignore[override]
-        return SegmentationSpec(*self.decoder.shape, self.masks.classes, names=self.names)
+        return SegmentationSpec(*self.decoder.shape, self._masks.classes, names=self.names)
 
     @property
     def folders(self) -> tuple[Path, Path] | None:
@@ -168,25 +178,26 @@ class ImageMasks(Images):
 
     def build_reader(self, table: Any, split: str, title: str) -> PairReader:  # type: ignore[override]
         access = choose_access(self.path, self.allow_remote)
-        augment = self.transform.augment if split == "train" else Augmentation()
+        augment = self.augment if split == "train" else Augmentation()
         crop = RandomCrop(self.seed, augment.area, augment.flip)
-        return PairReader(self.decoder, self.masks, title, access, crop)
+        return PairReader(self.decoder, self.masks, title, access, crop, self.pack)
 
     def hold_rows(self, table: Any, split: str, numbers: NDArray[np.int64]) -> FetchesRows:
         title = f"{self.path}, {self.splits.find_table(split)}"
         return TableRows(table, self.build_reader(table, split, title))
 
     def on_after_batch_transfer(
-        self, batch: tuple[Tensor, Tensor], dataloader_idx: int
-    ) -> tuple[Tensor, Tensor]:
+        self, batch: tuple[Tensor, ...], dataloader_idx: int
+    ) -> tuple[Tensor, ...]:
         """Normalize a batch. Images and masks are augmented where they are decoded."""
-        images, masks = self.transform(*batch, training=False, classes=self.spec.classes)
+        images, *rows, masks = batch
+        images, masks = self.transform(images, masks, training=False, classes=self.spec.classes)
         if self.trainer is not None:
             images = self.trainer.precision_plugin.convert_input(images)
-        return images, masks
+        return images, *rows, masks
 
     def compute_baselines(self) -> Baselines:
-        if max(self.spec.grid) > MAX_BASELINE_SIDE:
+        if max(self.spec.grid) > MAX_BASELINE_SIDE or self.keeps_aspect:
             return {}
         return score_pixels(self.subsets, self.spec.classes, self.ignored_target)
 
@@ -294,9 +305,10 @@ class PairReader:
         title: str,
         access: ImageAccess,
         crop: RandomCrop,
+        pack: int | None = None,
     ) -> None:
         self.decoder, self.masks, self.title, self.access = decoder, masks, title, access
-        self.crop = crop
+        self.crop, self.pack = crop, pack
 
     def read_rows(
         self, rows: Sequence[tuple[int, Mapping[str, Any]]], epoch: int | None = None
@@ -312,9 +324,12 @@ class PairReader:
                 continue
             images.append(image)
             masks.append(mask)
-        # copies, since a flipped array is a view
-        stacked = np.stack(masks) if masks else np.empty((0, *self.masks.sides), np.int16)
-        return RowBatch(self.decoder.stack(images), torch.from_numpy(stacked), errors)
+        inputs = self.decoder.lay_out(images, self.pack)
+        stacked = torch.empty(0, *self.masks.sides, dtype=torch.int16)
+        if masks:
+            # copies, since a flipped array is a view
+            stacked = stack_padded(masks, IGNORE_INDEX)
+        return RowBatch(inputs if len(inputs) > 1 else inputs[0], stacked, errors)
 
     def _read_pair(
         self, row: Mapping[str, Any], number: int, epoch: int | None

@@ -8,7 +8,7 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -87,6 +87,10 @@ class Images(LabelledTable):
     corrupt and are skipped; an image of more than `max_megapixels` million pixels counts as
     corrupt. A table may name files below its folder and, with `allow_remote`, also addresses.
 
+    With `aspect` keep, each image keeps its shape, and is resized to as many patches of the model
+    as `size` has, or less. Batches are padded; `pack` is the number of patches in a row that
+    several images share.
+
     The order depends only on (seed, epoch, index), for any number of workers. With `stream` no
     table is held in memory, and the order depends on (seed, epoch, buffer). Each process then reads
     everything, with at most one worker, and decodes its share. A resumed run reads the seen part of
@@ -111,6 +115,8 @@ class Images(LabelledTable):
         channels: Literal[1, 3] = 3,
         size: Size = 224,
         resize: Literal["crop", "exact"] = "crop",
+        aspect: Literal["fixed", "keep"] = "fixed",
+        pack: Count | None = None,
         max_megapixels: Annotated[float, Between(0)] = MAX_MEGAPIXELS,
         mean: tuple[float, ...] = (0.5,),
         std: tuple[float, ...] = (0.5,),
@@ -130,9 +136,16 @@ class Images(LabelledTable):
         super().__init__(seed, path, splits, batch_size, skip, stream, workers)
         self.set_prefetch_factor(prefetch_factor, workers)
         self.columns, self.classes, self.keep = (image, label), classes, keep
-        self.decoder = ImageDecoder(get_sides(size), channels, resize, max_megapixels)
-        self.transform = ImageTransform(channels, mean, std, augment)
-        self.crop = RandomCrop(seed, augment.area, augment.flip) if augment.area < 1 else None
+        self.keeps_aspect, self.pack, self.augment = aspect == "keep", pack, augment
+        _check_aspect(self.keeps_aspect, pack, resize, augment)
+        self._decoder = ImageDecoder(get_sides(size), channels, resize, max_megapixels)
+        # images of several sizes are cropped and flipped where they are decoded
+        self.transform = ImageTransform(
+            channels, mean, std, Augmentation() if self.keeps_aspect else augment
+        )
+        self.crop: RandomCrop | None = None
+        if augment.area < 1 or (self.keeps_aspect and augment.flip):
+            self.crop = RandomCrop(seed, augment.area, augment.flip)
         self.allow_remote = allow_remote
         self.held_tables: dict[str, FetchesRows] = {}
 
@@ -150,8 +163,13 @@ class Images(LabelledTable):
         return ImageSpec(*shape, len(names), names=names)
 
     @property
+    def decoder(self) -> ImageDecoder:
+        """The decoder of images, for the patches of the model where they keep their shape."""
+        return replace(self._decoder, patch=self.patch_size) if self.keeps_aspect else self._decoder
+
+    @property
     def resizing(self) -> str:  # type: ignore[override]
-        return RESIZING[self.decoder.resize]
+        return RESIZING["keep" if self.keeps_aspect else self.decoder.resize]
 
     def check_source(self) -> None:
         find_files(self.path)
@@ -165,7 +183,7 @@ class Images(LabelledTable):
     def build_reader(self, table: Any, split: str, title: str) -> ImageRowReader:
         access = choose_access(self.path, self.allow_remote)
         crop = self.crop if split == "train" else None
-        return ImageRowReader(self.decoder, self.spec.classes, title, access, crop)
+        return ImageRowReader(self.decoder, self.spec.classes, title, access, crop, self.pack)
 
     def hold_rows(self, table: Any, split: str, numbers: NDArray[np.int64]) -> FetchesRows:
         """Return a reader of the rows of a split."""
@@ -173,7 +191,8 @@ class Images(LabelledTable):
         # all seeds. A test at many sizes decodes only its own rows, and so does validation where
         # training images are cropped out of their files in every epoch.
         name = self.splits.find_table(split)
-        if split == "train" and self.crop is not None:
+        # images of several sizes are not cached
+        if (split == "train" and self.crop is not None) or self.keeps_aspect:
             return TableRows(table, self.build_reader(table, split, f"{self.path}, {name}"))
         if split == "test" or self.crop is not None:
             return self._decode_table(table, name, numbers)
@@ -198,28 +217,32 @@ class Images(LabelledTable):
             self.setup(stage.value)
 
     def on_after_batch_transfer(
-        self, batch: tuple[Tensor, Tensor], dataloader_idx: int
-    ) -> tuple[Tensor, Tensor]:
+        self, batch: tuple[Tensor, ...], dataloader_idx: int
+    ) -> tuple[Tensor, ...]:
         """Normalize a batch and, in training, augment it. See `ImageTransform`."""
         trainer, classes = self.trainer, self.spec.classes
+        images, *rows, labels = batch
         if trainer is None:
-            return self.transform(*batch, training=False, classes=classes)
+            images, labels = self.transform(images, labels, training=False, classes=classes)
+            return images, *rows, labels
         # Draws depend on (seed, rank, epoch, batch), so that a resumed run repeats them.
         number = trainer.fit_loop.epoch_loop.batch_progress.current.ready
         training = bool(trainer.training)
         with isolate_rng(self.seed, self.share.rank, trainer.current_epoch, number):
-            images, labels = self.transform(*batch, training=training, classes=classes)
-        return trainer.precision_plugin.convert_input(images), labels
+            images, labels = self.transform(images, labels, training=training, classes=classes)
+        return trainer.precision_plugin.convert_input(images), *rows, labels
 
     def read_files(self, paths: Sequence[Path], spec: DataSpec) -> Iterator[FileBatch]:
         check_reads_images(spec, self.decoder.channels, self.kind)
 
         def transform(files: FileBatch) -> FileBatch:
             no_labels = torch.empty(0)
-            images, _ = self.transform(files.batch, no_labels, training=False, classes=0)
-            return files._replace(batch=images)
+            images, *rows = files.batch if isinstance(files.batch, tuple) else (files.batch,)
+            images, _ = self.transform(images, no_labels, training=False, classes=0)
+            return files._replace(batch=(images, *rows) if rows else images)
 
-        return map(transform, read_image_files(paths, self.decoder, self.batch_size, self.workers))
+        files = read_image_files(paths, self.decoder, self.batch_size, self.workers, self.pack)
+        return map(transform, files)
 
     def denormalize(self, images: Tensor) -> Tensor:
         return self.transform.denormalize(images)
@@ -228,6 +251,26 @@ class Images(LabelledTable):
         # Decoding thousands of images again would take minutes.
         is_held = all(isinstance(one.rows, DecodedRows) for one in self.subsets.values())
         return super().compute_baselines() if is_held else {}
+
+
+def _check_aspect(keeps: bool, pack: int | None, resize: str, augment: Augmentation) -> None:
+    """Check options that fit only images of one size, or only those of several.
+
+    Raises:
+        OptionError: One does not fit.
+    """
+    if not keeps:
+        if pack is not None:
+            problem = "images of one size fill their rows"
+            raise OptionError("pack", f"{problem}; set aspect to keep, or leave it out")
+        return
+    if resize != "crop":
+        problem = f"{resize} changes the shape of images, and aspect keeps it"
+        raise OptionError("resize", f"{problem}; leave one of them out")
+    for key in ("crop", "randaugment", "erasing", "mixup", "cutmix"):
+        if getattr(augment, key):
+            problem = "it needs images of one size in a batch, and aspect keeps that of each"
+            raise OptionError(f"augment.{key}", f"{problem}; leave it out, or set aspect to fixed")
 
 
 def select_images(tables: Mapping[str, Any], name: str, image: str, label: str, path: str) -> Any:
@@ -299,9 +342,10 @@ class ImageRowReader:
         title: str,
         access: ImageAccess,
         crop: RandomCrop | None = None,
+        pack: int | None = None,
     ) -> None:
         self.decoder, self.classes, self.title, self.access = decoder, classes, title, access
-        self.crop = crop
+        self.crop, self.pack = crop, pack
 
     def read_rows(
         self, rows: Sequence[tuple[int, Mapping[str, Any]]], epoch: int | None = None
@@ -314,13 +358,21 @@ class ImageRowReader:
                 crop = None
                 if self.crop is not None and epoch is not None:
                     crop = self.crop.draw(epoch, number)
-                images.append(self.decoder.decode(self.access.read(row["image"]), crop))
+                is_whole = crop is None or crop.area == 1
+                content = self.access.read(row["image"])
+                image = self.decoder.decode(content, None if is_whole else crop)
+                # a whole picture is only flipped
+                if crop is not None and is_whole and crop.draw_flip():
+                    image = image[..., ::-1]
+                images.append(image)
                 labels.append(label)
             except (OSError, ValueError) as error:
                 cause = str(error).splitlines()[0]
                 errors[number] = f"{self.locate(number, row)}: {cause}"
-        stacked = self.decoder.stack(images)
-        return RowBatch(stacked, torch.tensor(labels, dtype=torch.long), errors)
+        inputs = self.decoder.lay_out(images, self.pack)
+        return RowBatch(
+            inputs if len(inputs) > 1 else inputs[0], torch.tensor(labels, dtype=torch.long), errors
+        )
 
     def locate(self, number: int, row: Mapping[str, Any]) -> str:
         """Return the name of a row in messages."""
@@ -387,6 +439,7 @@ def _decode_rows(table: Any, reader: ImageRowReader, numbers: NDArray[np.int64])
         chunk = numbers[first : first + CHUNK].tolist()
         batch = rows.fetch(chunk)
         sound = [first + at for at, number in enumerate(chunk) if number not in batch.errors]
+        assert isinstance(batch.inputs, Tensor)
         images[sound], labels[sound] = batch.inputs.numpy(), batch.labels.numpy()
         errors |= batch.errors
     return CacheEntry({"labels": labels.tolist(), "errors": errors}, images.reshape(-1))

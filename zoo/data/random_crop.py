@@ -42,6 +42,10 @@ class DrawnCrop:
     flip: float
     rng: np.random.Generator
 
+    def draw_flip(self) -> bool:
+        """Draw whether a whole picture is flipped."""
+        return bool(self.rng.random() < self.flip)
+
     def draw_box(self, width: int, height: int) -> tuple[Box, bool]:
         """Draw a box of a picture.
 
@@ -52,7 +56,7 @@ class DrawnCrop:
         Returns:
             (left, top, right, bottom) in whole pixels, and whether the crop is flipped.
         """
-        is_flipped = bool(self.rng.random() < self.flip)
+        is_flipped = self.draw_flip()
         for _ in range(ATTEMPTS):
             fraction, log_ratio, x, y = self.rng.random(4).tolist()
             area = (self.area + fraction * (1 - self.area)) * width * height

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from zoo.data.base import FileBatch
+from zoo.data.patch_rows import fit_grid, place_patches
 from zoo.data.pictures import find_upright_size, read_pixels, reduce_scale
 from zoo.data.random_crop import DrawnCrop, resize_crop
 from zoo.data.sampler import WorkerStart, keep_batch
@@ -30,6 +32,7 @@ from zoo.utils import raise_if_out_of_memory
 
 Size = Count | tuple[Count, Count]
 RESIZING = {
+    "keep": "resized bicubically to as many patches as the size has, or less, in its own shape",
     "crop": "resized bicubically to cover the size, then cropped at the centre",
     "exact": "each side resized to its own length, bicubically",
 }
@@ -57,6 +60,9 @@ class ImageDecoder:
     resize: Literal["crop", "exact"]
     max_megapixels: float = MAX_MEGAPIXELS
     """Size of the largest image that is decoded, in millions of pixels."""
+    patch: int | None = None
+    """Side of a patch in pixels, for images that keep their shape: they get as many patches as
+    `sides` has, or less. None: all images get `sides`."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -80,7 +86,16 @@ class ImageDecoder:
             resized = image if crop else self.resize_image(image)
             # one band after the other, in half the time of exchanging axes
             bands = b"".join(resized.tobytes("raw", band) for band in resized.getbands())
-            return np.frombuffer(bands, np.uint8).reshape(self.shape)
+            shape = (self.channels, resized.height, resized.width)
+            return np.frombuffer(bands, np.uint8).reshape(shape)
+
+    def find_sides(self, width: float, height: float) -> tuple[int, int]:
+        """Return the height and width in pixels that a picture, or a box of one, is resized to."""
+        if self.patch is None:
+            return self.sides
+        patches = math.prod(side // self.patch for side in self.sides)
+        rows, columns = fit_grid(height, width, patches)
+        return rows * self.patch, columns * self.patch
 
     @contextmanager
     def open_limited(self, content: bytes) -> Iterator[Any]:
@@ -121,23 +136,43 @@ class ImageDecoder:
                 Image.MAX_IMAGE_PIXELS = before
 
     def stack(self, images: Sequence[NDArray[np.uint8]]) -> torch.Tensor:
-        """Stack zero or more decoded images to [B, C, H, W]."""
+        """Stack zero or more decoded images to [B, C, H, W], in upper left corners."""
+        if self.patch is not None and images:
+            return stack_padded(images, 0)
         return torch.from_numpy(np.stack(images) if images else np.empty((0, *self.shape), "u1"))
+
+    def lay_out(self, images: Sequence[NDArray[np.uint8]], pack: int | None) -> tuple[Tensor, ...]:
+        """Return the inputs of a model: images [B, C, H, W] and, of several sizes, `PatchRows`.
+
+        Args:
+            images: Decoded images.
+            pack: Number of tokens of a row that several images share. None: a row for each.
+        """
+        stacked = self.stack(images)
+        if self.patch is None or not images:
+            return (stacked,)
+        patch = self.patch
+        grids = [(one.shape[1] // patch, one.shape[2] // patch) for one in images]
+        rows = place_patches(grids, pack=pack)
+        return (stacked, *(one for one in rows if one is not None))
 
     def _read_crop(self, file: Any, mode: str, crop: DrawnCrop) -> Any:
         """Read a crop of the upright original, resized to `sides`."""
         if file.format != "JPEG":
             image = read_pixels(file, mode)
-            return resize_crop(image, *crop.draw_box(*image.size), self.sides)
+            box, is_flipped = crop.draw_box(*image.size)
+            sides = self.find_sides(box[2] - box[0], box[3] - box[1])
+            return resize_crop(image, box, is_flipped, sides)
         size = find_upright_size(file)
         box, is_flipped = crop.draw_box(*size)
+        sides = self.find_sides(box[2] - box[0], box[3] - box[1])
         # A JPEG is decoded at a half, a quarter or an eighth where the crop needs no more pixels.
-        across, down = self.sides[1] / (box[2] - box[0]), self.sides[0] / (box[3] - box[1])
+        across, down = sides[1] / (box[2] - box[0]), sides[0] / (box[3] - box[1])
         reduce_scale(file, max(across, down))
         image = read_pixels(file, mode)
         x, y = image.width / size[0], image.height / size[1]
         right, bottom = min(box[2] * x, image.width), min(box[3] * y, image.height)
-        return resize_crop(image, (box[0] * x, box[1] * y, right, bottom), is_flipped, self.sides)
+        return resize_crop(image, (box[0] * x, box[1] * y, right, bottom), is_flipped, sides)
 
     def resize_image(self, image: Any, resampling: Any = None) -> Any:
         """Return a picture of Pillow, resized to `sides`; bicubically if nothing else is given."""
@@ -145,9 +180,9 @@ class ImageDecoder:
             from PIL.Image import Resampling
 
         resampling = Resampling.BICUBIC if resampling is None else resampling
-        height, width = self.sides
+        height, width = self.find_sides(*image.size)
         resized = (width, height)
-        if self.resize == "crop":
+        if self.resize == "crop" and self.patch is None:
             factor = max(width / image.width, height / image.height)
             resized = (round(image.width * factor), round(image.height * factor))
         # The crop at the centre; with `exact` it is the full image.
@@ -162,6 +197,21 @@ class ImageDecoder:
         if resized != image.size:
             image = image.resize(resized, resampling)
         return image.crop((left, top, left + width, top + height))
+
+
+def stack_padded(arrays: Sequence[NDArray[Any]], fill: int) -> Tensor:
+    """Stack arrays [.., H, W] of several sizes in the upper left corners of one size.
+
+    Args:
+        arrays: The arrays.
+        fill: The value of padding.
+    """
+    sides = [max(one.shape[axis] for one in arrays) for axis in (-2, -1)]
+    first = arrays[0]
+    stacked = np.full((len(arrays), *first.shape[:-2], *sides), fill, first.dtype)
+    for place, one in zip(stacked, arrays, strict=True):
+        place[..., : one.shape[-2], : one.shape[-1]] = one
+    return torch.from_numpy(stacked)
 
 
 def _check_aspect_ratio(width: int, height: int) -> None:
@@ -230,10 +280,10 @@ class ImageAccess:
 
 
 class ImageFiles(Dataset[FileBatch]):
-    """A dataset of image files, fetched by batches of numbers as uint8 [B, C, H, W]."""
+    """A dataset of image files, fetched by batches of numbers as inputs of a model, in uint8."""
 
-    def __init__(self, paths: Sequence[Path], decoder: ImageDecoder) -> None:
-        self.paths, self.decoder = paths, decoder
+    def __init__(self, paths: Sequence[Path], decoder: ImageDecoder, pack: int | None) -> None:
+        self.paths, self.decoder, self.pack = paths, decoder, pack
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -246,17 +296,30 @@ class ImageFiles(Dataset[FileBatch]):
                 images[path] = self.decoder.decode(path.read_bytes())
             except (OSError, ValueError) as error:
                 errors[path] = _describe(error)
-        return FileBatch(tuple(images), self.decoder.stack([*images.values()]), errors)
+        inputs = self.decoder.lay_out([*images.values()], self.pack)
+        return FileBatch(tuple(images), inputs if len(inputs) > 1 else inputs[0], errors)
 
 
 def read_image_files(
-    paths: Sequence[Path], decoder: ImageDecoder, batch_size: int, workers: int
+    paths: Sequence[Path],
+    decoder: ImageDecoder,
+    batch_size: int,
+    workers: int,
+    pack: int | None = None,
 ) -> Iterator[FileBatch]:
-    """Yield batches of image files in the order of the paths."""
+    """Yield batches of image files in the order of the paths.
+
+    Args:
+        paths: The files.
+        decoder: Decodes them.
+        batch_size: Number of files in a batch.
+        workers: Number of processes that decode.
+        pack: Number of tokens of a row that several images share. None: a row for each.
+    """
     # The first batch must be waited for in any case: workers are for the batches after it.
     workers = min(workers, -(-len(paths) // batch_size) - 1)
     yield from DataLoader(
-        ImageFiles(paths, decoder),
+        ImageFiles(paths, decoder, pack),
         batch_size,
         num_workers=max(workers, 0),
         collate_fn=keep_batch,

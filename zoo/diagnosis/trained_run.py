@@ -92,13 +92,17 @@ class TrainedRun:
         """Load the first test samples, and move the model to its device.
 
         Raises:
-            RecipeError: They are points.
+            RecipeError: They are points, or images of several sizes.
         """
         if isinstance(self.task.spec, PointSpec):
             # A page has cells of tokens and patches, and distances that are counted in them.
             problem = "a page shows attention over tokens or patches, and points have neither"
             remedy = "measure it by zoo eval, and train with diagnostics for the values of heads"
             raise RecipeError(self.recipe.make_issue("data.name", problem, remedy))
+        if self.recipe.data.options.get("aspect") == "keep":
+            problem = "a page shows images of one grid, and here each keeps its shape"
+            remedy = "set data.aspect to fixed, and data.pack to null"
+            raise RecipeError(self.recipe.make_issue("data.aspect", problem, remedy))
         task = self.task.to(choose_device(self.recipe))
         with self.locate_errors("data"):
             self.batch = load_samples(task, self.experiment.data, samples)

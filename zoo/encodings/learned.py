@@ -46,6 +46,7 @@ class Learned(Encoding):
             raise OptionError("antialias", f"{problem}; leave it out")
         if antialias:
             self.no_export_reason = "it resizes its table to the size of each image"
+            self.one_grid_reason = "antialias resizes the table once for all images of a batch"
         self.antialias = antialias
         if stretch != 1 and dims.axes > 1:
             problem = f"learned: stretch {stretch:g} has no effect on a grid, which is resampled"

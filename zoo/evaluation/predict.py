@@ -20,6 +20,7 @@ from torch import Tensor
 
 from zoo.config import Overrides, Recipe, join_overrides
 from zoo.data.base import FileBatch
+from zoo.data.patch_rows import find_covered
 from zoo.data.pictures import read_pixels
 from zoo.data.spec import (
     DataSpec,
@@ -127,13 +128,26 @@ class PixelPredictor:
     def predict(self, batches: Iterable[FileBatch]) -> Iterator[dict[str, Any]]:
         """Yield {path, classes: [{label, share}, ...]} of each file, as it is resized."""
         for given in batches:
-            logits = self.task(given.batch.to(self.task.device))
-            for path, mask in zip(given.paths, logits.argmax(1), strict=True):
-                counts = torch.bincount(mask.flatten(), minlength=len(self.labels))
-                shares, numbers = (counts / mask.numel()).topk(self.top)
+            inputs = given.batch if isinstance(given.batch, tuple) else (given.batch,)
+            inputs = tuple(one.to(self.task.device) for one in inputs)
+            masks = self.task(*inputs).argmax(1)
+            pictures = zip(given.paths, masks, self._find_real(*inputs), strict=True)
+            for path, mask, is_real in pictures:
+                counts = torch.bincount(mask[is_real], minlength=len(self.labels))
+                shares, numbers = (counts / is_real.sum()).topk(self.top)
                 pairs = zip(numbers.tolist(), shares.tolist(), strict=True)
                 found = [{"label": self.labels[number], "share": one} for number, one in pairs]
                 yield {"path": str(path), "classes": [one for one in found if one["share"]]}
+
+    def _find_real(self, images: Tensor, *rows: Tensor) -> Tensor:
+        """Return which pixels of images [B, C, H, W] are no padding, bool [B, H, W]."""
+        if not rows:
+            return images.new_ones(len(images), *images.shape[2:], dtype=torch.bool)
+        model: Any = self.task.model
+        covered = find_covered(rows[0], len(images), model.grid_size(*images.shape[2:]))
+        for axis, side in enumerate(model.patch_shape, start=1):
+            covered = covered.repeat_interleave(side, dim=axis)
+        return covered
 
     def format_lines(self, one: dict[str, Any], width: int, first: bool) -> list[str]:
         """Return the path, then its classes, the most common first."""

@@ -188,6 +188,10 @@ def export_model(
 
     if options.features:
         _check_features(source, options)
+    if options.to in ("hf", "vit") and source.recipe.data.options.get("aspect") == "keep":
+        problem = f"to={options.to} reads images of one size"
+        remedy = "set it to fixed, which crops them to data.size"
+        raise RecipeError(source.recipe.make_issue("data.aspect", problem, remedy))
     if options.to in OWN_MODELS and source.is_equipped:
         name = experiment.recipe.model.name
         problem = f"to={options.to} holds models of zoo, and {name} is one of another library"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -18,14 +19,18 @@ class LinearHead(nn.Module):
         super().__init__()
         self.classifier = nn.Conv2d(dim, classes, 1)
 
-    def forward(self, features: Tensor, size: tuple[int, int]) -> Tensor:
+    def forward(
+        self, features: Tensor, size: tuple[int, int], grids: Tensor | None = None
+    ) -> Tensor:
         """Compute logits [B, classes, H, W] from features [B, D, rows, columns].
 
         Args:
             features: Features of patches.
             size: Height H and width W in pixels.
+            grids: Rows and columns of the patches of each image, int [B, 2], in the upper left
+                corner. None: all of them.
         """
-        return _resize(self.classifier(features), size)
+        return _resize(self.classifier(features), size, grids)
 
 
 class MultiscaleHead(nn.Module):
@@ -58,18 +63,35 @@ class MultiscaleHead(nn.Module):
         self.scales = nn.ModuleList(scales)
         self.classifier = nn.Conv2d(width, classes, 1)
 
-    def forward(self, features: Tensor, size: tuple[int, int]) -> Tensor:
+    def forward(
+        self, features: Tensor, size: tuple[int, int], grids: Tensor | None = None
+    ) -> Tensor:
         """Compute logits [B, classes, H, W] from features [B, D, rows, columns].
 
         Args:
             features: Features of patches.
             size: Height H and width W in pixels.
+            grids: Rows and columns of the patches of each image, int [B, 2], in the upper left
+                corner. None: all of them.
         """
         *coarse, finest = (scale(features) for scale in self.scales)
-        for one in coarse:
-            finest = finest + _resize(one, finest.shape[2:])
-        return _resize(self.classifier(F.gelu(finest)), size)
+        # the n-th map has 2^n cells along the side of a patch
+        for number, one in enumerate(coarse):
+            cells = None if grids is None else grids * 2**number
+            finest = finest + _resize(one, finest.shape[2:], cells)
+        cells = None if grids is None else grids * 2 ** len(coarse)
+        return _resize(self.classifier(F.gelu(finest)), size, cells)
 
 
-def _resize(maps: Tensor, size: tuple[int, int]) -> Tensor:
+def _resize(maps: Tensor, size: tuple[int, int], cells: Tensor | None) -> Tensor:
+    """Resize maps [B, C, h, w] bilinearly; each ends after its rows and columns, int [B, 2]."""
+    if cells is not None:
+        # Beyond its end a map repeats its last row and column, which is what a resized map does.
+        rows, columns = (
+            torch.arange(count, device=maps.device).minimum(cells[:, axis, None] - 1)
+            for axis, count in enumerate(maps.shape[2:])
+        )  # [B, h], [B, w]
+        batch = torch.arange(len(maps), device=maps.device)[:, None, None]
+        maps = maps.permute(0, 2, 3, 1)[batch, rows[:, :, None], columns[:, None]]
+        maps = maps.permute(0, 3, 1, 2)
     return F.interpolate(maps, size=size, mode="bilinear", align_corners=False)

@@ -17,6 +17,7 @@ from zoo.attention.coordinates import PositionAugmentation
 from zoo.attention.encoding import Dims, EncodingFactories
 from zoo.attention.layer import check_layers
 from zoo.attention.tokens import Tokens
+from zoo.data.patch_rows import PatchRows, find_covered
 from zoo.data.spec import ImageSpec, SegmentationSpec, VideoSpec
 from zoo.errors import OptionError
 from zoo.models.dense_head import LinearHead, MultiscaleHead
@@ -160,10 +161,17 @@ class ViT(Transformer):
             raise OptionError("tubelet", problem)
         return tuple(count // step for count, step in zip(pixels, self.patch_shape, strict=True))
 
-    def tokens(self, images: Tensor) -> Tokens:
-        """Make the tokens of images [B, C, H, W] or videos [B, C, T, H, W]."""
+    def tokens(
+        self, images: Tensor, places: Tensor | None = None, members: Tensor | None = None
+    ) -> Tokens:
+        """Make the tokens of images [B, C, H, W] or videos [B, C, T, H, W].
+
+        The other arguments are those of `forward`.
+        """
         grid = self.grid_size(*images.shape[2:])
         x = self.patch_embed(images).flatten(2).mT  # [B, N, D]
+        if places is not None:
+            return self._make_rows(x, grid, PatchRows(places, members))
         index = coordinates.grid(grid, x)  # [N, P]
         if self.training:
             index = self.position_augmentation(index, len(x))
@@ -186,18 +194,116 @@ class ViT(Transformer):
             has_position[0] = True  # the CLS token is the first
         return Tokens.at(x, index, has_position).replace(grid_size=size)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def _make_rows(self, x: Tensor, grid: tuple[int, ...], rows: PatchRows) -> Tokens:
+        """Make the tokens of rows: the special tokens of each image in it, then the patches.
+
+        Each image is a document. No size is read, for which the host would wait.
+
+        Args:
+            x: Patches of all images, with padding [B, N, D].
+            grid: Rows and columns of these N patches.
+            rows: Where they go.
+        """
+        places, members = rows
+        if len(grid) != 2:
+            raise OptionError("places", "videos have one size each; leave places out")
+        batch, patches, _ = x.shape
+        is_real = places >= 0  # [R, L]
+        x = x.flatten(0, 1)[places.clamp(min=0)].masked_fill(~is_real[..., None], 0)  # [R, L, D]
+        document = torch.where(is_real, places // patches, -1)
+        number = places.clamp(min=0) % patches
+        pair = torch.stack([number // grid[1], number % grid[1]], dim=-1)
+        index = pair.to(torch.promote_types(x.dtype, torch.float32))  # [R, L, 2]
+
+        # The grid of an image ends with its last row and column. Padding counts for one more image.
+        of_image = torch.where(is_real, document, batch)
+        last = index.new_zeros(batch + 1, 2).scatter_reduce(
+            0, of_image.flatten()[:, None].expand(-1, 2), index.flatten(0, 1), "amax"
+        )
+        if self.training:
+            if members is not None and self.position_augmentation.per_sample:
+                problem = "images that share a row share its draws; leave it out, or data.pack"
+                raise OptionError("position_augmentation.per_sample", problem)
+            centre = last[of_image] / 2
+            index = self.position_augmentation(index, len(x), centre)
+
+        special: list[Tensor] = [
+            token for token in (self.cls_token, self.register_tokens) if token is not None
+        ]
+        if special:
+            if members is None:
+                members = torch.arange(batch, device=x.device)[:, None]
+            each = torch.cat(special, dim=1).to(x.dtype)  # [1, k, D]
+            owners = members.repeat_interleave(each.shape[1], dim=1)  # [R, S k]
+            x = torch.cat([each.repeat(len(x), members.shape[1], 1), x], dim=1)
+            document = torch.cat([owners, document], dim=1)
+            of_image = torch.cat([torch.where(owners < 0, batch, owners), of_image], dim=1)
+            index = torch.cat([last[of_image[:, : owners.shape[1]]] / 2, index], dim=1)
+            has_position = torch.arange(x.shape[1], device=x.device) >= owners.shape[1]
+            if self.is_cls_centred:
+                has_position[: owners.shape[1] : each.shape[1]] = True
+        tokens = Tokens.at(x, index, has_position if special else None, document)
+        return tokens.replace(grid_size=last[of_image] + 1)
+
+    def forward(
+        self, images: Tensor, places: Tensor | None = None, members: Tensor | None = None
+    ) -> Tensor:
         """Compute logits for images [B, C, H, W] or videos [B, C, T, H, W].
 
+        Images of several sizes lie in the upper left corners of a batch, and `zoo.place_patches`
+        lays out their patches. Each image is computed as if it were alone.
+
+        Args:
+            images: The images or videos.
+            places: Numbers of patches that are the tokens of each row, int64 [R, L], -1 for
+                padding; see `PatchRows`. None: all patches of each image.
+            members: Numbers of the images in each row, int64 [R, S], -1 for none. None: row r is
+                image r.
+
         Returns:
-            Logits [B, classes]; for images with masks [B, classes, H, W].
+            Logits [B, classes]; for images with masks [B, classes, H, W], those of padding
+            arbitrary.
         """
-        x = self.run_blocks(self.tokens(images)).x
+        tokens = self.tokens(images, places, members)
+        x = self.run_blocks(tokens).x
+        if places is not None:
+            return self._predict_rows(x, images, PatchRows(places, members))
         if self.is_dense:
             return self.head(self._make_map(x, images), images.shape[2:])
         if self.cls_token is not None:
             return self.head(x[:, 0])
         return self.head(x[:, self.special_tokens :].mean(1))
+
+    def _predict_rows(self, x: Tensor, images: Tensor, rows: PatchRows) -> Tensor:
+        """Compute the logits of images from the states of rows [R, N, D]."""
+        places, members = rows
+        batch, grid = len(images), self.grid_size(*images.shape[2:])
+        patches = grid[0] * grid[1]
+        if members is None:
+            members = torch.arange(batch, device=x.device)[:, None]
+        first = members.shape[1] * self.special_tokens
+        is_real = places >= 0
+        if self.is_dense:
+            # What padding writes goes behind the last patch.
+            target = torch.where(is_real, places, batch * patches).flatten()
+            maps = x.new_zeros(batch * patches + 1, x.shape[2])
+            maps = maps.index_copy(0, target, x[:, first:].flatten(0, 1))[:-1]
+            maps = maps.view(batch, *grid, -1).permute(0, 3, 1, 2)  # [B, D, h, w]
+            covered = find_covered(places, batch, grid)
+            sizes = torch.stack([covered.any(2).sum(1), covered.any(1).sum(1)], dim=1)  # [B, 2]
+            return self.head(maps, images.shape[2:], sizes)
+
+        if self.cls_token is not None:
+            pooled = x[:, : first : self.special_tokens]  # [R, S, D]
+        else:
+            document = torch.where(is_real, places // patches, -2)
+            own = document[:, None] == members[..., None]  # [R, S, L]
+            shares = own.to(x.dtype) / own.sum(-1, keepdim=True).clamp(min=1)
+            pooled = shares @ x[:, first:]
+        # In the order of the images; empty places of rows go behind the last one.
+        target = torch.where(members < 0, batch, members).flatten()
+        ordered = pooled.new_zeros(batch + 1, pooled.shape[2])
+        return self.head(ordered.index_copy(0, target, pooled.flatten(0, 1))[:-1])
 
     def features(self, images: Tensor, layers: Sequence[int] = (-1,)) -> list[Tensor]:
         """Compute maps of the patches after some blocks.

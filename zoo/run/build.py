@@ -123,6 +123,7 @@ class Experiment:
         data = build_data(self.recipe, **changes)
         if self._datasets is not None:
             data.adopt_datasets(self._datasets)
+        data.patch_size = self.recipe.model.options.get("patch_size")
         data.ignored_target = self.recipe.task.options.get("ignore_index", IGNORE_INDEX)
         return data
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self, get_args
@@ -13,7 +14,7 @@ from zoo.attention.encoding import Encoding
 from zoo.attention.layer import find_encoded
 from zoo.config import Recipe
 from zoo.config.schema import format_size, parse_length, parse_sides
-from zoo.data.spec import DataSpec, ImageSpec
+from zoo.data.spec import DataSpec, ImageSpec, get_sides
 from zoo.encodings.common.frequencies import GridScaling, Scaling
 from zoo.errors import OptionError
 from zoo.options import Choice
@@ -187,7 +188,12 @@ def choose_data_options(recipe: Recipe, condition: Condition) -> dict[str, Any]:
     if len(condition.size) == 2:
         height, width = condition.size
         # data accepts one number for squares, and reports it so
-        return {"size": height if height == width else condition.size}
+        changes: dict[str, Any] = {"size": height if height == width else condition.size}
+        if (pack := recipe.data.options.get("pack")) is not None:
+            # rows hold as many images as in training
+            before = math.prod(get_sides(recipe.data.options["size"]))
+            changes["pack"] = max(pack, -(-pack * height * width // before))
+        return changes
 
     # a batch has about as many tokens as in training
     (length,) = condition.size
@@ -283,6 +289,10 @@ def check_model(experiment: Experiment) -> Iterator[OptionError]:
     factors = [compute_factors(spec, size) for size in sizes]
     larger = next((one for one in factors if max(one) > 1), None)
     methods = recipe.evaluate.extrapolation or ()
+    if SLIDING_WINDOW in methods and recipe.data.options.get("aspect") == "keep":
+        problem = "windows have one size, and data.aspect keeps that of each image"
+        yield OptionError("extrapolation", f"{problem}; leave sliding_window out")
+        return
     if methods and larger is None:
         problem = "no size exceeds the training size; add evaluate.lengths=[2x]"
         yield OptionError("extrapolation", problem)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,10 +22,11 @@ from zoo.attention.layer import AttentionInput, SelfAttention, find_encoded
 from zoo.attention.tokens import Tokens
 from zoo.config import Recipe
 from zoo.data.base import Datasets
-from zoo.data.spec import DataSpec
+from zoo.data.spec import DataSpec, ImageSpec
 from zoo.diagnostics import capture
 from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
 from zoo.models.transformer import enable_activation_checkpointing, find_transformers
+from zoo.models.vit import ViT
 from zoo.run import conditions
 from zoo.run.build import Experiment, build_inputs, find_reader, silence_libraries
 from zoo.tasks.base import Task
@@ -148,6 +151,10 @@ def _check_model(experiment: Experiment, issues: IssueCollector, *, is_trained: 
         model(*build_inputs(spec))
         _check_memory(recipe, model)
         _check_positions(model, is_trained=is_trained)
+        if recipe.data.options.get("aspect") == "keep":
+            _check_aspect(recipe, model)
+            with issues.collect("data"):
+                _check_pack(recipe, model, spec)
         # an optimizer that cannot be built has its issue already
         if is_trained and not any(issue.key.startswith("optim") for issue in issues.found):
             with issues.collect("optim"):
@@ -187,6 +194,34 @@ def _check_memory(recipe: Recipe, model: nn.Module) -> None:
     problem = f"the windows of data {recipe.data.name} do not continue those of the batch before"
     remedy = "set data.streams to true" if "streams" in recipe.data.options else "set it to 0"
     raise OptionError("memory_length", f"{problem}; {remedy}")
+
+
+def _check_aspect(recipe: Recipe, model: nn.Module) -> None:
+    """Raise OptionError where a model cannot read images that keep their shape, or share rows."""
+    if "places" not in inspect.signature(model.forward).parameters:
+        problem = "it reads batches of images of one size"
+        raise OptionError("name", f"{problem}; choose vit, or set data.aspect to fixed")
+    for transformer in find_transformers(model):
+        for link in list_links(transformer.chains):
+            if link.one_grid_reason:
+                problem = f"{link.name}: {link.one_grid_reason}"
+                raise OptionError("encoding", f"{problem}; set data.aspect to fixed")
+    augmentation = getattr(model, "position_augmentation", None)
+    if recipe.data.options.get("pack") and augmentation is not None and augmentation.per_sample:
+        problem = "images that share a row share its draws"
+        key = "position_augmentation.per_sample"
+        raise OptionError(key, f"{problem}; leave it out, or data.pack")
+
+
+def _check_pack(recipe: Recipe, model: nn.Module, spec: DataSpec) -> None:
+    """Raise OptionError where a row has no room for the patches of an image."""
+    pack: int | None = recipe.data.options.get("pack")
+    assert isinstance(model, ViT)
+    assert isinstance(spec, ImageSpec)
+    patches = math.prod(model.grid_size(*spec.grid))
+    if pack is not None and pack < patches:
+        problem = f"a row of {pack} patches, and an image of data.size has {patches}"
+        raise OptionError("pack", f"{problem}; write {patches} or more, or leave it out")
 
 
 def _check_positions(model: nn.Module, *, is_trained: bool) -> None:

@@ -75,20 +75,20 @@ class Segmentation(Task):
             spec.classes, ignore_index=IGNORE_INDEX, validate_args=False
         )
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor) -> Tensor:
         """Compute logits [B, classes, H, W]."""
-        return self.model(inputs)
+        return self.model(*inputs)
 
-    def inputs(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-        """Return the inputs of a batch."""
-        return batch[:1]
+    def inputs(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return the inputs of a batch: all but the masks."""
+        return tuple(batch[:-1])
 
-    def targets(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+    def targets(self, batch: tuple[Tensor, ...]) -> Tensor:
         """Return the masks of a batch, int64 [B, H, W]; -100 for pixels without a target."""
-        masks = batch[1].long()
+        masks = batch[-1].long()
         return masks.masked_fill(masks == self.ignore_index, IGNORE_INDEX)
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+    def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
         """Compute the training loss, the mean over all pixels with a target."""
         logits, targets = self(*self.inputs(batch)), self.targets(batch)
         weights = self.class_weights
@@ -103,7 +103,7 @@ class Segmentation(Task):
         self.log_training_loss(loss, len(targets))
         return loss
 
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+    def validation_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> None:
         """Update the validation metrics."""
         self._update("val", self.val_metrics, batch, batch_idx)
 
@@ -116,7 +116,7 @@ class Segmentation(Task):
         """Clear the counts, which a test that was stopped may have left."""
         self._confusion.reset()
 
-    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+    def test_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> None:
         """Update the test metrics."""
         classes, targets = self._update("test", self.test_metrics, batch, batch_idx)
         self._confusion.update(classes, targets)
@@ -132,7 +132,7 @@ class Segmentation(Task):
         self.class_ious = [part / whole if whole else None for part, whole in pairs]
 
     def _update(
-        self, split: str, metrics: MetricCollection, batch: tuple[Tensor, Tensor], batch_idx: int
+        self, split: str, metrics: MetricCollection, batch: tuple[Tensor, ...], batch_idx: int
     ) -> tuple[Tensor, Tensor]:
         """Update the metrics of a split; return the predicted classes and targets [B, H, W]."""
         logits, targets = self(*self.inputs(batch)), self.targets(batch)

@@ -165,8 +165,8 @@ def read_label(
 class RowBatch(NamedTuple):
     """A batch without its corrupt rows."""
 
-    inputs: Tensor
-    """Images uint8 [B, C, H, W], or tokens int64 [B, N]."""
+    inputs: Tensor | tuple[Tensor, ...]
+    """Images uint8 [B, C, H, W], tokens int64 [B, N], or several inputs of a model."""
     labels: Tensor
     """Labels, int64 [B]."""
     errors: dict[int, str]
@@ -251,7 +251,7 @@ class SkipBudget:
                 raise DataError(f"{error}; corrupt: {count}, {limit}")
             log.warning("skipped a corrupt sample: %s (%s)", error, count)
 
-    def skip_corrupt(self, batches: Iterator[RowBatch]) -> Iterator[tuple[Tensor, Tensor]]:
+    def skip_corrupt(self, batches: Iterator[RowBatch]) -> Iterator[tuple[Tensor, ...]]:
         """Yield the inputs and labels of batches that have sound samples.
 
         Raises:
@@ -261,7 +261,9 @@ class SkipBudget:
             self.note(batch.errors)
             # A batch without samples is skipped, unless other processes take a step with theirs.
             if len(batch.labels):
-                yield batch.inputs, batch.labels
+                # a loader makes a list of a tuple
+                inputs = batch.inputs
+                yield (*((inputs,) if isinstance(inputs, Tensor) else inputs), batch.labels)
             elif not self.is_alone:
                 error = next(iter(batch.errors.values()))
                 raise DataError(f"{error}; all samples of its batch are corrupt")
@@ -299,7 +301,7 @@ class StreamedRowLoader(StreamingLoader):
         # Row numbers of a stream are valid only in one epoch.
         self.budget.corrupt.clear()
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         return self.budget.skip_corrupt(super().__iter__())
 
     def read_batches(self) -> Iterator[tuple[int, RowBatch]]:
