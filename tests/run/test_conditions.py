@@ -33,14 +33,27 @@ def test_a_task_by_a_rule_has_the_same_weights_and_other_logits():
 
 
 def test_an_unknown_rule_is_explained_with_those_that_the_model_knows():
-    message = conditions.explain_unknown(language.decoder("rope", "fox"), "yarm", (2.0,))
+    message = conditions.explain_unknown(
+        language.decoder("rope", "fox"), language.SAMPLES, "yarm", (2.0,)
+    )
     assert (
         message
         == "the encoding of the model, rope and fox, knows no extrapolation yarm; did you mean yarn?"
     )
-    assert "resample" in conditions.explain_unknown(language.decoder("learned"), "ntk", (2.0,))
-    assert "it knows none" in conditions.explain_unknown(language.decoder("alibi"), "ntk", (2.0,))
-    assert conditions.explain_unknown(language.decoder("alibi"), "none", (2.0,)) == ""
+    assert "resample" in conditions.explain_unknown(
+        language.decoder("learned"), language.SAMPLES, "ntk", (2.0,)
+    )
+    assert "it knows none" in conditions.explain_unknown(
+        language.decoder("alibi"), language.SAMPLES, "ntk", (2.0,)
+    )
+    assert (
+        conditions.explain_unknown(language.decoder("alibi"), language.SAMPLES, "none", (2.0,))
+        == ""
+    )
+    scaled = language.links("rope", options={"rope": {"scaling": {"rule": "ntk", "factor": 2.0}}})
+    model = language.decoder(encoding=scaled)
+    message = conditions.explain_unknown(model, language.SAMPLES, "yarn", (2.0,))
+    assert "rope with scaling ntk, knows no extrapolation yarn" in message
 
 
 def test_a_method_that_changes_no_encoding_is_recognised():
@@ -59,7 +72,7 @@ def test_coordinates_that_are_stretched_already_know_no_rule(coordinates):
     assert conditions.find_methods(model, (2.0,)) == {}
     rules = set(conditions.find_methods(language.encoder("rope"), (2.0,)))
     assert rules == {"linear", "ntk", "yarn", "llama3", "dynamic", "proportional"}
-    message = conditions.explain_unknown(model, "linear", (2.0,))
+    message = conditions.explain_unknown(model, language.SAMPLES, "linear", (2.0,))
     assert message.startswith(
         f"the encoding of the model, rope with coordinates {coordinates}, knows no extrapolation linear"
     )

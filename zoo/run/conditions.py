@@ -380,6 +380,16 @@ def _has_other_coordinates(link: Encoding) -> bool:
     return link.coordinates != type(link).coordinates
 
 
+def _name_with_obstacle(link: Encoding) -> str:
+    """Name an encoding, with the option that leaves no extrapolation method to it."""
+    if _has_other_coordinates(link):
+        return f"{link.name} with coordinates {link.coordinates}"
+    scaling = getattr(link, "scaling", None)
+    return (
+        f"{link.name} with scaling {scaling.rule}" if isinstance(scaling, SCALINGS) else link.name
+    )
+
+
 def explain_unknown(
     model: nn.Module, spec: DataSpec, method: str, factors: tuple[float, ...]
 ) -> str:
@@ -391,12 +401,7 @@ def explain_unknown(
         return explain_untruncated(model)
     if method == SLIDING_WINDOW:
         return explain_unslidable(spec)
-    names = [
-        f"{link.name} with coordinates {link.coordinates}"
-        if _has_other_coordinates(link)
-        else link.name
-        for link in _list_encodings(model)
-    ]
+    names = [_name_with_obstacle(link) for link in _list_encodings(model)]
     remedy = "it knows none; leave evaluate.extrapolation out"
     if methods:
         remedy = nearest(method, [NONE, *methods, DROP, TRUNCATE, SLIDING_WINDOW])
