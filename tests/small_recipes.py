@@ -76,6 +76,7 @@ DATA = {
         "data.length=32",
         "data.samples=16",
         "data.workers=0",
+        "data.tokenizer_workers=0",
         *NARROW,
     ],
 }

@@ -1,5 +1,7 @@
 """Text in the columns of tables, held or streamed: what is read, in what order, and what is told where it is missing."""
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,7 +9,9 @@ import pytest
 import torch
 from tables import corpus, jsonl, text
 
-from zoo.data.corpus.tokenizer import train_bpe
+from zoo.data.corpus import encoded_rows
+from zoo.data.corpus.encoded_rows import EncodedRows, EncodingJobs
+from zoo.data.corpus.tokenizer import Bytes, Characters, Subwords, train_bpe
 from zoo.data.corpus.windows import Cursor, Packing
 from zoo.data.sampler import ProcessShare
 from zoo.data.tables import open_table
@@ -279,3 +283,85 @@ def test_a_stream_of_less_than_a_window_is_told(folder):
         match=r"stream of test: lacks the 9001 tokens of a window .*choose a smaller data.length",
     ):
         list(stream(folder, length=9000).test_dataloader())
+
+
+@pytest.fixture
+def numbered(tmp_path):
+    """Rows that differ; two of them have no text."""
+    counts = {"train-0": 40, "train-1": 20, "validation": 8, "test": 10}
+    for split, count in counts.items():
+        rows = [{"text": f"{split} {n} {text(n)}"} for n in range(count)]
+        rows[3] = {"text": ("", None)[split == "train-0"]}
+        jsonl(tmp_path / "numbered" / f"{split}.jsonl", rows)
+    return str(tmp_path / "numbered")
+
+
+def list_batches(data, split="train"):
+    loader = data.train_dataloader() if split == "train" else data.val_dataloader()
+    return [batch for _ in range(2) for batch in loader]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_rows_that_were_encoded_before_give_the_same_batches(
+    numbered, cache, tmp_path, workers, monkeypatch
+):
+    monkeypatch.setattr(encoded_rows, "NUM_ROWS", 7)
+    (tmp_path / "words.json").write_text(train_bpe(["0123456789", *map(text, range(9))], 300).json)
+    options = {"tokenizer": str(tmp_path / "words.json"), "documents": True}
+    plain = stream(numbered, **options)
+    data = stream(numbered, **options, tokenizer_workers=workers)
+    for split in ("train", "val"):
+        pairs = zip(list_batches(plain, split), list_batches(data, split), strict=True)
+        assert all(same(one, two) for one, two in pairs)
+    assert len(list(cache.glob("*.tokens"))) == 6 + 3 + 2 + 2
+
+    def fail(self, text):
+        raise AssertionError("encoded again")
+
+    monkeypatch.setattr(Subwords, "encode_array", fail)
+    again = stream(numbered, **options, tokenizer_workers=workers)
+    assert all(map(same, list_batches(again), list_batches(data)))
+
+
+def test_files_of_the_cache_that_are_missing_or_damaged_are_made_again(
+    numbered, cache, monkeypatch
+):
+    monkeypatch.setattr(encoded_rows, "NUM_ROWS", 7)
+    data = stream(numbered, tokenizer_workers=1)
+    expected = list_batches(data)
+    first, second, *others = sorted(cache.glob("*.tokens"))
+    first.unlink()
+    second.write_bytes(second.read_bytes()[:-1])
+    assert all(map(same, list_batches(data), expected))
+    stream(numbered, tokenizer_workers=2)
+    assert sorted(cache.glob("*.tokens")) == [first, second, *others]
+
+
+def test_processes_divide_the_rows_to_encode(numbered, cache, monkeypatch):
+    """All of them together encode each row once."""
+    monkeypatch.setattr(encoded_rows, "NUM_ROWS", 7)
+    table = stream(numbered).loaders["train"].table
+    sizes = []
+    for rank in range(3):
+        rows = EncodedRows(Bytes(), "\n\n", "rows")
+        jobs = EncodingJobs(rows, table, 2, ProcessShare(rank, 3))
+        for own in (2 * rank, 2 * rank + 1):
+            sizes += jobs._encode(own, 6)
+    assert len(sizes) == len(list(cache.glob("*.tokens"))) == 9
+    files = [path.read_text() for path in Path(numbered).glob("train-*.jsonl")]
+    texts = [json.loads(line)["text"] for file in files for line in file.splitlines()]
+    assert sum(sizes) == sum(len(text or "") + 2 * bool(text) for text in texts)
+
+
+def test_what_cannot_be_kept_or_encoded_is_refused(folder, tmp_path, monkeypatch):
+    numbers = jsonl(tmp_path / "numbers.jsonl", [{"text": 7}, {"text": "row"}])
+    title = "numbers"
+    rows = EncodedRows(Bytes(), "", title)
+    with pytest.raises(DataError, match="numbers: 7 is not text"):
+        list(rows.read(map(json.loads, numbers.read_text().splitlines())))
+    with pytest.raises(DataError, match="numbers: the vocabulary of 2 characters has no 'r'"):
+        list(EncodedRows(Characters("ab"), "", title).read([{"text": "row"}]))
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(DataError, match=r"cannot be cached: .*; set XDG_CACHE_HOME to a folder"):
+        stream(folder, tokenizer_workers=1)

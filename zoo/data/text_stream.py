@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zoo.data.base import DataModule
+from zoo.data.corpus.encoded_rows import EncodedRows, encode_table
 from zoo.data.corpus.tokenizer import Bytes, CorpusVocabulary, load_tokenizer, vocabulary_from_dict
 from zoo.data.corpus.windows import Cursor, Packing, Window, build_batch
 from zoo.data.sampler import ProcessShare
@@ -35,6 +36,8 @@ class TextStream(DataModule):
     A training epoch has `samples` windows, from rows that are shuffled in a buffer of `buffer`
     rows. The order depends only on (seed, epoch, buffer). val and test are read completely. Each
     process reads and encodes everything, with at most one worker, and keeps its share of batches.
+    With `tokenizer_workers`, so many workers of each process first encode the rows of all files,
+    and the cache keeps their tokens; batches are the same.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class TextStream(DataModule):
         buffer: Count = 1_000,
         documents: bool = False,
         workers: Annotated[int, Between(0, 1)] = 0,
+        tokenizer_workers: Annotated[int, Between(0)] = 0,
         prefetch_factor: Count | None = None,
     ) -> None:
         super().__init__()
@@ -65,6 +69,7 @@ class TextStream(DataModule):
         self.seed, self.path, self.tokenizer, self.column = seed, path, tokenizer, text
         self.separator, self.documents, self.workers = between, documents, workers
         self.length, self.batch_size = length, batch_size
+        self.tokenizer_workers = tokenizer_workers
         self.stream = StreamOptions(samples=samples, buffer=buffer)
         self.loaders: dict[str, StreamedTextLoader] = {}
 
@@ -99,9 +104,14 @@ class TextStream(DataModule):
         # Only train is shuffled and has a fixed number of samples.
         tables = open_tables(self.path, streaming=True)
         for split in ("train", "val") if stage == "fit" else ("test",):
+            table, encoded = self._select_table(tables, split), None
+            title = f"{self.path}, stream of {self.splits.find_table(split)}"
+            if self.tokenizer_workers:
+                encoded = EncodedRows(self.vocabulary, self.separator, title)
+                encode_table(encoded, table, self.tokenizer_workers, self.share)
             self.loaders[split] = StreamedTextLoader(
-                self._select_table(tables, split),
-                f"{self.path}, stream of {self.splits.find_table(split)}",
+                table,
+                title,
                 self.batch_size,
                 self.workers,
                 self.share,
@@ -111,6 +121,7 @@ class TextStream(DataModule):
                 documents=self.documents,
                 seed=self.seed,
                 stream=self.stream if split == "train" else None,
+                encoded=encoded,
             )
 
     def _select_table(self, tables: Mapping[str, Any], split: str) -> Any:
@@ -127,7 +138,7 @@ class StreamedTextLoader(StreamingLoader):
     """A loader of windows from the column `text` of a streamed table.
 
     A checkpoint stores the row and the token at which the next window starts. A resumed run reads
-    earlier rows again, without encoding them.
+    earlier rows again, without encoding them. `encoded` loads tokens that the cache has.
     """
 
     def __init__(
@@ -144,18 +155,25 @@ class StreamedTextLoader(StreamingLoader):
         documents: bool,
         seed: int,
         stream: StreamOptions | None,
+        encoded: EncodedRows | None = None,
     ) -> None:
         super().__init__(table, title, batch_size, workers, share, seed=seed, stream=stream)
         self.vocabulary, self.separator, self.documents = vocabulary, separator, documents
+        self.encoded = encoded
         # In evaluation every token is a target, including those of a remainder.
         self.packing = Packing(self._encode, length, keep_rest=stream is None)
         self.cursor = self.first_cursor = Cursor()
 
-    def _encode(self, number: int, text: str) -> NDArray[Any]:
+    def _encode(self, number: int, text: str | NDArray[Any]) -> NDArray[Any]:
+        if not isinstance(text, str):
+            return text
         try:
             return self.vocabulary.encode_array(text)
         except OptionError as error:
             raise DataError(f"{self.title}, text {number}: {error}") from None
+
+    def read_rows(self, table: Any) -> Iterator[Any]:
+        return super().read_rows(table) if self.encoded is None else self.encoded.read(table)
 
     def begin_epoch(self) -> None:
         super().begin_epoch()
@@ -175,8 +193,13 @@ class StreamedTextLoader(StreamingLoader):
     def read_batches(self) -> Iterator[tuple[int, tuple[Cursor, TextBatch]]]:
         # Windows start at the cursor of a checkpoint, and end with the samples of the epoch.
         left = None if self.samples is None else self.samples - self.consumed
-        rows = iterate_texts(self.iterate_rows(), self.separator, self.title)
-        windows = self.packing.pack((text for _, text in rows), self.cursor)
+        texts: Iterator[Any]
+        if self.encoded is None:
+            rows = iterate_texts(self.iterate_rows(), self.separator, self.title)
+            texts = (text for _, text in rows)
+        else:
+            texts = (tokens for tokens in self.iterate_rows() if len(tokens))
+        windows = self.packing.pack(texts, self.cursor)
         limited = islice(windows, left)
         for batch in split_batches(limited, self.global_batch_size, self.share.world_size):
             yield len(batch), (batch[-1].end, self._collate(self.share.take(batch)))

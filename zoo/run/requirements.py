@@ -20,6 +20,8 @@ PEAK_FLOPS = 989e12
 """Operations per second of an H100 in bfloat16, dense, from NVIDIA's data sheet."""
 UTILIZATION = 0.4
 """Fraction of the peak that a training is assumed to reach."""
+ENCODED_PER_SECOND = 0.8e6
+"""Tokens that a core encodes per second, from docs/records/tokenizing.json."""
 FUSED = ("sdpa", "flex")
 """Attention backends that do not store the attention matrices."""
 
@@ -39,6 +41,9 @@ class Requirements:
     """Steps of the training; 0 if the number of epochs determines it."""
     workers: int
     """Data workers of each process."""
+    tokenizer_workers: int | None
+    """Workers of each process that encode all rows before training; None for data that is not
+    streamed text with a tokenizer."""
     tokens: int
     """Tokens of a sample."""
     unit: str
@@ -90,6 +95,7 @@ def estimate_requirements(experiment: Experiment, processes: int | None = None) 
         accumulated=accumulated,
         steps=trainer.max_steps or 0,
         workers=options.get("workers", 0),
+        tokenizer_workers=options.get("tokenizer_workers") if options.get("tokenizer") else None,
         tokens=tokens,
         unit=_name_unit(spec),
         step_seconds=step_flops / (PEAK_FLOPS * UTILIZATION),
@@ -153,12 +159,27 @@ def describe_requirements(needs: Requirements) -> Iterator[str]:
         f"data: {_round(total)} {needs.unit} per second then, {_round(rate)} for each process"
         f"{each if needs.workers else ''}"
     )
+    if needs.tokenizer_workers is not None:
+        yield _describe_tokenizer(needs.tokenizer_workers, needs.processes, total)
     both = needs.weight_bytes + needs.activation_bytes
     yield (
         f"memory: {both / 1e9:.3g} GB of each GPU by calculation: "
         f"{needs.weight_bytes / 1e9:.3g} weights, gradients and AdamW, "
         f"{needs.activation_bytes / 1e9:.3g} activations"
     )
+
+
+def _describe_tokenizer(workers: int, processes: int, rate: float) -> str:
+    """Describe the work of encoding text, of which a training reads `rate` tokens per second."""
+    speed = f"{_round(ENCODED_PER_SECOND)} per second and core"
+    if workers:
+        seconds = _round(1e9 / (ENCODED_PER_SECOND * workers * processes))
+        how = f"{workers} x {processes} workers encode all rows once, before training"
+        return f"tokenizer: {how}, {seconds} s for 1,000,000,000 tokens at {speed}"
+    cores = rate / ENCODED_PER_SECOND
+    remedy = "; data.tokenizer_workers=8 encodes it once, before training" if cores > 1 else ""
+    how = f"each process encodes all text, as fast as {cores:.1f} cores at {speed}"
+    return f"tokenizer: {how}{remedy}"
 
 
 def _round(rate: float) -> str:

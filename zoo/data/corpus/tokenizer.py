@@ -181,9 +181,24 @@ class Subwords:
         token = model.get("unk_id", self.tokenizer.token_to_id(model.get("unk_token") or ""))
         return None if token is None else int(token)
 
+    @cached_property
+    def _has_all_bytes(self) -> bool:
+        """True if tokens are pieces of bytes, of which each is a token: every text is encoded."""
+        from tokenizers.pre_tokenizers import ByteLevel
+
+        content = json.loads(self.json)
+        steps = content.get("pre_tokenizer") or {}
+        kinds = {one.get("type") for one in (steps, *steps.get("pretokenizers", ()))}
+        is_whole = "ByteLevel" in kinds and not content.get("normalizer")
+        return is_whole and self.tokenizer.get_vocab().keys() >= {*ByteLevel.alphabet()}
+
     def encode_array(self, text: str) -> NDArray[Any]:
         # The library crashes on strings that cannot be encoded as UTF-8.
         _encode_utf8(text)
+        if self._has_all_bytes:
+            # computes no offsets, which take a fifth of the time
+            (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=False)
+            return np.array(encoding.ids, np.int64)
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         tokens = np.array(encoding.ids, np.int64)
         unknown = self._find_unknown(text, tokens, encoding.offsets)

@@ -48,12 +48,12 @@ class Packing:
     once.
     """
 
-    encode: Callable[[int, str], NDArray[Any]]
+    encode: Callable[[int, Any], NDArray[Any]]
     """Encodes a row from its number and text."""
     length: int
     keep_rest: bool
 
-    def pack(self, texts: Iterable[str], first: Cursor) -> Iterator[Window]:
+    def pack(self, texts: Iterable[Any], first: Cursor) -> Iterator[Window]:
         """Yield windows from a cursor on, without encoding earlier rows.
 
         At most one row and one window are in memory.
@@ -76,7 +76,7 @@ class Packing:
         if self.keep_rest and rest > 0 and last.size:
             yield self._build_window(np.concatenate([last[:, rest:-1], held], axis=1), rest)
 
-    def _encode_row(self, number: int, text: str, first: Cursor) -> NDArray[Any]:
+    def _encode_row(self, number: int, text: Any, first: Cursor) -> NDArray[Any]:
         tokens = self.encode(number, text).astype(np.int64)
         row = np.stack([np.full_like(tokens, number), np.arange(len(tokens)), tokens])
         return row[:, first.offset :] if number == first.row else row

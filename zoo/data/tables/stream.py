@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -60,13 +60,18 @@ def _pop_random(held: list[Any], rng: np.random.Generator) -> Any:
     return held.pop()
 
 
-def shuffle_table(table: Any, title: str, seed: int, epoch: int, buffer: int) -> Iterator[Any]:
-    """Yield the rows of a training epoch, with shards and rows in an order from (seed, epoch)."""
+def shuffle_table(
+    table: Any, read: Callable[[Any], Iterator[Any]], seed: int, epoch: int, buffer: int
+) -> Iterator[Any]:
+    """Yield what `read` yields for each row of the shards of a table.
+
+    The order of shards and rows depends only on (seed, epoch, buffer).
+    """
     # The shuffling of `datasets` is not used: its order in a worker differs, and it reads shards in
     # threads, after which it sleeps for five seconds because Arrow may abort if Python ends first.
     count = table.num_shards
     order = np.random.default_rng([seed, epoch, 1]).permutation(count)
-    shards = (iterate_rows(table.shard(count, int(number)), title) for number in order)
+    shards = (read(table.shard(count, int(number))) for number in order)
     return shuffle(interleave(shards, NUM_OPEN_SHARDS), buffer, [seed, epoch])
 
 
@@ -182,9 +187,13 @@ class StreamingLoader:
     def iterate_rows(self) -> Iterable[Any]:
         """Yield the rows of an epoch."""
         if self.stream is None:
-            return iterate_rows(self.table, self.title)
+            return self.read_rows(self.table)
         buffer = self.stream.buffer
-        return shuffle_table(self.table, self.title, self.seed, self.epoch, buffer)
+        return shuffle_table(self.table, self.read_rows, self.seed, self.epoch, buffer)
+
+    def read_rows(self, table: Any) -> Iterator[Any]:
+        """Yield the rows of a table, or of a part of it, in their order."""
+        return iterate_rows(table, self.title)
 
     @abstractmethod
     def read_batches(self) -> Iterator[tuple[int, Any]]:
