@@ -12,7 +12,7 @@ from zoo.data.synthetic.common_words import CommonWords
 from zoo.data.synthetic.copying import Copying
 from zoo.data.synthetic.multikey_passkey import MultikeyPasskey
 from zoo.data.synthetic.parity import Parity
-from zoo.data.synthetic.passkey import FILLER, Passkey
+from zoo.data.synthetic.passkey import FILLER, QUESTION, STATEMENT, WORDS, Passkey
 from zoo.data.synthetic.selective_copy import SelectiveCopy
 from zoo.data.synthetic.variable_tracking import VariableTracking
 from zoo.errors import OptionError
@@ -43,6 +43,20 @@ def test_numbers_of_digits_are_equally_likely_and_independent():
     assert all(near(digits[digit], digits.total(), 0.1) for digit in "0123456789")
     leading = Counter(one[-1] for one, _ in pairs if len(one) > 1)
     assert all(near(leading[digit], leading.total(), 1 / 9) for digit in "123456789")
+
+
+def test_the_depth_of_a_key_is_where_the_text_states_it():
+    data = Passkey(0, length=80, test=40)
+    batch = next(iter(data.build_loader("test")))
+    text = batch.inputs.tolist()
+    statement, question = WORDS.encode(STATEMENT), WORDS.encode(QUESTION)
+    for row, depth in zip(text, batch.answer_depths.tolist(), strict=True):
+        starts = [n for n in range(len(row)) if row[n : n + len(statement)] == statement]
+        filler = len(row) - len(question) - len(statement) - 1 - 2 * data.digits + 1
+        assert depth == pytest.approx(starts[0] / filler)
+    edges = [Passkey(0, length=80, test=2, depth=depth) for depth in (0.0, 1.0)]
+    found = [next(iter(one.build_loader("test"))).answer_depths.tolist() for one in edges]
+    assert found == [[0, 0], [1, 1]]
 
 
 def test_longer_sums_can_be_asked_alone():

@@ -6,7 +6,10 @@ from pathlib import Path
 
 from latex import read_table
 
-from zoo.evaluation.results import ConditionResult, Evaluation, build_result_table
+from zoo.evaluation.results import ConditionResult, Evaluation, build_panels, build_result_table
+from zoo.reporting.charts import draw_panel, render_formats
+from zoo.reporting.panel import NamedHeatmap
+from zoo.reporting.style import Style
 from zoo.reporting.tables import format_csv
 from zoo.run.conditions import Condition
 
@@ -49,6 +52,24 @@ def test_methods_are_compared_at_each_size():
     assert r"lm\_rope on letters\_100\%, 1,200 samples. windows: side by side." in caption
     numbers = [*csv.DictReader(format_csv(build_result_table(found)).splitlines())]
     assert [float(one["test, loss"]) for one in numbers] == [2.0, 4.0, 2.5, 3.0]
+
+
+def test_right_answers_are_mapped_by_length_and_depth():
+    found = make_evaluation(CONDITIONS)
+    shares = [(None, *(n / 10 for n in range(9))), tuple(n / 20 for n in range(10))]
+    trained, longer, *others = found.conditions
+    trained = replace(trained, condition=replace(trained.condition, size=(64,)))
+    measured = [
+        replace(one, depth_exacts=own) for one, own in zip((trained, longer), shares, strict=True)
+    ]
+    found = replace(found, conditions=(*measured, *others))
+    assert Evaluation.from_dict(found.to_dict()) == found
+    (panel,) = [one for one in build_panels(found, "tokens") if isinstance(one, NamedHeatmap)]
+    assert panel.columns == ("64", "128")
+    assert panel.values.shape == (10, 2)
+    assert panel.values[0, 0].isnan()
+    assert panel.values[:, 1].tolist() == [*shares[1]]
+    assert b"0.45" in render_formats(draw_panel(panel, Style()))[".svg"]
 
 
 def test_sizes_alone_are_not_ranked():

@@ -81,6 +81,16 @@ def test_a_window_is_right_where_all_that_it_asks_is():
     assert tally.compute().exact_match()["exact"].item() == pytest.approx(2 / 4)  # one asks nothing
 
 
+def test_right_answers_are_counted_by_their_depth():
+    targets = torch.tensor([[-100, 1], [-100, 1], [-100, 1], [-100, -100]])
+    said = torch.tensor([[0, 1], [0, 2], [0, 1], [0, 1]])
+    tally = TokenMetrics(2)
+    tally.update(F.one_hot(said, 3).float(), targets)
+    assert tally.compute().depth_exacts() == []
+    tally.update(F.one_hot(said, 3).float(), targets, None, torch.tensor([0.0, 0.04, 1.0, 0.5]))
+    assert tally.compute().depth_exacts() == [0.5, *[None] * 8, 1.0]
+
+
 def test_bits_are_told_by_the_unit():
     logits, targets = make_batch()
     tally, sized = TokenMetrics(6), TokenMetrics(6)

@@ -171,6 +171,9 @@ class TextBatch(NamedTuple):
     """Document numbers, int64 [B, N], -1 for padding. None: one document without padding."""
     target_bytes: Tensor | None = None
     """Length of each target in bytes of UTF-8, int64 [B, N]. None: all tokens have one unit."""
+    answer_depths: Tensor | None = None
+    """Where the text states the answer of each sample, float [B], from 0 (at its start) to 1 (right
+    before the question). None: at no single place."""
 
 
 DataSpec = ImageSpec | SegmentationSpec | TextSpec | TextClassificationSpec | PointSpec

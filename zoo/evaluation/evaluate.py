@@ -37,7 +37,7 @@ from zoo.errors import (
     ZooError,
 )
 from zoo.evaluation.results import (
-    METRIC_LISTS,
+    POSITION_LISTS,
     ConditionResult,
     Evaluation,
     build_result_table,
@@ -332,9 +332,10 @@ def measure(
         length = data.spec.length
         positions = {
             name: tuple(values[:length])
-            for name in METRIC_LISTS
+            for name in POSITION_LISTS
             if (values := getattr(task, name, None))
         }
+        positions["depth_exacts"] = tuple(getattr(task, "depth_exacts", ()))
     if ious := getattr(task, "class_ious", None):
         names = name_classes(data.spec, len(ious))
         positions["class_ious"] = dict(zip(names, ious, strict=True))

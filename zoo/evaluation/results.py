@@ -15,7 +15,7 @@ import torch
 from zoo.config.schema import format_size
 from zoo.errors import DataError
 from zoo.packages import explain_imports
-from zoo.reporting.panel import Bars, Line, LineChart, Panel, Scale
+from zoo.reporting.panel import Bars, Line, LineChart, NamedHeatmap, Panel, Scale
 from zoo.reporting.tables import (
     ResultColumn,
     ResultRow,
@@ -25,9 +25,10 @@ from zoo.reporting.tables import (
     format_table,
 )
 from zoo.run.conditions import Condition
-from zoo.tasks.metrics import DIRECTIONS
+from zoo.tasks.metrics import DEPTHS, DIRECTIONS
 
-METRIC_LISTS = ("position_losses", "position_accuracies", "position_counts")
+POSITION_LISTS = ("position_losses", "position_accuracies", "position_counts")
+METRIC_LISTS = (*POSITION_LISTS, "depth_exacts")
 BINS = 24  # of positions, so that each point is a mean of many tokens
 X_NAMES = {"pixels": "resolution in pixels", "tokens": "length of windows in tokens"}
 FILES = {"pixels": "resolutions", "tokens": "lengths", "": "data_variants"}
@@ -53,6 +54,8 @@ class ConditionResult:
             target; empty for tasks without it.
         position_accuracies: The accuracy at each position.
         position_counts: The number of targets at each position.
+        depth_exacts: The share of right answers in each tenth of the text that states them, None
+            where there is none; empty for tasks without such a place.
         class_ious: Of segmentation, the intersection over union of each class by name; None for
             classes that do not occur. Empty for other tasks.
     """
@@ -64,6 +67,7 @@ class ConditionResult:
     position_losses: tuple[float | None, ...] = ()
     position_accuracies: tuple[float | None, ...] = ()
     position_counts: tuple[int, ...] = ()
+    depth_exacts: tuple[float | None, ...] = ()
     class_ious: Mapping[str, float | None] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -381,6 +385,8 @@ def build_panels(result: Evaluation, unit: str) -> list[Panel]:
         # only texts have a loss at each position
         if unit == "tokens" and get_positions(result.conditions[0], metric):
             panels.append(plot_by_position(result, metric))
+    if len([one for one in result.list_lines()[""].values() if one.depth_exacts]) > 1:
+        panels.append(plot_by_depth(result))
     if any(one.condition.kind == "data_variant" for one in result.conditions):
         panels.append(plot_variants(result))
     return panels
@@ -460,6 +466,22 @@ def plot_by_position(result: Evaluation, metric: str) -> LineChart:
         y=metric.replace("/", " "),
         lines=tuple(_build_line(name, found) for name, found in points.items() if found),
         rule=(trained, f"trained at {trained}"),
+    )
+
+
+def plot_by_depth(result: Evaluation) -> NamedHeatmap:
+    """Map the share of right answers by length of the text and depth of what states the answer."""
+    sizes = {size: one for size, one in result.list_lines()[""].items() if one.depth_exacts}
+    values = [
+        [float("nan") if one is None else one for one in row.depth_exacts] for row in sizes.values()
+    ]
+    return NamedHeatmap(
+        title=f"right answers by depth, trained at {format_size(result.trained_size)}",
+        x=X_NAMES["tokens"],
+        y="depth of the answer (0 is the start)",
+        values=torch.tensor(values, dtype=torch.float64).mT,
+        rows=tuple(f"{number / DEPTHS:g}" for number in range(DEPTHS)),
+        columns=tuple(sizes),
     )
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from zoo.packages import explain_imports
 from zoo.reporting import numbers
-from zoo.reporting.heatmaps import draw_heatmap, draw_heatmap_grid
+from zoo.reporting.heatmaps import draw_heatmap, draw_heatmap_grid, draw_named_heatmap
 from zoo.reporting.panel import (
     Bars,
     Curves,
@@ -24,6 +24,7 @@ from zoo.reporting.panel import (
     HeatmapGrid,
     Line,
     LineChart,
+    NamedHeatmap,
     Panel,
     Points,
     Scale,
@@ -66,6 +67,8 @@ def draw_panel(panel: Panel, style: Style) -> Chart:
             return draw_points(panel, style)
         case Heatmap():
             return draw_heatmap(panel, style)
+        case NamedHeatmap():
+            return draw_named_heatmap(panel, style)
         case HeatmapGrid():
             return draw_heatmap_grid(panel, style)
         case Bars():

@@ -6,13 +6,15 @@ import base64
 from collections.abc import Sequence
 from dataclasses import replace
 from io import BytesIO
+from math import isnan
 
 import altair as alt
 import torch
 from torch import Tensor
 
 from zoo.packages import explain_imports
-from zoo.reporting.panel import Heatmap, HeatmapGrid, Scale
+from zoo.reporting.numbers import finite
+from zoo.reporting.panel import Heatmap, HeatmapGrid, NamedHeatmap, Scale
 from zoo.reporting.style import (
     LEVELS,
     LIGHT,
@@ -21,6 +23,7 @@ from zoo.reporting.style import (
     channels,
     clean,
     finish_chart,
+    label_expression,
     mix,
     paper_title,
     start_chart,
@@ -29,6 +32,7 @@ from zoo.reporting.style import (
 )
 
 MAX_SIDE = 256  # largest number of values that are drawn along a side of a heat map
+DARK = 0.6  # shares whose colour is dark, so that their numbers are white
 MAX_RATIO = 3.0  # largest ratio of the sides of a heat map with square cells
 
 
@@ -44,6 +48,32 @@ def draw_heatmap(panel: Heatmap, style: Style) -> Chart:
         chart = alt.layer(chart, _colour_scale(ends, panel.unit, panel.signed, style))
     sized = replace(style, width=width, height=height)
     return finish_chart(chart, panel, sized, fit="pad")
+
+
+def draw_named_heatmap(panel: NamedHeatmap, style: Style) -> Chart:
+    """Draw a heat map with names at its rows and columns, and the number in each cell."""
+    cells = [
+        {"row": str(row), "column": str(column), "value": value}
+        | {"text": "" if isnan(value) else f"{value:.2f}", "is_dark": value > DARK}
+        for row, values in enumerate(panel.values.tolist())
+        for column, value in enumerate(values)
+    ]
+    palette = style.palette
+    colours = [palette.level("weights", level) for level in range(LEVELS)]
+    base = start_chart(finite(cells)).encode(
+        x=alt.X("column:N", sort=None, title=clean(panel.x), axis=_name_axis(panel.columns)),
+        y=alt.Y("row:N", sort=None, title=None, axis=_name_axis(panel.rows)),
+    )
+    scale = alt.Scale(domain=[0, 1], range=colours)
+    rects = base.mark_rect().encode(color=alt.Color("value:Q", scale=scale, legend=None))
+    ink = alt.when(alt.datum.is_dark).then(alt.value("#fff")).otherwise(alt.value("#111"))
+    texts = base.mark_text(fontSize=9).encode(text=alt.Text("text:N"), color=ink)
+    return finish_chart(alt.layer(rects, texts), panel, style)
+
+
+def _name_axis(names: Sequence[str]) -> alt.Axis:
+    labels = label_expression(names)
+    return alt.Axis(labelExpr=labels, labelAngle=0, ticks=False, domain=False)
 
 
 def draw_heatmap_grid(panel: HeatmapGrid, style: Style) -> Chart:

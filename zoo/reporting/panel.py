@@ -226,6 +226,21 @@ class Heatmap(Panel):
 
 
 @dataclass(frozen=True, kw_only=True)
+class NamedHeatmap(Panel):
+    """A heat map of a few shares from 0 to 1 with their numbers, and names of rows and columns.
+
+    Args:
+        values: Values [rows, columns]; NaN for missing ones.
+        rows: Names of the rows, from the top.
+        columns: Names of the columns.
+    """
+
+    values: Tensor
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class HeatmapGrid(Panel):
     """Small heat maps on one colour scale.
 

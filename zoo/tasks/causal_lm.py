@@ -38,7 +38,8 @@ class CausalLM(Task):
 
     After a test, `position_losses` holds the mean loss by position in the window,
     `position_accuracies` the accuracy, and `position_counts` the number of targets. Positions
-    without targets are None.
+    without targets are None. If the data knows where texts state their answers, `depth_exacts`
+    holds the fraction of right answers in each tenth of the text.
 
     Args:
         model: The model.
@@ -66,6 +67,7 @@ class CausalLM(Task):
         self.position_losses: list[float | None] = []
         self.position_accuracies: list[float | None] = []
         self.position_counts: list[int] = []
+        self.depth_exacts: list[float | None] = []
 
     def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:
         """Compute logits [B, N, V]."""
@@ -134,10 +136,11 @@ class CausalLM(Task):
         self.position_losses = counts.position_losses()
         self.position_accuracies = counts.position_accuracies()
         self.position_counts = counts.targets.tolist()
+        self.depth_exacts = counts.depth_exacts()
 
     def _update(self, split: str, metrics: TokenMetrics, batch: TextBatch) -> None:
         logits = self.logits(split, batch)
-        metrics.update(logits, batch.targets, batch.target_bytes)
+        metrics.update(logits, batch.targets, batch.target_bytes, batch.answer_depths)
         self.chosen_metrics[split].update(logits, batch.targets)
 
     def _log_metrics(self, split: str, metrics: TokenMetrics) -> TokenCounts:

@@ -29,6 +29,8 @@ from zoo.options import Choice, Count
 from zoo.registry import register
 from zoo.utils import write_file
 
+DEPTHS = 10
+"""Bins of the depth at which a text states an answer."""
 CONFUSION = "confusion.json"  # in the run directory
 DIRECTIONS: Mapping[str, Literal["high", "low"]] = {
     "loss": "low",
@@ -108,12 +110,24 @@ class TokenCounts(NamedTuple):
     exact: Tensor
     """Number of those in which all targets were the likeliest token."""
 
+    depth_answers: Tensor
+    """Number of windows with targets by depth of their answer, [DEPTHS]; 0 if it is not known."""
+
+    depth_exact: Tensor
+    """Number of those in which all targets were the likeliest token [DEPTHS]."""
+
     def measures(self) -> dict[str, Tensor]:
         """Compute loss in nats per target, perplexity and accuracy."""
         count = self.targets.sum()
         # sums first: a mean of batch means would weigh short batches more
         loss = self.loss.sum() / count
         return {"loss": loss, "perplexity": loss.exp(), "accuracy": self.correct.sum() / count}
+
+    def depth_exacts(self) -> list[float | None]:
+        """Compute the fraction of right answers by their depth; empty if no depth is known."""
+        if not self.depth_answers.any():
+            return []
+        return _divide(self.depth_exact, self.depth_answers)
 
     def exact_match(self) -> dict[str, Tensor]:
         """Compute the fraction of answers in which every token was right."""
@@ -145,6 +159,8 @@ class TokenMetrics(Metric):
     bytes: Tensor
     answers: Tensor
     exact: Tensor
+    depth_answers: Tensor
+    depth_exact: Tensor
 
     def __init__(self, length: int) -> None:
         super().__init__()
@@ -153,6 +169,8 @@ class TokenMetrics(Metric):
         self.add_state("correct", torch.zeros(length, dtype=torch.long), dist_reduce_fx="sum")
         for name in ("bytes", "answers", "exact"):
             self.add_state(name, torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+        for name in ("depth_answers", "depth_exact"):
+            self.add_state(name, torch.zeros(DEPTHS, dtype=torch.long), dist_reduce_fx="sum")
 
     def widen(self, length: int) -> None:
         """Widen the counts to at least `length` positions, the same in all processes."""
@@ -160,13 +178,20 @@ class TokenMetrics(Metric):
             counts = getattr(self, name)
             setattr(self, name, F.pad(counts, (0, max(0, length - len(counts)))))
 
-    def update(self, logits: Tensor, targets: Tensor, target_bytes: Tensor | None = None) -> None:
+    def update(
+        self,
+        logits: Tensor,
+        targets: Tensor,
+        target_bytes: Tensor | None = None,
+        depths: Tensor | None = None,
+    ) -> None:
         """Count a batch.
 
         Args:
             logits: Logits [B, N, V].
             targets: Targets int64 [B, N]; -100 means no target.
             target_bytes: Number of bytes of each target [B, N], if known.
+            depths: Where each answer is stated, from 0 to 1, [B], if known.
         """
         # Sums over samples, by position in the window.
         is_target = targets != IGNORE_INDEX
@@ -185,14 +210,26 @@ class TokenMetrics(Metric):
         # Answers: windows in which every target is right.
         has_target = is_target.any(1)
         self.answers = self.answers + has_target.sum()
-        self.exact = self.exact + (has_target & (is_correct == is_target).all(1)).sum()
+        is_exact = has_target & (is_correct == is_target).all(1)
+        self.exact = self.exact + is_exact.sum()
+        if depths is not None:
+            bins = (depths * DEPTHS).long().clamp(0, DEPTHS - 1)
+            self.depth_answers = self.depth_answers.index_add(0, bins, has_target.long())
+            self.depth_exact = self.depth_exact.index_add(0, bins, is_exact.long())
         if target_bytes is not None:
             self.bytes = self.bytes + (target_bytes * is_target).sum()
 
     def compute(self) -> TokenCounts:
         """Return the counts of all processes."""
         return TokenCounts(
-            self.loss, self.targets, self.correct, self.bytes, self.answers, self.exact
+            self.loss,
+            self.targets,
+            self.correct,
+            self.bytes,
+            self.answers,
+            self.exact,
+            self.depth_answers,
+            self.depth_exact,
         )
 
 

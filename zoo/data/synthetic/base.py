@@ -30,6 +30,8 @@ class Example(NamedTuple):
     """Tokens, int64 [N]."""
     targets: NDArray[Any]
     """Next tokens, int64 [N]; -100 for tokens without a target."""
+    depth: float | None = None
+    """Where the text states the answer, from 0 (at its start) to 1 (right before the question)."""
 
 
 class SyntheticTask(DataModule):
@@ -68,8 +70,12 @@ class SyntheticTask(DataModule):
             examples.append(self.draw_example(np.random.default_rng([*seed, epoch, index])))
         if self.pads:
             return pad_examples(examples)
-        inputs, targets = (np.stack(column) for column in zip(*examples, strict=True))
-        return TextBatch(torch.from_numpy(inputs), torch.from_numpy(targets))
+        inputs, targets, depths = zip(*examples, strict=True)
+        return TextBatch(
+            torch.from_numpy(np.stack(inputs)),
+            torch.from_numpy(np.stack(targets)),
+            answer_depths=None if None in depths else torch.tensor(depths),
+        )
 
     def build_loader(self, split: str) -> ResumableLoader:
         samples, is_training = self._build_samples(split), split == "train"
@@ -139,13 +145,15 @@ def scatter_statements(
     return text
 
 
-def append_answer(question: NDArray[Any], answer: NDArray[Any]) -> Example:
+def append_answer(
+    question: NDArray[Any], answer: NDArray[Any], depth: float | None = None
+) -> Example:
     """Return a question followed by its answer, whose tokens are the targets."""
     # The last token of the answer is only a target.
     inputs = np.concatenate([question, answer[:-1]], dtype=np.int64)
     targets = np.full(len(inputs), IGNORE_INDEX)
     targets[-len(answer) :] = answer
-    return Example(inputs, targets)
+    return Example(inputs, targets, depth)
 
 
 def pad_examples(examples: Sequence[Example]) -> TextBatch:
@@ -156,7 +164,7 @@ def pad_examples(examples: Sequence[Example]) -> TextBatch:
     documents = np.full(shape, PADDING_DOCUMENT)
     for row, example in enumerate(examples):
         length = len(example.inputs)
-        inputs[row, :length], targets[row, :length] = example
+        inputs[row, :length], targets[row, :length] = example.inputs, example.targets
         documents[row, :length] = 0
     return TextBatch(*map(torch.from_numpy, (inputs, targets, documents)))
 

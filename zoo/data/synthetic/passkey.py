@@ -78,4 +78,4 @@ class Passkey(SyntheticTask):
         index = max(0, self.filler - size * (count - before))
         statement = [*WORDS.encode(STATEMENT), *key, *WORDS.encode(".")]
         question = [*filler[:index], *statement, *filler[index:], *WORDS.encode(QUESTION)]
-        return append_answer(np.array(question), key)
+        return append_answer(np.array(question), key, index / max(self.filler, 1))
