@@ -13,6 +13,7 @@ import pytest
 import zoo
 
 ROOT = Path(__file__).parent.parent
+NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?|-?\d+")
 
 
 def load_example(name, folder="examples"):
@@ -108,7 +109,7 @@ def test_the_notebook_of_the_tour_has_the_text_and_code_of_its_page():
     assert written == stored, "run python docs/tour_notebook.py, then make notebooks"
 
 
-def test_the_pictures_of_the_tour_are_small_and_drawn_again_to_the_byte(tmp_path):
+def test_the_pictures_of_the_tour_are_small_and_drawn_again(tmp_path):
     pictures = load_example("tour_pictures")
     page = (ROOT / "docs" / "tour.md").read_text(encoding="utf-8")
     shown = re.findall(r"images/tour/(\w+)\.svg", page)
@@ -119,7 +120,12 @@ def test_the_pictures_of_the_tour_are_small_and_drawn_again_to_the_byte(tmp_path
 
     pictures.main(["set", "stretch"], tmp_path)
     for path in tmp_path.iterdir():
-        assert path.read_bytes() == (pictures.FOLDER / path.name).read_bytes()
+        one, other = (file.read_text() for file in (path, pictures.FOLDER / path.name))
+        assert NUMBER.sub("", one) == NUMBER.sub("", other)
+        # another processor sums in another order
+        assert [*map(float, NUMBER.findall(one))] == pytest.approx(
+            [*map(float, NUMBER.findall(other))], rel=1e-3, abs=0.05
+        )
 
 
 @pytest.mark.notebook
