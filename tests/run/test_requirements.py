@@ -1,6 +1,8 @@
 """What a training needs, by calculation, as `zoo show` and the scripts of `zoo launch` state it."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tables import corpus
@@ -9,6 +11,8 @@ from zoo.data.corpus.tokenizer import train_bpe
 from zoo.errors import OptionError
 from zoo.run.load import load_experiment
 from zoo.run.requirements import (
+    DECODED_PER_SECOND,
+    ENCODED_PER_SECOND,
     PEAK_FLOPS,
     UTILIZATION,
     describe_requirements,
@@ -78,3 +82,22 @@ def test_the_work_of_a_tokenizer_is_stated(workers, words, tmp_path):
     needs = replace(needs, step_seconds=512 * 1024 / 4.16e6)
     (line,) = [one for one in describe_requirements(needs) if one.startswith("tokenizer: ")]
     assert words in line
+
+
+def test_the_workers_that_decode_images_are_stated():
+    needs = estimate_requirements(load_experiment("vit_b16_comrope_imagenet", {"data.path": "x"}))
+    needs = replace(needs, step_seconds=6144 / 8 / 2101)
+    (line,) = [one for one in describe_requirements(needs) if one.startswith("workers: ")]
+    assert line.startswith("workers: 11 for each process, 88 in all, at 210 JPEGs")
+    assert not estimate_requirements(load_experiment("vit_none")).is_decoded
+
+
+def test_rates_are_those_of_records():
+    records = Path(__file__).parents[2] / "docs" / "records"
+    images, tokens = (
+        json.loads((records / f"{name}.json").read_text())
+        for name in ("image_loading", "tokenizing")
+    )
+    assert images["images_per_second"]["zoo"] == pytest.approx(DECODED_PER_SECOND, rel=0.05)
+    encoded = tokens["tokens_per_second"]["encoded"]["median"]
+    assert encoded == pytest.approx(ENCODED_PER_SECOND, rel=0.05)

@@ -22,6 +22,8 @@ UTILIZATION = 0.4
 """Fraction of the peak that a training is assumed to reach."""
 ENCODED_PER_SECOND = 0.8e6
 """Tokens that a core encodes per second, from docs/records/tokenizing.json."""
+DECODED_PER_SECOND = 210
+"""JPEGs of 500 x 400 pixels that a worker decodes, from docs/records/image_loading.json."""
 FUSED = ("sdpa", "flex")
 """Attention backends that do not store the attention matrices."""
 
@@ -41,6 +43,8 @@ class Requirements:
     """Steps of the training; 0 if the number of epochs determines it."""
     workers: int
     """Data workers of each process."""
+    is_decoded: bool
+    """Whether workers decode images of files."""
     tokenizer_workers: int | None
     """Workers of each process that encode all rows before training; None for data that is not
     streamed text with a tokenizer."""
@@ -95,6 +99,7 @@ def estimate_requirements(experiment: Experiment, processes: int | None = None) 
         accumulated=accumulated,
         steps=trainer.max_steps or 0,
         workers=options.get("workers", 0),
+        is_decoded=isinstance(spec, ImageSpec) and "path" in options,
         tokenizer_workers=options.get("tokenizer_workers") if options.get("tokenizer") else None,
         tokens=tokens,
         unit=_name_unit(spec),
@@ -159,6 +164,10 @@ def describe_requirements(needs: Requirements) -> Iterator[str]:
         f"data: {_round(total)} {needs.unit} per second then, {_round(rate)} for each process"
         f"{each if needs.workers else ''}"
     )
+    if needs.is_decoded:
+        count = math.ceil(rate / DECODED_PER_SECOND)
+        size = f"{DECODED_PER_SECOND} JPEGs of 500 x 400 pixels per second and core"
+        yield f"workers: {count:,} for each process, {count * needs.processes:,} in all, at {size}"
     if needs.tokenizer_workers is not None:
         yield _describe_tokenizer(needs.tokenizer_workers, needs.processes, total)
     both = needs.weight_bytes + needs.activation_bytes
