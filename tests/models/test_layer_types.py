@@ -8,16 +8,20 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
-from language import decoder, encoder, links, text
+from language import decoder, encoder, links, lively, text
 
 import zoo
 from zoo.attention.chain import list_links
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
+from zoo.attention.layer import Context
 from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens
+from zoo.data.spec import ImageSpec, PointSpec
 from zoo.errors import OptionError, RecipeError
 from zoo.models.layer_types import expand_pattern, list_runs
+from zoo.models.point_encoder import PointEncoder
 from zoo.models.transformer import enable_activation_checkpointing
+from zoo.models.vit import ViT
 
 ROPE_10 = {"encoding": {"rope": lambda dims: zoo.encoding("rope", dims, base=10.0)}}
 ROPE_1000 = {"encoding": {"rope": lambda dims: zoo.encoding("rope", dims, base=1000.0)}}
@@ -151,6 +155,55 @@ def test_types_that_change_nothing_give_the_uniform_model():
             models.append(decoder(*names, layer_types=types, layer_pattern=pattern))
         assert list(models[0].state_dict()) == list(models[1].state_dict())
         assert torch.equal(models[0](inputs), models[1](inputs))
+
+
+def make_vit(*names, **options):
+    options = {"dim": 16, "depth": 2, "heads": 4, "patch_size": 4, **options}
+    return lively(ViT(ImageSpec(1, 16, 12, 3), encoding=links(*names), **options))
+
+
+def make_point_encoder(*names, **options):
+    options = {"dim": 16, "depth": 2, "heads": 2, **options}
+    return lively(PointEncoder(PointSpec(2, 1, 9, classes=3), encoding=links(*names), **options))
+
+
+# by kind of model: two encodings, and inputs
+KINDS = {
+    "encoder": (encoder, ("rope", "t5"), (text(),)),
+    "vit": (make_vit, ("rope_axial", "lookhere"), (torch.randn(2, 1, 16, 12),)),
+    "point_encoder": (
+        make_point_encoder,
+        ("rope", "alibi"),
+        (torch.randn(2, 9, 2), torch.rand(2, 9, 1) * 9),
+    ),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_layer_of_every_kind_of_model_has_the_encoding_of_its_type(kind):
+    make, names, inputs = KINDS[kind]
+    types = {"one": {}, "two": {"encoding": links(names[1])}}
+    model = make(names[0], depth=4, layer_types=types, layer_pattern=["one", "two"])
+    uniform = {name: make(name, depth=4) for name in names}
+
+    tokens = model.tokens(*inputs)
+    for number, block in enumerate(model.blocks):
+        chain = uniform[names[number % 2]].chains[number]
+        chain.load_state_dict(model.chains[number].state_dict())
+        tokens = block(chain.embed(tokens), chain, Context())
+    torch.testing.assert_close(model.run_blocks(model.tokens(*inputs)).x, model.norm(tokens.x))
+    others = [one.run_blocks(one.tokens(*inputs)).x for one in uniform.values()]
+    assert all((tokens.x - other).abs().max() > 1e-3 for other in others)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["windows", "rope and none", "two bases", "scores"])
+def test_documents_and_padding_of_an_encoder_are_apart(name):
+    model, inputs = make_model(name, encoder), text(1, 20)
+    documents = torch.tensor([[-1] * 3 + [0] * 6 + [1] * 11])
+    apart = [model(part) for part in inputs[:, 3:].split((6, 11), 1)]
+    near(model(inputs, documents)[:, 3:], torch.cat(apart, 1))
 
 
 @torch.no_grad()

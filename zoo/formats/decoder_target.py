@@ -54,7 +54,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 @dataclass(frozen=True)
 class TargetLayer:
-    """What a layer has of what layers may differ in.
+    """The window and the rotation of a layer.
 
     Attributes:
         window: Number of tokens in its window; None if it has none.
@@ -112,7 +112,7 @@ class DecoderTarget:
 
 @dataclass(frozen=True)
 class TargetShape:
-    """What entries of a configuration are written from.
+    """Sizes and options of a model that a configuration is written from.
 
     Attributes:
         options: The options of the model.

@@ -351,7 +351,7 @@ def _make_others(
 
 @contextmanager
 def observe_attention(model: nn.Module) -> Iterator[None]:
-    """Have zoo compute the attention of a plain model for a while, with the model's own positions.
+    """Compute the attention of a plain model by zoo for a while, with the model's own positions.
 
     A rope that zoo has becomes the encoding `rope`, so that its positions can be changed too. Other
     positions stay in the model.

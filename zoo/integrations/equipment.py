@@ -373,7 +373,7 @@ class Equipment(nn.Module, Encoded):
 
     @property
     def reads_masks(self) -> bool:
-        """Tell whether the result depends on which tokens are masked, beyond their visibility."""
+        """Whether the result depends on which tokens are masked, beyond their visibility."""
         return not self.causal or any(chain.modifies_calls for chain in self.chains)
 
     def enter_layer(self, forward_pass: ForwardPass, number: int, x: Tensor) -> Layer:

@@ -231,7 +231,7 @@ class TransformersAdapter:
         return removed
 
     def _take_over_temperature(self, equipment: Equipment, surgery: Surgery) -> None:
-        """Let zoo scale the queries of layers in which the model does (Llama 4).
+        """Scale the queries of layers by zoo where the model scales them (Llama 4).
 
         The model counts the rows of a pass, with padding; zoo counts positions.
         """
