@@ -105,6 +105,9 @@ def test_onnx_runtime_computes_layers_that_differ(write, tmp_path, types):
 def test_onnx_runtime_reads_images_of_any_resolution(write, tmp_path):
     pytest.importorskip("onnxscript")
     words = [*TINY, "model.encoding=[learned, rope_axial]", "model.registers=2", "model.pool=class"]
+    # layers that differ, which have the table of the input in common
+    types = "model.layer_types={one: {}, two: {encoding: kerple}}"
+    words += ["model.depth=2", types, "model.layer_pattern=[one,two]"]
     task, _ = write("onnx", "vit_comrope", words)
     given, compute = run_onnx(tmp_path / "out")
     assert given.shape == ["batch", 1, "height", "width"]
