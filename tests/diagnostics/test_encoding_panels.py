@@ -131,7 +131,7 @@ def test_every_panel_says_what_one_should_see(dims, names):
 
 def block(dims=TEXT, **options):
     """A block whose norms and projections are somewhere else than they start, without biases."""
-    made = Block(dims, BlockOptions(**options), causal=False).double()
+    made = Block(dims, BlockOptions(**options)).double()
     with torch.no_grad():
         for name, parameter in made.named_parameters():
             parameter.copy_(

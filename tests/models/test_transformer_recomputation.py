@@ -10,6 +10,7 @@ from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
 from zoo.models.transformer import (
     GRAPHS_PER_BLOCK,
+    AttentionOptions,
     Block,
     BlockOptions,
     Transformer,
@@ -38,7 +39,7 @@ def stack(names, **block):
     links = {name: make_factory(Choice(name)) for name in names}
     options = BlockOptions(dropout=0.2, drop_path=0.2, **block)
     model = Stack()
-    model.add_blocks(Dims(16, 2, length=12, depth=3), links, options, causal=True)
+    model.add_blocks(Dims(16, 2, length=12, depth=3), links, options, AttentionOptions(causal=True))
     return model.double().train()
 
 

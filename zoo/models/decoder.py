@@ -19,7 +19,7 @@ from zoo.data.spec import TextSpec
 from zoo.errors import OptionError
 from zoo.models.embedding import LanguageModel, init_weights
 from zoo.models.layer_types import LayerTypes
-from zoo.models.transformer import BlockOptions, Depth, Heads, Softcap
+from zoo.models.transformer import AttentionOptions, BlockOptions, Depth, Heads, Softcap
 from zoo.options import Between, Count
 from zoo.registry import register
 
@@ -110,13 +110,15 @@ class Decoder(LanguageModel):
             dims,
             encoding,
             block,
-            causal=True,
-            backend=backend,
-            window=window,
-            attention=attention,
-            softcap=softcap,
-            sinks=sinks,
-            temperature=temperature,
+            AttentionOptions(
+                causal=True,
+                backend=backend,
+                attention=attention,
+                window=window,
+                softcap=softcap,
+                sinks=sinks,
+                temperature=temperature,
+            ),
             layer_types=layer_types,
             layer_pattern=layer_pattern,
         )

@@ -18,7 +18,7 @@ from zoo.attention.tokens import Tokens, document_lengths, document_positions
 from zoo.data.spec import TextClassificationSpec, TextSpec
 from zoo.models.embedding import INIT_STD, LanguageModel, init_weights
 from zoo.models.layer_types import LayerTypes
-from zoo.models.transformer import BlockOptions, Depth, Heads, Softcap
+from zoo.models.transformer import AttentionOptions, BlockOptions, Depth, Heads, Softcap
 from zoo.options import Count
 from zoo.registry import register
 
@@ -81,12 +81,14 @@ class Encoder(LanguageModel):
             dims,
             encoding,
             block,
-            backend=backend,
-            window=window,
-            attention=attention,
-            softcap=softcap,
-            sinks=sinks,
-            temperature=temperature,
+            AttentionOptions(
+                backend=backend,
+                attention=attention,
+                window=window,
+                softcap=softcap,
+                sinks=sinks,
+                temperature=temperature,
+            ),
             layer_types=layer_types,
             layer_pattern=layer_pattern,
         )

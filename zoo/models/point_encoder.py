@@ -16,7 +16,14 @@ from zoo.attention.encoding import Dims, EncodingFactories
 from zoo.attention.tokens import Tokens, check_tensor
 from zoo.data.spec import PointSpec
 from zoo.models.layer_types import LayerTypes
-from zoo.models.transformer import BlockOptions, Depth, Heads, Softcap, Transformer
+from zoo.models.transformer import (
+    AttentionOptions,
+    BlockOptions,
+    Depth,
+    Heads,
+    Softcap,
+    Transformer,
+)
 from zoo.options import Count
 from zoo.registry import register
 
@@ -63,10 +70,7 @@ class PointEncoder(Transformer):
             dims,
             encoding,
             block,
-            backend=backend,
-            attention=attention,
-            softcap=softcap,
-            sinks=sinks,
+            AttentionOptions(backend=backend, attention=attention, softcap=softcap, sinks=sinks),
             layer_types=layer_types,
             layer_pattern=layer_pattern,
         )

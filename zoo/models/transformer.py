@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -69,6 +69,35 @@ class BlockOptions(LayerOptions):
     (stochastic depth, arXiv:1603.09382)."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class AttentionOptions:
+    """Options of the attention of a layer that do not belong to its block.
+
+    A type of layers may change the last four.
+    """
+
+    causal: bool = False
+    """Whether attention has a causal mask."""
+
+    backend: str = "auto"
+    """The attention backend, or "auto"."""
+
+    attention: str = "softmax"
+    """"softmax" or "linear"."""
+
+    window: int | None = None
+    """Number of tokens in the sliding window of attention. None: no window."""
+
+    softcap: float | None = None
+    """Bound of the scaled products of queries and keys. None: no bound."""
+
+    sinks: bool = False
+    """Whether a learned score per head joins the denominator of the softmax."""
+
+    temperature: Temperature | None = None
+    """Factors of queries that grow with the position. None: no factors."""
+
+
 class Block(nn.Module):
     """A transformer block: attention and an MLP, each with a norm and a residual connection.
 
@@ -84,33 +113,13 @@ class Block(nn.Module):
     """
 
     def __init__(
-        self,
-        dims: Dims,
-        options: BlockOptions,
-        *,
-        causal: bool = False,
-        backend: str = "auto",
-        window: int | None = None,
-        attention: str = "softmax",
-        softcap: float | None = None,
-        sinks: bool = False,
-        temperature: Temperature | None = None,
+        self, dims: Dims, options: BlockOptions, attention: AttentionOptions = AttentionOptions()
     ) -> None:
         super().__init__()
         self.norm_position = options.norm_position
         self.reads_norm = options.norm_position in ("pre", "both", "parallel")
         self.norm1 = make_norm(dims.dim, options)
-        self.attn = SelfAttention(
-            dims,
-            options,
-            causal=causal,
-            backend=backend,
-            window=window,
-            attention=attention,
-            softcap=softcap,
-            sinks=sinks,
-            temperature=temperature,
-        )
+        self.attn = SelfAttention(dims, options, **vars(attention))
         self.attn_branch = ResidualBranch(dims, options)
         is_parallel = options.norm_position == "parallel"
         self.norm2 = None if is_parallel else make_norm(dims.dim, options)
@@ -242,14 +251,8 @@ class Transformer(nn.Module, Encoded):
         dims: Dims,
         factories: EncodingFactories,
         options: BlockOptions,
+        attention: AttentionOptions = AttentionOptions(),
         *,
-        causal: bool = False,
-        backend: str = "auto",
-        attention: str = "softmax",
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: bool = False,
-        temperature: Temperature | None = None,
         layer_types: Mapping[str, Mapping[str, Any]] | None = None,
         layer_pattern: Sequence[str] | None = None,
     ) -> None:
@@ -259,15 +262,9 @@ class Transformer(nn.Module, Encoded):
             dims: Sizes of a layer; `dims.depth` is the number of blocks.
             factories: The encodings by name, each a function of the sizes of its layer.
             options: Options of the blocks.
-            causal: Whether attention has a causal mask.
-            backend: The attention backend, or "auto".
-            attention: "softmax" or "linear".
-            window: Number of tokens in the sliding window of attention. None: no window.
-            softcap: Bound of the scaled products of queries and keys. None: no bound.
-            sinks: Whether a learned score per head joins the denominator of the softmax.
-            temperature: Factors of queries that grow with the position. None: no factors.
-            layer_types: For each type of layers, the keys of `LAYER_KEYS` that differ from the
-                other arguments. None: all layers are alike.
+            attention: Options of attention.
+            layer_types: For each type of layers, the keys of `LAYER_KEYS` that differ from
+                `factories` and `attention`. None: all layers are alike.
             layer_pattern: The types in the order of the layers; see `expand_pattern`.
 
         Raises:
@@ -280,33 +277,18 @@ class Transformer(nn.Module, Encoded):
         self.encoding, self.chains = build_chains(
             dims,
             factories,
-            causal=causal,
+            causal=attention.causal,
             by_layer=[one.get("encoding") for one in changes],
             keys=[self.locate(layer, "encoding") for layer in range(len(changes))],
         )
         self.has_groups = any(chain.group for chain in self.chains)
-        common: dict[str, Any] = {
-            "window": window,
-            "softcap": softcap,
-            "sinks": sinks,
-            "temperature": temperature,
-        }
         blocks = []
         for chain in self.chains:
             layer = chain.dims.layer
             own = {**changes[layer]} if changes else {}
             own.pop("encoding", None)
             try:
-                blocks.append(
-                    Block(
-                        chain.dims,
-                        options,
-                        causal=causal,
-                        backend=backend,
-                        attention=attention,
-                        **{**common, **own},
-                    )
-                )
+                blocks.append(Block(chain.dims, options, replace(attention, **own)))
             except OptionError as error:
                 raise OptionError(self.locate(layer, error.key), error.message) from None
         self.blocks = nn.ModuleList(blocks)

@@ -22,7 +22,14 @@ from zoo.data.spec import ImageSpec, SegmentationSpec, VideoSpec
 from zoo.errors import OptionError
 from zoo.models.dense_head import LinearHead, MultiscaleHead
 from zoo.models.layer_types import LayerTypes
-from zoo.models.transformer import BlockOptions, Depth, Heads, Softcap, Transformer
+from zoo.models.transformer import (
+    AttentionOptions,
+    BlockOptions,
+    Depth,
+    Heads,
+    Softcap,
+    Transformer,
+)
 from zoo.options import Between, Count
 from zoo.registry import register
 
@@ -129,10 +136,7 @@ class ViT(Transformer):
             dims,
             encoding,
             block,
-            backend=backend,
-            attention=attention,
-            softcap=softcap,
-            sinks=sinks,
+            AttentionOptions(backend=backend, attention=attention, softcap=softcap, sinks=sinks),
             layer_types=layer_types,
             layer_pattern=layer_pattern,
         )
