@@ -110,6 +110,16 @@ def test_places_of_an_image_that_are_not_relative_are_shown_twice():
     assert "Scores of a patch off the centre" not in draw("rope_axial", IMAGE)
 
 
+def test_patches_that_some_heads_hide_are_means_of_those_that_see_them():
+    """Heads of lookhere look up, down, left and right; the first slope halves distances."""
+    panels = draw("lookhere", Dims(32, 4, axes=2, length=(5, 5), depth=2))
+    heads = panels["Scores of the centre, by head"].values
+    assert heads.isnan().sum(dim=(1, 2)).tolist() == [10] * 4
+    offsets = torch.cartesian_prod(*[torch.arange(-2.0, 3.0)] * 2).double()
+    expected = -1.5 / 2 * offsets.norm(dim=1).view(5, 5)
+    torch.testing.assert_close(panels["Scores of the centre with all"].values, expected)
+
+
 def test_a_clip_is_shown_by_one_frame():
     clip = draw("rope_axial", Dims(32, 2, axes=3, length=(2, 5, 5)))
     assert clip["Scores of the centre with all"].values.shape == (5, 5)

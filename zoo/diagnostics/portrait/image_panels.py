@@ -66,9 +66,11 @@ def collect_image_panels(probe: EncodingProbe) -> Iterator[Panel]:
     equal = probe.repeat_content(probe.draw_contents())
     scores = subtract_base(probe.call(equal), 1.0).mean(0)  # [H, N, N]
     fields = scores.unflatten(-1, (rows, columns)).unflatten(1, (rows, columns))
-    yield _field("Scores of the centre with all", fields.mean(0), centre, CENTRE)
+    # over the heads that see a patch, since some encodings hide patches from heads
+    means = fields.nanmean(0)
+    yield _field("Scores of the centre with all", means, centre, CENTRE)
     if not _is_shift_invariant(fields, centre, corner):
-        yield _field("Scores of a patch off the centre", fields.mean(0), corner, CORNER)
+        yield _field("Scores of a patch off the centre", means, corner, CORNER)
     yield from _rotation_panels(probe)
     if len(distinct(fields)) > 1:
         yield _heads("Scores of the centre, by head", fields[:, centre[0], centre[1]], centre)

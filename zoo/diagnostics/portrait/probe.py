@@ -5,6 +5,7 @@ All that differs from the known input is the effect of the encoding.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -135,7 +136,9 @@ def subtract_base(call: AttentionCall, base: float) -> Tensor:
     """Return scores [B, H, N, M] minus a base; NaN for hidden pairs."""
     # rounding errors of float64 would be drawn as a pattern
     added = (scores(call) - base).round(decimals=12)
-    return added.masked_fill(~attention_mask(call), float("nan"))
+    # a bias of -inf hides a pair as a mask does
+    is_seen = attention_mask(call) & (added > -math.inf)
+    return added.masked_fill(~is_seen, math.nan)
 
 
 def relative_weights(call: AttentionCall) -> Tensor:
