@@ -151,6 +151,15 @@ def test_what_does_not_fit_is_refused_by_name(words, message):
         load_experiment("photos.yaml", parse_overrides(words))
 
 
+def test_a_model_of_one_size_is_tested_on_images_in_their_shapes(runs):
+    words = ["data.aspect=fixed", "data.augment.mixup=0.5", "evaluate.resolutions=[24]"]
+    fit("photos.yaml", words, Path("fixed"), "never")
+    # what only training follows does not matter
+    found = evaluate("fixed", ["data.aspect=keep"])
+    assert found.metrics["test/loss"] != evaluate("fixed").metrics["test/loss"]
+    assert len(zoo.predict("fixed", "photos", {"data.aspect": "keep"}).predictions) == 20
+
+
 def test_windows_pages_and_models_of_one_size_are_refused(runs, tmp_path):
     with pytest.raises(RecipeError, match="windows have one size"):
         evaluate(

@@ -155,6 +155,14 @@ class DataModule(L.LightningDataModule):
         """
         return
 
+    def check_training(self) -> None:
+        """Check options that only a training follows.
+
+        Raises:
+            OptionError: One does not fit the others.
+        """
+        return
+
     def adopt_spec(self, spec: DataSpec) -> None:
         """Use the vocabulary and the classes of a trained model.
 

@@ -137,7 +137,7 @@ class Images(LabelledTable):
         self.set_prefetch_factor(prefetch_factor, workers)
         self.columns, self.classes, self.keep = (image, label), classes, keep
         self.keeps_aspect, self.pack, self.augment = aspect == "keep", pack, augment
-        _check_aspect(self.keeps_aspect, pack, resize, augment)
+        _check_aspect(self.keeps_aspect, pack, resize)
         self._decoder = ImageDecoder(get_sides(size), channels, resize, max_megapixels)
         # images of several sizes are cropped and flipped where they are decoded
         self.transform = ImageTransform(
@@ -173,6 +173,20 @@ class Images(LabelledTable):
 
     def check_source(self) -> None:
         find_files(self.path)
+
+    def check_training(self) -> None:
+        if not self.keeps_aspect:
+            return
+        for key in ("crop", "randaugment", "erasing", "mixup", "cutmix"):
+            if getattr(self.augment, key):
+                problem = "it needs images of one size in a batch, and aspect keeps that of each"
+                remedy = "leave it out, or set aspect to fixed"
+                raise OptionError(f"augment.{key}", f"{problem}; {remedy}")
+
+    def setup(self, stage: str) -> None:
+        if stage == "fit":
+            self.check_training()
+        super().setup(stage)
 
     def open_tables(self, streaming: bool) -> Mapping[str, Any]:
         return open_tables(self.path, streaming)
@@ -253,24 +267,18 @@ class Images(LabelledTable):
         return super().compute_baselines() if is_held else {}
 
 
-def _check_aspect(keeps: bool, pack: int | None, resize: str, augment: Augmentation) -> None:
+def _check_aspect(keeps: bool, pack: int | None, resize: str) -> None:
     """Check options that fit only images of one size, or only those of several.
 
     Raises:
         OptionError: One does not fit.
     """
-    if not keeps:
-        if pack is not None:
-            problem = "images of one size fill their rows"
-            raise OptionError("pack", f"{problem}; set aspect to keep, or leave it out")
-        return
-    if resize != "crop":
+    if keeps and resize != "crop":
         problem = f"{resize} changes the shape of images, and aspect keeps it"
         raise OptionError("resize", f"{problem}; leave one of them out")
-    for key in ("crop", "randaugment", "erasing", "mixup", "cutmix"):
-        if getattr(augment, key):
-            problem = "it needs images of one size in a batch, and aspect keeps that of each"
-            raise OptionError(f"augment.{key}", f"{problem}; leave it out, or set aspect to fixed")
+    if pack is not None and not keeps:
+        problem = "images of one size fill their rows"
+        raise OptionError("pack", f"{problem}; set aspect to keep, or leave it out")
 
 
 def select_images(tables: Mapping[str, Any], name: str, image: str, label: str, path: str) -> Any:

@@ -86,6 +86,9 @@ def check(experiment: Experiment, *, is_trained: bool = True) -> list[ConfigIssu
     # yields
     with issues.collect("data"):
         experiment.spec  # noqa: B018
+        if is_trained and recipe.data.options.get("aspect") == "keep":
+            with issues.collect("data"):
+                experiment.data.check_training()
         unmet = [*conditions.check_data(experiment)]
         # conditions that the data refuses need no model
         if _check_model(experiment, issues, is_trained=is_trained) and not unmet:
