@@ -12,7 +12,7 @@ from without_torchvision import import_timm
 
 import zoo
 from zoo.config.command_line import parse_overrides
-from zoo.errors import RecipeError
+from zoo.errors import DataError, RecipeError
 from zoo.run.load import load_experiment
 
 MODEL = "model: {dim: 16, depth: 1, heads: 2, patch_size: 4, encoding: comrope_ld, registers: 1}"
@@ -170,3 +170,35 @@ def test_windows_pages_and_models_of_one_size_are_refused(runs, tmp_path):
     with pytest.raises(RecipeError, match="to=hf reads images of one size"):
         zoo.export("photos-run", tmp_path / "hf", "hf")
     diagnose("scenes-run", "data.aspect=fixed", "controls=false")
+
+
+def test_datasets_of_python_have_images_of_any_shape(tmp_path):
+    grids = [(4, 4), (2, 6), (5, 3), (1, 2)] * 2
+    samples = [
+        (torch.randn(1, 4 * rows, 4 * columns), torch.randint(2, (4 * rows, 4 * columns)))
+        for rows, columns in grids
+    ]
+    data = dict.fromkeys(("train", "val", "test"), samples)
+    small = {"model.dim": 16, "model.depth": 1, "model.heads": 2, "trainer.max_epochs": 1}
+    changes = {**small, "trainer.accelerator": "cpu", "evaluate.resolutions": [24]}
+    spec = zoo.SegmentationSpec(1, 16, 16, 2)
+    losses = []
+    for pack in (None, 32):
+        shaped = {"data.aspect": "keep", "data.pack": pack, "data.batch_size": 4}
+        run = zoo.fit(
+            "seg_digits_rope_mixed",
+            {**changes, **shaped},
+            data=data,
+            spec=spec,
+            run_dir=tmp_path / str(pack),
+        )
+        losses.append(run.metrics["test/loss"])
+        found = zoo.evaluate(run, data=data)
+        assert found.find("24").metrics["test/loss"] != found.metrics["test/loss"]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+    odd = {**data, "val": [*samples, (torch.randn(1, 8, 10), torch.randint(2, (8, 10)))]}
+    with pytest.raises(DataError, match="data, val, sample 8: 8 x 10 pixels, and a patch has 4"):
+        zoo.fit(
+            "seg_digits_rope_mixed", {**changes, **shaped}, data=odd, spec=spec,
+            run_dir=tmp_path / "odd",
+        )  # fmt: skip

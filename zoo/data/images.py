@@ -21,6 +21,7 @@ from torch import Tensor
 from zoo.data.base import FileBatch
 from zoo.data.baselines import Baselines
 from zoo.data.cache import CacheEntry, load_or_make
+from zoo.data.patch_rows import check_aspect
 from zoo.data.random_crop import RandomCrop
 from zoo.data.spec import DataSpec, ImageSpec, get_sides
 from zoo.data.tables.labelled_table import (
@@ -137,7 +138,10 @@ class Images(LabelledTable):
         self.set_prefetch_factor(prefetch_factor, workers)
         self.columns, self.classes, self.keep = (image, label), classes, keep
         self.keeps_aspect, self.pack, self.augment = aspect == "keep", pack, augment
-        _check_aspect(self.keeps_aspect, pack, resize)
+        check_aspect(self.keeps_aspect, pack)
+        if self.keeps_aspect and resize != "crop":
+            problem = f"{resize} changes the shape of images, and aspect keeps it"
+            raise OptionError("resize", f"{problem}; leave one of them out")
         self._decoder = ImageDecoder(get_sides(size), channels, resize, max_megapixels)
         # images of several sizes are cropped and flipped where they are decoded
         self.transform = ImageTransform(
@@ -265,20 +269,6 @@ class Images(LabelledTable):
         # Decoding thousands of images again would take minutes.
         is_held = all(isinstance(one.rows, DecodedRows) for one in self.subsets.values())
         return super().compute_baselines() if is_held else {}
-
-
-def _check_aspect(keeps: bool, pack: int | None, resize: str) -> None:
-    """Check options that fit only images of one size, or only those of several.
-
-    Raises:
-        OptionError: One does not fit.
-    """
-    if keeps and resize != "crop":
-        problem = f"{resize} changes the shape of images, and aspect keeps it"
-        raise OptionError("resize", f"{problem}; leave one of them out")
-    if pack is not None and not keeps:
-        problem = "images of one size fill their rows"
-        raise OptionError("pack", f"{problem}; set aspect to keep, or leave it out")
 
 
 def select_images(tables: Mapping[str, Any], name: str, image: str, label: str, path: str) -> Any:

@@ -26,6 +26,21 @@ class PatchRows(NamedTuple):
     """Numbers of the images in each row, int64 [R, S], -1 for none. None: a row for each image."""
 
 
+def check_aspect(keeps: bool, pack: int | None) -> None:
+    """Check that only images that keep their shape share rows.
+
+    Args:
+        keeps: Whether images keep their shape.
+        pack: Number of tokens of a row that several images share.
+
+    Raises:
+        OptionError: Images of one size have rows of their own.
+    """
+    if pack is not None and not keeps:
+        problem = "images of one size fill their rows"
+        raise OptionError("pack", f"{problem}; set aspect to keep, or leave it out")
+
+
 def fit_grid(height: float, width: float, patches: int) -> tuple[int, int]:
     """Return the grid of an image that keeps its shape as nearly as a budget of patches allows.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from zoo.data.base import DataModule, Datasets
+from zoo.data.patch_rows import check_aspect, fit_grid, place_patches
 from zoo.data.point_sets import PointSample, pad_points
 from zoo.data.sampler import Key, ResumableLoader
 from zoo.data.spec import (
@@ -27,7 +29,7 @@ from zoo.data.spec import (
     VideoSpec,
     get_sides,
 )
-from zoo.data.vision import Size
+from zoo.data.vision import Size, stack_padded
 from zoo.errors import DataError, OptionError
 from zoo.options import Between, Count
 from zoo.registry import register
@@ -44,7 +46,10 @@ class TorchDataset(DataModule):
     """Samples of datasets that a Python program passes; a recipe cannot repeat such a run.
 
     Images are float tensors [channels, height, width] with a label each; clips have frames before
-    height. `size`, the side of a square or [height, width], resizes images bilinearly. Text samples
+    height. `size`, the side of a square or [height, width], resizes images bilinearly. With
+    `aspect` keep, images and their masks have any shape: they get as many patches of the model as
+    `size` has, or less, and without `size` their sides are multiples of a patch; `pack` is the
+    number of patches in a row that several images share. Text samples
     are int64 [N + 1], where each token is predicted from earlier ones, or pairs of inputs and
     targets [N]; samples for text classification are int64 [N] with a label each, and sets of points
     are features [N, F], coordinates [N, P] and a label or numbers [T]. `description` has no effect.
@@ -58,10 +63,14 @@ class TorchDataset(DataModule):
         *,
         description: str = "",
         size: Size | None = None,
+        aspect: Literal["fixed", "keep"] = "fixed",
+        pack: Count | None = None,
         batch_size: Count = 64,
         workers: Annotated[int, Between(0)] = 0,
     ) -> None:
         super().__init__()
+        check_aspect(aspect == "keep", pack)
+        self.keeps_aspect, self.pack = aspect == "keep", pack
         self.seed, self.batch_size, self.workers = seed, batch_size, workers
         self.sides = None if size is None else get_sides(size)
         self.description = description
@@ -73,6 +82,8 @@ class TorchDataset(DataModule):
 
     @property
     def resizing(self) -> str | None:  # type: ignore[override]
+        if self.keeps_aspect:
+            return "in its own shape, to as many patches as the size has, or less, bilinearly"
         return "each side resized to its own length, bilinearly" if self.sides else None
 
     @property
@@ -81,6 +92,9 @@ class TorchDataset(DataModule):
         if spec is None:
             problem = "the datasets come without a spec"
             raise DataError(f"data: {problem}; pass spec=zoo.ImageSpec(...) or another one")
+        is_image = isinstance(spec, ImageSpec) and not isinstance(spec, VideoSpec)
+        if self.keeps_aspect and not is_image:
+            raise OptionError("aspect", f"{spec.noun} have no shape to keep; leave it out")
         # Resizing changes the size of the samples, and therefore the spec.
         if self.sides is None:
             return spec
@@ -123,11 +137,65 @@ class TorchDataset(DataModule):
         if split not in datasets.splits:
             given = ", ".join(datasets.splits) or "none"
             raise DataError(f"data {self.name}: there is no dataset {split}, but {given}")
-        return SampleBatches(split, datasets, self.spec, self.sides, self.ignored_target)
+        samples = SampleBatches(split, datasets, self.spec, self.sides, self.ignored_target)
+        if self.keeps_aspect:
+            if datasets.collate is not None:
+                problem = "the loaders have a collate function of their own"
+                raise DataError(f"data: {problem}; pass their datasets, or leave data.aspect out")
+            samples.shaping = Shaping(self.patch_size or 1, self.sides, self.pack)
+        return samples
+
+
+@dataclass(frozen=True)
+class Shaping:
+    """How images of several shapes become a batch."""
+
+    patch: int
+    """Side of a patch in pixels."""
+    sides: tuple[int, int] | None
+    """Height and width whose number of patches is the most of an image. None: images stay as they
+    are."""
+    pack: int | None
+    """Number of patches in a row that several images share. None: a row for each."""
+
+    def build_batch(self, samples: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
+        """Return images [B, C, H, W] in upper left corners, their rows, and labels or masks."""
+        images, targets = ([one.numpy() for one in each] for each in zip(*samples, strict=True))
+        grids = [(one.shape[-2] // self.patch, one.shape[-1] // self.patch) for one in images]
+        rows = (one for one in place_patches(grids, pack=self.pack) if one is not None)
+        is_mask = targets[0].ndim == 2
+        labels = stack_padded(targets, IGNORE_INDEX) if is_mask else torch.as_tensor(targets)
+        return stack_padded(images, 0), *rows, labels
+
+    def resize(self, image: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Resize an image [C, H, W] and its mask [H, W], if the target is one.
+
+        Raises:
+            ValueError: Images are not resized, and a side is no multiple of a patch.
+        """
+        height, width = image.shape[-2:]
+        if self.sides is None:
+            if height % self.patch or width % self.patch:
+                problem = f"{height} x {width} pixels, and a patch has {self.patch}"
+                raise ValueError(f"{problem}; set data.size, which resizes images")
+            return image, target
+        most = math.prod(side // self.patch for side in self.sides)
+        rows, columns = fit_grid(height, width, most)
+        sides = (rows * self.patch, columns * self.patch)
+        resized = F.interpolate(
+            image[None], sides, mode="bilinear", align_corners=False, antialias=True
+        )[0]
+        if target.dim() == 2:
+            # classes have no mean: a pixel takes that of the nearest one
+            target = F.interpolate(target[None, None].float(), sides).long()[0, 0]
+        return resized, target
 
 
 class SampleBatches(Dataset[Any]):
     """The samples of one dataset, fetched by batches of keys in the form that tasks read."""
+
+    shaping: Shaping | None = None
+    """How images of several shapes become a batch. None: they have one shape."""
 
     def __init__(
         self,
@@ -159,6 +227,8 @@ class SampleBatches(Dataset[Any]):
     def _fetch(self, numbers: Sequence[int]) -> Any:
         """Return the batch of these samples."""
         samples = [self.samples[number] for number in numbers]
+        if self.shaping is not None:
+            return self.shaping.build_batch([*self._resize_samples(numbers, samples)])
         if self.collate is not None:
             batch = self.collate(samples)
         elif isinstance(self.spec, TextClassificationSpec):
@@ -181,6 +251,17 @@ class SampleBatches(Dataset[Any]):
                 images, size=self.sides, mode="bilinear", align_corners=False, antialias=True
             )
         return images, labels
+
+    def _resize_samples(
+        self, numbers: Sequence[int], samples: Sequence[Any]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield images of several shapes and their targets. Raises DataError for one that fails."""
+        assert self.shaping is not None
+        for number, (image, target) in zip(numbers, samples, strict=True):
+            try:
+                yield self.shaping.resize(torch.as_tensor(image), torch.as_tensor(target))
+            except ValueError as error:
+                raise DataError(f"data, {self.split}, sample {number}: {error}") from None
 
     def _find_unknown(self, numbers: Sequence[int], batch: Any) -> Iterator[tuple[int, str]]:
         """Yield the number of each sample with a class or token that does not exist, and why."""
@@ -221,7 +302,8 @@ class SampleBatches(Dataset[Any]):
             raise DataError(f"data, {self.split}: the dataset is empty")
         # Anything may go wrong in a user's dataset; these errors mean samples of another form.
         try:
-            inputs, targets, *others = self.__getitems__([0])
+            batch = self.__getitems__([0])
+            inputs, targets, *others = batch
         except (TypeError, ValueError, AttributeError) as error:
             summary = (str(error).splitlines() or [type(error).__name__])[0]
             problem = f"a sample cannot be read, {summary}; {_describe_samples(self.spec)}"
@@ -229,7 +311,7 @@ class SampleBatches(Dataset[Any]):
         if isinstance(self.spec, PointSpec):
             problem = _find_point_problem(self.spec, inputs, targets, others[-1])
         else:
-            problem = self._find_problem(inputs, targets)
+            problem = self._find_problem(inputs, targets if self.shaping is None else batch[-1])
         if problem:
             raise DataError(f"data, {self.split}: {problem}; {_describe_samples(self.spec)}")
 
@@ -239,6 +321,8 @@ class SampleBatches(Dataset[Any]):
         assert not isinstance(spec, PointSpec)
         if isinstance(spec, ImageSpec):
             expected = (spec.channels, *spec.grid)
+            if self.shaping is not None:
+                expected = (spec.channels, *shape[1:])
             if shape != expected:
                 return f"a sample has shape {shape}, not {expected}"
             if not inputs.is_floating_point():
@@ -246,7 +330,8 @@ class SampleBatches(Dataset[Any]):
         elif inputs.is_floating_point() or len(shape) != 1 or shape[0] > spec.length:
             return f"a sample is {inputs.dtype} {shape}, not at most {spec.length} integers"
         shape = tuple(targets.shape[1:])
-        is_mask = shape == getattr(spec, "grid", None) and not targets.is_floating_point()
+        grid = inputs.shape[2:] if self.shaping is not None else getattr(spec, "grid", None)
+        is_mask = shape == grid and not targets.is_floating_point()
         if isinstance(spec, SegmentationSpec) and not is_mask:
             return f"a mask is {targets.dtype} {shape}, not integers {spec.grid}"
         return ""

@@ -190,9 +190,10 @@ def choose_data_options(recipe: Recipe, condition: Condition) -> dict[str, Any]:
         # data accepts one number for squares, and reports it so
         changes: dict[str, Any] = {"size": height if height == width else condition.size}
         if (pack := recipe.data.options.get("pack")) is not None:
-            # rows hold as many images as in training
-            before = math.prod(get_sides(recipe.data.options["size"]))
-            changes["pack"] = max(pack, -(-pack * height * width // before))
+            # rows hold as many images as in training, or one if its size is that of the samples
+            before = recipe.data.options["size"]
+            area = math.prod(get_sides(before)) if before else 0
+            changes["pack"] = max(pack, -(-pack * height * width // area)) if area else None
         return changes
 
     # a batch has about as many tokens as in training
