@@ -181,6 +181,7 @@ class Images(LabelledTable):
     def check_training(self) -> None:
         if not self.keeps_aspect:
             return
+        # These mix images of a batch, or draw for all of them at once.
         for key in ("crop", "randaugment", "erasing", "mixup", "cutmix"):
             if getattr(self.augment, key):
                 problem = "it needs images of one size in a batch, and aspect keeps that of each"

@@ -53,6 +53,7 @@ def fit_grid(height: float, width: float, patches: int) -> tuple[int, int]:
         Numbers of rows and columns of patches, at least 1 each.
     """
     scale = math.sqrt(patches / (height * width))
+    # The sides in patches, not rounded: their product is the budget.
     exact = height * scale, width * scale
     floors = [min(max(int(side), 1), patches) for side in exact]
     # an axis of less than one patch takes one, and the other axis what is left
@@ -102,6 +103,7 @@ def place_patches(
         if row == len(places):
             places.append([])
             members.append([])
+        # Padding of the batch has numbers too, which no row contains.
         first = number * rows * columns
         places[row] += [
             first + y * columns + x for y in range(own_rows) for x in range(own_columns)

@@ -163,6 +163,7 @@ class Shaping:
         images, targets = ([one.numpy() for one in each] for each in zip(*samples, strict=True))
         grids = [(one.shape[-2] // self.patch, one.shape[-1] // self.patch) for one in images]
         rows = (one for one in place_patches(grids, pack=self.pack) if one is not None)
+        # Masks are padded as images are, with pixels that have no class.
         is_mask = targets[0].ndim == 2
         labels = stack_padded(targets, IGNORE_INDEX) if is_mask else torch.as_tensor(targets)
         return stack_padded(images, 0), *rows, labels
@@ -227,6 +228,7 @@ class SampleBatches(Dataset[Any]):
     def _fetch(self, numbers: Sequence[int]) -> Any:
         """Return the batch of these samples."""
         samples = [self.samples[number] for number in numbers]
+        # Images of one shape only need to be stacked.
         if self.shaping is not None:
             return self.shaping.build_batch([*self._resize_samples(numbers, samples)])
         if self.collate is not None:

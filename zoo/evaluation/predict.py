@@ -144,6 +144,7 @@ class PixelPredictor:
         if not rows:
             return images.new_ones(len(images), *images.shape[2:], dtype=torch.bool)
         model: Any = self.task.model
+        # From patches to pixels.
         covered = find_covered(rows[0], len(images), model.grid_size(*images.shape[2:]))
         for axis, side in enumerate(model.patch_shape, start=1):
             covered = covered.repeat_interleave(side, dim=axis)

@@ -221,6 +221,7 @@ def _check_features(source: ExportSource, options: ExportOptions) -> None:
         problem = f"to={options.to} holds a model, and features are outputs of a graph"
         remedy = Message("use ", Setting("to", "onnx"), ", or leave it out")
         raise RecipeError(ConfigIssue(ARGUMENT, "features", problem, remedy))
+    # Computed once, so that the model itself refuses layers that it does not have.
     spec = source.task.spec
     sides = (spec.channels, *spec.grid) if isinstance(spec, ImageSpec) else ()
     try:

@@ -318,6 +318,7 @@ def _read_augmentation(
     if dims.axes == 1:
         problem = "it moves patches of images, and the model reads text; leave it out"
         raise OptionError(key, f"{key}: {problem}")
+    # What an encoding reads is known once it is built, here without memory.
     with torch.device("meta"):
         links = [make(dims) for make in factories.values()]
     if not any(one.reads_positions for one in links):

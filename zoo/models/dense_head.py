@@ -91,6 +91,7 @@ def _resize(maps: Tensor, size: tuple[int, int], cells: Tensor | None) -> Tensor
             torch.arange(count, device=maps.device).minimum(cells[:, axis, None] - 1)
             for axis, count in enumerate(maps.shape[2:])
         )  # [B, h], [B, w]
+        # All indices are known without reading sizes, for which the host would wait.
         batch = torch.arange(len(maps), device=maps.device)[:, None, None]
         maps = maps.permute(0, 2, 3, 1)[batch, rows[:, :, None], columns[:, None]]
         maps = maps.permute(0, 3, 1, 2)

@@ -213,6 +213,7 @@ class ViT(Transformer):
             raise OptionError("places", "videos have one size each; leave places out")
         batch, patches, _ = x.shape
         is_real = places >= 0  # [R, L]
+        # Only tokens of rows reach the blocks; the padding of the batch is left behind here.
         x = x.flatten(0, 1)[places.clamp(min=0)].masked_fill(~is_real[..., None], 0)  # [R, L, D]
         document = torch.where(is_real, places // patches, -1)
         number = places.clamp(min=0) % patches
@@ -235,6 +236,7 @@ class ViT(Transformer):
             token for token in (self.cls_token, self.register_tokens) if token is not None
         ]
         if special:
+            # Each image of a row has special tokens of its own, before all patches.
             if members is None:
                 members = torch.arange(batch, device=x.device)[:, None]
             each = torch.cat(special, dim=1).to(x.dtype)  # [1, k, D]
@@ -300,6 +302,7 @@ class ViT(Transformer):
         if self.cls_token is not None:
             pooled = x[:, : first : self.special_tokens]  # [R, S, D]
         else:
+            # -2 is no number of an image, and -1 that of an empty place in a row.
             document = torch.where(is_real, places // patches, -2)
             own = document[:, None] == members[..., None]  # [R, S, L]
             shares = own.to(x.dtype) / own.sum(-1, keepdim=True).clamp(min=1)
@@ -327,6 +330,7 @@ class ViT(Transformer):
             OptionError: There is no such layer, or the patch does not divide the images.
         """
         chosen = check_layers(layers, len(self.blocks))
+        # In the order of the blocks; a layer that is named twice is kept once.
         found: dict[int, Tensor] = {}
 
         def keep(number: int, tokens: Tokens) -> None:

@@ -201,6 +201,7 @@ def _check_memory(recipe: Recipe, model: nn.Module) -> None:
 
 def _check_aspect(recipe: Recipe, model: nn.Module) -> None:
     """Raise OptionError where a model cannot read images that keep their shape, or share rows."""
+    # Models of other libraries have no rows of several images.
     if "places" not in inspect.signature(model.forward).parameters:
         problem = "it reads batches of images of one size"
         raise OptionError("name", f"{problem}; choose vit, or set data.aspect to fixed")
