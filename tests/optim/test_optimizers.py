@@ -12,11 +12,13 @@ from torch.nn import functional as F
 
 import zoo
 from zoo import registry
+from zoo.config import load
 from zoo.config.command_line import parse_overrides
 from zoo.errors import OptionError, RecipeError
 from zoo.optim.base import PAIRS, TorchOptimizer
 from zoo.options import Choice
 from zoo.run.build import build_task
+from zoo.run.preflight import build_experiment, check_optimizer
 
 SMALL = ["model.dim=16", "model.depth=1", "model.heads=2", "model.encoding=rope_mixed"]
 # how an optimizer computes, not what
@@ -147,6 +149,24 @@ def test_what_cannot_work_is_refused_with_its_key(overrides, problem):
     with pytest.raises(RecipeError) as caught:
         zoo.load_recipe("vit_none", parse_overrides([*TINY, *overrides]))
     assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (["optim.fused=true"], "optim.fused: the kernel hides the scale of gradients"),
+        (["optim=lbfgs"], "optim.name: lbfgs cannot train here"),
+        (["optim=sgd", "optim.lr=1", "optim.nesterov=true"], "optim.nesterov: Nesterov momentum"),
+        (["optim.schedule={name: wsd, decay_ratio: 0.99}"], "optim.schedule.decay_ratio: warmup"),
+    ],
+)
+def test_a_trial_with_the_model_of_another_is_refused_with_its_key(overrides, problem):
+    given = [*TINY, "trainer.precision=16-mixed"]
+    checked = build_experiment(load("vit_none", parse_overrides(given)))
+    with pytest.raises(RecipeError) as caught:
+        check_optimizer(load("vit_none", parse_overrides([*given, *overrides])), checked)
+    assert problem in str(caught.value)
+    check_optimizer(load("vit_none", parse_overrides([*given, "optim.lr=0.1"])), checked)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,9 +39,9 @@ from zoo.options.description import suggest
 from zoo.options.plain import to_plain
 from zoo.options.signature import fields, options
 from zoo.options.validation import Validator
-from zoo.run.build import build_data
-from zoo.run.load import load_recipe
-from zoo.run.preflight import build_experiment
+from zoo.run.build import Experiment, build_data
+from zoo.run.load import load_experiment
+from zoo.run.preflight import build_experiment, check_optimizer
 from zoo.suggestions import nearest
 
 PART = re.compile(r"(\d{1,4})/(\d{1,4})")
@@ -365,11 +366,12 @@ def resolve_recipes(
     recipes: dict[Combination, Recipe] = {}
     issues: dict[ConfigIssue, list[str]] = {}
     missing: list[str] = []
+    checked: dict[str, Experiment] = {}
     for combination in combinations:
         own: list[ConfigIssue] = []
         try:
             with collect_issues(own):
-                recipes[combination] = _load_recipe(request, combination, is_local)
+                recipes[combination] = _load_recipe(request, combination, is_local, checked)
         except DataError as error:
             missing.append(str(error))
         for issue in own:
@@ -394,13 +396,43 @@ def load_variant(request: CompareRequest, combination: Combination) -> Recipe:
     return config.load(request.recipe, [*request.overrides, *combination.edits])
 
 
-def _load_recipe(request: CompareRequest, combination: Combination, is_local: bool) -> Recipe:
+def _load_recipe(
+    request: CompareRequest,
+    combination: Combination,
+    is_local: bool,
+    checked: dict[str, Experiment],
+) -> Recipe:
+    """Load and check the recipe of a combination.
+
+    Args:
+        request: What varies.
+        combination: Its values.
+        is_local: Whether the recipe is to run on this machine.
+        checked: The experiments that were checked, by their recipes without seed and optimizer,
+            which trials of a variant share. It gets this one.
+    """
     recipe = load_variant(request, combination)
+    rest = recipe.plain() | {"seed": None, "optim": None}
+    shared = json.dumps(rest, sort_keys=True)
+    # activation checkpointing has wrapped the modules of a checked model
+    if shared in checked and not recipe.trainer.activation_checkpointing:
+        check_optimizer(recipe, checked[shared])
+        return recipe
     _check_single_process(recipe)
+    experiment = _check_recipe(request, recipe, combination, is_local)
+    checked[shared] = experiment
+    return recipe
+
+
+def _check_recipe(
+    request: CompareRequest, recipe: Recipe, combination: Combination, is_local: bool
+) -> Experiment:
+    """Check a recipe with its data, and return its experiment."""
     if is_local:
-        build_experiment(recipe)
+        experiment = build_experiment(recipe)
     else:
-        load_recipe(request.recipe, [*request.overrides, *combination.edits, *LOCAL_TRAINER])
+        changes = [*request.overrides, *combination.edits, *LOCAL_TRAINER]
+        experiment = load_experiment(request.recipe, changes)
 
     data = build_data(recipe)
     try:
@@ -418,7 +450,7 @@ def _load_recipe(request: CompareRequest, combination: Combination, is_local: bo
         problem = f"data {recipe.data.name} has no masks, so no pixel has a class"
         remedy = Message("write ", Setting("measure", "accuracy"))
         raise RecipeError(ConfigIssue(ARGUMENT, "measure", problem, remedy))
-    return recipe
+    return experiment
 
 
 def _check_single_process(recipe: Recipe) -> None:

@@ -131,16 +131,41 @@ def _check_training(experiment: Experiment, issues: IssueCollector) -> None:
     """Check the parts of a training that need no model."""
     trainer = experiment.recipe.trainer
     with issues.collect("optim"):
-        # its kernel divides gradients by the scale itself, so that no one else sees or clips them
-        if getattr(experiment.optimizer, "fused", False) and trainer.precision == "16-mixed":
-            problem = "the kernel hides the scale of gradients that 16-mixed needs"
-            raise OptionError("fused", f"{problem}; leave it out, or choose bf16-mixed")
+        _check_precision(experiment)
     for number, choice in enumerate(trainer.callbacks):
         with issues.collect(f"trainer.callbacks.{number}"):
             experiment.build_callback(choice)
     for number, choice in enumerate(trainer.logger):
         with issues.collect(f"trainer.logger.{number}"):
             registry.find("loggers", choice.name)(**choice.options)
+
+
+def _check_precision(experiment: Experiment) -> None:
+    """Raise OptionError where the optimizer cannot work in the precision of the trainer."""
+    precision = experiment.recipe.trainer.precision
+    # its kernel divides gradients by the scale itself, so that no one else sees or clips them
+    if getattr(experiment.optimizer, "fused", False) and precision == "16-mixed":
+        problem = "the kernel hides the scale of gradients that 16-mixed needs"
+        raise OptionError("fused", f"{problem}; leave it out, or choose bf16-mixed")
+
+
+def check_optimizer(recipe: Recipe, checked: Experiment) -> None:
+    """Check a recipe that differs from a checked one in its seed and its optimizer alone.
+
+    Args:
+        recipe: The resolved recipe.
+        checked: What `build_experiment` returned for the other recipe.
+
+    Raises:
+        RecipeError: The optimizer cannot be built, or does not fit the model.
+    """
+    experiment = Experiment(recipe)
+    issues = IssueCollector(recipe)
+    with issues.collect("optim"):
+        _check_precision(experiment)
+        experiment.optimizer.configure(checked.meta_model, 1)
+    if issues.found:
+        raise RecipeError(*issues.found)
 
 
 def _check_model(experiment: Experiment, issues: IssueCollector, *, is_trained: bool) -> bool:
