@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from zoo.attention import AttentionCall, Dims, Encoding, Span, upcast
 from zoo.attention.backends import reference
 from zoo.encodings.common.panels import Panels, head_panel, mean_over_pairs, mean_over_rows
+from zoo.encodings.common.suffix_sums import sum_suffixes
 from zoo.options import Between
 from zoo.registry import register
 
@@ -82,7 +83,9 @@ class CoPE(Encoding):
         self, call: AttentionCall, scores: Tensor, visible: Tensor, span: Span
     ) -> tuple[Tensor, Tensor]:
         """Return gates, and their sums from each key to the query, [B, H, N, M]."""
-        # Sums run from the query back to the key: a cumulative sum from the right.
-        past = call.evaluate(lambda b, h, i, j: j <= call.key_index(i), span)
-        gates = scores.sigmoid() * (visible & past).to(scores.dtype)
-        return gates, gates.flip(-1).cumsum(-1).flip(-1)
+        # A causal mask hides the keys after the query already.
+        if not call.causal:
+            visible = visible & call.evaluate(lambda b, h, i, j: j <= call.key_index(i), span)
+        gates = scores.sigmoid() * visible.to(scores.dtype)
+        # Sums run from the query back to the key.
+        return gates, sum_suffixes(gates)

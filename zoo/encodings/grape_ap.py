@@ -13,6 +13,7 @@ from zoo.encodings.alibi import head_slopes
 from zoo.encodings.common.layers import apply_linear
 from zoo.encodings.common.panels import Panels, head_panel, mean_over_pairs
 from zoo.encodings.common.rotation import cos_sin, rotate_pairs
+from zoo.encodings.common.suffix_sums import sum_suffixes
 from zoo.errors import OptionError
 from zoo.options import Between
 from zoo.registry import register
@@ -51,7 +52,7 @@ class GRAPEAP(Encoding):
             logs = self._log_gates(call, path, edges, span)
             # Sums run from the query back to the key, so that they are small, and exact, for near
             # keys.
-            return logs.flip(-1).cumsum(-1).flip(-1) - logs  # [B, H, n, m]
+            return sum_suffixes(logs) - logs  # [B, H, n, m]
 
         return call.add_bias(BlockBias(sum_steps))
 

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from zoo.attention import AttentionCall, Dims, Encoding, Span, upcast
 from zoo.attention.backends.reference import weights
 from zoo.encodings.common.panels import Panels, spread_panel
+from zoo.encodings.common.suffix_sums import sum_suffixes
 from zoo.registry import register
 
 # Below it float32 is about to underflow to denormal numbers, for which exp takes ten times as long.
@@ -41,7 +42,7 @@ class StickBreaking(Encoding):
             z = scores.masked_fill(~keys, 0)
             passed = F.softplus(z) * keys
             # Log of what nearer keys left: the sum of softplus over the keys between j and i.
-            nearer = passed.flip(-1).cumsum(-1).flip(-1) - passed
+            nearer = sum_suffixes(passed) - passed
             logs = -F.softplus(-z) - nearer
             return logs.clamp(min=MIN_LOG_WEIGHT).exp() * keys
 
