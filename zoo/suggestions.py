@@ -90,7 +90,12 @@ _OTHER_WORDS: Mapping[str, str] = MappingProxyType(
         "n_positions max_position_embeddings bptt tokens_per_sample num_tokens",
         "lengths": "seq_lens seq_lengths sequence_lengths eval_lengths test_lengths contexts "
         "context_lengths",
-        "size": "image_size img_size input_size im_size imgsz resolution crop_size",
+        "size": "image_size img_size input_size im_size imgsz resolution crop_size max_tokens "
+        "max_patches max_num_patches",
+        "aspect": "keep_aspect keep_aspect_ratio keep_ratio aspect_ratio naflex navit "
+        "native_resolution",
+        "pack": "packing packed patch_n_pack",
+        "stretch": "rescale rescale_coords",
         "resolutions": "image_sizes img_sizes sizes resolution eval_resolutions",
         "path": "root folder data_dir data_path dataset_path dir directory data_root file source",
         "files": "file path paths text_file text_files train_file corpus",

@@ -263,6 +263,7 @@ def test_patches_move_in_training_mode_only(per_sample):
         (["ssmax", "none"], {"shift": 1}, "ssmax and none take no coordinates"),
         ("rope_mixed", {"jitter": -1}, "position_augmentation.jitter: must be at least 0"),
         ("rope_mixed", {"jiter": 1}, "position_augmentation.jiter: unknown key; did you mean"),
+        ("rope_mixed", {"rescale": 2}, "rescale: unknown key; did you mean stretch?"),
         ("rope_mixed", {}, "no change is enabled"),
         ("rope_mixed", 0.5, "expected a mapping"),
     ],

@@ -126,6 +126,7 @@ def test_masks_have_the_sizes_of_their_images():
     [
         (["data.augment.mixup=0.5"], "data.augment.mixup: it needs images of one size"),
         (["data.augment.randaugment=1"], "data.augment.randaugment: it needs images of one size"),
+        (["data.max_tokens=64"], r"data.max_tokens: unknown key; did you mean data.size\?"),
         (["data.resize=exact"], "data.resize: exact changes the shape of images"),
         (["data.aspect=fixed", "data.pack=40"], "data.pack: images of one size fill their rows"),
         (["data.pack=15"], "data.pack: a row of 15 patches, and an image of data.size has 16"),
