@@ -1,5 +1,6 @@
 """Sums over a key and all that follow it."""
 
+import pytest
 import torch
 
 from zoo.encodings.common.suffix_sums import sum_suffixes
@@ -17,6 +18,8 @@ def test_a_sum_and_its_gradient_are_those_of_plain_operations_to_the_bit():
     assert out[0, 0, -1] == x[0, 0, -1]
 
 
+# torch's own warning, at its first jvp of a process
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 def test_derivatives_of_gradients_and_tangents_are_right():
     x = torch.randn(7, dtype=torch.double, requires_grad=True)
     assert torch.autograd.gradgradcheck(lambda x: sum_suffixes(x).square(), x)
