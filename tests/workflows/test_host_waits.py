@@ -15,7 +15,8 @@ from zoo.attention.coordinates import PositionAugmentation
 from zoo.config import load
 from zoo.config.command_line import parse_overrides
 from zoo.data.corpus.tokenizer import Characters
-from zoo.data.spec import ImageSpec, TextSpec
+from zoo.data.patch_rows import place_patches
+from zoo.data.spec import ImageSpec, SegmentationSpec, TextSpec
 from zoo.models.decoder import Decoder
 from zoo.models.encoder import Encoder
 from zoo.models.vit import ViT
@@ -33,6 +34,7 @@ ON_CPU_ONLY = {
 MOVED = PositionAugmentation(stretch=1.5, shift=1.0)
 SAMPLES = TextSpec(length=12, vocabulary=Characters("abcdefghijk"))
 IMAGES = ImageSpec(channels=1, height=8, width=8, classes=5)
+PIXELS = SegmentationSpec(channels=1, height=8, width=8, classes=5)
 SIZES = {"dim": 64, "depth": 1, "heads": 4}
 TEXT = torch.arange(24).view(2, 12) % 11
 DOCUMENTS = torch.tensor([[0] * 5 + [1] * 7, [0] * 9 + [-1] * 3])
@@ -62,6 +64,12 @@ def list_models(name, **options):
         images = torch.randn(2, 1, 8, 8)
         model = ViT(IMAGES, **SIZES, encoding=chosen, patch_size=2, position_augmentation=MOVED)
         yield model, (images,)
+        # images of two shapes in one row, but not where a table is resized to one of them
+        if not options.get("antialias"):
+            rows = place_patches([(4, 4), (2, 3)], pack=32)
+            yield model, (images, *rows)
+            special = {"pool": "class", "registers": 1, "dense_head": "multiscale"}
+            yield ViT(PIXELS, **SIZES, encoding=chosen, patch_size=2, **special), (images, *rows)
 
 
 @pytest.mark.parametrize("name", zoo.encoding_names())
