@@ -78,7 +78,11 @@ def test_decoding_has_a_column_for_each_context():
         replace(REFERENCE, measure="decode"),
         *(replace(REFERENCE, measure="context", length=n) for n in (256, 4096)),
     ]
-    assert "ms per token at 4,096 | 4,096 over 256 |" in format_result(result(*rows))
+    assert "ms per token at 4,096 | 4,096 over 256 |\n" in format_result(result(*rows))
+    cache = replace(REFERENCE, measure="cache", unit="bytes", length=4096, values=(3 * 2**20,))
+    line = format_result(result(*rows, cache)).splitlines()[-1]
+    assert line.startswith("| rope")
+    assert line.endswith(" 3.00 |")
 
 
 def test_the_reference_of_all_groups_is_one_row():

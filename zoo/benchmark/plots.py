@@ -120,7 +120,7 @@ def _draw_curves(result: BenchResult, rows: Sequence[BenchRow]) -> Chart:
     panel = LineChart(
         title=title if len(points) > 1 else f"{title}: {next(iter(points))}",
         x="pixels along a side" if result.shape["kind"] == "image" else "tokens",
-        y=("peak, MB" if is_memory else "ms") + (f"; {len(grey)} others in grey" if grey else ""),
+        y=("MB" if is_memory else "ms") + (f"; {len(grey)} others in grey" if grey else ""),
         lines=tuple(_build_line(name, points[name]) for name in coloured if name in points),
         x_scale=x_scale,
         y_scale=y_scale,

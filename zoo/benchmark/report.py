@@ -223,7 +223,8 @@ def _format_decoding(result: BenchResult, rows: Sequence[BenchRow]) -> Iterator[
     by_context = [
         {row.name: row for row in select_rows(rows, "context", length)} for length in contexts
     ]
-    caches = [{row.name: row for row in select_rows(rows, "cache", length)} for length in contexts]
+    sizes = list_lengths(rows, "cache")
+    caches = [{row.name: row for row in select_rows(rows, "cache", length)} for length in sizes]
     names = dict.fromkeys(decoded)
     for found in (*by_context, *caches):
         names |= dict.fromkeys(found)
@@ -234,7 +235,7 @@ def _format_decoding(result: BenchResult, rows: Sequence[BenchRow]) -> Iterator[
     head += [f"ms per token at {length:,}" for length in contexts]
     if len(contexts) > 1:
         head.append(f"{contexts[-1]:,} over {contexts[0]:,}")
-    head += [f"cache MB at {length:,}" for length in contexts]
+    head += [f"cache MB at {length:,}" for length in sizes]
     lines = []
     for name in names:
         row, later = decoded.get(name), [found.get(name) for found in by_context]
