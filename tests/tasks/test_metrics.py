@@ -8,8 +8,10 @@ import torch
 from several import run
 from torch.nn import functional as F
 
-from zoo.data.spec import IGNORE_INDEX
-from zoo.tasks.metrics import TokenMetrics, mean_loss
+from zoo.data.corpus.tokenizer import Words
+from zoo.data.spec import IGNORE_INDEX, TextSpec
+from zoo.errors import OptionError
+from zoo.tasks.metrics import PositionLoss, TokenMetrics, mean_loss
 
 
 def make_batch():
@@ -89,6 +91,24 @@ def test_right_answers_are_counted_by_their_depth():
     assert tally.compute().depth_exacts() == []
     tally.update(F.one_hot(said, 3).float(), targets, None, torch.tensor([0.0, 0.04, 1.0, 0.5]))
     assert tally.compute().depth_exacts() == [0.5, *[None] * 8, 1.0]
+
+
+def test_the_loss_is_measured_in_bins_of_positions():
+    logits, targets = make_batch()
+    logits, targets = torch.cat([logits, logits], 1), torch.cat([targets, targets], 1)
+    targets[:, 4:6] = IGNORE_INDEX
+    metric = PositionLoss(TextSpec(8, Words(("a", "b"))), bins=3)
+    for rows in ([0], [1, 2]):
+        metric.update(logits[rows], targets[rows])
+    losses = F.cross_entropy(logits.mT, targets, ignore_index=IGNORE_INDEX, reduction="none")
+    places = {"0-1": slice(0, 2), "2-4": slice(2, 5), "5-7": slice(5, 8), "8+": slice(8, None)}
+    expected = {
+        f"position_loss/{name}": losses[:, place].sum() / (targets[:, place] >= 0).sum()
+        for name, place in places.items()
+    }
+    torch.testing.assert_close(metric.compute(), expected)
+    with pytest.raises(OptionError, match="write 8 or less"):
+        PositionLoss(TextSpec(8, Words(("a", "b"))), bins=9)
 
 
 def test_bits_are_told_by_the_unit():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -22,6 +23,7 @@ from zoo.data.spec import (
     ImageSpec,
     PointSpec,
     TextClassificationSpec,
+    TextSpec,
     is_kind_of,
 )
 from zoo.errors import OptionError
@@ -275,6 +277,55 @@ class CalibrationError(MulticlassCalibrationError):
         super().update(preds.float().softmax(-1), target)
 
 
+@register
+class PositionLoss(Metric):
+    """Mean loss by position in the window: how it falls with context while a model trains.
+
+    Positions up to the training length are divided into `bins`, each a number of its own, such as
+    val/position_loss/0-31. In longer windows, later positions are one more, such as 256+.
+
+    Args:
+        spec: The facts of the data.
+        bins: How many.
+    """
+
+    name = "position_loss"
+    full_state_update = False
+    sums: Tensor
+    counts: Tensor
+    ends: Tensor
+
+    def __init__(self, spec: TextSpec, *, bins: Count = 8) -> None:
+        super().__init__()
+        if bins > spec.length:
+            problem = f"{bins} bins for windows of {spec.length} tokens"
+            raise OptionError("bins", f"{problem}; write {spec.length} or less")
+        ends = [spec.length * (number + 1) // bins for number in range(bins)]
+        self.register_buffer("ends", torch.tensor(ends), persistent=False)
+        self.names = [f"{low}-{high - 1}" for low, high in itertools.pairwise([0, *ends])]
+        self.names.append(f"{spec.length}+")
+        self.add_state("sums", torch.zeros(bins + 1), dist_reduce_fx="sum")
+        self.add_state("counts", torch.zeros(bins + 1), dist_reduce_fx="sum")
+
+    def update(self, logits: Tensor, targets: Tensor) -> None:
+        """Count a batch of logits [B, N, V] and targets [B, N]."""
+        losses = F.cross_entropy(
+            logits.float().mT, targets, ignore_index=IGNORE_INDEX, reduction="none"
+        )
+        positions = torch.arange(losses.shape[1], device=losses.device)
+        bins = torch.bucketize(positions, self.ends, right=True)
+        self.sums = self.sums.index_add(0, bins, losses.sum(0))
+        self.counts = self.counts.index_add(0, bins, (targets != IGNORE_INDEX).sum(0).float())
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return the mean of each bin, NaN where it has no target."""
+        found = zip(self.names, self.sums / self.counts, strict=True)
+        means = {f"{self.name}/{name}": mean for name, mean in found}
+        if not self.counts[-1]:
+            del means[f"{self.name}/{self.names[-1]}"]
+        return means
+
+
 def _require_classes(spec: ImageSpec | TextClassificationSpec | PointSpec) -> int:
     if spec.classes is None:
         raise OptionError("name", "it counts classes, and the targets are numbers; leave it out")
@@ -287,7 +338,8 @@ def build_metrics(
     """Build the metrics that a recipe names.
 
     A metric is a torchmetrics.Metric. Its arguments are the facts of the data and its options; it
-    counts batches of logits and targets, and computes one number.
+    counts batches of logits and targets, and computes one number or, for predicted tokens, several
+    numbers by name.
 
     Args:
         choices: The metrics.
