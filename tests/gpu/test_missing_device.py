@@ -122,7 +122,7 @@ def test_a_layer_keeps_the_recorded_bytes_for_the_backward_pass(name, examine):
     assert not find_change(examine(name)["kept"], KEPT[name])
 
 
-@pytest.mark.parametrize("recipe", TRAINED)
+@pytest.mark.parametrize("recipe", [*TRAINED, "lm_fox", "lm_learned", "lm_rope", "vit_comrope"])
 def test_a_recipe_takes_a_step_on_a_gpu(recipe, examine):
     assert not list_faults(examine(recipe))
 

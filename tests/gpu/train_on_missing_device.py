@@ -41,6 +41,7 @@ from zoo.run.build import build_data, build_task  # noqa: E402
 from zoo.run.callbacks import nan_guard  # noqa: E402
 from zoo.run.callbacks.nan_guard import FiniteGuard, StepRecord  # noqa: E402
 from zoo.run.processes import Processes  # noqa: E402
+from zoo.tasks.target_weights import TargetWeights  # noqa: E402
 
 KEPT = HERE / "kept_bytes.json"
 TOKENS = 8192
@@ -296,6 +297,11 @@ def examine_recipe(path: Path) -> dict[str, Any]:
             optimizer.zero_grad()
             guard.on_before_backward(trainer, task, loss)
             loss.backward()
+            if task.num_targets is not None:
+                # as with several processes, or accumulated batches
+                weights = TargetWeights(None)
+                weights.add(task.num_targets)
+                weights.divide_gradients(task.parameters())
             check_gradients(task)
             guard.on_before_optimizer_step(trainer, task, optimizer)
             optimizer.step()
