@@ -24,6 +24,7 @@ from zoo.comparison.ranking import (
 )
 from zoo.comparison.result_table import build_result_table
 from zoo.comparison.results import Comparison, Flag, RaceResult, RecordedHypothesis, Variant
+from zoo.comparison.scaling import describe_scaling
 from zoo.comparison.solving import describe_speeds
 from zoo.comparison.studies import choose_result, group_trials, summarize_studies
 from zoo.comparison.text import format_comparison
@@ -124,6 +125,7 @@ def describe_comparison(comparison: Comparison) -> dict[str, Any]:
             "equal_compute": compare_at_equal_compute(comparison),
             "judgements": describe_judgements(comparison),
             "steps_to_solve": describe_speeds(comparison),
+            "scaling": describe_scaling(comparison),
         }
     )
     return {**comparison.to_dict(), **found}

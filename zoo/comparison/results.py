@@ -30,6 +30,7 @@ ANALYSIS = (
     "equal_compute",
     "judgements",
     "steps_to_solve",
+    "scaling",
 )
 """Keys of results.json that follow from the others: they are written for readers only."""
 

@@ -26,6 +26,7 @@ from zoo.comparison.ranking import (
     rank_variants,
 )
 from zoo.comparison.results import Comparison, ComparisonCell, Variant
+from zoo.comparison.scaling import format_scaling
 from zoo.comparison.solving import format_speeds
 from zoo.comparison.statistics import FEWEST, Estimate
 from zoo.comparison.study_text import format_studies
@@ -391,6 +392,7 @@ def _collect_variables(comparison: Comparison) -> dict[str, Any]:
         "studies": format_studies(comparison),
         "race": format_race(comparison),
         "speeds": format_speeds(comparison),
+        "scaling": format_scaling(comparison),
         "trials": _format_trials(comparison),
         "searched": ", ".join(f"{one.key} over {one.searched}" for one in tuning.keys)
         if tuning

@@ -56,6 +56,11 @@ SECTIONS = {  # title and how to read it
         "The first validation at the threshold. A number after > is censored: training ended there "
         "before. p: log-rank test against the fastest, corrected for all pairs.",
     ),
+    "scaling": (
+        "Scaling",
+        "The slope of log(loss) against log(parameters), fitted for each seed; its interval is "
+        "over seeds. All sizes train equally long, which is not the best use of compute for each.",
+    ),
     "sizes": ("By size", "The same models at sizes other than the training size."),
     "positions": ("By position in the window", "The loss at each position."),
     "training": ("Training", "The monitored metric at each validation."),
@@ -103,6 +108,7 @@ def build_sections(comparison: Comparison) -> list[Section]:
         "hypotheses": number_tables.build_hypotheses_table(comparison),
         "numbers": number_tables.build_variants_table(comparison),
         "solving": number_tables.build_speeds_table(comparison),
+        "scaling": number_tables.build_scaling_table(comparison),
         "sizes": _draw_charts(by_size(comparison)),
         "positions": _draw_charts(by_position(comparison)),
         "training": _draw_charts(

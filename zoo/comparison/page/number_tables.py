@@ -12,6 +12,7 @@ from zoo.comparison.page.ranking_table import describe_flags
 from zoo.comparison.race_text import name_drop
 from zoo.comparison.ranking import Standing, rank_variants
 from zoo.comparison.results import Comparison, ComparisonCell, Variant
+from zoo.comparison.scaling import SCALING_HEADS, list_scaling_rows
 from zoo.comparison.solving import SPEED_HEADS, list_speed_rows
 from zoo.comparison.text import (
     count_decimals,
@@ -93,6 +94,12 @@ def build_speeds_table(comparison: Comparison) -> SortableTable | None:
     """Return a row for each variant that may have solved the task; None if it is none to solve."""
     rows = [[_build_word(text) for text in row] for row in list_speed_rows(comparison)]
     return SortableTable([*SPEED_HEADS], rows) if rows else None
+
+
+def build_scaling_table(comparison: Comparison) -> SortableTable | None:
+    """Return a row for each line of losses by size; None if no size of the model varies."""
+    rows = [[_build_word(text) for text in row] for row in list_scaling_rows(comparison)]
+    return SortableTable([*SCALING_HEADS], rows) if rows else None
 
 
 def build_cells_table(comparison: Comparison) -> SortableTable:
