@@ -5,10 +5,12 @@ import subprocess
 
 import pytest
 from lightning.pytorch.plugins.environments import SLURMEnvironment
+from tables import corpus
 from tiny import TINY
 from torch.distributed.run import parse_args
 
 from zoo.config.command_line import parse_overrides
+from zoo.data.corpus.tokenizer import train_bpe
 
 STANDINS = {
     "srun": 'printf "%s\\0" "$@" > srun.words; exit ${CODE:-0}',
@@ -122,6 +124,14 @@ def test_processes_on_the_cpu_ask_for_no_gpu(script):
     )
     assert "gpus-per-node" not in found
     assert (found["ntasks-per-node"], found["cpus-per-task"]) == ("2", "4")
+
+
+def test_workers_that_encode_text_get_cpus(script, tmp_path):
+    corpus(tmp_path / "set")
+    (tmp_path / "words.json").write_text(train_bpe(["row your boat"], 300).json)
+    files = [f"data.path={tmp_path / 'set'}", f"data.tokenizer={tmp_path / 'words.json'}"]
+    found = options(script("slurm", "lm_rope_124m", "devices=8", *files))
+    assert found["cpus-per-task"] == "9"
 
 
 def test_each_task_gets_the_same_command(script, run_script):

@@ -193,6 +193,8 @@ def _build_job(recipe: Recipe, name: str, edits: Sequence[Edit], options: Launch
     nodes = options.nodes or trainer.num_nodes
     run_dir = options.run_dir or f"runs/{recipe.name}/{recipe.hash}"
 
+    # the workers that encode text have ended when those that load data start
+    workers = max(recipe.data.options.get(key, 0) for key in ("workers", "tokenizer_workers"))
     sizes = [Change("trainer.num_nodes", nodes), Change("trainer.devices", devices)]
     # the script is a command line: here edits become words
     words = [name, *format_edits([*edits, *sizes])]
@@ -205,7 +207,7 @@ def _build_job(recipe: Recipe, name: str, edits: Sequence[Edit], options: Launch
         nodes=nodes,
         devices=devices,
         gpus=trainer.accelerator != "cpu",
-        cpus=recipe.data.options.get("workers", 0) + 1,
+        cpus=workers + 1,
         folder=Path.cwd(),
         programs=Path(sys.executable).parent,
     )
