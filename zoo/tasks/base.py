@@ -225,12 +225,19 @@ class Task(L.LightningModule):
             return
         # a loss can be infinite while its gradients are finite; the factor 1 changes no bit
         if weights is not None and self.num_targets is not None:
-            weight = self.num_targets
+            # gradients of the sum over a window would overflow float16
+            weight = self.num_targets * self._find_unit()
             weights.add(weight / accumulated)
         factor = torch.where(loss.detach().isfinite(), weight, torch.nan).to(loss.dtype)
         loss.backward(factor, *args, **kwargs)
         if weights is not None and not trainer.fit_loop._should_accumulate():
             weights.divide_gradients(self.parameters())
+
+    def _find_unit(self) -> float:
+        """Return about 1 / (targets of a sample), a power of two, which changes no digit."""
+        spec = self.spec
+        most = math.prod(spec.grid) if isinstance(spec, ImageSpec) else spec.length
+        return 2.0 ** -round(math.log2(most))
 
     def configure_gradient_clipping(
         self,
