@@ -88,7 +88,7 @@ def test_the_workers_that_decode_images_are_stated():
     needs = estimate_requirements(load_experiment("vit_b16_comrope_imagenet", {"data.path": "x"}))
     needs = replace(needs, step_seconds=6144 / 8 / 2101)
     (line,) = [one for one in describe_requirements(needs) if one.startswith("workers: ")]
-    assert line.startswith("workers: 11 for each process, 88 in all, at 210 JPEGs")
+    assert line.startswith("workers: 5 for each process, 40 in all, at 430 JPEGs")
     assert not estimate_requirements(load_experiment("vit_none")).is_decoded
 
 

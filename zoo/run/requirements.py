@@ -22,7 +22,7 @@ UTILIZATION = 0.4
 """Fraction of the peak that a training is assumed to reach."""
 ENCODED_PER_SECOND = 0.8e6
 """Tokens that a core encodes per second, from docs/records/tokenizing.json."""
-DECODED_PER_SECOND = 210
+DECODED_PER_SECOND = 430
 """JPEGs of 500 x 400 pixels that a worker decodes, from docs/records/image_loading.json."""
 FUSED = ("sdpa", "flex")
 """Attention backends that do not store the attention matrices."""
