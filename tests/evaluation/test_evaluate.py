@@ -15,9 +15,11 @@ from training import fit
 from zoo import load
 from zoo.config import load as recipe
 from zoo.data.vision import Augmentation
+from zoo.diagnostics import metrics
+from zoo.diagnostics.capture import capture_model
 from zoo.errors import Stopped
 from zoo.evaluation.evaluate import RESULT
-from zoo.evaluation.results import ConditionResult, Evaluation, _average, plot_by_size
+from zoo.evaluation.results import ConditionResult, Evaluation, _average, build_panels, plot_by_size
 from zoo.models.decoder import Decoder
 from zoo.options import Choice
 from zoo.options.validation import explain_misfit
@@ -88,6 +90,26 @@ def test_factors_of_a_rule_are_swept(runs, evaluate_run):
     scaling = "model.encoding.0.scaling={rule: dynamic, factor: 3.5, original: 16, length: 32}"
     alone = evaluate_run(runs / "rope", "evaluate.lengths=[32]", scaling).find("32")
     assert alone.metrics == found.find("32 by dynamic x3.5").metrics
+
+
+def test_the_entropy_of_attention_is_measured_at_each_length(runs, evaluate_run):
+    found = evaluate_run(runs / "rope", "evaluate.lengths=[8,2x]", "evaluate.entropy=true")
+    task, data = load(runs / "rope"), build_data(recipe(str(runs / "rope" / "recipe.yaml")))
+    for one, length in zip(found.conditions, (16, 8, 32), strict=True):
+        # every query sees itself and what precedes it
+        even = torch.arange(1, length + 1).double().log().mean().item()
+        assert one.metrics["attention/even_entropy"] == pytest.approx(even)
+        assert 0 < one.metrics["attention/entropy"] < even
+        assert len(one.entropies) == 1
+    data.adopt_spec(task.spec)
+    data.setup("test")
+    batch = next(iter(data.build_loader("test")))
+    layers = capture_model(task.model, (batch.inputs[:4], None))
+    expected = [metrics.entropy(layer.weights).mean().item() for layer in layers]
+    assert found.conditions[0].entropies == pytest.approx(expected, rel=1e-5)
+    (panel,) = [one for one in build_panels(found, "tokens") if "entropy" in one.title]
+    assert [line.label for line in panel.lines] == ["unchanged", "even attention"]
+    assert panel.lines[0].x.tolist() == [8, 16, 32]
 
 
 def test_a_model_of_a_fixed_length_refuses_longer_windows(runs, evaluate_run):

@@ -213,6 +213,8 @@ class EvaluateOptions:
     more pixels."""
     factors: tuple[Annotated[float, Between(1)], ...] | None = None
     """Factors to try of each method; null: the one that a size requires."""
+    entropy: bool = False
+    """Whether to measure the entropy of attention at each size, over a few test samples."""
 
 
 @dataclass(frozen=True, kw_only=True)

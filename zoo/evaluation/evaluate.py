@@ -185,9 +185,12 @@ class Evaluator:
             self._check_writable()
         try:
             with explain_memory(partial(suggest_smaller, self.recipe)):
-                first = measure(self.experiment.trainer, self.task, data, base)
+                first = measure(
+                    self.experiment.trainer, self.task, data, base, self.recipe.evaluate.entropy
+                )
         except OptionError as error:
             key = f"data.{error.key}" if error.key else "data"
+            key = "evaluate.entropy" if error.key == "entropy" else key
             raise RecipeError(self.recipe.make_issue(key, str(error))) from None
         self._write_confusion()
 
@@ -307,7 +310,8 @@ class Evaluator:
                     self.recipe, task, self.weights, method, factors
                 )
             options = conditions.choose_data_options(self.recipe, condition)
-            return measure(trainer, task, self.experiment.data_variant(options), condition)
+            data = self.experiment.data_variant(options)
+            return measure(trainer, task, data, condition, self.recipe.evaluate.entropy)
         except OptionError as error:
             return ConditionResult(condition=condition, refused=str(error))
         except (RuntimeError, MemoryError) as error:
@@ -318,9 +322,20 @@ class Evaluator:
 
 
 def measure(
-    trainer: L.Trainer, task: Task, data: DataModule, condition: Condition
+    trainer: L.Trainer,
+    task: Task,
+    data: DataModule,
+    condition: Condition,
+    sees_attention: bool = False,
 ) -> ConditionResult:
     """Test a task on the test part of some data; keep metrics by position too.
+
+    Args:
+        trainer: The trainer.
+        task: The task.
+        data: The data, not set up.
+        condition: The condition that the data are of.
+        sees_attention: Whether the entropy of attention is measured too.
 
     Raises:
         OptionError: The data is not what the model was trained on.
@@ -339,6 +354,11 @@ def measure(
     if ious := getattr(task, "class_ious", None):
         names = name_classes(data.spec, len(ious))
         positions["class_ious"] = dict(zip(names, ious, strict=True))
+    if sees_attention:
+        from zoo.evaluation.attention_entropy import measure_entropies
+
+        found, positions["entropies"] = measure_entropies(task, data)
+        metrics |= found
     windows = data.windowing or ""
     return ConditionResult(condition=condition, metrics=metrics, windows=windows, **positions)
 

@@ -6,7 +6,7 @@ The figure shows metrics by size, by position and by variant of the data.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,11 +28,13 @@ from zoo.run.conditions import Condition
 from zoo.tasks.metrics import DEPTHS, DIRECTIONS
 
 POSITION_LISTS = ("position_losses", "position_accuracies", "position_counts")
-METRIC_LISTS = (*POSITION_LISTS, "depth_exacts")
+METRIC_LISTS = (*POSITION_LISTS, "depth_exacts", "entropies")
 BINS = 24  # of positions, so that each point is a mean of many tokens
 X_NAMES = {"pixels": "resolution in pixels", "tokens": "length of windows in tokens"}
 FILES = {"pixels": "resolutions", "tokens": "lengths", "": "data_variants"}
 UNCHANGED = "unchanged"
+ENTROPY, EVEN = "attention/entropy", "attention/even_entropy"
+"""Of attention in nats: the mean over layers, and that of even attention to all visible keys."""
 LOSS, ACCURACY, MIOU = "test/loss", "test/accuracy", "test/miou"
 SHOWN_CLASSES = 20  # of one line; of more classes it shows the worst
 WIDTH, HEIGHT = 380, 240  # in pixels
@@ -56,6 +58,7 @@ class ConditionResult:
         position_counts: The number of targets at each position.
         depth_exacts: The share of right answers in each tenth of the text that states them, None
             where there is none; empty for tasks without such a place.
+        entropies: The mean entropy of attention in each layer in nats, if it was measured.
         class_ious: Of segmentation, the intersection over union of each class by name; None for
             classes that do not occur. Empty for other tasks.
     """
@@ -68,6 +71,7 @@ class ConditionResult:
     position_accuracies: tuple[float | None, ...] = ()
     position_counts: tuple[int, ...] = ()
     depth_exacts: tuple[float | None, ...] = ()
+    entropies: tuple[float, ...] = ()
     class_ious: Mapping[str, float | None] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -385,6 +389,8 @@ def build_panels(result: Evaluation, unit: str) -> list[Panel]:
         # only texts have a loss at each position
         if unit == "tokens" and get_positions(result.conditions[0], metric):
             panels.append(plot_by_position(result, metric))
+    if unit and ENTROPY in result.metrics:
+        panels.append(plot_entropy(result, unit))
     if len([one for one in result.list_lines()[""].values() if one.depth_exacts]) > 1:
         panels.append(plot_by_depth(result))
     if any(one.condition.kind == "data_variant" for one in result.conditions):
@@ -466,6 +472,19 @@ def plot_by_position(result: Evaluation, metric: str) -> LineChart:
         y=metric.replace("/", " "),
         lines=tuple(_build_line(name, found) for name, found in points.items() if found),
         rule=(trained, f"trained at {trained}"),
+    )
+
+
+def plot_entropy(result: Evaluation, unit: str) -> LineChart:
+    """Plot the entropy of attention by size, beside that of even attention."""
+    chart = plot_by_size(result, unit, ENTROPY)
+    even = plot_by_size(result, unit, EVEN).lines[0]
+    return replace(
+        chart,
+        title="entropy of attention, mean over layers",
+        y="entropy in nats",
+        lines=(*chart.lines, replace(even, label="even attention")),
+        shows_values=False,
     )
 
 
