@@ -17,7 +17,8 @@ from zoo.config import load as recipe
 from zoo.data.vision import Augmentation
 from zoo.diagnostics import metrics
 from zoo.diagnostics.capture import capture_model
-from zoo.errors import Stopped
+from zoo.errors import OptionError, Stopped
+from zoo.evaluation.attention_entropy import measure_entropies
 from zoo.evaluation.evaluate import RESULT
 from zoo.evaluation.results import ConditionResult, Evaluation, _average, build_panels, plot_by_size
 from zoo.models.decoder import Decoder
@@ -110,6 +111,14 @@ def test_the_entropy_of_attention_is_measured_at_each_length(runs, evaluate_run)
     (panel,) = [one for one in build_panels(found, "tokens") if "entropy" in one.title]
     assert [line.label for line in panel.lines] == ["unchanged", "even attention"]
     assert panel.lines[0].x.tolist() == [8, 16, 32]
+
+
+def test_rows_of_patches_that_images_share_have_no_entropy(runs, monkeypatch):
+    task, data = load(runs / "axial"), build_data(recipe(str(runs / "axial" / "recipe.yaml")))
+    data.setup("test")
+    monkeypatch.setattr(task, "inputs", lambda batch: (batch[0], torch.zeros(1, 4).long()))
+    with pytest.raises(OptionError, match="images that keep their shape"):
+        measure_entropies(task, data)
 
 
 def test_a_model_of_a_fixed_length_refuses_longer_windows(runs, evaluate_run):

@@ -137,6 +137,7 @@ def test_results_on_a_model_of_the_hub_are_written_to_runs(hub, zoo, tmp_path):
     ("address", "problem"),
     [
         ("hf://owner", "hf://owner: no address of the Hub; write hf://owner/name"),
+        ("hf://owner/name/../other", "hf://owner/name/../other: no address of the Hub"),
         ("hf://other/name", "hf://other/name: cannot be fetched, Repository Not Found for url"),
         ("hf://owner/name/absent", "hf://owner/name/absent: there is no such folder"),
     ],

@@ -172,8 +172,8 @@ class TextBatch(NamedTuple):
     target_bytes: Tensor | None = None
     """Length of each target in bytes of UTF-8, int64 [B, N]. None: all tokens have one unit."""
     answer_depths: Tensor | None = None
-    """Where the text states the answer of each sample, float [B], from 0 (at its start) to 1 (right
-    before the question). None: at no single place."""
+    """Place of each answer in its text, float [B], from 0 (its start) to 1 (right before the
+    question). None: it has no single place."""
 
 
 DataSpec = ImageSpec | SegmentationSpec | TextSpec | TextClassificationSpec | PointSpec

@@ -34,7 +34,7 @@ def fetch_folder(address: str | os.PathLike[str]) -> Path:
     """
     shown = re.sub("^hf:/+", "hf://", os.fspath(address))
     found = ADDRESS.fullmatch(shown)
-    if found is None:
+    if found is None or ".." in Path(shown).parts:
         raise CheckpointError(f"{shown}: no address of the Hub; write {FORM}")
     with explain_imports():
         import huggingface_hub

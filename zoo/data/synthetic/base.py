@@ -31,7 +31,7 @@ class Example(NamedTuple):
     targets: NDArray[Any]
     """Next tokens, int64 [N]; -100 for tokens without a target."""
     depth: float | None = None
-    """Where the text states the answer, from 0 (at its start) to 1 (right before the question)."""
+    """Place of the answer in the text, from 0 (its start) to 1 (right before the question)."""
 
 
 class SyntheticTask(DataModule):
