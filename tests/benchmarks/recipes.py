@@ -337,8 +337,11 @@ def use_run(run: Path, result: Any, number: int) -> None:
         evaluation = zoo.evaluate(run, size, verbose=False)
     except RecipeError:  # data of one size
         evaluation = zoo.evaluate(run, verbose=False)
-    for key, value in evaluation.conditions[0].metrics.items():
-        right = result.metrics[key]
+    measured = evaluation.conditions[0].metrics  # with what an evaluation alone measures
+    for key, right in result.metrics.items():
+        value = measured.get(key)
+        if value is None:
+            raise FaultError(f"an evaluation lacks {key}")
         is_equal = value == right or abs(value - right) <= ROUNDING * (1 + abs(right))
         if not is_equal and value == value:
             raise FaultError(f"{key} was {right} and is {value} once loaded")
