@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from zoo.attention import AttentionCall, Dims, Encoding, Span, upcast
 from zoo.attention.backends import reference
+from zoo.encodings.common.interpolation import interpolate_entries
 from zoo.encodings.common.panels import Panels, head_panel, mean_over_pairs, mean_over_rows
 from zoo.encodings.common.suffix_sums import sum_suffixes
 from zoo.options import Between
@@ -41,19 +42,10 @@ class CoPE(Encoding):
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         z = upcast(call.raw_query @ self.table.mT.to(call.raw_query.dtype))  # [B, H, N, positions]
-        slopes = z.diff(dim=-1)  # between one position and the next
 
         def add_positions(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
-            last = len(self.table) - 1
             counts = self._count(call, scores, visible, span)[1]  # [B, H, n, m]
-            counts = counts.clamp(max=last)
-            # Each count lies in the cell [p, p + 1] of a position p. All of this is done on floats,
-            # because integers take several times as long on a CPU. NaN is no index: it is read in
-            # cell 0, and the fraction passes it on.
-            cells = counts.detach().clamp(max=last - 1).floor_().nan_to_num_(0.0)
-            index = cells.long()
-            base, slope = (span.slice_queries(one).gather(-1, index) for one in (z, slopes))
-            return scores + torch.addcmul(base, slope, counts - cells)
+            return scores + interpolate_entries(span.slice_queries(z), counts)
 
         return call.replace(transform_scores=add_positions)
 
