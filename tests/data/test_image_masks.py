@@ -53,6 +53,21 @@ def test_baselines_leave_out_what_the_task_ignores(tmp_path):
     assert found in [pytest.approx(int(one) / int(counts.sum())) for one in counts if one]
 
 
+@pytest.mark.parametrize("pack", [None, 64])
+def test_images_that_keep_their_shapes_have_baselines(tmp_path, pack):
+    for split, size in (("train", (40, 32)), ("val", (16, 16)), ("test", (24, 56))):
+        pairs(tmp_path, 6, split=split, size=size)
+    data = read(tmp_path, val="val", test="test", aspect="keep", pack=pack)
+    counts = [
+        sum(batch[-1][batch[-1] >= 0].flatten().bincount(minlength=4) for batch in loader)
+        for loader in (data.train_dataloader(), data.test_dataloader())
+    ]
+    scores = data.compute_baselines()["test/accuracy"]
+    right = counts[1][counts[0].argmax()] / counts[1].sum()
+    assert scores["majority class"] == pytest.approx(float(right))
+    assert "softmax regression per pixel" in scores
+
+
 def test_masks_without_a_class_have_no_baselines(tmp_path):
     pairs(tmp_path, 8)
     data = read(tmp_path, ignore=(0, 1, 2, 3))

@@ -401,3 +401,16 @@ def test_addresses_are_read_where_that_is_allowed(tmp_path, monkeypatch):
 def test_swapped_columns_are_told_in_one_line(folder):
     with pytest.raises(DataError, match=r"column label holds numbers, not images.*swapped\?$"):
         images(folder, image="label", label="image", classes=4)
+
+
+@pytest.mark.parametrize(
+    "options", [{"keep": 0.0}, {"aspect": "keep"}, {"augment": Augmentation(area=0.5)}]
+)
+def test_the_majority_class_is_known_without_decoded_images(folder, options):
+    data = images(folder, val=0.25, **options)
+    train, test = (
+        np.bincount(labels(loader)) for loader in (data.train_dataloader(), data.test_dataloader())
+    )
+    found = data.compute_baselines()
+    majority = {float(test[one] / test.sum()) for one in np.flatnonzero(train == train.max())}
+    assert found["test/accuracy"]["majority class"] in [pytest.approx(one) for one in majority]

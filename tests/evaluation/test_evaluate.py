@@ -429,6 +429,11 @@ WRONG = {
         ["evaluate.extrapolation=[yarn]"],
         ["evaluate.extrapolation", "evaluate.lengths=[2x]"],
     ),
+    "a rule and no larger image": (
+        "axial",
+        ["evaluate.resolutions=[8]", "evaluate.extrapolation=[linear]"],
+        ["evaluate.extrapolation", "evaluate.resolutions=[2x]"],
+    ),
     "an unknown option": (
         "flipflop",
         ["evaluate.data_variants={sparse: {ignor: 1}}"],

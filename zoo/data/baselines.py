@@ -146,18 +146,23 @@ def score_labels(splits: Mapping[str, Any], spec: DataSpec) -> Baselines:
     """
     is_small = type(spec) is ImageSpec and max(spec.grid) <= MAX_SIDE
     if not is_small or spec.classes > MAX_CLASSES:  # type: ignore[union-attr,operator]
-        train, test = (_read_labels(splits[split]) for split in ("train", "test"))
-        return {"test/accuracy": {"majority class": _score_majority(train, test)}}
+        return score_majority(*(_read_labels(splits[split]) for split in ("train", "test")))
 
     samples = {split: _read_images(splits[split]) for split in ("train", "val", "test")}
     logits, labels = _fit_softmax_regression(samples), samples["test"][1]
     accuracy = float((logits.argmax(1) == labels).float().mean())
     loss = float(F.cross_entropy(logits, labels))
-    majority = _score_majority(samples["train"][1], samples["test"][1])
-    return {
-        "test/accuracy": {"majority class": majority, "softmax regression": accuracy},
-        "test/loss": {"softmax regression": loss},
-    }
+    found = score_majority(samples["train"][1], samples["test"][1])
+    found["test/accuracy"]["softmax regression"] = accuracy
+    return {**found, "test/loss": {"softmax regression": loss}}
+
+
+def score_majority(train: Tensor, test: Tensor) -> Baselines:
+    """Score the most common label of train on the labels of test; none if one of them is empty."""
+    if not len(train) or not len(test):
+        return {}
+    share = float((test == train.mode().values).float().mean())
+    return {"test/accuracy": {"majority class": share}}
 
 
 def score_pixels(splits: Mapping[str, Any], classes: int, ignored: int = IGNORE_INDEX) -> Baselines:
@@ -199,13 +204,20 @@ def score_pixels(splits: Mapping[str, Any], classes: int, ignored: int = IGNORE_
 
 def _read_pixels(samples: Any, ignored: int) -> tuple[Tensor, Tensor]:
     """Return some pixels [S, C] with a class, and their classes [S]."""
-    images, masks, *_ = samples.__getitems__(_split_numbers(len(samples), CHUNK)[0])
-    pixels = images.to(torch.float32).permute(0, 2, 3, 1).flatten(0, 2)
-    classes = masks.flatten().long()
-    known = ((classes != IGNORE_INDEX) & (classes != ignored)).nonzero().flatten().numpy()
-    if len(known) > MAX_PIXELS:
-        known = np.random.default_rng(0).choice(known, MAX_PIXELS, replace=False)
-    return pixels[known], classes[known]
+    found: list[tuple[Tensor, Tensor]] = []
+    # Images that keep their shapes are padded to the largest of a chunk, with pixels of no class.
+    for chunk in _split_numbers(len(samples), CHUNK, CHUNK // 10):
+        inputs, masks, *_ = samples.__getitems__(chunk)
+        images = inputs[0] if isinstance(inputs, tuple) else inputs
+        classes = masks.flatten().long()
+        known = (classes != IGNORE_INDEX) & (classes != ignored)
+        pixels = images.permute(0, 2, 3, 1).flatten(0, 2)
+        found.append((pixels[known].to(torch.float32), classes[known]))
+    pixels, classes = (torch.cat(parts) for parts in zip(*found, strict=True))
+    if len(classes) > MAX_PIXELS:
+        drawn = np.random.default_rng(0).choice(len(classes), MAX_PIXELS, replace=False)
+        return pixels[drawn], classes[drawn]
+    return pixels, classes
 
 
 def score_points(train: Any, test: Any, spec: PointSpec) -> Baselines:
@@ -222,7 +234,7 @@ def score_points(train: Any, test: Any, spec: PointSpec) -> Baselines:
         chunks = _split_numbers(len(samples))
         targets.append(torch.cat([samples.__getitems__(chunk)[-1] for chunk in chunks]))
     if spec.classes is not None:
-        return {"test/accuracy": {"majority class": _score_majority(*targets)}}
+        return score_majority(*targets)
     errors = targets[1] - targets[0].mean(0)
     squares = errors.square()
     name = "mean of train"
@@ -263,13 +275,17 @@ def score_answers(test: Any) -> Baselines:
     return found
 
 
-def _split_numbers(count: int, most: int = MAX_SAMPLES) -> list[list[int]]:
-    """Return the numbers of at most so many samples to read, in chunks."""
-    numbers = np.arange(count)
-    if count > most:
-        # A random choice, because tables may be sorted by class.
-        numbers = np.sort(np.random.default_rng(0).choice(count, most, replace=False))
-    return [numbers[at : at + CHUNK].tolist() for at in range(0, len(numbers), CHUNK)]
+def draw_numbers(count: int, most: int = MAX_SAMPLES) -> NDArray[np.int64]:
+    """Return the ascending numbers of at most so many samples to read."""
+    if count <= most:
+        return np.arange(count)
+    # A random choice, because tables may be sorted by class.
+    return np.sort(np.random.default_rng(0).choice(count, most, replace=False))
+
+
+def _split_numbers(count: int, most: int = MAX_SAMPLES, chunk: int = CHUNK) -> list[list[int]]:
+    numbers = draw_numbers(count, most).tolist()
+    return [numbers[at : at + chunk] for at in range(0, len(numbers), chunk)]
 
 
 def _read_labels(samples: Any) -> Tensor:
@@ -293,10 +309,6 @@ def _flatten_images(images: Tensor) -> Tensor:
     images = images.to(torch.float32)
     height, width = (min(side, POOLED_SIDE) for side in images.shape[2:])
     return F.adaptive_avg_pool2d(images, (height, width)).flatten(1)
-
-
-def _score_majority(train: Tensor, test: Tensor) -> float:
-    return float((test == train.mode().values).float().mean())
 
 
 def _fit_softmax_regression(samples: Mapping[str, tuple[Tensor, Tensor]]) -> Tensor:

@@ -197,7 +197,7 @@ class ImageMasks(Images):
         return images, *rows, masks
 
     def compute_baselines(self) -> Baselines:
-        if max(self.spec.grid) > MAX_BASELINE_SIDE or self.keeps_aspect:
+        if max(self.spec.grid) > MAX_BASELINE_SIDE:
             return {}
         return score_pixels(self.subsets, self.spec.classes, self.ignored_target)
 

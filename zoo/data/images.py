@@ -8,6 +8,7 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from zoo.data.base import FileBatch
-from zoo.data.baselines import Baselines
+from zoo.data.baselines import Baselines, draw_numbers, score_majority
 from zoo.data.cache import CacheEntry, load_or_make
 from zoo.data.patch_rows import check_aspect
 from zoo.data.random_crop import RandomCrop
@@ -267,9 +268,24 @@ class Images(LabelledTable):
         return self.transform.denormalize(images)
 
     def compute_baselines(self) -> Baselines:
-        # Decoding thousands of images again would take minutes.
         is_held = all(isinstance(one.rows, DecodedRows) for one in self.subsets.values())
-        return super().compute_baselines() if is_held else {}
+        if is_held or self.streams:
+            return super().compute_baselines()
+        # Decoding thousands of images again would take minutes; reading their labels does not.
+        return score_majority(self._read_labels("train"), self._read_labels("test"))
+
+    def _read_labels(self, split: str) -> Tensor:
+        """Return the labels [S] of at most 10,000 rows, without rows that lack one."""
+        rows, numbers = self.subsets[split].rows, self.subsets[split].numbers
+        numbers = numbers[draw_numbers(len(numbers))]
+        if isinstance(rows, DecodedRows):
+            return rows.fetch_labels(numbers.tolist())
+        assert isinstance(rows, TableRows)
+        labels = []
+        for value in rows.table.select_columns("label").select(numbers)["label"]:
+            with suppress(ValueError):
+                labels.append(read_label(value, self.spec.classes))
+        return torch.tensor(labels, dtype=torch.long)
 
 
 def select_images(tables: Mapping[str, Any], name: str, image: str, label: str, path: str) -> Any:
@@ -402,12 +418,18 @@ class DecodedRows:
 
     def fetch(self, numbers: Sequence[int], epoch: int | None = None) -> RowBatch:
         """Return rows by their numbers in the table, the same in every epoch."""
+        errors = {number: self.errors[number] for number in numbers if number in self.errors}
+        images = torch.from_numpy(self.images[self._find_sound(numbers)])
+        return RowBatch(images, self.fetch_labels(numbers), errors)
+
+    def fetch_labels(self, numbers: Sequence[int]) -> Tensor:
+        """Return the labels of rows by their numbers in the table, without corrupt rows."""
+        return torch.from_numpy(self.labels[self._find_sound(numbers)])
+
+    def _find_sound(self, numbers: Sequence[int]) -> NDArray[np.int64]:
         # Corrupt rows have errors in place of images.
         sound = [number for number in numbers if number not in self.errors]
-        errors = {number: self.errors[number] for number in numbers if number in self.errors}
-        at = np.searchsorted(self.numbers, sound)
-        images, labels = torch.from_numpy(self.images[at]), torch.from_numpy(self.labels[at])
-        return RowBatch(images, labels, errors)
+        return np.searchsorted(self.numbers, sound)
 
 
 def _digest_rows(table: Any, reader: ImageRowReader, numbers: NDArray[np.int64]) -> str:

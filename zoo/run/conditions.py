@@ -14,7 +14,7 @@ from zoo.attention.encoding import Encoding
 from zoo.attention.layer import find_encoded
 from zoo.config import Recipe
 from zoo.config.schema import format_size, parse_length, parse_sides
-from zoo.data.spec import DataSpec, ImageSpec, get_sides
+from zoo.data.spec import DataSpec, ImageSpec, SegmentationSpec, get_sides
 from zoo.encodings.common.frequencies import GridScaling, Scaling
 from zoo.errors import OptionError
 from zoo.options import Choice
@@ -216,9 +216,10 @@ def check_data(experiment: Experiment) -> Iterator[OptionError]:
             problem = f"windows of {side} pixels leave gaps; write {side} or less"
             yield OptionError("stride", problem)
     elif evaluate.stride and not evaluate.lengths:
-        yield OptionError(
-            "stride", "a stride applies to windows of other lengths; add evaluate.lengths"
-        )
+        what = "other lengths; add evaluate.lengths"
+        if isinstance(experiment.spec, SegmentationSpec):
+            what = "larger images; add sliding_window to evaluate.extrapolation"
+        yield OptionError("stride", f"a stride applies to windows of {what}")
     if evaluate.resolutions:
         yield from _check_sizes(experiment, "resolutions")
     if evaluate.lengths:
@@ -295,7 +296,8 @@ def check_model(experiment: Experiment) -> Iterator[OptionError]:
         yield OptionError("extrapolation", f"{problem}; leave sliding_window out")
         return
     if methods and larger is None:
-        problem = "no size exceeds the training size; add evaluate.lengths=[2x]"
+        key = "resolutions" if isinstance(spec, ImageSpec) else "lengths"
+        problem = f"no size exceeds the training size; add evaluate.{key}=[2x]"
         yield OptionError("extrapolation", problem)
     elif larger is not None:
         for index, method in enumerate(methods):
