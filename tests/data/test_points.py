@@ -96,6 +96,48 @@ def test_several_columns_are_several_features_coordinates_and_numbers(tmp_path):
     torch.testing.assert_close(target[:, 1], 10 * target[:, 0])
 
 
+UNIX = 1.7e9
+LOST = r"row \d+, column time: coordinates up to 1.7e\+09 are .* apart at most, and float32 has"
+
+
+@WRITERS
+def test_times_that_float32_cannot_tell_apart_are_centred_or_refused(tmp_path, write):
+    times = draw_sets()[0]
+    late = [[UNIX + one for one in row] for row in times]
+    path = name_file(tmp_path, write)
+    if write is write_npz:
+        most = max(map(len, times))
+        late = np.array([row + [0.0] * (most - len(row)) for row in late])
+    write(path, time=late)
+    with pytest.raises(DataError, match=f"{LOST}.*set data.center to true"):
+        make_points(str(path))
+
+    data = make_points(str(path), center=True)
+    _, pos, mask, _ = next(iter(data.build_loader("test")))
+    found = pos[0, mask[0], 0]
+    right = [np.subtract(row, np.mean(row)) for row in times]
+    assert any(len(row) == len(found) and np.allclose(row, found, atol=1e-5) for row in right)
+    # files to predict are treated alike
+    files = [*data.read_files([path], data.spec)]
+    assert not any(one.errors for one in files)
+    torch.testing.assert_close(files[0].batch[1][0].sum(), torch.tensor(0.0), atol=1e-5, rtol=0)
+    data.center = False
+    (refused,) = data.read_files([path], data.spec)
+    assert "float32 has steps" in refused.errors[path]
+
+
+def test_arrays_that_numpy_would_turn_into_numbers_are_refused(tmp_path):
+    times = np.ones((COUNT, 5))
+    for kind, array in (
+        ("datetime64", times.astype("datetime64[s]")),
+        ("complex128", times.astype(complex)),
+        ("<U", times.astype(str)),
+    ):
+        path = write_npz(tmp_path / "a.npz", time=array)
+        with pytest.raises(DataError, match=f"array time: {kind}.*, expected real numbers"):
+            make_points(path)
+
+
 def test_integers_are_classes_if_their_number_is_given(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", state=[n % 3 for n in range(COUNT)])
     assert make_points(path, classes=3).spec.classes == 3

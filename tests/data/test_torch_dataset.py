@@ -40,6 +40,12 @@ CASES = {
         (IMAGE, fill(255, 4, 4)),
         "class 255, but there are 3, counted from 0; set task.ignore_index",
     ),
+    "times": (
+        PointSpec(2, 1, 3, 3),
+        (*POINTS, 2),
+        (POINTS[0], 1.7e9 + np.arange(3.0)[:, None], 2),
+        "coordinates up to 1.7e+09 are 2 apart at most, and float32 has steps of 128 there; subtract a start",
+    ),
     "point": (PointSpec(2, 1, 3, 3), (*POINTS, 2), (*POINTS, 3), "label 3, but there are 3"),
     "text label": (
         TextClassificationSpec(4, Tokens(), 2),

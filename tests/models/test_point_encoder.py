@@ -6,6 +6,10 @@ import torch
 import zoo
 from zoo.attention.chain import make_factory
 from zoo.data.spec import PointSpec
+from zoo.diagnosis.inputs import capture_attention
+from zoo.diagnosis.report import compute_measures, draw_profiles
+from zoo.diagnostics.encoding_panels import draw_encodings
+from zoo.diagnostics.token_layout import find_layout
 from zoo.errors import OptionError
 from zoo.models.point_encoder import PointEncoder
 from zoo.options import Choice
@@ -85,3 +89,26 @@ def test_points_of_another_shape_are_refused():
         model(x, pos[..., :1])
     with pytest.raises(OptionError, match=r"x has the shape \[2, 5, 1\]"):
         model(x[..., :1], pos)
+
+
+@each
+def test_a_diagnosis_names_axes_and_units_of_the_data(name, axes):
+    model, (x, pos) = make_model(name, axes, pool="class"), draw_points(axes)
+    mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    inputs = x, pos, mask
+    layout = find_layout(model, inputs, 8)
+    assert (layout.unit, layout.grid, layout.extra) == ("points", (5,), ("class",))
+
+    seen = capture_attention(model, inputs, layout, None)
+    panels = draw_encodings(model, inputs, seen.layers, layout.grid)
+    words = " ".join(f"{panel.title} {panel.caption} {vars(panel)}" for panel in panels)
+    assert "token" not in words
+    assert "patch" not in words
+    (profile,) = draw_profiles(seen.layers)
+    between = (pos[:, :, None] - pos[:, None]).norm(dim=-1)
+    reach = between[mask[:, :, None] & mask[:, None]].max()
+    assert profile.x_values.max() == pytest.approx(float(reach), rel=0.03)
+    (distance,) = (
+        one for one in compute_measures(seen.layers, seen.zeroed, None) if one.name == "distance"
+    )
+    assert distance.unit == "units"

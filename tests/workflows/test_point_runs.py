@@ -60,9 +60,6 @@ def test_what_points_have_not_is_refused_by_name(run, zoo, tmp_path):
     code, _, error = zoo("export", str(run), str(tmp_path / "out"), "to=hf")
     assert code == 2
     assert "models of points have no class in transformers" in error
-    code, _, error = zoo("diagnose", str(run))
-    assert code == 2
-    assert "points have neither" in error
     for words, problem in (
         (["model.encoding=learned"], "learned does not read points on 1 axis; these do: alibi"),
         (["task=classification"], "the targets are numbers, not classes; choose regression"),

@@ -20,6 +20,8 @@ from zoo.utils import describe_absence
 NPZ = ".npz"
 MASK = "mask"
 """The array of an NPZ file that tells which points are real."""
+RESOLUTION = 1e-5
+"""Largest rounding of coordinates to float32, relative to the extent of a set along an axis."""
 
 
 class PointSample(NamedTuple):
@@ -47,6 +49,19 @@ def pad_points(samples: Sequence[PointSample]) -> PointBatch:
     if target.dtype.kind == "f":
         target = target.astype(np.float32)
     return PointBatch(*map(torch.from_numpy, (x, pos, mask, target)))
+
+
+def explain_lost_differences(pos: NDArray[Any]) -> str:
+    """Return why float32 cannot tell coordinates [N, P] apart, such as Unix times; else nothing."""
+    if not len(pos):
+        return ""
+    extents, largest = np.ptp(pos, axis=0), np.abs(pos).max(0)
+    steps = np.spacing(largest.astype(np.float32))
+    for extent, most, step in zip(extents, largest, steps, strict=True):
+        if extent > 0 and step > RESOLUTION * extent:
+            near = f"coordinates up to {most:g} are {extent:g} apart at most"
+            return f"{near}, and float32 has steps of {step:g} there"
+    return ""
 
 
 class PointColumns(NamedTuple):
@@ -153,6 +168,10 @@ def _read_npz(file: Path, columns: PointColumns) -> PointTable:
         raise DataError(f"{file}: cannot be read, {error}") from None
     count = len(held[names[0]]) if held[names[0]].ndim else 0
     for name, array in held.items():
+        # numpy would make numbers of text, of dates in their unit, and of parts of complex numbers
+        if array.dtype.kind not in ("biufUS" if name in columns.target else "biuf"):
+            problem = f"{array.dtype}, expected real numbers"
+            raise DataError(f"{file}, array {name}: {problem}")
         least = 1 if name in columns.target else 2
         if array.ndim not in (least, least + 1) or len(array) != count:
             problem = f"shape {array.shape}, expected {count} sets and {least} or {least + 1} axes"

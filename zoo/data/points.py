@@ -8,11 +8,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from zoo.data.base import DataModule, FileBatch
 from zoo.data.baselines import Baselines, score_points
-from zoo.data.point_sets import PointColumns, PointSample, PointTable, open_point_tables, pad_points
+from zoo.data.point_sets import (
+    PointColumns,
+    PointSample,
+    PointTable,
+    explain_lost_differences,
+    open_point_tables,
+    pad_points,
+)
 from zoo.data.sampler import Key, ResumableLoader
 from zoo.data.spec import DataSpec, PointBatch, PointSpec
 from zoo.data.tables.labelled_table import check_classes, read_label, spell_label
@@ -34,7 +42,8 @@ class PointFiles(DataModule):
     points. `target` names the class of each set, or the numbers to predict. Classes are strings, or
     integers if `classes` sets their number; by default strings are classes, in alphabetical order,
     and numbers are to be predicted. `train` names a split; `val` and `test` each name one or
-    are fractions of `train`. Sets are held in memory.
+    are fractions of `train`. `center` subtracts from coordinates their mean over the set, before
+    they are rounded to float32: Unix times are too large for it. Sets are held in memory.
     """
 
     def __init__(
@@ -49,6 +58,7 @@ class PointFiles(DataModule):
         pos: Names = "pos",
         target: Names = "target",
         classes: Count | tuple[str, ...] | None = None,
+        center: bool = False,
         batch_size: Count = 64,
         workers: Annotated[int, Between(0)] = 0,
     ) -> None:
@@ -63,7 +73,7 @@ class PointFiles(DataModule):
         self.seed, self.path, self.batch_size, self.workers = seed, path, batch_size, workers
         self.splits = SplitOptions(train, val, test)
         self.columns = PointColumns(*map(_to_names, (x, pos, target)))
-        self.classes = classes
+        self.classes, self.center = classes, center
         self.trained: PointSpec | None = None
 
     @cached_property
@@ -102,7 +112,20 @@ class PointFiles(DataModule):
         """Return the sets of a split with their targets."""
         table = self.tables[self.splits.find_table(split)]
         numbers = self.splits.draw_rows(split, len(table.x), self.seed)
-        return [PointSample(table.x[n], table.pos[n], self._read_target(table, n)) for n in numbers]
+        return [
+            PointSample(table.x[n], self._place(table, n), self._read_target(table, n))
+            for n in numbers
+        ]
+
+    def _place(self, table: PointTable, number: int) -> NDArray[np.float64]:
+        """Return the coordinates of a set, [N, P]."""
+        pos = table.pos[number]
+        if self.center:
+            pos = pos - pos.mean(0)
+        if lost := explain_lost_differences(pos):
+            problem = f"{lost}; set data.center to true, or subtract a start"
+            raise table.refuse(number, self.columns.pos[0], problem)
+        return pos
 
     def _read_target(self, table: PointTable, number: int) -> Any:
         is_class = self.classes is not None or table.has_text_targets
@@ -165,12 +188,14 @@ class PointFiles(DataModule):
                 found = "{} features and {} coordinates".format(*table.width)
                 problem = f"the model reads {spec.features} and {spec.axes}"
                 raise DataError(f"{path}: its points have {found}; {problem}")
+            count = len(table.x)
+            sets = [PointSample(table.x[n], self._place(table, n), 0) for n in range(count)]
         except DataError as error:
             yield FileBatch((), None, {path: str(error).removeprefix(f"{path}: ")})
             return
-        for start in range(0, len(table.x), self.batch_size):
-            rows = range(start, min(start + self.batch_size, len(table.x)))
-            batch = pad_points([PointSample(table.x[n], table.pos[n], 0) for n in rows])
+        for start in range(0, count, self.batch_size):
+            rows = range(start, min(start + self.batch_size, count))
+            batch = pad_points([sets[n] for n in rows])
             yield FileBatch((path,) * len(rows), batch[:-1], {}, tuple(rows))
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from zoo.data.base import DataModule, Datasets
 from zoo.data.patch_rows import check_aspect, fit_grid, place_patches
-from zoo.data.point_sets import PointSample, pad_points
+from zoo.data.point_sets import PointSample, explain_lost_differences, pad_points
 from zoo.data.sampler import Key, ResumableLoader
 from zoo.data.spec import (
     IGNORE_INDEX,
@@ -236,7 +236,12 @@ class SampleBatches(Dataset[Any]):
         elif isinstance(self.spec, TextClassificationSpec):
             batch = _pad_texts(samples)
         elif isinstance(self.spec, PointSpec):
-            batch = pad_points([PointSample(*map(_to_array, sample)) for sample in samples])
+            sets = [PointSample(*map(_to_array, sample)) for sample in samples]
+            for number, one in zip(numbers, sets, strict=True):
+                if one.pos.ndim == 2 and (lost := explain_lost_differences(one.pos)):
+                    problem = f"{lost}; subtract a start"
+                    raise DataError(f"data, {self.split}, sample {number}: {problem}")
+            batch = pad_points(sets)
         else:
             batch = default_collate(samples)
         if isinstance(self.spec, TextSpec):

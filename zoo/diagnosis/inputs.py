@@ -13,10 +13,19 @@ import torch
 from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from zoo.config import Recipe
 from zoo.data.base import DataModule
-from zoo.data.spec import IGNORE_INDEX, DataSpec, ImageSpec, PointSpec, TextBatch, TextSpec
+from zoo.data.spec import (
+    IGNORE_INDEX,
+    DataSpec,
+    ImageSpec,
+    PointBatch,
+    PointSpec,
+    TextBatch,
+    TextSpec,
+)
 from zoo.diagnosis import training_curves
 from zoo.diagnosis.report import Sample, SegmentedImage
 from zoo.diagnostics import metrics
@@ -37,6 +46,7 @@ log = logging.getLogger("zoo")
 
 MAX_ROLLOUT_WEIGHTS = 2**27  # attention weights of one layer
 PADDING = -1  # of a text's tokens
+MOST_NUMBERS = 6  # coordinates, features or targets of a point that a page shows
 
 Inputs = tuple[Tensor | None, ...]
 
@@ -126,9 +136,32 @@ def _take_first(batches: Iterable[Any], count: int) -> Any:
             break
     if not taken or not len(taken[0][0]):
         return None
+    if isinstance(taken[0], PointBatch):
+        return _join_points(taken, count)
     columns = zip(*taken, strict=True)
     whole: list[Any] = [None if one[0] is None else _concatenate(one)[:count] for one in columns]
     return TextBatch(*whole) if isinstance(taken[0], TextBatch) else tuple(whole)
+
+
+def _join_points(batches: Sequence[PointBatch], count: int) -> PointBatch:
+    """Join batches of sets of points, each set in the order of its first coordinate.
+
+    A set has no order, and neighbours are easier to see next to each other.
+    """
+    sets = [one for batch in batches for one in zip(*batch, strict=True)][:count]
+    x, pos, targets = [], [], []
+    for features, coordinates, mask, target in sets:
+        order = coordinates[mask][:, 0].argsort(stable=True)
+        x.append(features[mask][order])
+        pos.append(coordinates[mask][order])
+        targets.append(target)
+    lengths = torch.tensor([len(one) for one in x])
+    return PointBatch(
+        pad_sequence(x, batch_first=True),
+        pad_sequence(pos, batch_first=True),
+        torch.arange(int(lengths.max())) < lengths[:, None],
+        torch.stack(targets),
+    )
 
 
 def _concatenate(column: Sequence[Tensor]) -> Tensor:
@@ -142,7 +175,10 @@ def _concatenate(column: Sequence[Tensor]) -> Tensor:
 def describe_samples(
     task: Task, data: DataModule, batch: Any, inputs: Inputs, grid: tuple[int, ...]
 ) -> tuple[Sample, ...]:
-    """Return the samples of a batch with titles, as pictures or text; `grid` is of tokens."""
+    """Return the samples of a batch with titles, as pictures, text or points.
+
+    `grid` is of tokens.
+    """
     titles, shown = _make_titles(task, batch, inputs), inputs[0]
     assert shown is not None
     if isinstance(task.spec, ImageSpec):
@@ -151,7 +187,9 @@ def describe_samples(
             Sample(title=title, pictures=to_pictures(image, grid[0]))
             for title, image in zip(titles, images, strict=True)
         )
-    assert not isinstance(task.spec, PointSpec)
+    if isinstance(task.spec, PointSpec):
+        sets = zip(titles, *batch[:3], strict=True)
+        return tuple(Sample(title=title, tokens=_name_points(*one)) for title, *one in sets)
     vocabulary = task.spec.vocabulary
     return tuple(
         Sample(title=title, tokens=decode_pieces(vocabulary, row))
@@ -164,7 +202,14 @@ def _make_titles(task: Task, batch: Any, inputs: Inputs) -> list[str]:
     spec = task.spec
     if isinstance(spec, TextSpec):
         return [f"test window {number + 1}" for number in range(len(batch[0]))]
-    assert spec.classes is not None
+    if spec.classes is None:
+        with evaluation_mode(task):
+            numbers = task(*inputs)
+        pairs = zip(batch[-1].tolist(), numbers.tolist(), strict=True)
+        return [
+            f"test sample {number + 1}: {_join_numbers(right)}, predicted {_join_numbers(found)}"
+            for number, (right, found) in enumerate(pairs)
+        ]
     names = [*spec.names] or [f"class {number}" for number in range(spec.classes)]
     with evaluation_mode(task.model):
         outputs: Tensor = task.model(*inputs)
@@ -178,10 +223,24 @@ def _make_titles(task: Task, batch: Any, inputs: Inputs) -> list[str]:
         ]
     predicted: list[int] = outputs.argmax(-1).tolist()
     titles = []
-    for number, (label, guess) in enumerate(zip(batch[1].tolist(), predicted, strict=True)):
+    for number, (label, guess) in enumerate(zip(batch[-1].tolist(), predicted, strict=True)):
         outcome = "correct" if label == guess else f"predicted {names[guess]}"
         titles.append(f"test sample {number + 1}: {names[label]}, {outcome}")
     return titles
+
+
+def _name_points(x: Tensor, pos: Tensor, mask: Tensor) -> tuple[str, ...]:
+    """Name points [N] by their coordinates and features; padding has an empty name."""
+    pairs = zip(pos.tolist(), x.tolist(), mask.tolist(), strict=True)
+    return tuple(
+        f"{_join_numbers(place)}: {_join_numbers(features)}" if is_real else ""
+        for place, features, is_real in pairs
+    )
+
+
+def _join_numbers(numbers: Sequence[float]) -> str:
+    shown = [f"{one:.4g}" for one in numbers[:MOST_NUMBERS]]
+    return ", ".join(shown + ["\u2026"] * (len(numbers) > MOST_NUMBERS))
 
 
 def describe_masks(

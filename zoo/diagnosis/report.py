@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from zoo.attention.backends.reference import attention_mask
+from zoo.attention.tokens import upcast
 from zoo.diagnostics import metrics
 from zoo.diagnostics.capture import LayerAttention
 from zoo.diagnostics.head_metrics import list_metrics
@@ -132,7 +133,7 @@ class DiagnosedRun:
     recipe: str
     encoding: tuple[str, ...]
     facts: Mapping[str, str]
-    unit: Literal["tokens", "patches"]
+    unit: Literal["tokens", "patches", "points"]
     metrics: Mapping[str, float]
     training: tuple[Curves, ...]
     measures: tuple[Measure, ...]
@@ -246,6 +247,7 @@ def _measure_pairs(
 
 
 FARTHEST = 256  # largest offset that is drawn, in tokens or patches
+INTERVALS = 20  # on each side of offset 0, for points at real coordinates
 
 
 def draw_profiles(attentions: Sequence[LayerAttention]) -> tuple[Panel, ...]:
@@ -260,7 +262,9 @@ def draw_profiles(attentions: Sequence[LayerAttention]) -> tuple[Panel, ...]:
 def _draw_profile(attention: LayerAttention, title: str) -> Iterator[Panel]:
     # Curves for one axis, maps for two; clips have both.
     axes = attention.call.keys.index.shape[-1]
-    if axes == 1:
+    if attention.chain.dims.points:
+        yield _draw_distance_curves(attention, title)
+    elif axes == 1:
         yield _draw_offset_curves(
             attention, slice(None), title, "query position - key position, in tokens"
         )
@@ -287,6 +291,31 @@ def _compute_profile(attention: LayerAttention, axes: slice) -> tuple[tuple[Tens
         attention.weights, offsets, attention_mask(attention.call), where
     )
     return tuple(one.float().cpu() for one in x_values), values.float().cpu()
+
+
+def _draw_distance_curves(attention: LayerAttention, title: str) -> Curves:
+    """Draw the mean weight against offsets of points or, with several axes, distances."""
+    queries, keys = attention.call.queries, attention.call.keys
+    offsets = upcast(metrics.offsets(queries.index, keys.index))
+    x = "query coordinate - key coordinate, in units of the data"
+    if offsets.shape[-1] > 1:
+        offsets, x = offsets.norm(dim=-1, keepdim=True), "distance, in units of the data"
+    visible, pairs = attention_mask(attention.call), metrics.positioned_pairs(*attention.grid)
+    counted, lengths = torch.broadcast_tensors((visible & pairs)[:, 0], offsets[..., 0].abs())
+    # equal intervals of offsets take the place of whole tokens
+    width = float(lengths.where(counted, 0).amax()) / INTERVALS or 1.0
+    (numbers,), values = metrics.offset_profile(
+        attention.weights, (offsets / width).round(), visible, pairs
+    )
+    met = values.isfinite().any(0).cpu()
+    return Curves(
+        title=title,
+        x=x,
+        y="mean weight",
+        x_values=width * numbers.float().cpu()[met],
+        lines=label_heads(values.float().cpu()[:, met]),
+        caption="Means over the pairs of points in equal intervals; a flat line ignores distance.",
+    )
 
 
 def _draw_offset_curves(attention: LayerAttention, axes: slice, title: str, x: str) -> Curves:

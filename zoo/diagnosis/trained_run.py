@@ -13,7 +13,7 @@ from torch import nn
 
 from zoo.config import Overrides, Recipe, join_overrides
 from zoo.data.base import Datasets
-from zoo.data.spec import PointSpec, SegmentationSpec, name_classes
+from zoo.data.spec import SegmentationSpec, name_classes
 from zoo.diagnosis.inputs import (
     CapturedAttention,
     Inputs,
@@ -92,13 +92,8 @@ class TrainedRun:
         """Load the first test samples, and move the model to its device.
 
         Raises:
-            RecipeError: They are points, or images of several sizes.
+            RecipeError: They are images of several sizes.
         """
-        if isinstance(self.task.spec, PointSpec):
-            # A page has cells of tokens and patches, and distances that are counted in them.
-            problem = "a page shows attention over tokens or patches, and points have neither"
-            remedy = "measure it by zoo eval, and train with diagnostics for the values of heads"
-            raise RecipeError(self.recipe.make_issue("data.name", problem, remedy))
         if self.recipe.data.options.get("aspect") == "keep":
             problem = "a page shows images of one grid, and here each keeps its shape"
             remedy = "set data.aspect to fixed, and data.pack to null"

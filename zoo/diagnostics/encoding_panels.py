@@ -141,6 +141,8 @@ def draw_encodings(
 def _draw_first_layer(attentions: Sequence[LayerAttention], grid: Sequence[int]) -> Iterator[Panel]:
     """Measure the first captured layer, and title its panels with the layer if layers differ."""
     first = attentions[0]
+    if first.chain.dims.points:  # their coordinates have no grid on which to measure
+        return
     for panel in measure_encoding(first.chain, grid, first.call.causal):
         yield (
             panel
@@ -153,8 +155,9 @@ def _draw_model_correlations(
     model: nn.Module, inputs: Sequence[Any], attentions: Sequence[LayerAttention]
 ) -> tuple[Panel, ...]:
     transformers = find_transformers(model)
-    # Linear attention has no scores: it multiplies features of sums of words and positions.
-    if not transformers or attentions[0].scores is None:
+    # Linear attention has no scores: it multiplies features of sums of words and positions. Points
+    # of several samples share no positions.
+    if not transformers or attentions[0].scores is None or attentions[0].chain.dims.points:
         return ()
     first = transformers[0].blocks[0]
     assert isinstance(first, Block)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Tokens
+from zoo.attention.layer import AttentionInput
 from zoo.data.spec import Vocabulary
 from zoo.diagnostics import capture
 
@@ -31,16 +32,20 @@ class Layout:
         extra: Names of the special tokens.
         grid: Number of tokens along each axis.
         query_index: Indices of the chosen queries.
+        points: Whether tokens are points at real coordinates, in one row.
     """
 
     layers: tuple[int, ...]
     extra: tuple[str, ...]
     grid: tuple[int, ...]
     query_index: tuple[int, ...]
+    points: bool = False
 
     @property
-    def unit(self) -> Literal["tokens", "patches"]:
+    def unit(self) -> Literal["tokens", "patches", "points"]:
         """The unit of the grid."""
+        if self.points:
+            return "points"
         return "tokens" if len(self.grid) == 1 else "patches"
 
     @property
@@ -54,14 +59,11 @@ def find_layout(model: nn.Module, inputs: Sequence[Tensor | None], most: int) ->
 
     The chosen queries are all special tokens and at most `most` tokens of the grid.
     """
-    seen: list[Tokens] = []
-    with (
-        capture.hook_attention(model, lambda given: seen.append(given.tokens)),
-        capture.evaluation_mode(model),
-    ):
+    seen: list[AttentionInput] = []
+    with capture.hook_attention(model, seen.append), capture.evaluation_mode(model):
         model(*inputs)
-    tokens = seen[0]
-    grid = _find_grid(tokens)
+    tokens, points = seen[0].tokens, seen[0].chain.dims.points
+    grid = _find_grid(tokens, points)
     count = len(tokens) - prod(grid)
     chosen = [count + slot for slot in choose_cells(grid, most)]
     return Layout(
@@ -69,6 +71,7 @@ def find_layout(model: nn.Module, inputs: Sequence[Tensor | None], most: int) ->
         _name_special_tokens(model, count),
         grid,
         (*range(count), *chosen),
+        points,
     )
 
 
@@ -89,9 +92,9 @@ def _flatten_index_of(place: Sequence[int], grid: Sequence[int]) -> int:
     return number
 
 
-def _find_grid(tokens: Tokens) -> tuple[int, ...]:
-    """Count tokens along each axis; for text, all with a position, including padding."""
-    if tokens.index.shape[-1] > 1:
+def _find_grid(tokens: Tokens, points: bool) -> tuple[int, ...]:
+    """Count tokens along each axis; for text and points, all with a position, with padding."""
+    if tokens.index.shape[-1] > 1 and not points:
         return tuple(int(last) + 1 for last in tokens.index[0].amax(0))
     return (len(tokens) if tokens.has_position is None else int(tokens.has_position[0].sum()),)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from zoo.attention import POINT_AXES, AttentionCall, Dims, Encoding
 from zoo.attention.call import Index
-from zoo.encodings.common.panels import Panels, head_panel
+from zoo.encodings.common.panels import Panels, head_panel, name_step
 from zoo.encodings.common.position_tables import extend_slopes, position_offsets, straight_distance
 from zoo.options import Between
 from zoo.registry import register
@@ -60,8 +60,9 @@ class ALiBi(Encoding):
 
     def panels(self, call: AttentionCall) -> Panels:
         slopes = self.slopes(call.keys.pos)
-        caption = "Penalty per token of distance: heads with steep slopes attend to near keys."
-        yield head_panel("Slopes", "score per token", slopes, caption)
+        step = name_step(self.dims)
+        caption = f"Penalty per {step} of distance: heads with steep slopes attend to near keys."
+        yield head_panel("Slopes", f"score per {step}", slopes, caption)
 
     def slopes(self, like: Tensor) -> Tensor:
         """Return the slope of each head, [H], as a tensor like `like`."""

@@ -77,21 +77,23 @@ class FIRE(Encoding):
         return call.add_bias(BlockBias(compute_block))
 
     def panels(self, call: AttentionCall) -> Panels:
-        ratios = torch.linspace(0, 1, 65, device=self.c.device)
+        c = upcast(self.c)
+        ratios = torch.linspace(0, 1, 65, device=c.device, dtype=c.dtype)
         curves = self._freeze_net()(ratios).mT
-        one = "the first token" if self.is_text else "the farthest token that it sees"
-        caption = f"Bias over the logarithmic distance; 0 is the token itself, 1 {one}."
+        noun = "point" if self.dims.points else "token"
+        one = "the first token" if self.is_text else f"the farthest {noun} that it sees"
+        caption = f"Bias over the logarithmic distance; 0 is the {noun} itself, 1 {one}."
         title = "Bias by relative distance"
         yield curve_panel(title, "relative distance", "added to scores", ratios, curves, caption)
         caption = "Queries before this position use it in place of their own position."
         if not self.is_text:
-            caption = "Queries whose farthest token is nearer use it in place of that distance."
+            caption = f"Queries whose farthest {noun} is nearer use it in place of that distance."
         unit, plural = ("token", "tokens") if self.is_text else ("patch", "patches")
         if self.dims.points:
             unit = plural = "unit of the data"
         yield head_panel("Threshold", plural, self._tau()[None], caption)
         caption = "Strength of the logarithmic compression of distances; near 0 there is none."
-        yield head_panel("Compression", f"c, per {unit}", upcast(self.c)[None], caption)
+        yield head_panel("Compression", f"c, per {unit}", c[None], caption)
 
     def _freeze_net(self) -> Callable[[Tensor], Tensor]:
         """Return f [.., H] of relative distances [..]."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import POINT_AXES, AttentionCall, Dims, Encoding, upcast
-from zoo.encodings.common.panels import Panels, head_panel
+from zoo.encodings.common.panels import Panels, head_panel, name_step
 from zoo.encodings.common.position_tables import (
     bias_from_offsets,
     has_bias_of_offsets,
@@ -68,7 +68,7 @@ class KERPLE(Encoding):
     def panels(self, call: AttentionCall) -> Panels:
         rate, shape = self._rate_and_shape()
         caption = "Speed of decay at short distances; heads near 0 hardly depend on distance."
-        yield head_panel("Rates", "a, per token", rate, caption)
+        yield head_panel("Rates", f"a, per {name_step(self.dims)}", rate, caption)
         if self.kind == "log":
             yield head_panel("Scales", "p", shape, "Strength of the decay over all distances.")
         else:

@@ -46,7 +46,7 @@ function viewer(frame, data) {
   };
   const name = (slot) => {
     if (slot < start) return run.extra[slot];
-    if (text) return `token ${slot - start} \u201c\u2068${shown(run.samples[state.sample].tokens[slot - start] ?? "").replace(/\n/g, "")}\u2069\u201d`;
+    if (text) return `${run.unit === "points" ? "point" : "token"} ${slot - start} \u201c\u2068${shown(run.samples[state.sample].tokens[slot - start] ?? "").replace(/\n/g, "")}\u2069\u201d`;
     const [number, row, column] = placed(slot);
     return `${sides[0] > 1 ? `step ${number}, ` : ""}row ${row}, column ${column}`;
   };

@@ -13,7 +13,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from zoo.attention import AttentionCall, Encoding, Tokens, upcast
+from zoo.attention import AttentionCall, Dims, Encoding, Tokens, upcast
 from zoo.attention.coordinates import spacing
 from zoo.reporting.panel import (
     Bars,
@@ -33,7 +33,7 @@ QUANTILES = {"10th percentile": 0.1, "median": 0.5, "90th percentile": 0.9}
 MAX_SHIFT = 32  # largest shift of a pair, in patches
 
 FREQUENCIES_CAPTION = (
-    "Rotation of each pair of channels per token: fast pairs resolve short distances, slow pairs"
+    "Rotation of each pair of channels per {}: fast pairs resolve short distances, slow pairs"
     " long ones; pairs that do not rotate are not drawn."
 )
 WAVES_CAPTION = (
@@ -44,6 +44,18 @@ SHIFT_CAPTION = (
     "Change of the rotation between two neighbours when both are shifted: a flat line at 0 means"
     " that only offsets matter, a rising one that scores depend on absolute positions."
 )
+
+
+def name_axes(dims: Dims) -> tuple[str, ...]:
+    """Return the names of the axes of texts and grids; the numbers of those of points."""
+    if dims.points:
+        return tuple(f"axis {number + 1}" for number in range(dims.axes))
+    return AXES[dims.axes]
+
+
+def name_step(dims: Dims) -> str:
+    """Return the unit of distances between tokens, or between points."""
+    return "unit of the data" if dims.points else "token"
 
 
 def to_cpu(values: Tensor) -> Tensor:
@@ -177,9 +189,17 @@ def token_spacing(encoding: Encoding, call: AttentionCall) -> Tensor:
 def frequency_panels(wave_vectors: Tensor, encoding: Encoding, call: AttentionCall) -> Panels:
     """Yield panels of wave vectors [P, H, pairs], given in radians per unit of the coordinates."""
     waves = to_cpu(wave_vectors) * to_cpu(token_spacing(encoding, call))[:, None, None]
+    if encoding.dims.points:
+        for axis, values in zip(name_axes(encoding.dims), waves, strict=True):
+            step = name_step(encoding.dims)
+            caption, title = FREQUENCIES_CAPTION.format(step), f"Rotation along {axis}"
+            yield pair_panel(title, f"radians per {step}", values, caption)
+        return
     if len(waves) == 1:
         unit = "radians per token"
-        yield pair_panel("Rotation frequencies", unit, waves[0], FREQUENCIES_CAPTION)
+        yield pair_panel(
+            "Rotation frequencies", unit, waves[0], FREQUENCIES_CAPTION.format("token")
+        )
         return
     if len(waves) == 3:
         caption = "Rotation of each pair per frame; pairs that do not rotate are not drawn."
@@ -202,11 +222,12 @@ def angle_panels(skew: Tensor, encoding: Encoding, call: AttentionCall) -> Panel
     angles = torch.linalg.eigvalsh(1j * to_cpu(skew))[..., -pairs:].flatten(2)  # [P, H, m pairs]
     angles = angles.sort(dim=-1, descending=True).values
     angles = angles * to_cpu(token_spacing(encoding, call))[:, None, None]
-    for axis, values in zip(AXES[len(angles)], angles, strict=True):
+    step = name_step(encoding.dims)
+    for axis, values in zip(name_axes(encoding.dims), angles, strict=True):
         title, x = f"Rotation along {axis}", "pair of channels, sorted"
-        caption = f"Rotation of each pair per token along {axis}: fast pairs resolve short"
+        caption = f"Rotation of each pair per {step} along {axis}: fast pairs resolve short"
         caption = f"{caption} distances, slow pairs long ones."
-        yield pair_panel(title, "radians per token", values, caption, x=x)
+        yield pair_panel(title, f"radians per {step}", values, caption, x=x)
 
 
 def commutator_norms(generators: Tensor) -> Tensor:
@@ -269,9 +290,10 @@ def shift_change_panels(
     shifts = torch.arange(min(extent, MAX_SHIFT), device=unit.device)
     if len(shifts) < 2:
         return
+    step = "units of the data" if encoding.dims.points else "patches"
     yield curve_panel(
         "Change under shifts",
-        "shift along every axis, in patches",
+        f"shift along every axis, in {step}",
         "change, 1 for unrelated rotations",
         shifts,
         shift_changes(compute_rotation, shifts[:, None] * unit, unit.diag()),
