@@ -58,6 +58,9 @@ def _in_folder(folder, monkeypatch):
     monkeypatch.chdir(folder)
 
 
+PAGE = ["samples=3", "controls=false"]
+
+
 @pytest.fixture(scope="module")
 def runs(folder):
     """A padded and a packed run of each recipe."""
@@ -105,6 +108,25 @@ def test_a_file_is_predicted_as_if_it_were_alone(recipe, runs):
         else:
             assert one == other
             assert sum(each["share"] for each in one["classes"]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("recipe", ["photos", "scenes"])
+def test_a_page_shows_images_of_the_commonest_shape(recipe, runs):
+    padded, packed = (
+        diagnose(f"{recipe}-run", *words, *PAGE, f"to={at}.html")[0].runs[0]
+        for at, words in (("a", []), ("b", ["data.pack=40"]))
+    )
+    attended = padded.attended
+    assert attended.grid[0] * attended.grid[1] <= 16
+    assert attended.weights.shape[-1] == attended.grid[0] * attended.grid[1] + len(attended.extra)
+    (picture,) = attended.samples[0].pictures
+    assert picture.shape[:2] == tuple(4 * side for side in attended.grid)
+    assert "commonest" in padded.facts["shown"]
+    if recipe == "scenes":
+        assert padded.segmented[0].mask.shape == picture.shape[:2]
+    # the same images, whatever row they are laid out in
+    torch.testing.assert_close(packed.attended.weights, attended.weights)
+    assert padded.metrics["test/loss"] == pytest.approx(packed.metrics["test/loss"], abs=1e-5)
 
 
 def test_masks_have_the_sizes_of_their_images():
@@ -161,16 +183,13 @@ def test_a_model_of_one_size_is_tested_on_images_in_their_shapes(runs):
     assert len(zoo.predict("fixed", "photos", {"data.aspect": "keep"}).predictions) == 20
 
 
-def test_windows_pages_and_models_of_one_size_are_refused(runs, tmp_path):
+def test_windows_and_models_of_one_size_are_refused(runs, tmp_path):
     with pytest.raises(RecipeError, match="windows have one size"):
         evaluate(
             "scenes-run", ["evaluate.resolutions=[32]", "evaluate.extrapolation=[sliding_window]"]
         )
-    with pytest.raises(RecipeError, match="a page shows images of one grid"):
-        diagnose("scenes-run")
     with pytest.raises(RecipeError, match="to=hf reads images of one size"):
         zoo.export("photos-run", tmp_path / "hf", "hf")
-    diagnose("scenes-run", "data.aspect=fixed", "controls=false")
 
 
 def test_datasets_of_python_have_images_of_any_shape(tmp_path):

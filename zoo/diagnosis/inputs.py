@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from zoo.config import Recipe
 from zoo.data.base import DataModule
+from zoo.data.patch_rows import find_covered
 from zoo.data.spec import (
     IGNORE_INDEX,
     DataSpec,
@@ -35,6 +37,7 @@ from zoo.diagnostics.token_layout import Layout, decode_pieces, to_pictures
 from zoo.errors import DataError, OptionError
 from zoo.evaluation.evaluate import RESULT, adapt_data
 from zoo.evaluation.results import Evaluation
+from zoo.models.vit import ViT
 from zoo.reporting.panel import Curves
 from zoo.run import loggers
 from zoo.run.checkpoint import find_run_dir
@@ -46,6 +49,7 @@ log = logging.getLogger("zoo")
 
 MAX_ROLLOUT_WEIGHTS = 2**27  # attention weights of one layer
 PADDING = -1  # of a text's tokens
+SHAPED_BATCHES = 8  # batches of images of several shapes, from which some of one shape are taken
 MOST_NUMBERS = 6  # coordinates, features or targets of a point that a page shows
 
 Inputs = tuple[Tensor | None, ...]
@@ -111,8 +115,14 @@ def _compute_rollout(
     return metrics.rollout(means)[:, list(layout.query_index)].cpu()
 
 
-def load_samples(task: Task, data: DataModule, count: int) -> Any:
+def load_samples(task: Task, data: DataModule, count: int, has_shapes: bool) -> Any:
     """Load the first test samples as one batch on the model's device.
+
+    Args:
+        task: The task.
+        data: Its data.
+        count: Number of samples at most.
+        has_shapes: Whether images keep their shapes; then some of the commonest shape are loaded.
 
     Raises:
         DataError: There is none.
@@ -121,10 +131,37 @@ def load_samples(task: Task, data: DataModule, count: int) -> Any:
     adapt_data(task, data)
     # after adopting the spec: set-up encodes the text
     data.setup("test")
-    batch = _take_first(data.build_loader("test"), count)
+    loader, model = data.build_loader("test"), task.model
+    if has_shapes:
+        assert isinstance(model, ViT)
+        batch: Any = _take_one_shape(loader, model, count)
+    else:
+        batch = _take_first(loader, count)
     if batch is None:
         raise DataError(f"{data.title}: the test part has no sample")
     return data.on_after_batch_transfer(move_data_to_device(batch, task.device), 0)
+
+
+def _take_one_shape(
+    batches: Iterable[Sequence[Tensor]], model: ViT, count: int
+) -> tuple[Tensor, Tensor] | None:
+    """Return images of the shape that most of the first ones have, without padding; None if none.
+
+    Masks have the shape of their images; labels have none.
+    """
+    found: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = {}
+    for images, places, *_, targets in islice(batches, SHAPED_BATCHES):
+        covered = find_covered(places, len(images), model.grid_size(*images.shape[2:]))
+        # an image is the upper left rectangle of its part of the batch
+        sizes = torch.stack([covered.any(2).sum(1), covered.any(1).sum(1)], dim=1)
+        sides = sizes * sizes.new_tensor(model.patch_shape)  # [B, 2], in pixels
+        for image, target, (height, width) in zip(images, targets, sides.tolist(), strict=True):
+            own = target[..., :height, :width] if target.dim() else target
+            found.setdefault((height, width), []).append((image[..., :height, :width], own))
+    if not found:
+        return None
+    shown = max(found.values(), key=len)[:count]
+    return torch.stack([one for one, _ in shown]), torch.stack([one for _, one in shown])
 
 
 def _take_first(batches: Iterable[Any], count: int) -> Any:

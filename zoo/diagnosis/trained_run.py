@@ -84,23 +84,20 @@ class TrainedRun:
         """The name of the model in the recipe."""
         return self.recipe.model.name
 
+    @property
+    def has_shapes(self) -> bool:
+        """Whether images keep their shapes."""
+        return self.recipe.data.options.get("aspect") == "keep"
+
     def read_saved(self) -> None:
         """Read the recipe and the curves of the run. Raises DataError."""
         self.saved = read_saved(self.path, self.recipe, self.task.spec)
 
     def load_inputs(self, samples: int) -> Inputs:
-        """Load the first test samples, and move the model to its device.
-
-        Raises:
-            RecipeError: They are images of several sizes.
-        """
-        if self.recipe.data.options.get("aspect") == "keep":
-            problem = "a page shows images of one grid, and here each keeps its shape"
-            remedy = "set data.aspect to fixed, and data.pack to null"
-            raise RecipeError(self.recipe.make_issue("data.aspect", problem, remedy))
+        """Load the first test samples, and move the model to its device."""
         task = self.task.to(choose_device(self.recipe))
         with self.locate_errors("data"):
-            self.batch = load_samples(task, self.experiment.data, samples)
+            self.batch = load_samples(task, self.experiment.data, samples, self.has_shapes)
         with self.locate_errors("task"):
             self.inputs = task.inputs(self.batch)
         return self.inputs
@@ -152,6 +149,8 @@ class TrainedRun:
         data = self.experiment.data
         tested = describe_test(data.count_samples("test"), self.recipe, limit)
         facts = {"data": data.title, "tested on": tested}
+        if self.has_shapes:
+            facts["shown"] = "images of the shape that is commonest among the first"
         pairs = zip(self.classes, self.class_ious, strict=False)
         ious = [f"{name} {value:.3f}" for name, value in pairs if value is not None]
         return facts | ({"IoU by class": ", ".join(ious)} if ious else {})
