@@ -402,3 +402,15 @@ def test_data_that_is_missing_is_told_before_anything_is_queued(zoo, tmp_path):
     assert code == 4
     assert "nowhere.txt: no such file" in message
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_script_is_printed_before_there_is_data_and_not_written(zoo, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["launch", "slurm", "vit_s16_comrope_imagenet", "nodes=1", "devices=8"]
+    code, out, _ = zoo(*words, "print=true")
+    assert code == 0
+    assert "zoo fit vit_s16_comrope_imagenet data.path=FOLDER trainer.num_nodes=1" in out
+    code, _, error = zoo(*words)
+    assert code == 2
+    assert "data.path: missing" in error
+    assert not [*tmp_path.iterdir()]

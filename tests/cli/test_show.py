@@ -31,6 +31,17 @@ def test_an_encoding_is_shown(name, zoo):
         assert f"\n{word}" in out or f"  {word}" in out
 
 
+def test_a_recipe_is_shown_before_there_is_data(zoo):
+    code, out, _ = zoo("show", "vit_s16_comrope_imagenet")
+    assert code == 0
+    assert "# data.path=FOLDER: set it to the location of your data" in out
+    assert re.search(r"memory: \S+ GB of each GPU by calculation", out)
+    # classes that are read from the data cannot be told
+    code, _, error = zoo("show", "vit_s16_comrope_imagenet", "data.classes=null")
+    assert code == 2
+    assert "data.path: missing: set it to the location of your images" in error
+
+
 def test_recipes_that_name_it_are_told(zoo):
     _, out, _ = zoo("show", "comrope_ld", *QUIET)
     assert re.search(r"^recipes\n(  \w+\n)*  vit_comrope\n", out, re.MULTILINE)

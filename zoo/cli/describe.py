@@ -30,7 +30,7 @@ from zoo.benchmark.measures import build_layer_trial
 from zoo.benchmark.protocol import run_rounds
 from zoo.citations import find_citations
 from zoo.config import Overrides, load, recipe_files
-from zoo.config.command_line import parse_options
+from zoo.config.command_line import format_edits, parse_options
 from zoo.data.spec import DataSpec
 from zoo.diagnostics.portrait.portrait import draw_portrait
 from zoo.encodings.common.chains import build_shortest_chain
@@ -55,7 +55,7 @@ from zoo.packages import explain_imports, skip_without_package
 from zoo.reporting.numbers import format_number
 from zoo.reporting.tables import format_table
 from zoo.run.build import Experiment, build_inputs, build_model
-from zoo.run.load import load_experiment
+from zoo.run.load import load_for_description
 from zoo.run.preflight import count_parameters, count_tokens, plan_backends
 from zoo.run.requirements import describe_requirements, estimate_requirements
 from zoo.utils import check_writable
@@ -73,14 +73,17 @@ Size = Annotated[int, Between(1, 2**16)]
 
 def describe_recipe(name: str, overrides: Overrides) -> str:
     """Return the resolved recipe as YAML, with parameters, tokens and backends as comments."""
-    experiment = load_experiment(name, overrides)
+    experiment, stands_for = load_for_description(name, overrides)
     recipe, spec = experiment.recipe, experiment.spec
     model = build_model(recipe, spec)
 
     counts = count_parameters(model)
     counts = {**counts, "all": sum(counts.values())}
     table = format_table([(part, f"{count:,}") for part, count in counts.items()], left=[0])
-    lines = [f"# {recipe.name}, resolved", recipe.yaml(), "# parameters", table]
+    lines = [f"# {recipe.name}, resolved"]
+    if stands_for:
+        lines += [f"# {format_edits(stands_for)[0]}: set it to the location of your data"]
+    lines += [recipe.yaml(), "# parameters", table]
 
     if recipe.model.options.get("layer_types"):
         lines += ["", *draw_layers(recipe.model, model)]

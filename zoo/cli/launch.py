@@ -56,8 +56,10 @@ def run(known: argparse.Namespace) -> None:
     own, overrides = split_words(known.overrides, classes)
     options, printing, special = parse_options(own, classes)
     launcher = Choice(known.launcher, special)
-    result = launch(launcher, known.recipe, LaunchOptions(**options), parse_overrides(overrides))
-    if printing["print"]:
+    is_printed = printing["print"]
+    edits = parse_overrides(overrides)
+    result = launch(launcher, known.recipe, LaunchOptions(**options), edits, is_draft=is_printed)
+    if is_printed:
         print(result.script, end="")
     else:
         result.write()

@@ -19,7 +19,7 @@ from zoo.config.overrides import Change, Edit, Overrides, list_edits
 from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError, Setting
 from zoo.options import Choice, Count
 from zoo.run.build import Experiment
-from zoo.run.load import load_experiment
+from zoo.run.load import load_experiment, load_for_description
 from zoo.run.requirements import describe_requirements, estimate_requirements
 
 SECONDS_TO_SAVE = 180
@@ -136,7 +136,12 @@ class LaunchResult:
 
 
 def launch(
-    launcher: Choice, recipe: str, options: LaunchOptions, overrides: Overrides = ()
+    launcher: Choice,
+    recipe: str,
+    options: LaunchOptions,
+    overrides: Overrides = (),
+    *,
+    is_draft: bool = False,
 ) -> LaunchResult:
     """Write a script that starts a run on a cluster, as text.
 
@@ -145,6 +150,7 @@ def launch(
         recipe: A recipe file or a registered name.
         options: The size of the cluster, and the run directory.
         overrides: Changes of the recipe.
+        is_draft: Whether the script may name a folder in place of data that the recipe lacks.
 
     Raises:
         RecipeError: The launcher, an option or the recipe is wrong.
@@ -156,6 +162,8 @@ def launch(
         raise RecipeError(ConfigIssue(ARGUMENT, error.key, error.message)) from None
 
     edits = list_edits(overrides)
+    if is_draft:
+        edits = [*edits, *load_for_description(recipe, [*edits, *LOCAL_TRAINER])[1]]
     checked, experiment = _check_recipe(recipe, edits, options)
     job = _build_job(checked, recipe, edits, options)
     try:

@@ -10,8 +10,17 @@ from torch import nn
 
 from zoo import config
 from zoo.config import Overrides, Recipe
+from zoo.config.overrides import Change, Edit, list_edits
 from zoo.data.base import Datasets
-from zoo.errors import CheckpointError, ConfigIssue, Message, OptionError, RecipeError, Setting
+from zoo.errors import (
+    CheckpointError,
+    ConfigIssue,
+    Message,
+    OptionError,
+    RecipeError,
+    Setting,
+    ZooError,
+)
 from zoo.run import checkpoint as checkpoints
 from zoo.run.build import Experiment, build_model
 from zoo.run.callbacks.checkpointing import StepSize
@@ -20,6 +29,9 @@ from zoo.tasks.base import Task
 from zoo.utils import escape_text
 from zoo.version import __version__
 from zoo.weights import check_sizes, describe_fault, limit_model
+
+LOCATION = Change("data.path", "FOLDER")
+"""Stands for the location of data that a recipe leaves to its user."""
 
 
 def load_recipe(path: str | Path, overrides: Overrides = ()) -> Recipe:
@@ -42,6 +54,33 @@ def load_recipe(path: str | Path, overrides: Overrides = ()) -> Recipe:
 def load_experiment(path: str | Path, overrides: Overrides = ()) -> Experiment:
     """Load a recipe as `load_recipe` does, with what the check has built."""
     return build_experiment(config.load(path, overrides))
+
+
+def load_for_description(
+    path: str | Path, overrides: Overrides = ()
+) -> tuple[Experiment, tuple[Edit, ...]]:
+    """Load a recipe to describe it, which needs no location of its data where it states the facts.
+
+    Args:
+        path: A recipe file or a registered name.
+        overrides: Changes of the recipe.
+
+    Returns:
+        What the check has built, and the edit that stands for the location; none if there is one.
+
+    Raises:
+        RecipeError: As `load_recipe` raises it.
+    """
+    try:
+        return load_experiment(path, overrides), ()
+    except RecipeError as error:
+        keys = [issue.key for issue in error.issues]
+        if keys != [LOCATION.key] or config.load(path, overrides).data.options["path"] is not None:
+            raise
+        try:
+            return load_experiment(path, [*list_edits(overrides), LOCATION]), (LOCATION,)
+        except ZooError:
+            raise error from None
 
 
 def restore(
