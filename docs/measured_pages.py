@@ -1,6 +1,6 @@
-"""The recorded parts of two pages: speed (docs/speed), and other positions in a pretrained model.
+"""The recorded parts of three pages: install, speed, and other positions in a pretrained model.
 
-The second is made from the cells of tests/benchmarks/pretrained.py in docs/questions/pretrained.
+The last is made from the cells of tests/benchmarks/pretrained.py in docs/questions/pretrained.
 `python docs/measured_pages.py` draws its figures again, `python docs/measured_pages.py FOLDER`
 takes the cells of a folder first; `python docs/pages.py` writes the pages.
 """
@@ -28,6 +28,7 @@ from zoo.reporting.style import Style
 from zoo.reporting.tables import format_markdown
 
 MARK = "## Recorded\n"
+ENVIRONMENTS = Path(__file__).parent / "records" / "environments.json"
 CELLS = Path(__file__).parent / "questions" / "pretrained"
 TRAINED = 8192  # tokens: the window that the model was pretrained with
 RULES = ("none", "linear", "ntk", "yarn")
@@ -50,6 +51,51 @@ def _speed_section(path: Path) -> Iterator[str]:
     if picture.exists():
         link = f"{path.parent.name}/{picture.name}"
         yield from (f"![Costs relative to {result.reference}: {path.stem}]({link})", "")
+
+
+def write_install_page(page: Path) -> str:
+    """Return the page: its own text up to the mark, then the environments that were tried."""
+    text = page.read_text(encoding="utf-8").partition(MARK)[0]
+    record = json.loads(ENVIRONMENTS.read_text(encoding="utf-8"))["releases"].values()
+    tried = sorted(record, key=lambda one: _split_version(one["versions"]["torch"]))
+    rows = [
+        [
+            one["versions"]["torch"],
+            one["versions"]["python"],
+            f"{one['packages']}",
+            f"{one['megabytes']:,}",
+            f"{one['seconds_to_install']}",
+            one["tests"]["result"].partition(" in ")[0],
+        ]
+        for one in tried
+    ]
+    heads = ["torch", "Python", "packages", "MB", "seconds", "tests of encodings"]
+    newest = max((one["versions"]["python"] for one in tried), key=_split_version)
+    lines = [
+        "",
+        "The wheel without extras in an empty virtual environment, where `zoo fit vit_comrope`",
+        "trained for an epoch and the tests of encodings passed: packages with the dependencies of",
+        "dependencies, their size without compiled modules, and the time of `pip install`,",
+        "downloads included, on two cores with other work. Builds of torch for CUDA bring its",
+        "libraries, which are most of the size; `+cpu` is one without.",
+        "",
+        format_markdown(heads, rows, text=heads[:2] + heads[-1:]),
+        "",
+        f"Python {_next_minor(newest)} and newer were not tried.",
+        "`python tests/benchmarks/environments.py --releases PYTHON=TORCH` measures a row, and",
+        "`python docs/pages.py` writes this table.",
+        "",
+    ]
+    return text + MARK + "\n".join(lines)
+
+
+def _split_version(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)[:3]))
+
+
+def _next_minor(version: str) -> str:
+    major, minor, *_ = _split_version(version)
+    return f"{major}.{minor + 1}"
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,7 @@ def write_pages() -> dict[Path, str]:
         DOCS / "encodings.md": _index(names),
         DOCS / "results.md": recipe_heads.write_results_page(recipes),
         DOCS / "conformance.md": conformance_page.write_conformance_page(DOCS / "conformance"),
+        DOCS / "install.md": measured_pages.write_install_page(DOCS / "install.md"),
         DOCS / "speed.md": measured_pages.write_speed_page(DOCS / "speed.md"),
         import_graph.PICTURE: import_graph.draw_graph(import_graph.read_imports()),
     }

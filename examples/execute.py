@@ -1,5 +1,6 @@
 """Execute the notebooks of this folder and store their outputs: `make notebooks`."""
 
+import argparse
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +32,8 @@ def execute_notebook(path: Path) -> None:
 
 
 if __name__ == "__main__":
+    raw = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=raw).parse_args()
     for path in sorted(HERE.glob("*.ipynb")):
         missing = find_missing(path)
         if not missing:

@@ -19,8 +19,8 @@ writes `published.json`.
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -356,12 +356,10 @@ def tabulate_published(study: Published) -> list[list[str]]:
     return rows
 
 
-def main(words: Sequence[str]) -> None:
+def main(folder: Path, weights: Path | None, *, small: bool) -> None:
     """Measure what is missing, print the table, write both files."""
-    folder, options = Path(words[0]), words[1:]
-    small = "small" in options
-    if weights := [Path(word) for word in options if word != "small"]:
-        published = Published(weights[0], folder, small)
+    if weights is not None:
+        published = Published(weights, folder, small)
         published.measure()
         print(format_table([tuple(row) for row in tabulate_published(published)]))
         return
@@ -377,4 +375,15 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("weights", nargs="*", default=[], metavar="WEIGHTS|small")
+    known = parser.parse_args()
+    paths = [Path(word) for word in known.weights if word != "small"]
+    if len(paths) > 1 or not all(path.exists() for path in paths):
+        parser.error(
+            f"{paths[-1]}: no file or folder" if len(paths) == 1 else "one model at a time"
+        )
+    main(known.folder, paths[0] if paths else None, small="small" in known.weights)

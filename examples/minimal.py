@@ -9,7 +9,7 @@ grid 4 wide, which encodings of images get, this is the letter one row up.
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 
 import torch
 from torch import Tensor, nn
@@ -85,7 +85,7 @@ def measure_accuracy(model: Model, generator: torch.Generator) -> float:
 
 
 def main(argv: list[str] | None = None) -> float:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--encoding", default="rope", help="a name, or several: kerple+dape")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)

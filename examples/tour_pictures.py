@@ -4,9 +4,9 @@ Each picture is one function. Values come from zoo, in float64 with fixed seeds,
 measurement; they are rounded, so that the files are the same on all machines.
 """
 
+import argparse
 import json
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -322,4 +322,11 @@ def main(names: list[str], folder: Path = FOLDER) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("steps", nargs="*", metavar="step", help=", ".join(PICTURES))
+    known = parser.parse_args()
+    if unknown := set(known.steps) - set(PICTURES):
+        parser.error(f"{unknown.pop()}: none of {', '.join(PICTURES)}")
+    main(known.steps)

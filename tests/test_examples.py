@@ -60,7 +60,7 @@ def test_context_extension_is_tabulated_from_what_a_folder_has(tmp_path, capsys)
         found |= {"exported": {"rule": "yarn", "files": []}}
         (tmp_path / f"{recipe}.json").write_text(json.dumps(found))
 
-    extend.main([str(tmp_path)])
+    extend.main(tmp_path, None, small=False)
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert rows[0] == ["test/loss"]
     assert rows[1] == ["16", "32", "64", "128"]
@@ -82,7 +82,7 @@ def test_published_weights_are_tabulated_from_what_a_folder_has(tmp_path, capsys
     (tmp_path / "published.json").write_text(json.dumps(found))
     (tmp_path / "runs" / "published").mkdir(parents=True)
 
-    extend.main([str(tmp_path), "small.gguf"])
+    extend.main(tmp_path, Path("small.gguf"), small=False)
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert rows[0] == ["tokens", "loss", "digits"]
     assert rows[1] == ["none", "16", "1.2500", "0", "5"]
@@ -151,6 +151,10 @@ def test_a_release_is_continued_and_its_models_are_loaded(tmp_path):
     # an encoding on texts and one on images, of recipes that extend others
     assert {"lm_rope", "lm_alibi", "vit_comrope", "vit_learned"} <= {*release.list_recipes()}
     assert not {"lm_rope_124m", "vit_s16_comrope_imagenet"} & {*release.list_recipes()}
+    models = release.list_models()
+    # encodings that have no small recipe of their own are there too
+    assert models["lm_carope"] == ("lm_rope", {"model.encoding": ["carope"]})
+    assert "vit_carope" not in models
     small = {"model.dim": 24, "model.depth": 1, "trainer.max_steps": 1, "trainer.num_threads": 1}
     release.make_release(tmp_path / "out", ["vit_learned"], small)
     first = (tmp_path / "out" / "vit_learned" / "model.safetensors").stat()

@@ -34,6 +34,9 @@ REQUIRED = (
 )
 """What `pip install transformer-zoo` installs, with what these bring along."""
 
+TESTED_PYTHON = ("3.11", "3.12", "3.13")
+"""Versions of Python that zoo was tested with; newer ones are allowed."""
+
 TESTED_TORCH = ("2.11", "2.13", "2.14", "2.15")
 """Minor versions of torch that zoo was tested with; others are allowed."""
 

@@ -179,12 +179,16 @@ def main(recipe: str, rounds: int, seconds: float, words: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    # a process of a measurement, which takes its turns by lines of its standard input
     if sys.argv[1:2] == ["--train"]:
         name, threads, limited, *options = sys.argv[2:]
         train(name, int(threads), bool(int(limited)), options)
-    else:
-        options = [word for word in sys.argv[1:] if "=" in word]
-        given = [word for word in sys.argv[1:] if "=" not in word]
-        name = given[0] if given else RECIPE
-        count = int(given[1]) if len(given) > 1 else ROUNDS
-        main(name, count, float(given[2]) if len(given) > 2 else SECONDS, options)
+        sys.exit()
+    from arguments import make_parser, parse_with_overrides, positive
+
+    parser = make_parser(__doc__)
+    parser.add_argument("recipe", nargs="?", default=RECIPE)
+    parser.add_argument("rounds", nargs="?", type=positive, default=ROUNDS)
+    parser.add_argument("seconds", nargs="?", type=float, default=SECONDS)
+    known, overrides = parse_with_overrides(parser)
+    main(known.recipe, known.rounds, known.seconds, overrides)

@@ -144,4 +144,10 @@ def main(comparisons: int = 5, seed: int = 0) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    from arguments import make_parser, positive
+
+    parser = make_parser(__doc__)
+    parser.add_argument("comparisons", nargs="?", type=positive, default=5)
+    parser.add_argument("seed", nargs="?", type=int, default=0)
+    known = parser.parse_args()
+    main(known.comparisons, known.seed)

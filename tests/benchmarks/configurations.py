@@ -456,4 +456,8 @@ def main(families: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(bool(main(sys.argv[1:])))
+    from arguments import make_parser, one_of
+
+    parser = make_parser(__doc__)
+    parser.add_argument("families", nargs="*", type=one_of(CASES), metavar="family")
+    sys.exit(bool(main(parser.parse_args().families)))

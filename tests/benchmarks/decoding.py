@@ -202,9 +202,18 @@ def main(rounds: int, tokens: int, encodings: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1 and sys.argv[1] in EQUIPPED:
-        rounds = int((sys.argv[2:] or ["30"])[0])
-        compare_equipped(sys.argv[1], rounds, sys.argv[3:] or ["rope"])
-        sys.exit()
-    numbers = [int(word) for word in sys.argv[1:3]]
-    main(*(numbers + [3, 256][len(numbers) :]), sys.argv[3:] or ["rope"])
+    from arguments import make_parser, positive
+
+    parser = make_parser(__doc__)
+    if equipped := next(iter({*sys.argv[1:2]} & {*EQUIPPED}), None):
+        parser.add_argument("kind", choices=EQUIPPED)
+        parser.add_argument("rounds", nargs="?", type=positive, default=30)
+    else:
+        parser.add_argument("rounds", nargs="?", type=positive, default=3)
+        parser.add_argument("tokens", nargs="?", type=positive, default=256)
+    parser.add_argument("encodings", nargs="*", default=["rope"], metavar="encoding")
+    known = parser.parse_args()
+    if equipped:
+        compare_equipped(equipped, known.rounds, known.encodings)
+    else:
+        main(known.rounds, known.tokens, known.encodings)

@@ -59,14 +59,18 @@ def pair(recipe: str, given: list[str], number: int, folder: Path) -> float:
     return seconds[True] / seconds[False]
 
 
-def main() -> None:
-    recipe, pairs = (sys.argv[1:3] + [RECIPE, str(PAIRS)][len(sys.argv) - 1 :])[:2]
-    given = sys.argv[3:] or list(SHORT)
+def main(recipe: str, pairs: int, given: list[str]) -> None:
     print(f"{recipe} {' '.join(given)}\n   looking       alone   ratio")
     with tempfile.TemporaryDirectory() as folder:
-        ratios = [pair(recipe, given, number, Path(folder)) for number in range(int(pairs))]
+        ratios = [pair(recipe, given, number, Path(folder)) for number in range(pairs)]
     print(f"median ratio {statistics.median(ratios):.4f}")
 
 
 if __name__ == "__main__":
-    main()
+    from arguments import make_parser, parse_with_overrides, positive
+
+    parser = make_parser(__doc__)
+    parser.add_argument("recipe", nargs="?", default=RECIPE)
+    parser.add_argument("pairs", nargs="?", type=positive, default=PAIRS)
+    known, overrides = parse_with_overrides(parser)
+    main(known.recipe, known.pairs, overrides or list(SHORT))

@@ -1,31 +1,37 @@
 """Install zoo in fresh environments: beside torch alone, with its required packages, and with each extra alone.
 
     python tests/benchmarks/environments.py [bare base EXTRA ... torchvision]
-    python tests/benchmarks/environments.py releases PYTHON=TORCH ... to=docs/records/environments.json
+    python tests/benchmarks/environments.py --releases PYTHON=TORCH ... --to docs/records/environments.json
 
 Takes pip's own configuration and constraints.txt. `base` is installed once; the environment of an extra sees it and has
 nothing else but what the extra brings. `torchvision` installs one that belongs to another torch. Needs hatchling, and
 `python -m twine` to check the files where that is installed.
 
-`releases` installs the wheel and no extra for each interpreter and release of torch, trains the main recipe for an
-epoch, and runs the tests of encodings. It writes versions, sizes, seconds and results to a file. Other packages are as
-released today; `PYTHON=constraints` takes constraints.txt instead of a release of torch.
+`--releases` installs the wheel and no extra for each interpreter and release of torch, trains the main recipe for an
+epoch, and runs the tests of encodings. It writes versions, sizes, seconds and results to a file, and keeps what the file
+has of other pairs. Other packages are as released today; `PYTHON=constraints` takes constraints.txt instead of a release
+of torch. `python docs/pages.py` then writes the table of docs/environments.md.
 """
 
+import argparse
 import importlib.util
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import venv
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from zoo.version import __version__
 
 ROOT = Path(__file__).parent.parent.parent
+RECORD = Path("docs/records/environments.json")
 TINY = ["model.dim=16", "model.depth=1", "model.heads=2", "trainer.accelerator=cpu"]
 ONCE = [*TINY, "trainer.fast_dev_run=true"]
 WORDS = ["lm_rope", *ONCE, "data.length=32", "data.batch_size=8"]
@@ -158,9 +164,7 @@ def try_release(wheel: str, folder: Path, python: str, torch: str) -> dict[str, 
     size = sum(path.lstat().st_size for path in own.site.rglob("*"))
     packages = own.list_packages()
     doctor = own.read(["zoo", "doctor", "--json"])
-    versions = {
-        one["name"]: one["detail"].split(";")[0].split(",")[0] for one in doctor["checks"][:12]
-    }
+    versions = {one["name"]: re.split("[ ,]", one["detail"])[0] for one in doctor["checks"][:12]}
 
     fit = ["zoo", "fit", "vit_comrope", "trainer.max_epochs=1", "trainer.accelerator=cpu"]
     found = own.read([*fit, "--run-dir", "run", "--json"])
@@ -187,30 +191,35 @@ def try_release(wheel: str, folder: Path, python: str, torch: str) -> dict[str, 
     }
 
 
-def record_releases(words: list[str]) -> None:
-    """Try each `PYTHON=TORCH`, and write what was found to the file of `to=FILE` after every one."""
-    (to,) = (Path(word[3:]) for word in words if word.startswith("to="))
-    record = {
-        "zoo_version": __version__,
-        "command": " ".join(["python", *sys.argv]),
-        "releases": [],
-    }
+def record_releases(pairs: list[tuple[str, str]], to: Path) -> None:
+    """Try each pair of an interpreter and a torch, and write what was found to a file after every one."""
+    releases = json.loads(to.read_text(encoding="utf-8"))["releases"] if to.exists() else {}
     with tempfile.TemporaryDirectory() as home:
         wheel = str(build_files(Path(home) / "dist"))
-        for number, word in enumerate(one for one in words if not one.startswith("to=")):
-            python, _, torch = word.rpartition("=")
+        for python, torch in pairs:
+            word = f"{Path(python).name}={torch}"
             with tempfile.TemporaryDirectory() as folder:
-                found = try_release(wheel, Path(folder) / str(number), python, torch)
-            record["created"] = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-            record["releases"].append(found)
+                found = try_release(wheel, Path(folder) / "environment", python, torch)
+            releases[word] = {
+                "zoo_version": __version__,
+                "created": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+                "command": f"python tests/benchmarks/environments.py --releases {word} --to {to}",
+                **found,
+            }
+            record = {"releases": dict(sorted(releases.items()))}
             to.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
             print(word, found, flush=True)
 
 
-def main(chosen: list[str]) -> None:
-    if chosen[0] == "releases":
-        record_releases(chosen[1:])
-        return
+def split_pair(word: str) -> tuple[str, str]:
+    """Return the interpreter and the release of torch that `PYTHON=TORCH` names."""
+    python, _, torch = word.rpartition("=")
+    if shutil.which(python) is None:
+        raise argparse.ArgumentTypeError(f"{word}: not PYTHON=TORCH with an interpreter to run")
+    return python, torch
+
+
+def main(chosen: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         wheel = str(build_files(home / "dist"))
@@ -260,4 +269,15 @@ def main(chosen: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["bare", "base", *EXTRAS, "torchvision"])
+    from arguments import make_parser, one_of
+
+    parser = make_parser(__doc__)
+    everything = ("bare", "base", *EXTRAS, "torchvision")
+    parser.add_argument("names", nargs="*", type=one_of(everything), metavar="NAME")
+    parser.add_argument("--releases", nargs="+", type=split_pair, metavar="PYTHON=TORCH")
+    parser.add_argument("--to", type=Path, metavar="FILE", default=RECORD)
+    known = parser.parse_args()
+    if known.releases:
+        record_releases(known.releases, known.to)
+    else:
+        main(known.names or everything)

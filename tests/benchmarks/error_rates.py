@@ -20,7 +20,6 @@ experiment counts as wrong if any variant is called worse (or dropped). 5 % are 
 """
 
 import json
-import sys
 from collections.abc import Sequence
 from math import sqrt
 from pathlib import Path
@@ -335,4 +334,8 @@ def main(draws: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else DRAWS)
+    from arguments import make_parser, positive
+
+    parser = make_parser(__doc__)
+    parser.add_argument("draws", nargs="?", type=positive, default=DRAWS)
+    main(parser.parse_args().draws)

@@ -11,7 +11,6 @@ import io
 import json
 import platform
 import statistics
-import sys
 import time
 from datetime import UTC, datetime
 
@@ -121,4 +120,10 @@ def main(rounds, to):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 7, sys.argv[2] if len(sys.argv) > 2 else "")
+    from arguments import make_parser, positive
+
+    parser = make_parser(__doc__)
+    parser.add_argument("rounds", nargs="?", type=positive, default=7)
+    parser.add_argument("to", nargs="?", default="")
+    known = parser.parse_args()
+    main(known.rounds, known.to)

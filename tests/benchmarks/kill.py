@@ -144,4 +144,10 @@ def elsewhere(kills: int = 50, seed: int = 0) -> None:
 
 
 if __name__ == "__main__":
-    elsewhere(*map(int, sys.argv[1:]))
+    from arguments import make_parser, positive
+
+    parser = make_parser(__doc__)
+    parser.add_argument("kills", nargs="?", type=positive, default=50)
+    parser.add_argument("seed", nargs="?", type=int, default=0)
+    known = parser.parse_args()
+    elsewhere(known.kills, known.seed)

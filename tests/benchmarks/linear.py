@@ -7,7 +7,6 @@ torch has allocated at most beyond what it held before.
 """
 
 import statistics
-import sys
 
 import torch
 
@@ -47,4 +46,8 @@ def main(count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 7)
+    from arguments import make_parser, positive
+
+    parser = make_parser(__doc__)
+    parser.add_argument("rounds", nargs="?", type=positive, default=7)
+    main(parser.parse_args().rounds)

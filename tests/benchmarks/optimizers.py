@@ -12,12 +12,13 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
-from kill import ended, same
+from kill import same, wait_for_end
 from tiny import TINY
 from training import fit
 
@@ -59,7 +60,7 @@ def resume_killed(words: list[str], killed_at: int) -> tuple[Path, int]:
     _, status = os.waitpid(start(run, words, killed_at), 0)
     assert os.WIFSIGNALED(status), Path(f"{run}.log").read_text()
     step = find_resume_point(load_recipe("vit_none", parse_overrides(words)), run, "auto").step
-    ended(start(run, words), run)
+    wait_for_end(start(run, words), run)
     return run, step
 
 
@@ -73,7 +74,7 @@ def try_optimizer(name: str) -> str:
         load_recipe("vit_none", parse_overrides(words))
     except RecipeError as error:
         return f"refused: {error.issues[0].problem}"
-    ended(start(whole, words), whole)
+    wait_for_end(start(whole, words), whole)
     broken, step = resume_killed(words, 12)
     one, two = (checkpoint.read(run / "checkpoints/last.ckpt") for run in (whole, broken))
     assert one["global_step"] == two["global_step"] == 20
@@ -82,15 +83,19 @@ def try_optimizer(name: str) -> str:
     return f"20 steps, killed after 12, resumed from {step}: the same to the bit"
 
 
-def main(chosen: list[str]) -> None:
-    torch.set_num_threads(1)
+def list_optimizers() -> list[str]:
+    """Return the names that recipes have for the optimizers of torch.optim."""
     kinds = [cls for cls in vars(torch.optim).values() if inspect.isclass(cls)]
     classes = [cls.__name__ for cls in kinds if issubclass(cls, torch.optim.Optimizer)]
     names = {"SparseAdam": "sparse_adam"}
-    known = [names.get(cls, cls.lower()) for cls in classes if cls != "Optimizer"]
+    return [names.get(cls, cls.lower()) for cls in classes if cls != "Optimizer"]
+
+
+def main(chosen: Sequence[str]) -> None:
+    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as home:
         os.chdir(home)
-        for name in chosen or known:
+        for name in chosen:
             print(f"{name:12} {try_optimizer(name)}", flush=True)
         words = [*RECIPE, "trainer.max_steps=80", "trainer.save_every_n_steps=50"]
         words.append("data.batch_size=2")  # an epoch is longer than the run
@@ -100,4 +105,9 @@ def main(chosen: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    from arguments import make_parser, one_of
+
+    parser = make_parser(__doc__)
+    optimizers = list_optimizers()
+    parser.add_argument("optimizers", nargs="*", type=one_of(optimizers), metavar="optimizer")
+    main(parser.parse_args().optimizers or optimizers)

@@ -29,7 +29,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from math import exp
 from pathlib import Path
@@ -46,6 +45,8 @@ from zoo.reporting.heatmaps import draw_heatmap
 from zoo.reporting.panel import Heatmap
 from zoo.reporting.style import Style
 
+ROOT = Path(__file__).parents[2]
+TEXTS = ("wikitext2-valid.txt", "wikitext2-test.txt")
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 TRAINED = 8192  # tokens
 LENGTHS, TESTED = (2048, 8192, 16384, 32768), 32768
@@ -125,7 +126,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
 def record_perplexity(texts: Path, to: Path) -> None:
     """Measure perplexity at each length under each rule."""
     model, tokenizer = load()
-    tokens = read_tokens(tokenizer, texts / "wikitext2-test.txt")[:TESTED]
+    tokens = read_tokens(tokenizer, texts / TEXTS[1])[:TESTED]
     base = model.config.rope_parameters["rope_theta"]
     for length in LENGTHS:
         for rule in RULES if length > TRAINED else RULES[:1]:
@@ -171,9 +172,7 @@ def record_transplant(name: str, encoding: Any, until: int, texts: Path, to: Pat
         return
     torch.manual_seed(0)
     model, tokenizer = load()
-    train, test = (
-        read_tokens(tokenizer, texts / f"wikitext2-{part}.txt") for part in ("valid", "test")
-    )
+    train, test = (read_tokens(tokenizer, texts / one) for one in TEXTS)
     windows = train[: len(train) // WINDOW * WINDOW].view(-1, WINDOW)
     order = torch.randperm(len(windows), generator=torch.Generator().manual_seed(0)).tolist()
     print(zoo.equip(model, encoding, length=WINDOW), flush=True)
@@ -329,18 +328,16 @@ def diagnose_minilm(to: Path) -> None:
     write(to / "minilm.json", content)
 
 
-def main(words: Sequence[str]) -> None:
-    """Run one of the experiments."""
-    if words[0] == "diagnose":
-        transformers.logging.disable_progress_bar()
-        to = Path(words[1]) if len(words) > 1 else Path(__file__).parents[2] / "docs/equip"
-        PAGES.mkdir(exist_ok=True)
-        diagnose_minilm(to)
-        diagnose_smollm2(to)
-        return
-    experiment, texts = words[0], Path(words[1])
-    default = Path(__file__).parents[2] / "docs/questions/pretrained"
-    to = Path(words[2]) if len(words) > 2 else default
+def diagnose(to: Path) -> None:
+    """Write figures and measures of where heads look to a folder."""
+    transformers.logging.disable_progress_bar()
+    PAGES.mkdir(exist_ok=True)
+    diagnose_minilm(to)
+    diagnose_smollm2(to)
+
+
+def main(experiment: str, texts: Path, to: Path) -> None:
+    """Measure perplexities, or train transplants."""
     to.mkdir(parents=True, exist_ok=True)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -352,4 +349,21 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    from arguments import make_parser
+
+    parser = make_parser(__doc__)
+    experiments = parser.add_subparsers(dest="experiment", required=True)
+    for name in ("perplexity", "transplant"):
+        experiment = experiments.add_parser(name)
+        experiment.add_argument("texts", type=Path, metavar="FOLDER_OF_TEXTS")
+        default = ROOT / "docs/questions/pretrained"
+        experiment.add_argument("to", type=Path, nargs="?", metavar="TO", default=default)
+    experiment = experiments.add_parser("diagnose")
+    experiment.add_argument("to", type=Path, nargs="?", metavar="TO", default=ROOT / "docs/equip")
+    known = parser.parse_args()
+    if known.experiment == "diagnose":
+        diagnose(known.to)
+    elif missing := [one for one in TEXTS if not (known.texts / one).is_file()]:
+        parser.error(f"{known.texts} has no {missing[0]}")
+    else:
+        main(known.experiment, known.texts, known.to)

@@ -417,4 +417,11 @@ def main(count: int = 400, first: int = 0, is_long: int = 0) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(bool(main(*map(int, sys.argv[1:]))))
+    from arguments import make_parser, positive
+
+    parser = make_parser(__doc__)
+    parser.add_argument("count", nargs="?", type=positive, default=400)
+    parser.add_argument("first", nargs="?", type=int, default=0)
+    parser.add_argument("is_long", nargs="?", type=int, choices=(0, 1), default=0, metavar="1")
+    known = parser.parse_args()
+    sys.exit(bool(main(known.count, known.first, known.is_long)))

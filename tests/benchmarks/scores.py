@@ -8,7 +8,6 @@ batch 1, 8 heads of 64 channels.
 """
 
 import statistics
-import sys
 import time
 
 import torch
@@ -67,4 +66,8 @@ def main(count):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
+    from arguments import make_parser, positive
+
+    parser = make_parser(__doc__)
+    parser.add_argument("rounds", nargs="?", type=positive, default=5)
+    main(parser.parse_args().rounds)

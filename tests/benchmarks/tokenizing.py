@@ -10,7 +10,6 @@ import json
 import os
 import platform
 import statistics
-import sys
 import tempfile
 import time
 from datetime import UTC, datetime
@@ -89,4 +88,10 @@ def main(rounds, to):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5, sys.argv[2] if len(sys.argv) > 2 else "")
+    from arguments import make_parser, positive
+
+    parser = make_parser(__doc__)
+    parser.add_argument("rounds", nargs="?", type=positive, default=5)
+    parser.add_argument("to", nargs="?", default="")
+    known = parser.parse_args()
+    main(known.rounds, known.to)

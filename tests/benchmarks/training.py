@@ -16,7 +16,6 @@ import gc
 import itertools
 import resource
 import statistics
-import sys
 import time
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -137,11 +136,11 @@ def report(words: list[str], steps: int, found: list[tuple[float, float]]) -> No
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:]
-    overrides = [word for word in given if "=" in word]
-    rest = [word for word in given if "=" not in word]
-    name = rest[0] if rest else RECIPE
-    main(
-        [name, *(overrides or (SIZES if name == RECIPE else ()))],
-        int(rest[1]) if len(rest) > 1 else STEPS,
-    )
+    from arguments import make_parser, parse_with_overrides, positive
+
+    parser = make_parser(__doc__)
+    parser.add_argument("recipe", nargs="?", default=RECIPE)
+    parser.add_argument("steps", nargs="?", type=positive, default=STEPS)
+    known, overrides = parse_with_overrides(parser)
+    sizes = SIZES if known.recipe == RECIPE else ()
+    main([known.recipe, *(overrides or sizes)], known.steps)

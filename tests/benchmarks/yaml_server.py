@@ -95,4 +95,8 @@ def main(command: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    from arguments import make_parser
+
+    parser = make_parser(__doc__)
+    parser.add_argument("server", help="the command of the language server")
+    main(parser.parse_args().server)

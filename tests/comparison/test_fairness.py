@@ -97,6 +97,22 @@ def test_what_differs_is_told(other, expected):
     assert message([*PLAIN, other]) == {"none": (), "rope": (), "fox": (), "t5": (expected,)}
 
 
+def test_models_are_compared_with_those_of_their_own_size():
+    sizes = {"small": 8, "small fox": 8, "large": 16, "large fox": 16}
+    counts = dict(zip(sizes, (100, 110, 400, 400), strict=True))
+    records = [make_record(name, 0, parameters=counts[name]) for name in sizes]
+
+    def find(key):
+        variants = [Variant(name=name, values={key: sizes[name]}, cells=()) for name in sizes]
+        return {
+            name: [one.text for one in own] for name, own in find_flags(variants, records).items()
+        }
+
+    more = "10 more parameters than small"
+    assert find("model.dim") == {"small": [], "small fox": [more], "large": [], "large fox": []}
+    assert find("data.length")["small"] == ["300 fewer parameters than most"]
+
+
 def test_weights_of_another_shape_do_not_compare():
     wide = make_record("wide", 0, head=[8, 2, "x"])
     assert message([*PLAIN, wide])["wide"] == ()

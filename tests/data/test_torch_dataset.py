@@ -1,12 +1,11 @@
 """Datasets of a Python program: targets and tokens that do not exist are refused by sample."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 
 from zoo.data.base import Datasets
+from zoo.data.corpus.tokenizer import Words
 from zoo.data.spec import (
     IGNORE_INDEX,
     ImageSpec,
@@ -18,12 +17,7 @@ from zoo.data.spec import (
 from zoo.data.torch_dataset import TorchDataset
 from zoo.errors import DataError
 
-
-class Tokens(SimpleNamespace):
-    """A vocabulary of five tokens."""
-
-    def __len__(self):
-        return 5
+TOKENS = Words(("a", "b", "c", "d", "e"))
 
 
 def fill(value, *shape):
@@ -48,14 +42,14 @@ CASES = {
     ),
     "point": (PointSpec(2, 1, 3, 3), (*POINTS, 2), (*POINTS, 3), "label 3, but there are 3"),
     "text label": (
-        TextClassificationSpec(4, Tokens(), 2),
+        TextClassificationSpec(4, TOKENS, 2),
         (fill(4, 3), 1),
         (fill(4, 4), 2),
         "label 2, but there are 2",
     ),
-    "text": (TextSpec(4, Tokens()), fill(4, 5), fill(5, 5), "token 5, but there are 5"),
+    "text": (TextSpec(4, TOKENS), fill(4, 5), fill(5, 5), "token 5, but there are 5"),
     "target": (
-        TextSpec(4, Tokens(), "some"),
+        TextSpec(4, TOKENS, "some"),
         (fill(4, 4), fill(IGNORE_INDEX, 4)),
         (fill(4, 4), fill(-1, 4)),
         "target -1, but there are 5",
@@ -75,9 +69,36 @@ def test_a_class_or_token_that_does_not_exist_names_its_sample(case):
     assert str(refusal.value).startswith(f"data, test, sample 2: {problem}")
 
 
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        (TextSpec(4, 20), r"expected a vocabulary, such as .*Words\(.*, got 20"),
+        (TextClassificationSpec(4, ["a"], 2), r"expected a vocabulary, .*, got \['a'\]"),
+        (TextSpec("4", TOKENS), "'4' is no size"),
+        (ImageSpec(1, 4, 0, 3), "0 is no size"),
+        (SegmentationSpec(1, 4, 4, 3, names=("a",)), "the names of 3 classes"),
+        (PointSpec(2, 1, 3), "numbers to predict, with target_means and target_stds"),
+    ],
+)
+def test_a_spec_that_describes_nothing_is_refused(spec, problem):
+    data = TorchDataset(0)
+    data.adopt_datasets(Datasets({}, spec))
+    with pytest.raises(DataError, match=problem):
+        _ = data.spec
+
+
 def test_numbers_that_the_task_ignores_may_stand_in_masks():
     spec, good, bad, _ = CASES["mask"]
     data = TorchDataset(0)
     data.ignored_target = 255
     data.adopt_datasets(Datasets({"test": [good, bad]}, spec))
     assert next(iter(data.build_loader("test")))[1].unique().tolist() == [IGNORE_INDEX, 255]
+
+
+def test_windows_may_be_tuples_of_one_tensor():
+    windows = torch.utils.data.TensorDataset(torch.arange(3).repeat(2, 1))
+    data = TorchDataset(0)
+    data.adopt_datasets(Datasets({"train": windows}, TextSpec(2, TOKENS)))
+    (batch,) = data.build_loader("train")
+    assert batch.inputs.tolist() == [[0, 1], [0, 1]]
+    assert batch.targets.tolist() == [[1, 2], [1, 2]]

@@ -154,7 +154,7 @@ def test_an_ensemble_computes_and_learns_what_its_members_do(name):
 
 
 # torch's own warning, at its first jvp of a process
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("name", ["rope", "comrope_ld", "liere", "alibi"])
 def test_a_hessian_times_a_vector_is_the_same_in_every_order_of_modes(name):
     layer = zoo.Attention(zoo.Dims(16, 2, 1, 6), name).double()
@@ -172,7 +172,7 @@ def test_a_hessian_times_a_vector_is_the_same_in_every_order_of_modes(name):
 
 
 # torch's own warning, at its first jvp of a process
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_gradients_of_gated_networks_can_be_followed_forward():
     model, row = make_double_decoder("tape", block=BlockOptions(mlp="swiglu")), text(1)[0]
     parameters = {name: one.detach() for name, one in model.named_parameters()}

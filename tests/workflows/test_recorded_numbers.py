@@ -10,6 +10,7 @@ from pathlib import Path
 import comparisons
 import pytest
 
+from zoo import packages
 from zoo.comparison.results import SearchedKey, TrialResult, TuningResult, VariantTuning
 
 ROOT = Path(__file__).parent.parent.parent
@@ -19,7 +20,7 @@ PAGES = [
     "docs/equip/minilm.md",
     *(f"docs/questions/{one.name}" for one in (ROOT / "docs/questions").glob("*.md")),
 ]
-FACTS = ("Python 3.11 to 3.14", "95 % intervals", "Apache-2.0")
+FACTS = ("Python 3.11 or newer", "95 % intervals", "Apache-2.0")
 RERUN = [
     "records/withdrawn/resolution/digits",
     "records/withdrawn/length/shakespeare",
@@ -52,11 +53,28 @@ def test_error_rates_are_quoted_from_their_record(docs):
     assert docs[1].update_numbers(text) == text, "run python docs/pages.py"
 
 
-def test_the_versions_of_python_are_those_of_the_package():
+def test_versions_are_claimed_only_if_a_record_has_them():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     versions = [one.rpartition(" ")[2] for one in project["classifiers"] if "Python :: 3." in one]
-    assert project["requires-python"].startswith(">=3.11")
-    assert (versions[0], versions[-1]) == ("3.11", "3.14")
+    record = json.loads((ROOT / "docs" / "records" / "environments.json").read_text())
+    tried = [one["versions"] for one in record["releases"].values()]
+    assert tuple(versions) == packages.TESTED_PYTHON == list_minors(one["python"] for one in tried)
+    assert list_minors(one["torch"] for one in tried) == packages.TESTED_TORCH
+
+    # the oldest that is allowed is among them
+    assert project["requires-python"] == f">={versions[0]}"
+    assert f"torch>={packages.TESTED_TORCH[0]}" in project["dependencies"]
+    assert len(project["dependencies"]) == len(packages.REQUIRED) <= 9
+
+
+def list_minors(versions):
+    minors = {tuple(map(int, one.split(".")[:2])) for one in versions}
+    return tuple(f"{major}.{minor}" for major, minor in sorted(minors))
+
+
+def test_the_table_of_environments_is_that_of_its_record(docs):
+    page = ROOT / "docs" / "install.md"
+    assert importlib.import_module("measured_pages").write_install_page(page) == page.read_text()
 
 
 def test_a_wrong_number_is_found_and_written_anew(docs):

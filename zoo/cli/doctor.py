@@ -8,7 +8,7 @@ import importlib.metadata
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,6 +18,7 @@ from zoo.packages import (
     DISTRIBUTION,
     EXTRAS,
     REQUIRED,
+    TESTED_PYTHON,
     TESTED_TORCH,
     explain,
     list_missing,
@@ -67,7 +68,8 @@ def run(known: argparse.Namespace) -> None:
 def check_environment() -> Iterator[Check]:
     """Yield every check, imports of packages first: they find most faults."""
     yield Check("zoo", "ok", f"{__version__}, {Path(__file__).parent.parent}")
-    yield Check("python", "ok", f"{platform.python_version()}, {sys.executable}")
+    python = describe_tested(platform.python_version(), TESTED_PYTHON)
+    yield Check("python", "ok", f"{python}, {sys.executable}")
     yield Check("system", "ok", f"{platform.platform()}, {os.cpu_count()} CPUs")
     is_installed = {one: not list_missing([one]) for one in (*REQUIRED, *EMBEDDED)}
 
@@ -90,11 +92,16 @@ def check_package(distribution: str) -> Check:
     except Exception as error:
         return Check(distribution, "broken", str(explain(error) or error))
     version = _read_version(distribution)
-    if distribution == "torch" and version.rpartition(".")[0] not in TESTED_TORCH:
-        return Check(
-            distribution, "ok", f"{version}; zoo was tested with {list_words(TESTED_TORCH)}"
-        )
+    if distribution == "torch":
+        version = describe_tested(version, TESTED_TORCH)
     return Check(distribution, "ok", version)
+
+
+def describe_tested(version: str, tested: Sequence[str]) -> str:
+    """Return a version, and those that zoo was tested with unless it is one of them."""
+    if ".".join(version.split(".")[:2]) in tested:
+        return version
+    return f"{version} (zoo was tested with {list_words(tested)})"
 
 
 def check_devices() -> Iterator[Check]:

@@ -79,8 +79,13 @@ def find_flags(
 ) -> dict[str, tuple[Flag, ...]]:
     """Return {variant: flags}: other differences than its values, different starts, failures."""
     found: dict[str, list[Flag]] = {variant.name: [] for variant in variants}
-    for name, flag in _flag_parameters(records):
-        found[name].append(flag)
+    # models whose sizes vary on purpose are compared with those of their own size
+    sizes: dict[str, set[str]] = {}
+    for variant in variants:
+        sizes.setdefault(_describe_size(variant), set()).add(variant.name)
+    for names in sizes.values():
+        for name, flag in _flag_parameters([one for one in records if one.variant in names]):
+            found[name].append(flag)
 
     varied = {key for variant in variants for key in variant.values}
     for kind, pick in EQUAL.items():
@@ -129,6 +134,20 @@ def _flag_starts(cells: Sequence[ComparisonCell]) -> Iterator[Flag]:
         different = join_names(names, MAX_NAMES)
         text = f"{word} {join_names(own)} did not start as the others: {different}"
         yield Flag("start", text)
+
+
+def _describe_size(variant: Variant) -> str:
+    """Return the numbers of its model that vary, such as its width."""
+    return repr(
+        [
+            (key, value)
+            for key, value in sorted(variant.values.items())
+            if is_below(key, "model")
+            and not is_below(key, ENCODING)
+            and isinstance(value, int | float)
+            and not isinstance(value, bool)
+        ]
+    )
 
 
 def _flag_parameters(records: Sequence[CellRecord]) -> Iterator[tuple[str, Flag]]:

@@ -221,7 +221,9 @@ def _check_points(spec: PointSpec) -> None:
     ):
         raise ValueError("each mean of targets needs a positive deviation")
     if bool(spec.target_means) == (spec.classes is not None):
-        raise ValueError("points have either classes or numbers to predict")
+        raise ValueError(
+            "points have either classes or numbers to predict, with target_means and target_stds"
+        )
 
 
 def get_sides(size: int | tuple[int, int]) -> tuple[int, int]:

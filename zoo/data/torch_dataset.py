@@ -27,6 +27,7 @@ from zoo.data.spec import (
     TextClassificationSpec,
     TextSpec,
     VideoSpec,
+    check_spec,
     get_sides,
 )
 from zoo.data.vision import Size, stack_padded
@@ -92,6 +93,7 @@ class TorchDataset(DataModule):
         if spec is None:
             problem = "the datasets come without a spec"
             raise DataError(f"data: {problem}; pass spec=zoo.ImageSpec(...) or another one")
+        _check_given(spec)
         is_image = isinstance(spec, ImageSpec) and not isinstance(spec, VideoSpec)
         if self.keeps_aspect and not is_image:
             raise OptionError("aspect", f"{spec.noun} have no shape to keep; leave it out")
@@ -344,6 +346,24 @@ class SampleBatches(Dataset[Any]):
         return ""
 
 
+def _check_given(spec: DataSpec) -> None:
+    """Check a spec that a program passes.
+
+    Raises:
+        DataError: It describes no samples.
+    """
+    # protocols are not checked when a spec is made
+    vocabulary = getattr(spec, "vocabulary", None)
+    if hasattr(spec, "vocabulary") and not hasattr(vocabulary, "encode"):
+        words = "zoo.data.corpus.tokenizer.Words(('yes', 'no'))"
+        problem = f"expected a vocabulary, such as {words}, got {vocabulary!r:.40}"
+        raise DataError(f"data: the `vocabulary` of the spec: {problem}")
+    try:
+        check_spec(spec)
+    except ValueError as error:
+        raise DataError(f"data: the spec: {error}") from None
+
+
 def _to_array(value: Any) -> Any:
     return value.numpy() if isinstance(value, Tensor) else np.asarray(value)
 
@@ -383,6 +403,9 @@ def _pad_texts(samples: Sequence[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
 
 def _build_text_batch(batch: Any) -> TextBatch:
     """Return a batch of windows; [B, N + 1] becomes inputs and their next tokens, [B, N] each."""
+    # TensorDataset(tokens) has tuples of one tensor
+    if isinstance(batch, list | tuple) and len(batch) == 1:
+        (batch,) = batch
     if isinstance(batch, TextBatch):
         return batch
     if isinstance(batch, Tensor):

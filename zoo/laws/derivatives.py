@@ -115,7 +115,7 @@ def _check_tangents(stack: AttentionStack, case: Case, recorder: Recorder) -> No
     products = torch.stack([(gradients[name] * directions[name]).sum() for name in leaves])
     with warnings.catch_warnings():
         # torch's own, at its first jvp of a process
-        warnings.filterwarnings("ignore", ".*torch.jit.script", DeprecationWarning)
+        warnings.filterwarnings("ignore", ".*torch.jit.script")
         tangent = jvp(total, (leaves,), (directions,))[1]
     recorder.require_close(tangent, products.sum(), "the derivative by jvp")
 

@@ -19,7 +19,7 @@ def test_a_sum_and_its_gradient_are_those_of_plain_operations_to_the_bit():
 
 
 # torch's own warning, at its first jvp of a process
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 def test_derivatives_of_gradients_and_tangents_are_right():
     x = torch.randn(7, dtype=torch.double, requires_grad=True)
     assert torch.autograd.gradgradcheck(lambda x: sum_suffixes(x).square(), x)
