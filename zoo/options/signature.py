@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -61,6 +62,7 @@ class EveryData:
 EXTRAS: Mapping[str, type] = {"encodings": EveryEncoding, "data": EveryData}
 
 
+@functools.cache
 def extras(kind: str) -> Mapping[str, Option]:
     """Return the options common to all members of a kind."""
     return fields(EXTRAS[kind]) if kind in EXTRAS else {}
@@ -70,7 +72,7 @@ def options(cls: type) -> dict[str, Option]:
     """Return the keyword-only arguments of a class, in the order of its signature."""
     if "__dataclass_fields__" in vars(cls):
         return fields(cls, keyword_only=True)
-    hints = get_type_hints(cls.__init__, include_extras=True)  # type: ignore[misc]
+    hints = _read_hints(cls.__init__)  # type: ignore[misc]
     parameters = inspect.signature(cls.__init__).parameters.values()  # type: ignore[misc]
     return {
         parameter.name: Option(hints[parameter.name], parameter.default)
@@ -81,12 +83,18 @@ def options(cls: type) -> dict[str, Option]:
 
 def fields(cls: type, keyword_only: bool = False) -> dict[str, Option]:
     """Return the fields that a dataclass is made with."""
-    hints = get_type_hints(cls, include_extras=True)
+    hints = _read_hints(cls)
     return {
         field.name: Option(hints[field.name], _default(field))
         for field in dataclasses.fields(cls)
         if field.init and (field.kw_only or not keyword_only)
     }
+
+
+@functools.cache
+def _read_hints(owner: Any) -> Mapping[str, Any]:
+    """Return the annotations of a class or function, evaluated once: models have many encodings."""
+    return get_type_hints(owner, include_extras=True)
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
