@@ -1,8 +1,8 @@
 """Every test starts from the same seed, on one thread, and no warning passes unnoticed but those named here.
 
 What zoo keeps of texts goes to a folder of the tests' own. Work that hundreds of tests repeat with
-the same result is done once in a process: reading zoo's own recipes, fitting regressions, checking
-equal models at other sizes, and looking up what packages are installed.
+the same result is done once in a process: reading zoo's own recipes, fitting regressions, passing
+samples through equal models, and looking up what packages are installed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import base64
 import copy
 import gc
 import hashlib
-import importlib.metadata
 import json
 import logging
 import os
@@ -19,12 +18,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, wraps
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 import torch
 from skips import pytest_sessionfinish  # noqa: F401
+from torch._inductor import config as inductor
 from torch.nn.attention import flex_attention
 
 from zoo.cli import main
@@ -32,8 +33,11 @@ from zoo.config.compose import Composer
 from zoo.config.tree import Tree, show_path
 from zoo.data import baselines
 from zoo.errors import OptionError
-from zoo.run import conditions
+from zoo.reporting import charts
+from zoo.reporting.style import Chart
+from zoo.run import conditions, preflight
 from zoo.run.build import Experiment
+from zoo.run.preflight import IssueCollector
 
 # by torch's compiler
 KNOWN = "ignore:<class 'torch.autograd.function.Function'> should not be instantiated:DeprecationWarning"
@@ -54,6 +58,9 @@ def render_nothing() -> None:
         renderer.svg_to_png = lambda svg, scale: PIXEL  # type: ignore[attr-defined]
         renderer.svg_to_pdf = lambda svg: b"%PDF"  # type: ignore[attr-defined]
 
+
+# without a GPU, torch.manual_seed keeps the stack of each call for devices that may come later
+SEED = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
 
 HELD: list[logging.Handler] = []
 
@@ -82,6 +89,9 @@ def pytest_configure(config: pytest.Config) -> None:
     flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = (
         True  # on a CPU it would trace each call to run it eagerly
     )
+    # compile a few kernels in the test's own process, without trials of what the compiler can do
+    inductor.compile_threads = 1
+    inductor.cpp.vec_isa_ok = True
     config.addinivalue_line("filterwarnings", KNOWN)
 
 
@@ -91,9 +101,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exempt modules and collected tests, a few million objects, from every later collection."""
+    """Exempt modules and collected tests, a few million objects, from later collections, and have few."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -105,9 +116,9 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _metadata_read_once() -> Iterator[None]:
-    """Lightning asks for each trainer, twice, what every installed package adds to it."""
+    """Lightning asks for each trainer what every installed package adds to it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(importlib.metadata, "entry_points", cache(importlib.metadata.entry_points))
+        patch.setattr("lightning.fabric.utilities.registry.entry_points", cache(entry_points))
         yield
 
 
@@ -154,27 +165,67 @@ def _compose_recipes_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _check_models_once() -> Iterator[None]:
-    """Pass samples of other sizes through a model on the meta device for the first test that has it."""
+    """Pass samples through a model on the meta device for the first test that has it."""
+    passed: set[tuple[object, ...]] = set()
+    counts: dict[tuple[object, ...], int] = {}
     found: dict[tuple[object, ...], list[OptionError]] = {}
-    check = conditions.check_model
+    check, check_sizes = preflight._check_model, conditions.check_model
+    count = Experiment.flops.func  # type: ignore[attr-defined]
 
-    def look_up(experiment: Experiment) -> Iterator[OptionError]:
+    def describe(experiment: Experiment) -> tuple[object, ...]:
         # a test may bring modules of its own under a name that another has used
         types = tuple(type(module) for module in experiment.meta_model.modules())
-        recipe = experiment.recipe
-        key = repr(recipe.model), repr(recipe.evaluate), repr(experiment.spec), types
+        return repr(experiment.recipe.model), repr(experiment.spec), types
+
+    def check_once(experiment: Experiment, issues: IssueCollector, *, is_trained: bool) -> bool:
+        try:
+            key = describe(experiment)
+        except Exception:  # the model cannot be built, which the check reports
+            return check(experiment, issues, is_trained=is_trained)
+        if key not in passed:
+            if is_built := check(experiment, issues, is_trained=is_trained):
+                passed.add(key)
+            return is_built
+        model = experiment.meta_model
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(vars(model), "forward", wraps(model.forward)(lambda *inputs: None))
+            return check(experiment, issues, is_trained=is_trained)
+
+    def count_once(experiment: Experiment) -> int:
+        key = describe(experiment)
+        if key not in counts:
+            counts[key] = count(experiment)
+        return counts[key]
+
+    def check_sizes_once(experiment: Experiment) -> Iterator[OptionError]:
+        key = *describe(experiment), repr(experiment.recipe.evaluate)
         if key not in found:
-            found[key] = [*check(experiment)]
+            found[key] = [*check_sizes(experiment)]
         yield from found[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conditions, "check_model", look_up)
+        patch.setattr(preflight, "_check_model", check_once)
+        patch.setattr(Experiment, "flops", property(count_once))
+        patch.setattr(conditions, "check_model", check_sizes_once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _draw_small_pictures() -> Iterator[None]:
+    """Give the PNG files of evaluations and comparisons a quarter of their width and height."""
+
+    def render_formats(chart: Chart) -> dict[str, bytes]:
+        svg = charts.to_svg(chart)
+        return {suffix: charts._encode(svg, suffix, 0.5) for suffix in charts.FORMATS}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(charts, "render_formats", render_formats)
         yield
 
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
-    torch.manual_seed(0)
+    SEED(0)
 
 
 @pytest.fixture

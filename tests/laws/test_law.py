@@ -20,6 +20,7 @@ from samples import SAMPLES
 
 import zoo
 from zoo import registry
+from zoo.attention.chain import parse_entry
 from zoo.attention.temperature import Temperature
 from zoo.laws import LAWS, Case, Law, Recorder
 from zoo.laws.backends import a_compiler_captures_it, exports_at_any_size
@@ -136,8 +137,7 @@ def list_members() -> Iterator[Case]:
         is_short = name in listed and not any(cls.consumes_biases for cls in classes)
         for axes in (1, 2) if is_short else (1, 2, 3):
             if all(axes in cls.axes for cls in classes):
-                build = partial(zoo.encoding, encodings[0] if len(encodings) == 1 else encodings)
-                yield Case(name, axes, build)
+                yield Case.from_choices(name, [parse_entry(entry) for entry in encodings], axes)
 
 
 def is_typical(member: Case) -> bool:
@@ -206,9 +206,7 @@ def test_law(law, member):
 @pytest.mark.filterwarnings(
     "ignore::DeprecationWarning"
 )  # torch's own, while it sets its compiler up
-def test_inductor_computes_the_same(monkeypatch):
-    # of headers for a few kernels, which take longer than the kernels
-    monkeypatch.setattr("torch._inductor.config.cpp_cache_precompile_headers", False)
+def test_inductor_computes_the_same():
     member = Case("rope_mixed", 2, partial(zoo.encoding, "rope_mixed"))
     a_compiler_captures_it.check(member, Recorder(), backend="inductor")
 

@@ -16,8 +16,8 @@ import subprocess
 import sys
 import tomllib
 import webbrowser
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,6 +31,8 @@ from tables import corpus
 from without_torchvision import import_timm
 
 import zoo as library
+from zoo.benchmark import models
+from zoo.benchmark.protocol import Contender, Workload, find_refusal
 from zoo.cli import main
 from zoo.comparison.suite import load_suite
 from zoo.config import load
@@ -571,9 +573,12 @@ def prepare_comparing(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     """Provide a small comparison, packed in a repository, and a recorded one under three names."""
     write_small_recipe(reader.folder)
     few = ["encodings=[rope]", "seeds=1", *shrink(load("flipflop_rope"))]
+    few += ["model.dim=16", "model.heads=2", "evaluate.lengths=[32]"]
     reader.run_zoo(["compare", "flipflop_rope", *few, "to=comparisons/small"])
-    for place in ("docs/records", "here", "there"):
-        reader.run_zoo(["compare", "pack", "comparisons/small", f"to={place}/digits"])
+    packed = "docs/records/digits"
+    reader.run_zoo(["compare", "pack", "comparisons/small", f"to={packed}"])
+    for place in ("here", "there"):
+        shutil.copytree(packed, f"{place}/digits")
     # the hash of a commit chooses the cell that is trained again
     for words in (["init"], ["config", "user.name", "me"], ["config", "user.email", "me@here"]):
         subprocess.run(["git", *words], check=True, capture_output=True)
@@ -649,8 +654,20 @@ def run_store(tmp_path_factory):
     return tmp_path_factory.mktemp("trained")
 
 
+@pytest.fixture
+def shallow(monkeypatch):
+    """Let `zoo bench` check models of two layers, and whole ones only where these are refused."""
+
+    def find(contender: Contender, workloads: Sequence[Workload]) -> str | None:
+        few = [replace(one, shape=replace(one.shape, depth=2)) for one in workloads]
+        return find_refusal(contender, few) and find_refusal(contender, workloads)
+
+    monkeypatch.setattr(models, "find_refusal", find)
+
+
 # peft calls a name of transformers that will be renamed.
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@pytest.mark.usefixtures("shallow")
 @pytest.mark.parametrize("page", [page for page in PAGES if read_blocks(page)])
 def test_the_blocks_of_a_page_run(page, tmp_path, run_store, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
