@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,15 @@ def build(recipe, *words):
     return zoo.build_model(zoo.load_recipe(recipe, parse_overrides([*words, "~evaluate"])))
 
 
+@pytest.fixture
+def new_server():
+    """Let cells be forked off a new process: one that an earlier test started has another path."""
+    forkserver._forkserver._stop()
+    yield
+    forkserver._forkserver._stop()
+
+
+@pytest.mark.usefixtures("new_server")
 def test_a_vision_transformer_of_timm_is_trained_tested_compared_and_diagnosed(
     tmp_path, capsys, monkeypatch
 ):
