@@ -81,10 +81,13 @@ def test_minutes_come_from_records_of_the_same_settings(compared):
     out = compared(*BASE, *words, *longer, "--dry-run")[1]
     assert "time: 12.0 minutes, by the records of records/a" in out
 
-    # a model of another size has no record
+    # a model of another size has no record of its time, but an epoch has as many steps
     other = estimate(compared, *words, "model.depth=3", "to=records/b")
     assert other["minutes"] is None
     assert other["variants"][0]["epochs"] == 6
+    assert other["variants"][0]["steps"] == 120
+    assert other["flops"] > 0
+    assert estimate(compared, *words, "data.batch_size=4", "to=records/b")["steps"] is None
 
     # what is done takes nothing
     out = compared(*BASE, *words, "seeds=2", "to=records/a", "--dry-run")[1]

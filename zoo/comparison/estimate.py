@@ -1,7 +1,8 @@
 """Estimate cells, steps, FLOPs, disk and time of a comparison before anything is started.
 
-Minutes and steps of epochs come from finished cells of comparisons in neighbouring folders whose
-model, data and machine settings are the same; training may be longer or shorter, which scales them.
+Minutes come from finished cells of comparisons in neighbouring folders whose model, data and
+machine settings are the same, steps of epochs from those of the same data. Training may be longer
+or shorter, which scales them.
 """
 
 from __future__ import annotations
@@ -231,6 +232,7 @@ def list_records(places: Sequence[Path]) -> dict[str, list[CellCost]]:
                 minutes=one.minutes,
             )
             found.setdefault(_describe_work(plan, planned), []).append(cost)
+            found.setdefault(_describe_epoch(plan, planned), []).append(cost)
     return found
 
 
@@ -240,6 +242,16 @@ def _describe_work(plan: ComparisonPlan, planned: PlannedCell) -> str:
         key: value
         for key, value in plan.list_settings(planned).items()
         if key.partition(".")[0] not in FREE and key not in FREE_KEYS
+    }
+    return json.dumps(settings, sort_keys=True)
+
+
+def _describe_epoch(plan: ComparisonPlan, planned: PlannedCell) -> str:
+    """Return the settings that decide how many steps an epoch has: no encoding is among them."""
+    settings = {
+        key: value
+        for key, value in plan.list_settings(planned).items()
+        if key.startswith("data.") or key == "trainer.accumulate_grad_batches"
     }
     return json.dumps(settings, sort_keys=True)
 
@@ -260,11 +272,12 @@ def _estimate_variant(
     lengths = [count_length(cell.recipe["trainer"]) for cell in cells]
     for cell, (unit, length) in zip(cells, lengths, strict=True):
         known = [one for one in records.get(_describe_work(plan, cell), ()) if one.unit == unit]
+        read = [one for one in records.get(_describe_epoch(plan, cell), ()) if one.unit == unit]
         timed = [one for one in known if one.minutes is not None]
         used += timed
         minutes.append(_scale(timed, length, "minutes"))
         is_counted = unit == "max_steps"
-        steps.append(length if is_counted else _scale(known, length, "steps"))
+        steps.append(length if is_counted else _scale(read, length, "steps"))
     total = None if None in steps else round(sum(one or 0 for one in steps))
     return VariantEstimate(
         variant=name,
