@@ -51,6 +51,9 @@ def test_a_comparison_has_the_numbers_of_the_command(compared, forked):
 
     again = zoo.rebuild_comparison("two", verbose=False)
     assert again.rows() == rows
+    timed = zoo.rebuild_comparison("two", target=0.05, verbose=False)
+    assert "Time to target" in (timed.path / "comparison.md").read_text()
+    assert timed.rows() == rows
     with pytest.raises(zoo.RecipeError, match=r"measure: .* got 'speed'"):
         zoo.rebuild_comparison("two", measure="speed", verbose=False)
 

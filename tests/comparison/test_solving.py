@@ -104,3 +104,31 @@ def test_a_table_shows_who_solved_the_task_when_and_what_is_censored():
     assert describe_comparison(found)["steps_to_solve"]["learned"]["solved"] == 0
     assert "Steps to solve" in render(found)
     assert "## Steps to solve" not in format_comparison(texts())
+
+
+def test_a_target_ranks_variants_by_steps_and_minutes():
+    steps = {"alibi": [300, 400, 350], "rope": [600, 3000, 500], "learned": [3000] * 3}
+    found = solve(texts(seeds=range(3)), steps)
+    variants = tuple(
+        replace(one, cells=tuple(replace(cell, steps=3000, minutes=6.0) for cell in one.cells))
+        for one in found.variants
+    )
+    found = replace(found, variants=variants, target=1.5)
+    text = format_comparison(found)
+    assert "## Time to target" in text
+    row = next(line for line in text.splitlines() if "> 3000, 500" in line)
+    assert [one.strip() for one in row.strip("|").split("|")][:4] == [
+        "rope",
+        "2 of 3",
+        "600",
+        "1.1",
+    ]
+    assert "reached 1.5" in text
+    assert describe_comparison(found)["steps_to_solve"]["alibi"]["minutes"] == pytest.approx(0.7)
+    assert "Time to target" not in format_comparison(replace(found, target=None))
+
+
+def test_a_low_target_is_reached_from_above():
+    curve = [(100, 2.0), (200, float("nan")), (300, 1.4), (400, 1.6)]
+    assert find_steps_to_solve(curve, 1.5, "low") == StepsToSolve(300, True)
+    assert find_steps_to_solve(curve, 1.3, "low") == StepsToSolve(400, False)

@@ -403,7 +403,7 @@ def rebuild_comparison(
         command: What the report names as the command that repeats it; by default this call.
         verbose: Print progress to standard error. None leaves logging to the caller.
         **changes: Fields of `RebuildOptions`: measure, the metric to compare instead;
-            intervals, for table.tex.
+            intervals, for table.tex; target, a validation value to which the time is told.
 
     Returns:
         The comparison.

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from zoo.comparison.plan import CELLS, ComparisonPlan, PlannedCell
 from zoo.comparison.results import CellMeasurement, ComparisonCell, StepsToSolve
+from zoo.comparison.solving import find_steps_to_solve
 from zoo.errors import DataError
 from zoo.evaluation.results import ConditionResult
 from zoo.launch.executor import State
@@ -301,10 +302,31 @@ def thin_curve(
     return tuple(curve[number] for number in sorted(chosen))
 
 
+LOW_IS_BETTER = ("loss", "mae", "rmse")
+
+
 def build_cell(
-    plan: ComparisonPlan, planned: PlannedCell, files: CellFiles, state: State, error: str = ""
+    plan: ComparisonPlan,
+    planned: PlannedCell,
+    files: CellFiles,
+    state: State,
+    error: str = "",
+    target: float | None = None,
 ) -> ComparisonCell:
-    """Build a cell from its files, without how it differs from others."""
+    """Build a cell from its files, without how it differs from others.
+
+    Args:
+        plan: The plan.
+        planned: The cell in the plan.
+        files: Its files.
+        state: How far it has come.
+        error: Why it failed, in a line.
+        target: A value of the monitored metric, to which the steps are told.
+    """
+    steps_to_solve = files.steps_to_solve
+    if target is not None:
+        is_low = files.start.monitor.rpartition("/")[2] in LOW_IS_BETTER
+        steps_to_solve = find_steps_to_solve(files.curve, target, "low" if is_low else "high")
     return ComparisonCell(
         seed=planned.seed,
         run_dir=f"{CELLS}/{planned.name}",
@@ -313,7 +335,7 @@ def build_cell(
         # an evaluation that was interrupted may be of an earlier attempt
         measurements=tuple(_list_measurements(plan, planned, files, is_done=state == "done")),
         curve=files.curve,
-        steps_to_solve=files.steps_to_solve,
+        steps_to_solve=steps_to_solve,
         parameters=files.start.parameters,
         flops=files.start.flops,
         backends=files.start.backends,

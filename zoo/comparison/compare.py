@@ -52,6 +52,8 @@ class RebuildOptions:
     """Metric to compare; null keeps that of the comparison."""
     intervals: bool = False
     """Whether table.tex has the 95 % intervals; table.csv always has them."""
+    target: float | None = None
+    """Rank variants by the time to this value of the monitored validation metric."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +98,7 @@ def run_comparison(checked: CheckedRequest) -> Outcome:
             stopped = run_studies(checked, chosen, folder, resources)
         else:
             stopped = _run_cells(checked, chosen, folder, checked.executor, resources)
-        comparison = collect_results(plan, folder)
+        comparison = collect_results(plan, folder, request.options.target)
         _write(comparison, folder, intervals=request.options.intervals)
         is_over = is_time_over(folder)
         write_deadline(folder, None)
@@ -275,7 +277,7 @@ def rebuild(folder: Path, options: RebuildOptions, command: str = "") -> Compari
         RecipeError: No cell has the measure.
         DataError: The folder holds no comparison.
     """
-    comparison = collect_results(ComparisonPlan.read(folder), folder)
+    comparison = collect_results(ComparisonPlan.read(folder), folder, options.target)
     if options.measure is not None:
         # only what is reported: trials were chosen, and variants raced, by the metric of the plan
         comparison = replace(

@@ -38,21 +38,27 @@ WRITING = ".writing"  # the lock of the process that writes
 RESULTS, TABLE, PAGE = "results.json", "comparison.md", "index.html"
 
 
-def collect_results(plan: ComparisonPlan, folder: Path) -> Comparison:
-    """Return the comparison as far as it has come, from the plan and the files of its cells."""
+def collect_results(plan: ComparisonPlan, folder: Path, target: float | None = None) -> Comparison:
+    """Return the comparison as far as it has come, from the plan and the files of its cells.
+
+    Args:
+        plan: The plan.
+        folder: The output folder.
+        target: A value of the monitored metric, to which the time is told.
+    """
     everything = {one.name: find_cell(plan, folder, one) for one in plan.cells}
     hypotheses = read_hypotheses(folder)
     if plan.design is None:
         chosen = [(one, everything[one.name]) for one in plan.cells]
-        return _build_comparison(plan, everything, chosen, hypotheses)
+        return _build_comparison(plan, everything, chosen, hypotheses, target=target)
     chosen = [choose_result(one) for one in group_trials(plan, everything).values()]
-    found = _build_comparison(plan, everything, chosen, hypotheses)
+    found = _build_comparison(plan, everything, chosen, hypotheses, target=target)
     if not plan.design.is_raced:
         return found
     # what a look stopped is trained no further, so it lacks nothing
     race = find_race(found)
     kept = [one for one in chosen if is_trained(race, one[0])]
-    return _build_comparison(plan, everything, kept, hypotheses, race)
+    return _build_comparison(plan, everything, kept, hypotheses, race, target)
 
 
 def is_trained(race: RaceResult, planned: PlannedCell) -> bool:
@@ -66,6 +72,7 @@ def _build_comparison(
     chosen: Sequence[tuple[PlannedCell, FoundCell]],
     hypotheses: tuple[RecordedHypothesis, ...],
     race: RaceResult | None = None,
+    target: float | None = None,
 ) -> Comparison:
     """Return the comparison of the cells that count.
 
@@ -75,10 +82,11 @@ def _build_comparison(
         chosen: The cells whose results are compared.
         hypotheses: The hypotheses of the output folder.
         race: What the looks decided.
+        target: A value of the monitored metric, to which the time is told.
     """
     records, done = [], []
     for planned, found in chosen:
-        cell = build_cell(plan, planned, found.files, found.state, found.error)
+        cell = build_cell(plan, planned, found.files, found.state, found.error, target)
         records.append(CellRecord(planned.variant, cell, found.files))
         if cell.state == "done":
             done.append((planned, found.files))
@@ -110,6 +118,7 @@ def _build_comparison(
         studies=summarize_studies(plan, everything),
         findings=list_findings(plan, everything, hypotheses, race),
         race=race,
+        target=target,
         shared_weights=count_shared_weights(records),
         variants=tuple(replace(variant, flags=flags[variant.name]) for variant in variants),
     )

@@ -68,6 +68,9 @@ class CompareOptions:
     """Output folder; null takes comparisons/<recipe>-<hash>."""
     intervals: bool = False
     """Whether table.tex has the 95 % intervals; table.csv always has them."""
+    target: float | None = None
+    """Rank variants by the time to this value of the monitored validation metric; null: by that of
+    synthetic tasks to an accuracy of 0.95."""
     hypotheses: tuple[str, ...] = ()
     """Claims to judge: [rope > none, rope > none by 0.01 on accuracy at 256]."""
     jobs: Count | Literal["auto"] = "auto"

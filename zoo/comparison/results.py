@@ -415,6 +415,8 @@ class Comparison:
         findings: Reasons to doubt the record.
         studies: What the studies chose, if there are some; a seed is then that of a study.
         race: The decisions of the looks, if variants were raced.
+        target: The validation value to which `steps_to_solve` of all cells is the time; None: that
+            of a solved synthetic task.
     """
 
     zoo_version: str
@@ -436,6 +438,7 @@ class Comparison:
     findings: tuple[RecordFlaw, ...] = ()
     studies: StudiesResult | None = None
     race: RaceResult | None = None
+    target: float | None = None
 
     @property
     def cells(self) -> list[ComparisonCell]:
@@ -469,6 +472,8 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as JSON can hold it; `read` gives it back."""
         found: dict[str, Any] = finite(to_plain(self))
+        if self.target is None:
+            del found["target"]
         return found
 
     @classmethod

@@ -1,16 +1,16 @@
-"""When a synthetic task was solved: steps, censored where training ended before."""
+"""When a task was solved, or a target reached: steps, censored where training ended before."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import comb, isfinite
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 
-from zoo.comparison.results import Comparison, StepsToSolve
+from zoo.comparison.results import Better, Comparison, StepsToSolve
 from zoo.reporting.numbers import format_p_value
 from zoo.reporting.tables import format_markdown
 
@@ -19,19 +19,21 @@ SOLVED = 0.95
 
 
 def find_steps_to_solve(
-    curve: Sequence[tuple[int, float]], threshold: float = SOLVED
+    curve: Sequence[tuple[int, float]], threshold: float = SOLVED, better: Better = "high"
 ) -> StepsToSolve | None:
     """Find the first validation at a threshold in a learning curve.
 
     Args:
-        curve: (step, validation accuracy) in order of steps.
-        threshold: Accuracy from which the task counts as solved.
+        curve: (step, validation metric) in order of steps.
+        threshold: Value from which the task counts as solved.
+        better: Whether high or low values are better.
 
     Returns:
         None if the curve is empty.
     """
     for step, value in curve:
-        if isfinite(value) and value >= threshold:
+        reached = value >= threshold if better == "high" else value <= threshold
+        if isfinite(value) and reached:
             return StepsToSolve(step, True)
     return StepsToSolve(curve[-1][0], False) if curve else None
 
@@ -72,17 +74,19 @@ def compare_steps(
 
 @dataclass(frozen=True, kw_only=True)
 class SolvingSpeed:
-    """How soon a variant solved a synthetic task.
+    """How soon a variant solved a task.
 
     Attributes:
         variant: Its name.
         steps: {seed: its steps to solve}.
+        minutes: {seed: minutes of training until then} of the seeds that solved it.
         p_value: Of the log-rank test against the fastest variant, corrected for all pairs of
             variants (Bonferroni), as the data chose the fastest; None if there is no test.
     """
 
     variant: str
     steps: Mapping[int, StepsToSolve]
+    minutes: Mapping[int, float]
     p_value: float | None = None
 
     @property
@@ -97,9 +101,14 @@ class SolvingSpeed:
         half = (len(self.steps) + 1) // 2
         return solved[half - 1] if len(solved) >= half else None
 
+    @property
+    def median_minutes(self) -> float | None:
+        """The median of the minutes of the seeds that solved it; None if none did."""
+        return median(self.minutes.values()) if self.minutes else None
+
 
 def rank_speeds(comparison: Comparison) -> list[SolvingSpeed]:
-    """Rank variants by how soon they solved a synthetic task, the fastest first.
+    """Rank variants by how soon they solved a task, the fastest first.
 
     The order is that of the mean of steps, censored ones at the end of training (the restricted
     mean), as no median is there where fewer than half of the seeds solved the task.
@@ -115,30 +124,42 @@ def rank_speeds(comparison: Comparison) -> list[SolvingSpeed]:
             if cell.state == "done" and cell.steps_to_solve is not None
         }
         if own:
-            found.append(SolvingSpeed(variant=variant.name, steps=own))
+            minutes = {
+                cell.seed: cell.minutes * own[cell.seed].steps / cell.steps
+                for cell in variant.cells
+                if cell.seed in own and own[cell.seed].is_solved and cell.minutes and cell.steps
+            }
+            found.append(SolvingSpeed(variant=variant.name, steps=own, minutes=minutes))
     found.sort(key=lambda one: fmean(each.steps for each in one.steps.values()))
     pairs = comb(len(found), 2)
     ranked = found[:1]
     for one in found[1:]:
         p_value = compare_steps(found[0].steps, one.steps)
         corrected = None if p_value is None else min(1.0, pairs * p_value)
-        ranked.append(SolvingSpeed(variant=one.variant, steps=one.steps, p_value=corrected))
+        ranked.append(replace(one, p_value=corrected))
     return ranked
 
 
 def describe_speeds(comparison: Comparison) -> dict[str, Any]:
     """Return how soon each variant solved the task as plain data, for results.json."""
-    return {
-        one.variant: {"solved": one.solved, "median": one.median, "p_value": one.p_value}
-        for one in rank_speeds(comparison)
-    }
+    found: dict[str, Any] = {}
+    for one in rank_speeds(comparison):
+        own = {"solved": one.solved, "median": one.median, "p_value": one.p_value}
+        found[one.variant] = own | (
+            {} if comparison.target is None else {"minutes": one.median_minutes}
+        )
+    return found
 
 
-SPEED_HEADS = ("variant", "solved", "median step", "each seed", "p to the fastest")
+def list_speed_heads(comparison: Comparison) -> list[str]:
+    """Return the heads of the table."""
+    done, minutes = ("solved", []) if comparison.target is None else ("reached", ["minutes"])
+    return ["variant", done, "median step", *minutes, "each seed", "p to the fastest"]
 
 
 def list_speed_rows(comparison: Comparison) -> list[list[str]]:
     """Return a row for each variant; "> 3000" means not solved when training ended at 3000."""
+    has_minutes = comparison.target is not None
     return [
         [
             one.variant,
@@ -146,6 +167,7 @@ def list_speed_rows(comparison: Comparison) -> list[list[str]]:
             f"> {max(each.steps for each in one.steps.values())}"
             if one.median is None
             else f"{one.median}",
+            *([_format_minutes(one.median_minutes)] if has_minutes else []),
             ", ".join(
                 f"{each.steps}" if each.is_solved else f"> {each.steps}"
                 for _, each in sorted(one.steps.items())
@@ -159,8 +181,14 @@ def list_speed_rows(comparison: Comparison) -> list[list[str]]:
 def explain_speeds(comparison: Comparison) -> str:
     """Explain the table of steps to solve."""
     word = "study" if comparison.studies else "seed"
+    first = f"The first validation with an accuracy of {SOLVED:g}."
+    if comparison.target is not None:
+        first = (
+            f"The first validation whose monitored metric reached {comparison.target:g}, and the "
+            f"median of the minutes of training until then, over those that reached it."
+        )
     return (
-        f"The first validation with an accuracy of {SOLVED:g}. A {word} that did not reach it is "
+        f"{first} A {word} that did not reach it is "
         "censored: > 3000 means that training ended at step 3000 before. p: log-rank test against "
         "the fastest, corrected for all pairs of variants (Bonferroni); it takes samples as "
         "independent, which is conservative where a seed slows down all variants."
@@ -172,5 +200,10 @@ def format_speeds(comparison: Comparison) -> str:
     rows = list_speed_rows(comparison)
     if not rows:
         return ""
-    table = format_markdown(SPEED_HEADS, rows, ("variant", "each seed"))
-    return f"## Steps to solve\n\n{table}\n\n{explain_speeds(comparison)}"
+    table = format_markdown(list_speed_heads(comparison), rows, ("variant", "each seed"))
+    title = "Steps to solve" if comparison.target is None else "Time to target"
+    return f"## {title}\n\n{table}\n\n{explain_speeds(comparison)}"
+
+
+def _format_minutes(minutes: float | None) -> str:
+    return "" if minutes is None else f"{minutes:.2g}"

@@ -13,7 +13,7 @@ from zoo.comparison.race_text import name_drop
 from zoo.comparison.ranking import Standing, rank_variants
 from zoo.comparison.results import Comparison, ComparisonCell, Variant
 from zoo.comparison.scaling import SCALING_HEADS, list_scaling_rows
-from zoo.comparison.solving import SPEED_HEADS, list_speed_rows
+from zoo.comparison.solving import list_speed_heads, list_speed_rows
 from zoo.comparison.text import (
     count_decimals,
     format_difference,
@@ -93,7 +93,7 @@ def build_hypotheses_table(comparison: Comparison) -> SortableTable | None:
 def build_speeds_table(comparison: Comparison) -> SortableTable | None:
     """Return a row for each variant that may have solved the task; None if it is none to solve."""
     rows = [[_build_word(text) for text in row] for row in list_speed_rows(comparison)]
-    return SortableTable([*SPEED_HEADS], rows) if rows else None
+    return SortableTable(list_speed_heads(comparison), rows) if rows else None
 
 
 def build_scaling_table(comparison: Comparison) -> SortableTable | None:
