@@ -313,7 +313,7 @@ def find_member(kind: str, name: str) -> Member:
     """
     collected = [member for member in _list_collected(kind) if member.name == name]
     # only the file of this name is parsed: a broken plug-in must not stop other members
-    files = [*_list_modules(kind, name)]
+    files = [one for one in _list_modules(kind, name) if one[1].stem == name]
     paths = [*(member.path for member in collected), *(path for _, path in files)]
     if len(paths) > 1:
         raise RecipeError(describe_conflict(f"{name} among {kind}", paths))

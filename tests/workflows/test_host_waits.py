@@ -26,6 +26,7 @@ from zoo.run.callbacks.nan_guard import FiniteGuard
 from zoo.run.processes import Processes
 
 ON_CPU_ONLY = {
+    ("encodings/common/interpolation.py", "_count_past"),
     ("encodings/common/matrix_exp.py", "_count_halvings"),
     ("encodings/common/spectral_rotation.py", "forward"),
     ("encodings/common/spectral_rotation.py", "spectrum"),
@@ -174,7 +175,7 @@ def test_no_training_step_waits(recipe, tmp_path, monkeypatch):
 
 
 def test_what_reads_only_a_cpu_is_still_there():
-    models = [one for name in ("comrope_ld", "liere") for one in list_models(name)]
+    models = [one for name in ("comrope_ld", "cope", "liere") for one in list_models(name)]
     with Waits() as waits:
         for model, inputs in models:
             model(*inputs).mean().backward()

@@ -50,24 +50,23 @@ class _InterpolateEntries(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, positions: Tensor) -> Tensor:
-        ctx.save_for_backward(table, positions)
         ctx.first = first = _count_past(positions, table.shape[-1] - 1)
         whole, base, slope = _look_up(table, positions[..., first:])
         fraction = positions[..., first:] - whole
-        if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
-            ctx.near = whole, slope, fraction
+        ctx.save_for_backward(table, positions, whole, slope, fraction)
         past = table[..., -1:].expand(*base.shape[:-1], first)
         return torch.cat([past, base.addcmul_(slope, fraction)], dim=-1)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        table, positions = ctx.saved_tensors
+        # unpacked once: a checkpoint gives them a single time
+        table, positions, whole, slope, fraction = ctx.saved_tensors
         if torch.is_grad_enabled():  # second derivatives
-            inputs = [one for one in ctx.saved_tensors if one.requires_grad]
+            inputs = [one for one in (table, positions) if one.requires_grad]
             values = _interpolate(table, positions)
             found = iter(torch.autograd.grad(values, inputs, gradient, create_graph=True))
             return tuple(next(found) if needed else None for needed in ctx.needs_input_grad)
-        first, (whole, slope, fraction) = ctx.first, ctx.near
+        first = ctx.first
         index, near = whole.long(), gradient[..., first:]
         to_table = torch.zeros_like(table).scatter_add_(-1, index, near)
         to_table[..., -1] += gradient[..., :first].sum(-1)
