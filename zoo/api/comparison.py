@@ -403,7 +403,8 @@ def rebuild_comparison(
         command: What the report names as the command that repeats it; by default this call.
         verbose: Print progress to standard error. None leaves logging to the caller.
         **changes: Fields of `RebuildOptions`: measure, the metric to compare instead;
-            intervals, for table.tex; target, a validation value to which the time is told.
+            intervals, for table.tex; target, a validation value: variants are ranked by the time
+            until they reach it.
 
     Returns:
         The comparison.

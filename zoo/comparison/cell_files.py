@@ -321,7 +321,7 @@ def build_cell(
         files: Its files.
         state: How far it has come.
         error: Why it failed, in a line.
-        target: A value of the monitored metric, to which the steps are told.
+        target: Value of the monitored metric; `steps_to_solve` is the first step that reaches it.
     """
     steps_to_solve = files.steps_to_solve
     if target is not None:

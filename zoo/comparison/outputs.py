@@ -44,7 +44,7 @@ def collect_results(plan: ComparisonPlan, folder: Path, target: float | None = N
     Args:
         plan: The plan.
         folder: The output folder.
-        target: A value of the monitored metric, to which the time is told.
+        target: Value of the monitored metric whose time of arrival is compared.
     """
     everything = {one.name: find_cell(plan, folder, one) for one in plan.cells}
     hypotheses = read_hypotheses(folder)
@@ -82,7 +82,7 @@ def _build_comparison(
         chosen: The cells whose results are compared.
         hypotheses: The hypotheses of the output folder.
         race: What the looks decided.
-        target: A value of the monitored metric, to which the time is told.
+        target: Value of the monitored metric whose time of arrival is compared.
     """
     records, done = [], []
     for planned, found in chosen:

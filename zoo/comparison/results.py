@@ -415,8 +415,8 @@ class Comparison:
         findings: Reasons to doubt the record.
         studies: What the studies chose, if there are some; a seed is then that of a study.
         race: The decisions of the looks, if variants were raced.
-        target: The validation value to which `steps_to_solve` of all cells is the time; None: that
-            of a solved synthetic task.
+        target: Value of the monitored metric that `steps_to_solve` of all cells waits for. None:
+            they wait for a solved synthetic task.
     """
 
     zoo_version: str

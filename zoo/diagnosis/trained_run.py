@@ -86,7 +86,7 @@ class TrainedRun:
 
     @property
     def has_shapes(self) -> bool:
-        """Whether images keep their shapes."""
+        """True if images keep their shapes."""
         return self.recipe.data.options.get("aspect") == "keep"
 
     def read_saved(self) -> None:
