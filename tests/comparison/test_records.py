@@ -1,6 +1,8 @@
 """Finished cells of records are taken where all their settings are the same."""
 
 import json
+import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from comparisons import plant_cells, plant_records
 from tiny import TINY
 
 from zoo.comparison.plan import ComparisonPlan
+from zoo.comparison.portable import hash_recipe, locate_portable, read_portable
 from zoo.comparison.records import find_recorded, read_records
 
 BASE = [
@@ -84,3 +87,74 @@ def test_a_folder_that_is_not_there_is_refused(compared):
     code, _, message = compared(*BASE, "encodings=[none]", "records=[nowhere]")
     assert code == 2
     assert "records: nowhere: no such folder" in message
+
+
+def write_as_before(folder):
+    """Rewrite a comparison as one of a zoo without `evaluate.entropy`, and with another logger."""
+    plan = ComparisonPlan.read(folder)
+
+    def drop(recipe):
+        evaluate = {key: one for key, one in recipe["evaluate"].items() if key != "entropy"}
+        trainer = {**recipe["trainer"], "logger": [{"name": "csv"}]}
+        return {**recipe, "evaluate": evaluate, "trainer": trainer}
+
+    cells = tuple(replace(one, recipe=drop(one.recipe)) for one in plan.cells)
+    before = replace(plan, base=drop(plan.base), cells=cells)
+    before.write(folder)
+    for planned in before.cells:
+        path = locate_portable(folder, planned.name)
+        replace(read_portable(path), recipe=hash_recipe(before, planned)).write(path)
+
+
+def test_options_that_zoo_has_gained_part_no_cells(compared, recorded):
+    write_as_before(Path("records/a"))
+    words = ["encodings=[none,learned]", "seeds=2", "minutes=1e-6"]
+
+    # in place of training them again
+    code, out, message = compared(*BASE, *words, "records=[records]", "--dry-run", "--json")
+    assert code == 0, message
+    assert json.loads(out)["done"] == 4
+    # in the folder itself, whose settings stay as they were
+    more = ["encodings=[none,learned,sinusoidal]", *words[1:]]
+    code, _, message = compared(*BASE, *more, "to=records/a")
+    assert code == 0, message
+    assert "2 cells are added to its 4" in message
+    assert "entropy" not in json.loads(Path("records/a/plan.json").read_text())["base"]["evaluate"]
+    # and with cells of today
+    assert compared(*BASE, "encodings=[sinusoidal,none]", "seeds=1", "to=b")[0] == 0
+    plant_records("b", minutes=3.0, steps=40)
+    code, _, message = compared("merge", "b", "records/a", "to=merged")
+    assert code == 0, message
+    assert len([*Path("merged/cells").glob("*.json")]) == 5
+
+
+def test_an_option_that_is_not_at_its_default_parts_them(compared, recorded):
+    write_as_before(Path("records/a"))
+    words = ["encodings=[none,learned]", "seeds=2", "evaluate.entropy=true"]
+    code, out, _ = compared(*BASE, *words, "records=[records]", "--dry-run", "--json")
+    assert json.loads(out)["done"] == 0
+    code, _, message = compared(*BASE, *words, "to=records/a")
+    assert code == 2
+    assert "evaluate.entropy is false there, true here" in message
+
+
+RECORDS = Path(__file__).parents[2] / "docs/records"
+
+
+@pytest.mark.parametrize(
+    "name", [*sorted(one.parent.name for one in RECORDS.glob("*/plan.json")), "suite_small"]
+)
+def test_recorded_comparisons_go_on_by_their_commands(compared, name):
+    folder = RECORDS / name
+    plans = sorted(folder.rglob("plan.json"))
+    commands = {json.loads(path.read_text())["command"] for path in plans}
+    assert len(commands) == 1
+    words = [one for one in shlex.split(commands.pop())[2:] if not one.startswith("to=")]
+    code, out, message = compared(*words, f"to={folder}", "--dry-run", "--json")
+    assert code == 0, message
+    found = json.loads(out)
+    if name == "suite_small":
+        done = sum(one["cells"] - one["left"] for one in found["parts"])
+    else:
+        done = found["done"]
+    assert done == len([*folder.rglob("cells/*.json")])

@@ -15,6 +15,7 @@ from zoo.comparison.plan import (
     PLAN,
     RECIPES,
     ComparisonPlan,
+    complete_base,
     extend_plan,
     list_changes,
     list_differences,
@@ -24,6 +25,7 @@ from zoo.comparison.plan import (
 )
 from zoo.comparison.portable import (
     PortableCell,
+    adopt,
     describe_unequal,
     find_cell,
     list_setting_differences,
@@ -157,10 +159,9 @@ def _list_obstacles(plan: ComparisonPlan, other: ComparisonPlan) -> list[str]:
     """Return, field by field, why the cells of two plans cannot be compared; empty if they can."""
     missing = "nothing"
     found = []
-    for key in dict.fromkeys(
-        [*list_changes(plan.base, other.base), *list_changes(other.base, plan.base)]
-    ):
-        here, there = (_find(one.base, key, missing) for one in (plan, other))
+    ours, theirs = map(complete_base, (plan, other))
+    for key in dict.fromkeys([*list_changes(ours, theirs), *list_changes(theirs, ours)]):
+        here, there = (_find(base, key, missing) for base in (ours, theirs))
         found.append(f"{key} is {format_value(there)}, not {format_value(here)}")
     if plan.measure != other.measure:
         found.append(f"measure is {other.measure}, not {plan.measure}")
@@ -210,26 +211,31 @@ def _collect_cells(
     origins: dict[str, Path] = {}
     refused = []
     for folder in folders:
+        own = ComparisonPlan.read(folder)
+        owned = {cell.name: cell for cell in own.cells}
         for planned in plan.cells:
             path = locate_portable(folder, planned.name)
-            one = find_cell(plan, folder, planned)
+            one = find_cell(own, folder, owned.get(planned.name, planned))
             if one.is_refused:
                 refused.append(f"{path.parent}/{one.error}")
             if one.portable is None:
                 continue
-            differences = list_setting_differences(plan, planned, one.portable)
+            portable = one.portable
+            if planned.name in owned:
+                portable = adopt(portable, own, owned[planned.name], plan, planned)
+            differences = list_setting_differences(plan, planned, portable)
             if differences:
                 refused.append(f"{path}: of another recipe: {'; '.join(differences)}")
                 continue
             # of equal cells either may stay; the first folder is the one that the user named first
-            first = found.setdefault(planned.name, one.portable)
-            if first is one.portable:
+            first = found.setdefault(planned.name, portable)
+            if first is portable:
                 origins[planned.name] = path
                 continue
-            unequal = describe_unequal(first, one.portable)
+            unequal = describe_unequal(first, portable)
             # other digests at the start mean other weights or samples: such cells are not the same
             # experiment
-            if first.start != one.portable.start:
+            if first.start != portable.start:
                 starts = [line for line in unequal if line.split()[0] in START_FIELDS]
                 where = f"{path}: did not start as {origins[planned.name]}"
                 refused.append(f"{where}: {'; '.join(starts)}")

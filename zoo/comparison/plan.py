@@ -24,7 +24,7 @@ from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
 from zoo.launch.executor import Resources
 from zoo.options.plain import to_plain
 from zoo.options.stored import build_stored
-from zoo.run import run_dir
+from zoo.run import resume, run_dir
 from zoo.run.build import build_data
 from zoo.run.conditions import TRAINED, Condition, choose_data_options, get_size, list_conditions
 from zoo.run.machine import describe_machine
@@ -45,6 +45,8 @@ log = logging.getLogger("zoo")
 
 PLAN, CELLS, RECIPES = "plan.json", "cells", "recipes"
 MAX_DIFFERENCES = 10
+UNCOMPARED = (*resume.UNCOMPARED, "trainer.logger")
+"""Keys that change no result, and what is below them."""
 IGNORE = ".gitignore"
 IGNORED = """\
 # what is committed: plan.json, hypotheses.json, results.json, comparison.md, the files of cells
@@ -171,10 +173,29 @@ class ComparisonPlan:
             found.pop("trainer.num_threads", None)
         return found
 
+    def list_compared(self, cell: PlannedCell) -> dict[str, Any]:
+        """Return {full key: value} of a cell's recipe as far as its results depend on it.
+
+        Options that zoo has gained since the plan was written have their defaults, which compute
+        what was computed without them.
+        """
+        completed = replace(cell, recipe=_complete(cell.recipe, cell.name))
+        found = self.list_settings(completed)
+        return {key: value for key, value in found.items() if not key.startswith(UNCOMPARED)}
+
     def contains(self, other: ComparisonPlan) -> bool:
         """Return whether all cells of another plan are among these."""
-        own = {cell.name: self.list_settings(cell) for cell in self.cells}
-        return all(own.get(cell.name) == other.list_settings(cell) for cell in other.cells)
+        own = {cell.name: cell for cell in self.cells}
+        return all(
+            cell.name in own and self.agrees(own[cell.name], other, cell) for cell in other.cells
+        )
+
+    def agrees(self, cell: PlannedCell, other: ComparisonPlan, its_cell: PlannedCell) -> bool:
+        """Return whether a cell of this plan and one of another have the same settings."""
+        # most are equal as they are; to complete a recipe takes a hundred times longer
+        return self.list_settings(cell) == other.list_settings(its_cell) or (
+            self.list_compared(cell) == other.list_compared(its_cell)
+        )
 
     def write(self, folder: Path) -> None:
         """Write the plan into the output folder; of each recipe, how it differs from the base."""
@@ -224,6 +245,21 @@ def list_changes(base: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str
         else:
             found[key] = value
     return found
+
+
+def complete_base(plan: ComparisonPlan) -> dict[str, Any]:
+    """Return the base recipe of a plan, with defaults for the options that zoo has gained since."""
+    base = _complete(plan.base, plan.recipe)
+    base["trainer"] = {key: one for key, one in base["trainer"].items() if key != "logger"}
+    return base
+
+
+def _complete(recipe: Mapping[str, Any], name: str) -> dict[str, Any]:
+    try:
+        return from_plain(recipe, origin=PLAN, name=name).plain()
+    except RecipeError:
+        # with an encoding of a plug-in that is not there, or an option that is no more
+        return dict(recipe)
 
 
 def apply_changes(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -448,6 +484,8 @@ def extend_plan(old: ComparisonPlan, new: ComparisonPlan) -> ComparisonPlan:
         new,
         zoo_version=old.zoo_version,
         created=old.created,
+        # settings of recorded cells are relative to it
+        base=old.base,
         machine=old.machine,
         cells=tuple(cells),
     )
@@ -485,8 +523,8 @@ def list_differences(old: ComparisonPlan, new: ComparisonPlan) -> Iterator[str]:
     for cell in old.cells:
         if cell.name not in new_cells:
             continue
-        before = old.list_settings(cell)
-        after = new.list_settings(new_cells[cell.name])
+        before = old.list_compared(cell)
+        after = new.list_compared(new_cells[cell.name])
         for key in dict.fromkeys((*before, *after)):
             if before.get(key) != after.get(key):
                 there, here = json.dumps(before.get(key)), json.dumps(after.get(key))

@@ -554,6 +554,24 @@ def list_setting_differences(
     ] or ["its base recipe differs"]
 
 
+def adopt(
+    cell: PortableCell,
+    own: ComparisonPlan,
+    its_planned: PlannedCell,
+    plan: ComparisonPlan,
+    planned: PlannedCell,
+) -> PortableCell:
+    """Return a cell of one plan as that of another, if both plans ask for the same results.
+
+    The plans differ where zoo has gained options between them, or in what changes no result.
+    """
+    is_own = cell.recipe == hash_recipe(own, its_planned)
+    if not is_own or not plan.agrees(planned, own, its_planned):
+        return cell
+    settings = list_changes(plan.base, planned.recipe)
+    return replace(cell, recipe=hash_recipe(plan, planned), settings=settings)
+
+
 def describe_unequal(one: PortableCell, other: PortableCell) -> list[str]:
     """Return the fields in which two portable cells differ, apart from time, memory and machine."""
     names = [each.name for each in fields(one) if each.name not in COSTS]

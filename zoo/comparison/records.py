@@ -1,20 +1,21 @@
 """Take finished cells of recorded comparisons in place of training them again.
 
-A recorded cell fits a planned one if the SHA-256 of all settings of its recipe is the same, its
-seed among them; a trial must be the same one of its study too, and judged by the same metric.
+A recorded cell fits a planned one if all settings that results depend on are the same, the seed
+among them; a trial must be the same one of its study too, and judged by the same metric.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from zoo.comparison.plan import ComparisonPlan, PlannedCell, list_changes
+from zoo.comparison.plan import PLAN, ComparisonPlan, PlannedCell, list_changes
 from zoo.comparison.portable import (
     PortableCell,
+    hash_plain,
     hash_recipe,
     is_done,
     list_portable,
@@ -28,7 +29,7 @@ from zoo.utils import describe_absence
 log = logging.getLogger("zoo")
 
 Identity = tuple[str, int | None, int | None]
-"""SHA-256 of the settings, number of the study, number of the trial."""
+"""SHA-256 of the settings that results depend on, number of the study, number of the trial."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,11 @@ class RecordedCell:
 
     folder: Path
     cell: PortableCell
+
+
+def _identify(plan: ComparisonPlan, planned: PlannedCell) -> Identity:
+    # the settings have the seed, so that two seeds are two cells
+    return hash_plain(plan.list_compared(planned)), planned.study, planned.trial
 
 
 def read_records(folders: Sequence[str | Path]) -> dict[Identity, RecordedCell]:
@@ -53,17 +59,34 @@ def read_records(folders: Sequence[str | Path]) -> dict[Identity, RecordedCell]:
             problem = f"{folder}: {describe_absence(folder, 'folder')}"
             remedy = "name folders of comparisons, or leave it out"
             raise RecipeError(ConfigIssue(ARGUMENT, "records", problem, remedy))
-        for plan in sorted(folder.rglob("plan.json")):
-            for path in list_portable(plan.parent):
-                try:
-                    cell = read_portable(path)
-                except DataError as error:
-                    log.warning("%s; it is not taken", error)
-                    continue
-                # the hash covers the seed, so that two seeds of one setting are two cells
-                identity = (cell.recipe, cell.study, cell.trial)
-                found.setdefault(identity, RecordedCell(plan.parent, cell))
+        for path in sorted(folder.rglob(PLAN)):
+            for identity, recorded in _read_folder(path.parent):
+                found.setdefault(identity, recorded)
     return found
+
+
+def _read_folder(folder: Path) -> Iterator[tuple[Identity, RecordedCell]]:
+    """Yield the finished cells of a comparison; damaged ones and those of no plan are logged."""
+    paths = list_portable(folder)
+    if not paths:
+        return
+    try:
+        plan = ComparisonPlan.read(folder)
+    except DataError as error:
+        log.warning("%s; its cells are not taken", error)
+        return
+    planned = {cell.name: cell for cell in plan.cells}
+    for path in paths:
+        try:
+            cell = read_portable(path)
+        except DataError as error:
+            log.warning("%s; it is not taken", error)
+            continue
+        own = planned.get(path.stem)
+        if own is None or cell.recipe != hash_recipe(plan, own):
+            log.warning("%s: it is not of the plan beside it; it is not taken", path)
+            continue
+        yield _identify(plan, own), RecordedCell(folder, cell)
 
 
 def find_recorded(
@@ -72,7 +95,7 @@ def find_recorded(
     """Return {name: recorded cell} of the planned cells that a record has."""
     found = {}
     for planned in plan.cells:
-        recorded = records.get((hash_recipe(plan, planned), planned.study, planned.trial))
+        recorded = records.get(_identify(plan, planned))
         if recorded is not None and _has_criterion(plan, planned, recorded.cell):
             found[planned.name] = recorded
     return found
@@ -98,8 +121,13 @@ def take_recorded(
         if os.path.lexists(path) or is_done(plan, folder, planned):
             continue
         # written anew as of this plan: names may differ, and settings are relative to its base
-        settings = list_changes(plan.base, planned.recipe)
-        own = replace(recorded.cell, name=name, variant=planned.variant, settings=settings)
+        own = replace(
+            recorded.cell,
+            name=name,
+            variant=planned.variant,
+            settings=list_changes(plan.base, planned.recipe),
+            recipe=hash_recipe(plan, planned),
+        )
         own.write(path)
         taken[name] = recorded
     if taken:
