@@ -42,6 +42,9 @@ from zoo.run.preflight import IssueCollector
 # by torch's compiler
 KNOWN = "ignore:<class 'torch.autograd.function.Function'> should not be instantiated:DeprecationWarning"
 
+# Collecting makes a million objects that all stay: to search them again and again takes a third longer.
+gc.disable()
+
 # folders whose tests train, start processes or compile
 LONG = {"workflows", "formats", "integrations", "run", "comparison"}
 
@@ -102,6 +105,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Exempt modules and collected tests, a few million objects, from later collections, and have few."""
+    gc.enable()
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)
