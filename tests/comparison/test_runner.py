@@ -107,6 +107,21 @@ def test_progress_counts_the_steps_within_an_epoch(tmp_path):
     assert driver._sum_progress() == pytest.approx(1.25)
 
 
+def test_the_time_left_is_told_once_it_says_something(tmp_path, monkeypatch):
+    driver = make_runner(tmp_path, Engine([None, None]))
+    run = make_run_dir(tmp_path / CELLS / "c-0")
+    (run / START).write_text(json.dumps({"planned_steps": 100}))
+    (run / "metrics.csv").write_text("step,epoch\n25,0\n")
+    now = runner.ESTIMATE_SECONDS - 1
+    monkeypatch.setattr(runner.time, "monotonic", lambda: now)
+    assert "left" not in driver._describe_progress()
+    now += 61
+    # a quarter of a cell took two minutes
+    assert driver._describe_progress().endswith(", 14:00 left")
+    driver.following = 6
+    assert driver._describe_progress().endswith(", 1:02:00 left for all 8")
+
+
 def test_a_disk_that_is_full_does_not_end_the_driver(driven, monkeypatch):
     def full(run, now, error=""):
         raise ZooError("no space left on device")

@@ -35,6 +35,8 @@ TRAINED_SHARE = 0.95
 # exit codes of a process that SIGINT or SIGTERM ended
 STOPPED_CODES = {128 + SIGINT, 128 + SIGTERM, -SIGINT, -SIGTERM}
 PROGRESS_SECONDS = 2.0
+ESTIMATE_SECONDS = 60.0
+"""Seconds before the time left is told: while processes start, nothing says how fast they are."""
 
 
 class CellRunner:
@@ -203,11 +205,13 @@ class CellRunner:
         share, count = self._sum_progress(), len(self.plan.cells)
         running = sum(handle.running() for _, handle in self.pending)
         text = f"{count - len(self.pending)} of {count} cells ended, {running} running"
-        gained = share - self.start_share
-        if gained <= 0:
+        gained, elapsed = share - self.start_share, time.monotonic() - self.start_time
+        if gained <= 0 or elapsed < ESTIMATE_SECONDS:
             return text
-        seconds = (time.monotonic() - self.start_time) * (count + self.following - share) / gained
-        return f"{text}, {format_duration(seconds)} left"
+        every = count + self.following
+        seconds = elapsed * (every - share) / gained
+        whole = f" for all {every}" if self.following else ""
+        return f"{text}, {format_duration(seconds)} left{whole}"
 
     def _sum_progress(self) -> float:
         """Return how many cells' worth of training is done."""
