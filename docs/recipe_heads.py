@@ -1,12 +1,13 @@
 """Read the comments that open recipes, write the page of recorded results, record heads again.
 
 `python docs/recipe_heads.py lm_rope flipflop_cope` trains these recipes, one thread each and one
-per core at a time, and replaces the numbers in their heads. Without arguments it trains every
-recipe whose head has numbers.
+per core at a time, and replaces the numbers in their heads, or writes the first ones. Without
+arguments it trains every recipe whose head has numbers.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -20,7 +21,7 @@ from typing import Any
 
 import torch
 
-from zoo.config import Recipe, recipe_files
+from zoo.config import Recipe, load, recipe_files
 
 RESULTS = """# Recorded results
 
@@ -31,6 +32,9 @@ encoding is better.
 METRIC = re.compile(r"\b((?:test/)?(?:loss|accuracy|exact|miou)|bits_per_\w+) \d+\.\d+")
 SIZED = re.compile(r"\d+\.\d+( %)? at (\d+)")
 MEASURE = re.compile(r"\((test/\w+|error)\b")
+UNKNOWN = "not recorded yet"
+FIRST = ("test/miou", "test/accuracy", "test/exact", "test/loss")
+"""Metrics that the first numbers of a head consist of, as far as the task has them."""
 COST = re.compile(r"\d+\.\d+ minutes on one core( of a busy machine)?")
 
 
@@ -83,6 +87,7 @@ def record_head(name: str) -> None:
         run = str(Path(folder) / name)
         _run_zoo("fit", name, "trainer.num_threads=1", "--run-dir", run)
         end = json.loads((Path(run) / "end.json").read_text(encoding="utf-8"))
+        end["seed"] = load(path).seed
         found = _run_zoo("eval", run, f"evaluate.lengths=[{','.join(sizes)}]") if sizes else {}
     lengths = {one["name"]: one["metrics"] for one in found.get("conditions", ())}
 
@@ -98,7 +103,7 @@ def replace_numbers(
 
     Args:
         text: The recipe.
-        end: The run's end.json: `metrics` and `minutes`.
+        end: The run's end.json: `metrics`, `minutes` and `baselines`, and its `seed`.
         lengths: {length: metrics} of an evaluation at the sizes that the head names.
     """
     lines = text.splitlines(keepends=True)
@@ -107,13 +112,28 @@ def replace_numbers(
     for index, line in enumerate(lines):
         if line.startswith("# command") and not has_cost:
             lines[index] += f"# cost     {cost}\n"
+        elif line.startswith("# number") and UNKNOWN in line:
+            lines[index] = line.replace(UNKNOWN, _describe_metrics(end))
         elif line.startswith("# number"):
             lines[index] = _replace_metrics(line, end["metrics"])
         elif line.startswith("# lengths"):
             lines[index] = _replace_sizes(line, lengths)
         elif line.startswith("# cost"):
-            lines[index] = COST.sub(cost, line)
+            lines[index] = COST.sub(cost, line).replace(UNKNOWN, cost)
     return "".join(lines)
+
+
+def _describe_metrics(end: Mapping[str, Any]) -> str:
+    """Return the metrics of a run that ended, and the best baseline of the first of them."""
+    names = [name for name in FIRST if name in end["metrics"]]
+    shown = ", ".join(f"{name} {end['metrics'][name]:.4f}" for name in names)
+    baselines = end.get("baselines", {}).get(names[0], {})
+    if baselines:
+        choose = min if names[0].endswith("loss") else max
+        best = choose(baselines, key=baselines.__getitem__)
+        shown += f"; {best} {baselines[best]:.4f}"
+    version = torch.__version__.partition("+")[0]
+    return f"{shown} (seed {end['seed']}, torch {version} on a CPU)"
 
 
 def _replace_metrics(line: str, metrics: Mapping[str, float]) -> str:
@@ -153,7 +173,18 @@ def _has_numbers(path: Path) -> bool:
     return COST.search(head["cost"]) is not None if "cost" in head else True
 
 
-if __name__ == "__main__":
-    names = sys.argv[1:] or [name for name, path in recipe_files().items() if _has_numbers(path)]
+def main() -> None:
+    """Record the heads of the recipes that the command line names."""
+    files = recipe_files()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="RECIPE", help="name of a registered recipe")
+    names = parser.parse_args().names
+    if unknown := [name for name in names if name not in files]:
+        parser.error(f"no registered recipe: {', '.join(unknown)}")
+    names = names or [name for name, path in files.items() if _has_numbers(path)]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         list(pool.map(record_head, names))
+
+
+if __name__ == "__main__":
+    main()

@@ -250,6 +250,22 @@ def test_the_numbers_of_a_head_are_replaced_by_name(pages):
     ]
 
 
+def test_the_first_numbers_of_a_head_name_the_best_baseline(pages):
+    head = "# A.\n#\n# cost     not recorded yet\n# number   not recorded yet\n"
+    end = {
+        "metrics": {"test/loss": 0.25, "test/miou": 0.5},
+        "baselines": {"test/miou": {"majority": 0.125, "softmax regression": 0.25}},
+        "minutes": 1.26,
+        "seed": 3,
+    }
+    replaced = importlib.import_module("recipe_heads").replace_numbers(head, end, {})
+    assert replaced.splitlines()[2:] == [
+        "# cost     1.3 minutes on one core",
+        "# number   test/miou 0.5000, test/loss 0.2500; softmax regression 0.2500 "
+        f"(seed 3, torch {torch.__version__.partition('+')[0]} on a CPU)",
+    ]
+
+
 def test_a_head_that_does_not_say_what_its_numbers_are_is_refused(pages):
     head = "# lengths  1.2000 at 64; 256 is past the table"
     with pytest.raises(SystemExit, match="needs its metric"):
