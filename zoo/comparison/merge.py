@@ -14,6 +14,7 @@ from zoo.comparison.outputs import collect_results, write_results
 from zoo.comparison.plan import (
     PLAN,
     RECIPES,
+    UNCOMPARED,
     ComparisonPlan,
     complete_base,
     extend_plan,
@@ -161,6 +162,8 @@ def _list_obstacles(plan: ComparisonPlan, other: ComparisonPlan) -> list[str]:
     found = []
     ours, theirs = map(complete_base, (plan, other))
     for key in dict.fromkeys([*list_changes(ours, theirs), *list_changes(theirs, ours)]):
+        if key.startswith(UNCOMPARED):
+            continue
         here, there = (_find(base, key, missing) for base in (ours, theirs))
         found.append(f"{key} is {format_value(there)}, not {format_value(here)}")
     if plan.measure != other.measure:

@@ -249,9 +249,7 @@ def list_changes(base: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str
 
 def complete_base(plan: ComparisonPlan) -> dict[str, Any]:
     """Return the base recipe of a plan, with defaults for the options that zoo has gained since."""
-    base = _complete(plan.base, plan.recipe)
-    base["trainer"] = {key: one for key, one in base["trainer"].items() if key != "logger"}
-    return base
+    return _complete(plan.base, plan.recipe)
 
 
 def _complete(recipe: Mapping[str, Any], name: str) -> dict[str, Any]:
