@@ -127,7 +127,7 @@ def write_pages() -> dict[Path, str]:
     pages[pretrained] = measured_pages.write_pretrained_page(pretrained)
     transformers = DOCS / "equip" / "transformers.md"
     pages[transformers] = equip_page.write_families(transformers.read_text(encoding="utf-8"))
-    quoting = [DOCS.parent / "README.md", DOCS / "comparing.md"]
+    quoting = [DOCS.parent / "README.md", DOCS / "comparing.md", DOCS / "segmentation.md"]
     quoting += (DOCS / "equip" / name for name in DIAGNOSED)
     for page in quoting:
         pages[page] = quoted_numbers.update_numbers(page.read_text(encoding="utf-8"))
