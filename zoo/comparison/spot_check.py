@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zoo.comparison.cell import train_cell
+from zoo.comparison.cell_files import UNTESTED
 from zoo.comparison.plan import CELLS, RECIPES, ComparisonPlan, PlannedCell, write_plan
 from zoo.comparison.portable import (
     PortableCell,
@@ -146,6 +147,8 @@ def _train_again(plan: ComparisonPlan, planned: PlannedCell, *, is_tested: bool)
         if planned.trial is not None:
             # the trial that validation chose was tested from where its training had ended
             train_cell(recipe, run, is_tested=False)
+            if not is_tested:
+                (run / UNTESTED).touch()
         if is_tested or planned.trial is None:
             train_cell(recipe, run, is_tested=True)
         return build_portable(plan, folder, planned)
