@@ -14,10 +14,10 @@ from zoo.comparison.outputs import collect_results, write_results
 from zoo.comparison.plan import (
     PLAN,
     RECIPES,
-    UNCOMPARED,
     ComparisonPlan,
-    complete_base,
+    complete_recipe,
     extend_plan,
+    is_uncompared,
     list_changes,
     list_differences,
     list_race_differences,
@@ -160,9 +160,9 @@ def _list_obstacles(plan: ComparisonPlan, other: ComparisonPlan) -> list[str]:
     """Return, field by field, why the cells of two plans cannot be compared; empty if they can."""
     missing = "nothing"
     found = []
-    ours, theirs = map(complete_base, (plan, other))
+    ours, theirs = (complete_recipe(one.base, one.recipe) for one in (plan, other))
     for key in dict.fromkeys([*list_changes(ours, theirs), *list_changes(theirs, ours)]):
-        if key.startswith(UNCOMPARED):
+        if is_uncompared(key):
             continue
         here, there = (_find(base, key, missing) for base in (ours, theirs))
         found.append(f"{key} is {format_value(there)}, not {format_value(here)}")

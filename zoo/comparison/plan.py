@@ -179,9 +179,9 @@ class ComparisonPlan:
         Options that zoo has gained since the plan was written have their defaults, which compute
         what was computed without them.
         """
-        completed = replace(cell, recipe=_complete(cell.recipe, cell.name))
+        completed = replace(cell, recipe=complete_recipe(cell.recipe, cell.name))
         found = self.list_settings(completed)
-        return {key: value for key, value in found.items() if not key.startswith(UNCOMPARED)}
+        return {key: value for key, value in found.items() if not is_uncompared(key)}
 
     def contains(self, other: ComparisonPlan) -> bool:
         """Return whether all cells of another plan are among these."""
@@ -247,12 +247,13 @@ def list_changes(base: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str
     return found
 
 
-def complete_base(plan: ComparisonPlan) -> dict[str, Any]:
-    """Return the base recipe of a plan, with defaults for the options that zoo has gained since."""
-    return _complete(plan.base, plan.recipe)
+def is_uncompared(key: str) -> bool:
+    """Return whether a full key changes no result."""
+    return any(key == one or key.startswith(f"{one}.") for one in UNCOMPARED)
 
 
-def _complete(recipe: Mapping[str, Any], name: str) -> dict[str, Any]:
+def complete_recipe(recipe: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a planned recipe with defaults for the options that zoo has gained since."""
     try:
         return from_plain(recipe, origin=PLAN, name=name).plain()
     except RecipeError:
