@@ -284,8 +284,12 @@ def test_a_recorded_comparison_is_the_declared_one():
     for path in RECORDS.glob("*/plan.json"):
         name = path.parent.name
         command = " ".join(f"{declared[name]['command']} to=docs/records/{name}".split())
-        found = Comparison.read(path.with_name("results.json"))
-        assert list_lasting(found.command) == list_lasting(command)
+        planned = json.loads(path.read_text())["command"]
+        assert list_lasting(planned) == list_lasting(command)
+        results = path.with_name("results.json")
+        # a plan is committed before its first cell
+        if results.exists():
+            assert list_lasting(Comparison.read(results).command) == list_lasting(command)
 
 
 def test_every_quoted_number_of_every_page_is_current(docs):
@@ -321,7 +325,8 @@ def test_the_readme_has_at_most_eight_results():
     "name",
     [
         str(path.parent.relative_to(RECORDS))
-        for path in (*RECORDS.glob("*/plan.json"), *RECORDS.glob("suite_*/*/plan.json"))
+        for path in (*RECORDS.glob("*/results.json"), *RECORDS.glob("suite_*/*/results.json"))
+        if path.with_name("plan.json").exists()
     ],
 )
 def test_recorded_results_follow_from_the_committed_cells(name, tmp_path):
