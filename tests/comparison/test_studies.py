@@ -12,7 +12,7 @@ from tiny import TINY
 
 import zoo
 from zoo import config
-from zoo.comparison import request
+from zoo.comparison import compare, request
 from zoo.comparison.design import ChoiceAxis, Range
 from zoo.comparison.effects import has_effect
 from zoo.comparison.plan import ComparisonPlan
@@ -126,6 +126,23 @@ def test_studies_that_are_killed_continue_to_the_same_results(compared, driver, 
     code, _, message = compared(*words, "to=killed")
     assert code == 0, message
     assert read_lasting("killed") == read_lasting("c")
+
+
+def test_a_study_that_was_left_before_its_test_is_tested_elsewhere(compared, monkeypatch):
+    monkeypatch.setattr(charts, "render_formats", lambda chart: {".png": b""})
+    words = [*BASE[:-2], "studies=1", "budget=2"]
+    code, _, message = compared(*words, "to=whole")
+    assert code == 0, message
+    with monkeypatch.context() as leaving:
+        leaving.setattr(compare, "_test_chosen", lambda *given: None)
+        compared(*words, "to=left")
+    assert len(list(Path("left/cells").glob("*.json"))) == 4
+    # its weights stay on its machine
+    clone_committed("left", "cloned")
+    code, out, message = compared(*words, "to=cloned")
+    assert code == 0, message
+    assert "failed" not in out
+    assert read_lasting("cloned") == read_lasting("whole")
 
 
 def load_with(*words):

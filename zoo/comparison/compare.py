@@ -16,6 +16,7 @@ from zoo.comparison.outputs import collect_results, is_trained, write_results
 from zoo.comparison.plan import (
     CELLS,
     ComparisonPlan,
+    PlannedCell,
     build_plan,
     describe_costs,
     prepare_folder,
@@ -222,17 +223,25 @@ def _tell_look(plan: ComparisonPlan, race: RaceResult, study: int) -> bool:
 def _test_chosen(
     checked: CheckedRequest, block: ComparisonPlan, folder: Path, resources: Resources
 ) -> Signals | None:
-    """Test what validation chose in a study: its training goes on at its end, with the test."""
-    found = {cell.name: find_cell(block, folder, cell) for cell in block.cells}
-    chosen = []
-    for trials in group_trials(block, found).values():
-        planned, one = choose_result(trials)
-        # not one that failed, nor one that is tested already
-        if one.portable is not None and one.state == "stopped":
-            chosen.append(planned)
-            run = make_run_dir(folder / CELLS / planned.name)
-            for path in (run / UNTESTED, run / STATE, locate_portable(folder, planned.name)):
-                path.unlink(missing_ok=True)
+    """Test what validation chose in a study: its training goes on at its end, with the test.
+
+    One that another machine trained left no weights here; it is trained again first, as a trial.
+    """
+    while elsewhere := [
+        one
+        for one in _list_chosen(block, folder)
+        if not (folder / CELLS / one.name / TRIAL).exists()
+    ]:
+        for cell in elsewhere:
+            (_reopen(folder, cell) / UNTESTED).touch()
+        trials = replace(block, cells=tuple(elsewhere))
+        executor = checked.make_executor()
+        stopped = _run_cells(checked, trials, folder, executor, resources, keeps_weights=True)
+        if stopped is not None or is_time_over(folder):
+            return stopped
+    chosen = _list_chosen(block, folder)
+    for cell in chosen:
+        (_reopen(folder, cell) / UNTESTED).unlink(missing_ok=True)
     stopped = None
     if chosen:
         tested = replace(block, cells=tuple(chosen))
@@ -242,6 +251,24 @@ def _test_chosen(
             if is_done(block, folder, cell):
                 shutil.rmtree(folder / CELLS / cell.name / "checkpoints", ignore_errors=True)
     return stopped
+
+
+def _list_chosen(block: ComparisonPlan, folder: Path) -> list[PlannedCell]:
+    """List the trials that validation chose and that are to be tested."""
+    found = {cell.name: find_cell(block, folder, cell) for cell in block.cells}
+    results = [choose_result(trials) for trials in group_trials(block, found).values()]
+    # not one that failed, nor one that is tested already
+    return [
+        planned for planned, one in results if one.portable is not None and one.state == "stopped"
+    ]
+
+
+def _reopen(folder: Path, cell: PlannedCell) -> Path:
+    """Let a cell that is done run on; return its run directory."""
+    run = make_run_dir(folder / CELLS / cell.name)
+    for path in (run / STATE, locate_portable(folder, cell.name)):
+        path.unlink(missing_ok=True)
+    return run
 
 
 def choose_part(plan: ComparisonPlan, part: str | None) -> ComparisonPlan:
