@@ -4,7 +4,7 @@ import pytest
 
 from zoo.cli.compare import parse_words
 from zoo.comparison.grid import build_axes, read_varied_keys
-from zoo.comparison.plan import build_plan
+from zoo.comparison.plan import IGNORE, build_plan, write_plan
 from zoo.comparison.request import (
     CompareOptions,
     CompareRequest,
@@ -54,6 +54,20 @@ def test_the_measure_is_that_of_what_is_asked(recipe, expected):
     )
     # every synthetic task can be solved, and no other
     assert found.has_answers is (recipe not in ("lm_rope", "vit_none"))
+
+
+def test_what_an_older_zoo_ignored_is_brought_up_to_date_and_what_an_owner_wrote_stays(tmp_path):
+    made = plan(make_request("vit_comrope"))
+    write_plan(made, tmp_path)
+    path = tmp_path / IGNORE
+    whole = path.read_text()
+    path.write_text(whole.replace("/*.pdf\n", ""))
+    write_plan(made, tmp_path)
+    assert path.read_text() == whole
+    own = whole.replace("/*.pdf\n", "/notes.md\n")
+    path.write_text(own)
+    write_plan(made, tmp_path)
+    assert path.read_text() == own
 
 
 def test_a_measure_that_is_not_logged_is_refused():

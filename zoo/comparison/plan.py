@@ -418,8 +418,12 @@ def write_plan(plan: ComparisonPlan, folder: Path) -> ComparisonPlan:
     if (folder / PLAN).exists():
         plan = _extend_existing(plan, folder)
     plan.write(folder)
-    if not (folder / IGNORE).exists():
-        write_file(io.BytesIO(IGNORED.encode()), folder / IGNORE)
+    ignore = folder / IGNORE
+    # one that an older zoo wrote lacks lines; one with lines of its owner stays as it is
+    if not ignore.exists() or {*ignore.read_bytes().splitlines()} < {
+        *IGNORED.encode().splitlines()
+    }:
+        write_file(io.BytesIO(IGNORED.encode()), ignore)
     (folder / RECIPES).mkdir(exist_ok=True)
     for cell in plan.cells:
         path = folder / RECIPES / f"{cell.name}.yaml"
