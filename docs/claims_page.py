@@ -13,8 +13,8 @@ from math import inf, sqrt
 from pathlib import Path
 from statistics import median
 
-from comparison_pages import describe_training
 from evidence_data import DOCS, Evidence, PaperClaim, locate_noise, read_papers
+from record_figures import locate_figure
 from scipy import stats
 
 from zoo.comparison.hypotheses import Hypothesis, parse_hypothesis
@@ -35,6 +35,7 @@ from zoo.comparison.text import (
     capitalize,
     count_decimals,
     describe_baselines,
+    describe_conditions,
     format_estimate,
     format_measure,
     join_names,
@@ -340,6 +341,9 @@ def _comparison_section(name: str, evidence: Evidence) -> Iterator[str]:
             f"by more than {_percent(FLAT)} of a guess's loss between the last two validations.",
             "",
         )
+    if any(cell.measurements for cell in comparison.cells):
+        figure = locate_figure(name).relative_to(DOCS).as_posix()
+        yield from (f"![{capitalize(declared.task)}]({figure})", "")
     yield from (_value_table(comparison), "")
     if baselines := describe_baselines(comparison):
         yield from (f"{baselines}.", "")
@@ -349,6 +353,26 @@ def _comparison_section(name: str, evidence: Evidence) -> Iterator[str]:
         f"[Every study](records/{name}/results.html); its cells are in `docs/records/{name}/cells`."
     )
     yield ""
+
+
+def describe_training(comparison: Comparison) -> str:
+    """Say what was trained, for how long, and what it was evaluated under."""
+    model, trainer = comparison.base["model"], comparison.base["trainer"]
+    layers = "1 layer" if model["depth"] == 1 else f"{model['depth']} layers"
+    sizes = f"{layers} of width {model['dim']} with {model['heads']} heads"
+    cells = [cell for cell in comparison.cells if cell.minutes is not None]
+    steps = sorted({cell.steps for cell in cells if cell.steps})
+    lengths = " to ".join(f"{one:,}" for one in dict.fromkeys((steps[0], steps[-1])))
+    batch = comparison.base["data"]["batch_size"] * trainer["accumulate_grad_batches"]
+    minutes = sum(cell.minutes or 0 for cell in cells) / len(cells)
+    others = comparison.conditions[1:]
+    evaluated = f"; evaluated also {describe_conditions(others)}" if others else ""
+    return (
+        f"Recipe `{comparison.recipe}`: {sizes}, {lengths} steps of {batch} samples, trained "
+        f"{describe_conditions([comparison.trained])}{evaluated}. {len(comparison.variants)} "
+        f"variants, {len(comparison.seeds)} seeds: {len(cells)} runs of {minutes:.1f} minutes on "
+        f"average, {comparison.machine['jobs']} at a time on {comparison.machine['cores']} cores."
+    )
 
 
 def list_steep(comparison: Comparison) -> list[str]:

@@ -10,6 +10,7 @@ from zoo.comparison.page.comparison_page import render
 from zoo.comparison.results import Comparison
 
 sys.path.insert(0, str(Path(__file__).parent))
+from record_figures import list_results
 from typeset import typeset_page
 
 
@@ -32,10 +33,8 @@ def _add_groups(entry, groups):
 
 def on_files(files, config):
     docs = Path(config.docs_dir)
-    records = [path for path in docs.glob("questions/*/*.json") if path.parent.name != "pretrained"]
     # of docs/records the site has only these pages
-    records += docs.glob("records/*/results.json")
-    for path in sorted(records):
+    for path in list_results():
         page = path.relative_to(docs).with_suffix(".html").as_posix()
         content = render(Comparison.read(path))
         made = File.generated(config, page, content=content, inclusion=InclusionLevel.INCLUDED)

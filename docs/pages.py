@@ -1,7 +1,8 @@
 """Pages made from code, recipes and recorded files: `python docs/pages.py` writes them.
 
-A test holds that they are current. Missing pictures of encodings are drawn too; `python
-docs/pages.py rope fox` redraws these, `python docs/pages.py all` every one.
+A test holds that they are current. Missing pictures of encodings are drawn too (`python
+docs/pages.py rope fox` redraws these, `python docs/pages.py all` every one), and the figures of
+recorded comparisons whose results have changed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from pathlib import Path
 
 import choose_page
 import claims_page
-import comparison_pages
 import conformance_page
 import equip_page
 import evidence_data
@@ -25,6 +25,7 @@ import measured_pages
 import play_page
 import quoted_numbers
 import recipe_heads
+import record_figures
 from torch import Tensor
 
 import zoo
@@ -128,6 +129,7 @@ def write_pages() -> dict[Path, str]:
     transformers = DOCS / "equip" / "transformers.md"
     pages[transformers] = equip_page.write_families(transformers.read_text(encoding="utf-8"))
     quoting = [DOCS.parent / "README.md", DOCS / "comparing.md", DOCS / "segmentation.md"]
+    quoting += [page for page in (DOCS / "questions").glob("*.md") if page != pretrained]
     quoting += (DOCS / "equip" / name for name in DIAGNOSED)
     for page in quoting:
         pages[page] = quoted_numbers.update_numbers(page.read_text(encoding="utf-8"))
@@ -135,7 +137,6 @@ def write_pages() -> dict[Path, str]:
     readme = DOCS.parent / "README.md"
     pages[readme] = choose_page.replace_results(pages[readme], evidence)
     pages |= claims_page.write_pages(evidence) | choose_page.write_pages(evidence)
-    pages |= comparison_pages.write_question_pages()
     pages |= {DOCS / "encodings" / f"{name}.md": _encoding_page(name, recipes) for name in names}
     return pages
 
@@ -277,3 +278,5 @@ if __name__ == "__main__":
     for path, text in write_pages().items():
         path.write_text(text, encoding="utf-8")
     draw_pictures(sys.argv[1:])
+    for figure in record_figures.draw_stale():
+        print(figure.relative_to(DOCS))

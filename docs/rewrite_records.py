@@ -1,8 +1,8 @@
 """Rewrite recorded comparisons of zoo 0.2.0 and earlier with the keys of 0.3.0.
 
-`python docs/rewrite_records.py docs/questions/*/*.json docs/records/withdrawn/*/*.json` rewrites
-the files in place. Conditions, measurements and values that vary become data; no number changes,
-which is checked before a file is written.
+`python docs/rewrite_records.py docs/records/withdrawn/*/*.json` rewrites the files in place.
+Conditions, measurements and values that vary become data; no number changes, which is checked
+before a file is written.
 """
 
 from __future__ import annotations

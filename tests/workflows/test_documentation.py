@@ -582,7 +582,7 @@ def prepare_comparing(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     # the hash of a commit chooses the cell that is trained again
     for words in (["init"], ["config", "user.name", "me"], ["config", "user.email", "me@here"]):
         subprocess.run(["git", *words], check=True, capture_output=True)
-    recorded = ROOT / "docs" / "questions" / "memory" / "flipflop_tuned.json"
+    recorded = ROOT / "docs" / "records" / "withdrawn" / "memory" / "flipflop_tuned.json"
     for name in ("flipflop", "recall", "lm"):
         folder = reader.folder / "comparisons" / name
         folder.mkdir()

@@ -5,7 +5,6 @@ import doctest
 import importlib
 import inspect
 import re
-import shutil
 from importlib import metadata
 from pathlib import Path
 from xml.etree import ElementTree
@@ -15,6 +14,7 @@ import torch
 
 import zoo
 from zoo.attention import functional
+from zoo.comparison.results import Comparison
 from zoo.laws import LAWS
 from zoo.laws.certificate import Certificate
 
@@ -44,26 +44,26 @@ def test_the_glossary_is_short():
     )
 
 
-def test_question_pages_show_tuned_comparisons_only(pages):
-    records = importlib.import_module("comparison_pages")
-    shown = records.list_records()
+def test_only_comparisons_in_studies_are_shown_and_others_are_withdrawn(pages):
+    """What tuned nothing, or once before its seeds, calls equal encodings unequal too often."""
+    figures = importlib.import_module("record_figures")
+    shown = figures.list_results()
     assert shown
-    found = [records.read_comparison(path) for path in shown]
-    assert all(one.tuning or one.studies for one in found)
+    assert all(Comparison.read(path).studies for path in shown)
+    withdrawn = [*(ROOT / "docs" / "records" / "withdrawn").rglob("*.json")]
+    assert withdrawn
+    assert not any(Comparison.read(path).studies for path in withdrawn)
 
-    for path in sorted((ROOT / "docs" / "records" / "withdrawn").rglob("*.json")):
-        assert records.read_comparison(path).tuning is None, f"{path.name} belongs on a page"
 
-
-def test_an_untuned_comparison_is_not_recorded(pages, tmp_path):
-    records = importlib.import_module("comparison_pages")
-    folder = tmp_path / "comparison"
-    folder.mkdir()
-    untuned = ROOT / "docs" / "records" / "withdrawn" / "resolution" / "digits.json"
-    shutil.copy(untuned, folder / "results.json")
-    with pytest.raises(SystemExit, match="nothing was tuned in studies"):
-        records.record_comparison(folder, tmp_path / "digits")
-    assert not (tmp_path / "digits.json").exists()
+def test_figures_of_records_show_their_results(pages):
+    figures = importlib.import_module("record_figures")
+    stale = [
+        figure.name
+        for pair in figures.list_figures()
+        for figure in pair[1:]
+        if not figures.is_current(*pair)
+    ]
+    assert not stale, "run python docs/pages.py"
 
 
 def test_the_site_excludes_withdrawn_records():

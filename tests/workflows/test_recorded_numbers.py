@@ -1,17 +1,14 @@
-"""Numbers in prose are those of recorded files, and recorded cells give them again."""
+"""Numbers in prose are those of recorded files."""
 
 import importlib
 import json
 import re
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
-import comparisons
 import pytest
 
 from zoo import packages
-from zoo.comparison.results import SearchedKey, TrialResult, TuningResult, VariantTuning
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [
@@ -21,21 +18,14 @@ PAGES = [
     *(f"docs/questions/{one.name}" for one in (ROOT / "docs/questions").glob("*.md")),
 ]
 FACTS = ("Python 3.11 or newer", "95 % intervals", "Apache-2.0")
-RERUN = [
-    "records/withdrawn/resolution/digits",
-    "records/withdrawn/length/shakespeare",
-    "questions/length/shakespeare_tuned",
-    "records/withdrawn/memory/flipflop",
-    "questions/memory/flipflop_tuned",
-]
 
 
 @pytest.fixture(scope="module")
 def docs():
-    """docs/comparison_pages.py and docs/quoted_numbers.py."""
+    """docs/quoted_numbers.py, where the scripts of docs can be imported."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "docs"))
-        yield importlib.import_module("comparison_pages"), importlib.import_module("quoted_numbers")
+        yield importlib.import_module("quoted_numbers")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -43,14 +33,14 @@ def test_prose_has_no_number_but_quoted_ones(page, docs):
     text = (ROOT / page).read_text().partition("## Recorded\n")[0]
     # made by docs/choose_page.py, as another test holds
     text = re.sub("<!-- results -->.*<!-- end of results -->", "", text, flags=re.DOTALL)
-    assert docs[1].list_unquoted(text, FACTS) == []
-    assert docs[1].update_numbers(text) == text, "run python docs/pages.py"
+    assert docs.list_unquoted(text, FACTS) == []
+    assert docs.update_numbers(text) == text, "run python docs/pages.py"
 
 
 def test_error_rates_are_quoted_from_their_record(docs):
     text = (ROOT / "docs" / "comparing.md").read_text()
     assert text.count("<!-- records/error_rates: highest ") >= 4
-    assert docs[1].update_numbers(text) == text, "run python docs/pages.py"
+    assert docs.update_numbers(text) == text, "run python docs/pages.py"
 
 
 def test_versions_are_claimed_only_if_a_record_has_them():
@@ -78,7 +68,7 @@ def test_the_table_of_environments_is_that_of_its_record(docs):
 
 
 def test_a_wrong_number_is_found_and_written_anew(docs):
-    _, quoted = docs
+    quoted = docs
     mark = "<!-- speed/lm_small: most t5 kerple -->"
     assert quoted.update_numbers(f"takes 9.99{mark}") == f"takes 1.13{mark}"
     assert quoted.list_unquoted(f"a 1.13{mark}\nb 0.5 more\n`c 1`\nt5, ViT-S\nthree of 4") == [
@@ -90,45 +80,22 @@ def test_a_wrong_number_is_found_and_written_anew(docs):
         "Twice so",
     ]
     assert quoted.count_numbers([f"a 1.13{mark}\n| t5 | 0.5 |\n## Recorded\n2 of 3, t5"]) == (1, 3)
-    for query in ("speed/lm_small: ratio nobody", "memory/flipflop_tuned: mean nobody"):
+    for query in (
+        "speed/lm_small: ratio nobody",
+        "records/withdrawn/memory/flipflop_tuned: mean nobody",
+    ):
         with pytest.raises(ValueError, match="nothing is found"):
             quoted.update_numbers(f"1<!-- {query} -->")
-    interval = "<!-- memory/flipflop_tuned: interval rope at 256 -->"
+    interval = "<!-- records/withdrawn/memory/flipflop_tuned: interval rope at 256 -->"
     assert (
         quoted.update_numbers(f"0.1 (0.0 to 0.2){interval}") == f"0.778 (0.619 to 0.937){interval}"
     )
-    verdict = "<!-- length/shakespeare_tuned: verdict alibi < rope at 8192 -->"
+    verdict = "<!-- records/withdrawn/length/shakespeare_tuned: verdict alibi < rope at 8192 -->"
     for old in ("undecided", "not held, +0.1 (0.0 to 0.2)"):
         assert quoted.update_numbers(old + verdict).startswith("held, \N{MINUS SIGN}1.550 (")
         assert quoted.list_unquoted(f"This is {old}{verdict}") == []
-    mean = "<!-- memory/flipflop_tuned: mean rope at 256 -->"
+    mean = "<!-- records/withdrawn/memory/flipflop_tuned: mean rope at 256 -->"
     assert quoted.update_numbers(f"0.000{mean}") == f"0.778{mean}"
-
-
-def test_a_page_opens_each_record_with_its_verdict(docs):
-    pages, _ = docs
-    untuned = comparisons.images()
-    trial = TrialResult(settings={"optim.lr": 0.01}, value=0.9)
-    found = VariantTuning(trials=(trial,), best=0, near=(0,))
-    tuning = TuningResult(
-        budget=1,
-        seed=1000,
-        monitor="val/accuracy",
-        better="high",
-        keys=(SearchedKey(key="optim.lr", searched="[0.001,0.1,log]"),),
-        variants={one.name: found for one in untuned.variants},
-    )
-    tuned = replace(untuned, tuning=tuning)
-    verdict = pages._write_verdict(tuned)
-    assert verdict.startswith("**At 16 pixels `comrope_ld` has the highest mean: test accuracy 0.9")
-    assert "Each variant was tuned by 1 trials" in verdict
-
-    baselines = {"test/accuracy": {"regression": 0.9999}}
-    variants = [
-        replace(one, cells=tuple(replace(cell, baselines=baselines) for cell in one.cells))
-        for one in tuned.variants
-    ]
-    assert "no model beats" in pages._write_verdict(replace(tuned, variants=tuple(variants)))
 
 
 def test_a_page_of_pretrained_models_waits_for_what_is_not_measured(docs, tmp_path):
@@ -146,14 +113,3 @@ def test_a_page_of_pretrained_models_waits_for_what_is_not_measured(docs, tmp_pa
     (verdict,) = re.findall(r"\*\*Replacing the encoding(.*)\*\*", text)
     assert "is between 18.12 and 36.20;" in verdict
     assert "old" not in text
-
-
-@pytest.mark.recorded
-@pytest.mark.parametrize("name", RERUN)
-def test_a_recorded_cell_gives_its_numbers_again(name, docs, tmp_path):
-    pages, _ = docs
-    comparison = pages.read_comparison(ROOT / "docs" / f"{name}.json")
-    missing = [one for one in comparison.base["data"].get("files", ()) if not Path(one).exists()]
-    if missing:
-        pytest.skip(f"{missing[0]}, whose source the page names, is not here")
-    assert pages.rerun_cell(comparison, *pages.find_quickest(comparison), tmp_path) == {}

@@ -323,15 +323,12 @@ def _draw_rule(panel: LineChart, x_scale: Scale, style: Style) -> list[alt.Chart
     text = base.mark_text(
         align="right" if is_right else "left",
         dx=-5 if is_right else 5,
-        baseline="bottom" if panel.shows_values else "top",
+        baseline="bottom",
         color=style.palette.quiet,
     )
-    return [
-        rule,
-        text.encode(
-            x=x, y=alt.value(style.height - 4 if panel.shows_values else 2), text=alt.Text("name:N")
-        ),
-    ]
+    # above the plot, where no line crosses it, though values of points would
+    y = alt.value(style.height - 4 if panel.shows_values else -2)
+    return [rule, text.encode(x=x, y=y, text=alt.Text("name:N"))]
 
 
 def _colour_encoding(
