@@ -308,11 +308,20 @@ def _count(number: int, singular: str, plural: str) -> str:
 
 
 def count_studies(comparison: Comparison) -> int:
-    """Return how many studies all variants have a tested trial of."""
-    return min(
-        len(collect_values(one, comparison.trained, comparison.measure))
-        for one in comparison.variants
-    )
+    """Return how many studies have a tested trial of each variant that a race has not stopped."""
+    race = comparison.race
+    running = [
+        one for one in comparison.variants if race is None or race.find_stopped(one.name) is None
+    ]
+    return min(len(collect_values(one, comparison.trained, comparison.measure)) for one in running)
+
+
+def _tell_stopped(comparison: Comparison) -> str:
+    """Say which variants a race stopped, and after how many studies."""
+    race = comparison.race
+    stopped = () if race is None else race.stopped
+    told = [f"`{one.variant}` after {_count(one.look, 'study', 'studies')}" for one in stopped]
+    return f" The race stopped {join_names(told, len(told))}." if told else ""
 
 
 def _comparison_section(name: str, evidence: Evidence) -> Iterator[str]:
@@ -331,7 +340,8 @@ def _comparison_section(name: str, evidence: Evidence) -> Iterator[str]:
     if not any(cell.minutes is not None for cell in comparison.cells):
         yield from (f"Planned: {planned} studies. None has ended.", "")
         return
-    yield from (f"{describe_training(comparison)} Recorded: {done} of {planned} studies.", "")
+    recorded = f"Recorded: {done} of {planned} studies.{_tell_stopped(comparison)}"
+    yield from (f"{describe_training(comparison)} {recorded}", "")
     for flaw in comparison.findings:
         yield from (f"**{capitalize(flaw.kind)}**: {flaw.text}.", "")
     if steep := list_steep(comparison):
