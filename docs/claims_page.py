@@ -348,7 +348,8 @@ def _comparison_section(name: str, evidence: Evidence) -> Iterator[str]:
         names = join_names([f"`{name}`" for name in steep], len(steep))
         yield from (
             f"**Not trained to the end**: the monitored validation metric of {names} still moved "
-            f"by more than {_percent(FLAT)} of a guess's loss between the last two validations.",
+            f"by more than {_percent(FLAT)} of its largest value, or of the loss of a baseline, "
+            "between the last two validations that are kept.",
             "",
         )
     if any(cell.measurements for cell in comparison.cells):
@@ -397,12 +398,14 @@ def list_steep(comparison: Comparison) -> list[str]:
 
 
 def _is_flat(cell: ComparisonCell) -> bool:
-    """Return whether the last validation hardly differs from the one before."""
-    (_, before), (_, last) = cell.curve[-2:]
-    guesses = cell.baselines.get("test/loss", {}).values()
-    # without a guess to go by, a change is a share of the metric itself
-    scale = min(guesses, default=abs(before or 0.0))
-    return before is not None and last is not None and abs(before - last) <= FLAT * scale
+    """Return whether the last two validations that are kept hardly differ."""
+    values = [value for _, value in cell.curve if value is not None]
+    sizes = [*map(abs, values)]
+    if values[0] > values[-1]:
+        # a loss, which may begin below that of a guess
+        sizes += cell.baselines.get("test/loss", {}).values()
+    *_, before, last = (value for _, value in cell.curve)
+    return before is not None and last is not None and abs(before - last) <= FLAT * max(sizes)
 
 
 def _value_table(comparison: Comparison) -> str:
