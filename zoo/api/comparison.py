@@ -353,7 +353,7 @@ def estimate_comparison(
         **changes: Fields of `CompareOptions`.
 
     Returns:
-        The cells, and their steps, FLOPs, disk space and minutes as far as they are known.
+        The cells, and their steps, FLOPs, disk space and minutes, where these are known.
 
     Raises:
         RecipeError: Something is wrong with an argument, with any cell or with the output folder.

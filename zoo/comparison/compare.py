@@ -264,7 +264,7 @@ def _list_chosen(block: ComparisonPlan, folder: Path) -> list[PlannedCell]:
 
 
 def _reopen(folder: Path, cell: PlannedCell) -> Path:
-    """Let a cell that is done run on; return its run directory."""
+    """Reopen a cell that is done, so that it runs on; return its run directory."""
     run = make_run_dir(folder / CELLS / cell.name)
     for path in (run / STATE, locate_portable(folder, cell.name)):
         path.unlink(missing_ok=True)
