@@ -31,6 +31,7 @@ from zoo.comparison.statistics import (
     estimate_mean,
     measure_noise,
 )
+from zoo.comparison.study_text import list_edges
 from zoo.comparison.text import (
     capitalize,
     count_decimals,
@@ -344,6 +345,9 @@ def _comparison_section(name: str, evidence: Evidence) -> Iterator[str]:
     yield from (f"{describe_training(comparison)} {recorded}", "")
     for flaw in comparison.findings:
         yield from (f"**{capitalize(flaw.kind)}**: {flaw.text}.", "")
+    for edge in list_edges(comparison):
+        variant, _, where = edge.removesuffix("; widen it").partition(": ")
+        yield from (f"**A range to widen**: `{variant}`, {where}.", "")
     if steep := list_steep(comparison):
         names = join_names([f"`{name}`" for name in steep], len(steep))
         yield from (
