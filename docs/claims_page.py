@@ -338,7 +338,7 @@ def _comparison_section(name: str, evidence: Evidence) -> Iterator[str]:
         return
     done = count_studies(comparison)
     planned = len(comparison.seeds)
-    if not any(cell.minutes is not None for cell in comparison.cells):
+    if not any(cell.measurements for cell in comparison.cells):
         yield from (f"Planned: {planned} studies. None has ended.", "")
         return
     recorded = f"Recorded: {done} of {planned} studies.{_tell_stopped(comparison)}"
@@ -356,9 +356,8 @@ def _comparison_section(name: str, evidence: Evidence) -> Iterator[str]:
             "between the last two validations that are kept.",
             "",
         )
-    if any(cell.measurements for cell in comparison.cells):
-        figure = locate_figure(name).relative_to(DOCS).as_posix()
-        yield from (f"![{capitalize(declared.task)}]({figure})", "")
+    figure = locate_figure(name).relative_to(DOCS).as_posix()
+    yield from (f"![{capitalize(declared.task)}]({figure})", "")
     yield from (_value_table(comparison), "")
     if baselines := describe_baselines(comparison):
         yield from (f"{baselines}.", "")
