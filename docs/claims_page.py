@@ -346,14 +346,13 @@ def _comparison_section(name: str, evidence: Evidence) -> Iterator[str]:
     for flaw in comparison.findings:
         yield from (f"**{capitalize(flaw.kind)}**: {flaw.text}.", "")
     for edge in list_edges(comparison):
-        variant, _, where = edge.removesuffix("; widen it").partition(": ")
-        yield from (f"**A range to widen**: `{variant}`, {where}.", "")
+        yield from (f"**At the edge of a range**: {edge}.", "")
     if steep := list_steep(comparison):
         names = join_names([f"`{name}`" for name in steep], len(steep))
         yield from (
-            f"**Not trained to the end**: the monitored validation metric of {names} still moved "
-            f"by more than {_percent(FLAT)} of its largest value, or of the loss of a baseline, "
-            "between the last two validations that are kept.",
+            f"**Not trained to the end**: the validation metric of {names} changed by more than "
+            f"{_percent(FLAT)} between the last two recorded validations, relative to its largest "
+            "value or to the loss of a baseline, whichever is larger.",
             "",
         )
     figure = locate_figure(name).relative_to(DOCS).as_posix()
@@ -402,13 +401,15 @@ def list_steep(comparison: Comparison) -> list[str]:
 
 def _is_flat(cell: ComparisonCell) -> bool:
     """Return whether the last two validations that are kept hardly differ."""
-    values = [value for _, value in cell.curve if value is not None]
-    sizes = [*map(abs, values)]
-    if values[0] > values[-1]:
+    values = [value for _, value in cell.curve]
+    finite = [value for value in values if value is not None]
+    if len(finite) < len(values):
+        return False
+    sizes = [*map(abs, finite)]
+    if finite[0] > finite[-1]:
         # a loss, which may begin below that of a guess
         sizes += cell.baselines.get("test/loss", {}).values()
-    *_, before, last = (value for _, value in cell.curve)
-    return before is not None and last is not None and abs(before - last) <= FLAT * max(sizes)
+    return abs(finite[-1] - finite[-2]) <= FLAT * max(sizes)
 
 
 def _value_table(comparison: Comparison) -> str:

@@ -57,12 +57,9 @@ def test_only_comparisons_in_studies_are_shown_and_others_are_withdrawn(pages):
 
 def test_figures_of_records_show_their_results(pages):
     figures = importlib.import_module("record_figures")
-    stale = [
-        figure.name
-        for pair in figures.list_figures()
-        for figure in pair[1:]
-        if not figures.is_current(*pair)
-    ]
+    pairs = [*figures.list_figures()]
+    assert pairs
+    stale = [figure.name for results, figure in pairs if not figures.is_current(results, figure)]
     assert not stale, "run python docs/pages.py"
 
 

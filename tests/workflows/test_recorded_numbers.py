@@ -68,34 +68,31 @@ def test_the_table_of_environments_is_that_of_its_record(docs):
 
 
 def test_a_wrong_number_is_found_and_written_anew(docs):
-    quoted = docs
     mark = "<!-- speed/lm_small: most t5 kerple -->"
-    assert quoted.update_numbers(f"takes 9.99{mark}") == f"takes 1.13{mark}"
-    assert quoted.list_unquoted(f"a 1.13{mark}\nb 0.5 more\n`c 1`\nt5, ViT-S\nthree of 4") == [
+    assert docs.update_numbers(f"takes 9.99{mark}") == f"takes 1.13{mark}"
+    assert docs.list_unquoted(f"a 1.13{mark}\nb 0.5 more\n`c 1`\nt5, ViT-S\nthree of 4") == [
         "b 0.5 more",
         "three of 4",
     ]
-    assert quoted.list_unquoted("as often\nhalf of them\nTwice so\none of them") == [
+    assert docs.list_unquoted("as often\nhalf of them\nTwice so\none of them") == [
         "half of them",
         "Twice so",
     ]
-    assert quoted.count_numbers([f"a 1.13{mark}\n| t5 | 0.5 |\n## Recorded\n2 of 3, t5"]) == (1, 3)
+    assert docs.count_numbers([f"a 1.13{mark}\n| t5 | 0.5 |\n## Recorded\n2 of 3, t5"]) == (1, 3)
     for query in (
         "speed/lm_small: ratio nobody",
         "records/withdrawn/memory/flipflop_tuned: mean nobody",
     ):
         with pytest.raises(ValueError, match="nothing is found"):
-            quoted.update_numbers(f"1<!-- {query} -->")
+            docs.update_numbers(f"1<!-- {query} -->")
     interval = "<!-- records/withdrawn/memory/flipflop_tuned: interval rope at 256 -->"
-    assert (
-        quoted.update_numbers(f"0.1 (0.0 to 0.2){interval}") == f"0.778 (0.619 to 0.937){interval}"
-    )
+    assert docs.update_numbers(f"0.1 (0.0 to 0.2){interval}") == f"0.778 (0.619 to 0.937){interval}"
     verdict = "<!-- records/withdrawn/length/shakespeare_tuned: verdict alibi < rope at 8192 -->"
     for old in ("undecided", "not held, +0.1 (0.0 to 0.2)"):
-        assert quoted.update_numbers(old + verdict).startswith("held, \N{MINUS SIGN}1.550 (")
-        assert quoted.list_unquoted(f"This is {old}{verdict}") == []
+        assert docs.update_numbers(old + verdict).startswith("held, \N{MINUS SIGN}1.550 (")
+        assert docs.list_unquoted(f"This is {old}{verdict}") == []
     mean = "<!-- records/withdrawn/memory/flipflop_tuned: mean rope at 256 -->"
-    assert quoted.update_numbers(f"0.000{mean}") == f"0.778{mean}"
+    assert docs.update_numbers(f"0.000{mean}") == f"0.778{mean}"
 
 
 def test_a_page_of_pretrained_models_waits_for_what_is_not_measured(docs, tmp_path):

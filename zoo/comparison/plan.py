@@ -418,11 +418,9 @@ def write_plan(plan: ComparisonPlan, folder: Path) -> ComparisonPlan:
     if (folder / PLAN).exists():
         plan = _extend_existing(plan, folder)
     plan.write(folder)
-    ignore = folder / IGNORE
-    # one that an older zoo wrote lacks lines; one with lines of its owner stays as it is
-    if not ignore.exists() or {*ignore.read_bytes().splitlines()} < {
-        *IGNORED.encode().splitlines()
-    }:
+    ignore, lines = folder / IGNORE, {*IGNORED.encode().splitlines()}
+    # one that an older zoo wrote lacks lines; one with lines of its owner stays
+    if not ignore.exists() or {*ignore.read_bytes().splitlines()} < lines:
         write_file(io.BytesIO(IGNORED.encode()), ignore)
     (folder / RECIPES).mkdir(exist_ok=True)
     for cell in plan.cells:

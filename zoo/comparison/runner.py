@@ -36,7 +36,7 @@ TRAINED_SHARE = 0.95
 STOPPED_CODES = {128 + SIGINT, 128 + SIGTERM, -SIGINT, -SIGTERM}
 PROGRESS_SECONDS = 2.0
 ESTIMATE_SECONDS = 60.0
-"""Seconds before the time left is told: a process that starts does not show its speed yet."""
+"""Seconds before the first estimate of the time left: a process that starts shows no speed."""
 
 
 class CellRunner:
