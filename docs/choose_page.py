@@ -11,7 +11,7 @@ from pathlib import Path
 
 import equip_page
 from claims_page import NO_EVIDENCE, count_studies
-from evidence_data import DOCS, Convention, Evidence, Need
+from evidence_data import DOCS, Convention, Evidence, Need, Source
 from quoted_numbers import update_numbers
 from recipe_heads import read_head
 
@@ -67,31 +67,43 @@ interval.
 
 def write_guide(evidence: Evidence) -> str:
     """Return docs/choose.md."""
-    rows = [
-        [need.need, *_answer(need, evidence), f"[set-up](claims.md#{need.comparison})"]
-        for need in evidence.needs
-    ]
+    rows = []
+    for need in evidence.needs:
+        source = choose_source(need, evidence)
+        details = f"[set-up](claims.md#{source.comparison})"
+        rows.append([need.need, *_answer(source, evidence), details])
     head = ["what you need", "take", "studies", "measured by", "details"]
     lines = [ABOUT + format_markdown(head, rows, head), "", TAKE + _cost_table(evidence)]
     lines += [DEFAULTS + _convention_table(evidence.conventions), "", _judge_axes(evidence)]
     return "\n".join(lines) + "\n"
 
 
-def _answer(need: Need, evidence: Evidence) -> list[str]:
+def choose_source(need: Need, evidence: Evidence) -> Source:
+    """Return the first source of an answer that has one; the very first if none has."""
+    for source in need.sources:
+        comparison = evidence.read_comparison(source.comparison)
+        if comparison is None or count_studies(comparison) < FEWEST:
+            continue
+        if not find_winning_baseline(comparison):
+            return source
+    return need.sources[0]
+
+
+def _answer(source: Source, evidence: Evidence) -> list[str]:
     """Return what to take, how many studies say so, and by which number."""
-    comparison = evidence.read_comparison(need.comparison)
+    comparison = evidence.read_comparison(source.comparison)
+    task = evidence.comparisons[source.comparison].task
     if comparison is None:
-        return [NO_EVIDENCE, "0", evidence.comparisons[need.comparison].task]
+        return [NO_EVIDENCE, "0", task]
     done = count_studies(comparison)
-    task = evidence.comparisons[need.comparison].task
-    where = f", {need.condition}" if need.condition else ""
+    where = f", {source.condition}" if source.condition else ""
     measured = f"{task}: {format_measure(comparison)}{where}"
     studies = f"{done} of {len(comparison.seeds)}"
     if done < FEWEST:
         return [NO_EVIDENCE, studies, measured]
     if baseline := find_winning_baseline(comparison):
         return [f"{NO_EVIDENCE}: no model beats {baseline}", studies, measured]
-    return [", ".join(list_taken(comparison, need.condition)), studies, measured]
+    return [", ".join(list_taken(comparison, source.condition)), studies, measured]
 
 
 def list_taken(comparison: Comparison, condition: str) -> list[str]:
@@ -170,8 +182,9 @@ def write_results(evidence: Evidence) -> str:
     assert len(evidence.needs) <= MOST_ROWS, "the README has eight rows at most"
     rows = []
     for need in evidence.needs:
-        comparison = evidence.read_comparison(need.comparison)
-        found, studies, measured = _answer(need, evidence)
+        source = choose_source(need, evidence)
+        comparison = evidence.read_comparison(source.comparison)
+        found, studies, measured = _answer(source, evidence)
         rows.append([need.need, measured, found, _list_baselines(comparison), studies])
     head = ["what you need", "measured by", "best encodings", "trivial baseline", "studies"]
     return RESULTS + format_markdown(head, rows, head) + "\n"

@@ -67,19 +67,31 @@ class PaperClaim:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where an answer of the guide is read.
+
+    Attributes:
+        comparison: The name of a comparison.
+        condition: The condition of its values; empty for the training size.
+    """
+
+    comparison: str
+    condition: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Need:
     """A question of the guide.
 
     Attributes:
         need: What the reader needs.
-        comparison: The comparison that answers it.
-        condition: The condition of its answer; empty for the training size.
+        sources: What can answer it, the most telling first: the first of them that is recorded in
+            enough studies, and whose models beat the trivial baseline, answers.
         speed: The table of speed, in docs/speed, that tells what its encodings cost.
     """
 
     need: str
-    comparison: str
-    condition: str = ""
+    sources: tuple[Source, ...]
     speed: str
 
 
@@ -168,10 +180,13 @@ def _list_problems(found: Evidence) -> Iterator[str]:
             continue
         yield from _check_hypothesis(claim, found)
     for need in found.needs:
-        if need.comparison not in found.comparisons:
-            yield f"{need.need}: there is no comparison {need.comparison!r}"
-        elif not _has_condition(found.read_comparison(need.comparison), need.condition):
-            yield f"{need.need}: {need.comparison} is not measured at {need.condition}"
+        if not need.sources:
+            yield f"{need.need}: no comparison answers it; write sources: [{{comparison: NAME}}]"
+        for source in need.sources:
+            if source.comparison not in found.comparisons:
+                yield f"{need.need}: there is no comparison {source.comparison!r}"
+            elif not _has_condition(found.read_comparison(source.comparison), source.condition):
+                yield f"{need.need}: {source.comparison} is not measured at {source.condition}"
         if need.speed not in SPEEDS:
             yield f"{need.need}: there is no table of speed {need.speed!r}"
 

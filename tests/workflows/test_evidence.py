@@ -92,8 +92,11 @@ def write_record(folder, differences, *, base=0.8, planned=5, baseline=0.1, late
     (folder / "made" / "results.json").write_text(json.dumps(found.to_dict()))
 
 
-def declare(path, *, hypothesis="rope_mixed > none", margin=0.0, **changes):
-    """Write a file of one comparison, one claim and one need, with changes of the claim."""
+SOURCES = ({"comparison": "made"},)
+
+
+def declare(path, *, hypothesis="rope_mixed > none", margin=0.0, sources=SOURCES, **changes):
+    """Write a file of two comparisons, one claim and one need, with changes of the claim."""
     claim = {
         "claim": "RoPE-Mixed is better than no positions",
         "paper": "heo2024rotary",
@@ -103,9 +106,13 @@ def declare(path, *, hypothesis="rope_mixed > none", margin=0.0, **changes):
         "margin": margin,
         **changes,
     }
-    need = {"need": "images", "comparison": "made", "speed": "vit_s"}
+    need = {"need": "images", "sources": [*sources], "speed": "vit_s"}
+    command = "zoo compare vit_comrope"
     plain = {
-        "comparisons": {"made": {"task": "made-up images", "command": "zoo compare vit_comrope"}},
+        "comparisons": {
+            "made": {"task": "made-up images", "command": command},
+            "later": {"task": "larger images", "command": command},
+        },
         "claims": [claim],
         "needs": [need],
     }
@@ -204,6 +211,30 @@ def test_the_guide_names_the_best_with_its_interval_and_the_baseline(docs, evide
     assert "`none`" not in row
 
 
+@pytest.mark.parametrize(
+    ("differences", "record", "task"),
+    [
+        (STEADY, {}, "made-up images"),
+        (STEADY[:2], {}, "larger images"),
+        (STEADY, {"baseline": 0.99}, "larger images"),
+        (None, {}, "larger images"),
+    ],
+)
+def test_the_first_comparison_that_can_answer_a_question_does(
+    differences, record, task, docs, evidence
+):
+    found = evidence(
+        differences,
+        record=record,
+        sources=[{"comparison": "later"}, {"comparison": "made", "condition": "32"}],
+    )
+    page = docs["choose_page"]
+    (row,) = [line for line in page.write_guide(found).splitlines() if line.startswith("| images ")]
+    assert f" {task}" in row
+    assert ("no evidence yet" in row) == (task == "larger images")
+    assert f" {task}" in page.write_results(found).splitlines()[-1]
+
+
 def test_studies_that_cannot_see_an_effect_say_their_power(docs, evidence):
     page = docs["claims_page"]
     assert page.find_power(5, 1.0, 0.1, 1) > 0.99
@@ -229,6 +260,13 @@ def test_studies_that_cannot_see_an_effect_say_their_power(docs, evidence):
         ({"noise": "images/nothing"}, "there is no withdrawn record 'images/nothing'"),
         ({"margn": 0.1}, "margn"),
         ({"effect": None}, "effect"),
+        ({"sources": [{"comparison": "other"}]}, "images: there is no comparison 'other'"),
+        (
+            {"sources": [{"comparison": "made", "condition": "99"}]},
+            "images: made is not measured at 99",
+        ),
+        ({"sources": [{"condition": "24"}]}, "comparison"),
+        ({"sources": []}, "images: no comparison answers it; write sources: [{comparison: NAME}]"),
     ],
 )
 def test_a_wrong_entry_is_refused_by_name(changes, message, evidence):
