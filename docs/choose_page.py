@@ -59,8 +59,7 @@ DEFAULTS = """
 
 Before you compare encodings, know what their conventions are worth. Each row changes one
 convention of one encoding, and nothing else but what it says. A comparison at one default may rank
-defaults, not encodings. Of all findings in these records this one holds best. Single runs have no
-interval.
+defaults, not encodings. Single runs have no interval.
 
 """
 
