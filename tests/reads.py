@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import traceback
+from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import zoo
+
+PACKAGE = Path(zoo.__file__).parent
+OPTIMIZERS = Path(torch.optim.__file__).parent
 READS = (
     "_local_scalar_dense",
     "nonzero",
@@ -43,13 +48,15 @@ class Waits(TorchDispatchMode):
         self.copies.__exit__(*error)
 
     def note(self):
-        stack = traceback.extract_stack()
+        lines = [(Path(frame.filename), frame.name) for frame in traceback.extract_stack()]
         # the steps that an optimizer of torch counts are tensors of the host
-        if any("/torch/optim/" in frame.filename for frame in stack):
+        if any(path.is_relative_to(OPTIMIZERS) for path, _ in lines):
             return
-        frames = [frame for frame in stack if "/zoo/" in frame.filename]
-        at = frames[-1] if frames else stack[0]
-        self.found.add((at.filename.rpartition("/zoo/")[2], at.name))
+        # by the folder of the package: a clone of the project may lie in a folder zoo too
+        own = [(path, name) for path, name in lines if path.is_relative_to(PACKAGE)]
+        path, name = own[-1] if own else lines[0]
+        found = path.relative_to(PACKAGE) if own else path
+        self.found.add((found.as_posix(), name))
 
     def __torch_dispatch__(self, call, types, args=(), kwargs=None):
         name = str(call).removeprefix("aten.")

@@ -64,7 +64,7 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 
 aten = torch.ops.aten
 
-PACKAGE = f"{os.sep}zoo{os.sep}"
+PACKAGE = Path(__file__).resolve().parents[2] / "zoo"
 READS = {
     Tensor.item: 1.0,
     Tensor.tolist: [],
@@ -80,8 +80,9 @@ VALUE_SIZED = ("aten.nonzero", "aten.masked_select", "aten._unique2", "aten.uniq
 def find_line() -> str:
     """Return the innermost line of zoo on the stack, or of a planted fault."""
     for frame in reversed(traceback.extract_stack()):
-        if PACKAGE in frame.filename and "site-packages" not in frame.filename:
-            return f"{frame.filename.rpartition(PACKAGE)[2]}: {frame.line}"
+        path = Path(frame.filename)
+        if path.is_relative_to(PACKAGE):
+            return f"{path.relative_to(PACKAGE).as_posix()}: {frame.line}"
         if frame.filename.endswith("train_on_missing_device.py"):
             return f"{frame.name}: {frame.line}"
     return "elsewhere"
