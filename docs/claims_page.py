@@ -18,6 +18,7 @@ from record_figures import locate_figure
 from scipy import stats
 
 from zoo.comparison.hypotheses import Hypothesis, parse_hypothesis
+from zoo.comparison.portable import read_portable
 from zoo.comparison.racing import LOOK_LEVEL, Claim, judge_claims
 from zoo.comparison.ranking import collect_values, find_winning_baseline
 from zoo.comparison.results import LOOKS, Comparison, ComparisonCell
@@ -265,6 +266,7 @@ def write_claims_page(evidence: Evidence) -> str:
     head += ["rests on", "command", "cells"]
     rows = [_write_row(one, evidence) for one in judged]
     lines = [TITLE, ABOUT.rstrip("\n"), "", _count_verdicts(judged), ""]
+    lines += [*_describe_hours(Path(evidence.records))]
     lines += [format_markdown(head, rows, head), "", "## Comparisons", ""]
     for name in evidence.comparisons:
         lines += _comparison_section(name, evidence)
@@ -277,6 +279,34 @@ def _count_verdicts(judged: list[JudgedClaim]) -> str:
         counts[one.verdict] = counts.get(one.verdict, 0) + 1
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     return f"**{len(judged)} claims: {listed}.**"
+
+
+def _describe_hours(records: Path) -> Iterator[str]:
+    """Say how many cells are recorded, and how long they trained without waiting."""
+    cells, hours = count_hours(records)
+    if cells:
+        yield (
+            f"{cells} cells are recorded, {hours:.1f} core hours of training. Each counts as the "
+            "median of its variant, because a cell that runs beside other work also waits."
+        )
+        yield ""
+
+
+def count_hours(records: Path) -> tuple[int, float]:
+    """Return how many recorded cells have trained, and for how many core hours.
+
+    Each cell counts as the median of its variant in its comparison.
+
+    Args:
+        records: The folder of the recorded comparisons.
+    """
+    minutes: dict[tuple[Path, str], list[float]] = {}
+    for path in sorted(records.rglob("cells/*.json")):
+        cell = read_portable(path)
+        if cell.minutes is not None:
+            minutes.setdefault((path.parent, cell.variant), []).append(cell.minutes)
+    groups = minutes.values()
+    return sum(map(len, groups)), sum(len(group) * median(group) for group in groups) / 60
 
 
 def _write_row(one: JudgedClaim, evidence: Evidence) -> list[str]:
@@ -377,14 +407,15 @@ def describe_training(comparison: Comparison) -> str:
     steps = sorted({cell.steps for cell in cells if cell.steps})
     lengths = " to ".join(f"{one:,}" for one in dict.fromkeys((steps[0], steps[-1])))
     batch = comparison.base["data"]["batch_size"] * trainer["accumulate_grad_batches"]
-    minutes = sum(cell.minutes or 0 for cell in cells) / len(cells)
+    minutes = median(cell.minutes or 0 for cell in cells)
     others = comparison.conditions[1:]
     evaluated = f"; evaluated also {describe_conditions(others)}" if others else ""
     return (
         f"Recipe `{comparison.recipe}`: {sizes}, {lengths} steps of {batch} samples, trained "
         f"{describe_conditions([comparison.trained])}{evaluated}. {len(comparison.variants)} "
-        f"variants, {len(comparison.seeds)} seeds: {len(cells)} runs of {minutes:.1f} minutes on "
-        f"average, {comparison.machine['jobs']} at a time on {comparison.machine['cores']} cores."
+        f"variants, {len(comparison.seeds)} seeds: {len(cells)} runs with a median of "
+        f"{minutes:.1f} minutes, {comparison.machine['jobs']} at a time on "
+        f"{comparison.machine['cores']} cores."
     )
 
 

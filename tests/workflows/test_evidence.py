@@ -15,6 +15,7 @@ from comparisons import images, replace_metrics
 
 import zoo
 from zoo.cli.compare import parse_words
+from zoo.comparison.portable import read_portable
 from zoo.comparison.request import check_request
 from zoo.comparison.results import (
     Comparison,
@@ -190,6 +191,16 @@ def test_a_curve_that_still_falls_is_named(docs, evidence, tmp_path):
     cells = [replace(cell, curve=((10, 0.9), (20, 0.8))) for cell in none.cells]
     falling = replace(comparison, variants=(replace(none, cells=tuple(cells)), other))
     assert docs["claims_page"].list_steep(falling) == ["none"]
+
+
+def test_a_cell_that_waited_counts_as_the_median_of_its_variant(docs, tmp_path):
+    recorded = sorted((RECORDS / "copying" / "cells").glob("alibi-0-*.json"))[:3]
+    cells = [read_portable(path) for path in recorded]
+    folder = tmp_path / "copying" / "cells"
+    folder.mkdir(parents=True)
+    for name, cell, minutes in zip("abc", cells, (3.0, 60.0, 2.0), strict=True):
+        replace(cell, minutes=minutes).write(folder / f"{name}.json")
+    assert docs["claims_page"].count_hours(tmp_path) == (3, pytest.approx(9 / 60))
 
 
 def test_a_model_below_the_baseline_is_no_evidence(docs, evidence):
