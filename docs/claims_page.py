@@ -286,8 +286,10 @@ def _describe_hours(records: Path) -> Iterator[str]:
     cells, hours = count_hours(records)
     if cells:
         yield (
-            f"{cells} cells are recorded, {hours:.1f} core hours of training. Each counts as the "
-            "median of its variant, because a cell that runs beside other work also waits."
+            f"{cells} cells are recorded, {hours:.1f} core hours of training. A cell counts with "
+            "the time in which a core worked for it, and an older one, whose file states only "
+            "minutes, as the median of its variant, because a cell that runs beside other work "
+            "also waits."
         )
         yield ""
 
@@ -295,18 +297,23 @@ def _describe_hours(records: Path) -> Iterator[str]:
 def count_hours(records: Path) -> tuple[int, float]:
     """Return how many recorded cells have trained, and for how many core hours.
 
-    Each cell counts as the median of its variant in its comparison.
+    A cell counts with the time in which cores worked for it. Where it does not state that, it
+    counts as the median of such cells of its variant in its comparison.
 
     Args:
         records: The folder of the recorded comparisons.
     """
-    minutes: dict[tuple[Path, str], list[float]] = {}
+    worked: list[float] = []
+    waited: dict[tuple[Path, str], list[float]] = {}
     for path in sorted(records.rglob("cells/*.json")):
         cell = read_portable(path)
-        if cell.minutes is not None:
-            minutes.setdefault((path.parent, cell.variant), []).append(cell.minutes)
-    groups = minutes.values()
-    return sum(map(len, groups)), sum(len(group) * median(group) for group in groups) / 60
+        if cell.processor_minutes is not None:
+            worked.append(cell.processor_minutes)
+        elif cell.minutes is not None:
+            waited.setdefault((path.parent, cell.variant), []).append(cell.minutes)
+    groups = waited.values()
+    counted = sum(worked) + sum(len(group) * median(group) for group in groups)
+    return len(worked) + sum(map(len, groups)), counted / 60
 
 
 def _write_row(one: JudgedClaim, evidence: Evidence) -> list[str]:

@@ -85,6 +85,22 @@ def test_a_small_model_takes_as_many_threads_as_cores_are_free(most, free, chose
     assert machine.choose_threads(most, free) == chosen
 
 
+def test_processors_of_one_name_are_told_apart(tmp_path, monkeypatch):
+    path = tmp_path / "cpuinfo"
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    core = "processor\t: 0\ncpu family\t: 25\nmodel\t\t: {}\nmodel name\t: AMD EPYC\n\n"
+    found = []
+    for number in (1, 17):
+        path.write_text(2 * core.format(number))
+        found.append(machine.read_processor(path))
+    assert found == ["AMD EPYC (family 25, model 1, AVX2)", "AMD EPYC (family 25, model 17, AVX2)"]
+    monkeypatch.setattr(machine.platform, "processor", lambda: "")
+    monkeypatch.setattr(machine.platform, "machine", lambda: "aarch64")
+    path.write_text("processor\t: 0\nCPU part\t: 0xd0c\n")
+    assert machine.read_processor(path) == "aarch64 (AVX2)"
+    assert machine.read_processor(tmp_path / "absent") == "aarch64 (AVX2)"
+
+
 @pytest.mark.robustness
 def test_free_cores_are_those_that_were_idle_meanwhile(tmp_path, monkeypatch):
     stat = tmp_path / "stat"

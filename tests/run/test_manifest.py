@@ -15,7 +15,7 @@ from zoo.config import load
 from zoo.config.command_line import parse_overrides
 from zoo.errors import OptionError
 from zoo.run import run_dir
-from zoo.run.callbacks.manifest import START, StartManifest, digest, list_batch_tensors
+from zoo.run.callbacks.manifest import START, CostTracker, StartManifest, digest, list_batch_tensors
 from zoo.run.checkpoint import RandomStreams
 
 IMAGES = ("vit_comrope", ["model.dim=16", "model.depth=2", "model.heads=2", "model.patch_size=4"])
@@ -150,6 +150,27 @@ def test_a_run_writes_down_what_it_began_with(tmp_path, monkeypatch):
     end = json.loads((tmp_path / "a" / "end.json").read_text())
     assert one["planned_steps"] == end["steps"] == 6
     assert end["memory"] > 2**26
+    assert end["minutes"] > 0
+    assert end["processor_minutes"] > 0
     environment = json.loads((tmp_path / "a" / "environment.json").read_text())
     assert end["device"] == "cpu"
     assert {**end["environment"], "started": ""} == {**environment, "started": ""}
+
+
+def test_costs_add_up_over_attempts_without_the_time_of_waiting(monkeypatch):
+    clock, worked = iter([100.0, 160.0, 500.0, 530.0]), iter([5.0, 25.0, 1.0, 11.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("time.process_time", lambda: next(worked))
+    first, second, third = CostTracker(), CostTracker(), CostTracker()
+    first.on_train_start(None, None)
+    stored = first.state_dict()
+    assert (stored["seconds"], stored["processor_seconds"]) == (60.0, 20.0)
+    second.load_state_dict(stored)
+    assert second.state_dict() == stored
+    second.on_train_start(None, None)
+    stored = second.state_dict()
+    assert (stored["seconds"], stored["processor_seconds"]) == (90.0, 30.0)
+    # a checkpoint of an earlier version does not tell how long cores worked
+    del stored["processor_seconds"]
+    third.load_state_dict(stored)
+    assert third.state_dict() == {**stored, "processor_seconds": None}

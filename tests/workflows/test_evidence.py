@@ -201,6 +201,9 @@ def test_a_cell_that_waited_counts_as_the_median_of_its_variant(docs, tmp_path):
     for name, cell, minutes in zip("abc", cells, (3.0, 60.0, 2.0), strict=True):
         replace(cell, minutes=minutes).write(folder / f"{name}.json")
     assert docs["claims_page"].count_hours(tmp_path) == (3, pytest.approx(9 / 60))
+    # a cell that states for how long a core worked counts with that
+    replace(cells[1], minutes=60.0, processor_minutes=5.0).write(folder / "b.json")
+    assert docs["claims_page"].count_hours(tmp_path) == (3, pytest.approx((5 + 2 * 2.5) / 60))
 
 
 def test_a_model_below_the_baseline_is_no_evidence(docs, evidence):

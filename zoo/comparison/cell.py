@@ -100,6 +100,6 @@ def _run_trial(path: Path, run: Path) -> None:
             # a setting that cannot be trained with is a finding too
             log.info("non-finite: %s", error)
         else:
-            found = {key: getattr(result, key) for key in (*found, "minutes")}
+            found = {key: getattr(result, key) for key in (*found, "minutes", "processor_minutes")}
         write_json(found, run / TRIAL)
     write_state(run, "done")

@@ -136,6 +136,7 @@ class EndFile:
     baselines: Mapping[str, Mapping[str, float] | float] = field(default_factory=dict)
     steps: int | None = None
     minutes: float | None = None
+    processor_minutes: float | None = None
     step_seconds: float | None = None
     memory: int | None = None
     device: str | None = None
@@ -150,6 +151,7 @@ class TrialFile:
     mode: str = ""
     best: float | None = None
     minutes: float | None = None
+    processor_minutes: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -99,6 +99,7 @@ class PortableCell:
         planned_steps: Training steps of the recipe.
         steps: Training steps that were done.
         minutes: Minutes of training.
+        processor_minutes: Minutes in which cores worked for it, all cores together.
         step_seconds: Median seconds of a step.
         memory: Peak bytes.
         format: The version of this format.
@@ -134,6 +135,7 @@ class PortableCell:
     planned_steps: int | None = None
     steps: int | None = None
     minutes: float | None = None
+    processor_minutes: float | None = None
     step_seconds: float | None = None
     memory: int | None = None
     format: int = FORMAT
@@ -172,6 +174,7 @@ class PortableCell:
             baselines=self.baselines,
             steps=self.steps,
             minutes=self.minutes,
+            processor_minutes=self.processor_minutes,
             step_seconds=self.step_seconds,
             memory=self.memory,
             device=self.device if self.steps is not None else None,
@@ -272,6 +275,8 @@ def build_portable(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> 
     found = CellFiles.read(run)
     start, end = found.start, found.end
     trial = read_trial(run)
+    # a tested trial has those of its test too
+    spent = trial if trial and end.minutes is None else end
     if trial is not None and planned.trial is not None:
         trial = _judge_by(f"val/{plan.measure.removeprefix('test/')}", plan.better, trial, run)
     first, last = found.environment, found.last_environment
@@ -306,8 +311,8 @@ def build_portable(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> 
         device=end.device or start.device,
         planned_steps=start.planned_steps,
         steps=end.steps,
-        # a tested trial has those of its test too
-        minutes=trial.minutes if trial and end.minutes is None else end.minutes,
+        minutes=spent.minutes,
+        processor_minutes=spent.processor_minutes,
         step_seconds=end.step_seconds,
         memory=end.memory,
     )
@@ -335,7 +340,13 @@ def compact(cell: PortableCell) -> PortableCell:
 def _measure_size(cell: PortableCell) -> int:
     """Return how many bytes a cell takes, with a constant for what the machine adds."""
     blank = replace(
-        cell, environment=Environment(), continued=(), minutes=None, step_seconds=None, memory=None
+        cell,
+        environment=Environment(),
+        continued=(),
+        minutes=None,
+        processor_minutes=None,
+        step_seconds=None,
+        memory=None,
     )
     return MACHINE_SIZE + len(_format(blank.to_dict()))
 
@@ -585,7 +596,15 @@ def describe_unequal(one: PortableCell, other: PortableCell) -> list[str]:
     ]
 
 
-COSTS = ("environment", "continued", "minutes", "step_seconds", "memory", "format")
+COSTS = (
+    "environment",
+    "continued",
+    "minutes",
+    "processor_minutes",
+    "step_seconds",
+    "memory",
+    "format",
+)
 """Fields that differ from run to run on the same machine, or with the machine."""
 
 

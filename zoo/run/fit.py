@@ -98,6 +98,8 @@ class FitResult:
         baselines: {metric: {baseline: value}} of what a model must beat.
         data: The data, in a line.
         minutes: Minutes of training, over all attempts.
+        processor_minutes: Minutes in which cores worked for the training process, all cores
+            together; less than `minutes` where it had to wait for a core. None if unknown.
         init_from: What `trainer.init_from` took from another checkpoint, if anything.
     """
 
@@ -112,6 +114,7 @@ class FitResult:
     baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     data: str = ""
     minutes: float = 0.0
+    processor_minutes: float | None = None
     init_from: Mapping[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -380,6 +383,7 @@ def train(
     with signals, use_float32_matmul(recipe.trainer.float32_matmul):
         trainer.fit(task, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
         spent = costs.state_dict()
+        worked = spent["processor_seconds"]
         result = FitResult(
             recipe=recipe.name,
             run=start.run,
@@ -387,6 +391,7 @@ def train(
             mode=task.mode,
             best=checkpoints.best,
             minutes=spent["seconds"] / 60,
+            processor_minutes=None if worked is None else worked / 60,
         )
         if not is_tested:
             return result

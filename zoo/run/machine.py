@@ -39,14 +39,26 @@ def format_machine(machine: Mapping[str, Any]) -> str:
     return f"{machine['gpu']} ({cpu})" if "gpu" in machine else cpu
 
 
-def read_processor() -> str:
-    """Return the model of the processor as Linux names it, or what Python knows of it."""
+def read_processor(path: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the processor as Linux names it, with its family, its model and torch's instructions.
+
+    A virtual machine often hides the name of the model, so that two processors whose results differ
+    in the last digits are both "AMD EPYC"; their numbers and instructions tell them apart.
+
+    Args:
+        path: Where Linux describes the processor; elsewhere the name is what Python knows.
+    """
     try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         text = ""
-    match = re.search(r"model name\s*:\s*(.+)", text)
-    return match[1].strip() if match else platform.processor() or platform.machine()
+    found = dict(
+        re.findall(r"^(model name|cpu family|model)[ \t]*:[ \t]*(.+)$", text, re.MULTILINE)
+    )
+    name = found.get("model name", "").strip() or platform.processor() or platform.machine()
+    numbers = [f"family {found['cpu family']}"] if "cpu family" in found else []
+    numbers += [f"model {found['model']}"] if "model" in found else []
+    return f"{name} ({', '.join([*numbers, torch.backends.cpu.get_cpu_capability()])})"
 
 
 def count_cores() -> int:

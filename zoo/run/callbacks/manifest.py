@@ -108,26 +108,39 @@ class CostTracker(L.Callback):
     """Tracks seconds and peak memory of training, in checkpoints: undone steps do not count."""
 
     def __init__(self) -> None:
-        self.seconds, self.memory = 0.0, 0  # of the attempts before
-        self.start: float | None = None
+        # of the attempts before
+        self.seconds, self.memory = 0.0, 0
+        self.processor_seconds: float | None = 0.0
+        self.start: tuple[float, float] | None = None
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Start the clock."""
-        self.start = time.monotonic()
+        """Start the clocks."""
+        self.start = (time.monotonic(), time.process_time())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the costs until now, in seconds and bytes."""
-        if self.start is None:
-            # resumed after the last step
-            return {"seconds": self.seconds, "memory": self.memory}
+        """Return the costs until now, in seconds and bytes.
+
+        `processor_seconds` are those in which the cores worked for this process, all cores
+        together; None if an attempt before did not count them.
+        """
+        spent, worked, memory = 0.0, 0.0, 0
+        # a run that resumes after its last step starts no clock
+        if self.start is not None:
+            spent = time.monotonic() - self.start[0]
+            worked = time.process_time() - self.start[1]
+            memory = measure_peak_memory()
+        before = self.processor_seconds
         return {
-            "seconds": self.seconds + time.monotonic() - self.start,
-            "memory": max(self.memory, measure_peak_memory()),
+            "seconds": self.seconds + spent,
+            "processor_seconds": None if before is None else before + worked,
+            "memory": max(self.memory, memory),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Add to the costs of the attempts before."""
         self.seconds, self.memory = state_dict["seconds"], state_dict["memory"]
+        # checkpoints of earlier versions have none
+        self.processor_seconds = state_dict.get("processor_seconds")
 
 
 def measure_peak_memory() -> int:
