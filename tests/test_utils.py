@@ -85,6 +85,18 @@ def test_a_small_model_takes_as_many_threads_as_cores_are_free(most, free, chose
     assert machine.choose_threads(most, free) == chosen
 
 
+def test_a_file_in_place_of_a_folder_is_called_that(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_text("")
+    assert utils.describe_absence(file, "folder") == "it is a file, not a folder"
+    assert utils.describe_absence(tmp_path, "file") == "it is a folder, not a file"
+    assert utils.describe_absence(tmp_path / "b", "folder") == f"no such folder in {tmp_path}"
+    # where both would do, neither is the wrong one
+    assert utils.describe_absence(tmp_path / "b" / "c") == (
+        f"no such file or folder, there is no b in {tmp_path}"
+    )
+
+
 def test_processors_of_one_name_are_told_apart(tmp_path, monkeypatch):
     path = tmp_path / "cpuinfo"
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")

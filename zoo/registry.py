@@ -248,8 +248,9 @@ class Member:
     def _explain_import(self, error: BaseException) -> ConfigIssue:
         """Describe why the file cannot be imported, with the line of the plug-in that failed."""
         # the folder of the package, above that of the kind
-        root = str(self.path.parents[len(self.module.split(".")) - 2])
-        frames = [one for one in extract_tb(error.__traceback__) if one.filename.startswith(root)]
+        root = self.path.parents[len(self.module.split(".")) - 2]
+        trace = extract_tb(error.__traceback__)
+        frames = [one for one in trace if Path(one.filename).is_relative_to(root)]
         where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else str(self.path)
         if isinstance(error, SyntaxError) and error.filename:
             where = f"{error.filename}:{error.lineno}"

@@ -87,8 +87,16 @@ def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def describe_absence(path: str | os.PathLike[str], what: str = "file or folder") -> str:
-    """Return that there is no such file, with the folder that was searched for it."""
-    folder = Path(os.path.abspath(path)).parent
+    """Return that there is no such file, with the folder that was searched for it.
+
+    Where a folder was asked for and the path is that of a file, or the other way round, say that.
+    """
+    place = Path(os.path.abspath(path))
+    if what == "folder" and place.is_file():
+        return "it is a file, not a folder"
+    if what == "file" and place.is_dir():
+        return "it is a folder, not a file"
+    folder = place.parent
     if folder.is_dir():
         return f"no such {what} in {folder}"
     above = next((one for one in folder.parents if one.is_dir()), Path("/"))
