@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import inf, sqrt
@@ -122,6 +122,11 @@ def judge(claim: PaperClaim, evidence: Evidence) -> JudgedClaim:
     look = max(one for one in LOOKS if one <= len(shared))
     kept = sorted(shared)[:look]
     seen = {name: {seed: own[seed] for seed in kept} for name, own in values.items()}
+    pooled = ""
+    if len({values[hypothesis.one][seed] - values[hypothesis.other][seed] for seed in kept}) == 1:
+        # both at the bound of the metric, say: without a spread the interval would have no width
+        seen |= _collect_others(comparison, hypothesis, kept)
+        pooled = ", which do not differ: the interval is by the noise of all variants"
     has_metric = not hypothesis.metric or hypothesis.metric == comparison.measure.split("/")[-1]
     (decision,) = judge_claims(
         seen,
@@ -131,14 +136,17 @@ def judge(claim: PaperClaim, evidence: Evidence) -> JudgedClaim:
         family=count_claims(claim, evidence),
         level=LOOK_LEVEL,
     )
-    verdict, reason = str(decision.verdict), f"after {look} studies{late}"
+    verdict, reason = str(decision.verdict), f"after {look} studies{pooled}{late}"
+    estimate = decision.estimate
+    if estimate is not None and estimate.low == estimate.high:
+        shown = format_fixed(estimate.mean, decimals, sign=True)
+        reason = f"{look} studies, which do not differ, so that their noise is unknown{late}"
+        return JudgedClaim(claim, "undecided", shown, reason, look)
     if verdict == "undecided":
         power = _describe_power(claim, evidence, comparison)
         if power and power.is_hopeless:
             verdict, reason = NOT_DECIDABLE, power.text + late
-    shown_difference = (
-        "" if decision.estimate is None else format_estimate(decision.estimate, decimals, sign=True)
-    )
+    shown_difference = "" if estimate is None else format_estimate(estimate, decimals, sign=True)
     return JudgedClaim(claim, verdict, shown_difference, reason, look)
 
 
@@ -163,6 +171,21 @@ def collect_pair(comparison: Comparison, found: Hypothesis) -> dict[str, dict[in
         name: collect_values(names[name], condition, metric) for name in (found.one, found.other)
     }
     return values if all(values.values()) else {}
+
+
+def _collect_others(
+    comparison: Comparison, found: Hypothesis, seeds: Sequence[int]
+) -> dict[str, dict[int, float]]:
+    """Return {variant: {seed: value}} of the variants that a hypothesis does not name."""
+    condition, metric = find_subject(comparison, found)
+    others = {
+        one.name: collect_values(one, condition, metric)
+        for one in comparison.variants
+        if one.name not in (found.one, found.other)
+    }
+    return {
+        name: {seed: own[seed] for seed in seeds if seed in own} for name, own in others.items()
+    }
 
 
 def find_subject(comparison: Comparison, found: Hypothesis) -> tuple[Condition, str]:

@@ -174,6 +174,31 @@ def test_four_studies_are_judged_by_the_first_three(docs, evidence):
     assert (judged.verdict, judged.studies, judged.reason) == ("held", 3, "after 3 studies")
 
 
+def test_studies_without_a_spread_promise_no_precision(docs, evidence, tmp_path):
+    judge = docs["claims_page"].judge
+    found = evidence((0.0,) * 5, margin=0.15)
+    judged = judge(found.claims[0], found)
+    assert (judged.verdict, judged.difference) == ("undecided", "+0.000")
+    assert judged.reason == "5 studies, which do not differ, so that their noise is unknown"
+
+    # the other variants of the comparison tell how much studies differ
+    comparison = found.read_comparison("made")
+    none, mixed, *_ = comparison.variants
+    noisy = [
+        replace_metrics(cell, {"trained": {"test/accuracy": 0.6 + 0.02 * (-1) ** study}})
+        for study, cell in enumerate(none.cells)
+    ]
+    others = [replace(none, name=name, cells=tuple(noisy)) for name in ("third", "fourth")]
+    comparison = replace(comparison, variants=(none, mixed, *others))
+    (tmp_path / "three" / "made").mkdir(parents=True)
+    (tmp_path / "three" / "made" / "results.json").write_text(json.dumps(comparison.to_dict()))
+    found = replace(found, records=str(tmp_path / "three"))
+    judged = judge(found.claims[0], found)
+    assert judged.verdict == "smaller than the paper's"
+    assert re.fullmatch(r"\+0\.000 \(\u22120\.\d+ to \+0\.\d+\)", judged.difference)
+    assert judged.reason.endswith("the interval is by the noise of all variants")
+
+
 def test_a_claim_that_was_written_late_and_an_edited_record_are_named(docs, evidence):
     found = evidence(STEADY, record={"late": True})
     judged = docs["claims_page"].judge(found.claims[0], found)
