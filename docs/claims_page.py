@@ -66,7 +66,8 @@ verdict is about the task and size in its row.
   effect if that is in units of our metric;
 - *smaller than the paper's*: the interval leaves out the paper's effect;
 - *reversed*: the interval lies on the other side of 0;
-- *undecided*: the interval holds 0, or there are fewer than {FEWEST} studies and so no interval;
+- *undecided*: the interval holds 0, or there are fewer than {FEWEST} studies, or studies that do
+  not differ at all, and so no interval;
 - *{NOT_DECIDABLE}*: even {LOOKS[-1]} studies would miss an effect as large as the paper's with a
   probability of more than {_percent(1 - POWER)}; the row states their power, by the noise of the
   two variants or of the median pair, whichever is larger;
