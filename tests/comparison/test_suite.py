@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from comparisons import plant_results
 from tiny import ROOT
 
 from zoo import config
 from zoo.comparison.suite import list_edits_of, list_suites, load_suite
+from zoo.comparison.suite_run import SuiteRequest, plan_suite
 from zoo.errors import RecipeError
 
 SUITE = """
@@ -172,16 +174,102 @@ def test_mistakes_are_named_before_anything_starts(suite, words, text):
         ("  images:", "  model:", "parts.model: cannot be the name of a part"),
         ("seeds: 3", "studies: 3", "studies need a budget"),
         ("seeds: 3", "studies: 3\nbudget: 2", "parts.tracking: nothing is tuned"),
-        ("recipe: vit_comrope", "recipe: vit_comrop", "vit_comrope"),
+        (
+            "recipe: vit_comrope",
+            "recipe: vit_comrop",
+            "tiny.yaml:15: parts.images.recipe: there is no such recipe",
+        ),
         ("seeds: 3", "seeds: many", "tiny.yaml:5: seeds: expected an integer"),
+        (
+            "instead: {rope: rope_axial}",
+            "instead: {rope: rope_axal}",
+            "tiny.yaml:16: parts.images.instead.rope: no encodings named 'rope_axal'; "
+            "did you mean rope_axial?",
+        ),
+        (
+            "instead: {rope: rope_axial}",
+            "instead: {rop: rope_axial}",
+            "tiny.yaml:16: parts.images.instead.rop: no encodings named 'rop'; did you mean rope?",
+        ),
+        (
+            "instead: {rope: rope_axial}",
+            "instead: {rope: {name: rope_axial, bas: 100}}",
+            "tiny.yaml:16: parts.images.instead.rope: rope_axial: bas: unknown key; did you mean base?",
+        ),
+        (
+            "{dim: 16, depth: 1, heads: 2}, evaluate: {resolutions",
+            "{dim: 16, depth: 1, heds: 2}, evaluate: {resolutions",
+            "images: tiny.yaml:17: parts.images.set.model.heds: unknown key",
+        ),
+        (
+            "num_threads: 1, max_epochs",
+            "num_threds: 1, max_epochs",
+            "tracking: tiny.yaml:6: set.trainer.num_threds: unknown key",
+        ),
+        (
+            'columns: [trained, "32"]',
+            'columns: [trained, "33"]',
+            "tiny.yaml:12: parts.tracking.columns.1: the recipe has no condition '33'",
+        ),
+        (
+            "seeds: 3",
+            "studies: 3\nbudget: 2\ntune: {optim: {lrr: [1.0e-3, 1.0e-2, log]}}",
+            "tiny.yaml:7: tune.optim.lrr: unknown key",
+        ),
     ],
     ids=lambda word: word.strip(),
 )
-def test_a_wrong_file_is_refused_with_the_key(suite, before, after, text):
+def test_a_wrong_file_is_refused_with_its_line_and_key(suite, before, after, text):
     Path("tiny.yaml").write_text(SUITE.replace(before, after))
     code, _, message = suite(*WORDS)
     assert code == 2
     assert text in message
+
+
+FREE_TEXT = {"title", "about", "limits"}
+
+
+def _list_misspelt(value, above=()):
+    """Yield (path, copy of a suite in which one key or string has a letter more)."""
+    if isinstance(value, dict):
+        for key, child in value.items():
+            # the name of a part, and what is only printed, can be anything
+            if above != ("parts",) and key not in FREE_TEXT:
+                swapped = {f"{key}q" if word == key else word: one for word, one in value.items()}
+                yield (*above, f"{key}q"), swapped
+            if key not in FREE_TEXT:
+                for path, changed in _list_misspelt(child, (*above, key)):
+                    yield path, {**value, key: changed}
+    elif isinstance(value, list):
+        for number, child in enumerate(value):
+            for path, changed in _list_misspelt(child, (*above, number)):
+                yield path, [*value[:number], changed, *value[number + 1 :]]
+    elif isinstance(value, str):
+        yield above, f"{value}q"
+
+
+def test_no_misspelt_word_of_a_suite_is_ignored(suite):
+    whole = yaml.safe_load(SUITE)
+    ignored = []
+    for path, changed in _list_misspelt(whole):
+        Path("tiny.yaml").write_text(yaml.safe_dump(changed))
+        try:
+            plan_suite(SuiteRequest(suite="tiny.yaml", encodings=["rope", "fox"]))
+        except RecipeError as error:
+            # each issue has the line of the file
+            assert all(issue.origin.startswith("tiny.yaml:") for issue in error.issues), path
+        else:
+            ignored.append(path)
+    assert not ignored
+
+
+@pytest.mark.parametrize(
+    "entry", ["{name: fox, gat: 1}", "{name: lookhere, depth: -1}", "fxo"], ids=str
+)
+def test_no_mistake_in_an_encoding_passes_for_one_that_is_not_applicable(suite, entry):
+    code, _, message = suite("suite=tiny.yaml", f"encodings=[rope,{entry}]", "to=out", "jobs=1")
+    assert code == 2, message
+    assert not Path("out").exists()
 
 
 @pytest.mark.parametrize("name", sorted(list_suites()))

@@ -371,9 +371,8 @@ def list_links(chains: Iterable[Chain]) -> list[Encoding]:
 
 
 def _check_causality(name: str, encoding: Encoding, causal: bool, key: str) -> None:
-    if encoding.causal_only and not causal:
-        problem = f"{name} needs a causal mask, which this model does not have"
-        raise OptionError(key, f"{problem}; choose model decoder, or another encoding")
+    if refusal := encoding.explain_misfit(encoding.dims, causal=causal):
+        raise OptionError(key, f"{refusal}; choose model decoder, or another encoding")
     if encoding.needs_full_sequence and causal:
         problem = f"{name} with these options reads the whole sequence, which a causal model cannot"
         raise OptionError(key, f"{problem}; choose model encoder, or other options")

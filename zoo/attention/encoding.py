@@ -205,8 +205,8 @@ class Encoding(nn.Module):
 
     def __init__(self, dims: Dims) -> None:
         super().__init__()
-        if dims.axes not in (self.point_axes if dims.points else self.axes):
-            raise OptionError("name", self._refusal(dims))
+        if refusal := self.explain_misfit(dims):
+            raise OptionError("name", refusal)
         self.dims = dims
 
     def embed(self, tokens: Tokens) -> Tokens:
@@ -351,23 +351,41 @@ class Encoding(nn.Module):
         """
         return value if source.dims.axes == self.dims.axes else None
 
-    def _refusal(self, dims: Dims) -> str:
+    @classmethod
+    def explain_misfit(cls, dims: Dims, *, causal: bool = True) -> str:
+        """Return why the declared facts exclude a kind of model, whatever the options.
+
+        Args:
+            dims: The sizes of the model, of which only the number and kind of axes count.
+            causal: Whether the model has a causal mask.
+
+        Returns:
+            The reason; empty if the encoding is applicable.
+        """
+        name = cls.name or cls.__name__
+        if dims.axes not in (cls.point_axes if dims.points else cls.axes):
+            return cls._refuse_axes(name, dims)
+        if cls.causal_only and not causal:
+            return f"{name} needs a causal mask, which this model does not have"
+        return ""
+
+    @classmethod
+    def _refuse_axes(cls, name: str, dims: Dims) -> str:
         """Return the message about a number of axes that this encoding does not accept."""
-        title = self.name or type(self).__name__
         if dims.points:
             where = f"points on {dims.axes} {'axis' if dims.axes == 1 else 'axes'}"
             others = list_point_encodings(dims.axes)
             known = f", which have 1 to {MAX_POINT_AXES}"
             if others:
                 known = f"; these do: {join_words(others, most=len(others))}"
-            return f"{title} does not read {where}{known}"
-        accepted = " or ".join(map(str, self.axes))
+            return f"{name} does not read {where}{known}"
+        accepted = " or ".join(map(str, cls.axes))
         noun = "axis" if accepted == "1" else "axes"
-        problem = f"{title} takes {accepted} {noun}, not {dims.axes}"
-        reason = self.axes_reason
-        if self.causal_only and not reason:
+        refusal = f"{name} takes {accepted} {noun}, not {dims.axes}"
+        reason = cls.axes_reason
+        if cls.causal_only and not reason:
             reason = "it depends on the order of tokens, and a grid has none"
-        return f"{problem}: {reason}" if reason else problem
+        return f"{refusal}: {reason}" if reason else refusal
 
 
 def list_point_encodings(axes: int) -> list[str]:

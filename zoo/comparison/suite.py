@@ -12,12 +12,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from zoo.attention.chain import make_factory
 from zoo.comparison.results import Measure
 from zoo.config import Change, Edit
+from zoo.config.compose import find_recipe
 from zoo.config.schema import Sections
 from zoo.config.tree import read_file
-from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError, Setting
+from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError, Setting
 from zoo.options import Between
+from zoo.options.plain import locate, to_plain
 from zoo.options.signature import fields
 from zoo.options.validation import Validator
 from zoo.registry import RECIPE_SUFFIX, SUITES, describe_conflict, list_folders
@@ -97,16 +100,44 @@ class SuiteFile:
         name: Its name, that of the file.
         path: The file.
         suite: What the file declares.
+        locations: {key: "file:line"} of all that the file declares.
     """
 
     name: str
     path: Path
     suite: Suite
+    locations: Mapping[str, str] = field(default_factory=dict)
 
     def find_recipe(self, part: SuitePart) -> str:
         """Return the recipe of a part: a file next to that of the suite, or a registered name."""
         beside = self.path.parent / part.recipe
         return str(beside) if beside.is_file() else part.recipe
+
+    def locate(self, issue: ConfigIssue, name: str, edits: Sequence[Edit]) -> ConfigIssue:
+        """Return an issue of a part with the line of the suite's file that caused it.
+
+        Args:
+            issue: The issue, located at an argument if a change or a tuned key caused it.
+            name: The part.
+            edits: The changes that the user made in addition to the file.
+        """
+        if issue.origin != ARGUMENT or any(_overlap(edit.key, issue.key) for edit in edits):
+            return issue
+        part, key = self.suite.parts[name], issue.key.removeprefix("tune.")
+        # the part's own entries replace those of the suite
+        places = [
+            (f"parts.{name}.set", part.set),
+            ("set", self.suite.set),
+            (f"parts.{name}.tune", part.tune or {}),
+            ("tune", self.suite.tune if part.tune is None else {}),
+        ]
+        if issue.key.startswith("tune."):
+            places = places[2:]
+        for above, sections in places:
+            if any(_overlap(declared, key) for declared in flatten(sections)):
+                full = f"{above}.{key}"
+                return replace(issue, origin=locate(self.locations, full), key=full)
+        return issue
 
 
 def list_suites() -> dict[str, Path]:
@@ -145,7 +176,34 @@ def load_suite(word: str | Path) -> SuiteFile:
         issues += _find_issues(suite, tree.locations)
     if issues or validator.issues:
         raise RecipeError(*validator.issues, *issues)
-    return SuiteFile(name=path.stem, path=path, suite=suite)
+    file = SuiteFile(name=path.stem, path=path, suite=suite, locations=tree.locations)
+    if issues := [*_find_unknown_names(file)]:
+        raise RecipeError(*issues)
+    return file
+
+
+def _overlap(key: str, other: str) -> bool:
+    """Return whether two keys are the same, or one is above the other."""
+    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
+
+
+def _find_unknown_names(file: SuiteFile) -> Iterator[ConfigIssue]:
+    """Yield what is wrong with the recipes and the encodings that parts name."""
+    for name, part in file.suite.parts.items():
+        key = f"parts.{name}.recipe"
+        try:
+            find_recipe(file.find_recipe(part))
+        except RecipeError as error:
+            for issue in error.issues:
+                yield replace(issue, origin=locate(file.locations, key), key=key)
+        for label, entry in part.instead.items():
+            key = f"parts.{name}.instead.{label}"
+            stand_in = to_plain(entry)
+            try:
+                for choice in (label, *(stand_in if isinstance(stand_in, list) else [stand_in])):
+                    make_factory(choice)
+            except OptionError as error:
+                yield ConfigIssue(locate(file.locations, key), key, error.message)
 
 
 def _find_file(word: str) -> Path:

@@ -11,10 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 import zoo
 from zoo import config
+from zoo.attention.chain import encoding_class
+from zoo.attention.layer import SelfAttention
 from zoo.comparison.compare import Outcome, run_comparison
-from zoo.comparison.grid import ENCODING, VariedKey, read_varied_keys
+from zoo.comparison.grid import ENCODING, ENCODINGS, VariedKey, read_varied_keys
 from zoo.comparison.plan import PLAN
 from zoo.comparison.request import CheckedRequest, check_request
 from zoo.comparison.suite import (
@@ -33,9 +37,11 @@ from zoo.config.tree import collect_issues
 from zoo.data.corpus.tokenizer import TokenCount
 from zoo.data.spec import DataSpec, TextSpec
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, OptionError, RecipeError, Stopped, ZooError
-from zoo.options.plain import to_plain
+from zoo.options.plain import locate, to_plain
 from zoo.run.build import Experiment, build_data
+from zoo.run.conditions import list_conditions
 from zoo.run.preflight import build_experiment
+from zoo.suggestions import nearest
 
 log = logging.getLogger("zoo")
 
@@ -90,8 +96,10 @@ class PartRequest:
         name: Its name.
         part: What the file declares.
         variants: {encoding: the variant that stands for it here}.
-        refused: {encoding: why it is not applicable here}.
+        refused: {encoding: why it is not applicable here}, by its declared facts.
         arguments: Arguments of `check_request`.
+        file: The suite that declares it.
+        edits: The changes that the user made in addition to the file.
         stand_in: The facts of samples by which an estimate counts, where the data are not here.
     """
 
@@ -100,7 +108,14 @@ class PartRequest:
     variants: Mapping[str, str]
     refused: Mapping[str, str]
     arguments: Mapping[str, Any]
+    file: SuiteFile
+    edits: tuple[Edit, ...]
     stand_in: DataSpec | None = None
+
+    def name_issues(self, error: RecipeError) -> RecipeError:
+        """Return an error whose issues name this part, and the lines of the suite's file."""
+        located = [self.file.locate(issue, self.name, self.edits) for issue in error.issues]
+        return RecipeError(*(_name_part(self.name, issue) for issue in located))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,42 +171,46 @@ def plan_suite(request: SuiteRequest, *, needs_data: bool = True) -> SuitePlan:
     (varied,) = read_varied_keys(request.encodings or [], {}, overrides)
     records = request.given.get("records") or find_records(file)
     folder = Path(request.given.get("to") or _name_folder(file, varied, overrides))
+    _check_folder(folder, file)
+    issues: list[ConfigIssue] = []
     parts = []
-    refusals: dict[str, list[tuple[ConfigIssue, ...]]] = {label: [] for label in varied.values}
     for name, part in file.suite.parts.items():
         recipe = file.find_recipe(part)
-        edits = [*list_edits_of(file.suite, part), *common, *own[name]]
+        own_edits = [*common, *own[name]]
+        edits = [*list_edits_of(file.suite, part), *own_edits]
         chosen = _choose_encodings(part, varied)
-        stand_in = None if needs_data else _build_stand_in(part, recipe, edits)
-        misfits = _find_misfits(name, recipe, edits, chosen, stand_in)
-        for label, issues in misfits.items():
-            refusals[label].append(issues)
-        fitting = {label: one for label, one in chosen.items() if label not in misfits}
-        given = {**request.given, "to": str(folder / name), "records": records}
-        arguments = _build_arguments(file, part, given, [value for _, value in fitting.values()])
-        parts.append(
-            PartRequest(
-                name=name,
-                part=part,
-                variants={label: variant for label, (variant, _) in fitting.items()},
-                refused={label: _format_refusal(issues) for label, issues in misfits.items()},
-                arguments={**arguments, "recipe": recipe, "overrides": edits},
-                stand_in=stand_in,
-            )
+        planned = PartRequest(
+            name=name,
+            part=part,
+            variants={},
+            refused={},
+            arguments={"recipe": recipe, "overrides": edits},
+            file=file,
+            edits=tuple(own_edits),
         )
-    _check_folder(folder, file)
-    # of some parts only, the others decide whether an encoding is of another kind or misspelt
-    lost = [label for label, found in refusals.items() if len(found) == len(parts)]
-    for name, part in whole.suite.parts.items():
-        if lost and name not in file.suite.parts:
-            recipe, edits = whole.find_recipe(part), [*list_edits_of(whole.suite, part), *common]
-            chosen = _choose_encodings(part, varied)
-            sizes = _build_stand_in(part, recipe, edits)
-            others = {label: chosen[label] for label in lost}
-            lost = [*_find_misfits(name, recipe, edits, others, sizes)]
-    if lost:
-        # what fits no part is a mistake rather than an encoding of another kind
-        raise RecipeError(*(issue for label in lost for issue in refusals[label][0]))
+        with collect_issues(issues):
+            if not needs_data:
+                planned = replace(planned, stand_in=_build_stand_in(planned))
+            values = {label: value for label, (_, value) in chosen.items()}
+            refused = _find_inapplicable(planned, values)
+            fitting = {label: pair for label, pair in chosen.items() if label not in refused}
+            given = {**request.given, "to": str(folder / name), "records": records}
+            values = {label: value for label, (_, value) in fitting.items()}
+            arguments = _build_arguments(file, part, given, [*values.values()])
+            planned = replace(
+                planned,
+                variants={label: variant for label, (variant, _) in fitting.items()},
+                refused=refused,
+                arguments={**planned.arguments, **arguments},
+            )
+            _check_variants(planned, [*values.values()])
+            parts.append(planned)
+    if issues:
+        raise RecipeError(*dict.fromkeys(issues))
+    if not any(part.variants for part in parts):
+        reasons = dict.fromkeys(reason for part in parts for reason in part.refused.values())
+        problem = f"no encoding is applicable to any part: {'; '.join(reasons)}"
+        raise RecipeError(ConfigIssue(ARGUMENT, ENCODINGS, problem))
     return SuitePlan(
         file=file,
         encodings=tuple(varied.values),
@@ -248,9 +267,9 @@ def _choose_encodings(part: SuitePart, varied: VariedKey) -> dict[str, tuple[str
     return found
 
 
-def _build_stand_in(part: SuitePart, recipe: str, edits: Sequence[Edit]) -> DataSpec | None:
+def _build_stand_in(part: PartRequest) -> DataSpec | None:
     """Return facts of samples in place of data without a path; None where there is one."""
-    sizes, loaded = part.stand_in, config.load(recipe, edits)
+    sizes, loaded = part.part.stand_in, _load_recipe(part)
     if sizes is None or loaded.data.options.get("path") is not None:
         return None
     if sizes.vocabulary is None:
@@ -261,57 +280,104 @@ def _build_stand_in(part: SuitePart, recipe: str, edits: Sequence[Edit]) -> Data
 
 
 def load_part(part: PartRequest, encoding: Any) -> Recipe:
-    """Return the recipe of a part with an encoding, not checked."""
-    edits = [*part.arguments["overrides"], Change(ENCODING, encoding)]
-    return config.load(part.arguments["recipe"], edits)
+    """Return the recipe of a part with an encoding, not checked.
+
+    Raises:
+        RecipeError: The recipe is wrong; the issues name the part.
+    """
+    return _load_recipe(part, Change(ENCODING, encoding))
 
 
-def _find_misfits(
-    name: str,
-    recipe: str,
-    edits: Sequence[Edit],
-    chosen: Mapping[str, tuple[str, Any]],
-    stand_in: DataSpec | None,
-) -> dict[str, tuple[ConfigIssue, ...]]:
-    """Return {encoding: why the recipe of a part cannot have it}.
+def _load_recipe(part: PartRequest, *edits: Edit) -> Recipe:
+    try:
+        return config.load(part.arguments["recipe"], [*part.arguments["overrides"], *edits])
+    except RecipeError as error:
+        raise part.name_issues(error) from None
+
+
+def _find_inapplicable(part: PartRequest, encodings: Mapping[str, Any]) -> dict[str, str]:
+    """Return {encoding: why no options make it applicable}, by the facts that encodings declare.
 
     Raises:
         RecipeError: The recipe is wrong whatever its encoding.
+        DataError: Data is missing.
     """
+    # the recipe's own encoding is applicable, so its model tells what others meet
+    model = _check_recipe(part, _load_recipe(part))
+    _check_columns(part)
+    layers = [module for module in model.modules() if isinstance(module, SelfAttention)]
+    refused = {}
     issues: list[ConfigIssue] = []
-    # the encoding of the recipe itself fits, so that issues here are the part's own
-    with collect_issues(issues):
-        _check_recipe(config.load(recipe, edits), stand_in)
+    for label, value in encodings.items():
+        # a name or an option that is wrong is a mistake, wherever the encoding is applicable
+        with collect_issues(issues):
+            choices = load_part(part, value).model.options["encoding"]
+            reasons = (
+                encoding_class(choice.name).explain_misfit(layer.dims, causal=layer.causal)
+                for choice in choices
+                for layer in layers
+            )
+            if reason := next(filter(None, reasons), ""):
+                refused[label] = reason
     if issues:
-        raise RecipeError(*(_name_part(name, one) for one in issues))
-    found = {}
-    for label, (_, value) in chosen.items():
-        own: list[ConfigIssue] = []
-        with collect_issues(own):
-            _check_recipe(config.load(recipe, [*edits, Change(ENCODING, value)]), stand_in)
-        if own:
-            found[label] = tuple(own)
-    return found
+        raise RecipeError(*dict.fromkeys(issues))
+    return refused
 
 
-def _check_recipe(recipe: Recipe, stand_in: DataSpec | None) -> None:
-    """Raise RecipeError for a recipe that cannot run; of other data, whose model cannot be."""
-    if stand_in is None:
-        build_experiment(recipe)
-        return
+def _check_columns(part: PartRequest) -> None:
+    """Raise RecipeError for columns that the file declares and its recipe does not evaluate."""
+    declared = list_edits_of(part.file.suite, part.part)
+    recipe = config.load(part.arguments["recipe"], declared)
+    spec = part.stand_in or build_data(recipe).spec
+    names = [condition.name for condition in list_conditions(recipe, spec)]
+    key = f"parts.{part.name}.columns"
+    issues = [
+        ConfigIssue(
+            locate(part.file.locations, f"{key}.{number}"),
+            f"{key}.{number}",
+            f"the recipe has no condition {column!r}",
+            nearest(column, names) or f"its conditions are {', '.join(names)}",
+        )
+        for number, column in enumerate(part.part.columns)
+        if column not in names
+    ]
+    if issues:
+        raise RecipeError(*issues)
+
+
+def _check_variants(part: PartRequest, encodings: Sequence[Any]) -> None:
+    """Raise RecipeError with the issues of all variants that are applicable but cannot run."""
+    issues: list[ConfigIssue] = []
+    for value in encodings:
+        with collect_issues(issues):
+            _check_recipe(part, load_part(part, value))
+    if issues:
+        raise RecipeError(*dict.fromkeys(issues))
+
+
+def _check_recipe(part: PartRequest, recipe: Recipe) -> nn.Module:
+    """Return the model of a recipe that can run, on the meta device.
+
+    Raises:
+        RecipeError: The recipe cannot run; the issues name the part. Where sizes stand in for its
+            data, only the model is checked.
+        DataError: Data is missing.
+    """
     try:
-        _ = Experiment(recipe, stand_in).meta_model
-    except OptionError as error:
-        raise RecipeError(recipe.make_issue(f"model.{error.key}", str(error))) from None
+        if part.stand_in is None:
+            return build_experiment(recipe).meta_model
+        try:
+            return Experiment(recipe, part.stand_in).meta_model
+        except OptionError as error:
+            issue = recipe.make_issue(f"model.{error.key}", str(error))
+            raise RecipeError(issue) from None
+    except RecipeError as error:
+        raise part.name_issues(error) from None
 
 
 def _name_part(name: str, issue: ConfigIssue) -> ConfigIssue:
     subject = f"{name}, {issue.subject}" if issue.subject else name
     return ConfigIssue(issue.origin, issue.key, issue.problem, issue.remedy, subject)
-
-
-def _format_refusal(issues: Sequence[ConfigIssue]) -> str:
-    return "; ".join(str(one.problem) for one in issues)
 
 
 def _build_arguments(
@@ -346,7 +412,7 @@ def check_part(part: PartRequest, command: str = "") -> CheckedRequest | None:
     try:
         return check_request(**part.arguments, command=command)
     except RecipeError as error:
-        raise RecipeError(*(_name_part(part.name, one) for one in error.issues)) from None
+        raise part.name_issues(error) from None
 
 
 def check_parts(plan: SuitePlan) -> dict[str, CheckedRequest]:
