@@ -21,18 +21,11 @@ from zoo.errors import ZooError
 log = logging.getLogger("zoo")
 
 DISTRIBUTION = "transformer-zoo"
-REQUIRED = (
-    "torch",
-    "lightning",
-    "lightning-utilities",
-    "omegaconf",
-    "torchmetrics",
-    "numpy",
-    "PyYAML",
-    "pillow",
-    "tqdm",
-)
-"""What `pip install transformer-zoo` installs, with what these bring along."""
+REQUIRED = ("torch", "lightning", "omegaconf", "torchmetrics", "tensorboard")
+"""The dependencies of zoo."""
+
+TRANSITIVE = ("lightning-utilities", "numpy", "PyYAML", "pillow", "tqdm")
+"""What zoo imports in addition; each of these is a dependency of one in `REQUIRED`."""
 
 TESTED_PYTHON = ("3.11", "3.12", "3.13")
 """Versions of Python that zoo was tested with; newer ones are allowed."""
@@ -42,7 +35,6 @@ TESTED_TORCH = ("2.11", "2.13", "2.14", "2.15")
 
 EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "tensorboard": ("tensorboard",),
         "images": ("datasets", "fsspec", "kornia", "pandas", "pyarrow"),
         "text": ("datasets", "pandas", "pyarrow", "tokenizers"),
         "compare": ("altair", "Jinja2", "MarkupSafe", "vl-convert-python", "scipy"),
@@ -135,7 +127,7 @@ def describe_missing(module: str) -> str:
     if any(distribution in one for one in EXTRAS.values()):
         return f"this needs {distribution}: {suggest_install(distribution)}"
 
-    *others, last = list_missing(REQUIRED) or [distribution]
+    *others, last = list_missing((*REQUIRED, *TRANSITIVE)) or [distribution]
     needed = f"{', '.join(others)} and {last}" if others else last
     return f"this needs {needed}: pip install {DISTRIBUTION}"
 
@@ -218,13 +210,13 @@ def _is_third_party(module: str) -> bool:
 
 
 def _list_known_modules() -> frozenset[str]:
-    known = {*REQUIRED, "torchvision"}.union(*EXTRAS.values())
+    known = {*REQUIRED, *TRANSITIVE, "torchvision"}.union(*EXTRAS.values())
     return frozenset(map(name_module, known))
 
 
 def _find_distribution(module: str) -> str:
     """Return the name to install a module by."""
-    for distribution in chain(REQUIRED, *EXTRAS.values()):
+    for distribution in chain(REQUIRED, TRANSITIVE, *EXTRAS.values()):
         if module == name_module(distribution):
             return distribution
     return next(iter(importlib.metadata.packages_distributions().get(module, [module])))

@@ -74,7 +74,6 @@ FIT = ["zoo", "fit", "vit_none", *ONCE, "--run-dir", "run"]
 
 # commands that an extra is for
 EXTRAS: dict[str, list[list[str]]] = {
-    "tensorboard": [["zoo", "fit", "vit_none", *ONCE, "trainer.logger=tensorboard"]],
     "images": [["python", "-c", PICTURES], ["zoo", "fit", "vit_none", *ONCE, f"data={IMAGES}"]],
     "text": [["python", "-c", ROWS], ["zoo", "fit", "lm_rope", *ONCE, f"data={TEXTS}"]],
     "compare": [["zoo", "compare", "vit_none", *ONCE, "encodings=[none,rope_mixed]", "seeds=1"]],

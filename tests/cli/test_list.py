@@ -59,4 +59,4 @@ def test_the_printed_list_has_a_heading_for_each_group(capsys):
 def test_other_kinds_have_names_and_summaries(capsys):
     listed = read(capsys, "loggers")
     assert {"name", "summary"} == {*listed["loggers"][0]}
-    assert "auto" in [one["name"] for one in listed["loggers"]]
+    assert "tensorboard" in [one["name"] for one in listed["loggers"]]

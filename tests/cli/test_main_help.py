@@ -46,7 +46,7 @@ def test_types_read_as_users_write_them():
         "trainer.devices=auto  (int >= 1 or str)",
         "trainer.strategy=auto  (auto|ddp|fsdp)",
         "trainer.compile=false  (bool or blocks)",
-        "trainer.logger=[auto]  (list of name or mapping)",
+        "trainer.logger=[tensorboard]  (list of name or mapping)",
         "trainer.early_stopping=null  (mapping or null)",
     ):
         assert line in text

@@ -186,8 +186,9 @@ def test_the_log_of_a_run_that_has_ended_is_not_opened_again(tmp_path):
     assert "after" not in (tmp_path / "train.log").read_text()
 
 
-def test_tensorboard_is_told_the_recipe(make_loggers):
-    recipe, (_, board) = make_loggers("tensorboard")
+@pytest.mark.parametrize("name", ["tensorboard", "auto"])  # recipes of version 0.3 name auto
+def test_tensorboard_is_told_the_recipe(make_loggers, name):
+    recipe, (_, board) = make_loggers(name)
     board.save()
     assert (
         f"dim: {recipe.model.options['dim']}"

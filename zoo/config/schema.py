@@ -109,9 +109,10 @@ class TrainerOptions:
     """Train on this many fixed batches, to see whether the model can overfit them."""
     fast_dev_run: bool = False
     """Run one batch each of training, validation and test."""
-    logger: Annotated[tuple[Choice, ...], Choices("loggers", may_be_empty=True)] = (Choice("auto"),)
-    """Loggers in addition to metrics.csv, which is always written: auto is TensorBoard if it is
-    installed; [] for none."""
+    logger: Annotated[tuple[Choice, ...], Choices("loggers", may_be_empty=True)] = (
+        Choice("tensorboard"),
+    )
+    """Loggers in addition to metrics.csv, which is always written; [] for none."""
     callbacks: Annotated[tuple[Choice, ...], Choices("callbacks", may_be_empty=True)] = ()
     """Callbacks to add to those of zoo."""
     compile: bool | Literal["blocks"] = False

@@ -215,8 +215,8 @@ class Tracker:
     package: str | None = None
     """The distribution that it needs in addition to those that zoo requires, if any."""
 
-    def build(self, run: LoggedRun) -> Logger | None:
-        """Build the logger of a run; None where there is nothing to log to."""
+    def build(self, run: LoggedRun) -> Logger:
+        """Build the logger of a run."""
         raise NotImplementedError
 
 
@@ -236,7 +236,6 @@ class TensorBoard(Tracker):
     """TensorBoard's files in the run directory, with histograms and pictures of attention."""
 
     name = "tensorboard"
-    package = "tensorboard"
 
     def build(self, run: LoggedRun) -> Logger:
         """Build the logger."""
@@ -246,14 +245,10 @@ class TensorBoard(Tracker):
 
 
 @register
-class Auto(Tracker):
-    """TensorBoard if it is installed; else nothing in addition to metrics.csv."""
+class Auto(TensorBoard):
+    """The same as tensorboard: recipes of version 0.3 name it."""
 
     name = "auto"
-
-    def build(self, run: LoggedRun) -> Logger | None:
-        """Build the logger of TensorBoard, if there is one."""
-        return None if list_missing(["tensorboard"]) else TensorBoard().build(run)
 
 
 @register
@@ -448,11 +443,13 @@ def build_loggers(recipe: Recipe, run: Path, keep_until: int) -> list[Logger]:
     about = LoggedRun(recipe, run, keep_until, _group.get())
     built = [Csv().build(about)]
     for choice in recipe.trainer.logger:
+        # metrics.csv is always written
+        if choice.name == Csv.name:
+            continue
         tracker: Tracker = registry.find("loggers", choice.name)(**choice.options)
-        logger = None if choice.name == Csv.name else tracker.build(about)
-        if logger is not None:
-            logger.log_hyperparams(recipe.plain())
-            built.append(logger)
+        logger = tracker.build(about)
+        logger.log_hyperparams(recipe.plain())
+        built.append(logger)
     return built
 
 
