@@ -250,6 +250,30 @@ def test_images_of_other_shapes_are_measured(runs, evaluate_run, zoo):
     assert re.search(r"^ *8x32 pixels by linear  +0", out, re.MULTILINE)
 
 
+def test_images_are_resized_to_the_training_size(runs, evaluate_run):
+    """The model sees what torch resizes, at every other size, whatever its encoding."""
+    run = runs / "axial"
+    resized = ["evaluate.resolutions=[8,16,32x24]", "evaluate.extrapolation=[resize]"]
+    found = evaluate_run(run, *resized)
+    names = ["trained", "8", "16", "32x24", "8 by resize", "32x24 by resize"]
+    assert list_names(found) == names
+    task = load(run)
+    for name, size in (("8", 8), ("32x24", (32, 24))):
+        data = build_data(recipe(run / "recipe.yaml"), size=size)
+        data.setup("test")
+        hits, count = 0, 0
+        with torch.no_grad():
+            for images, labels in data.test_dataloader():
+                small = F.interpolate(
+                    images, (16, 16), mode="bilinear", align_corners=False, antialias=True
+                )
+                hits += (task.model(small).argmax(1) == labels).sum().item()
+                count += len(labels)
+        accuracy = found.find(f"{name} by resize").metrics["test/accuracy"]
+        assert accuracy == pytest.approx(hits / count)
+        assert accuracy != found.find(name).metrics["test/accuracy"]
+
+
 def test_what_is_trained_stays_so_where_the_data_are_resized(runs, evaluate_run):
     found = evaluate_run(
         runs / "axial",
@@ -433,6 +457,21 @@ WRONG = {
         "axial",
         ["evaluate.resolutions=[8]", "evaluate.extrapolation=[linear]"],
         ["evaluate.extrapolation", "evaluate.resolutions=[2x]"],
+    ),
+    "resizing texts": (
+        "rope",
+        ["evaluate.lengths=[2x]", "evaluate.extrapolation=[resize]"],
+        ["evaluate.extrapolation.0", "resize applies to images, and this model reads text"],
+    ),
+    "resizing to the same size": (
+        "axial",
+        ["evaluate.resolutions=[16]", "evaluate.extrapolation=[resize]"],
+        ["evaluate.extrapolation.0", "no size differs", "evaluate.resolutions=[2x]"],
+    ),
+    "a rule that no size reaches beside one that does": (
+        "axial",
+        ["evaluate.resolutions=[8]", "evaluate.extrapolation=[resize,linear]"],
+        ["evaluate.extrapolation.1", "linear: no size exceeds the training size"],
     ),
     "an unknown option": (
         "flipflop",

@@ -80,7 +80,9 @@ def evaluate(
             training size. None: those of the recipe, as with all arguments here.
         lengths: Lengths in tokens: 512, or "2x" for twice the training length.
         stride: Tokens from window to window at these lengths.
-        extrapolation: Methods of the encoding to try beyond the training size.
+        extrapolation: Methods to try beyond the training size: those of the encoding, "drop",
+            "truncate" for texts, "sliding_window" for images with masks, and "resize", which
+            resizes images of any other size to the training size.
         factors: Factors to try of each method, in place of the one that a size requires.
         data_variants: {name: {option: value}}, named changes of the options of the data.
         to: The folder of evaluation.json, its figure and the confusion matrix; by default the run

@@ -210,8 +210,8 @@ class EvaluateOptions:
     """Data options to change, by name of the variant: {name: {option: value}}."""
     extrapolation: tuple[str, ...] | None = None
     """Extrapolation methods to try beyond the training size; none leaves the encoding unchanged,
-    drop drops it, truncate reads no more tokens at once than in training, and sliding_window no
-    more pixels."""
+    drop drops it, truncate reads no more tokens at once than in training, sliding_window no more
+    pixels, and resize resizes images to the training size."""
     factors: tuple[Annotated[float, Between(1)], ...] | None = None
     """Factors to try of each method; null: the one that a size requires."""
     entropy: bool = False

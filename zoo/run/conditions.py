@@ -21,6 +21,7 @@ from zoo.options import Choice
 from zoo.options.validation import explain_misfit
 from zoo.run.build import Experiment, build_sample, build_task
 from zoo.run.processes import compute_batch_size
+from zoo.run.resized import ResizedInputs, explain_unresizable
 from zoo.run.sliding_window import SlidingWindow, explain_unslidable
 from zoo.run.truncation import TruncatedContext, explain_untruncated
 from zoo.suggestions import nearest
@@ -42,6 +43,8 @@ TRUNCATE = "truncate"
 length."""
 SLIDING_WINDOW = "sliding_window"
 """The baseline of segmentation: an image is read in windows of the training size."""
+RESIZE = "resize"
+"""The baseline of images: each is resized to the training size before the model reads it."""
 FACTOR = " x"
 """Stands between an extrapolation method and a factor that the size does not require."""
 
@@ -149,10 +152,23 @@ def list_conditions(recipe: Recipe, spec: DataSpec) -> tuple[Condition, ...]:
         conditions += [
             Condition(f"{format_size(size)} by {method}", "extrapolation", size, method)
             for size in sizes
-            # within the training size, extrapolation has nothing to change
-            if max(compute_factors(spec, size)) > 1
+            if applies_at(method, compute_factors(spec, size))
         ]
     return tuple(conditions)
+
+
+def applies_at(method: str, factors: Sequence[float]) -> bool:
+    """Return whether a method changes anything at a size.
+
+    Extrapolation changes nothing within the training size; smaller images are resized too.
+
+    Args:
+        method: The extrapolation method.
+        factors: The size, divided by the training size along each axis.
+    """
+    if method == RESIZE:
+        return any(factor != 1 for factor in factors)
+    return max(factors) > 1
 
 
 def get_size(spec: DataSpec) -> tuple[int, ...]:
@@ -288,28 +304,25 @@ def check_model(experiment: Experiment) -> Iterator[OptionError]:
             except OptionError as error:
                 yield OptionError("resolutions", str(error))
 
-    factors = [compute_factors(spec, size) for size in sizes]
-    larger = next((one for one in factors if max(one) > 1), None)
     methods = recipe.evaluate.extrapolation or ()
-    if SLIDING_WINDOW in methods and recipe.data.options.get("aspect") == "keep":
-        problem = "windows have one size, and data.aspect keeps that of each image"
-        yield OptionError("extrapolation", f"{problem}; leave sliding_window out")
-        return
-    if methods and larger is None:
-        key = "resolutions" if isinstance(spec, ImageSpec) else "lengths"
-        problem = f"no size exceeds the training size; add evaluate.{key}=[2x]"
-        yield OptionError("extrapolation", problem)
-    elif larger is not None:
-        for index, method in enumerate(methods):
-            if problem := explain_unknown(model, spec, method, larger):
-                yield OptionError(f"extrapolation.{index}", problem)
-            elif (
-                recipe.evaluate.factors
-                and method != NONE
-                and not _has_factor(model, method, larger)
-            ):
-                problem = f"extrapolation {method} has no factor; leave evaluate.factors out"
-                yield OptionError("factors", problem)
+    for method in (SLIDING_WINDOW, RESIZE):
+        if method in methods and recipe.data.options.get("aspect") == "keep":
+            problem = f"{method} reads images of one size, and data.aspect keeps that of each"
+            yield OptionError("extrapolation", f"{problem}; leave {method} out")
+            return
+    all_factors = [compute_factors(spec, size) for size in sizes]
+    for index, method in enumerate(methods):
+        factors = next((one for one in all_factors if applies_at(method, one)), None)
+        if factors is None:
+            key = "resolutions" if isinstance(spec, ImageSpec) else "lengths"
+            what = "differs from" if method == RESIZE else "exceeds"
+            problem = f"{method}: no size {what} the training size; add evaluate.{key}=[2x]"
+            yield OptionError(f"extrapolation.{index}", problem)
+        elif problem := explain_unknown(model, spec, method, factors):
+            yield OptionError(f"extrapolation.{index}", problem)
+        elif recipe.evaluate.factors and method != NONE and not _has_factor(model, method, factors):
+            problem = f"extrapolation {method} has no factor; leave evaluate.factors out"
+            yield OptionError("factors", problem)
     if recipe.evaluate.factors and not methods:
         problem = "factors are those of extrapolation methods; add evaluate.extrapolation=[yarn]"
         yield OptionError("factors", problem)
@@ -364,7 +377,7 @@ def _has_factor(model: nn.Module, method: str, factors: tuple[float, ...]) -> bo
 
 def changes_model(model: nn.Module, method: str, factors: tuple[float, ...]) -> bool:
     """Return whether a model computes something else by a method."""
-    if method in (TRUNCATE, SLIDING_WINDOW):
+    if method in (TRUNCATE, SLIDING_WINDOW, RESIZE):
         return True
     if method == DROP:
         return any(link.name != NO_ENCODING for link in _list_encodings(model))
@@ -404,10 +417,12 @@ def explain_unknown(
         return explain_untruncated(model)
     if method == SLIDING_WINDOW:
         return explain_unslidable(spec)
+    if method == RESIZE:
+        return explain_unresizable(spec)
     names = [_name_with_obstacle(link) for link in _list_encodings(model)]
     remedy = "it knows none; leave evaluate.extrapolation out"
     if methods:
-        remedy = nearest(method, [NONE, *methods, DROP, TRUNCATE, SLIDING_WINDOW])
+        remedy = nearest(method, [NONE, *methods, DROP, TRUNCATE, SLIDING_WINDOW, RESIZE])
     encodings = " and ".join(dict.fromkeys(names)) or "none"
     return f"the encoding of the model, {encodings}, knows no extrapolation {method}; {remedy}"
 
@@ -439,6 +454,10 @@ def build_extended_task(
         height, width = get_size(task.spec)
         stride = recipe.evaluate.stride
         extended.model = SlidingWindow(extended.model, (height, width), stride)
+    if method == RESIZE:
+        height, width = get_size(task.spec)
+        is_dense = isinstance(task.spec, SegmentationSpec)
+        extended.model = ResizedInputs(extended.model, (height, width), is_dense=is_dense)
     return extended.eval()
 
 
