@@ -122,9 +122,10 @@ const LEFT = 44, BOTTOM = 22, TOP = 20;
 const drawCurves = (holder, lines, { mark, edge, label }) => {
   // On a narrow screen labels keep their size.
   const WIDE = clamp(holder.clientWidth, 280, 640), narrow = WIDE < 420, HIGH = narrow ? 170 : 250;
-  const points = lines.flatMap((line) => line.points).filter(([, y]) => Number.isFinite(y));
+  const points = [...lines.flatMap((line) => line.points), ...(mark ? [mark] : [])].filter(([, y]) => Number.isFinite(y));
   if (!points.length) { holder.replaceChildren(element("p", {}, "The encoding is not defined here.")); return; }
-  const [low, high] = [Math.min, Math.max].map((pick) => points.reduce((best, [x]) => pick(best, x), points[0][0]));
+  // Infinite scores, which are arrows at the edge, have a place along the axis too.
+  const [low, high] = [Math.min, Math.max].map((pick) => lines.flatMap((line) => line.points).filter(([, y]) => !Number.isNaN(y)).reduce((best, [x]) => pick(best, x), points[0][0]));
   let [bottom, top] = [Math.min, Math.max].map((pick) => points.reduce((best, [, y]) => pick(best, y), points[0][1]));
   if (top - bottom < 1e-9) [bottom, top] = [bottom - 1, top + 1];
   const room = 0.05 * (top - bottom), x = (value) => LEFT + ((value - low) / (high - low || 1)) * (WIDE - LEFT - 8), y = (value) => HIGH - BOTTOM - ((value - bottom + room) / (top - bottom + 2 * room)) * (HIGH - BOTTOM - TOP);
@@ -137,7 +138,13 @@ const drawCurves = (holder, lines, { mark, edge, label }) => {
   for (const value of ticks(low, high, narrow ? 4 : 6)) svg.append(drawn("text", { class: "middle", x: x(value), y: HIGH - 6 }, digits(value)));
   for (const line of lines) {
     let path = "", pen = "M";
-    for (const [px, py] of line.points) { if (Number.isFinite(py)) { path += `${pen}${x(px).toFixed(1)} ${y(py).toFixed(1)}`; pen = "L"; } else pen = "M"; }
+    let beyond = 0; // 1 or -1 within a run of infinite scores, which begins with an arrow at the edge
+    for (const [px, py] of line.points) {
+      const side = Number.isFinite(py) ? 0 : Math.sign(py) || 0;
+      if (side && side !== beyond) svg.append(drawn("text", { class: "middle infinite", x: x(px), y: side > 0 ? TOP + 9 : HIGH - BOTTOM - 2, style: `fill:var(--s${line.colour ?? 0})` }, side > 0 ? "\u25b2" : "\u25bc"));
+      beyond = side;
+      if (Number.isFinite(py)) { path += `${pen}${x(px).toFixed(1)} ${y(py).toFixed(1)}`; pen = "L"; } else pen = "M";
+    }
     svg.append(drawn("path", { class: line.faint ? "line faint" : "line", d: path, style: `stroke:var(--s${line.colour ?? 0})` }));
   }
   if (mark && Number.isFinite(mark[1])) svg.append(drawn("line", { class: "cross", x1: x(mark[0]), x2: x(mark[0]), y1: TOP, y2: HIGH - BOTTOM }), drawn("circle", { class: "mark", cx: x(mark[0]), cy: y(mark[1]), r: 4.5 }));

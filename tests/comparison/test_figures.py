@@ -12,6 +12,7 @@ from PIL import Image
 from zoo.comparison import figures
 from zoo.comparison.curves import by_cost, by_position, by_size, in_training
 from zoo.comparison.figures import draw_charts, draw_lines_apart, save_figures
+from zoo.comparison.page.comparison_page import write_captions
 
 
 def test_figures_are_written_whole(tmp_path):
@@ -119,6 +120,34 @@ def test_costs_are_drawn_where_variants_differ_in_them():
     assert by_cost(comparisons.texts()) == ()
     groups = by_cost(comparisons.images())[0].groups
     assert groups["liere"][0].item() == pytest.approx(678.522)
+
+
+def test_one_percent_more_looks_like_one_percent():
+    panel = by_cost(comparisons.images())[0]
+    costs = [x.item() for x, _ in panel.groups.values()]
+    low, high = min(costs), max(costs)
+    assert high / low < 1.01
+    assert panel.x_scale.low == 0
+    assert panel.x_scale(high) - panel.x_scale(low) < 0.01
+    assert panel.x_scale(high) < 1
+
+
+@pytest.mark.parametrize(
+    ("made", "has", "lacks"),
+    [
+        (comparisons.images(), ["means over seeds", "95 % intervals", "training size"], []),
+        (comparisons.images(seeds=(0, 1)), ["means over seeds"], ["95 % intervals"]),
+        (comparisons.images(seeds=(0,)), ["one seed each"], ["bands", "means over seeds"]),
+    ],
+    ids=["three seeds", "two seeds", "one seed"],
+)
+def test_charts_explain_what_they_draw_and_nothing_else(made, has, lacks):
+    drawn = figures.draw_figures(made)["sizes"].to_dict(validate=False)
+    for text in (drawn["title"]["subtitle"], write_captions(made)["sizes"].lower()):
+        assert all(part in text for part in has)
+        assert not [part for part in lacks if part in text]
+    has_bands = any(line.band for chart in by_size(made) for line in chart.lines)
+    assert has_bands == ("95 % intervals" in has)
 
 
 def test_groups_share_a_scale():

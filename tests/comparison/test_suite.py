@@ -1,8 +1,11 @@
 """Suites: one command compares encodings in all parts that a file declares."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import comparisons
 import pytest
 import yaml
 from comparisons import plant_results
@@ -10,8 +13,10 @@ from tiny import ROOT
 
 from zoo import config
 from zoo.comparison.suite import list_edits_of, list_suites, load_suite
+from zoo.comparison.suite_results import draw_scores
 from zoo.comparison.suite_run import SuiteRequest, plan_suite
 from zoo.errors import RecipeError
+from zoo.reporting.cuts import ARROWS
 
 SUITE = """
 title: Tiny suite
@@ -94,6 +99,48 @@ def test_parts_are_ranked_together(suite):
     assert code == 0, message
     assert "| learned | 1.000 (" in out
     assert "the same command" not in message
+
+
+def make_part(title, levels, baselines=()):
+    """A part of a suite whose encodings reached these accuracies."""
+    made = comparisons.images(levels=levels)
+    found = {"test/accuracy": dict(baselines)}
+    variants = tuple(
+        replace(one, cells=tuple(replace(cell, baselines=found) for cell in one.cells))
+        for one in made.variants
+    )
+    request = SimpleNamespace(part=SimpleNamespace(title=title), variants={n: n for n in levels})
+    return SimpleNamespace(request=request, comparison=replace(made, variants=variants))
+
+
+def draw(*parts):
+    plan = SimpleNamespace(encodings=["rope", "none", "odd"])
+    spec = draw_scores(SimpleNamespace(parts=parts, plan=plan)).to_dict(validate=False)
+    rows = [json.loads((one.get("data") or spec["data"])["values"]) for one in spec["layer"]]
+    (scale,) = {tuple(one["encoding"]["x"]["scale"]["domain"]) for one in spec["layer"]}
+    return spec["layer"], rows, scale, spec["layer"][0]["encoding"]["x"]["title"]
+
+
+def test_a_score_far_below_the_baseline_is_an_arrow():
+    levels = {"rope": 0.9, "none": 0.7, "odd": 0.05}
+    (dots, arrows), (inside, cut), (low, high), title = draw(
+        make_part("a", levels, {"regression": 0.6}.items())
+    )
+    assert {row["encoding"] for row in inside} == {"rope", "none"}
+    assert all(low <= row["score"] <= high for row in (*inside, *cut))
+    assert [row["encoding"] for row in cut] == ["odd"]
+    assert (dots["mark"]["type"], arrows["mark"]["type"]) == ("point", "text")
+    assert arrows["mark"]["text"] == ARROWS["left"]
+    assert title == "score: 0 is the best baseline, 1 the best encoding; arrows: below -0.5"
+
+
+def test_the_axis_of_scores_says_what_0_is():
+    levels = {"rope": 0.9, "none": 0.7}
+    layers, _, _, title = draw(make_part("a", levels))
+    assert len(layers) == 1
+    assert title == "score: 0 is the last encoding, 1 the best encoding"
+    both = draw(make_part("a", levels), make_part("b", levels, {"majority": 0.1}.items()))
+    assert both[3].startswith("score: 0 is the last encoding or the best baseline, 1")
 
 
 def test_a_dry_run_counts_all_parts(suite):

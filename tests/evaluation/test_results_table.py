@@ -43,12 +43,9 @@ def test_methods_are_compared_at_each_size():
     found = make_evaluation(CONDITIONS)
     caption, heads, rows = read_table(found.latex())
     assert heads == ["condition", r"loss $\downarrow$", r"accuracy $\uparrow$", "odd"]
-    assert [[cell[1] for cell in row[1:]] for row in rows] == [
-        ["", "", ""],
-        ["", "underline", ""],
-        ["textbf", "textbf", ""],
-        ["underline", "textbf", ""],
-    ]
+    # one run: which method is best is not established
+    assert all(cell[1] == "" for row in rows for cell in row[1:])
+    assert "No value is bold" in caption
     assert r"lm\_rope on letters\_100\%, 1,200 samples. windows: side by side." in caption
     numbers = [*csv.DictReader(format_csv(build_result_table(found)).splitlines())]
     assert [float(one["test, loss"]) for one in numbers] == [2.0, 4.0, 2.5, 3.0]

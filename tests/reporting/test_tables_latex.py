@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from latex import read_table, typeset
 
+from zoo.comparison.ranking import rank_variants
 from zoo.comparison.result_table import build_result_table
 from zoo.reporting.tables import (
     ResultColumn,
@@ -16,9 +17,9 @@ from zoo.reporting.tables import (
     ResultTable,
     ResultValue,
     escape_latex,
+    find_established,
     format_csv,
     format_latex,
-    rank_values,
 )
 
 MADE = {
@@ -45,8 +46,8 @@ def make_table(*rows, better="high", decimals=2, **options):
     )
 
 
-def list_places(table):
-    return [row[0] for row in rank_values(table)]
+def list_bold(table):
+    return [row[0] for row in find_established(table)]
 
 
 def read_csv(text):
@@ -70,10 +71,9 @@ def test_latex_shows_the_numbers_of_the_csv_file(name):
                 assert bool(mark) == bool(row.get(f"{column.name} mark"))
 
 
-def test_the_first_variant_is_bold_and_the_worse_ones_have_a_mark():
+def test_the_worse_variants_have_a_mark():
     found = comparisons.images()
     caption, _, rows = read_table(format_latex(build_result_table(found)))
-    assert rows[0][1][1:] == ("textbf", "")
     worse = [cell for row in rows for cell in row[1:] if cell[2] == r"\dagger"]
     assert worse
     assert all(command != "textbf" for _, command, _ in worse)
@@ -81,40 +81,53 @@ def test_the_first_variant_is_bold_and_the_worse_ones_have_a_mark():
     assert "means over seeds 0, 1 and 2" in caption
 
 
+BEST, WORSE = ResultValue(0.9, standing="best"), ResultValue(0.8, standing="worse")
+
+
 @pytest.mark.parametrize(
-    ("better", "expected"), [("high", ["", "best", "second"]), ("low", ["best", "", "second"])]
+    ("values", "bold"),
+    [
+        ([BEST, WORSE, WORSE], [True, False, False]),
+        ([BEST, BEST, WORSE], [True, True, False]),
+        # the first is ahead, but another may be best
+        ([BEST, WORSE, 0.85], [False, False, False]),
+        ([BEST, 0.1], [False, False]),
+        ([0.9, 0.1], [False, False]),
+        ([BEST], [False]),
+        ([BEST, None, float("nan")], [False, False, False]),
+        ([BEST, WORSE, None], [True, False, False]),
+    ],
+    ids=str,
 )
-def test_the_direction_of_a_metric_says_which_value_is_best(better, expected):
-    assert list_places(make_table([0.1], [0.9], [0.5], better=better)) == expected
-    assert list_places(make_table([0.1], [0.9], better=None)) == ["", ""]
+def test_a_value_is_bold_only_where_all_others_are_known_to_be_worse(values, bold):
+    table = make_table(*([value] for value in values))
+    assert list_bold(table) == bold
+    text = format_latex(table)
+    assert ("\\textbf{0.90}" in text) == any(bold)
+    assert ("best, where all others are worse" in text) == any(bold)
+    assert ("No value is bold" in text) == (not any(bold) and len(values) > 1)
 
 
-def test_values_that_look_equal_share_their_place():
-    assert list_places(make_table([0.911], [0.912], [0.8], [0.801])) == [
-        "best",
-        "best",
-        "second",
-        "second",
-    ]
-    assert list_places(make_table([0.5], [None], [float("nan")])) == ["", "", ""]
-
-
-def test_a_value_known_to_be_worse_is_not_the_best():
-    worse = ResultValue(0.912, mark="worse", may_be_best=False)
-    assert list_places(make_table([0.911], [worse], [0.8])) == ["best", "second", ""]
-    stopped = ResultValue(0.99, mark="worse", may_be_best=False, is_ranked=False)
-    assert list_places(make_table([0.911], [stopped], [0.8])) == ["best", "", "second"]
+def test_a_table_bolds_nothing_where_the_page_says_that_no_difference_is_established():
+    """Of all comparisons: bold is what the page calls first, with all others worse."""
+    for make in MADE.values():
+        found = make()
+        table = build_result_table(found)
+        bold = find_established(table)
+        for number, condition in enumerate(found.conditions):
+            standings = [one for one in rank_variants(found, condition) if one.mean]
+            others = {one.verdict for one in standings} - {"best"}
+            names = {row.name for row, own in zip(table.rows, bold, strict=True) if own[number]}
+            best = {one.variant.name for one in standings if one.verdict == "best"}
+            assert names == (best if others == {"worse"} else set())
 
 
 def test_values_are_compared_within_their_part():
-    rows = [("a", "1", 0.1), ("b", "1", 0.3), ("c", "2", 0.2), ("d", "3", 0.9)]
-    table = make_table([0.0])
-    built = tuple(ResultRow(name=n, block=b, values=(ResultValue(x),)) for n, b, x in rows)
+    rows = [("a", "1", WORSE), ("b", "1", BEST), ("c", "2", BEST), ("d", "3", WORSE)]
+    built = tuple(ResultRow(name=n, block=b, values=(value,)) for n, b, value in rows)
     table = make_table([0.0], rows=built)
-    assert list_places(table) == ["second", "best", "", ""]
-    text = format_latex(table)
-    assert text.count(r"\midrule") == 3
-    assert "best of each part" in text
+    assert list_bold(table) == [False, True, False, False]
+    assert format_latex(table).count(r"\midrule") == 3
 
 
 def test_every_table_is_typeset_where_there_is_latex(tmp_path):

@@ -15,14 +15,21 @@ from torch import Tensor
 
 from zoo.comparison.ranking import collect_values, measure_compute, rank_variants
 from zoo.comparison.results import Comparison, ComparisonCell, Variant
-from zoo.comparison.statistics import estimate_mean
+from zoo.comparison.statistics import LEVEL, estimate_mean
 from zoo.comparison.text import capitalize, format_measure
-from zoo.reporting.panel import Line, LineChart, Points, Scale, fit_height
+from zoo.reporting.panel import Line, LineChart, Panel, Points, Scale, fit_height
 from zoo.run.conditions import Condition
 
 BINS = 48  # of positions, so that each point is a mean of many tokens
 SPARSE = 8  # no curve if fewer than one position in so many has a loss, as if only an answer counts
 FEW_LINES = 8  # lines whose colours have names
+TRAINING_RULE = "training"
+"""The name of the dotted line at the training size."""
+BANDS = {
+    "sizes": f"{LEVEL * 100:g} % intervals over seeds",
+    "training": "from the lowest to the highest seed",
+}
+"""What the bands of charts are."""
 
 
 def order_for_drawing(comparison: Comparison) -> tuple[Variant, ...]:
@@ -134,13 +141,35 @@ COSTS: Mapping[str, tuple[str, Callable[[ComparisonCell], float | None]]] = {
 def by_cost(comparison: Comparison) -> tuple[Points, ...]:
     """Return the metric against each cost in which variants differ, a point for each variant.
 
-    The metric is that on the test data of the recipe.
+    The metric is that on the test data of the recipe. Costs start at 0.
     """
     return tuple(
         _points_by_cost(comparison, comparison.trained, title)
         for title in COSTS
         if len(_distinct_costs(comparison, title)) > 1
     )
+
+
+def explain_charts(comparison: Comparison, name: str, panels: Sequence[Panel]) -> str:
+    """Explain charts by what they draw: means or single seeds, bands, and the dotted line.
+
+    Args:
+        comparison: The comparison.
+        name: What the charts are: sizes, positions, training or costs.
+        panels: The charts.
+    """
+    counts = {len(variant.cells) for variant in comparison.variants}
+    parts = ["means over seeds" if max(counts, default=0) > 1 else "one seed each"]
+    charts = [panel for panel in panels if isinstance(panel, LineChart)]
+    if any(line.band for chart in charts for line in chart.lines):
+        parts.append(f"bands: {BANDS[name]}")
+    if name == "positions":
+        parts.append("means over neighbouring tokens")
+    if name == "costs":
+        parts.append(f"{comparison.trained.describe()}, against what differs between variants")
+    if any(chart.rule and chart.rule[1] == TRAINING_RULE for chart in charts):
+        parts.append("dotted: the training size")
+    return "; ".join(parts)
 
 
 def mean_of(variant: Variant, pick: Callable[[ComparisonCell], float | None]) -> float | None:
@@ -180,7 +209,7 @@ def _list_heights(lines: Iterable[Line]) -> list[Tensor]:
 
 def _find_trained(comparison: Comparison) -> tuple[float, str] | None:
     trained = find_side(comparison.trained)
-    return None if trained is None else (trained, "training")
+    return None if trained is None else (trained, TRAINING_RULE)
 
 
 def _distinct_costs(comparison: Comparison, title: str) -> set[float]:
@@ -196,7 +225,16 @@ def _points_by_cost(comparison: Comparison, condition: Condition, title: str) ->
         reached = fmean(found.values()) if found else None
         groups[variant.name] = (_to_tensor([cost]), _to_tensor([reached]))
     y = f"{format_measure(comparison)}, {condition.describe()}"
-    return Points(title=title.capitalize(), x=f"{title}, {unit}", y=y, groups=groups)
+    costs = [float(x) for x, _ in groups.values() if x.isfinite().all()]
+    return Points(
+        title=title.capitalize(),
+        x=f"{title}, {unit}",
+        y=y,
+        groups=groups,
+        # from 0, so that one percent more looks like one percent more
+        x_scale=Scale(0.0, 1.04 * max(costs)),
+        y_scale=fit_height(y for _, y in groups.values()),
+    )
 
 
 def _charts_by_size(

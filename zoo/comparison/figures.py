@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 
-from zoo.comparison.curves import by_cost, by_position, by_size, in_training
+from zoo.comparison.curves import by_cost, by_position, by_size, explain_charts, in_training
 from zoo.comparison.ranking import Standing, choose_scale, rank_variants
 from zoo.comparison.results import Comparison
+from zoo.comparison.strips import build_strip, explain_strips
 from zoo.comparison.text import (
     capitalize,
     count_decimals,
@@ -21,6 +22,7 @@ from zoo.comparison.text import (
     name_extreme,
 )
 from zoo.reporting import charts, numbers
+from zoo.reporting.cuts import ARROWS
 from zoo.reporting.panel import LineChart, Points, Scale
 from zoo.reporting.style import Chart, Style, clean, label_expression, start_chart, x_axis
 from zoo.run.conditions import Condition
@@ -31,8 +33,11 @@ PER_ROW = {"ranking": 4, "small": 7, "charts": 3}  # charts side by side
 MAX_TITLE, MAX_NAME = 90, 40  # characters of the title of a figure, and of a name
 STYLE = Style(width=330, height=220)
 SMALL = Style(width=110, height=85)
+PLOT_WIDTH = 220  # of the ranking under one condition
+SEED_OFFSET = 7  # pixels below the mean of a row
 SIGNS = {"parameters": "\u2020", "attention": "\u2021"}  # after the names of flagged variants
 OTHER_SIGN = "*"
+Align = Literal["left", "center", "right"]
 
 
 def save_figures(comparison: Comparison, folder: Path) -> list[Path]:
@@ -61,18 +66,24 @@ def draw_figures(comparison: Comparison) -> dict[str, Chart]:
         "training": in_training(comparison),
         "costs": by_cost(comparison),
     }
-    figures = {name: draw_charts(comparison, one) for name, one in found.items() if one}
+    figures = {
+        name: draw_charts(comparison, panels, explain_charts(comparison, name, panels))
+        for name, panels in found.items()
+        if panels
+    }
     return {"ranking": draw_ranking(comparison), **figures}
 
 
-def draw_charts(comparison: Comparison, panels: Sequence[LineChart | Points]) -> Chart:
+def draw_charts(
+    comparison: Comparison, panels: Sequence[LineChart | Points], subtitle: str = ""
+) -> Chart:
     """Draw all charts; each line of the last one separately if there are too many."""
     last = panels[-1]
     if isinstance(last, LineChart) and len(comparison.axes) < 2 and len(last.lines) > MAX_LINES:
         return draw_lines_apart(comparison, last)
     drawn = [charts.draw_panel(_shorten_names(panel), STYLE) for panel in panels]
     columns = 2 if len(drawn) == 4 else PER_ROW["charts"]
-    return _arrange(comparison, drawn, columns)
+    return _arrange(comparison, drawn, columns, subtitle)
 
 
 def draw_lines_apart(comparison: Comparison, panel: LineChart) -> Chart:
@@ -95,13 +106,17 @@ def draw_lines_apart(comparison: Comparison, panel: LineChart) -> Chart:
 
 def draw_ranking(comparison: Comparison) -> Chart:
     """Draw means, intervals and seeds of all variants, a chart for each condition."""
-    drawn = [_draw_condition(comparison, condition) for condition in comparison.conditions]
-    seeds = f"filled: the {name_extreme(comparison)}; open: may be best too; "
-    several = f"{seeds}small dots: seeds; bars: 95 % intervals"
-    one = "one seed each, which cannot tell a difference from chance"
+    columns = []
+    for condition in comparison.conditions:
+        standings = rank_variants(comparison, condition)
+        columns.append((standings, choose_scale(standings)))
+    drawn = [
+        _draw_condition(comparison, condition, *column)
+        for condition, column in zip(comparison.conditions, columns, strict=True)
+    ]
+    notes = [*explain_strips(columns, name_extreme(comparison))]
     marks = dict.fromkeys(what for variant in comparison.variants for what in variant.flag_kinds)
     signs = ", ".join(f"{what} {SIGNS.get(what, OTHER_SIGN)}" for what in marks)
-    notes = [several if len(comparison.seeds) > 1 else one]
     notes += [f"not as in most: {signs}"] if signs else []
     return _arrange(comparison, drawn, PER_ROW["ranking"], "; ".join(notes))
 
@@ -137,20 +152,14 @@ def _shorten_names(panel: LineChart | Points) -> LineChart | Points:
     return replace(panel, title=shorten(panel.title), lines=lines)
 
 
-def _draw_condition(comparison: Comparison, condition: Condition) -> Chart:
-    standings = rank_variants(comparison, condition)
-    seen, digits = choose_scale(standings), count_decimals(comparison)
-    rows = [_describe(one, number, seen, digits) for number, one in enumerate(standings)]
-    seeds = [
-        {"row": row["row"], "seed": value, "colour": row["colour"]}
-        for row, one in zip(rows, standings, strict=True)
-        for value in (one.values.values() if row["interval"] else ())
-        # altair would widen the scale for a seed outside it
-        if seen.low <= value <= seen.high
-    ]
+def _draw_condition(
+    comparison: Comparison, condition: Condition, standings: Sequence[Standing], scale: Scale
+) -> Chart:
+    digits = count_decimals(comparison)
+    rows = [_describe(standing, number, scale, digits) for number, standing in enumerate(standings)]
     arrow = "\u2192" if comparison.better == "high" else "\u2190"
     x_name = shorten(f"{format_measure(comparison)}, better {arrow}")
-    labels = label_expression([shorten(_label(one)) for one in standings])
+    labels = label_expression([shorten(_label(standing)) for standing in standings])
     y = alt.Y(
         "row:N",
         sort=None,
@@ -159,18 +168,16 @@ def _draw_condition(comparison: Comparison, condition: Condition) -> Chart:
     )
 
     def x(field: str) -> alt.X:
-        found = x_axis(field, x_name, seen, STYLE)
-        found["axis"]["gridColor"] = STYLE.palette.rule
-        return found
+        encoding = x_axis(field, x_name, scale, STYLE)
+        encoding["axis"]["gridColor"] = STYLE.palette.rule
+        return encoding
 
     colour = alt.Color("colour:N", scale=None)
     base = start_chart(rows).encode(y=y)
-    # variants outside the scale, and those without a value, have a note in place of a point
-    inside = base.transform_filter("isValid(datum.mean)")
-    interval = inside.mark_rule(strokeWidth=4, opacity=0.4, strokeCap="round")
-    mean = inside.mark_point(filled=True, size=60, opacity=1, strokeWidth=1.6)
-    dots = start_chart(seeds).mark_circle(size=9, opacity=1, yOffset=7)
-    notes = base.mark_text(fontSize=9, color=STYLE.palette.quiet)
+    interval = base.transform_filter("isValid(datum.low)")
+    interval = interval.mark_rule(strokeWidth=4, opacity=0.4, strokeCap="round")
+    mean = base.transform_filter("isValid(datum.mean)")
+    mean = mean.mark_point(filled=True, size=60, opacity=1, strokeWidth=1.6)
     layers = [
         interval.encode(x=x("low"), x2="high", color=colour),
         mean.encode(
@@ -178,39 +185,74 @@ def _draw_condition(comparison: Comparison, condition: Condition) -> Chart:
             fill=alt.Fill("fill:N", scale=None),
             stroke=alt.Stroke("colour:N", scale=None),
         ),
-        notes.encode(x=alt.value(110), text="note:N"),
+    ]
+    seeds = [
+        {"row": row["row"], "seed": value, "colour": row["colour"]}
+        for row in rows
+        for value in row["seeds"]
     ]
     if seeds:
-        layers.insert(2, dots.encode(x=x("seed"), y=y, color=colour))
+        dots = start_chart(seeds).mark_circle(size=9, opacity=1, yOffset=SEED_OFFSET)
+        layers.append(dots.encode(x=x("seed"), y=y, color=colour))
+    layers += _draw_notes(rows, y)
     title = shorten(capitalize(condition.describe()))
     heading = alt.Title(title, anchor="start", frame="group", fontSize=12)
-    return alt.layer(*layers).properties(width=220, height=24 * len(rows), title=heading)
+    return alt.layer(*layers).properties(width=PLOT_WIDTH, height=24 * len(rows), title=heading)
 
 
-def _describe(one: Standing, number: int, seen: Scale, digits: int) -> dict[str, Any]:
-    """Return the row of one variant: numbers within the chart, or a note in their place."""
+def _describe(standing: Standing, number: int, scale: Scale, digits: int) -> dict[str, Any]:
+    """Return the row of one variant: numbers within the chart, and notes in place of others."""
     palette = STYLE.palette
-    colour = palette.series[0] if one.verdict in ("best", "possible") else palette.faint
-    row: dict[str, Any] = {"row": str(number), "colour": colour, "fill": colour, "note": ""}
-    row |= {"mean": None, "low": None, "high": None, "interval": False}
-    if one.mean is None:
-        return row | {"note": shorten("; ".join(one.missing_reasons))}
-    value = numbers.format_fixed(one.mean.mean, digits)
-    if one.mean.mean < seen.low:
-        return row | {"note": f"\u25c2 {value}"}
-    if one.mean.mean > seen.high:
-        return row | {"note": f"{value} \u25b8"}
+    colour = palette.series[0] if standing.verdict in ("best", "possible") else palette.faint
+    row: dict[str, Any] = {"row": str(number), "colour": colour, "fill": colour}
+    row |= {"mean": None, "low": None, "high": None, "seeds": (), "notes": []}
+    if standing.mean is None:
+        text = shorten("; ".join(standing.missing_reasons))
+        return row | {"notes": [("center", 0, text, palette.quiet)]}
 
-    row["mean"] = one.mean.mean
+    strip = build_strip(standing, scale)
+    row |= {"mean": strip.mean, "seeds": strip.seeds}
+    if strip.interval:
+        row |= {"low": strip.interval[0], "high": strip.interval[1]}
     # open: the point of a variant that may be best is white inside
-    if one.verdict == "possible":
+    if standing.verdict == "possible":
         row["fill"] = "#ffffff"
-    if one.mean.low is not None and one.mean.high is not None:
-        row["interval"] = True
-        row |= {"low": max(one.mean.low, seen.low), "high": min(one.mean.high, seen.high)}
+    left, right = ARROWS["left"], ARROWS["right"]
+    value = numbers.format_fixed(standing.mean.mean, digits)
+    notes = row["notes"]
+    # above the part of its interval that is drawn
+    height = -9 if strip.interval else 0
+    if strip.mean_side < 0:
+        notes.append(("left", height, f"{left} {value}", palette.quiet))
+    elif strip.interval_cuts[0]:
+        notes.append(("left", 0, left, colour))
+    if strip.mean_side > 0:
+        notes.append(("right", height, f"{value} {right}", palette.quiet))
+    elif strip.interval_cuts[1]:
+        notes.append(("right", 0, right, colour))
+    if strip.seed_cuts[0]:
+        notes.append(("left", SEED_OFFSET, left, colour))
+    if strip.seed_cuts[1]:
+        notes.append(("right", SEED_OFFSET, right, colour))
     return row
 
 
-def _label(one: Standing) -> str:
-    signs = dict.fromkeys(SIGNS.get(what, OTHER_SIGN) for what in one.variant.flag_kinds)
-    return " ".join([one.variant.name, *signs])
+def _draw_notes(rows: Sequence[Mapping[str, Any]], y: alt.Y) -> list[alt.Chart]:
+    """Return the layers of texts and arrows, one for each place in a row."""
+    places: dict[tuple[Align, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        for align, offset, text, colour in row["notes"]:
+            note = {"row": row["row"], "note": text, "colour": colour}
+            places.setdefault((align, offset), []).append(note)
+    at: dict[Align, float] = {"left": 0, "center": PLOT_WIDTH / 2, "right": PLOT_WIDTH}
+    return [
+        start_chart(notes)
+        .mark_text(fontSize=6 if offset > 0 else 9, align=align, dy=offset)
+        .encode(y=y, x=alt.value(at[align]), text="note:N", color=alt.Color("colour:N", scale=None))
+        for (align, offset), notes in places.items()
+    ]
+
+
+def _label(standing: Standing) -> str:
+    signs = dict.fromkeys(SIGNS.get(what, OTHER_SIGN) for what in standing.variant.flag_kinds)
+    return " ".join([standing.variant.name, *signs])

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from math import sqrt
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -329,9 +329,10 @@ def write_ranking(ranking: OverallRanking, to: str | None, *, intervals: bool = 
 def build_result_table(ranking: OverallRanking) -> ResultTable:
     """Return the mean score and the mean rank of each variant, for a paper."""
     rows = []
-    for one in ranking.standings:
+    for number, one in enumerate(ranking.standings):
         mark = "" if one.may_be_best else "worse"
-        score = ResultValue(one.mean, *one.interval, mark, may_be_best=one.may_be_best)
+        standing: Literal["best", "worse", ""] = "worse" if mark else "" if number else "best"
+        score = ResultValue(one.mean, *one.interval, mark, standing)
         rows.append(ResultRow(name=one.variant, values=(score, ResultValue(one.mean_rank))))
     names = ", ".join(one.name for one in ranking.tasks)
     return ResultTable(
@@ -370,11 +371,16 @@ def draw_ranking(ranking: OverallRanking) -> Chart:
         {"variant": one.variant, "mean": one.mean, "low": one.interval[0], "high": one.interval[1]}
         for one in ranking.standings
     ]
+    # every interval is drawn whole
+    ends = [end for standing in ranking.standings for end in (*standing.interval, standing.mean)]
+    margin = 0.04 * (max(ends) - min(ends)) or 0.5
+    domain = alt.Scale(domain=[min(ends) - margin, max(ends) + margin], nice=False, zero=False)
     base = start_chart(finite(rows)).encode(y=alt.Y("variant:N", sort=None, title=None))
     bar = base.mark_rule(strokeWidth=4, opacity=0.4).encode(
-        x=alt.X("low:Q", title="mean score"), x2="high:Q"
+        x=alt.X("low:Q", title=f"mean score; bars: {LEVEL * 100:g} % intervals", scale=domain),
+        x2="high:Q",
     )
-    dot = base.mark_circle(size=60, opacity=1).encode(x="mean:Q")
+    dot = base.mark_circle(size=60, opacity=1).encode(x=alt.X("mean:Q", scale=domain))
     return alt.layer(bar, dot).properties(width=420, height=22 * len(rows))
 
 

@@ -66,15 +66,13 @@ def build_value(comparison: Comparison, one: Standing) -> ResultValue:
     if one.mean is None:
         return ResultValue(None)
     # of one or two seeds nothing is judged, which the caption says once
-    is_judged = len(comparison.seeds) >= FEWEST and one.verdict in (WORSE, UNSURE)
+    verdict = one.verdict if len(comparison.seeds) >= FEWEST else ""
     return ResultValue(
         one.mean.mean,
         one.mean.low,
         one.mean.high,
-        one.verdict if is_judged else "",
-        may_be_best=not is_judged,
-        # a race stopped it: its mean is one of fewer studies
-        is_ranked=one.dropped is None,
+        mark=verdict if verdict in (WORSE, UNSURE) else "",
+        standing="best" if verdict == "best" else "worse" if verdict == WORSE else "",
     )
 
 

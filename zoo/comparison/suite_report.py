@@ -11,6 +11,7 @@ from zoo.comparison.overall import HEADS, list_standing_rows
 from zoo.comparison.plan import IGNORE, IGNORED
 from zoo.comparison.suite_results import (
     MARKS,
+    NOT_APPLICABLE,
     PartResult,
     SuiteComparison,
     build_suite_table,
@@ -22,7 +23,14 @@ from zoo.comparison.suite_results import (
 )
 from zoo.reporting.html import Section, render_page
 from zoo.reporting.numbers import as_json, pluralize
-from zoo.reporting.tables import disarm_tags, format_markdown, format_tables
+from zoo.reporting.tables import (
+    BOLD,
+    NOT_BOLD,
+    disarm_tags,
+    find_established,
+    format_markdown,
+    format_tables,
+)
 from zoo.utils import escape_strings, write_file
 
 TABLE = "suite.md"
@@ -39,11 +47,20 @@ def explain_suite(found: SuiteComparison) -> list[str]:
         seeds = f"{suite.studies} studies that tune each encoding with {trials}"
     # the marks of Markdown and HTML; LaTeX has its own, explained in its caption
     worse, unsure = MARKS.values()
-    reading = (
-        f"Means over {seeds}. Bold: best. {worse} worse than the best, by simultaneous intervals "
-        f"corrected for all pairs; {unsure} not judged. n/a: not applicable."
-    )
-    return [reading, *suite.limits]
+    table = build_suite_table(found)
+    values = [value for row in table.rows for value in row.values]
+    marks = {value.mark for value in values}
+    parts = [f"Means over {seeds}"]
+    parts.append(f"Bold: {BOLD}" if any(map(any, find_established(table))) else NOT_BOLD)
+    if "worse" in marks:
+        parts.append(
+            f"{worse} worse than the best, by simultaneous intervals corrected for all pairs"
+        )
+    if "unsure" in marks:
+        parts.append(f"{unsure} not judged")
+    if any(value.note for value in values):
+        parts.append(f"{NOT_APPLICABLE}: not applicable")
+    return [f"{'. '.join(parts)}.", *suite.limits]
 
 
 def list_part_rows(found: SuiteComparison) -> list[list[str]]:

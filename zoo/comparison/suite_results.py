@@ -20,7 +20,7 @@ from zoo.comparison.text import count_decimals, describe_unfinished, describe_wi
 from zoo.errors import DataError
 from zoo.options.plain import to_plain
 from zoo.reporting.numbers import finite, format_fixed
-from zoo.reporting.tables import ResultColumn, ResultRow, ResultTable, ResultValue, rank_values
+from zoo.reporting.tables import ResultColumn, ResultRow, ResultTable, ResultValue, find_established
 from zoo.run.conditions import Condition
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 NOT_APPLICABLE = "n/a"
 BASELINE = "best baseline"
 """The row of what needs no model: a bigram, the commonest answer, the majority class."""
+LEAST_SCORE = -0.5
+"""Where the axis of scores ends at the latest."""
 MARKS = {"worse": "\u2020", "unsure": "\u2021"}
 Text = tuple[str, ...]
 
@@ -205,11 +207,7 @@ def _list_columns(
             decimals=count_decimals(comparison),
             better=comparison.better,
         )
-        yield (
-            column,
-            own,
-            ResultValue(best(found.values()) if found and is_trained else None, is_ranked=False),
-        )
+        yield (column, own, ResultValue(best(found.values()) if found and is_trained else None))
 
 
 def list_warnings(one: PartResult) -> Iterator[str]:
@@ -241,52 +239,87 @@ def list_value_rows(found: SuiteComparison) -> tuple[list[str], list[list[str]]]
     """Return heads and rows for people: a row for each condition, a column for each encoding."""
     table = build_suite_table(found)
     heads = ["part", "condition", *(row.name for row in table.rows)]
-    places = rank_values(table)
+    established = find_established(table)
     rows = []
     for number, column in enumerate(table.columns):
         cells = [
-            _format_cell(row.values[number], column, place=own[number])
-            for row, own in zip(table.rows, places, strict=True)
+            _format_cell(row.values[number], column, is_bold=bold[number])
+            for row, bold in zip(table.rows, established, strict=True)
         ]
         rows.append([column.group, column.title, *cells])
     return heads, rows
 
 
-def _format_cell(value: ResultValue, column: ResultColumn, *, place: str) -> str:
+def _format_cell(value: ResultValue, column: ResultColumn, *, is_bold: bool) -> str:
     if value.mean is None:
         return value.note or "-"
     text = format_fixed(value.mean, column.decimals) + MARKS.get(value.mark, "")
-    return f"**{text}**" if place == "best" else text
+    return f"**{text}**" if is_bold else text
 
 
 def draw_scores(found: SuiteComparison) -> Chart:
-    """Draw the score of each encoding in each part: 0 is the best baseline, 1 the best encoding."""
+    """Draw the score of each encoding in each part.
+
+    A score far below 0 would squeeze all others: it is an arrow at the edge of the plot.
+    """
     import altair as alt
 
+    from zoo.reporting.cuts import ARROWS
     from zoo.reporting.style import LIGHT, start_chart
 
+    parts = [*list_scores(found)]
+    scores = [score for part in parts for score in part.scores.values()]
+    low, high = max(min([0.0, *scores]), LEAST_SCORE), max([1.0, *scores])
+    margin = 0.04 * (high - low)
+    domain = alt.Scale(domain=[low - margin, high + margin], nice=False, zero=False)
     rows = [
-        {"part": part, "encoding": label, "score": score}
-        for part, scores in list_scores(found)
-        for label, score in scores.items()
+        {"part": part.title, "encoding": label, "score": max(score, low), "cut": score < low}
+        for part in parts
+        for label, score in part.scores.items()
     ]
     labels = list(found.plan.encodings)
     colours = [LIGHT.colour(number, len(labels)) for number in range(len(labels))]
-    base = start_chart(finite(rows)).encode(y=alt.Y("part:N", sort=None, title=None))
-    dots = base.mark_point(filled=True, size=70, opacity=0.9).encode(
-        x=alt.X("score:Q", title="score: 0 is the best baseline, 1 the best encoding"),
-        color=alt.Color(
-            "encoding:N", sort=None, title=None, scale=alt.Scale(domain=labels, range=colours)
-        ),
+    colour = alt.Color(
+        "encoding:N", sort=None, title=None, scale=alt.Scale(domain=labels, range=colours)
+    )
+    zeros = " or ".join(dict.fromkeys(part.zero for part in parts))
+    cut = [row for row in rows if row["cut"]]
+    note = f"; arrows: below {low:g}" if cut else ""
+    x = alt.X("score:Q", title=f"score: 0 is {zeros}, 1 the best encoding{note}", scale=domain)
+    y = alt.Y("part:N", sort=None, title=None)
+    shown = start_chart(finite([row for row in rows if not row["cut"]]))
+    dots = shown.mark_point(filled=True, size=70, opacity=0.9).encode(
+        x=x,
+        y=y,
+        color=colour,
         shape=alt.Shape("encoding:N", sort=None, title=None, scale=alt.Scale(domain=labels)),
     )
-    return alt.layer(dots).properties(width=420, height=30 * len(found.parts))
+    layers = [dots]
+    if cut:
+        arrows = start_chart(finite(cut)).mark_text(text=ARROWS["left"], fontSize=11)
+        layers.append(arrows.encode(x=x, y=y, color=colour))
+    return alt.layer(*layers).properties(width=420, height=30 * len(parts))
 
 
-def list_scores(found: SuiteComparison) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield each part with {encoding: score} at the training size.
+@dataclass(frozen=True, kw_only=True)
+class PartScores:
+    """The scores of a part at the training size.
 
-    Without baselines, the last encoding has the score 0. Below it, scores are cut off at -0.5.
+    Attributes:
+        title: The title of the part.
+        zero: What has the score 0.
+        scores: {encoding: score}; the best encoding has the score 1.
+    """
+
+    title: str
+    zero: str
+    scores: Mapping[str, float]
+
+
+def list_scores(found: SuiteComparison) -> Iterator[PartScores]:
+    """Yield the scores of each part in which an encoding beats all baselines.
+
+    The best baseline has the score 0; without baselines, the last encoding has.
     """
     for one in found.parts:
         if one.comparison is None:
@@ -297,17 +330,18 @@ def list_scores(found: SuiteComparison) -> Iterator[tuple[str, dict[str, float]]
             continue
         is_low = one.comparison.better == "low"
         choose = min if is_low else max
-        zeros = average_baselines(one.comparison).values()
-        zero = choose(zeros) if zeros else (max if is_low else min)(means.values())
+        baselines = average_baselines(one.comparison).values()
+        zero = choose(baselines) if baselines else (max if is_low else min)(means.values())
         # all are equal to the zero: their scores are 0
         span = (choose(means.values()) - zero) or 1.0
         if (span > 0) == is_low:
             # no encoding beats the baseline, so the best one has no score of 1
             continue
-        yield (
-            one.request.part.title,
-            {
-                label: max((means[variant] - zero) / span, -0.5)
+        yield PartScores(
+            title=one.request.part.title,
+            zero="the best baseline" if baselines else "the last encoding",
+            scores={
+                label: (means[variant] - zero) / span
                 for label, variant in one.request.variants.items()
                 if variant in means
             },

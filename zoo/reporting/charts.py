@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -16,6 +16,16 @@ from torch import Tensor
 
 from zoo.packages import explain_imports
 from zoo.reporting import numbers
+from zoo.reporting.cuts import (
+    ARROWS,
+    NOTE,
+    Cut,
+    clamp,
+    find_cut,
+    find_side,
+    list_line_cuts,
+    list_point_cuts,
+)
 from zoo.reporting.heatmaps import draw_heatmap, draw_heatmap_grid, draw_named_heatmap
 from zoo.reporting.panel import (
     Bars,
@@ -54,6 +64,13 @@ SIMILAR_FONTS = "Arial, Helvetica, sans-serif"
 FORMATS = (".png", ".svg", ".pdf")
 """Suffixes of the files of a figure."""
 DASHES = ([1, 0], [6, 3], [2, 3])
+# How the text of an arrow is placed, so that it points at the edge from inside the plot.
+ARROW_PLACES: dict[str, dict[str, Any]] = {
+    "left": {"align": "left", "baseline": "middle"},
+    "right": {"align": "right", "baseline": "middle"},
+    "up": {"align": "center", "baseline": "top"},
+    "down": {"align": "center", "baseline": "bottom"},
+}
 
 
 def draw_panel(panel: Panel, style: Style) -> Chart:
@@ -166,15 +183,19 @@ def to_spec(chart: Chart, palette: Palette, background: str | None) -> dict[str,
 
 
 def draw_lines(panel: LineChart, style: Style) -> Chart:
-    """Draw lines with their bands, the dotted rule and marked points."""
+    """Draw lines with their bands, the dotted rule and marked points.
+
+    What lies beyond an axis is cut at the edge of the plot, where an arrow marks it.
+    """
     x_scale, y_scale = fit_scales(panel)
     x = x_axis("x", panel.x, x_scale, style)
     y = y_axis("y", y_scale, style)
     # Series are named by number, because labels may repeat.
     names = [line.label for line in panel.lines]
     colours = line_colours(panel.lines, style.palette)
+    cuts = list_line_cuts(panel, x_scale, y_scale)
 
-    # Layers from back to front: the rule, bands, lines, points, and values as text.
+    # Layers from back to front: the rule, bands, lines, points, values as text, and arrows.
     layers = [*_draw_rule(panel, x_scale, style)]
     for line, colour in zip(panel.lines, colours, strict=True):
         if line.band:
@@ -190,57 +211,59 @@ def draw_lines(panel: LineChart, style: Style) -> Chart:
     base = start_chart(rows).encode(x=x, y=y)
     if panel.connected:
         encoding = _colour_encoding(names, colours, style, dashed=len(set(colours)) > 8)
-        layers.append(
-            base.mark_line(strokeWidth=1.7, strokeCap="round", strokeJoin="round").encode(
-                **encoding
-            )
+        # Without a need for it, clipping would halve a line along the edge.
+        lines = base.mark_line(
+            strokeWidth=1.7, strokeCap="round", strokeJoin="round", clip=bool(cuts)
         )
-    few = [row for row in rows if row["y"] is not None and is_marked(panel, int(row["series"]))]
+        layers.append(lines.encode(**encoding))
+    few = [{"series": str(number)} | row for number, row in list_dots(panel, style)]
     if few:
         dots = start_chart(few).mark_circle(size=24, opacity=1)
         encoding = _colour_encoding(names, colours, style, dashed=False)
         layers.append(dots.encode(x=x, y=y, **encoding))
     if panel.shows_values:
-        texts = base.mark_text(dx=4, dy=-9, align="left", color=style.palette.ink)
+        shown = [row for row in rows if _is_inside(row, x_scale, y_scale)]
+        texts = start_chart(shown).encode(x=x, y=y)
+        texts = texts.mark_text(dx=4, dy=-9, align="left", color=style.palette.ink)
         layers.append(texts.encode(text=alt.Text("y:Q", format=".3f")))
-    return finish_chart(alt.layer(*layers), panel, style)
+    layers += _draw_cuts(cuts, x, y, names, colours, style)
+    return finish_chart(alt.layer(*layers), _note_cuts(panel, cuts), style)
 
 
 def draw_points(panel: Points, style: Style) -> Chart:
-    """Draw a scatter plot with a colour for each group."""
-    groups = list(panel.groups.values())
-    x_scale = fit_scale(x for x, _ in groups).widen()
-    y_scale = fit_scale((y for _, y in groups), log=panel.steep).widen()
-    # Equal units on both axes, with the origin in the middle of the plot.
-    if panel.square:
-        reach = max(abs(end) for s in (x_scale, y_scale) for end in (s.low, s.high))
-        ratio = 1.95 if style.is_page else style.width / style.height
-        x_scale, y_scale = Scale(-reach * ratio, reach * ratio), Scale(-reach, reach)
+    """Draw a scatter plot with a colour for each group.
 
+    Points beyond an axis are arrows at the edge of the plot.
+    """
+    x_scale, y_scale = fit_point_scales(panel, style)
     names = list(panel.groups)
     colours = [style.palette.colour(number, len(names)) for number in range(len(names))]
-    rows = [{"series": str(number)} | row for number, row in points_of_groups(panel)]
+    cuts = list_point_cuts(panel, x_scale, y_scale)
+    rows = [{"series": str(number)} | row for number, row in list_dots(panel, style)]
+    x, y = x_axis("x", panel.x, x_scale, style), y_axis("y", y_scale, style)
     chart = start_chart(rows).mark_circle(size=26 if len(rows) > 12 else 60, opacity=0.85)
-    chart = chart.encode(
-        x=x_axis("x", panel.x, x_scale, style),
-        y=y_axis("y", y_scale, style),
-        **_colour_encoding(names, colours, style, dashed=False),
-    )
-    y = f"{panel.y} \u00b7 {panel.note}" if panel.note else panel.y
-    return finish_chart(alt.layer(chart), replace(panel, y=y), style)
+    chart = chart.encode(x=x, y=y, **_colour_encoding(names, colours, style, dashed=False))
+    name = f"{panel.y} \u00b7 {panel.note}" if panel.note else panel.y
+    layers = [chart, *_draw_cuts(cuts, x, y, names, colours, style)]
+    return finish_chart(alt.layer(*layers), _note_cuts(replace(panel, y=name), cuts), style)
 
 
 def draw_bars(panel: Bars, style: Style) -> Chart:
     """Draw a bar from 0 for each name, with its value at the end."""
-    # Bars start at 0, so the scale contains it; a value that is not finite has no bar but a text.
+    # Bars start at 0, so the scale contains it. An infinite bar ends with the scale, and an arrow
+    # says so; a missing value has no bar but a text.
     finite = [value for value in panel.values.values() if math.isfinite(value)]
     low, high = min([0.0, *finite]), max([0.0, *finite])
     scale = Scale(low, high if high > low else low + 1.0)
-    rows = [
-        {"name": str(n), "value": value if math.isfinite(value) else 0.0, "end": 0.0}
-        | {"text": numbers.format_number(value), "at": max(0.0, value if value == value else 0.0)}
-        for n, value in enumerate(panel.values.values())
-    ]
+    rows = []
+    for number, value in enumerate(panel.values.values()):
+        end = 0.0 if math.isnan(value) else clamp(value, scale)
+        side = find_side(value, scale)
+        arrow = f"{ARROWS['right' if side > 0 else 'left']} " if side else ""
+        text = f"{arrow}{numbers.format_number(value)}"
+        rows.append(
+            {"name": str(number), "value": end, "end": 0.0, "text": text, "at": max(0.0, end)}
+        )
     names = alt.Y(
         "name:N",
         sort=None,
@@ -270,6 +293,19 @@ def fit_scales(panel: LineChart) -> tuple[Scale, Scale]:
     return x_scale, panel.y_scale or fit_height(held)
 
 
+def fit_point_scales(panel: Points, style: Style) -> tuple[Scale, Scale]:
+    """Return the scales of a scatter plot; missing ones are fitted to its points."""
+    groups = list(panel.groups.values())
+    x_scale = panel.x_scale or fit_scale(x for x, _ in groups).widen()
+    y_scale = panel.y_scale or fit_scale((y for _, y in groups), log=panel.steep).widen()
+    if not panel.square:
+        return x_scale, y_scale
+    # Equal units on both axes, with the origin in the middle of the plot.
+    reach = max(abs(end) for s in (x_scale, y_scale) for end in (s.low, s.high))
+    ratio = 1.95 if style.is_page else style.width / style.height
+    return Scale(-reach * ratio, reach * ratio), Scale(-reach, reach)
+
+
 def line_colours(lines: Sequence[Line], palette: Palette) -> list[str]:
     """Return the colour of each line."""
     return [
@@ -296,13 +332,19 @@ def thin_line(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return x[indices], y[indices]
 
 
-def points_of_groups(panel: Points) -> list[tuple[int, dict[str, Any]]]:
-    """Return the group number and the coordinates of each point that can be drawn."""
-    found: list[tuple[int, dict[str, Any]]] = []
-    for number, (x, y) in enumerate(panel.groups.values()):
-        rows = _rows(x=x, y=y)
-        found += [(number, row) for row in rows if _can_be_drawn(row, panel.steep)]
-    return found
+def list_dots(panel: LineChart | Points, style: Style) -> list[tuple[int, dict[str, Any]]]:
+    """Return the series number and the coordinates of each dot, in the order of drawing."""
+    if isinstance(panel, Points):
+        x_scale, y_scale = fit_point_scales(panel, style)
+        points = [(n, _rows(x=x, y=y)) for n, (x, y) in enumerate(panel.groups.values())]
+    else:
+        x_scale, y_scale = fit_scales(panel)
+        points = [
+            (n, _rows(x=line.x, y=line.y))
+            for n, line in enumerate(panel.lines)
+            if is_marked(panel, n)
+        ]
+    return [(n, row) for n, rows in points for row in rows if _is_inside(row, x_scale, y_scale)]
 
 
 def is_marked(panel: LineChart, number: int) -> bool:
@@ -358,7 +400,35 @@ def _rows(**columns: Tensor) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*finite, strict=True)]
 
 
-def _can_be_drawn(row: dict[str, Any], log: bool) -> bool:
-    if row["x"] is None or row["y"] is None:
-        return False
-    return row["y"] > 0 or not log
+def _is_inside(row: Mapping[str, Any], x_scale: Scale, y_scale: Scale) -> bool:
+    """Return whether a point with coordinates `x` and `y` lies within the plot."""
+    x, y = row["x"], row["y"]
+    return x is not None and y is not None and find_cut(0, x, y, x_scale, y_scale) is None
+
+
+def _note_cuts(panel: Panel, cuts: Sequence[Cut]) -> Panel:
+    """Return a panel whose vertical axis says what its arrows mean, if there are any."""
+    return replace(panel, y=f"{panel.y} \u00b7 {NOTE}") if cuts else panel
+
+
+def _draw_cuts(
+    cuts: Sequence[Cut],
+    x: alt.X,
+    y: alt.Y,
+    names: Sequence[str],
+    colours: Sequence[str],
+    style: Style,
+) -> list[alt.Chart]:
+    """Return the layers of arrows, one for each direction."""
+    layers = []
+    for towards, place in ARROW_PLACES.items():
+        rows = [
+            {"x": cut.x, "y": cut.y, "series": str(cut.series), "arrow": ARROWS[cut.towards]}
+            for cut in cuts
+            if cut.towards == towards
+        ]
+        if rows:
+            arrows = start_chart(rows).mark_text(fontSize=11, **place)
+            encoding = _colour_encoding(names, colours, style, dashed=False)
+            layers.append(arrows.encode(x=x, y=y, text=alt.Text("arrow:N"), **encoding))
+    return layers

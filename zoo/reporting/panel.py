@@ -268,12 +268,16 @@ class Points(Panel):
         steep: Whether the y axis is logarithmic.
         square: Whether both axes have the same scale around 0.
         note: A remark next to the name of the y axis.
+        x_scale: Horizontal scale; fitted to the points by default.
+        y_scale: Vertical scale; fitted to the points by default.
     """
 
     groups: Mapping[str, tuple[Tensor, Tensor]]
     steep: bool = False
     square: bool = False
     note: str = ""
+    x_scale: Scale | None = None
+    y_scale: Scale | None = None
 
 
 def same(first: Tensor, second: Tensor) -> bool:

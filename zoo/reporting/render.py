@@ -60,10 +60,7 @@ def _describe_lines(svg: Markup, panel: LineChart) -> Drawing:
     colours = charts.line_colours(panel.lines, VARIABLES)
     legend = [(one, line.label) for one, line in zip(colours, panel.lines, strict=True)]
     drawn = [number for number, line in enumerate(panel.lines) if len(line.x)]
-    dots: list[int] = []
-    for number in drawn:
-        if charts.is_marked(panel, number):
-            dots += [number] * int(panel.lines[number].y.isfinite().sum())
+    dots = [number for number, _ in charts.list_dots(panel, PAGE)]
     x_scale, y_scale = charts.fit_scales(panel)
     data = {
         "series": legend,
@@ -79,7 +76,7 @@ def _describe_lines(svg: Markup, panel: LineChart) -> Drawing:
 def _describe_points(svg: Markup, panel: Points) -> Drawing:
     names = list(panel.groups)
     legend = [(VARIABLES.colour(n, len(names)), name) for n, name in enumerate(names)]
-    dots = [number for number, _ in charts.points_of_groups(panel)]
+    dots = [number for number, _ in charts.list_dots(panel, PAGE)]
     data = {"series": legend, "lines": [], "dots": dots, "bands": []}
     return Drawing(svg=svg, legend=legend if len(legend) > 1 else (), data=json.dumps(data))
 

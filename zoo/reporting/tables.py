@@ -1,7 +1,6 @@
 """Tables as text for terminals and Markdown, as LaTeX and CSV for papers, and for notebooks.
 
-In LaTeX the best value of a column is bold and the second one underlined, as far as the digits that
-are shown tell them apart: values that look equal share their place.
+A value is bold only where it is established that all others of its column are worse.
 """
 
 from __future__ import annotations
@@ -21,6 +20,8 @@ from zoo.errors import ZooError
 from zoo.utils import escape_text
 
 LATEX, CSV = "table.tex", "table.csv"
+BOLD = "best, where all others are worse"
+NOT_BOLD = "No value is bold: in no column is one established as better than all others"
 SYMBOLS = (r"\dagger", r"\ddagger", r"\ast")
 ARROWS: Mapping[str | None, str] = {"high": r" $\uparrow$", "low": r" $\downarrow$", None: ""}
 SPECIAL = {
@@ -61,8 +62,6 @@ ACCENTS = {
     "\u0327": "c ",
 }
 """{combining character: the command of its accent}"""
-
-Place = Literal["best", "second", ""]
 
 
 def format_table(
@@ -160,10 +159,9 @@ class ResultValue:
     high: float | None = None
     mark: str = ""
     """A key of the marks of the table; empty for none."""
-    may_be_best: bool = True
-    """False if it is known to be worse than another, whatever the digits that are shown."""
-    is_ranked: bool = True
-    """False for what is not compared with its column, such as a mean of other samples."""
+    standing: Literal["best", "worse", ""] = ""
+    """best: the first of its column, or equal to it; worse: known to be worse than the first; empty
+    where neither is known, however different the numbers look."""
     note: str = ""
     """Text in place of a mean that is missing, such as n/a."""
 
@@ -245,35 +243,23 @@ def format_tables(table: ResultTable, *, intervals: bool = False) -> dict[str, s
     return {LATEX: format_latex(table, intervals=intervals), CSV: format_csv(table)}
 
 
-def is_compared(value: ResultValue) -> bool:
-    """Return whether a value is compared with the others of its column."""
-    return value.mean is not None and isfinite(value.mean) and value.is_ranked
+def find_established(table: ResultTable) -> list[list[bool]]:
+    """Return which values are established as the best of their column and block, row by row.
 
-
-def rank_values(table: ResultTable) -> list[list[Place]]:
-    """Return the place of each value among those of its column and block, row by row."""
-    places: list[list[Place]] = [[""] * len(table.columns) for _ in table.rows]
-    for number, column in enumerate(table.columns):
-        blocks: dict[str, list[tuple[int, ResultValue, float]]] = {}
+    All others that have a number are known to be worse, and there is at least one.
+    """
+    established = [[False] * len(table.columns) for _ in table.rows]
+    for number in range(len(table.columns)):
+        blocks: dict[str, list[tuple[int, ResultValue]]] = {}
         for line, row in enumerate(table.rows):
             value = row.values[number]
-            if is_compared(value):
-                assert value.mean is not None
-                shown = round(value.mean, column.decimals)
-                blocks.setdefault(row.block, []).append((line, value, shown))
-        for found in blocks.values():
-            # a value that nothing is compared with is not the best
-            if column.better is None or len(found) < 2:
-                continue
-            choose = max if column.better == "high" else min
-            best = choose((shown for _, one, shown in found if one.may_be_best), default=None)
-            others = [(line, x) for line, one, x in found if x != best or not one.may_be_best]
-            second = choose((shown for _, shown in others), default=None)
-            for line, _, _ in found:
-                places[line][number] = "best"
-            for line, shown in others:
-                places[line][number] = "second" if shown == second else ""
-    return places
+            if value.mean is not None and isfinite(value.mean):
+                blocks.setdefault(row.block, []).append((line, value))
+        for values in blocks.values():
+            if {value.standing for _, value in values} == {"best", "worse"}:
+                for line, value in values:
+                    established[line][number] = value.standing == "best"
+    return established
 
 
 def format_latex(table: ResultTable, *, intervals: bool = False) -> str:
@@ -297,13 +283,13 @@ def format_latex(table: ResultTable, *, intervals: bool = False) -> str:
         r"    \midrule",
     ]
     block = table.rows[0].block if table.rows else ""
-    for row, places in zip(table.rows, rank_values(table), strict=True):
+    for row, bold in zip(table.rows, find_established(table), strict=True):
         if row.block != block:
             lines.append(r"    \midrule")
         block = row.block
         cells = [
-            _format_value(value, column, place, symbols, intervals=intervals)
-            for value, column, place in zip(row.values, table.columns, places, strict=True)
+            _format_value(value, column, symbols, is_bold=is_bold, intervals=intervals)
+            for value, column, is_bold in zip(row.values, table.columns, bold, strict=True)
         ]
         lines.append(f"    {_join_cells([escape_latex(row.name), *cells])}")
     return "\n".join(
@@ -356,11 +342,10 @@ def _format_label(text: str) -> str:
 def _format_caption(table: ResultTable, symbols: Mapping[str, str], *, intervals: bool) -> str:
     used = {value.mark for row in table.rows for value in row.values}
     parts = [escape_latex(table.caption)]
-    places = rank_values(table)
-    if any("best" in own for own in places):
-        ranked = {row.block for row in table.rows for one in row.values if is_compared(one)}
-        where = " of each part" if len(ranked) > 1 else ""
-        parts.append(rf"\textbf{{Bold}}: best{where}; \underline{{underlined}}: second.")
+    if any(map(any, find_established(table))):
+        parts.append(rf"\textbf{{Bold}}: {BOLD}.")
+    elif any(column.better for column in table.columns) and len(table.rows) > 1:
+        parts.append(f"{NOT_BOLD}.")
     parts += [
         f"{symbols[mark]} {escape_latex(meaning)}."
         for mark, meaning in table.marks.items()
@@ -402,17 +387,16 @@ def _join_cells(cells: Sequence[str]) -> str:
 def _format_value(
     value: ResultValue,
     column: ResultColumn,
-    place: Place,
     symbols: Mapping[str, str],
     *,
+    is_bold: bool,
     intervals: bool,
 ) -> str:
     if value.mean is None:
         return escape_latex(value.note) or "--"
     text = _format_number(value.mean, column.decimals)
-    commands = {"best": r"\textbf", "second": r"\underline"}
-    if place:
-        text = f"{commands[place]}{{{text}}}"
+    if is_bold:
+        text = rf"\textbf{{{text}}}"
     if value.mark in symbols:
         symbol = symbols[value.mark]
         text += symbol if intervals else rf"\rlap{{{symbol}}}"

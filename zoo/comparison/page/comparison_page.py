@@ -9,14 +9,22 @@ from typing import Any
 
 from markupsafe import Markup
 
-from zoo.comparison.curves import by_cost, by_position, by_size, in_training, in_training_compute
+from zoo.comparison.curves import (
+    by_cost,
+    by_position,
+    by_size,
+    explain_charts,
+    in_training,
+    in_training_compute,
+)
 from zoo.comparison.grid import is_below
 from zoo.comparison.hypotheses import explain_hypotheses
 from zoo.comparison.page import number_tables, ranking_table
 from zoo.comparison.race_text import describe_stopped, explain_race
-from zoo.comparison.ranking import explain_missing, find_level
+from zoo.comparison.ranking import choose_scale, explain_missing, find_level, rank_variants
 from zoo.comparison.results import Comparison, Variant
 from zoo.comparison.statistics import LEVEL
+from zoo.comparison.strips import explain_strips
 from zoo.comparison.study_text import describe_studies, list_choices, list_edges
 from zoo.comparison.text import (
     capitalize,
@@ -29,6 +37,7 @@ from zoo.comparison.text import (
     format_part,
     format_question,
     list_tuning_warnings,
+    name_extreme,
     summarize,
 )
 from zoo.config import dump
@@ -105,21 +114,13 @@ def render(comparison: Comparison) -> str:
 
 def build_sections(comparison: Comparison) -> list[Section]:
     """Return what stands below the first screen, in its order; empty sections are left out."""
+    charts = {name: _draw_charts(panels) for name, panels in _list_panels(comparison).items()}
     contents: dict[str, Any] = {
         "hypotheses": number_tables.build_hypotheses_table(comparison),
         "numbers": number_tables.build_variants_table(comparison),
         "solving": number_tables.build_speeds_table(comparison),
         "scaling": number_tables.build_scaling_table(comparison),
-        "sizes": _draw_charts(by_size(comparison)),
-        "positions": _draw_charts(by_position(comparison)),
-        "training": _draw_charts(
-            [
-                *in_training(comparison),
-                *in_training_compute(comparison, "seconds"),
-                *in_training_compute(comparison, "FLOPs"),
-            ]
-        ),
-        "costs": _draw_charts(by_cost(comparison)),
+        **charts,
         "cells": number_tables.build_cells_table(comparison),
         "made": [(title, text) for title, text in _list_facts(comparison) if text],
         "recipe": dump(to_plain(comparison.base)).splitlines(),
@@ -127,39 +128,58 @@ def build_sections(comparison: Comparison) -> list[Section]:
     return [Section(key, *SECTIONS[key], found) for key, found in contents.items() if found]
 
 
-def write_captions(comparison: Comparison) -> dict[str, str]:
-    """Return the sentence under the charts of each section."""
-    several = len(comparison.seeds) > 1
-    bands = "Bands are 95 % intervals over seeds." if several else "One seed each: no intervals."
-    spread = "Means of the seeds, with bands from the lowest to the highest."
-    cut = f" The texts were cut into {comparison.windows}." if comparison.windows else ""
+def _list_panels(comparison: Comparison) -> dict[str, list[Panel]]:
+    """Return the charts of each section that has charts."""
     return {
-        "sizes": f"{bands} The dotted line is the training size.",
-        "positions": f"Means over all seeds and over neighbouring tokens.{cut}",
-        "training": f"{spread if several else 'One seed each.'} Against steps, and against "
-        "seconds: steps times the median time of a step, measured while other programs ran.",
-        "costs": f"Means {describe_conditions([comparison.trained])}, against what differs "
-        "between variants; hover a point for its name.",
+        "sizes": [*by_size(comparison)],
+        "positions": [*by_position(comparison)],
+        "training": [*in_training(comparison), *_list_by_compute(comparison)],
+        "costs": [*by_cost(comparison)],
     }
 
 
+def _list_by_compute(comparison: Comparison) -> Iterator[Panel]:
+    for unit in ("seconds", "FLOPs"):
+        yield from in_training_compute(comparison, unit)
+
+
+def write_captions(comparison: Comparison) -> dict[str, str]:
+    """Return the sentences under the charts of each section, by what the charts draw."""
+    captions = {}
+    for name, panels in _list_panels(comparison).items():
+        sentences = [capitalize(explain_charts(comparison, name, panels))]
+        if name == "positions" and comparison.windows:
+            sentences.append(f"The texts were cut into {comparison.windows}")
+        if name == "training" and any(panel.x == "seconds" for panel in panels):
+            sentences.append(
+                "Seconds are steps times the median time of a step, measured while other programs "
+                "ran"
+            )
+        if name == "costs":
+            sentences.append("Hover a point for its name")
+        captions[name] = "".join(f"{sentence}. " for sentence in sentences).strip()
+    return captions
+
+
 def explain_ranking(comparison: Comparison) -> str:
-    """Explain how the ranking is read."""
+    """Explain how the ranking is read: the marks that it has, and no others."""
     direction = "higher" if comparison.better == "high" else "lower"
-    text = f"{capitalize(format_measure(comparison))}, {direction} is better."
-    if len(comparison.seeds) < 2:
-        return (
-            f"{text} A dot is one seed: there is no interval, and one seed cannot tell a "
-            "difference from chance."
+    columns = []
+    for condition in comparison.conditions:
+        standings = rank_variants(comparison, condition)
+        columns.append((standings, choose_scale(standings)))
+    sentences = [f"{format_measure(comparison)}, {direction} is better."]
+    marks = [*explain_strips(columns, name_extreme(comparison))]
+    sentences += [f"{'; '.join(marks)}."] if marks else []
+    verdicts = {one.verdict for standings, _ in columns for one in standings}
+    if verdicts & {"possible", "worse"}:
+        sentences.append(
+            "Worse: the difference to the first, paired by seed and corrected for all pairs of "
+            "variants, excludes 0; may be best: it does not."
         )
-    flags = " Under a name: how the variant differs from most others."
-    return (
-        f"{text} A small dot is one seed, the large one their mean, the bar its 95 % interval. "
-        "May be best: the difference to the first, paired by seed and corrected for all pairs of "
-        "variants, may be 0; all others are worse. "
-        "An arrow: further off than is drawn."
-        f"{flags if any(one.flag_kinds for one in comparison.variants) else ''}"
-    )
+    if any(one.flag_kinds for one in comparison.variants):
+        sentences.append("Under a name: how the variant differs from most others.")
+    return " ".join(map(capitalize, sentences))
 
 
 def list_flags(comparison: Comparison) -> dict[str, str]:

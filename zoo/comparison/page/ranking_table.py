@@ -9,8 +9,10 @@ from zoo.comparison.curves import group_by_first_axis
 from zoo.comparison.race_text import name_drop
 from zoo.comparison.ranking import Standing, choose_scale, rank_variants
 from zoo.comparison.results import Comparison, Variant
+from zoo.comparison.strips import Strip, build_strip
 from zoo.comparison.text import count_decimals, format_difference, format_standing, name_extreme
 from zoo.reporting import numbers
+from zoo.reporting.cuts import find_side
 from zoo.reporting.panel import Scale
 
 ABREAST = 4  # conditions side by side; of more, only the chosen one is shown
@@ -19,24 +21,24 @@ MARGIN = 0.06  # share of an axis without labels, at each end
 
 
 @dataclass(frozen=True)
-class Strip:
+class PlacedStrip:
     """A mean on a line with its interval and its seeds, in percent of the width.
 
     Args:
+        strip: What is drawn, in units of the axis.
         lines: Where the ticks of the axis are.
-        first: Where the mean of the first variant is.
+        first: Where the mean of the first variant is; None if it lies outside.
         mean: Where the mean is; None if it lies outside.
         interval: Ends of the interval.
         seeds: Where the seeds are.
-        outside: "left" or "right" for a mean that lies outside.
     """
 
+    strip: Strip
     lines: list[float]
     first: float | None
-    mean: float | None = None
-    interval: tuple[float, float] | None = None
-    seeds: tuple[float, ...] = ()
-    outside: str = ""
+    mean: float | None
+    interval: tuple[float, float] | None
+    seeds: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class RankCell:
     text: str = ""
     note: str = ""
     missing: str = ""
-    strip: Strip | None = None
+    strip: PlacedStrip | None = None
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ def _build_cell(
         tip=_describe(standing, condition, digits),
         text=numbers.format_fixed(standing.mean.mean, digits),
         note=note,
-        strip=_build_strip(standing, scale, None if first is None else first.mean),
+        strip=_place_strip(standing, scale, None if first is None else first.mean),
     )
 
 
@@ -208,21 +210,17 @@ def _describe(standing: Standing, condition: str, digits: int) -> str:
     return "\n".join(filter(None, lines))
 
 
-def _build_strip(standing: Standing, scale: Scale, first: float | None) -> Strip:
-    assert standing.mean
-    lines = [at for at, _ in choose_ticks(scale)]
-    start = None if first is None else _percent(scale, first)
-    mean = standing.mean
-    if not scale.low <= mean.mean <= scale.high:
-        return Strip(lines, start, outside="left" if mean.mean < scale.low else "right")
-
-    interval = None
-    if mean.low is not None and mean.high is not None:
-        low, high = max(mean.low, scale.low), min(mean.high, scale.high)
-        interval = (_percent(scale, low), _percent(scale, high))
-    values = standing.values.values() if mean.count > 1 else ()
-    seeds = [_percent(scale, value) for value in values if scale.low <= value <= scale.high]
-    return Strip(lines, start, _percent(scale, mean.mean), interval, tuple(seeds))
+def _place_strip(standing: Standing, scale: Scale, first: float | None) -> PlacedStrip:
+    strip = build_strip(standing, scale)
+    return PlacedStrip(
+        strip=strip,
+        lines=[at for at, _ in choose_ticks(scale)],
+        first=None if first is None or find_side(first, scale) else _percent(scale, first),
+        mean=None if strip.mean is None else _percent(scale, strip.mean),
+        interval=strip.interval
+        and (_percent(scale, strip.interval[0]), _percent(scale, strip.interval[1])),
+        seeds=tuple(_percent(scale, value) for value in strip.seeds),
+    )
 
 
 def _percent(scale: Scale, number: float) -> float:
