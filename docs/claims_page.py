@@ -36,8 +36,8 @@ from zoo.comparison.study_text import list_edges
 from zoo.comparison.text import (
     capitalize,
     count_decimals,
-    describe_baselines,
     describe_conditions,
+    format_baselines,
     format_estimate,
     format_measure,
     join_names,
@@ -419,8 +419,8 @@ def _comparison_section(name: str, evidence: Evidence) -> Iterator[str]:
     figure = locate_figure(name).relative_to(DOCS).as_posix()
     yield from (f"![{capitalize(declared.task)}]({figure})", "")
     yield from (_value_table(comparison), "")
-    if baselines := describe_baselines(comparison):
-        yield from (f"{baselines}.", "")
+    if baselines := format_baselines(comparison, comparison.trained):
+        yield from (f"Baselines: {baselines}.", "")
     interval = "means with 95 % intervals" if done >= FEWEST else "values without an interval"
     yield (
         f"{capitalize(format_measure(comparison))}: {interval}, in the order of the command. "

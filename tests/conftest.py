@@ -17,7 +17,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache, wraps
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -129,15 +129,19 @@ def _metadata_read_once() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _regressions_fitted_once() -> Iterator[None]:
     """Hundreds of tests train on the same digits, and each fits the same softmax regression."""
-    found: dict[str, torch.Tensor] = {}
+    fitted: dict[str, baselines.SoftmaxRegression] = {}
     fit = baselines._fit_softmax_regression
 
-    def look_up(samples: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-        tensors = [tensor for split in samples.values() for tensor in split]
-        key = hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest()
-        if key not in found:
-            found[key] = fit(samples)
-        return found[key]
+    def look_up(
+        train: tuple[torch.Tensor, torch.Tensor],
+        val: tuple[torch.Tensor, torch.Tensor],
+        classes: int,
+    ) -> baselines.SoftmaxRegression:
+        content = b"".join(tensor.numpy().tobytes() for tensor in (*train, *val))
+        key = hashlib.sha256(content + str(classes).encode()).hexdigest()
+        if key not in fitted:
+            fitted[key] = fit(train, val, classes)
+        return fitted[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(baselines, "_fit_softmax_regression", look_up)

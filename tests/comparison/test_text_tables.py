@@ -1,5 +1,6 @@
 """The table says which is best where, what it costs, and what is to be minded."""
 
+import re
 from dataclasses import replace
 
 import comparisons
@@ -9,7 +10,11 @@ from zoo.cli.compare import redden_warnings
 from zoo.comparison.curves import in_training_compute
 from zoo.comparison.page.comparison_page import render
 from zoo.comparison.plan import ComparisonPlan, PlannedCell, list_differences
-from zoo.comparison.ranking import compare_at_equal_compute
+from zoo.comparison.ranking import (
+    average_baselines,
+    compare_at_equal_compute,
+    find_winning_baseline,
+)
 from zoo.comparison.results import ComparisonCell
 from zoo.comparison.text import format_comparison
 
@@ -189,6 +194,44 @@ def test_variants_are_compared_at_equal_steps_seconds_and_flops():
     (chart,) = in_training_compute(made, "FLOPs")
     assert float(chart.lines[0].x[-1]) == pytest.approx(3 * 10 * 3_000 * 400)
     assert compare_at_equal_compute(comparisons.texts()) == {}  # nothing but steps
+
+
+def test_baselines_stand_with_the_condition_that_they_are_of():
+    """At 24 pixels a baseline wins that has no value at 16, and 32 pixels have none."""
+    made = with_baselines(comparisons.images(), "test/accuracy", majority=0.1)
+    variants = []
+    for variant in made.variants:
+        cells = []
+        for cell in variant.cells:
+            measured = tuple(
+                replace(one, baselines={"test/accuracy": {"resized": 0.999, "majority": 0.09}})
+                if one.condition.name == "24"
+                else one
+                for one in cell.measurements
+            )
+            cells.append(replace(cell, measurements=measured))
+        variants.append(replace(variant, cells=tuple(cells)))
+    made = replace(made, variants=tuple(variants))
+    trained, middle, large = made.conditions
+    by_method = replace(middle, name="24 by linear", kind="extrapolation", extrapolation="linear")
+    assert average_baselines(made) == {"majority": pytest.approx(0.1)}
+    for condition in (middle, by_method):
+        assert average_baselines(made, condition) == pytest.approx(
+            {"resized": 0.999, "majority": 0.09}
+        )
+    assert average_baselines(made, large) == {}
+    assert [find_winning_baseline(made, one) for one in (trained, middle, large)] == [
+        None,
+        "resized",
+        None,
+    ]
+    text = format_comparison(made)
+    sections = re.split(r"^## ", text, flags=re.MULTILINE)
+    (at_24,) = (one for one in sections if one.startswith("At 24 pixels"))
+    assert "Baselines: resized 0.999 and majority 0.090." in at_24
+    assert "No model beats the baseline resized, test accuracy 0.999." in text
+    assert text.count("Baselines: ") == 2
+    assert "at 24 pixels: resized 0.999 and majority 0.090" in render(made)
 
 
 def test_baselines_are_those_of_the_measure():

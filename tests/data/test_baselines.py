@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
+from torch.nn import functional as F
 
-from zoo.data.baselines import score_answers, score_labels
+from zoo.data.baselines import fit_labels, score_answers
 from zoo.data.digits import Digits
 from zoo.data.spec import ImageSpec, TextBatch
 
@@ -48,16 +49,34 @@ def test_digits_are_nearly_solved_by_their_pixels():
     assert found["test/loss"]["softmax regression"] < 0.25
 
 
+def test_images_of_another_size_are_resized_to_the_fitted_one():
+    data, larger = Digits(0, size=16), Digits(0, size=24)
+    for one in (data, larger):
+        one.setup("fit")
+    score = data.fit_baselines()
+    assert score(data) == data.compute_baselines()
+    found = score(larger)
+    assert [*found["test/accuracy"]] == ["majority class", "softmax regression (resized)"]
+    images, labels = larger.splits["test"].images, larger.splits["test"].labels
+    small = F.interpolate(images, (16, 16), mode="bilinear", align_corners=False, antialias=True)
+    literal = fit_labels(data.splits, data.spec).score(Samples(small, labels))
+    for metric in ("test/accuracy", "test/loss"):
+        expected = literal[metric]["softmax regression"]
+        assert found[metric]["softmax regression (resized)"] == expected
+    # the same digits at another size are still nearly solved
+    assert found["test/accuracy"]["softmax regression (resized)"] > 0.93
+
+
 def test_a_linear_rule_is_learned():
     rule = torch.randn(16, generator=torch.Generator().manual_seed(1))
     splits = draw_splits(500, 4, lambda images, _: (images.flatten(1) @ rule > 0).long())
-    found = score_labels(splits, ImageSpec(1, 4, 4, classes=2))
+    found = fit_labels(splits, ImageSpec(1, 4, 4, classes=2)).score(splits["test"])
     assert found["test/accuracy"]["softmax regression"] > 0.95
 
 
 def test_the_weight_decay_is_chosen_on_other_samples_than_are_fitted():
     splits = draw_splits(60, 8, label_randomly)
-    found = score_labels(splits, ImageSpec(1, 8, 8, classes=2))
+    found = fit_labels(splits, ImageSpec(1, 8, 8, classes=2)).score(splits["test"])
     # with little decay 64 weights fit 60 labels, at a loss far above that of guessing
     assert found["test/loss"]["softmax regression"] < 1.5
 
@@ -68,7 +87,7 @@ def test_of_many_samples_ten_thousand_are_drawn():
     splits["train"].labels[:5_500] = 0
     splits["train"].labels[5_500:] = 1
     splits["test"].labels[:] = 1
-    found = score_labels(splits, ImageSpec(1, 2, 2, classes=2))
+    found = fit_labels(splits, ImageSpec(1, 2, 2, classes=2)).score(splits["test"])
     assert found["test/accuracy"]["majority class"] == 1
     assert {len(set(one.fetched)) for one in splits.values()} == {10_000}
 
@@ -76,7 +95,7 @@ def test_of_many_samples_ten_thousand_are_drawn():
 @pytest.mark.parametrize("spec", [ImageSpec(1, 65, 8, classes=2), ImageSpec(1, 8, 8, classes=101)])
 def test_large_images_and_many_classes_are_only_guessed(spec):
     splits = draw_splits(20, 2, label_randomly)
-    assert [*score_labels(splits, spec)["test/accuracy"]] == ["majority class"]
+    assert [*fit_labels(splits, spec).score(splits["test"])["test/accuracy"]] == ["majority class"]
     assert splits["val"].fetched == []
 
 

@@ -28,7 +28,7 @@ def test_the_bigram_loss_is_that_of_counting(text, options):
     expected = literal(
         parts["train"].tokens.tolist(), parts["test"].tokens.tolist(), len(data.spec.vocabulary)
     )
-    assert data.compute_bigram_loss() == pytest.approx(expected)
+    assert data.compute_bigram_loss(data) == pytest.approx(expected)
 
 
 def test_pairs_across_documents_do_not_count(write):

@@ -5,8 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 from zoo.data.base import Datasets
+from zoo.data.baselines import fit_pixels
 from zoo.data.seg_digits import INK, SegDigits
 from zoo.data.spec import SegmentationSpec
 from zoo.data.torch_dataset import TorchDataset
@@ -76,6 +78,33 @@ def test_pixels_alone_hardly_tell_digits_apart():
     accuracy, miou = found["test/accuracy"], found["test/miou"]
     assert 0.7 < accuracy["majority class"] <= accuracy["softmax regression per pixel"]
     assert miou["majority class"] < miou["softmax regression per pixel"] < 0.2
+
+
+def test_pixels_of_larger_scenes_are_scored_unchanged_and_resized():
+    larger = scenes(size=48)
+    found = scenes().fit_baselines()(larger)
+    own = larger.fit_baselines()(larger)
+    names = ["majority class", "softmax regression per pixel"]
+    for metric in ("test/accuracy", "test/miou"):
+        assert [*found[metric]] == [*names, "softmax regression per pixel (resized)"]
+        assert [*own[metric]] == names
+    # a pixel says the same at any size; edges blur when they are resized there and back
+    unchanged, resized = (found["test/accuracy"][name] for name in [*found["test/accuracy"]][1:])
+    assert unchanged == pytest.approx(own["test/accuracy"][names[1]], abs=0.02)
+    assert 0.7 < resized < unchanged
+
+
+def test_resized_predictions_are_those_of_resized_images():
+    data = scenes()
+    fitted = fit_pixels({name: data._build_samples(name) for name in ("train", "val")}, data.spec)
+    images, masks = scenes(size=48)._build_samples("test").__getitems__([0, 1])
+    found = fitted._predict_resized(images, masks)
+    small = F.interpolate(images, (32, 32), mode="bilinear", align_corners=False, antialias=True)
+    logits = fitted.regression.compute_logits(small.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+    logits = F.interpolate(logits, (48, 48), mode="bilinear", align_corners=False)
+    assert torch.equal(found[..., 0].long(), logits.argmax(1))
+    losses = F.cross_entropy(logits, masks, reduction="none")
+    torch.testing.assert_close(found[..., 1], losses)
 
 
 @pytest.mark.parametrize(

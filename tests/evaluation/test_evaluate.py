@@ -14,10 +14,11 @@ from training import fit
 
 from zoo import load
 from zoo.config import load as recipe
+from zoo.data.digits import Digits
 from zoo.data.vision import Augmentation
 from zoo.diagnostics import metrics
 from zoo.diagnostics.capture import capture_model
-from zoo.errors import OptionError, Stopped
+from zoo.errors import DataError, OptionError, Stopped
 from zoo.evaluation.attention_entropy import measure_entropies
 from zoo.evaluation.evaluate import RESULT
 from zoo.evaluation.results import ConditionResult, Evaluation, _average, build_panels, plot_by_size
@@ -69,7 +70,9 @@ def test_rules_are_tried_at_each_length_past_training(runs, evaluate_run, zoo):
     assert len({found.find(name).metrics["test/loss"] for name in at_32}) == 3
     scaling = "model.encoding.0.scaling={rule: yarn, factor: 2}"
     alone = evaluate_run(runs / "rope", "evaluate.lengths=[32]", scaling).find("32")
-    assert replace(found.find("32 by yarn"), condition=alone.condition) == alone
+    # the baselines of a size are with the unchanged model
+    shared = {"condition": alone.condition, "baselines": found.find("32").baselines}
+    assert replace(found.find("32 by yarn"), **shared) == alone
     assert found.conditions[0].condition.size == found.trained_size == (16,)
     _, out, _ = zoo("eval", runs / "rope", *overrides)
     assert "\n  32 tokens by yarn  " in out
@@ -272,6 +275,46 @@ def test_images_are_resized_to_the_training_size(runs, evaluate_run):
         accuracy = found.find(f"{name} by resize").metrics["test/accuracy"]
         assert accuracy == pytest.approx(hits / count)
         assert accuracy != found.find(name).metrics["test/accuracy"]
+
+
+def test_baselines_are_those_of_the_samples_of_each_condition(runs, evaluate_run, zoo):
+    """At other sizes, of other samples, and of the training size where the data are overridden."""
+    run = runs / "axial"
+    at_24 = ["evaluate.resolutions=[16,24]", "evaluate.extrapolation=[linear,resize]"]
+    found = evaluate_run(run, *at_24)
+    trained, same, larger = (found.find(name).baselines for name in ("trained", "16", "24"))
+    assert trained == same
+    assert [*trained["test/accuracy"]] == ["majority class", "softmax regression"]
+    assert [*larger["test/accuracy"]] == ["majority class", "softmax regression (resized)"]
+    assert not found.find("24 by linear").baselines
+    assert not found.find("24 by resize").baselines
+    overridden = evaluate_run(run, "data.size=24", "evaluate.resolutions=[16]")
+    assert overridden.find("trained").baselines == larger
+    assert overridden.find("16").baselines == trained
+    _, out, _ = zoo("eval", run, *at_24)
+    shown = f"{larger['test/accuracy']['softmax regression (resized)']:.4f}"
+    assert re.search(rf"^baselines, 24 pixels: .*softmax regression \(resized\) {shown}", out, re.M)
+
+    drawn = evaluate_run(runs / "flipflop", SPARSE)
+    sparse, own = drawn.find("sparse").baselines, drawn.find("trained").baselines
+    data = build_data(recipe(runs / "flipflop" / "recipe.yaml"), ignore=0.98)
+    assert sparse == data.compute_baselines() != own
+
+
+def test_an_evaluation_without_training_data_has_no_baselines(
+    runs, evaluate_run, monkeypatch, caplog
+):
+    def setup(self, stage):
+        if stage == "fit":
+            raise DataError("photos/train: no such folder")
+        return original(self, stage)
+
+    original = Digits.setup
+    monkeypatch.setattr(Digits, "setup", setup)
+    found = evaluate_run(runs / "axial", "evaluate.resolutions=[24]")
+    assert found.find("24").metrics
+    assert not found.find("24").baselines
+    assert "no baselines without the training data: photos/train: no such folder" in caplog.text
 
 
 def test_what_is_trained_stays_so_where_the_data_are_resized(runs, evaluate_run):
@@ -520,7 +563,8 @@ def test_positions_are_dropped_and_contexts_truncated(runs, evaluate_run):
     overrides = ["evaluate.lengths=[2x]", "evaluate.extrapolation=[drop,truncate]"]
     found = evaluate_run(runs / "rope", *overrides)
     dropped = evaluate_run(runs / "rope", "model.encoding=none", "evaluate.lengths=[2x]").find("32")
-    assert replace(found.find("32 by drop"), condition=dropped.condition) == dropped
+    shared = {"condition": dropped.condition, "baselines": dropped.baselines}
+    assert replace(found.find("32 by drop"), **shared) == dropped
 
     plain, truncated = (found.find(name).position_losses for name in ("32", "32 by truncate"))
     assert truncated[:16] == pytest.approx(plain[:16])

@@ -258,6 +258,7 @@ def _build_measurement(one: ConditionResult) -> CellMeasurement:
         refused=one.refused,
         position_losses=losses,
         position_edges=edges,
+        baselines=one.baselines,
     )
 
 

@@ -300,7 +300,7 @@ def build_portable(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> 
         criterion=trial.monitor if trial else "",
         mode=trial.mode if trial else "",
         test=end.metrics,
-        measured=tuple(map(_drop_test, found.measured)),
+        measured=tuple(_drop_repeated(one, plan.measure) for one in found.measured),
         trained_size=found.trained_size,
         curve=found.curve,
         steps_to_solve=find_steps_to_solve(found.accuracies) if plan.has_answers else None,
@@ -356,6 +356,10 @@ def _round_numbers(cell: PortableCell) -> PortableCell:
         replace(
             one,
             metrics=_round_metrics(one.metrics),
+            baselines={
+                metric: {name: _round(value, METRIC_DIGITS) for name, value in values.items()}
+                for metric, values in one.baselines.items()
+            },
             position_losses=tuple(
                 loss if loss is None else _round(loss, DRAWN_DIGITS) for loss in one.position_losses
             ),
@@ -430,9 +434,17 @@ def hash_start(start: StartFile) -> str:
     return hash_plain({"weights": weights, "order": start.order, "batch": start.batch})
 
 
-def _drop_test(one: CellMeasurement) -> CellMeasurement:
-    """Drop the metrics on the test data of the recipe, those of the test at the end of training."""
-    return replace(one, metrics={}) if one.condition.kind == TRAINED else one
+def _drop_repeated(one: CellMeasurement, measure: str) -> CellMeasurement:
+    """Drop what the test at the end of training has too, and baselines of other metrics.
+
+    Args:
+        one: What was measured under a condition.
+        measure: The compared metric.
+    """
+    if one.condition.kind == TRAINED:
+        return replace(one, metrics={}, baselines={})
+    kept = {metric: values for metric, values in one.baselines.items() if metric == measure}
+    return replace(one, baselines=kept)
 
 
 @dataclass(frozen=True)

@@ -145,19 +145,44 @@ def _order_variants(
     return order, values
 
 
-def average_baselines(comparison: Comparison) -> dict[str, float]:
-    """Return {baseline: mean over cells} of the measure at the training size."""
+def average_baselines(
+    comparison: Comparison, condition: Condition | None = None
+) -> dict[str, float]:
+    """Return {baseline: mean over cells} of the measure under a condition.
+
+    Args:
+        comparison: The comparison.
+        condition: The condition; an extrapolation method has the baselines of its size. None: the
+            test data of the recipe.
+    """
+    tested = _find_samples(comparison, condition or comparison.trained)
     found: dict[str, list[float]] = {}
     for cell in comparison.cells:
-        for name, value in cell.baselines.get(comparison.measure, {}).items():
+        is_trained = tested == comparison.trained
+        baselines = cell.baselines if is_trained else cell.find(tested).baselines
+        for name, value in baselines.get(comparison.measure, {}).items():
             found.setdefault(name, []).append(value)
     return {name: fmean(values) for name, values in found.items()}
 
 
-def find_winning_baseline(comparison: Comparison) -> str | None:
-    """Return the best baseline if no variant beats it at the training size, else None."""
-    baselines = average_baselines(comparison)
-    means = [one.mean.mean for one in rank_variants(comparison, comparison.trained) if one.mean]
+def _find_samples(comparison: Comparison, condition: Condition) -> Condition:
+    """Return the condition of the same samples whose encodings are unchanged."""
+    if condition.extrapolation is None:
+        return condition
+    unchanged = (one for one in comparison.conditions if one.extrapolation is None)
+    return next((one for one in unchanged if one.size == condition.size), condition)
+
+
+def find_winning_baseline(comparison: Comparison, condition: Condition | None = None) -> str | None:
+    """Return the best baseline if no variant beats it under a condition, else None.
+
+    Args:
+        comparison: The comparison.
+        condition: The condition. None: the test data of the recipe.
+    """
+    condition = condition or comparison.trained
+    baselines = average_baselines(comparison, condition)
+    means = [one.mean.mean for one in rank_variants(comparison, condition) if one.mean]
     if not baselines or not means:
         return None
     sign = _sign(comparison)

@@ -64,6 +64,9 @@ class CellMeasurement:
             is a target; empty for tasks without it.
         position_edges: The first position of each bin, and the end of the last one; empty if each
             position is a bin.
+        baselines: {metric: {baseline: value}} of what models must beat under this condition; empty
+            for the test data of the recipe, whose baselines are those of the cell, and for
+            extrapolation methods, which have those of their size.
     """
 
     condition: Condition
@@ -71,6 +74,7 @@ class CellMeasurement:
     refused: str = ""
     position_losses: tuple[float | None, ...] = ()
     position_edges: tuple[int, ...] = ()
+    baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def list_position_losses(self) -> list[float | None]:
         """Return the loss at each position: that of its bin."""
@@ -112,7 +116,8 @@ class ComparisonCell:
         minutes: Minutes of training, over all attempts.
         step_seconds: Median over training, while other cells may run at the same time.
         peak_memory: Peak bytes of the process.
-        baselines: {metric: {baseline: value}} of what models must beat, on the data of this seed.
+        baselines: {metric: {baseline: value}} of what models must beat, on the test data of the
+            recipe with this seed.
         different_start: What differed at the start from the cells of the same seed: names of
             weights, order of samples.
     """

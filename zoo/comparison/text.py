@@ -238,6 +238,9 @@ def describe_result(comparison: Comparison, condition: Condition) -> str:
         *_describe_missing(standings),
         *_describe_flags(standings),
     ]
+    # that of the test data of the recipe is a warning about all conditions
+    if condition != comparison.trained:
+        parts.append(_describe_winner(comparison, condition))
     return " ".join(f"{capitalize(part)}." for part in parts if part)
 
 
@@ -302,21 +305,26 @@ def _describe_flags(standings: Sequence[Standing]) -> list[str]:
 
 def describe_winning_baseline(comparison: Comparison) -> str:
     """Warn that a baseline beats every model; empty if none does."""
-    name = find_winning_baseline(comparison)
+    found = _describe_winner(comparison, comparison.trained)
+    return f"Inconclusive: {found}." if found else ""
+
+
+def _describe_winner(comparison: Comparison, condition: Condition) -> str:
+    """Name the baseline that beats every model under a condition; empty if none does."""
+    name = find_winning_baseline(comparison, condition)
     if name is None:
         return ""
-    value = format_fixed(average_baselines(comparison)[name], count_decimals(comparison))
-    return (
-        f"Inconclusive: no model beats the baseline {name}, {format_measure(comparison)} {value}."
-    )
+    value = average_baselines(comparison, condition)[name]
+    shown = format_fixed(value, count_decimals(comparison))
+    return f"no model beats the baseline {name}, {format_measure(comparison)} {shown}"
 
 
-def describe_baselines(comparison: Comparison) -> str:
-    """Name the baselines with their values; empty if there are none."""
-    found = average_baselines(comparison)
+def format_baselines(comparison: Comparison, condition: Condition) -> str:
+    """Format the baselines under a condition with their values; empty if there are none."""
+    found = average_baselines(comparison, condition)
     decimals = count_decimals(comparison)
     texts = [f"{name} {format_fixed(value, decimals)}" for name, value in found.items()]
-    return f"Baselines: {join_names(texts)}" if texts else ""
+    return join_names(texts) if texts else ""
 
 
 def describe_unfinished(comparison: Comparison) -> str:
@@ -385,7 +393,10 @@ def _collect_variables(comparison: Comparison) -> dict[str, Any]:
         "standings": {
             capitalize(describe_conditions([one])): table for one, table in tables.items() if table
         },
-        "baselines": describe_baselines(comparison),
+        "baselines": {
+            capitalize(describe_conditions([one])): format_baselines(comparison, one)
+            for one in comparison.conditions
+        },
         "costs": format_costs(comparison),
         "equal_compute": _format_equal_compute(comparison),
         "tuning": tuning,

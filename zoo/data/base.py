@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import lightning as L
 from torch import Tensor
@@ -140,11 +140,20 @@ class DataModule(L.LightningDataModule):
         return (images - low) / (high - low).clamp(min=1e-6)
 
     def compute_baselines(self) -> Baselines:
-        """Return simple baselines, {metric: {baseline: value}}, after `setup` for fit and test.
+        """Return simple baselines, {metric: {baseline: value}}, after `setup` for fit and test."""
+        return self.fit_baselines()(self)
+
+    def fit_baselines(self) -> Callable[[Self], Baselines]:
+        """Fit simple baselines on train and val, after `setup` for fit.
 
         By default there are none.
+
+        Returns:
+            A function that scores them on the test split of the same source, possibly under
+            another condition, after its `setup` for test. It resizes images of another size to the
+            size of these ones.
         """
-        return {}
+        return lambda tested: {}
 
     def check_source(self) -> None:
         """Check that the data of `setup` exist, reading at most the first row of each split.

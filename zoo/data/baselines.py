@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +16,8 @@ from torch.nn import functional as F
 from torchmetrics.functional.classification import multiclass_jaccard_index
 
 from zoo.data.cache import CacheEntry, load_or_make
-from zoo.data.spec import IGNORE_INDEX, DataSpec, ImageSpec, PointSpec, TextBatch
+from zoo.data.resize import resize_maps
+from zoo.data.spec import IGNORE_INDEX, DataSpec, ImageSpec, PointSpec, SegmentationSpec, TextBatch
 
 # Largest numbers of tokens of train and test to count, so that it takes seconds.
 MAX_TRAIN, MAX_TEST = 1_000_000, 200_000
@@ -135,26 +137,72 @@ WEIGHT_DECAYS = (1e-1, 1e-2, 1e-3)
 ITERATIONS = 30
 
 
-def score_labels(splits: Mapping[str, Any], spec: DataSpec) -> Baselines:
-    """Score the majority class of train on test and, for small images, softmax regression.
+@dataclass(frozen=True)
+class SoftmaxRegression:
+    """A fitted softmax regression on normalized inputs [S, P]."""
+
+    mean: Tensor
+    std: Tensor
+    weight: Tensor
+    bias: Tensor
+
+    def compute_logits(self, inputs: Tensor) -> Tensor:
+        """Return logits [S, classes] of inputs [S, P]."""
+        return ((inputs - self.mean) / self.std) @ self.weight + self.bias
+
+
+def _name_regression(name: str, *, is_resized: bool) -> str:
+    """Name softmax regression by what it reads."""
+    return f"{name} (resized)" if is_resized else name
+
+
+@dataclass(frozen=True)
+class LabelBaselines:
+    """The majority class of train and, for small images, softmax regression.
+
+    Attributes:
+        labels: Labels of train [S].
+        regression: Softmax regression on images of the training size; None for other samples.
+        sides: Height and width of these images.
+    """
+
+    labels: Tensor
+    regression: SoftmaxRegression | None = None
+    sides: tuple[int, int] = (0, 0)
+
+    def score(self, samples: Any) -> Baselines:
+        """Score the baselines on samples. Images of another size are resized to that of training.
+
+        Args:
+            samples: Samples of a split as `fit_labels` reads them.
+        """
+        if self.regression is None:
+            return score_majority(self.labels, _read_labels(samples))
+        pixels, labels, is_resized = _read_images(samples, self.sides)
+        logits = self.regression.compute_logits(pixels)
+        name = _name_regression("softmax regression", is_resized=is_resized)
+        found = score_majority(self.labels, labels)
+        found["test/accuracy"][name] = float((logits.argmax(1) == labels).float().mean())
+        return {**found, "test/loss": {name: float(F.cross_entropy(logits, labels))}}
+
+
+def fit_labels(splits: Mapping[str, Any], spec: DataSpec) -> LabelBaselines:
+    """Fit the majority class of train and, for small images, softmax regression.
 
     Args:
-        splits: {split: samples} of train, val and test, which are fetched by lists of numbers as
-            inputs and labels. At most 10,000 of each are read.
+        splits: {split: samples} of train and val, which are fetched by lists of numbers as inputs
+            and labels. At most 10,000 of each are read.
         spec: The facts of the samples. Softmax regression requires images of at most 64 x 64
             pixels and 100 classes.
     """
     is_small = type(spec) is ImageSpec and max(spec.grid) <= MAX_SIDE
     if not is_small or spec.classes > MAX_CLASSES:  # type: ignore[union-attr,operator]
-        return score_majority(*(_read_labels(splits[split]) for split in ("train", "test")))
-
-    samples = {split: _read_images(splits[split]) for split in ("train", "val", "test")}
-    logits, labels = _fit_softmax_regression(samples), samples["test"][1]
-    accuracy = float((logits.argmax(1) == labels).float().mean())
-    loss = float(F.cross_entropy(logits, labels))
-    found = score_majority(samples["train"][1], samples["test"][1])
-    found["test/accuracy"]["softmax regression"] = accuracy
-    return {**found, "test/loss": {"softmax regression": loss}}
+        return LabelBaselines(_read_labels(splits["train"]))
+    assert isinstance(spec, ImageSpec)
+    sides = (spec.height, spec.width)
+    train, val = (_read_images(splits[split], sides)[:2] for split in ("train", "val"))
+    regression = _fit_softmax_regression(train, val, spec.classes)
+    return LabelBaselines(train[1], regression, sides)
 
 
 def score_majority(train: Tensor, test: Tensor) -> Baselines:
@@ -165,59 +213,145 @@ def score_majority(train: Tensor, test: Tensor) -> Baselines:
     return {"test/accuracy": {"majority class": share}}
 
 
-def score_pixels(splits: Mapping[str, Any], classes: int, ignored: int = IGNORE_INDEX) -> Baselines:
-    """Score the majority class of pixels and, up to 100 classes, softmax regression on each pixel.
+@dataclass(frozen=True)
+class PixelBaselines:
+    """The majority class of pixels and, up to 100 classes, softmax regression on each pixel.
 
-    Softmax regression sees the channels of a pixel and nothing around it.
-
-    Args:
-        splits: {split: samples} of train, val and test, which are fetched by lists of numbers as
-            images and masks. At most 500 of each, and 200,000 of their pixels, are read.
+    Attributes:
+        majority: The most common class of train; None if a split has no pixel with a class.
         classes: Number of classes.
         ignored: Pixels of this class do not count, nor do those of -100.
-
-    Returns:
-        The baselines; none if a split has no pixel with a class among those that are read.
+        sides: Height and width of images of train.
+        regression: Softmax regression on the channels of a pixel, without anything around it.
     """
-    samples = {split: _read_pixels(own, ignored) for split, own in splits.items()}
-    if not all(len(own) for _, own in samples.values()):
-        return {}
-    labels = samples["test"][1]
-    predicted = {"majority class": samples["train"][1].mode().values.expand_as(labels)}
-    losses = {}
-    if classes <= MAX_CLASSES:
-        logits = _fit_softmax_regression(samples)
-        name = "softmax regression per pixel"
-        predicted[name] = logits.argmax(1)
-        losses[name] = float(F.cross_entropy(logits, labels))
-    found = {
-        "test/accuracy": {
-            name: float((own == labels).float().mean()) for name, own in predicted.items()
-        },
-        "test/miou": {
-            name: float(multiclass_jaccard_index(own, labels, classes))
-            for name, own in predicted.items()
-        },
-    }
-    return found | ({"test/loss": losses} if losses else {})
+
+    majority: int | None
+    classes: int
+    ignored: int
+    sides: tuple[int, int]
+    regression: SoftmaxRegression | None = None
+
+    def score(self, samples: Any) -> Baselines:
+        """Score the baselines on samples, as `fit_pixels` reads them.
+
+        Images of another size than those of train are scored unchanged and resized: a pixel then
+        has the logits of images of the training size, resized back.
+        """
+        resized = self._predict_resized if self.regression else None
+        found = _read_pixels(samples, self.ignored, resized)
+        labels = found.classes
+        if self.majority is None or not len(labels):
+            return {}
+        predicted = {"majority class": torch.full_like(labels, self.majority)}
+        losses = {}
+        if self.regression is not None:
+            logits = self.regression.compute_logits(found.pixels)
+            name = "softmax regression per pixel"
+            predicted[name], losses[name] = logits.argmax(1), F.cross_entropy(logits, labels)
+            if found.resized is not None:
+                name = _name_regression(name, is_resized=True)
+                predicted[name] = found.resized[:, 0].long()
+                losses[name] = found.resized[:, 1].mean()
+        scores = {
+            "test/accuracy": {
+                name: float((own == labels).float().mean()) for name, own in predicted.items()
+            },
+            "test/miou": {
+                name: float(multiclass_jaccard_index(own, labels, self.classes))
+                for name, own in predicted.items()
+            },
+        }
+        means = {name: float(loss) for name, loss in losses.items()}
+        return scores | ({"test/loss": means} if means else {})
+
+    def _predict_resized(self, images: Tensor, masks: Tensor) -> Tensor | None:
+        """Return classes and losses [B, H, W, 2] by resized images; None for the training size.
+
+        Args:
+            images: Images [B, C, H, W].
+            masks: Classes [B, H, W].
+        """
+        height, width = images.shape[2:]
+        if (height, width) == self.sides:
+            return None
+        assert self.regression is not None
+        small = resize_maps(images.to(torch.float32), self.sides)
+        logits = self.regression.compute_logits(small.permute(0, 2, 3, 1))
+        logits = resize_maps(logits.permute(0, 3, 1, 2), (height, width))
+        known = masks.clamp(0, self.classes - 1)
+        losses = F.cross_entropy(logits, known, reduction="none")
+        return torch.stack([logits.argmax(1).float(), losses], dim=-1)
 
 
-def _read_pixels(samples: Any, ignored: int) -> tuple[Tensor, Tensor]:
-    """Return some pixels [S, C] with a class, and their classes [S]."""
-    found: list[tuple[Tensor, Tensor]] = []
+def fit_pixels(
+    splits: Mapping[str, Any], spec: SegmentationSpec, ignored: int = IGNORE_INDEX
+) -> PixelBaselines:
+    """Fit the majority class of pixels and, up to 100 classes, softmax regression on each pixel.
+
+    Args:
+        splits: {split: samples} of train and val, which are fetched by lists of numbers as images
+            and masks. At most 500 of each, and 200,000 of their pixels, are read.
+        spec: The facts of the samples.
+        ignored: Pixels of this class do not count, nor do those of -100.
+    """
+    train, val = (_read_pixels(splits[split], ignored) for split in ("train", "val"))
+    sides = (spec.height, spec.width)
+    if not len(train.classes) or not len(val.classes):
+        return PixelBaselines(None, spec.classes, ignored, sides)
+    regression = None
+    if spec.classes <= MAX_CLASSES:
+        regression = _fit_softmax_regression(train[:2], val[:2], spec.classes)
+    majority = int(train.classes.mode().values)
+    return PixelBaselines(majority, spec.classes, ignored, sides, regression)
+
+
+class _Pixels(NamedTuple):
+    """Some pixels of a split.
+
+    Attributes:
+        pixels: Channels [S, C].
+        classes: Classes [S].
+        resized: Predicted classes and losses [S, 2] by resized images, if there are any.
+    """
+
+    pixels: Tensor
+    classes: Tensor
+    resized: Tensor | None = None
+
+
+def _read_pixels(
+    samples: Any,
+    ignored: int,
+    predict_resized: Callable[[Tensor, Tensor], Tensor | None] | None = None,
+) -> _Pixels:
+    """Return some pixels with a class.
+
+    Args:
+        samples: Images and masks.
+        ignored: A class that does not count.
+        predict_resized: Predicts pixels [B, H, W, 2] by resized images [B, C, H, W] and masks.
+    """
+    chunks: list[_Pixels] = []
     # Images that keep their shapes are padded to the largest of a chunk, with pixels of no class.
     for chunk in _split_numbers(len(samples), CHUNK, CHUNK // 10):
         inputs, masks, *_ = samples.__getitems__(chunk)
-        images = inputs[0] if isinstance(inputs, tuple) else inputs
+        has_shapes = isinstance(inputs, tuple)
+        images = inputs[0] if has_shapes else inputs
         classes = masks.flatten().long()
         known = (classes != IGNORE_INDEX) & (classes != ignored)
-        pixels = images.permute(0, 2, 3, 1).flatten(0, 2)
-        found.append((pixels[known].to(torch.float32), classes[known]))
-    pixels, classes = (torch.cat(parts) for parts in zip(*found, strict=True))
+        pixels = images.permute(0, 2, 3, 1).flatten(0, 2)[known].to(torch.float32)
+        resized = None
+        if predict_resized is not None and not has_shapes:
+            resized = predict_resized(images, masks.long())
+        if resized is not None:
+            resized = resized.flatten(0, 2)[known]
+        chunks.append(_Pixels(pixels, classes[known], resized))
+    parts = [[one for one in column if one is not None] for column in zip(*chunks, strict=True)]
+    pixels, classes, *rest = (torch.cat(part) for part in parts if part)
     if len(classes) > MAX_PIXELS:
         drawn = np.random.default_rng(0).choice(len(classes), MAX_PIXELS, replace=False)
-        return pixels[drawn], classes[drawn]
-    return pixels, classes
+        pixels, classes, *rest = (one[drawn] for one in (pixels, classes, *rest))
+    return _Pixels(pixels, classes, *rest)
 
 
 def score_points(train: Any, test: Any, spec: PointSpec) -> Baselines:
@@ -294,46 +428,54 @@ def _read_labels(samples: Any) -> Tensor:
     return torch.cat([samples.__getitems__(chunk)[1] for chunk in chunks])
 
 
-def _read_images(samples: Any) -> tuple[Tensor, Tensor]:
-    """Return pixels [S, P] and labels [S], without samples that cannot be read."""
-    pixels, labels = [], []
+def _read_images(samples: Any, sides: tuple[int, int]) -> tuple[Tensor, Tensor, bool]:
+    """Read images of one size and their labels, without samples that cannot be read.
+
+    Args:
+        samples: Images and labels.
+        sides: Height and width to resize to.
+
+    Returns:
+        Pixels [S, P], labels [S], and whether images were resized.
+    """
+    pixels, labels, is_resized = [], [], False
     for chunk in _split_numbers(len(samples)):
         batch = samples.__getitems__(chunk)
-        pixels.append(_flatten_images(batch[0]))
+        images = batch[0].to(torch.float32)
+        is_resized |= tuple(images.shape[-2:]) != sides
+        pixels.append(_flatten_images(resize_maps(images, sides)))
         labels.append(batch[1])
-    return torch.cat(pixels), torch.cat(labels)
+    return torch.cat(pixels), torch.cat(labels), is_resized
 
 
 def _flatten_images(images: Tensor) -> Tensor:
     """Return pixels [B, P] of images [B, C, H, W], averaged to at most 16 x 16."""
-    images = images.to(torch.float32)
     height, width = (min(side, POOLED_SIDE) for side in images.shape[2:])
     return F.adaptive_avg_pool2d(images, (height, width)).flatten(1)
 
 
-def _fit_softmax_regression(samples: Mapping[str, tuple[Tensor, Tensor]]) -> Tensor:
-    """Return the logits of test [S, classes] with the weight decay that is best on val.
+def _fit_softmax_regression(
+    train: tuple[Tensor, Tensor], val: tuple[Tensor, Tensor], classes: int
+) -> SoftmaxRegression:
+    """Fit softmax regression on train, with the weight decay that is best on val.
 
     Args:
-        samples: Pixels [S, P] and labels [S] of train, val and test.
+        train: Inputs [S, P] and labels [S].
+        val: As `train`.
+        classes: Number of classes.
     """
-    pixels, labels = samples["train"]
-    mean, std = pixels.mean(), pixels.std().clamp(min=1e-6)
-    classes = 1 + max(int(own.max()) for _, own in samples.values())
-    weight = torch.zeros(pixels.shape[1], classes)
-    bias = torch.zeros(classes)
-
-    best, chosen = float("inf"), bias.expand(len(samples["test"][1]), -1)
+    inputs, labels = train
+    mean, std = inputs.mean(), inputs.std().clamp(min=1e-6)
+    weight, bias = torch.zeros(inputs.shape[1], classes), torch.zeros(classes)
+    lowest, best = float("inf"), SoftmaxRegression(mean, std, weight.clone(), bias.clone())
     # From strong to weak decay: each fit starts at the weights of the previous one.
     for decay in WEIGHT_DECAYS:
-        _fit_softmax((pixels - mean) / std, labels, weight, bias, decay)
-        logits = {
-            split: ((samples[split][0] - mean) / std) @ weight + bias for split in ("val", "test")
-        }
-        loss = float(F.cross_entropy(logits["val"], samples["val"][1]))
-        if loss < best:
-            best, chosen = loss, logits["test"]
-    return chosen
+        _fit_softmax((inputs - mean) / std, labels, weight, bias, decay)
+        fitted = SoftmaxRegression(mean, std, weight.clone(), bias.clone())
+        loss = float(F.cross_entropy(fitted.compute_logits(val[0]), val[1]))
+        if loss < lowest:
+            lowest, best = loss, fitted
+    return best
 
 
 def _fit_softmax(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from zoo.data.base import DataModule, FileBatch
-from zoo.data.baselines import Baselines, score_labels
+from zoo.data.baselines import Baselines, fit_labels
 from zoo.data.sampler import Key, ResumableLoader
 from zoo.data.spec import DataSpec, ImageSpec, check_fractions, get_sides
 from zoo.data.vision import ImageDecoder, Size, check_reads_images, read_image_files
@@ -134,8 +134,9 @@ class Digits(DataModule):
     def count_samples(self, split: str) -> int:
         return len(self.splits[split])
 
-    def compute_baselines(self) -> Baselines:
-        return score_labels(self.splits, self.spec)
+    def fit_baselines(self) -> Callable[[Self], Baselines]:
+        fitted = fit_labels(self.splits, self.spec)
+        return lambda tested: fitted.score(tested.splits["test"])
 
 
 class AugmentedImages(Dataset[tuple[Tensor, Tensor]]):

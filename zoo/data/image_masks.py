@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from zoo.data.baselines import Baselines, score_pixels
+from zoo.data.baselines import Baselines, fit_pixels
 from zoo.data.images import Images, choose_access
 from zoo.data.pictures import find_upright_size
 from zoo.data.random_crop import DrawnCrop, RandomCrop, resize_crop
@@ -196,10 +196,16 @@ class ImageMasks(Images):
             images = self.trainer.precision_plugin.convert_input(images)
         return images, *rows, masks
 
-    def compute_baselines(self) -> Baselines:
+    def fit_baselines(self) -> Callable[[Self], Baselines]:
         if max(self.spec.grid) > MAX_BASELINE_SIDE:
-            return {}
-        return score_pixels(self.subsets, self.spec.classes, self.ignored_target)
+            return lambda tested: {}
+        fitted = fit_pixels(self.subsets, self.spec, self.ignored_target)
+
+        def score(tested: Self) -> Baselines:
+            is_small = max(tested.spec.grid) <= MAX_BASELINE_SIDE
+            return fitted.score(tested.subsets["test"]) if is_small else {}
+
+        return score
 
 
 def list_pairs(images: Path, masks: Path) -> Mapping[str, Any]:

@@ -7,12 +7,12 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -267,12 +267,23 @@ class Images(LabelledTable):
     def denormalize(self, images: Tensor) -> Tensor:
         return self.transform.denormalize(images)
 
-    def compute_baselines(self) -> Baselines:
-        is_held = all(isinstance(one.rows, DecodedRows) for one in self.subsets.values())
-        if is_held or self.streams:
-            return super().compute_baselines()
+    def fit_baselines(self) -> Callable[[Self], Baselines]:
+        if self.streams:
+            return super().fit_baselines()
         # Decoding thousands of images again would take minutes; reading their labels does not.
-        return score_majority(self._read_labels("train"), self._read_labels("test"))
+        labels = self._read_labels("train")
+        score_images = super().fit_baselines() if self._holds_images() else None
+
+        def score(tested: Self) -> Baselines:
+            if score_images is None or not tested._holds_images():
+                return score_majority(labels, tested._read_labels("test"))
+            return score_images(tested)
+
+        return score
+
+    def _holds_images(self) -> bool:
+        """Return whether all images are decoded and in memory."""
+        return all(isinstance(subset.rows, DecodedRows) for subset in self.subsets.values())
 
     def _read_labels(self, split: str) -> Tensor:
         """Return the labels [S] of at most 10,000 rows, without rows that lack one."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,8 +171,9 @@ class PointFiles(DataModule):
     def count_samples(self, split: str) -> int:
         return len(self.subsets[split])
 
-    def compute_baselines(self) -> Baselines:
-        return score_points(self.subsets["train"], self.subsets["test"], self.spec)
+    def fit_baselines(self) -> Callable[[Self], Baselines]:
+        train = self.subsets["train"]
+        return lambda tested: score_points(train, tested.subsets["test"], self.spec)
 
     def read_files(self, paths: Sequence[Path], spec: DataSpec) -> Iterator[FileBatch]:
         """Read the sets of files, which need no targets, in batches of one file."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, Self
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from zoo.data.baselines import Baselines, score_pixels
+from zoo.data.baselines import Baselines, fit_pixels
 from zoo.data.digits import select_digits
 from zoo.data.sampler import Key
 from zoo.data.spec import SegmentationSpec, get_sides
@@ -127,6 +127,7 @@ class SegDigits(SyntheticTask):
         grid = F.affine_grid(matrices, [len(places), 1, *self.sides], align_corners=False)
         return F.grid_sample(images, grid, align_corners=False)[:, 0]
 
-    def compute_baselines(self) -> Baselines:
-        splits = {split: self._build_samples(split) for split in self.sizes}
-        return score_pixels(splits, self.spec.classes, self.ignored_target)
+    def fit_baselines(self) -> Callable[[Self], Baselines]:
+        splits = {split: self._build_samples(split) for split in ("train", "val")}
+        fitted = fit_pixels(splits, self.spec, self.ignored_target)
+        return lambda tested: fitted.score(tested._build_samples("test"))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from signal import Signals
 from typing import Any
@@ -18,6 +18,7 @@ import lightning as L
 from zoo.config import Overrides, Recipe, join_overrides
 from zoo.config.schema import format_size
 from zoo.data.base import DataModule, Datasets
+from zoo.data.baselines import Baselines
 from zoo.data.spec import (
     DataSpec,
     ImageSpec,
@@ -51,7 +52,7 @@ from zoo.run import conditions
 from zoo.run.build import Experiment
 from zoo.run.callbacks.progress import EvaluationProgress
 from zoo.run.callbacks.stop_on_signal import StopOnSignal
-from zoo.run.conditions import Condition
+from zoo.run.conditions import TRAINED, Condition
 from zoo.run.load import read_recipe, restore_content
 from zoo.run.memory import suggest_smaller
 from zoo.run.processes import Processes, count_missing_processes, join_processes, run_in_processes
@@ -188,6 +189,8 @@ class Evaluator:
                 first = measure(
                     self.experiment.trainer, self.task, data, base, self.recipe.evaluate.entropy
                 )
+            if others:
+                first = replace(first, baselines=self._compute_baselines(data))
         except OptionError as error:
             key = f"data.{error.key}" if error.key else "data"
             key = "evaluate.entropy" if error.key == "entropy" else key
@@ -304,14 +307,17 @@ class Evaluator:
                     # method, too
                     plain = format_size(condition.size)
                     (found,) = (one for one in done if one.condition.name == plain)
-                    return replace(found, condition=condition)
+                    return replace(found, condition=condition, baselines={})
                 log.info("%s: extrapolation to %s", self.recipe.name, condition.describe())
                 task = conditions.build_extended_task(
                     self.recipe, task, self.weights, method, factors
                 )
             options = conditions.choose_data_options(self.recipe, condition)
             data = self.experiment.data_variant(options)
-            return measure(trainer, task, data, condition, self.recipe.evaluate.entropy)
+            found = measure(trainer, task, data, condition, self.recipe.evaluate.entropy)
+            if condition.extrapolation is None:
+                found = replace(found, baselines=self._compute_baselines(data))
+            return found
         except OptionError as error:
             return ConditionResult(condition=condition, refused=str(error))
         except (RuntimeError, MemoryError) as error:
@@ -319,6 +325,27 @@ class Evaluator:
             if trainer.world_size > 1 or not is_out_of_memory(error):
                 raise
             return ConditionResult(condition=condition, refused="out of memory")
+
+    def _compute_baselines(self, tested: DataModule) -> Baselines:
+        """Score the baselines of the training data on the test part of some data."""
+        return self._score_baselines(tested) if self.task.has_data_baselines else {}
+
+    @cached_property
+    def _score_baselines(self) -> Callable[[DataModule], Baselines]:
+        """The baselines that are fitted on the training data, if these are at hand."""
+        data, trained = self.experiment.data, conditions.get_size(self.task.spec)
+        try:
+            if conditions.get_size(data.spec) != trained:
+                # an override of the data has changed its size
+                condition = Condition(TRAINED, "size", trained)
+                options = conditions.choose_data_options(self.recipe, condition)
+                data = self.experiment.data_variant(options)
+                adapt_data(self.task, data)
+            data.setup("fit")
+            return data.fit_baselines()
+        except ZooError as error:
+            log.info("%s: no baselines without the training data: %s", self.recipe.name, error)
+            return lambda tested: {}
 
 
 def measure(

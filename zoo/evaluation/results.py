@@ -59,6 +59,8 @@ class ConditionResult:
         depth_exacts: The share of right answers in each tenth of the text that states them, None
             where there is none; empty for tasks without such a place.
         entropies: The mean entropy of attention in each layer in nats, if it was measured.
+        baselines: {metric: {baseline: value}} of what a model must beat on these samples; empty for
+            extrapolation methods, whose samples are those of their size.
         class_ious: Of segmentation, the intersection over union of each class by name; None for
             classes that do not occur. Empty for other tasks.
     """
@@ -73,6 +75,7 @@ class ConditionResult:
     depth_exacts: tuple[float | None, ...] = ()
     entropies: tuple[float, ...] = ()
     class_ious: Mapping[str, float | None] = field(default_factory=dict)
+    baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON, without empty values; `from_dict` reads it."""
@@ -80,6 +83,7 @@ class ConditionResult:
         plain |= {"refused": self.refused, "windows": self.windows}
         plain |= {name: [*getattr(self, name)] for name in METRIC_LISTS}
         plain["class_ious"] = dict(self.class_ious)
+        plain["baselines"] = {metric: dict(values) for metric, values in self.baselines.items()}
         always = {"metrics", *(one.name for one in fields(Condition))}
         return {key: value for key, value in plain.items() if value or key in always}
 
@@ -96,6 +100,10 @@ class ConditionResult:
             class_ious={
                 str(name): None if value is None else _read_number(value)
                 for name, value in plain.get("class_ious", {}).items()
+            },
+            baselines={
+                str(metric): {str(name): _read_number(value) for name, value in values.items()}
+                for metric, values in plain.get("baselines", {}).items()
             },
         )
 
@@ -272,6 +280,11 @@ def table(result: Evaluation) -> str:
     lines = [format_table(rows)]
     lines += [f"{title}: refused: {one.refused}" for title, one in found.items() if one.refused]
     lines += _describe_classes(result.conditions[0].class_ious)
+    lines += [
+        f"baselines, {title}: {_format_baselines(one.baselines)}"
+        for title, one in found.items()
+        if one.baselines
+    ]
     lines.append(f"{result.count} samples, {result.checkpoint}")
     lines += _describe_windows(found)
     if result.resizing:
@@ -290,6 +303,13 @@ def _describe_classes(ious: Mapping[str, float | None]) -> Iterator[str]:
         known = dict(sorted(known.items(), key=lambda pair: pair[1])[:SHOWN_CLASSES])
     if known:
         yield f"{title}: {', '.join(f'{name} {value:.4f}' for name, value in known.items())}"
+
+
+def _format_baselines(baselines: Mapping[str, Mapping[str, float]]) -> str:
+    return "; ".join(
+        f"{metric} {', '.join(f'{name} {value:.4f}' for name, value in values.items())}"
+        for metric, values in baselines.items()
+    )
 
 
 def build_result_table(result: Evaluation) -> ResultTable:

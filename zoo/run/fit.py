@@ -411,7 +411,7 @@ def train(
         checkpoint=best,
         count=data.count_samples("test"),
         metrics=metrics,
-        baselines=data.compute_baselines(),
+        baselines=data.compute_baselines() if task.has_data_baselines else {},
         data=data.title,
         init_from=None if transfer is None else transfer.plain(),
     )

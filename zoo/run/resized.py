@@ -3,31 +3,9 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from zoo.data.resize import resize_maps
 from zoo.data.spec import DataSpec, ImageSpec
-
-
-def resize_maps(maps: Tensor, sides: tuple[int, int]) -> Tensor:
-    """Resize images, or logits of pixels, bilinearly with antialiasing.
-
-    Each side is resized to its own length, so the aspect ratio may change.
-
-    Args:
-        maps: Maps [..., H, W].
-        sides: The new height and width.
-
-    Returns:
-        Maps [..., height, width] of the same dtype.
-    """
-    if tuple(maps.shape[-2:]) == sides:
-        return maps
-    # in float32, since there is no kernel for half precision on all devices
-    flat = maps.flatten(0, -4) if maps.dim() > 4 else maps
-    resized = F.interpolate(
-        flat.float(), sides, mode="bilinear", align_corners=False, antialias=True
-    )
-    return resized.to(maps.dtype).view(*maps.shape[:-2], *sides)
 
 
 class ResizedInputs(nn.Module):

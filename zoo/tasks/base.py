@@ -76,6 +76,10 @@ class Task(L.LightningModule):
     sharding = Sharding()
     """How the strategy `fsdp` shards the weights."""
 
+    has_data_baselines: bool = True
+    """True if baselines of the data predict the targets of the task, so that their scores can be
+    compared."""
+
     application: Application | None = None
     """Implements `predict` and `generate`. None for a task that `zoo.load` did not return."""
 

@@ -41,6 +41,8 @@ class MaskedLM(Task):
 
     monitor, mode = "val/loss", "min"
     weighs_targets = True
+    # n-grams predict the next token from those before, not a masked token from both sides
+    has_data_baselines = False
 
     def __init__(
         self,

@@ -28,11 +28,11 @@ from zoo.comparison.strips import explain_strips
 from zoo.comparison.study_text import describe_studies, list_choices, list_edges
 from zoo.comparison.text import (
     capitalize,
-    describe_baselines,
     describe_conditions,
     describe_result,
     describe_unfinished,
     describe_winning_baseline,
+    format_baselines,
     format_measure,
     format_part,
     format_question,
@@ -205,6 +205,12 @@ def _draw_charts(panels: Sequence[Panel]) -> list[dict[str, Any]]:
     return [{"title": panel.title, "drawing": draw_for_page(panel)} for panel in panels]
 
 
+def _list_baselines(comparison: Comparison) -> str:
+    """Return the baselines under each condition that has some."""
+    found = {one: format_baselines(comparison, one) for one in comparison.conditions}
+    return "; ".join(f"{describe_conditions([one])}: {text}" for one, text in found.items() if text)
+
+
 def _list_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     yield "recipe", comparison.recipe
     for axis in comparison.axes:
@@ -214,7 +220,7 @@ def _list_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     yield "measure", f"{format_measure(comparison)}, {direction} is better"
     yield "conditions", ", ".join(one.describe() for one in comparison.conditions)
     yield "windows", comparison.windows
-    yield "baselines", describe_baselines(comparison)
+    yield "baselines", _list_baselines(comparison)
     yield from ((key, _join_values(value)) for key, value in comparison.machine.items())
     yield "made", f"{comparison.created}, zoo {comparison.zoo_version}"
     yield "held equal", _describe_controls(comparison)

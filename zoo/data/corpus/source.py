@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,17 +102,24 @@ class CorpusSource(DataModule):
             global_batch_size=rows,
         )
 
-    def compute_baselines(self) -> Baselines:
-        train, test = (self.corpus.tokens.splits[split].tokens for split in ("train", "test"))
+    def fit_baselines(self) -> Callable[[Self], Baselines]:
+        return self._score_ngrams
+
+    def _score_ngrams(self, tested: Self) -> Baselines:
+        train = self.corpus.tokens.splits["train"].tokens
+        test = tested.corpus.tokens.splits["test"].tokens
         size = len(self.corpus.tokens.vocabulary)
         longest = load_ngram_loss(train, test, size, LONGEST_GRAM)
-        losses = {"bigram": self.compute_bigram_loss(), f"{LONGEST_GRAM}-gram": longest}
+        losses = {"bigram": self.compute_bigram_loss(tested), f"{LONGEST_GRAM}-gram": longest}
         return {"test/loss": losses}
 
-    def compute_bigram_loss(self) -> float:
+    def compute_bigram_loss(self, tested: Self) -> float:
         """Return the mean loss of a bigram model with add-one smoothing, in nats per test token.
 
         p(b | a) = (count(a, b) + 1) / (count(a) + V), counted on train.
+
+        Args:
+            tested: The source of the test tokens.
         """
         size = len(self.corpus.tokens.vocabulary)
         left, right = self.list_bigrams("train")
@@ -121,10 +128,10 @@ class CorpusSource(DataModule):
         pairs, counts = np.unique(left.astype(np.int64) * size + right, return_counts=True)
         firsts = np.bincount(left, minlength=size)
 
-        left, right = self.list_bigrams("test")
-        tested = left.astype(np.int64) * size + right
-        at = np.searchsorted(pairs, tested).clip(max=len(pairs) - 1)
-        seen = np.where(pairs[at] == tested, counts[at], 0)
+        left, right = tested.list_bigrams("test")
+        asked = left.astype(np.int64) * size + right
+        at = np.searchsorted(pairs, asked).clip(max=len(pairs) - 1)
+        seen = np.where(pairs[at] == asked, counts[at], 0)
         return float(-np.log((seen + 1) / (firsts[left] + size)).mean())
 
     def list_bigrams(self, split: str) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -89,8 +89,8 @@ class SyntheticTask(DataModule):
     def count_samples(self, split: str) -> int:
         return self.sizes[split]
 
-    def compute_baselines(self) -> Baselines:
-        return score_answers(self._build_samples("test"))
+    def fit_baselines(self) -> Callable[[Self], Baselines]:
+        return lambda tested: score_answers(tested._build_samples("test"))
 
     def __getstate__(self) -> dict[str, Any]:
         # Loader workers that are not forked receive a pickled task, which must omit the trainer.

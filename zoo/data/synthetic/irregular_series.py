@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,5 +97,6 @@ class IrregularSeries(SyntheticTask):
         values = np.sin(angles) @ sizes + self.noise * rng.standard_normal(len(times))
         return PointSample(values[:, None], times[:, None], np.array([period]))
 
-    def compute_baselines(self) -> Baselines:
-        return score_points(self._build_samples("train"), self._build_samples("test"), self.spec)
+    def fit_baselines(self) -> Callable[[Self], Baselines]:
+        train = self._build_samples("train")
+        return lambda tested: score_points(train, tested._build_samples("test"), self.spec)

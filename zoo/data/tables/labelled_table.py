@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from zoo.data.base import DataModule
-from zoo.data.baselines import Baselines, score_labels
+from zoo.data.baselines import Baselines, fit_labels
 from zoo.data.sampler import Key, ProcessShare, ResumableLoader
 from zoo.data.tables.open_table import TEXT_TYPES, SplitOptions
 from zoo.data.tables.stream import StreamingLoader, StreamOptions, split_batches
@@ -391,6 +391,9 @@ class LabelledTable(DataModule):
             return self.streams[split].delivered
         return len(self.subsets[split])
 
-    def compute_baselines(self) -> Baselines:
+    def fit_baselines(self) -> Callable[[Self], Baselines]:
         # A stream would have to be read once more.
-        return {} if self.streams else score_labels(self.subsets, self.spec)
+        if self.streams:
+            return super().fit_baselines()
+        fitted = fit_labels(self.subsets, self.spec)
+        return lambda tested: fitted.score(tested.subsets["test"])

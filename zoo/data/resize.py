@@ -1,0 +1,28 @@
+"""Resize images, and logits of pixels, bilinearly with antialiasing."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def resize_maps(maps: Tensor, sides: tuple[int, int]) -> Tensor:
+    """Resize images, or logits of pixels, bilinearly with antialiasing.
+
+    Each side is resized to its own length, so the aspect ratio may change.
+
+    Args:
+        maps: Maps [..., H, W].
+        sides: The new height and width.
+
+    Returns:
+        Maps [..., height, width] of the same dtype.
+    """
+    if tuple(maps.shape[-2:]) == sides:
+        return maps
+    # in float32, since there is no kernel for half precision on all devices
+    flat = maps.flatten(0, -4) if maps.dim() > 4 else maps
+    resized = F.interpolate(
+        flat.float(), sides, mode="bilinear", align_corners=False, antialias=True
+    )
+    return resized.to(maps.dtype).view(*maps.shape[:-2], *sides)
