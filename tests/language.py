@@ -7,6 +7,7 @@ from zoo.data.corpus.tokenizer import Characters
 from zoo.data.spec import TextClassificationSpec, TextSpec
 from zoo.models.decoder import Decoder
 from zoo.models.encoder import Encoder
+from zoo.tasks.masked_lm import MaskedLM
 
 SAMPLES = TextSpec(length=12, vocabulary=Characters("abcdefghijk"))
 PASSAGES = TextClassificationSpec(
@@ -55,3 +56,10 @@ def lively(model):
 
 def text(rows=2, length=12):
     return torch.randint(len(SAMPLES.vocabulary), (rows, length))
+
+
+def mask_by_contents(self, batch, draws, others, original=MaskedLM.mask):
+    """Mask tokens as `MaskedLM.mask` does, but by the contents of a window and not by draws."""
+    mixed = batch.inputs * 0.37 + torch.arange(batch.inputs.shape[1]) * 0.61
+    draws = torch.stack([mixed % 1, mixed * 7 % 1])
+    return original(self, batch, draws, (batch.inputs + 1) % self.mask_token)

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from language import mask_by_contents
 from pictures import parquet
 from several import run, slurm, torchrun
+from tiny import TINY
+from torch.distributed.tensor import DTensor
 from training import evaluate, fit
 
 from zoo.config import load
@@ -83,6 +86,15 @@ def text(tiny):
     return "text.yaml"
 
 
+@pytest.fixture
+def album(tiny):
+    """A recipe of images, some of which are corrupt."""
+    parquet(Path("made/train-0.parquet"), 40, broken=(3, 17, 30))
+    parquet(Path("made/test-0.parquet"), 7)
+    Path("album.yaml").write_text(ALBUM)
+    return "album.yaml"
+
+
 def several(given, place, resume="never", recipe="vit_comrope", launcher=torchrun, count=2):
     def work(rank):
         result = fit(recipe, given, Path(place), resume)
@@ -127,37 +139,46 @@ def test_two_processes_are_one_with_the_joined_batch(launcher, strategy, still, 
     assert first["metrics"] == pytest.approx(whole["metrics"], abs=1e-6)
 
 
-def mask_by_contents(self, batch, draws, others, original=MaskedLM.mask):
-    mixed = batch.inputs * 0.37 + torch.arange(batch.inputs.shape[1]) * 0.61
-    return original(
-        self, batch, torch.stack([mixed % 1, mixed * 7 % 1]), (batch.inputs + 1) % self.mask_token
-    )
-
-
 @pytest.mark.parametrize(
-    ("options", "accumulated"),
+    ("recipe", "options", "size", "accumulated", "strategy"),
     [
-        (["data.documents=true"], 1),
-        (["data.documents=true"], 2),
-        (MASKED, 1),
-        (["data.streams=true", "model.memory_length=16"], 1),
+        ("text.yaml", ["data.documents=true"], 8, 1, "ddp"),
+        ("text.yaml", ["data.documents=true"], 8, 2, "ddp"),
+        ("text.yaml", MASKED, 8, 1, "ddp"),
+        ("text.yaml", ["data.streams=true", "model.memory_length=16"], 8, 1, "ddp"),
+        ("vit_comrope", [*TINY, *STILL, "data.val=0.3996"], 64, 4, "ddp"),
+        ("vit_comrope", [*TINY, *STILL, "data.val=0.3996"], 64, 4, "fsdp"),
+        ("album.yaml", [*STILL, "data.skip=0.3"], 8, 1, "ddp"),
     ],
-    ids=["documents", "accumulated", "fill", "memory"],
 )
-def test_gradients_are_those_of_the_joined_batch(options, accumulated, text, monkeypatch):
-    """Though each process, and each accumulated batch, has another number of targets."""
+def test_gradients_are_those_of_the_joined_batch(
+    recipe, options, size, accumulated, strategy, text, album, monkeypatch
+):
+    """Though each process, and each accumulated batch, has another number of targets.
+
+    So in the last step of the epoch too, which has fewer batches, and a short one.
+    """
 
     def write(self, trainer, task, optimizer):
-        found = {name: weight.grad.clone() for name, weight in task.named_parameters()}
-        torch.save(found, f"gradients-{trainer.world_size}-{trainer.global_step}.pt")
+        gradients = {name: weight.grad for name, weight in task.named_parameters()}
+        whole = {
+            name: gradient.full_tensor() if isinstance(gradient, DTensor) else gradient.clone()
+            for name, gradient in gradients.items()
+        }
+        if trainer.is_global_zero:
+            torch.save(whole, f"gradients-{trainer.world_size}-{trainer.global_step}.pt")
 
     monkeypatch.setattr(FiniteGuard, "on_before_optimizer_step", write)
     monkeypatch.setattr(MaskedLM, "mask", mask_by_contents)
-    fit(text, [*options, "data.batch_size=8"], Path("one"), "never")
+    # weights hardly move, so that every step can be compared
+    options = [*options, "optim.lr=1e-12", "optim.warmup_ratio=0"]
+    fit(recipe, [*options, f"data.batch_size={size}"], Path("one"), "never")
     options = [*options, f"trainer.accumulate_grad_batches={accumulated}"]
-    options.append(f"data.batch_size={4 // accumulated}")
-    assert several(options, "two", recipe=text) == [0, 0], logs()
-    for step in range(2):
+    options += [f"data.batch_size={size // 2 // accumulated}", f"trainer.strategy={strategy}"]
+    assert several(options, "two", recipe=recipe) == [0, 0], logs()
+    steps = len([*Path().glob("gradients-1-*.pt")])
+    assert steps >= 3
+    for step in range(steps):
         one, two = (torch.load(f"gradients-{count}-{step}.pt") for count in (1, 2))
         assert close(one, two)
 

@@ -61,6 +61,8 @@ class DataModule(L.LightningDataModule):
     """A target that the task ignores, in addition to -100."""
     digest: str | None = None
     """Digest of the contents, for data that the options do not determine."""
+    has_equal_shares: bool = True
+    """True if all processes have as many samples of each training batch."""
     has_full_windows: bool = False
     """True if each token of every window to train on has a target."""
     windowing: str | None = None
@@ -85,7 +87,8 @@ class DataModule(L.LightningDataModule):
     def build_loader(self, split: str) -> Iterable[Any]:
         """Return a loader of this process' share of the batches of a split, after `setup`.
 
-        The loader of train shuffles and has an `epoch_sampler`.
+        The loader of train shuffles and has an `epoch_sampler`, whose `global_batch_size` is the
+        number of samples in a batch over all processes.
 
         Args:
             split: train, val or test.

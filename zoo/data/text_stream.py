@@ -81,6 +81,8 @@ class TextStream(DataModule):
     def spec(self) -> TextSpec:  # type: ignore[override]
         return TextSpec(self.length, self.vocabulary)
 
+    has_equal_shares = False  # a table may have fewer windows than an epoch
+
     @property
     def has_full_windows(self) -> bool:  # type: ignore[override]
         return not self.documents

@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import GradClipAlgorithmType
 from torch import Tensor, distributed, nn
 
 from zoo.data.spec import DataSpec, ImageSpec
-from zoo.errors import OptionError
+from zoo.errors import OptionError, ZooError
 from zoo.options import Choice, Choices
 from zoo.tasks.sharding import Sharding, shard
 from zoo.tasks.target_weights import TargetWeights
@@ -58,10 +58,13 @@ class Task(L.LightningModule):
     """Whether the largest ("max") or the smallest ("min") value of the metric is best."""
 
     weighs_targets: bool = False
-    """True if batches have unequal numbers of targets: gradients are then averaged over targets."""
+    """True if equal numbers of samples may have unequal numbers of targets."""
+
+    targets_per_sample: int = 1
+    """The largest number of targets of a training sample."""
 
     num_targets: Tensor | None = None
-    """Number of targets of a batch, a scalar that `training_step` sets if it weighs them."""
+    """Number of targets of the last batch, a scalar; None before the first one."""
 
     longest_test_window = 0
     """Number of tokens in the longest window of the test data, which may exceed the training
@@ -87,6 +90,8 @@ class Task(L.LightningModule):
         super().__init__()
         self.model, self.optim, self.spec = model, optim, spec
         self._target_weights: TargetWeights | None = None
+        self._window_sums: Tensor | None = None
+        """Sums of losses and of targets, [2], over the accumulated batches of a logged step."""
 
     def configure_model(self) -> None:
         """Shard the weights if the strategy does. Lightning calls it before each loop."""
@@ -184,64 +189,99 @@ class Task(L.LightningModule):
             raise OptionError("task", "only a task from zoo.load can predict and generate")
         return self.application
 
-    def log_training_loss(self, loss: Tensor, samples: int) -> None:
-        """Log train/loss, the mean over the targets of all processes, where this step is logged.
+    def record_loss(self, loss: Tensor, samples: int, num_targets: Tensor | None = None) -> None:
+        """Record the loss of a training batch; every training step has to call it.
+
+        Where the step is logged, its last batch logs train/loss: the mean over the targets of all
+        accumulated batches and of all processes.
 
         Args:
-            loss: The loss of this process, a scalar.
-            samples: Number of samples in its batch.
+            loss: The mean loss of the batch over its targets, a scalar.
+            samples: Number of samples in the batch.
+            num_targets: Number of targets, or the sum of their weights, a scalar. None: a target
+                for each sample.
         """
+        loss = loss.detach()
+        dtype = torch.promote_types(loss.dtype, torch.float32)  # half precision rounds numbers
+        if num_targets is None:
+            num_targets = torch.full_like(loss, samples, dtype=dtype)
+        self.num_targets = count = num_targets.to(dtype)
         # other steps neither communicate nor pay for Lightning's bookkeeping
-        if not self.is_step_logged():
+        if not self._is_window_logged():
             return
-        value, count = loss.detach(), self.num_targets
-        if count is None or not distributed.is_initialized():
-            value = self.average_over_processes(value)
-        else:
-            total, count = self.average_over_processes(torch.stack([value * count, count]))
-            value = total / torch.where(count == 0, 1, count)
-        self.log("train/loss", value, batch_size=samples)
+        if self._target_weights is None:
+            # a step has one batch, or all of its batches have equal numbers of targets
+            self.log("train/loss", self.average_over_processes(loss), batch_size=samples)
+            return
+        sums = torch.stack([loss * count, count])
+        self._window_sums = sums if self._window_sums is None else self._window_sums + sums
+        if self.completes_step():
+            total, count = self.average_over_processes(self._window_sums)
+            self._window_sums = None
+            mean = total / torch.where(count == 0, 1, count)
+            self.log("train/loss", mean, batch_size=samples)
+
+    def completes_step(self) -> bool:
+        """Return whether the optimizer steps after the current batch of training.
+
+        It does so after the last of the batches that it accumulates, and of an epoch.
+        """
+        return self._trainer is not None and not self._trainer.fit_loop._should_accumulate()
 
     def is_step_logged(self) -> bool:
         """Return whether Lightning logs this batch of training: the last of each n-th step."""
+        return self.completes_step() and self._is_window_logged()
+
+    def _is_window_logged(self) -> bool:
+        """Return whether Lightning logs the step to which this batch of training belongs."""
         trainer = self._trainer
-        # Lightning logs what the last of the accumulated batches says
-        if trainer is None or trainer.fit_loop._should_accumulate():
+        if trainer is None:
             return False
         is_last = trainer.global_step + 1 == trainer.max_steps
         return is_last or trainer._logger_connector.should_update_logs
 
     def on_train_start(self) -> None:
-        """Have DDP reduce numbers of targets."""
-        self._target_weights = None
-        if self.weighs_targets:
-            self._target_weights = TargetWeights(self.trainer.strategy.model)
+        """Prepare to weigh the batches of a step, if their numbers of targets may differ."""
+        trainer: Any = self.trainer
+        self._target_weights = self._window_sums = None
+        # the last of the accumulated batches may be a short one
+        is_weighed = trainer.accumulate_grad_batches > 1
+        if trainer.world_size > 1:
+            is_weighed |= self.weighs_targets or not trainer.datamodule.has_equal_shares
+        if is_weighed:
+            self._target_weights = TargetWeights(trainer.strategy.model)
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Compute gradients. In several processes, all are NaN if the loss is not finite.
+        """Compute gradients: those of a step are of the mean loss over all of its targets.
 
-        Every process then finds the same gradients at fault, and none has to ask the others.
+        Batches and processes of a step are weighed by their numbers of targets, so that any cutting
+        of the same samples into batches, steps of as many samples and processes has the same
+        gradients. In several processes, all gradients are NaN if a loss is not finite. Every
+        process then finds the same gradients at fault, and none has to ask the others.
         """
-        trainer, accumulated = self.trainer, self.trainer.accumulate_grad_batches
         weights, weight = self._target_weights, torch.ones_like(loss)
-        if trainer.world_size == 1 and (weights is None or accumulated == 1):
+        if self.trainer.world_size == 1 and weights is None:
             super().backward(loss, *args, **kwargs)
             return
+        if weights is not None:
+            if self.num_targets is None:
+                raise ZooError(f"{type(self).__name__}.training_step does not call record_loss")
+            # about 1: gradients of the sum over a batch would overflow float16
+            weight = (self.num_targets * self._find_unit()).to(loss.dtype)
+            # Lightning has divided the loss; half precision would round the sum of weights
+            accumulated = self.trainer.accumulate_grad_batches
+            weights.add(weight.to(self.num_targets.dtype) / accumulated)
         # a loss can be infinite while its gradients are finite; the factor 1 changes no bit
-        if weights is not None and self.num_targets is not None:
-            # gradients of the sum over a window would overflow float16
-            weight = self.num_targets * self._find_unit()
-            weights.add(weight / accumulated)
         factor = torch.where(loss.detach().isfinite(), weight, torch.nan).to(loss.dtype)
         loss.backward(factor, *args, **kwargs)
-        if weights is not None and not trainer.fit_loop._should_accumulate():
+        if weights is not None and self.completes_step():
             weights.divide_gradients(self.parameters())
 
     def _find_unit(self) -> float:
-        """Return about 1 / (targets of a sample), a power of two, which changes no digit."""
-        spec = self.spec
-        most = math.prod(spec.grid) if isinstance(spec, ImageSpec) else spec.length
-        return 2.0 ** -round(math.log2(most))
+        """Return about 1 / (targets of a batch), a power of two, which changes no digit."""
+        loader: Any = self.trainer.train_dataloader
+        samples = loader.epoch_sampler.global_batch_size / self.trainer.world_size
+        return 2.0 ** -round(math.log2(samples * self.targets_per_sample))
 
     def configure_gradient_clipping(
         self,

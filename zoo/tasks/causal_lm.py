@@ -59,6 +59,7 @@ class CausalLM(Task):
         if not isinstance(memory, int):
             problem = "causal_lm trains causal models; choose model decoder"
             raise OptionError("name", problem)
+        self.targets_per_sample = spec.length
         self.unit, self.has_answers = spec.vocabulary.unit, spec.targets == "answers"
         self.val_metrics = TokenMetrics(spec.length)
         self.test_metrics = TokenMetrics(spec.length)
@@ -83,7 +84,7 @@ class CausalLM(Task):
         return self.model(*self.inputs(batch), context=context)
 
     def on_train_start(self) -> None:
-        """Ask the data whether batches may have unequal numbers of targets."""
+        """Ask the data whether processes may have unequal numbers of targets."""
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         self.weighs_targets = not getattr(data, "has_full_windows", False)
         super().on_train_start()
@@ -99,10 +100,8 @@ class CausalLM(Task):
         except OptionError as error:
             # The recipe is valid, but the model cannot read this window.
             raise ZooError(f"model.{error.key}: {error}") from None
-        if self.weighs_targets:
-            self.num_targets = count_targets(batch.targets)
         loss = mean_loss(logits, batch.targets)
-        self.log_training_loss(loss, len(batch.inputs))
+        self.record_loss(loss, len(batch.inputs), count_targets(batch.targets))
         return loss
 
     def on_validation_epoch_start(self) -> None:

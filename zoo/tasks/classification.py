@@ -77,7 +77,7 @@ class Classification(Task):
         targets = labels.to(logits.dtype) if labels.is_floating_point() else labels
         loss = F.cross_entropy(logits, targets, label_smoothing=self.label_smoothing)
         loss = propagate_infinity(loss, logits)
-        self.log_training_loss(loss, len(labels))
+        self.record_loss(loss, len(labels))
         return loss
 
     def validation_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> None:

@@ -59,6 +59,7 @@ class MaskedLM(Task):
             problem = "masked_lm trains models with a mask token; choose model encoder"
             raise OptionError("name", problem)
         self.mask_ratio, self.mask_token = mask_ratio, mask_token
+        self.targets_per_sample = spec.length
         self.val_metrics = TokenMetrics(spec.length)
         self.test_metrics = TokenMetrics(spec.length)
         self.chosen_metrics = ChosenMetrics(metrics, spec, MEASURED)
@@ -76,9 +77,8 @@ class MaskedLM(Task):
         draws = torch.rand(2, *batch.inputs.shape, device=batch.inputs.device)
         others = torch.randint_like(batch.inputs, self.mask_token)
         inputs, targets = self.mask(batch, draws, others)
-        self.num_targets = count_targets(targets)
         loss = mean_loss(self(inputs, batch.documents), targets)
-        self.log_training_loss(loss, len(inputs))
+        self.record_loss(loss, len(inputs), count_targets(targets))
         return loss
 
     def on_validation_epoch_start(self) -> None:

@@ -17,6 +17,7 @@ from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassCalibrationError, MulticlassF1Score
 
 from zoo import registry
+from zoo.attention.tokens import upcast
 from zoo.data.spec import (
     IGNORE_INDEX,
     DataSpec,
@@ -63,7 +64,7 @@ def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
         targets: Targets int64 [B, N]; -100 means no target.
     """
     total = F.cross_entropy(
-        logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum"
+        upcast(logits.flatten(0, 1)), targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum"
     )
     count = count_targets(targets)
     return propagate_infinity(total / torch.where(count == 0, 1, count), logits)

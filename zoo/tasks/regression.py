@@ -71,7 +71,7 @@ class Regression(Task):
         outputs = self.model(*self.inputs(batch))
         loss = F.mse_loss(outputs, self._standardize(batch[-1]).to(outputs.dtype))
         loss = propagate_infinity(loss, outputs)
-        self.log_training_loss(loss, len(outputs))
+        self.record_loss(loss, len(outputs))
         return loss
 
     def validation_step(self, batch: PointBatch, batch_idx: int) -> None:

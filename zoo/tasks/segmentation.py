@@ -15,6 +15,7 @@ from torchmetrics.classification import (
     MulticlassJaccardIndex,
 )
 
+from zoo.attention.tokens import upcast
 from zoo.data.spec import IGNORE_INDEX, SegmentationSpec
 from zoo.errors import DataError, OptionError
 from zoo.registry import register
@@ -65,7 +66,7 @@ class Segmentation(Task):
     ) -> None:
         super().__init__(model, optim, spec)
         self.monitor, self.mode = f"val/{monitor}", "max" if monitor == "miou" else "min"
-        self.ignore_index = ignore_index
+        self.ignore_index, self.targets_per_sample = ignore_index, math.prod(spec.grid)
         weights = None if class_weights is None else _check_weights(class_weights, spec.classes)
         self.register_buffer("class_weights", weights, persistent=False)
         self.val_metrics, self.test_metrics = (_make_metrics(spec.classes) for _ in range(2))
@@ -93,14 +94,15 @@ class Segmentation(Task):
         logits, targets = self(*self.inputs(batch)), self.targets(batch)
         weights = self.class_weights
         total = F.cross_entropy(
-            logits.float(), targets, weights, ignore_index=IGNORE_INDEX, reduction="sum"
+            upcast(logits), targets, weights, ignore_index=IGNORE_INDEX, reduction="sum"
         )
         known = targets != IGNORE_INDEX
         # without indices that depend on values, for which the host would wait
         own = known if weights is None else known * weights[targets.clamp(min=0)]
-        self.num_targets = count = own.sum().to(total.dtype)
-        loss = propagate_infinity(total / torch.where(count == 0, 1, count), logits)
-        self.log_training_loss(loss, len(targets))
+        num_targets = own.sum().to(total.dtype)
+        loss = total / torch.where(num_targets == 0, 1, num_targets)
+        loss = propagate_infinity(loss, logits)
+        self.record_loss(loss, len(targets), num_targets)
         return loss
 
     def validation_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> None:

@@ -242,7 +242,7 @@ class Checkpoints(L.Callback):
     def on_train_batch_end(
         self,
         trainer: L.Trainer,
-        pl_module: L.LightningModule,
+        pl_module: Task,  # type: ignore[override]
         outputs: Any,
         batch: Any,
         batch_idx: int,
@@ -254,8 +254,9 @@ class Checkpoints(L.Callback):
         """
         if trainer.global_step == trainer.max_steps:
             trainer.should_stop = True
-        is_between = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
-        is_within = is_between and not trainer.is_last_batch and not trainer.should_stop
+        is_within = (
+            pl_module.completes_step() and not trainer.is_last_batch and not trainer.should_stop
+        )
         options = self.recipe.trainer
         self._plan_validation(
             trainer, is_within and _is_due(options.val_every_n_steps, trainer.global_step)

@@ -193,8 +193,8 @@ class FiniteGuard(L.Callback):
     def on_before_backward(
         self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor
     ) -> None:
-        """Keep the loss."""
-        self.losses.append(loss.detach())
+        """Keep the loss of the batch, which Lightning has divided."""
+        self.losses.append(loss.detach() * trainer.accumulate_grad_batches)
 
     def on_before_optimizer_step(
         self,

@@ -60,16 +60,25 @@ class TrainingProgress(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Log the speed and show the progress."""
+        """Count the samples, and report a step after the last of its batches."""
         # every process has a batch of its own
         self.samples += len(batch[0]) * trainer.world_size
+        if pl_module.completes_step():
+            self._report_step(trainer, pl_module)
+        self.batch_end = time.monotonic()
+
+    def _report_step(self, trainer: L.Trainer, task: Any) -> None:
+        """Log the speed and show the progress."""
         step, now = trainer.global_step, time.monotonic()
         # reading the loss waits for the GPU, so it is read as seldom as it is logged
         if step % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
-            self.shown["loss"] = f"{float(outputs['loss']):.4f}"
+            # that of all batches and processes of the step; Lightning divides that of a batch
+            loss = trainer.callback_metrics.get("train/loss")
+            if loss is not None:
+                self.shown["loss"] = f"{float(loss):.4f}"
             seconds = max(now - self.mark, 1e-9)
-            pl_module.log("perf/samples_per_second", self.samples / seconds, batch_size=1)
-            pl_module.log("perf/data_share", self.waiting / seconds, batch_size=1)
+            task.log("perf/samples_per_second", self.samples / seconds, batch_size=1)
+            task.log("perf/data_share", self.waiting / seconds, batch_size=1)
             self.samples, self.waiting, self.mark = 0, 0.0, now
         if self.bar is not None:
             self.bar.set_description(f"epoch {trainer.current_epoch + 1}", refresh=False)
@@ -80,7 +89,6 @@ class TrainingProgress(L.Callback):
             left = format_duration((self.total - step) / max(rate, 1e-9))
             metrics = " ".join(f"{name} {value}" for name, value in self.shown.items())
             log.info("step %d/%d  %.1f steps/s  %s left  %s", step, self.total, rate, left, metrics)
-        self.batch_end = time.monotonic()
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Show the monitored metric; validation is not training time."""
@@ -134,6 +142,8 @@ class LearningRate(L.Callback):
         self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         """Log the rate that the optimizer will use; parameter groups have theirs in proportion."""
+        if not pl_module.completes_step():
+            return
         rate = trainer.optimizers[0].param_groups[0]["lr"]
         pl_module.log("train/learning_rate", float(rate), batch_size=1)
 

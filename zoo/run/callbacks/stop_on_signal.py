@@ -12,6 +12,7 @@ import lightning as L
 from zoo.errors import AlreadyReported, Message, Setting, Stopped
 from zoo.run.callbacks.checkpointing import Checkpoints
 from zoo.run.processes import Processes
+from zoo.tasks.base import Task
 from zoo.utils import SignalHandler
 
 WARM_UP = 8
@@ -95,7 +96,7 @@ class StopOnSignal(L.Callback):
     def on_train_batch_end(
         self,
         trainer: L.Trainer,
-        pl_module: L.LightningModule,
+        pl_module: Task,  # type: ignore[override]
         outputs: Any,
         batch: Any,
         batch_idx: int,
@@ -107,7 +108,7 @@ class StopOnSignal(L.Callback):
         validates = trainer.is_last_batch or trainer.should_stop
         if self.checkpoints is not None:
             validates = validates or self.checkpoints.is_validation_due
-        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0 and not validates:
+        if pl_module.completes_step() and not validates:
             self._stop_if_received(trainer, "train")
 
     def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:

@@ -1,0 +1,152 @@
+"""Callbacks take a step for a step, into however many batches it is divided."""
+
+import logging
+import sys
+from collections import Counter
+from functools import wraps
+from pathlib import Path
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from tiny import TINY
+from training import fit
+
+from zoo import registry
+from zoo.diagnostics.callback import AttentionDiagnostics
+from zoo.run import loggers
+from zoo.run.callbacks import progress
+from zoo.run.callbacks.checkpointing import Checkpoints
+from zoo.run.callbacks.nan_guard import StepCheck
+from zoo.run.callbacks.progress import TrainingProgress
+from zoo.tasks.base import Task
+
+HOOKS = ("on_train_batch_start", "on_train_batch_end")
+EVERYTHING = [
+    "model.position_augmentation.jitter=0",
+    "model.block.dropout=0",
+    "model.block.drop_path=0",
+    "data.val=0.3996",  # 360 samples: the last of six steps has 40 of 64
+    "trainer.log_every_n_steps=2",
+    "trainer.callbacks=[learning_rate,gradient_norm]",
+    "trainer.save_every_n_steps=2",
+    "trainer.val_every_n_steps=3",
+    "trainer.ema_decay=0.9",
+    "trainer.early_stopping.patience=9",
+    "diagnostics.every_n_steps=2",
+    "diagnostics.max_overhead=1",
+]
+"""Options with which every callback has something to do."""
+
+
+def list_callbacks(base=L.Callback):
+    """The callbacks of zoo that Lightning calls for each batch."""
+    for cls in base.__subclasses__():
+        yield from list_callbacks(cls)
+        if cls.__module__.startswith("zoo."):
+            for hook in HOOKS:
+                if getattr(cls, hook) is not getattr(L.Callback, hook):
+                    yield cls, hook
+
+
+@pytest.fixture
+def effects(monkeypatch, tmp_path):
+    """{(hook, step, what it did): how often}, while Lightning calls a hook of a callback for a batch."""
+    monkeypatch.chdir(tmp_path)
+    counts, running = Counter(), []
+    for name in registry.names("callbacks"):
+        registry.find("callbacks", name)
+
+    def watch_hook(cls, hook):
+        call = getattr(cls, hook)
+
+        @wraps(call)
+        def watched(self, trainer, *arguments):
+            running.append((f"{cls.__name__}.{hook}", trainer.global_step))
+            counts[*running[-1], "called"] = 1
+            call(self, trainer, *arguments)
+            running.pop()
+
+        monkeypatch.setattr(cls, hook, watched)
+
+    def watch_effect(owner, name):
+        call = getattr(owner, name)
+
+        @wraps(call)
+        def watched(*arguments, **named):
+            if len(running) == 1:
+                hook, step = running[0]
+                # an effect within another one is not counted again
+                running.append((hook, step))
+                counts[hook, step, name] += 1
+                try:
+                    return call(*arguments, **named)
+                finally:
+                    running.pop()
+            return call(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    for cls, hook in [*list_callbacks()]:
+        watch_hook(cls, hook)
+    for owner, name in (
+        (Task, "log"),
+        (torch.Tensor, "__float__"),
+        (torch.Tensor, "item"),
+        (progress.tqdm, "update"),
+        (Checkpoints, "save"),
+        (AttentionDiagnostics, "_look"),
+        (torch.optim.swa_utils.AveragedModel, "update_parameters"),
+        (logging.Logger, "info"),
+    ):
+        watch_effect(owner, name)
+    return counts
+
+
+def test_callbacks_act_once_a_step_and_not_once_a_batch(effects, monkeypatch):
+    # the bar of a terminal
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    whole = ["data.batch_size=64"]
+    cut = ["data.batch_size=16", "trainer.accumulate_grad_batches=4"]
+    found = []
+    for options in (whole, cut):
+        fit("vit_comrope", [*TINY, *EVERYTHING, *options])
+        found.append(Counter(effects))
+        effects.clear()
+    called = {key[0] for key in found[0] if key[2] == "called"}
+    assert called == {f"{cls.__name__}.{hook}" for cls, hook in list_callbacks()}
+    in_whole, in_cut = (
+        {key: count for key, count in effect.items() if key[2] != "called"} for effect in found
+    )
+    assert in_cut == in_whole
+    steps = {step for _, step, name in in_whole if name == "update"}
+    assert steps == {1, 2, 3, 4, 5, 6}
+    assert {name for _, _, name in in_whole} >= {"log", "__float__", "save", "_look"}
+
+
+def test_the_loss_of_a_step_is_shown_as_it_is_logged(monkeypatch, tmp_path):
+    """The guard, too, knows losses as they are: Lightning divides them for the gradient."""
+    monkeypatch.chdir(tmp_path)
+    shown, checked = {}, {}
+    report, start = TrainingProgress._report_step, StepCheck.start
+
+    def note_shown(self, trainer, task):
+        report(self, trainer, task)
+        shown[trainer.global_step] = self.shown.get("loss")
+
+    def note_checked(trainer, task, steps, losses):
+        checked[trainer.global_step + 1] = [*map(float, losses)]
+        return start(trainer, task, steps, losses)
+
+    monkeypatch.setattr(TrainingProgress, "_report_step", note_shown)
+    monkeypatch.setattr(StepCheck, "start", note_checked)
+    options = ["trainer.accumulate_grad_batches=4", "data.batch_size=16"]
+    run = fit("vit_comrope", [*TINY, *EVERYTHING, *options])["run"]
+    _, rows = loggers.read(Path(run) / "metrics.csv")
+    logged = {int(row["step"]) + 1: row["train/loss"] for row in rows if row.get("train/loss")}
+    assert [*logged] == [2, 4, 6]
+    for step, loss in logged.items():
+        assert shown[step] == f"{float(loss):.4f}"
+        sizes = [16, 16, 16, 16] if step < 6 else [16, 16, 8]
+        assert float(loss) == pytest.approx(np.average(checked[step], weights=sizes), rel=1e-5)
