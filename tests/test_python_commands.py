@@ -241,7 +241,10 @@ def test_a_thread_fits_with_the_same_numbers():
 
 
 class Interrupting(Dataset):
-    """Images that interrupt the process when some of them are read."""
+    """Images that interrupt the process when some of them are read.
+
+    All are read once to count their classes, before the first epoch.
+    """
 
     def __init__(self, images, at, interrupt):
         self.images, self.at, self.interrupt = images, at, interrupt
@@ -260,7 +263,7 @@ class Interrupting(Dataset):
 def test_an_interrupted_fit_is_saved_returned_and_resumed(data):
     whole = package.fit("vit_comrope", OWN, data=data, spec=SPEC, verbose=False)
     before = signal.getsignal(signal.SIGINT)
-    train = Interrupting(data["train"], 50, lambda: signal.raise_signal(signal.SIGINT))
+    train = Interrupting(data["train"], 95, lambda: signal.raise_signal(signal.SIGINT))
     run = package.fit("vit_comrope", OWN, data={**data, "train": train}, spec=SPEC)
     assert run.stopped
     assert run.metrics == {}
@@ -278,7 +281,7 @@ def test_an_interrupt_that_no_handler_sees_returns_the_run(data):
     def interrupt():
         raise KeyboardInterrupt
 
-    train = Interrupting(data["train"], 70, interrupt)
+    train = Interrupting(data["train"], 110, interrupt)
     before = signal.getsignal(signal.SIGINT)
     run = package.fit("vit_comrope", OWN, data={**data, "train": train}, spec=SPEC, verbose=False)
     assert run.stopped

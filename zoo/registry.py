@@ -58,11 +58,13 @@ KINDS: Mapping[str, MemberKind] = MappingProxyType(
                     "spec",
                     "sampler",
                     "cache",
+                    "class_counts",
                     "vision",
                     "pictures",
                     "patch_rows",
                     "point_sets",
                     "random_crop",
+                    "resize",
                 }
             ),
         ),

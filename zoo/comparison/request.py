@@ -39,9 +39,9 @@ from zoo.options.description import suggest
 from zoo.options.plain import to_plain
 from zoo.options.signature import fields, options
 from zoo.options.validation import Validator
-from zoo.run.build import Experiment, build_data
+from zoo.run.build import Experiment
 from zoo.run.load import load_experiment
-from zoo.run.preflight import build_experiment, check_optimizer
+from zoo.run.preflight import build_experiment, check_data, check_optimizer
 from zoo.suggestions import nearest
 
 PART = re.compile(r"(\d{1,4})/(\d{1,4})")
@@ -423,6 +423,9 @@ def _load_recipe(
         return recipe
     _check_single_process(recipe)
     experiment = _check_recipe(request, recipe, combination, is_local)
+    # variants of a model have the same data, whose classes take seconds to count
+    if not any(_has_same_data(recipe, other.recipe) for other in checked.values()):
+        check_data(experiment, ("train",))
     checked[shared] = experiment
     return recipe
 
@@ -437,12 +440,7 @@ def _check_recipe(
         changes = [*request.overrides, *combination.edits, *LOCAL_TRAINER]
         experiment = load_experiment(request.recipe, changes)
 
-    data = build_data(recipe)
-    try:
-        data.check_source()
-    except OptionError as error:
-        raise RecipeError(recipe.make_issue(f"data.{error.key}", str(error))) from None
-
+    data = experiment.data
     has_answers = isinstance(data.spec, TextSpec) and data.spec.targets == "answers"
     if request.options.measure == "exact" and not has_answers:
         problem = f"data {recipe.data.name} has no single answer in each window, so none is exact"
@@ -454,6 +452,12 @@ def _check_recipe(
         remedy = Message("write ", Setting("measure", "accuracy"))
         raise RecipeError(ConfigIssue(ARGUMENT, "measure", problem, remedy))
     return experiment
+
+
+def _has_same_data(recipe: Recipe, other: Recipe) -> bool:
+    """Return whether two recipes read the same samples, and their tasks ignore the same class."""
+    ignored = [one.task.options.get("ignore_index") for one in (recipe, other)]
+    return recipe.data == other.data and recipe.seed == other.seed and ignored[0] == ignored[1]
 
 
 def _check_single_process(recipe: Recipe) -> None:

@@ -13,9 +13,12 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from zoo.data.baselines import Baselines
+from zoo.data.class_counts import ClassCounts, check_counts
 from zoo.data.sampler import ProcessShare
-from zoo.data.spec import IGNORE_INDEX, DataSpec
+from zoo.data.spec import IGNORE_INDEX, DataSpec, name_classes
 from zoo.errors import OptionError
+
+SPLITS = ("train", "val", "test")
 
 
 class FileBatch(NamedTuple):
@@ -166,6 +169,35 @@ class DataModule(L.LightningDataModule):
             OptionError: The data contradict the options.
         """
         return
+
+    def count_classes(self, split: str) -> ClassCounts | None:
+        """Count the targets of each class in the samples of a split, or in some of them.
+
+        It needs no `setup`. By default, and for streams, nothing is counted.
+
+        Args:
+            split: train, val or test.
+
+        Raises:
+            DataError: The samples cannot be read.
+        """
+        return None
+
+    def check_classes(self, split: str) -> None:
+        """Check that the samples of a split have the classes of `spec`, as far as they are counted.
+
+        A class without a target, and a high share of targets without a class, are logged.
+
+        Args:
+            split: train, val or test.
+
+        Raises:
+            OptionError: A class has no target, because a number of files means no class by default.
+            DataError: All targets of training have the same class, or none has one.
+        """
+        counts = self.count_classes(split)
+        if counts is not None:
+            check_counts(counts, name_classes(self.spec, len(counts.classes)), split)
 
     def check_training(self) -> None:
         """Check options that only a training follows.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from zoo.data.baselines import Baselines, fit_pixels
+from zoo.data.class_counts import ClassCounts, count_drawn
 from zoo.data.images import Images, choose_access
 from zoo.data.pictures import find_upright_size
 from zoo.data.random_crop import DrawnCrop, RandomCrop, resize_crop
@@ -42,6 +45,12 @@ from zoo.packages import explain_imports
 from zoo.registry import register
 from zoo.utils import describe_absence
 
+USUAL_IGNORED = 255
+"""The number of pixels without a class in most public datasets."""
+MAX_NUMBER = 65_535
+"""Largest number of a class in a mask, of 16 bits."""
+UNKNOWN = -1
+"""The class of a number that no option names, until it is refused."""
 MAX_BASELINE_SIDE = 256
 """Larger images are not read again for baselines, since decoding takes minutes."""
 INDEXED_MODES = ("P", "L", "1", "I", "I;16", "I;16B")
@@ -67,8 +76,10 @@ class ImageMasks(Images):
     `images` reads it, and they name its columns. `train` names a split; `val` and `test`
     each name a split or are fractions of `train`. Masks are PNG files with a palette or with one
     channel, whose numbers are classes: `first` is the number of the first class, and pixels with
-    smaller numbers, or those of `ignore`, have no class. `classes` is the number of classes, or
-    their names. Images are read as `images` does, and masks resized to the nearest pixel.
+    smaller numbers have no class, nor those of the numbers of `ignore`. By default that is 255,
+    if it is not a class. `numbers` lists the number of each class where they do not follow each
+    other, such as 0 and 255. `classes` is the number of classes, or their names. Images are read as
+    `images` does, and masks resized to the nearest pixel.
     """
 
     kind = SegmentationSpec
@@ -85,7 +96,8 @@ class ImageMasks(Images):
         mask: str = "masks",
         classes: Count | tuple[str, ...] | None = None,
         first: Annotated[int, Between(0)] = 0,
-        ignore: tuple[int, ...] = (255,),
+        numbers: tuple[Annotated[int, Between(0, MAX_NUMBER)], ...] | None = None,
+        ignore: tuple[int, ...] | None = None,
         allow_remote: bool = False,
         channels: Literal[1, 3] = 3,
         size: Size = 224,
@@ -130,8 +142,21 @@ class ImageMasks(Images):
             prefetch_factor=prefetch_factor,
         )
         self.names = () if isinstance(classes, int) else classes
+        if numbers is not None:
+            _check_numbers(numbers, count, first)
+        in_order = tuple(range(first, first + count)) if numbers is None else numbers
+        # 255 is a class only where the numbers of classes reach it
+        self.assumed = USUAL_IGNORED if ignore is None and USUAL_IGNORED not in in_order else None
+        if ignore is None:
+            ignore = () if self.assumed is None else (self.assumed,)
         self._masks = MaskDecoder(
-            get_sides(size), 1, resize, max_megapixels, classes=count, first=first, ignore=ignore
+            get_sides(size),
+            1,
+            resize,
+            max_megapixels,
+            numbers=in_order,
+            first=first if numbers is None else 0,
+            ignore=ignore,
         )
 
     @property
@@ -141,7 +166,7 @@ class ImageMasks(Images):
 
     @cached_property
     def spec(self) -> SegmentationSpec:  # type: ignore[override]
-        return SegmentationSpec(*self.decoder.shape, self._masks.classes, names=self.names)
+        return SegmentationSpec(*self.decoder.shape, len(self._masks.numbers), names=self.names)
 
     @property
     def folders(self) -> tuple[Path, Path] | None:
@@ -185,6 +210,63 @@ class ImageMasks(Images):
     def hold_rows(self, table: Any, split: str, numbers: NDArray[np.int64]) -> FetchesRows:
         title = f"{self.path}, {self.splits.find_table(split)}"
         return TableRows(table, self.build_reader(table, split, title))
+
+    def count_classes(self, split: str) -> ClassCounts:
+        """Count the numbers in some masks, or in all of them if they are read in seconds.
+
+        Masks are resized as in evaluation.
+        """
+        table = self.select_table(self.tables, split)
+        rows = self.splits.draw_rows(split, len(table), self.seed)
+        access = choose_access(self.path, self.allow_remote)
+        masks, excluded = self.masks, self.ignored_target
+
+        def read(chosen: Sequence[int]) -> Counter[int]:
+            counts = Counter[int]()
+            for row in chosen:
+                # a mask that cannot be read is reported by the loader
+                with suppress(OSError, ValueError):
+                    content = access.read(table[int(rows[row])]["mask"])
+                    numbers, found = np.unique(masks.read_numbers(content), return_counts=True)
+                    counts.update(dict(zip(numbers.tolist(), found.tolist(), strict=True)))
+            return counts
+
+        classes = masks.list_classes()
+        wanted = {number for number, name in classes.items() if name != excluded}
+        found, read_count = count_drawn(len(rows), read, wanted)
+        counts = [0] * len(masks.numbers)
+        for number in wanted:
+            counts[classes[number]] = found[number]
+        # other numbers are refused where they are read
+        ignored = {
+            number: count
+            for number, count in found.items()
+            if masks.is_ignored(number) or classes.get(number) == excluded
+        }
+        place = self.path if self.folders is None else str(Path(self.path, self.columns[1]))
+        return ClassCounts(
+            targets=sum(counts),
+            classes=tuple(counts),
+            ignored=ignored,
+            unit="pixel",
+            excluded=excluded,
+            assumed=self.assumed,
+            read=read_count,
+            total=len(rows),
+            place=f"{place}, {split}",
+            remedy=self._explain_numbers(found),
+        )
+
+    def _explain_numbers(self, found: Mapping[int, int]) -> str:
+        """Return what to set where a class has no pixel, by the numbers found in masks."""
+        if self.assumed is None or not found.get(self.assumed):
+            return f"the first class has the number {self._masks.numbers[0]} in masks"
+        listed = f", such as {sorted(found)}" if len(found) == len(self._masks.numbers) else ""
+        return (
+            f"if {self.assumed} is a class, list the numbers of all classes in data.numbers"
+            f"{listed}, or write masks of 0, 1 and so on; if it is none, set data.ignore "
+            f"to [{self.assumed}]"
+        )
 
     def on_after_batch_transfer(
         self, batch: tuple[Tensor, ...], dataloader_idx: int
@@ -246,12 +328,21 @@ def _list_stems(folder: Path) -> dict[Path, Path]:
 class MaskDecoder(ImageDecoder):
     """A decoder of masks to class numbers int16 [height, width], to the nearest pixel."""
 
-    classes: int = field(kw_only=True)
-    """Number of classes."""
+    numbers: tuple[int, ...] = field(kw_only=True)
+    """The number of each class in files."""
     first: int = field(kw_only=True)
-    """Number of the first class in files."""
+    """Pixels with smaller numbers have no class."""
     ignore: tuple[int, ...] = field(kw_only=True)
     """Numbers in files that stand for no class."""
+
+    def is_ignored(self, number: int) -> bool:
+        """Return whether a number in files stands for no class."""
+        return number < self.first or number in self.ignore
+
+    def list_classes(self) -> dict[int, int]:
+        """Return the class of each number in files that stands for one."""
+        pairs = enumerate(self.numbers)
+        return {number: name for name, number in pairs if not self.is_ignored(number)}
 
     def decode_mask(
         self, content: bytes, size: tuple[int, int], crop: DrawnCrop | None = None
@@ -264,7 +355,34 @@ class MaskDecoder(ImageDecoder):
             crop: What to cut out, as of the image. None: all of it, resized as in evaluation.
 
         Raises:
-            ValueError: They are no mask of that size, or it has a number beyond the classes.
+            ValueError: They are no mask of that size, or it has a number of no class.
+        """
+        numbers = self.read_numbers(content, size, crop)
+        # one more entry for all larger numbers
+        table = np.full(max(self.numbers) + 2, UNKNOWN, np.int16)
+        table[list(self.numbers)] = np.arange(len(self.numbers))
+        classes = table[np.clip(numbers, 0, len(table) - 1)]
+        classes[(numbers < self.first) | np.isin(numbers, self.ignore)] = IGNORE_INDEX
+        if classes.min() == UNKNOWN:
+            number = int(numbers[classes == UNKNOWN].max())
+            first = min(self.numbers)
+            problem = f"number {number} in a mask, and {len(self.numbers)} classes from {first}"
+            remedy = "set data.classes or data.numbers, or name it in data.ignore"
+            raise ValueError(f"{problem}; {remedy}")
+        return classes
+
+    def read_numbers(
+        self, content: bytes, size: tuple[int, int] | None = None, crop: DrawnCrop | None = None
+    ) -> NDArray[np.int32]:
+        """Read the numbers of a mask [height, width], to the nearest pixel.
+
+        Args:
+            content: The bytes.
+            size: Width and height that it must have. None: any.
+            crop: What to cut out. None: all of it, resized as in evaluation.
+
+        Raises:
+            ValueError: They are no mask of that size.
         """
         with self.open_limited(content) as file:
             from PIL.Image import Resampling
@@ -275,24 +393,28 @@ class MaskDecoder(ImageDecoder):
             else:
                 box = crop.draw_box(*numbers.size)
                 numbers = resize_crop(numbers, *box, self.sides, Resampling.NEAREST)
-        found = np.asarray(numbers)
-        classes = found.astype(np.int32) - self.first
-        classes[(classes < 0) | np.isin(found, self.ignore)] = IGNORE_INDEX
-        if classes.max() >= self.classes:
-            number = int(classes.max()) + self.first
-            problem = f"number {number} in a mask, and {self.classes} classes from {self.first}"
-            raise ValueError(f"{problem}; set data.classes, or name it in data.ignore")
-        return classes.astype(np.int16)
+        return np.asarray(numbers)
 
 
-def _read_numbers(file: Any, size: tuple[int, int]) -> Any:
+def _check_numbers(numbers: tuple[int, ...], classes: int, first: int) -> None:
+    """Raise OptionError where the numbers of classes are not one for each."""
+    if len(numbers) != classes:
+        problem = f"{len(numbers)} numbers for {classes} classes; give one for each"
+        raise OptionError("numbers", problem)
+    if len(set(numbers)) < len(numbers):
+        raise OptionError("numbers", "two classes have the same number; give one for each")
+    if first:
+        raise OptionError("first", "numbers lists the number of each class; leave one of them out")
+
+
+def _read_numbers(file: Any, size: tuple[int, int] | None) -> Any:
     """Return the numbers of a mask as a picture of mode I. Raises ValueError if it has none."""
     from PIL import Image
 
     if file.mode not in INDEXED_MODES:
         problem = f"a mask with colours ({file.mode}), which are no class numbers"
         raise ValueError(f"{problem}; save it with a palette or one channel")
-    if file.size != size:
+    if size is not None and file.size != size:
         shapes = " and ".join(f"{width} x {height}" for width, height in (file.size, size))
         raise ValueError(f"mask and image differ in size, {shapes} pixels")
     return Image.fromarray(np.asarray(file).astype(np.int32))

@@ -380,7 +380,7 @@ class ImageRowReader:
         images, labels, errors = [], [], {}
         for number, row in rows:
             try:
-                label = read_label(row["label"], self.classes)
+                label = self.read_label(row["label"])
                 crop = None
                 if self.crop is not None and epoch is not None:
                     crop = self.crop.draw(epoch, number)
@@ -399,6 +399,10 @@ class ImageRowReader:
         return RowBatch(
             inputs if len(inputs) > 1 else inputs[0], torch.tensor(labels, dtype=torch.long), errors
         )
+
+    def read_label(self, value: Any) -> int:
+        """Return the class of a label. Raises ValueError if it has none."""
+        return read_label(value, self.classes)
 
     def locate(self, number: int, row: Mapping[str, Any]) -> str:
         """Return the name of a row in messages."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch.utils.data import Dataset
 
 from zoo.data.base import DataModule, FileBatch
 from zoo.data.baselines import Baselines, score_points
+from zoo.data.class_counts import ClassCounts, count_samples
 from zoo.data.point_sets import (
     PointColumns,
     PointSample,
@@ -137,6 +139,16 @@ class PointFiles(DataModule):
             return read_label(table.targets[number], spec.classes, spec.names)
         except ValueError as error:
             raise table.refuse(number, self.columns.target[0], str(error)) from None
+
+    def count_classes(self, split: str) -> ClassCounts | None:
+        """Count the classes of all sets; None if numbers are to be predicted."""
+        classes = self.spec.classes
+        if classes is None:
+            return None
+        table = self.tables[self.splits.find_table(split)]
+        numbers = self.splits.draw_rows(split, len(table.x), self.seed)
+        labels = Counter(self._read_target(table, number) for number in numbers)
+        return count_samples(labels, classes, len(numbers), len(numbers), f"{self.path}, {split}")
 
     def check_source(self) -> None:
         for split in ("train", "val", "test"):

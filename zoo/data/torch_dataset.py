@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -13,7 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from zoo.data.base import DataModule, Datasets
+from zoo.data.base import SPLITS, DataModule, Datasets
+from zoo.data.class_counts import ClassCounts, count_drawn, count_samples
 from zoo.data.patch_rows import check_aspect, fit_grid, place_patches
 from zoo.data.point_sets import PointSample, explain_lost_differences, pad_points
 from zoo.data.sampler import Key, ResumableLoader
@@ -35,7 +37,6 @@ from zoo.errors import DataError, OptionError
 from zoo.options import Between, Count
 from zoo.registry import register
 
-SPLITS = ("train", "val", "test")
 ABSENT = (
     "the samples were datasets of a Python program, which a recipe cannot hold; "
     "pass them again in Python: zoo.fit(..., data=...), zoo.evaluate(run, data=...)"
@@ -115,6 +116,43 @@ class TorchDataset(DataModule):
     def check_source(self) -> None:
         for split in SPLITS:
             self._build_samples(split).check_first()
+
+    def count_classes(self, split: str) -> ClassCounts | None:
+        """Count the targets of some samples, or of all if they are read in seconds.
+
+        Numbers to predict and probabilities of classes are not counted.
+        """
+        samples, place, ignored = self._build_samples(split), f"data, {split}", self.ignored_target
+        if samples.read_targets([0]).is_floating_point():
+            return None
+        spec, total = self.spec, len(samples)
+        if isinstance(spec, TextSpec):
+            # of tokens it only matters whether they have targets
+            found, read = count_drawn(total, samples.count_targets, {1})
+            return ClassCounts(
+                targets=found[1],
+                ignored={IGNORE_INDEX: found[0]} if found[0] else {},
+                unit="token",
+                read=read,
+                total=total,
+                place=place,
+            )
+        assert spec.classes is not None
+        wanted = {*range(spec.classes)} - {ignored}
+        found, read = count_drawn(total, samples.count_targets, wanted)
+        if not isinstance(spec, SegmentationSpec):
+            return count_samples(found, spec.classes, read, total, place)
+        counts = tuple(0 if n == ignored else found[n] for n in range(spec.classes))
+        return ClassCounts(
+            targets=sum(counts),
+            classes=counts,
+            ignored={n: found[n] for n in (IGNORE_INDEX, ignored) if found[n]},
+            unit="pixel",
+            excluded=ignored,
+            read=read,
+            total=total,
+            place=place,
+        )
 
     def setup(self, stage: str) -> None:
         self._get_datasets()
@@ -226,6 +264,19 @@ class SampleBatches(Dataset[Any]):
         for number, problem in self._find_unknown(numbers, batch):
             raise DataError(f"data, {self.split}, sample {number}: {problem}")
         return batch
+
+    def read_targets(self, numbers: Sequence[int]) -> Tensor:
+        """Return the labels, masks or next tokens of samples."""
+        batch = self.__getitems__(numbers)
+        return batch.targets if isinstance(batch, TextBatch) else torch.as_tensor(batch[-1])
+
+    def count_targets(self, numbers: Sequence[int]) -> Counter[int]:
+        """Count the classes in samples; of text, the tokens with a target (1) and without (0)."""
+        targets = self.read_targets(numbers)
+        if isinstance(self.spec, TextSpec):
+            targets = (targets != IGNORE_INDEX).long()
+        values, counts = targets.unique(return_counts=True)
+        return Counter(dict(zip(values.tolist(), counts.tolist(), strict=True)))
 
     def _fetch(self, numbers: Sequence[int]) -> Any:
         """Return the batch of these samples."""

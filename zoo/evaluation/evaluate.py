@@ -186,6 +186,7 @@ class Evaluator:
             self._check_writable()
         try:
             with explain_memory(partial(suggest_smaller, self.recipe)):
+                _check_classes(self.task, data)
                 first = measure(
                     self.experiment.trainer, self.task, data, base, self.recipe.evaluate.entropy
                 )
@@ -314,6 +315,8 @@ class Evaluator:
                 )
             options = conditions.choose_data_options(self.recipe, condition)
             data = self.experiment.data_variant(options)
+            if condition.data_variant is not None:
+                _check_classes(task, data)
             found = measure(trainer, task, data, condition, self.recipe.evaluate.entropy)
             if condition.extrapolation is None:
                 found = replace(found, baselines=self._compute_baselines(data))
@@ -401,6 +404,12 @@ def measure_metrics(trainer: L.Trainer, task: Task, data: DataModule) -> dict[st
         task.longest_test_window = data.spec.length
     (metrics,) = trainer.test(task, datamodule=data, verbose=False)
     return {name: float(value) for name, value in metrics.items()}
+
+
+def _check_classes(task: Task, data: DataModule) -> None:
+    """Check that test samples have the classes of a task. Raises OptionError."""
+    adapt_data(task, data)
+    data.check_classes("test")
 
 
 def adapt_data(task: Task, data: DataModule) -> None:

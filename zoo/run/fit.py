@@ -16,10 +16,10 @@ import torch
 
 from zoo.config import Recipe
 from zoo.config.schema import TrainerOptions
-from zoo.data.base import Datasets
+from zoo.data.base import SPLITS, Datasets
 from zoo.data.spec import name_classes
 from zoo.diagnostics.callback import AttentionDiagnostics
-from zoo.errors import Message, OptionError, RecipeError, Setting, ZooError
+from zoo.errors import Message, Setting, ZooError
 from zoo.models.transformer import (
     compile_blocks,
     enable_activation_checkpointing,
@@ -37,7 +37,7 @@ from zoo.run.callbacks.stop_on_signal import StopOnSignal
 from zoo.run.init_from import TransferReport
 from zoo.run.machine import choose_threads, count_cores, measure_free_cores, use_float32_matmul
 from zoo.run.memory import suggest_smaller
-from zoo.run.preflight import build_experiment, plan_backends
+from zoo.run.preflight import build_experiment, check_data, plan_backends
 from zoo.run.processes import (
     Processes,
     compute_batch_size,
@@ -166,7 +166,7 @@ def fit(
     if accept_changes:
         check_accepted(accept_changes, resume)
     experiment = build_experiment(recipe, datasets=datasets)
-    _check_data_exists(experiment)
+    check_data(experiment, SPLITS if is_tested else SPLITS[:2])
     if datasets is not None:
         experiment.check_single_process()
     # nobody has started the other processes: start all of them and wait, training nothing here
@@ -204,15 +204,6 @@ def fit(
         ):
             result = train(experiment, start, processes, is_tested=is_tested)
     return result
-
-
-def _check_data_exists(experiment: Experiment) -> None:
-    """Raise DataError or RecipeError where the data is not what the recipe says it is."""
-    try:
-        experiment.data.check_source()
-    except OptionError as error:
-        issue = experiment.recipe.make_issue(f"data.{error.key}", str(error))
-        raise RecipeError(issue) from None
 
 
 def _prepare(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -101,6 +101,22 @@ def check(experiment: Experiment, *, is_trained: bool = True) -> list[ConfigIssu
     if issues.missing_data and not issues.found:
         raise issues.missing_data[0]
     return issues.found
+
+
+def check_data(experiment: Experiment, splits: Sequence[str]) -> None:
+    """Check that data exist, and that the samples of some splits have the classes they should.
+
+    Raises:
+        DataError: Data is missing, or a model could learn nothing from it.
+        RecipeError: It is not what the recipe says it is.
+    """
+    try:
+        experiment.data.check_source()
+        for split in splits:
+            experiment.data.check_classes(split)
+    except OptionError as error:
+        issue = experiment.recipe.make_issue(f"data.{error.key}", str(error))
+        raise RecipeError(issue) from None
 
 
 class IssueCollector:

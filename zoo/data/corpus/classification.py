@@ -102,12 +102,16 @@ class TextRowReader:
         inputs, labels, errors = [], [], {}
         for number, row in rows:
             try:
-                label = read_label(row["label"], len(self.order), self.names, self.order)
+                label = self.read_label(row["label"])
                 inputs.append(encode_text(row["text"], self.vocabulary, self.length))
                 labels.append(label)
             except ValueError as error:
                 errors[number] = f"{self.title}, row {number}: {error}"
         return RowBatch(pad_tokens(inputs), torch.tensor(labels, dtype=torch.long), errors)
+
+    def read_label(self, value: Any) -> int:
+        """Return the class of a label. Raises ValueError if it has none."""
+        return read_label(value, len(self.order), self.names, self.order)
 
 
 def encode_text(value: Any, vocabulary: CorpusVocabulary, length: int) -> NDArray[Any]:

@@ -10,14 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from zoo.data.base import DataModule
+from zoo.data.base import SPLITS, DataModule
 from zoo.data.baselines import Baselines, score_answers
 from zoo.data.sampler import Key, ResumableLoader
 from zoo.data.spec import IGNORE_INDEX, DataSpec, TextBatch
 from zoo.errors import OptionError
 from zoo.options import Between
 
-SPLITS = ("train", "val", "test")
 PADDING_DOCUMENT = -1
 
 Workers = Annotated[int, Between(0)]

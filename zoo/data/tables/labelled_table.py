@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import re
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -15,7 +18,9 @@ from torch.utils.data import Dataset
 
 from zoo.data.base import DataModule
 from zoo.data.baselines import Baselines, fit_labels
+from zoo.data.class_counts import ClassCounts, check_counts, count_samples
 from zoo.data.sampler import Key, ProcessShare, ResumableLoader
+from zoo.data.spec import ImageSpec, TextClassificationSpec, name_classes
 from zoo.data.tables.open_table import TEXT_TYPES, SplitOptions
 from zoo.data.tables.stream import StreamingLoader, StreamOptions, split_batches
 from zoo.errors import DataError, OptionError
@@ -186,6 +191,14 @@ class RowReader(Protocol):
         ...
 
 
+class LabelReader(RowReader, Protocol):
+    """A reader of samples with one label each."""
+
+    def read_label(self, value: Any) -> int:
+        """Return the class of a value of the column `label`. Raises ValueError if it has none."""
+        ...
+
+
 class TableRows:
     """The rows of a table, which are read whenever they are fetched."""
 
@@ -289,12 +302,13 @@ class StreamedRowLoader(StreamingLoader):
         workers: int,
         budget: SkipBudget,
         share: ProcessShare,
+        names: Sequence[str],
         *,
         seed: int,
         stream: StreamOptions | None,
     ) -> None:
         super().__init__(table, reader.title, batch_size, workers, share, seed=seed, stream=stream)
-        self.reader, self.budget = reader, budget
+        self.reader, self.budget, self.names = reader, budget, names
 
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)
@@ -302,7 +316,18 @@ class StreamedRowLoader(StreamingLoader):
         self.budget.corrupt.clear()
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        return self.budget.skip_corrupt(super().__iter__())
+        is_counted = self.samples is not None and self.epoch == 0 and self.first == 0
+        labels = Counter[int]()
+        for batch in self.budget.skip_corrupt(super().__iter__()):
+            if is_counted:
+                labels.update(batch[-1].tolist())
+            yield batch
+        if is_counted:
+            assert self.samples is not None
+            read = labels.total()
+            counts = count_samples(labels, len(self.names), read, self.samples, self.title)
+            # later epochs, and other processes, may read other rows
+            check_counts(counts, self.names, "train", may_refuse=False)
 
     def read_batches(self) -> Iterator[tuple[int, RowBatch]]:
         rows = islice(enumerate(self.iterate_rows()), self.consumed, self.samples)
@@ -316,6 +341,8 @@ class LabelledTable(DataModule):
 
     A subclass opens the table of a split and makes the reader of its rows.
     """
+
+    spec: ImageSpec | TextClassificationSpec
 
     def __init__(
         self,
@@ -349,7 +376,7 @@ class LabelledTable(DataModule):
         """Return the table of a split, with the columns that its reader needs."""
 
     @abstractmethod
-    def build_reader(self, table: Any, split: str, title: str) -> RowReader:
+    def build_reader(self, table: Any, split: str, title: str) -> LabelReader:
         """Return the reader of a split's rows."""
 
     def hold_rows(self, table: Any, split: str, numbers: NDArray[Any]) -> FetchesRows:
@@ -357,8 +384,31 @@ class LabelledTable(DataModule):
         title = f"{self.path}, {self.splits.find_table(split)}"
         return TableRows(table, self.build_reader(table, split, title))
 
+    @cached_property
+    def tables(self) -> Mapping[str, Any]:
+        """The tables of the path by name, which are opened once."""
+        return self.open_tables(self.stream is not None)
+
+    def count_classes(self, split: str) -> ClassCounts | None:
+        """Count all labels of a split. A stream is counted while it is read."""
+        if self.stream is not None:
+            return None
+        table, place = self.select_table(self.tables, split), f"{self.path}, {split}"
+        read_label = self.build_reader(table, split, place).read_label
+        column = table.select_columns("label")["label"][:]
+        numbers = self.splits.draw_rows(split, len(column), self.seed).tolist()
+        values = [column[number] for number in numbers]
+        # a value is read once, however many rows have it; true, 1 and 1.0 are different values
+        keys = [(type(value), repr(value)) for value in values]
+        rows, labels = Counter(keys), Counter[int]()
+        for key, value in dict(zip(keys, values, strict=True)).items():
+            # rows without a label are corrupt, which the loader reports
+            with suppress(ValueError):
+                labels[read_label(value)] += rows[key]
+        return count_samples(labels, self.spec.classes, len(values), len(values), place)
+
     def setup(self, stage: str) -> None:
-        tables = self.open_tables(self.stream is not None)
+        tables = self.tables
         for split in ("train", "val") if stage == "fit" else ("test",):
             table = self.select_table(tables, split)
             if self.stream is not None:
@@ -377,6 +427,7 @@ class LabelledTable(DataModule):
             self.workers,
             SkipBudget(self.skip, stream.samples, self.share.world_size),
             self.share,
+            name_classes(self.spec, self.spec.classes),
             seed=self.seed,
             stream=stream if split == "train" else None,
         )
