@@ -1,6 +1,5 @@
 """Freed memory is kept and threads spin shortly, unless the user chose otherwise."""
 
-import os
 import resource
 import subprocess
 import sys
@@ -76,15 +75,6 @@ def test_hostile_names_are_escaped_wherever_they_are_shown(capsys, monkeypatch):
     assert capsys.readouterr().err == "zoo: \\x1b[2J\\u202e: no such file\n"
 
 
-@pytest.mark.robustness
-@pytest.mark.parametrize(
-    ("most", "free", "chosen"),
-    [(2, 2.0, 2), (2, 1.6, 2), (2, 1.0, 1), (2, 0.0, 1), (16, 12.7, 13), (4, 9.0, 4), (8, None, 8)],
-)
-def test_a_small_model_takes_as_many_threads_as_cores_are_free(most, free, chosen):
-    assert machine.choose_threads(most, free) == chosen
-
-
 def test_a_file_in_place_of_a_folder_is_called_that(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("")
@@ -111,33 +101,3 @@ def test_processors_of_one_name_are_told_apart(tmp_path, monkeypatch):
     path.write_text("processor\t: 0\nCPU part\t: 0xd0c\n")
     assert machine.read_processor(path) == "aarch64 (AVX2)"
     assert machine.read_processor(tmp_path / "absent") == "aarch64 (AVX2)"
-
-
-@pytest.mark.robustness
-def test_free_cores_are_those_that_were_idle_meanwhile(tmp_path, monkeypatch):
-    stat = tmp_path / "stat"
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 3}, raising=False)
-    monkeypatch.setattr(os, "sysconf", lambda _: 100)
-    stat.write_text(
-        "cpu 9 9 9 9999 9\ncpu0 1 1 1 500 0 1\ncpu1 5 0 5 200 10 0\ncpu3 0 0 0 90 0\n\n"
-    )
-    assert machine.count_cores() == 2
-    assert machine._read_idle_seconds(stat) == 3.0
-    for damaged in ("cpu1 5\n", "cpu1 5 0 5 all 1\n"):
-        stat.write_text(damaged)
-        assert machine._read_idle_seconds(stat) is None
-    assert machine._read_idle_seconds(tmp_path / "absent") is None
-
-    seconds, clock = iter([7.0, 7.3]), iter([100.0, 100.2])
-    monkeypatch.setattr(machine, "_read_idle_seconds", lambda: next(seconds))
-    monkeypatch.setattr(machine.time, "monotonic", lambda: next(clock))
-    assert machine.measure_free_cores(0) == pytest.approx(1.5)
-
-    # a system without /proc tells the load of the last minute, if anything
-    monkeypatch.setattr(machine, "_read_idle_seconds", lambda: None)
-    monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 9.0, 9.0))
-    assert machine.measure_free_cores() == 1.5
-    monkeypatch.setattr(os, "getloadavg", lambda: (7.0, 0.0, 0.0))
-    assert machine.measure_free_cores() == 0
-    monkeypatch.delattr(os, "getloadavg")
-    assert machine.measure_free_cores() is None

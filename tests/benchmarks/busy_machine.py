@@ -8,9 +8,6 @@ their steps for some seconds, on a batch that is there already. `share` is the m
 steps, divided by those of the same model in the idle part of the round and by the share of the
 processor that its threads have among all that run; 0.5 or more beside three is asked for. `idle` is
 the median ratio of idle steps to those with OpenMP's own spinning; 0.95 or more is asked for.
-
-The row `auto` has the threads that `trainer.num_threads: auto` chooses while the others are busy, for
-each part of a round anew, as a run that begins then. Its idle ratio is to all threads.
 """
 
 import contextlib
@@ -24,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zoo.config.command_line import parse_overrides
-from zoo.run.machine import choose_threads, count_cores, measure_free_cores
+from zoo.run.machine import count_cores
 
 ROOT = Path(__file__).parent.parent.parent
 RECIPE, ROUNDS, SECONDS = "vit_comrope", 5, 4.0
@@ -137,11 +134,9 @@ def main(recipe: str, rounds: int, seconds: float, words: list[str]) -> None:
     kinds = list(itertools.product(sorted({1, cores}), (True, False)))
     models = [Model(recipe, *kind, words) for kind in kinds]
     found: dict[tuple[int, bool, int], list[float]] = {}
-    chosen: dict[int, list[int]] = {others: [] for others in BUSY}
     for _ in range(rounds):
         for others in BUSY:
             with busy(others):
-                chosen[others].append(choose_threads(cores, measure_free_cores()))
                 for model in models:
                     key = (model.threads, model.is_limited, others)
                     found.setdefault(key, []).append(model.measure(seconds))
@@ -163,19 +158,6 @@ def main(recipe: str, rounds: int, seconds: float, words: list[str]) -> None:
         pairs = zip(found[threads, True, 0], found[threads, False, 0], strict=True)
         ratio = statistics.median(one / other for one, other in pairs)
         print(row + (f"  {ratio:10.2f}" if is_limited else ""))
-
-    row, alone = "   auto  limited ", [found[one, True, 0][n] for n, one in enumerate(chosen[0])]
-    for others in BUSY:
-        rates = [found[one, True, others][n] for n, one in enumerate(chosen[others])]
-        row += f"  {statistics.median(rates):{5 if not others else 8}.2f}"
-        if others:
-            # of what all threads make alone, and of their share
-            share = find_share(cores, others, cores)
-            pairs = zip(rates, alone, strict=True)
-            row += f"  {statistics.median(one / (idle * share) for one, idle in pairs):5.2f}"
-    pairs = zip(alone, found[cores, True, 0], strict=True)
-    print(f"{row}  {statistics.median(one / other for one, other in pairs):10.2f}")
-    print("; ".join(f"beside {others}: {chosen[others]} threads" for others in BUSY))
 
 
 if __name__ == "__main__":

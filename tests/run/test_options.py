@@ -3,6 +3,7 @@
 import csv
 import json
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -249,56 +250,59 @@ def two_threads(monkeypatch):
 
 @pytest.mark.robustness
 @pytest.mark.usefixtures("two_threads")
-def test_threads_are_chosen_by_what_others_leave_unless_the_user_says(tiny, monkeypatch):
-    measured, experiments = [], {}
+def test_threads_are_those_that_the_process_may_use_unless_the_user_says(tiny, monkeypatch):
+    experiments = {}
 
-    def choose(free, word="seed=0", read_checkpoint=None):
+    def choose(word="seed=0", read_checkpoint=None, processes=1):
         if word not in experiments:
             experiments[word] = build_experiment(
                 load("vit_comrope", parse_overrides([*tiny, word]))
             )
         torch.set_num_threads(2)
-        monkeypatch.setattr(fit_module, "measure_free_cores", lambda: measured.append(1) or free)
-        told = fit_module._set_threads(experiments[word], read_checkpoint)
-        return torch.get_num_threads(), told
+        text = fit_module._set_threads(experiments[word], read_checkpoint, processes)
+        return torch.get_num_threads(), text
 
-    assert choose(0.2) == (1, "1 of 2, since 0.2 cores are free")
-    assert choose(1.9) == (2, "2 of 2, since 1.9 cores are free")
-    assert choose(None) == (2, "")
-    assert len(measured) == 3
+    assert choose() == (2, "2")
     # a run keeps its number, if there are so many cores
-    assert choose(2.0, read_checkpoint=1) == (1, "1, as before")
-    assert choose(0.0, read_checkpoint=2) == (2, "")
-    assert choose(0.0, read_checkpoint=1000) == (1, "1 of 2, since 0.0 cores are free")
+    assert choose(read_checkpoint=1) == (1, "1, as before")
+    assert choose(read_checkpoint=2) == (2, "2")
+    lost = "2; the run had 1000 before, but this process may use fewer cores"
+    assert choose(read_checkpoint=1000) == (2, lost)
+    # each of several processes has its share
+    assert choose(read_checkpoint=1, processes=2) == (2, "2 in each process")
     # what the user says comes first
-    del measured[:]
-    assert choose(0.0, "trainer.num_threads=2", read_checkpoint=1) == (2, "")
-    assert choose(0.0, "trainer.num_threads=null", read_checkpoint=1) == (2, "")
-    # threads of a large model wait for one another less
-    with monkeypatch.context() as patch:
-        patch.setattr(fit_module, "SMALL_STEP", 1)
-        assert choose(0.0) == (2, "")
+    given = choose("trainer.num_threads=2", read_checkpoint=1)
+    assert given == (2, "2 (trainer.num_threads)")
+    assert choose("trainer.num_threads=null", read_checkpoint=1) == (2, "2")
     for name in THREAD_VARIABLES:
         with monkeypatch.context() as patch:
             patch.setenv(name, "2")
-            assert choose(0.0, read_checkpoint=1) == (2, "")
-    assert not measured
+            assert choose(read_checkpoint=1) == (2, f"2 ({name})")
 
 
 @pytest.mark.robustness
 @pytest.mark.usefixtures("two_threads")
-def test_the_number_of_threads_is_recorded_and_stays(tiny, monkeypatch, caplog):
-    """The run begins on a busy machine, with one thread, and goes on when the machine is idle."""
+def test_the_number_of_threads_is_recorded_and_stays(tiny, caplog):
+    """The run goes on in a process that may use more cores."""
     caplog.set_level(logging.INFO, "zoo")
-    monkeypatch.setattr(fit_module, "measure_free_cores", lambda: 0.2)
+    torch.set_num_threads(1)
     fit("vit_comrope", [*tiny, *ONE], Path("run"), "never")
-    assert torch.get_num_threads() == 1
     assert json.loads(Path("run/environment.json").read_text())["devices"]["threads"] == 1
-    assert "CPU threads: 1 of 2, since 0.2 cores are free" in Path("run/train.log").read_text()
+    assert "CPU threads: 1\n" in Path("run/train.log").read_text()
     assert zoo.load_recipe("run/recipe.yaml").trainer.num_threads == "auto"
 
     torch.set_num_threads(2)
-    monkeypatch.setattr(fit_module, "measure_free_cores", lambda: 2.0)
     fit("vit_comrope", [*tiny, *ONE, "trainer.max_epochs=2"], Path("run"), "auto")
     assert torch.get_num_threads() == 1
-    assert "CPU threads: 1, as before" in caplog.messages
+    assert caplog.messages.count("CPU threads: 1, as before") == 1
+
+
+LOAD = re.compile(r"loadavg|/proc/stat|/proc/pressure|psutil|cpu_percent")
+"""How a program learns how busy a machine is."""
+
+
+def test_nothing_in_zoo_reads_the_load_of_the_machine():
+    """A recipe rounds the same beside other work, since nothing that is computed depends on it."""
+    package = Path(zoo.__file__).parent
+    readers = [path for path in package.rglob("*.py") if LOAD.search(path.read_text())]
+    assert readers == []

@@ -137,8 +137,8 @@ class TrainerOptions:
     async_checkpoint: bool = False
     """Write checkpoints in the background."""
     num_threads: Count | Literal["auto"] | None = "auto"
-    """CPU threads per process, which affect rounding; auto takes fewer for a small model on a busy
-    machine; null leaves torch's default."""
+    """CPU threads per process, which affect rounding; auto takes the cores that the process may
+    use, and keeps the number of a resumed run; null leaves torch's default."""
 
     def find_problems(self, key: str) -> Iterator[tuple[str, str, str]]:
         """Yield key, problem and remedy of options that do not fit together."""

@@ -35,16 +35,10 @@ from zoo.run.callbacks.nan_guard import FiniteGuard
 from zoo.run.callbacks.progress import EvaluationProgress, TrainingProgress
 from zoo.run.callbacks.stop_on_signal import StopOnSignal
 from zoo.run.init_from import TransferReport
-from zoo.run.machine import choose_threads, count_cores, measure_free_cores, use_float32_matmul
+from zoo.run.machine import count_cores, use_float32_matmul
 from zoo.run.memory import suggest_smaller
 from zoo.run.preflight import build_experiment, check_data, plan_backends
-from zoo.run.processes import (
-    Processes,
-    compute_batch_size,
-    count_missing_processes,
-    join_processes,
-    run_in_processes,
-)
+from zoo.run.processes import Processes, count_missing_processes, join_processes, run_in_processes
 from zoo.run.resume import ResumePoint, check_accepted, find_resume_point
 from zoo.run.run_dir import RUN_LOCK
 from zoo.tasks.base import Task
@@ -56,10 +50,8 @@ log = logging.getLogger("zoo")
 
 # between messages of a process that waits for another
 WAIT_SECONDS = 30.0
-THREAD_VARIABLES = frozenset({"OMP_NUM_THREADS", "MKL_NUM_THREADS"})
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables by which users choose a number of threads."""
-SMALL_STEP = 2e10
-"""FLOPs of a training step whose threads mostly wait for one another: about 0.4 s of one core."""
 
 
 class Start(NamedTuple):
@@ -70,7 +62,7 @@ class Start(NamedTuple):
         checkpoint: The checkpoint to resume from, None for a new run.
         step: Optimiser steps done by it.
         donor: The checkpoint whose weights a new run is initialised with, if any.
-        threads: How the number of CPU threads was chosen, as text; empty if zoo did not choose.
+        threads: The number of CPU threads and who chose it, as text; empty on other devices.
         epochs: Epochs done before the batch size changed; None if it did not.
     """
 
@@ -237,8 +229,7 @@ def _prepare(
     # before a run directory is created: `latest` would then be this very run
     is_initialised = recipe.init_from is not None and point.checkpoint is None
     donor = init_from.find_donor(experiment) if is_initialised else None
-    # each of several processes has its share of the cores already
-    threads = _set_threads(experiment, point.threads) if processes.count == 1 else ""
+    threads = _set_threads(experiment, point.threads, processes.count)
     run = point.run
     if run is None:
         run = run_dir.create(recipe, path, resume == "auto", processes.count)
@@ -249,38 +240,37 @@ def _prepare(
     return Start(run, point.checkpoint, point.step, donor, threads, point.epochs)
 
 
-def _set_threads(experiment: Experiment, kept: int | None) -> str:
-    """Set the number of CPU threads, where the recipe leaves it to zoo.
+def _set_threads(experiment: Experiment, kept: int | None, processes: int) -> str:
+    """Set the number of CPU threads of a run that resumes.
 
-    It is chosen once, and kept when the run resumes, since it changes how sums round.
+    The number changes how sums round, so it depends on nothing that varies: by default torch takes
+    the cores that this process may use, however busy they are, and a resumed run keeps its number.
 
     Args:
-        experiment: What will be trained, by this process only.
+        experiment: What will be trained.
         kept: The threads that the run had before, if it resumes.
+        processes: Number of processes; several have their share of the cores already.
 
     Returns:
-        The choice as text; empty where the user, torch or a GPU decides.
+        The number and who chose it, as text; empty where another device computes.
     """
-    recipe, most = experiment.recipe, torch.get_num_threads()
+    recipe, default = experiment.recipe, torch.get_num_threads()
+    if experiment.trainer.strategy.root_device.type != "cpu":
+        return ""
+    if isinstance(recipe.trainer.num_threads, int):
+        return f"{default} (trainer.num_threads)"
+    if processes > 1:
+        return f"{default} in each process"
     # a choice of the user, in the recipe or the environment, is never overruled
-    is_given = recipe.trainer.num_threads != "auto" or not THREAD_VARIABLES.isdisjoint(os.environ)
-    if is_given or experiment.trainer.strategy.root_device.type != "cpu":
-        return ""
-    # another number would round sums differently from the run so far
-    if kept is not None and kept <= max(most, count_cores()):
+    variables = [name for name in THREAD_VARIABLES if name in os.environ]
+    if variables:
+        return f"{default} ({variables[0]})"
+    if recipe.trainer.num_threads is None or kept is None or kept == default:
+        return str(default)
+    if kept <= max(default, count_cores()):
         torch.set_num_threads(kept)
-        return "" if kept == most else f"{kept}, as before"
-
-    batch_size = compute_batch_size(recipe) or 1
-    # a backward pass takes about twice as many
-    if most == 1 or 3 * experiment.flops * batch_size > SMALL_STEP:
-        return ""
-    free = measure_free_cores()
-    if free is None:
-        return ""
-    chosen = choose_threads(most, free)
-    torch.set_num_threads(chosen)
-    return f"{chosen} of {most}, since {free:.1f} cores are free"
+        return f"{kept}, as before"
+    return f"{default}; the run had {kept} before, but this process may use fewer cores"
 
 
 def _remove_empty(run: Path) -> None:
