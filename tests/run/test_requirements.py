@@ -17,6 +17,7 @@ from zoo.run.requirements import (
     UTILIZATION,
     describe_requirements,
     estimate_requirements,
+    explain_unpredicted,
 )
 
 SMALL = {
@@ -39,11 +40,45 @@ def experiments():
 def test_a_global_batch_needs_what_its_parts_need(experiments):
     own, whole = map(estimate_requirements, experiments.values())
     assert (own.batch, own.accumulated, own.processes, own.global_batch) == (8, 3, 2, 48)
-    for name in ("batch", "global_batch", "step_seconds", "weight_bytes", "activation_bytes"):
+    for name in ("batch", "global_batch", "step_flops", "weight_bytes", "activation_bytes"):
         assert getattr(own, name) == getattr(whole, name)
-    flops = 3 * experiments["own"].flops * 8 * 3
-    assert own.step_seconds == pytest.approx(flops / (PEAK_FLOPS * UTILIZATION))
-    assert own.units_per_second * own.step_seconds == pytest.approx(24)
+    assert own.step_flops == 3 * experiments["own"].flops * 8 * 3
+
+
+def test_a_time_is_that_of_the_assumed_rate():
+    needs = estimate_requirements(load_experiment("vit_b16_comrope_imagenet", {"data.path": "x"}))
+    assert needs.step_seconds == pytest.approx(needs.step_flops / (PEAK_FLOPS * UTILIZATION))
+    samples = needs.batch * needs.accumulated
+    assert needs.units_per_second * needs.step_seconds == pytest.approx(samples)
+    assert any(line.startswith("data: ") for line in describe_requirements(needs))
+
+
+@pytest.mark.parametrize(
+    ("precision", "width", "tokens", "reason"),
+    [
+        ("32-true", 768, 10**6, "the peak is that of bfloat16, and trainer.precision is 32-true"),
+        ("16-mixed", 768, 10**6, "the peak is that of bfloat16"),
+        ("bf16-mixed", 96, 10**6, "products of width 96 wait for memory, as all below 236 do"),
+        ("bf16-mixed", 0, 10**6, "products of width 0"),
+        ("bf16-true", 384, 1024, "1,024 tokens of width 384 do not fill a GPU"),
+        ("bf16-mixed", 384, 256 * 197, ""),
+        ("bf16-mixed", 768, 16 * 1024, ""),
+    ],
+)
+def test_a_time_is_not_predicted_where_the_assumption_cannot_hold(precision, width, tokens, reason):
+    found = explain_unpredicted(precision, width, tokens)
+    assert found.startswith(reason) if reason else not found
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_no_small_recipe_has_a_predicted_time(precision):
+    """A step takes as long as its kernels take to start: hundreds of times its operations."""
+    experiment = load_experiment("vit_comrope", {"trainer.precision": precision})
+    needs = estimate_requirements(experiment)
+    assert needs.step_seconds is needs.units_per_second is None
+    lines = [*describe_requirements(needs)]
+    assert [line.partition(":")[0] for line in lines] == ["step", "time", "memory"]
+    assert lines[1].startswith("time: no prediction from 4.4e+09 FLOPs a step: ")
 
 
 def test_it_stays_with_other_processes_and_the_own_batch_does_not(experiments):

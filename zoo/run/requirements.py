@@ -1,5 +1,7 @@
 """What a training needs: samples per second, data workers, and memory of each process.
 
+A time is predicted only where the assumption that it rests on can hold.
+
 The formulas, their sources and what they leave out are in docs/scale.md.
 """
 
@@ -20,6 +22,10 @@ PEAK_FLOPS = 989e12
 """Operations per second of an H100 in bfloat16, dense, from NVIDIA's data sheet."""
 UTILIZATION = 0.4
 """Fraction of the peak that a training is assumed to reach."""
+MEMORY_BANDWIDTH = 3.35e12
+"""Bytes per second of an H100's memory, from the same data sheet."""
+MULTIPROCESSORS, TILE = 132, 128
+"""Multiprocessors of an H100, and the side of the part of a product that each computes at once."""
 ENCODED_PER_SECOND = 0.8e6
 """Tokens that a core encodes per second, from docs/records/tokenizing.json."""
 DECODED_PER_SECOND = 430
@@ -30,7 +36,7 @@ FUSED = ("sdpa", "flex")
 
 @dataclass(frozen=True)
 class Requirements:
-    """What each process of a training needs; times assume UTILIZATION of PEAK_FLOPS."""
+    """What each process of a training needs; a time assumes UTILIZATION of PEAK_FLOPS."""
 
     processes: int
     is_global: bool
@@ -52,7 +58,12 @@ class Requirements:
     """Tokens of a sample."""
     unit: str
     """What is counted per second: images, tokens or samples."""
-    step_seconds: float
+    step_flops: float
+    """Operations of a process in one step."""
+    step_seconds: float | None
+    """None where the assumption does not hold."""
+    unpredicted: str
+    """Why the assumption does not hold; empty if it does."""
     weight_bytes: float
     """Weights, gradients and optimizer state of one process."""
     activation_bytes: float
@@ -64,8 +75,10 @@ class Requirements:
         return self.batch * self.accumulated * self.processes
 
     @property
-    def units_per_second(self) -> float:
-        """Images, tokens or samples that one process reads per second."""
+    def units_per_second(self) -> float | None:
+        """Images, tokens or samples that one process reads per second; None without a time."""
+        if self.step_seconds is None:
+            return None
         size = self.tokens if self.unit == "tokens" else 1
         return self.batch * self.accumulated * size / self.step_seconds
 
@@ -92,6 +105,9 @@ def estimate_requirements(experiment: Experiment, processes: int | None = None) 
     step_flops = 3 * experiment.flops * batch * accumulated
     with torch.device("meta"):
         tokens = count_tokens(experiment.meta_model, spec)
+    unpredicted = explain_unpredicted(
+        trainer.precision, int(recipe.model.options.get("dim") or 0), batch * tokens
+    )
     return Requirements(
         processes=processes,
         is_global="global_batch_size" in options,
@@ -103,10 +119,36 @@ def estimate_requirements(experiment: Experiment, processes: int | None = None) 
         tokenizer_workers=options.get("tokenizer_workers") if options.get("tokenizer") else None,
         tokens=tokens,
         unit=_name_unit(spec),
-        step_seconds=step_flops / (PEAK_FLOPS * UTILIZATION),
+        step_flops=step_flops,
+        step_seconds=None if unpredicted else step_flops / (PEAK_FLOPS * UTILIZATION),
+        unpredicted=unpredicted,
         weight_bytes=_compute_weight_bytes(experiment, processes),
         activation_bytes=_compute_activation_bytes(experiment, batch, tokens),
     )
+
+
+def explain_unpredicted(precision: str, width: int, tokens: int) -> str:
+    """Return why a step does not reach UTILIZATION of PEAK_FLOPS; empty if it may.
+
+    The peak is that of products in bfloat16 that are large enough: their sides decide whether they
+    wait for memory (Williams et al. 2009, doi:10.1145/1498765.1498785), and their number of
+    elements whether all multiprocessors have work. A step of a small model takes as long as its
+    kernels take to start, hundreds of times longer than its operations.
+
+    Args:
+        precision: `trainer.precision`.
+        width: Width of the model.
+        tokens: Tokens of one backward pass.
+    """
+    if not precision.startswith("bf16"):
+        return f"the peak is that of bfloat16, and trainer.precision is {precision}"
+    # a product [T, D] x [D, D] does 2 T D^2 operations on 4 T D bytes, if T is large
+    least_width = 2 * UTILIZATION * PEAK_FLOPS / MEMORY_BANDWIDTH
+    if width < least_width:
+        return f"products of width {width} wait for memory, as all below {least_width:.0f} do"
+    if tokens * width < MULTIPROCESSORS * TILE**2:
+        return f"{tokens:,} tokens of width {width} do not fill a GPU"
+    return ""
 
 
 def _name_unit(spec: object) -> str:
@@ -154,22 +196,7 @@ def describe_requirements(needs: Requirements) -> Iterator[str]:
     factors = f"{needs.batch} x {needs.accumulated} accumulated x {needs.processes} processes"
     kept = ", data.global_batch_size for any number of processes" if needs.is_global else ""
     yield f"step: {needs.global_batch:,} {noun}{size} ({factors}{kept})"
-    rate, total = needs.units_per_second, needs.units_per_second * needs.processes
-    assumed = f"{UTILIZATION:.0%} of the peak of an H100, {PEAK_FLOPS / 1e12:.0f} TFLOP/s"
-    seconds = needs.step_seconds
-    hours = f", {needs.steps:,} steps {needs.steps * seconds / 3600:,.1f} hours"
-    yield f"time: {seconds:.3g} s a step{hours if needs.steps else ''}, at {assumed}"
-    each = f", {_round(rate / max(needs.workers, 1))} from each of {needs.workers} workers"
-    yield (
-        f"data: {_round(total)} {needs.unit} per second then, {_round(rate)} for each process"
-        f"{each if needs.workers else ''}"
-    )
-    if needs.is_decoded:
-        count = math.ceil(rate / DECODED_PER_SECOND)
-        size = f"{DECODED_PER_SECOND} JPEGs of 500 x 400 pixels per second and core"
-        yield f"workers: {count:,} for each process, {count * needs.processes:,} in all, at {size}"
-    if needs.tokenizer_workers is not None:
-        yield _describe_tokenizer(needs.tokenizer_workers, needs.processes, total)
+    yield from _describe_pace(needs)
     both = needs.weight_bytes + needs.activation_bytes
     yield (
         f"memory: {both / 1e9:.3g} GB of each GPU by calculation: "
@@ -178,17 +205,43 @@ def describe_requirements(needs: Requirements) -> Iterator[str]:
     )
 
 
-def _describe_tokenizer(workers: int, processes: int, rate: float) -> str:
+def _describe_pace(needs: Requirements) -> Iterator[str]:
+    """Yield lines about the time of a step, and about what must keep up with it."""
+    rate, seconds = needs.units_per_second, needs.step_seconds
+    total = None if rate is None else rate * needs.processes
+    assumed = f"{UTILIZATION:.0%} of the peak of an H100, {PEAK_FLOPS / 1e12:.0f} TFLOP/s"
+    if rate is None or total is None or seconds is None:
+        yield f"time: no prediction from {needs.step_flops:.2g} FLOPs a step: {needs.unpredicted}"
+    else:
+        hours = f", {needs.steps:,} steps {needs.steps * seconds / 3600:,.1f} hours"
+        yield f"time: {seconds:.3g} s a step{hours if needs.steps else ''}, at {assumed}"
+        each = f", {_round(rate / max(needs.workers, 1))} from each of {needs.workers} workers"
+        yield (
+            f"data: {_round(total)} {needs.unit} per second then, {_round(rate)} for each process"
+            f"{each if needs.workers else ''}"
+        )
+        if needs.is_decoded:
+            count = math.ceil(rate / DECODED_PER_SECOND)
+            size = f"{DECODED_PER_SECOND} JPEGs of 500 x 400 pixels per second and core"
+            workers = f"{count:,} for each process, {count * needs.processes:,} in all"
+            yield f"workers: {workers}, at {size}"
+    if needs.tokenizer_workers is not None:
+        yield _describe_tokenizer(needs.tokenizer_workers, needs.processes, total)
+
+
+def _describe_tokenizer(workers: int, processes: int, rate: float | None) -> str:
     """Describe the work of encoding text, of which a training reads `rate` tokens per second."""
     speed = f"{_round(ENCODED_PER_SECOND)} per second and core"
     if workers:
         seconds = _round(1e9 / (ENCODED_PER_SECOND * workers * processes))
         how = f"{workers} x {processes} workers encode all rows once, before training"
         return f"tokenizer: {how}, {seconds} s for 1,000,000,000 tokens at {speed}"
+    how = "each process encodes all text"
+    if rate is None:
+        return f"tokenizer: {how}, at {speed}"
     cores = rate / ENCODED_PER_SECOND
     remedy = "; data.tokenizer_workers=8 encodes it once, before training" if cores > 1 else ""
-    how = f"each process encodes all text, as fast as {cores:.1f} cores at {speed}"
-    return f"tokenizer: {how}{remedy}"
+    return f"tokenizer: {how}, as fast as {cores:.1f} cores at {speed}{remedy}"
 
 
 def _round(rate: float) -> str:
