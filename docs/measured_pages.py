@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from quoted_numbers import update_numbers
 
+import zoo
+from zoo.benchmark import recorded_layers
 from zoo.benchmark.report import format_result
 from zoo.benchmark.result import BenchResult
 from zoo.reporting import charts
@@ -38,18 +40,25 @@ STYLE = Style(width=300, height=230)
 def write_speed_page(page: Path) -> str:
     """Return the page: its own text up to the mark, then a section for each recorded file."""
     text = page.read_text(encoding="utf-8").partition(MARK)[0]
-    lines = ["", "Written by `python docs/pages.py` from the files in docs/speed.", ""]
-    for path in sorted(page.with_suffix("").glob("*.json")):
-        lines += _speed_section(path)
+    lines = [
+        "",
+        "Written by `python docs/pages.py` from the files in docs/speed, and from those of layers,",
+        "which come with zoo and which `zoo show ENCODING` reads.",
+        "",
+    ]
+    folder = page.with_suffix("")
+    shipped = Path(zoo.__file__).parent / recorded_layers.FOLDER
+    for path in sorted([*folder.glob("*.json"), *shipped.glob("*.json")], key=lambda one: one.name):
+        lines += _speed_section(path, folder / f"{path.stem}.png")
     return text + MARK + "\n".join(lines)
 
 
-def _speed_section(path: Path) -> Iterator[str]:
-    result, picture = BenchResult.read(path), path.with_suffix(".png")
+def _speed_section(path: Path, picture: Path) -> Iterator[str]:
+    result = BenchResult.read(path)
     yield from (f"### {path.stem}", "", "```sh", result.command, "```", "")
     yield from (re.sub(r"^## ", "#### ", format_result(result), flags=re.MULTILINE), "")
     if picture.exists():
-        link = f"{path.parent.name}/{picture.name}"
+        link = f"{picture.parent.name}/{picture.name}"
         yield from (f"![Costs relative to {result.reference}: {path.stem}]({link})", "")
 
 

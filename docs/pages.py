@@ -32,7 +32,9 @@ import zoo
 from zoo import registry
 from zoo.attention.chain import Chain
 from zoo.attention.encoding import Dims, Encoding, describe_facts
+from zoo.benchmark.recorded_layers import describe_recorded_layers
 from zoo.cli.describe import (
+    LAYER_TITLE,
     Sizes,
     choose_dims,
     count_encoding_parameters,
@@ -42,7 +44,7 @@ from zoo.cli.describe import (
 )
 from zoo.config import Recipe, load, recipe_files
 from zoo.diagnostics.portrait.portrait import draw_portrait
-from zoo.encodings.common.chains import build_shortest_chain
+from zoo.encodings.common.chains import build_shortest_chain, format_chain
 
 DOCS = Path(__file__).parent
 DIAGNOSED = ("smollm2.md", "minilm.md")
@@ -51,7 +53,7 @@ FORMULAS = tomllib.loads((DOCS / "formulas.toml").read_text(encoding="utf-8"))
 INDEX = """# Encodings
 
 Made by `python docs/pages.py` from docstrings, declared facts and recipes. `zoo show NAME` prints
-the same for sizes of your own, with the time that a layer takes on your machine.
+the same for sizes of your own.
 [Play with them](play.html#rope): scores, pictures and formulas with numbers, as you move options.
 
 """
@@ -229,6 +231,10 @@ def _parameters(cls: type[Encoding]) -> Iterator[str]:
     }
     used = [f"`{backend}` on {device} ({why})" for device, (backend, why) in backends.items()]
     yield from ("", f"Attention backend: {', '.join(used)}.", "")
+    times = describe_recorded_layers(format_chain(build_shortest_chain(cls)))
+    if times:
+        yield f"{LAYER_TITLE[:1].upper()}{LAYER_TITLE[1:]}:"
+        yield from ("", *(f"- {key}: {text}" for key, text in times.items()), "")
 
 
 def _shape(value: Tensor) -> str:

@@ -10,6 +10,7 @@ import pytest
 from latex import read_table
 from PIL import Image
 
+from zoo.benchmark.plots import draw_result
 from zoo.benchmark.protocol import SHAPES
 from zoo.benchmark.report import format_result, list_other_files, prepare_folder, write_result
 from zoo.benchmark.result import BenchResult, BenchRow, compute_quartiles, merge_references
@@ -63,6 +64,13 @@ def test_a_table_tells_medians_ratios_and_peers():
     assert "| alibi        |      1,234 |     2.0 | 1.50 (1.25 to 1.75) | 32,000.0 |" in text
     assert "| theirs alibi | train   |     32 | 2.0 ms | 2.0 ms | 1.90 (1.85 to 1.95) |" in text
     assert "a processor, 2 cores, 1 thread;" in text
+
+
+def test_the_heading_has_the_layers_that_were_measured():
+    layer = result(*(replace(one, measure="layer") for one in (REFERENCE, ROW)))
+    for found, depth in ((result(REFERENCE, ROW), "2 layers"), (layer, "1 layer")):
+        assert f", {depth}, batch" in format_result(found)
+        assert f", {depth}, batch" in json.dumps(draw_result(found).to_dict(validate=False))
 
 
 def test_what_was_stopped_or_failed_says_so():
@@ -168,4 +176,6 @@ def test_a_recorded_result_is_a_section_of_the_page(tmp_path, monkeypatch):
     assert made.startswith("written\n\n## Recorded\n\nWritten by")
     assert "### bench\n\n```sh\nzoo bench\n```\n" in made
     assert "#### Training, 32 tokens" in made
-    assert made.endswith("](speed/bench.png)\n")
+    assert "](speed/bench.png)\n" in made
+    # what comes with zoo has a section too
+    assert "### vit_s_layer\n" in made

@@ -40,7 +40,7 @@ def test_a_benchmark_that_cannot_be_written_is_printed(zoo, monkeypatch):
 
 def test_an_explanation_whose_picture_cannot_be_written_is_printed(zoo, monkeypatch):
     monkeypatch.setattr(Path, "write_bytes", fail)
-    code, out, message = zoo("show", "alibi", "seconds=0.01")
+    code, out, message = zoo("show", "alibi")
     assert code == 1
     assert "cost, for" in out
     assert "zoo: alibi.png: cannot be written, No space left on device" in message

@@ -50,7 +50,7 @@ def draw_result(result: BenchResult) -> Chart:
 def _build_title(result: BenchResult) -> alt.Title:
     shape = result.shape
     partial = "PARTIAL  " if result.partial else ""
-    sizes = f"width {shape['dim']}, {shape['depth']} layers, batch {shape['batch']}"
+    sizes = f"width {shape['dim']}, {result.describe_depth()}, batch {shape['batch']}"
     versions = f"torch {result.machine['torch']}, zoo {result.zoo_version}"
     where = f"{format_machine(result.machine)}; {versions}"
     return alt.Title(

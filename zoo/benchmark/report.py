@@ -159,7 +159,7 @@ def format_heading(result: BenchResult) -> str:
     length = "texts"
     if shape["kind"] == "image":
         length = f"{shape['length']} pixels, patch_size {shape['patch_size']}"
-    sizes = f"width {shape['dim']}, {shape['heads']} heads, {shape['depth']} layers"
+    sizes = f"width {shape['dim']}, {shape['heads']} heads, {result.describe_depth()}"
     compiled = "compiled" if shape["compile"] else "not compiled"
     jitter = f", positions jittered by {options['jitter']}" if options.get("jitter") else ""
     peers = "".join(f", {name} {version}" for name, version in machine.get("peers", {}).items())

@@ -75,6 +75,11 @@ class BenchResult:
     stopped: Signals | None = None
     """The signal that stopped it; a file of the result does not record it."""
 
+    def describe_depth(self) -> str:
+        """Return how many layers the measured models have, such as 6 layers."""
+        is_single = {row.measure for row in self.rows} == {"layer"}
+        return "1 layer" if is_single else f"{self.shape['depth']} layers"
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON, each row with its median, quartiles and rate."""
         plain = {name: value for name, value in asdict(self).items() if name != "stopped"}

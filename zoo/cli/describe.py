@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import statistics
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,17 +22,15 @@ from zoo.attention.backends.dispatch import choose_backend
 from zoo.attention.chain import Chain, depends_on_length, encoding
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import describe_facts
-from zoo.attention.functional import Attention
 from zoo.attention.kv_cache import KeyValueCache
 from zoo.attention.layer import Context, SelfAttention
-from zoo.benchmark.measures import build_layer_trial
-from zoo.benchmark.protocol import run_rounds
+from zoo.benchmark.recorded_layers import describe_recorded_layers
 from zoo.citations import find_citations
 from zoo.config import Overrides, load, recipe_files
 from zoo.config.command_line import format_edits, parse_options
 from zoo.data.spec import DataSpec
 from zoo.diagnostics.portrait.portrait import draw_portrait
-from zoo.encodings.common.chains import build_shortest_chain
+from zoo.encodings.common.chains import build_shortest_chain, format_chain
 from zoo.errors import ARGUMENT, ConfigIssue, OptionError, RecipeError, ZooError
 from zoo.models.decoder import Decoder
 from zoo.models.layer_types import LAYER_KEYS
@@ -65,9 +62,7 @@ TEXT_LENGTH = 512
 GRID_SIDE = 14
 MAX_TOKENS = 2**20
 """Above this number of tokens nothing is computed."""
-MAX_TIMED_TOKENS = 4096
-BATCH_SIZE = 2
-MIN_ROUNDS = 3
+LAYER_TITLE = "time of a layer, forward and backward, relative to one without an encoding"
 Size = Annotated[int, Between(1, 2**16)]
 
 
@@ -201,7 +196,7 @@ def _list_backends(model: nn.Module, spec: DataSpec, device: str) -> Iterator[st
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Sizes at which an encoding is measured."""
+    """Sizes for which the parameters of an encoding are counted."""
 
     dim: Annotated[int, Between(1, 2**13)] = 512
     """Width of the model."""
@@ -223,8 +218,6 @@ class ShowOptions:
 
     picture: str | None = ""
     """The PNG file to draw; empty for NAME.png, null for none."""
-    seconds: Annotated[float, Between(0)] = 1.0
-    """Time to spend on timing a layer; 0 for no timing."""
     cite: bool = False
     """Print only the papers of the encoding, as BibTeX."""
 
@@ -261,7 +254,7 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
     unwritten = ""
     with _report_option_errors():
         dims = choose_dims(Sizes(**size_values), cls)
-        costs = measure_costs(choices, dims, own["seconds"])
+        costs = describe_costs(choices, dims)
         # an option or the number of axes may decide a fact
         with torch.device("meta"):
             (*_, link) = Chain.of(encoding(choices, dims))
@@ -284,6 +277,7 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
         _format_block("facts", describe_facts(link)),
         "\n".join(["recipes", *(f"  {recipe}" for recipe in recipes)]),
         _format_block(f"cost, for {_format_dims(dims)}", costs),
+        _format_block(LAYER_TITLE, describe_layer_times(name, cls)),
     ]
     # the page has the encodings of zoo, and none of a plug-in
     if cls.__module__.startswith("zoo.encodings."):
@@ -313,14 +307,21 @@ def choose_dims(sizes: Sizes, cls: type[Encoding]) -> Dims:
     return dims
 
 
-def measure_costs(choices: Sequence[Choice], dims: Dims, seconds: float) -> dict[str, str]:
-    """Return parameters, backends and, given some seconds, the time of a layer, as text."""
+def describe_costs(choices: Sequence[Choice], dims: Dims) -> dict[str, str]:
+    """Return parameters and backends as text."""
     costs = {"parameters": describe_parameters(choices, dims)}
     for device in ("cpu", "cuda"):
         costs[f"attention on {device}"] = "{} ({})".format(*find_backend(choices, dims, device))
-    if seconds:
-        costs["time"] = describe_time(choices, dims, seconds)
     return costs
+
+
+def describe_layer_times(name: str, cls: type[Encoding]) -> dict[str, str]:
+    """Return the recorded times of a layer by shape, and the command that measures one."""
+    chain = format_chain(build_shortest_chain(cls))
+    found = describe_recorded_layers(chain)
+    shape = "lm_small" if 1 in cls.axes else "vit_s"
+    command = f"zoo bench {name} against=none shape={shape} measures=[layer]"
+    return {**(found or {"recorded": "not yet"}), "measure it with": command}
 
 
 def describe_parameters(choices: Sequence[Choice], dims: Dims) -> str:
@@ -365,28 +366,6 @@ def _is_causal(chain: Chain) -> bool:
     """Return whether layers have a causal mask: those of text, unless encodings need its length."""
     needs_all = chain.needs_full_sequence or any(map(depends_on_length, chain))
     return chain.dims.axes == 1 and not needs_all
-
-
-def describe_time(choices: Sequence[Choice], dims: Dims, seconds: float) -> str:
-    """Time forward and backward of a layer against one without an encoding, in paired rounds."""
-    if dims.tokens > MAX_TIMED_TOKENS:
-        return f"not measured with more than {MAX_TIMED_TOKENS:,} tokens"
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-
-    # the last layer may have less to do, so the timed one is the first of at least two
-    dims = replace(dims, depth=max(dims.depth or 0, 2))
-    causal = _is_causal(Chain.of(encoding(choices, dims)))
-    layers = [Attention(dims, one, causal=causal).to(device) for one in (choices, [Choice("none")])]
-    steps = [build_layer_trial(layer, BATCH_SIZE, device) for layer in layers]
-    times = [*run_rounds(steps, MIN_ROUNDS, seconds)]
-    own, plain = (statistics.median(each) for each in zip(*times, strict=True))
-
-    machine = "a GPU" if device == "cuda" else f"a CPU, {torch.get_num_threads()} threads"
-    return (
-        f"{own / plain:.2f} of that without an encoding ({own * 1e3:.2f} against "
-        f"{plain * 1e3:.2f} ms, forward and backward of a layer, batch {BATCH_SIZE}, "
-        f"medians of {len(times)} rounds on {machine})"
-    )
 
 
 def describe_formula(name: str, cls: type[Encoding]) -> str:
@@ -441,7 +420,6 @@ def _check_path(text: str) -> Path:
         remedy = "name a file in one that exists, or null for none"
         raise RecipeError(ConfigIssue(ARGUMENT, "picture", problem, remedy))
     try:
-        # before the costs are measured, which takes a second
         check_writable(path.parent)
     except OSError as error:
         problem = f"{path} cannot be written, {error.strerror or error}"

@@ -37,7 +37,7 @@ def run(known: argparse.Namespace) -> None:
         try:
             print(explain_encoding(known.what, known.overrides))
         except UnwrittenPicture as error:
-            # the text has cost a second of measuring; the error follows it
+            # all but the picture is printed; the error follows it
             print(error.text)
             raise
     elif known.what == SCHEMA:

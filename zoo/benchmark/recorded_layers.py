@@ -1,0 +1,63 @@
+"""The recorded time of an attention layer with each encoding, which comes with zoo.
+
+`python docs/record_layers.py` writes the files. `zoo show ENCODING` and the site read them: a time
+that is measured anew each time differs by a fifth on a busy machine.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import as_file, files
+
+from zoo.benchmark.result import BenchResult, BenchRow, compute_quartiles, merge_references
+from zoo.run.machine import format_machine
+
+FOLDER = "benchmark/recorded"
+"""Where the files are, relative to the package; each is the bench.json of a shape."""
+MEASURE = "layer"
+
+
+@cache
+def read_recorded_layers() -> tuple[BenchResult, ...]:
+    """Return the recorded benchmarks, one for each shape.
+
+    Raises:
+        DataError: A file holds no benchmark.
+    """
+    with as_file(files("zoo").joinpath(FOLDER)) as folder:
+        return tuple(BenchResult.read(path) for path in sorted(folder.glob("*.json")))
+
+
+def describe_recorded_layers(name: str) -> dict[str, str]:
+    """Describe the time of a layer with an encoding, relative to one without.
+
+    Args:
+        name: A chain of encodings in its default options, such as rope or kerple+dape.
+
+    Returns:
+        {shape: the median of the ratios within rounds, their quartiles, and the sizes}, and under
+        "recorded on" where; empty for what is not recorded.
+    """
+    found, places = {}, []
+    for result in read_recorded_layers():
+        rows = {row.name: row for row in merge_references(result.rows)}
+        if name in rows and rows[name].ratios:
+            found[str(result.shape["name"])] = _describe_row(result, rows[name])
+            places.append(
+                f"{format_machine(result.machine)}; torch {result.machine['torch']}; "
+                f"zoo {result.zoo_version}; {result.created}"
+            )
+    return {**found, "recorded on": " | ".join(dict.fromkeys(places))} if found else {}
+
+
+def _describe_row(result: BenchResult, row: BenchRow) -> str:
+    shape, quartiles = result.shape, compute_quartiles(row.ratios)
+    text = f"{row.ratio:.2f}"
+    if quartiles:
+        text += " ({:.2f} to {:.2f})".format(*quartiles)
+    tokens = row.length
+    if shape["kind"] == "image":
+        tokens = (row.length // shape["patch_size"]) ** 2
+    sizes = f"width {shape['dim']}, {shape['heads']} heads, {tokens:,} tokens"
+    rounds = f"median and quartiles of {len(row.ratios)} rounds"
+    return f"{text}; {sizes}, batch {shape['batch']}; {rounds}"
