@@ -31,7 +31,8 @@ def test_queries_are_spread_along_each_axis():
 
 def test_a_layout_names_what_has_no_place():
     found = find_layout(encoder("rope", cls_token=True), (text(2, 9),), 4)
-    assert (found.extra, found.grid, found.layers, found.tokens) == (("class",), (9,), (0, 1), 10)
+    assert (found.extra, found.grid, found.layers) == (("class",), (9,), (0, 1))
+    assert found.columns == tuple(range(10))
     assert found.query_index == (0, 1, 4, 6, 9)
 
 

@@ -400,7 +400,7 @@ class AttentionInput:
 
     Attributes:
         layer: Index of the layer.
-        tokens: The tokens that enter it.
+        tokens: The tokens that enter it, with their documents and padding where there are any.
         chain: Its encodings.
         describe: Describes the attention for some queries, by their sequence indices int [n].
     """

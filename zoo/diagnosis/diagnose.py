@@ -285,7 +285,7 @@ def _build_attended(seen: CapturedAttention, samples: tuple[Sample, ...]) -> Att
         grid=seen.layout.grid,
         extra=seen.layout.extra,
         layers=tuple(one.layer for one in seen.layers),
-        queries=seen.layout.query_index,
+        queries=seen.layout.queries,
         weights=seen.weights,
         rollout=seen.rollout,
     )

@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
 
 from zoo.attention.chain import list_links
-from zoo.attention.layer import find_encoded
+from zoo.attention.layer import AttentionInput, find_encoded
 from zoo.diagnosis.inputs import CapturedAttention, Inputs, Saved
 from zoo.diagnosis.report import UNCHANGED, Control, Sample, SegmentedImage
-from zoo.diagnostics.capture import evaluation_mode
+from zoo.diagnostics.capture import evaluation_mode, hook_attention
 from zoo.diagnostics.position_ablation import Change, change_positions
-from zoo.diagnostics.token_layout import to_pictures
+from zoo.diagnostics.token_layout import PADDING, to_pictures
 from zoo.errors import OptionError
 from zoo.integrations.equipment import Equipment
 
@@ -90,18 +91,25 @@ class EquippedModel:
                     Sample(title=title, pictures=to_pictures(image, layout.grid[0]))
                     for title, image in zip(titles, images, strict=True)
                 )
-            is_text = not values.is_floating_point() and values.shape == (count, layout.tokens)
+            length = seen.layers[0].weights.shape[-1]
+            is_text = not values.is_floating_point() and values.shape == (count, length)
             if is_text and len(layout.grid) == 1:
-                decode = self.decode
+                rows = values[:, list(layout.grid_columns)].tolist()
                 return tuple(
-                    Sample(
-                        title=title,
-                        tokens=tuple(decode([token]) if decode else str(token) for token in row),
-                    )
-                    for title, row in zip(titles, values.tolist(), strict=True)
+                    Sample(title=title, tokens=self._name_tokens(row, is_real))
+                    for title, row, is_real in zip(titles, rows, seen.is_real, strict=True)
                 )
-        numbered = tuple(str(number) for number in range(layout.tokens))
-        return tuple(Sample(title=title, tokens=numbered) for title in titles)
+        return tuple(
+            Sample(title=title, tokens=_number_tokens(is_real))
+            for title, is_real in zip(titles, seen.is_real, strict=True)
+        )
+
+    def _name_tokens(self, row: Sequence[int], is_real: Tensor) -> tuple[str, ...]:
+        """Return the text of each token id, or the id; padding is empty."""
+        return tuple(
+            (self.decode([token]) if self.decode else str(token)) if real else PADDING
+            for token, real in zip(row, is_real.tolist(), strict=True)
+        )
 
     def describe_masks(self) -> tuple[SegmentedImage, ...]:
         """Return nothing: nobody said that its outputs are classes of pixels."""
@@ -132,7 +140,27 @@ class EquippedModel:
         large = [value for value in _list_tensors(found) if value.ndim]
         if not large:
             raise OptionError("model", f"{self.name} returned no tensor")
-        return large[0].float(), None if loss is None else float(loss)
+        return self._clear_padding(large[0].float()), None if loss is None else float(loss)
+
+    def _clear_padding(self, output: Tensor) -> Tensor:
+        """Set the rows of an output [B, N, D] that belong to padding to 0: nobody reads them."""
+        valid = self._valid
+        if valid is None or output.ndim != 3:
+            return output
+        if not _is_batch_first(self.model):
+            valid = valid.mT
+        pairs = zip(valid.shape, output.shape, strict=False)
+        if any(size not in (1, full) for size, full in pairs):
+            return output
+        return output.masked_fill(~valid[..., None], 0)
+
+    @cached_property
+    def _valid(self) -> Tensor | None:
+        """Which tokens of the batch are no padding, bool [B, N]; None: all."""
+        seen: list[AttentionInput] = []
+        with hook_attention(self.model, seen.append), evaluation_mode(self.model):
+            self.model()
+        return seen[0].tokens.valid
 
     def list_facts(self, seen: CapturedAttention, limit: int | None) -> dict[str, str]:
         """Return the number of samples in the batch."""
@@ -142,6 +170,19 @@ class EquippedModel:
     def locate_errors(self, section: str) -> Iterator[None]:
         """Leave errors unchanged: there is no recipe to locate them in."""
         yield
+
+
+def _is_batch_first(model: nn.Module) -> bool:
+    """Return whether outputs are [B, N, D], and not [N, B, D] as modules of torch may return."""
+    parts = (part for part in model.modules() if isinstance(part, nn.MultiheadAttention))
+    return all(part.batch_first for part in parts)
+
+
+def _number_tokens(is_real: Tensor) -> tuple[str, ...]:
+    """Return the number of each token of a sample; padding is empty."""
+    numbers = (is_real.long().cumsum(0) - 1).tolist()
+    pairs = zip(numbers, is_real.tolist(), strict=True)
+    return tuple(str(number) if real else PADDING for number, real in pairs)
 
 
 def _list_metrics(loss: float | None, change: float) -> dict[str, float]:

@@ -60,7 +60,7 @@ class CapturedAttention(NamedTuple):
 
     Attributes:
         layout: Tokens of the samples, and the queries.
-        layers: The attention of each layer.
+        layers: The attention of each layer, of all keys.
         zeroed: The same with all tokens at one position; None if the model refuses that.
         shifted: The same with all positions shifted equally.
         rollout: Attention rollout over all layers [S, Q, M]; None where it is too large.
@@ -74,8 +74,17 @@ class CapturedAttention(NamedTuple):
 
     @property
     def weights(self) -> Tensor:
-        """Attention weights [S, L, H, Q, M]."""
-        return torch.stack([one.weights.float().cpu() for one in self.layers], dim=1)
+        """Attention weights [S, L, H, Q, M], without keys that are padding in all samples."""
+        columns = list(self.layout.columns)
+        return torch.stack([one.weights[..., columns].float().cpu() for one in self.layers], dim=1)
+
+    @property
+    def is_real(self) -> Tensor:
+        """Which tokens of the grid are no padding, bool [S, tokens]."""
+        first = self.layers[0]
+        _, keys = first.is_real
+        columns = list(self.layout.columns[len(self.layout.extra) :])
+        return keys.expand(len(first.weights), -1)[:, columns].cpu()
 
 
 def capture_attention(
@@ -103,16 +112,16 @@ def _compute_rollout(
     model: nn.Module, inputs: Inputs, layout: Layout, first: LayerAttention
 ) -> Tensor | None:
     """Compute the rollout, holding the weights of one layer at a time; None if too many."""
-    batch, heads = first.weights.shape[:2]
-    if batch * heads * layout.tokens**2 > MAX_ROLLOUT_WEIGHTS:
-        log.info("No attention rollout: %d tokens have too many pairs", layout.tokens)
+    batch, heads, _, tokens = first.weights.shape
+    if batch * heads * tokens**2 > MAX_ROLLOUT_WEIGHTS:
+        log.info("No attention rollout: %d tokens have too many pairs", tokens)
         return None
     # the rollout needs the mean over heads only: one matrix per layer instead of one per head
     means: list[Tensor] = []
     capture_layers(
         model, inputs, lambda seen: means.append(seen.weights.float().abs().mean(1, keepdim=True))
     )
-    return metrics.rollout(means)[:, list(layout.query_index)].cpu()
+    return metrics.rollout(means)[:, list(layout.query_index)][..., list(layout.columns)].cpu()
 
 
 def load_samples(task: Task, data: DataModule, count: int, has_shapes: bool) -> Any:
@@ -210,27 +219,28 @@ def _concatenate(column: Sequence[Tensor]) -> Tensor:
 
 
 def describe_samples(
-    task: Task, data: DataModule, batch: Any, inputs: Inputs, grid: tuple[int, ...]
+    task: Task, data: DataModule, batch: Any, inputs: Inputs, seen: CapturedAttention
 ) -> tuple[Sample, ...]:
-    """Return the samples of a batch with titles, as pictures, text or points.
-
-    `grid` is of tokens.
-    """
-    titles, shown = _make_titles(task, batch, inputs), inputs[0]
+    """Return the samples of a batch with titles, as pictures, text or points."""
+    titles, shown, layout = _make_titles(task, batch, inputs), inputs[0], seen.layout
     assert shown is not None
     if isinstance(task.spec, ImageSpec):
         images = data.denormalize(shown.float())
         return tuple(
-            Sample(title=title, pictures=to_pictures(image, grid[0]))
+            Sample(title=title, pictures=to_pictures(image, layout.grid[0]))
             for title, image in zip(titles, images, strict=True)
         )
+    columns = list(layout.grid_columns)
     if isinstance(task.spec, PointSpec):
-        sets = zip(titles, *batch[:3], strict=True)
+        parts = (part[:, columns] for part in batch[:3])
+        sets = zip(titles, *parts, strict=True)
         return tuple(Sample(title=title, tokens=_name_points(*one)) for title, *one in sets)
     vocabulary = task.spec.vocabulary
+    # Whatever stands in padding is no text.
+    rows = shown[:, columns].cpu().where(seen.is_real, PADDING)
     return tuple(
         Sample(title=title, tokens=decode_pieces(vocabulary, row))
-        for title, row in zip(titles, shown, strict=True)
+        for title, row in zip(titles, rows, strict=True)
     )
 
 

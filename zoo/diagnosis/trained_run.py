@@ -104,8 +104,7 @@ class TrainedRun:
 
     def describe_samples(self, seen: CapturedAttention) -> tuple[Sample, ...]:
         """Return the samples with titles: their classes, and what the model predicts."""
-        data, grid = self.experiment.data, seen.layout.grid
-        return describe_samples(self.task, data, self.batch, self.inputs, grid)
+        return describe_samples(self.task, self.experiment.data, self.batch, self.inputs, seen)
 
     def describe_masks(self) -> tuple[SegmentedImage, ...]:
         """Return the samples with their masks and predictions; none if pixels have no class."""

@@ -78,27 +78,33 @@ COLUMNS, ACROSS = 192, 4
 
 
 def draw_attention(attention: LayerAttention) -> Tensor:
-    """Draw the attention of the first sample's queries, uint8 [3, height, width].
+    """Draw the attention of the first sample's queries, without padding, uint8 [3, height, width].
 
     For a grid, rows of the picture are a few queries and columns are heads; each cell is the grid,
     with a mark at the query. For text, each cell is a head, with queries as lines and keys as
     columns (the largest of several keys if there are many). Every query is relative to its largest
     weight.
     """
-    weights = attention.weights[0].abs().float().cpu()  # [H, Q, M]
+    # A few queries may all be padding of a short text.
+    sample = int(attention.is_real[0].any(1).long().argmax())
+    real_queries, real_keys = (part[sample].cpu() for part in attention.is_real)
+    query_index = attention.query_index.cpu()[real_queries]
+    weights = attention.weights[sample].abs().float().cpu()[:, real_queries]  # [H, Q, M]
     weights = weights / weights.amax(-1, keepdim=True).clamp(min=1e-12)
     if attention.call.keys.index.shape[-1] == 1:
-        return _draw_text(weights)
+        return _draw_text(weights[..., real_keys])
 
     # Choose some queries evenly, and lay out the keys on the grid.
-    keys = attention.grid[1][0].cpu()
+    keys = attention.grid[1].expand(len(attention.weights), -1)[sample].cpu()
+    if attention.chain.dims.points:
+        keys = keys & real_keys
     sizes = _grid_shape(attention, int(keys.sum()))
     chosen = torch.linspace(0, weights.shape[1] - 1, min(QUERIES, weights.shape[1])).long().unique()
     # [Q, H, (T,) rows, columns]
     cells = weights[:, chosen][..., keys].unflatten(-1, sizes).transpose(0, 1)
-    own = (attention.query_index.cpu()[chosen, None] == torch.arange(weights.shape[-1]))[
-        :, keys
-    ].unflatten(-1, sizes)
+    own = (query_index[chosen, None] == torch.arange(weights.shape[-1]))[:, keys].unflatten(
+        -1, sizes
+    )
     # Frames of a clip are next to each other.
     if len(sizes) == 3:
         cells, own = (one.movedim(-3, -2).flatten(-2) for one in (cells, own))

@@ -33,6 +33,9 @@ class LayerAttention:
     Positions of queries and keys, in tokens or patches, are `call.queries.index` and
     `call.keys.index`. Linear attention has no scores, and its weights may be negative.
 
+    Queries that are padding see no key, whatever the model lets them see: their weights are 0 and
+    their scores -inf, so that no metric counts them.
+
     Attributes:
         layer: Index of the layer.
         chain: Its encodings.
@@ -40,6 +43,8 @@ class LayerAttention:
         query_index: Sequence indices of the queries, int [Q].
         weights: Attention weights [B, H, Q, M], in at least float32.
         scores: Scores [B, H, Q, M] as they enter the normalization; -inf for hidden pairs.
+        document: Document numbers of the keys, int [1|B, M], -1 for padding; None: one document
+            without padding.
     """
 
     layer: int
@@ -48,6 +53,16 @@ class LayerAttention:
     query_index: Tensor
     weights: Tensor
     scores: Tensor | None
+    document: Tensor | None = None
+
+    @property
+    def is_real(self) -> tuple[Tensor, Tensor]:
+        """Masks of the queries and keys that are no padding, bool [1|B, Q|M]."""
+        if self.document is None:
+            keys = self.query_index.new_ones(1, self.weights.shape[-1]).bool()
+        else:
+            keys = self.document >= 0
+        return keys[:, self.query_index], keys
 
     @property
     def grid(self) -> tuple[Tensor, Tensor]:
@@ -82,7 +97,8 @@ def capture_model(
     Args:
         model: A model with attention layers of zoo.
         inputs: Arguments of the model.
-        queries: Number of queries to choose evenly, or their sequence indices; None: all.
+        queries: Number of queries to choose evenly, without padding, or their sequence indices;
+            None: all.
         layers: Indices of layers; None: all.
 
     Raises:
@@ -196,21 +212,49 @@ def choose_evenly(count: int, most: int | None = None) -> list[int]:
     return [round(n * (count - 1) / (most - 1)) for n in range(most)]
 
 
-def _choose_queries(count: int, queries: Queries) -> list[int]:
-    return (
-        choose_evenly(count, queries)
-        if queries is None or isinstance(queries, int)
-        else list(queries)
-    )
+def list_columns(tokens: Tokens) -> list[int]:
+    """Return the sequence indices that are a token, and not padding, in at least one sample."""
+    if tokens.valid is None:
+        return list(range(len(tokens)))
+    return tokens.valid.any(0).nonzero()[:, 0].tolist()
+
+
+def _choose_queries(tokens: Tokens, queries: Queries) -> list[int]:
+    if queries is None:
+        return list(range(len(tokens)))
+    if isinstance(queries, int):
+        # The choice does not depend on the amount of padding.
+        columns = list_columns(tokens)
+        return [columns[number] for number in choose_evenly(len(columns), queries)]
+    return list(queries)
 
 
 def _capture_layer(given: AttentionInput, queries: Queries) -> LayerAttention:
     tokens = given.tokens
-    chosen = torch.tensor(_choose_queries(len(tokens), queries), device=tokens.x.device)
-    call = given.describe(chosen)
+    chosen = torch.tensor(
+        _choose_queries(tokens, queries), device=tokens.x.device, dtype=torch.long
+    )
+    call, document = given.describe(chosen), tokens.document
     if isinstance(call, LinearCall):
         shares = linear.weights(call)
-        return LayerAttention(given.layer, given.chain, call.call, chosen, shares, None)
+        return LayerAttention(given.layer, given.chain, call.call, chosen, shares, None, document)
+    call = _hide_padding(call, tokens, chosen)
     values = scores(call)
     weights = normalize_scores(call, values)
-    return LayerAttention(given.layer, given.chain, call, chosen, weights, values)
+    return LayerAttention(given.layer, given.chain, call, chosen, weights, values, document)
+
+
+def _hide_padding(call: AttentionCall, tokens: Tokens, chosen: Tensor) -> AttentionCall:
+    """Make queries that are padding see no key, as they do in zoo's own models.
+
+    In models of other libraries they see keys, but nothing reads their output.
+    """
+    if tokens.document is None or call.queries.document is not None:
+        return call
+    # The mask of the model keeps documents apart: only padding is left to be told from tokens.
+    padding = tokens.document.clamp(max=0)
+    keys = padding if call.keys.document is None else call.keys.document.clamp(max=0)
+    return call.replace(
+        queries=call.queries.replace(document=padding[:, chosen]),
+        keys=call.keys.replace(document=keys),
+    )

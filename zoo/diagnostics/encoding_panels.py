@@ -14,7 +14,7 @@ from zoo.attention import AttentionCall, Tokens, repeat_kv_heads, upcast
 from zoo.attention.chain import Chain
 from zoo.attention.layer import hook_tokens
 from zoo.diagnostics import metrics
-from zoo.diagnostics.capture import LayerAttention, capture_model, evaluation_mode
+from zoo.diagnostics.capture import LayerAttention, capture_model, evaluation_mode, list_columns
 from zoo.diagnostics.portrait.portrait import collect_panels
 from zoo.diagnostics.portrait.probe import EncodingProbe
 from zoo.models.transformer import Block, find_transformers
@@ -60,7 +60,7 @@ def draw_correlations(
     if not (after.x != before.x).any() or not _is_plain_projection(block, call):
         return ()
     parts = decompose_scores(block, before, after)
-    values = torch.stack([part.mean(0).cpu() for part in parts.values()])
+    values = torch.stack([part.nanmean(0).cpu() for part in parts.values()])
     return (
         HeatmapGrid(
             title="Correlations of word and position",
@@ -89,17 +89,24 @@ def decompose_scores(block: Block, before: Tokens, after: Tokens) -> dict[str, T
     """Split the scores of tokens with a position into parts [H, N, N], by name.
 
     The position is what `embed` added, the word is its input. Both pass the norm at the scale of
-    their sum.
+    their sum. Columns that are padding in all samples are left out; NaN for pairs that no sample
+    has.
     """
     layer, dims = block.attn, block.attn.dims
-    placed = slice(None) if after.has_position is None else after.has_position[0]
+    placed = torch.tensor(list_columns(after), device=after.x.device, dtype=torch.long)
+    if after.has_position is not None:
+        placed = placed[after.has_position[0, placed]]
     word, position = (one[:, placed] for one in (before.x, after.x - before.x))
     through = _linearize_norm(block.norm1 if block.reads_norm else None, after.x[:, placed])
     query, key = (
         one.weight.unflatten(0, (-1, dims.head_dim)) for one in (layer.q_proj, layer.k_proj)
     )  # [H, K, D], [G, K, D]
     return metrics.word_position_correlations(
-        through(word), through(position), query, repeat_kv_heads(key[None], dims.heads)[0]
+        through(word),
+        through(position),
+        query,
+        repeat_kv_heads(key[None], dims.heads)[0],
+        None if after.valid is None else after.valid[:, placed],
     )
 
 

@@ -204,8 +204,9 @@ def _get_scores(attention: LayerAttention) -> Tensor:
 
 def _first_token_share(attention: LayerAttention) -> Tensor:
     """Return the share of the first token of each query's document, [B, H, N]."""
-    queries, keys = attention.call.queries.document, attention.call.keys.document
-    same = None if queries is None or keys is None else queries[:, :, None] == keys[:, None]
+    same, document = None, attention.document
+    if document is not None:
+        same = document[:, attention.query_index, None] == document[:, None]
     return metrics.share_at(attention.weights, metrics.first_keys(attention.weights, same))
 
 
@@ -235,7 +236,9 @@ def _neighbourhood_share(attention: LayerAttention, reach: int) -> Tensor:
 def _head_similarity(attention: LayerAttention) -> Tensor:
     """Return the mean similarity of each head to the others; 1 for a single head."""
     heads = attention.weights.shape[1]
-    found = metrics.head_similarity(attention.weights).nanmean(0)  # [H, H]
+    # All queries count equally, also where samples have different numbers of them.
+    queries = attention.weights.transpose(0, 1).flatten(1, 2)[None]  # [1, H, B Q, M]
+    found = metrics.head_similarity(queries)[0]  # [H, H]
     return (found.sum(-1) - found.diagonal()) / (heads - 1) if heads > 1 else found[0]
 
 

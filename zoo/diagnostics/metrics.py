@@ -127,30 +127,39 @@ def gram(table: Tensor) -> Tensor:
 
 
 def word_position_correlations(
-    word: Tensor, position: Tensor, query: Tensor, key: Tensor
+    word: Tensor, position: Tensor, query: Tensor, key: Tensor, valid: Tensor | None = None
 ) -> dict[str, Tensor]:
     """Split scores into word and position parts (TUPE, arXiv:2006.15595, equation 6, figure 2).
 
-    The parts are the four products of (w_i + p_i) Q and (w_j + p_j) K / sqrt(K), averaged over
-    samples. They sum to the scores if the layer projects w + p without a norm or bias.
+    The parts are the four products of (w_i + p_i) Q and (w_j + p_j) K / sqrt(K), averaged over the
+    samples that have both tokens. They sum to the scores if the layer projects w + p without a norm
+    or bias.
 
     Args:
         word: Token embeddings w [B, N, D].
         position: Positions p that are added, [N, D] or [B, N, D].
         query: Query projection [H, K, D].
         key: Key projection [H, K, D].
+        valid: Which tokens are no padding, bool [1|B, N]; None: all.
 
     Returns:
-        The parts by name, each [H, N, N], with queries as rows.
+        The parts by name, each [H, N, N], with queries as rows; NaN for pairs that no sample has.
     """
     parts = {"word": upcast(word), "position": upcast(position).expand(len(word), -1, -1)}
+    count: Tensor | int = len(word)
+    if valid is not None:
+        parts = {name: part.masked_fill(~valid[..., None], 0) for name, part in parts.items()}
+        pairs = valid[:, :, None] & valid[:, None]
+        count = pairs.expand(len(word), -1, -1).sum(0)
     queries, keys = (
         {name: torch.einsum("bnd,hkd->bhnk", part, upcast(weight)) for name, part in parts.items()}
         for weight in (query, key)
     )
-    scale = query.shape[1] ** -0.5 / len(word)
+    scale = query.shape[1] ** -0.5
     return {
-        f"{one} to {other}": scale * torch.einsum("bhnk,bhmk->hnm", queries[one], keys[other])
+        f"{one} to {other}": scale
+        * torch.einsum("bhnk,bhmk->hnm", queries[one], keys[other])
+        / count
         for one, other in product(parts, parts)
     }
 

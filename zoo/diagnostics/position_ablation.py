@@ -49,11 +49,18 @@ def apply_change(tokens: Tokens, change: Change) -> Tokens:
 
 
 def shuffle(tokens: Tokens) -> Tensor:
-    """Permute the positions within each document, in an order that depends only on N."""
+    """Permute the positions within each document, in an order that depends only on N.
+
+    Padding, wherever it is, does not change the order.
+    """
     groups = _group_tokens(tokens)  # [1|B, N]
     lots = torch.rand(len(tokens), generator=torch.Generator().manual_seed(SEED)).to(groups.device)
+    lots = lots.expand_as(groups)
+    if tokens.valid is not None:
+        # The n-th token that is no padding draws the n-th lot.
+        lots = lots.gather(1, (tokens.valid.cumsum(1) - 1).clamp(min=0))
     # Tokens sorted by group and then by lot take the positions of tokens sorted by group.
-    drawn = lots.argsort().expand_as(groups)
+    drawn = lots.argsort(dim=1)
     drawn = drawn.gather(1, groups.gather(1, drawn).argsort(dim=1, stable=True))
     slots = groups.argsort(dim=1, stable=True)
     source = torch.empty_like(slots).scatter_(1, slots, drawn)  # token -> whose position it takes
@@ -105,11 +112,12 @@ def _find_range(tokens: Tokens) -> tuple[Tensor, Tensor]:
     if tokens.document is None:
         return tokens.index.amin(1, keepdim=True), tokens.index.amax(1, keepdim=True)
     # Smallest and largest position of each document, whose numbers are shifted to start at 0.
-    numbers = (tokens.document - tokens.document.amin())[..., None].expand_as(tokens.index)
-    cells = tokens.index.new_zeros(len(numbers), int(numbers.max()) + 1, numbers.shape[-1])
+    batch = max(len(tokens.document), len(tokens.index))
+    index = tokens.index.expand(batch, -1, -1)
+    numbers = (tokens.document - tokens.document.amin())[..., None].expand_as(index)
+    cells = index.new_zeros(batch, int(numbers.max()) + 1, numbers.shape[-1])
     found = (
-        cells.scatter_reduce(1, numbers, tokens.index, how, include_self=False)
-        for how in ("amin", "amax")
+        cells.scatter_reduce(1, numbers, index, how, include_self=False) for how in ("amin", "amax")
     )
     low, high = (cell.gather(1, numbers) for cell in found)
     return low, high

@@ -25,19 +25,23 @@ MOST = 4  # largest number of bytes in a character
 
 @dataclass(frozen=True)
 class Layout:
-    """The tokens of a sample: special tokens first, then the grid, row by row.
+    """The tokens of samples: special tokens first, then the grid, row by row.
+
+    What is padding in all samples belongs to no grid, so that its amount changes nothing.
 
     Attributes:
         layers: Indices of all layers of the model.
         extra: Names of the special tokens.
         grid: Number of tokens along each axis.
-        query_index: Indices of the chosen queries.
+        columns: Sequence indices of the special tokens and of the grid.
+        query_index: Sequence indices of the chosen queries.
         points: Whether tokens are points at real coordinates, in one row.
     """
 
     layers: tuple[int, ...]
     extra: tuple[str, ...]
     grid: tuple[int, ...]
+    columns: tuple[int, ...]
     query_index: tuple[int, ...]
     points: bool = False
 
@@ -49,9 +53,16 @@ class Layout:
         return "tokens" if len(self.grid) == 1 else "patches"
 
     @property
-    def tokens(self) -> int:
-        """The number of tokens."""
-        return len(self.extra) + prod(self.grid)
+    def queries(self) -> tuple[int, ...]:
+        """Indices of the chosen queries among the columns."""
+        number = {column: number for number, column in enumerate(self.columns)}
+        return tuple(number[index] for index in self.query_index)
+
+    @property
+    def grid_columns(self) -> tuple[int, ...]:
+        """Indices of the grid in the input of the model, which has no special tokens."""
+        special = len(self.extra)
+        return tuple(column - special for column in self.columns[special:])
 
 
 def find_layout(model: nn.Module, inputs: Sequence[Tensor | None], most: int) -> Layout:
@@ -63,14 +74,15 @@ def find_layout(model: nn.Module, inputs: Sequence[Tensor | None], most: int) ->
     with capture.hook_attention(model, seen.append), capture.evaluation_mode(model):
         model(*inputs)
     tokens, points = seen[0].tokens, seen[0].chain.dims.points
-    grid = _find_grid(tokens, points)
-    count = len(tokens) - prod(grid)
-    chosen = [count + slot for slot in choose_cells(grid, most)]
+    grid, columns = _find_grid(tokens, points)
+    count = len(columns) - prod(grid)
+    chosen = [columns[count + slot] for slot in choose_cells(grid, most)]
     return Layout(
         tuple(sorted(capture.number_layers(model, None))),
         _name_special_tokens(model, count),
         grid,
-        (*range(count), *chosen),
+        tuple(columns),
+        (*columns[:count], *chosen),
         points,
     )
 
@@ -92,11 +104,18 @@ def _flatten_index_of(place: Sequence[int], grid: Sequence[int]) -> int:
     return number
 
 
-def _find_grid(tokens: Tokens, points: bool) -> tuple[int, ...]:
-    """Count tokens along each axis; for text and points, all with a position, with padding."""
+def _find_grid(tokens: Tokens, points: bool) -> tuple[tuple[int, ...], list[int]]:
+    """Return the number of tokens along each axis, and the columns of special tokens and grid.
+
+    For text and points, the grid has all tokens with a position that are not padding everywhere.
+    """
     if tokens.index.shape[-1] > 1 and not points:
-        return tuple(int(last) + 1 for last in tokens.index[0].amax(0))
-    return (len(tokens) if tokens.has_position is None else int(tokens.has_position[0].sum()),)
+        sizes = tuple(int(last) + 1 for last in tokens.index[0].amax(0))
+        return sizes, list(range(len(tokens)))
+    columns = capture.list_columns(tokens)
+    if tokens.has_position is None:
+        return (len(columns),), columns
+    return (int(tokens.has_position[0, columns].sum()),), columns
 
 
 def _name_special_tokens(model: nn.Module, count: int) -> tuple[str, ...]:

@@ -95,6 +95,8 @@ class Layer:
     """Receive the attention before it is computed."""
     has_whole_mask: bool = False
     """Whether a mask alone says what is visible, also in a causal model."""
+    has_mask_of_pairs: bool = False
+    """Whether the caller of the model gave a mask of pairs of tokens."""
     temperature: Temperature | None = None
     """Factors of queries that grow with the position."""
 
@@ -133,9 +135,25 @@ class Layer:
         describe = partial(
             self._describe, self._prepare_query(q), k, v, keys, scale, mask, dropout, softcap, sinks
         )
-        for hook in self.hooks:
-            hook(AttentionInput(self.chain.dims.layer, self.tokens, self.chain, describe))
+        if self.hooks:
+            tokens = self._find_documents(mask)
+            for hook in self.hooks:
+                hook(AttentionInput(self.chain.dims.layer, tokens, self.chain, describe))
         return describe()
+
+    def _find_documents(self, mask: Tensor | None) -> Tokens:
+        """Return the tokens with the documents and the padding that a mask of pairs tells apart."""
+        tokens, count = self.tokens, self.tokens.x.shape[1]
+        is_square = mask is not None and mask.shape[2] == count <= mask.shape[3]
+        if mask is None or not is_square or not self.has_mask_of_pairs:
+            return tokens
+        # An adapter that has found several documents knows more than the mask of one layer.
+        if tokens.document is not None and tokens.document.max() > 0:
+            return tokens
+        document, _ = read_documents(mask[:, 0, :, :count], is_mutual=not self.causal)
+        if tokens.document is not None:
+            document = torch.where(tokens.document < 0, -1, document)
+        return tokens.replace(document=document)
 
     def _describe(
         self,
@@ -263,6 +281,41 @@ def _interleave(heads: Tensor) -> Tensor:
     return halves.mT.reshape(batch, count, tokens, width)
 
 
+def read_documents(visible: Tensor, *, is_mutual: bool) -> tuple[Tensor, Tensor]:
+    """Read the documents of tokens from a mask of pairs.
+
+    A token that no query sees is padding. A document begins where a token and the last one before
+    it, padding aside, do not see each other.
+
+    Args:
+        visible: True where a query may attend to a key, bool [B, N, M]; the last N of the keys are
+            the tokens of the queries.
+        is_mutual: Whether it is enough that the last token sees this one, as without a causal mask.
+
+    Returns:
+        Document numbers int [B, N], -1 for padding; and where a document begins after another one,
+        bool [B, N].
+    """
+    batch, count, total = visible.shape
+    is_real = visible.any(1)
+    places = torch.arange(total, device=visible.device).expand(batch, -1)
+    # The index of the last token before each that is not padding, -1 for none.
+    last = torch.where(is_real, places, -1).cummax(-1).values.roll(1, -1)
+    last[:, 0] = -1
+    last, is_real = last[:, -count:], is_real[:, -count:]
+    sees_last = visible.gather(-1, last.clamp(min=0)[..., None])[..., 0]
+    if is_mutual:
+        # Row of the last token, column of this one.
+        rows = (last - (total - count)).clamp(min=0)
+        sees_next = visible[..., -count:].gather(1, rows[:, None])[:, 0]
+        sees_last = sees_last | sees_next
+    is_cut = is_real & ~sees_last & (last >= 0)
+    is_first = is_cut | (is_real & (last < 0))
+    # The first of the tokens may continue the document of earlier keys.
+    numbers = (is_first.long().cumsum(-1) - 1).clamp(min=0)
+    return torch.where(is_real, numbers, -1), is_cut
+
+
 class Equipment(nn.Module, Encoded):
     """The encodings of a model by name, and the chain of each layer.
 
@@ -376,6 +429,11 @@ class Equipment(nn.Module, Encoded):
         """Whether the result depends on which tokens are masked, beyond their visibility."""
         return not self.causal or any(chain.modifies_calls for chain in self.chains)
 
+    @property
+    def needs_documents(self) -> bool:
+        """Whether documents and padding are looked up, for the encodings or for an observer."""
+        return self.reads_masks or bool(self.token_hooks or self.attention_hooks)
+
     def enter_layer(self, forward_pass: ForwardPass, number: int, x: Tensor) -> Layer:
         """Prepare one attention of a forward pass.
 
@@ -398,6 +456,7 @@ class Equipment(nn.Module, Encoded):
             interleave,
             hooks=hooks,
             has_whole_mask=forward_pass.has_whole_mask,
+            has_mask_of_pairs=forward_pass.has_mask_of_pairs,
             temperature=self.temperatures.get(number),
         )
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from zoo.errors import OptionError
-from zoo.integrations.equipment import Equipment
+from zoo.integrations.equipment import Equipment, read_documents
 
 
 def read_visible(mask: Tensor) -> Tensor:
@@ -68,22 +68,13 @@ def find_documents(visible: Tensor, equipment: Equipment, is_cached: bool) -> Te
         OptionError: A token sees tokens of an earlier document, or a cache would store several, and
             an encoding sums over documents.
     """
-    batch, count, total = visible.shape
-    is_valid = visible.any(1)
-    places = torch.arange(total, device=visible.device).expand(batch, -1)
-    # The index of the last token before each that is not masked, -1 for none.
-    last = torch.where(is_valid, places, -1).cummax(-1).values.roll(1, -1)
-    last[:, 0] = -1
-    last, is_valid = last[:, -count:], is_valid[:, -count:]
-    sees_last = visible.gather(-1, last.clamp(min=0)[..., None])[..., 0]
-    is_first = is_valid & (~sees_last | (last < 0))
-    document = torch.where(is_valid, is_first.long().cumsum(-1) - 1, -1)
+    document, is_cut = read_documents(visible, is_mutual=False)
+    is_valid = document >= 0
     if not any(chain.causal_only for chain in equipment.chains):
         return document
 
     names = ", ".join(equipment.keys())
     if is_cached:
-        is_cut = is_valid & ~sees_last & (last >= 0)
         problem = f"by the mask, a token does not see the last one before it; {names} needs it"
         remedy = "pass use_cache=False if the mask keeps texts apart"
         _require(~is_cut.any(), OptionError("attention_mask", f"{problem}: {remedy}"))

@@ -136,6 +136,7 @@ class TimmHooks:
         Raises:
             OptionError: The mask is not bool, differs between heads, or is causal.
         """
+        self.current.has_mask_of_pairs = attn_mask is not None
         layer = self.equipment.enter_layer(self.current, number, x)
         q, k, v = project_heads(attention, x)
         dropout = attention.attn_drop.p if attention.training else 0.0

@@ -140,6 +140,7 @@ class AttentionHooks:
             problem = "an equipped attention is self-attention: pass one tensor as all three"
             raise OptionError("key", problem)
         x = self._put_batch_first(query)
+        self.current.has_mask_of_pairs = attn_mask is not None
         layer = self.equipment.enter_layer(self.current, number, x)
         q, k, v = (
             one.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)

@@ -495,7 +495,7 @@ class PassHooks:
             positions = current.positions
 
         document = visible = None
-        if mask is not None and (equipment.reads_masks or positions is None):
+        if mask is not None and (equipment.needs_documents or positions is None):
             visible, end = read_visible(mask), mask.shape[-1]
             # A static cache has rows that are not in use yet.
             if cache is not None and any(isinstance(one, StaticLayer) for one in cache.layers[:1]):
@@ -514,7 +514,7 @@ class PassHooks:
         if positions is None:
             start = 0 if cache is None else int(cache.get_seq_length())
             positions = torch.arange(start, start + count, device=x.device)[None]
-        return positions, document if equipment.reads_masks else None
+        return positions, document if equipment.needs_documents else None
 
     def _find_pass(self, kwargs: Mapping[str, Any]) -> ForwardPass:
         found = kwargs.get(PASS)

@@ -182,7 +182,11 @@ def token_spacing(encoding: Encoding, call: AttentionCall) -> Tensor:
     if size is None or steps[..., 0].numel() == 1:
         return steps[0, 0]
     # A CLS token next to documents counts as a document of its own: take the longest document.
-    longest = size.expand_as(steps).prod(-1).argmax()
+    sizes, valid = size.expand_as(steps).prod(-1), call.keys.valid
+    if valid is not None and valid.shape == sizes.shape:
+        # The size of padding is the amount of it, which may exceed that of the documents.
+        sizes = sizes.masked_fill(~valid, 0)
+    longest = sizes.argmax()
     return steps.flatten(0, 1)[longest]
 
 
