@@ -327,6 +327,19 @@ def test_adapters_of_peft_are_trained_saved_loaded_and_merged(encoding, targets,
     zoo.unequip(merged)
 
 
+def test_wrappers_are_named_with_the_order_in_which_to_wrap():
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"])
+    adapted = peft.get_peft_model(build("Llama", **GROUPED), config)
+    with pytest.raises(
+        OptionError, match=r"of peft .*equip the model first, then .*get_peft_model"
+    ):
+        zoo.equip(adapted, "fox")
+    for wrap in (torch.nn.DataParallel, torch.compile):
+        with pytest.raises(OptionError, match="equip the model before it is wrapped"):
+            zoo.equip(wrap(build("Llama", **GROUPED)), "fox")
+
+
 @pytest.mark.parametrize("targets", [["q_proj"], "all-linear"])
 def test_adapters_that_would_be_saved_without_trained_encodings_are_refused(targets):
     peft = pytest.importorskip("peft")

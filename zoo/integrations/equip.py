@@ -414,6 +414,13 @@ def find_adapter(model: nn.Module, causal: bool | None) -> Adapter:
         raise OptionError("causal", problem)
     # A class may be derived from one of a library. Adapters import their library only here.
     libraries = {cls.__module__.partition(".")[0] for cls in type(model).__mro__}
+    if "peft" in libraries:  # before transformers, of which it has a base class
+        problem = f"{type(model).__name__} of peft wraps the model in adapters"
+        remedy = (
+            "equip the model first, then call get_peft_model with "
+            'modules_to_save=["zoo_encoding"] in its configuration'
+        )
+        raise OptionError("model", f"{problem}; {remedy}")
     if "transformers" in libraries:
         from zoo.integrations.transformers_models import TransformersAdapter
 
@@ -422,6 +429,10 @@ def find_adapter(model: nn.Module, causal: bool | None) -> Adapter:
         from zoo.integrations.timm_models import TimmAdapter
 
         return TimmAdapter(model)
+    # torch.compile and data parallelism keep the model in these attributes
+    if any(isinstance(getattr(model, name, None), nn.Module) for name in ("_orig_mod", "module")):
+        problem = f"{type(model).__name__} wraps a model; equip the model before it is wrapped"
+        raise OptionError("model", problem)
     known = ", ".join(f"nn.{cls.__name__}" for cls in MODULES)
     problem = f"{type(model).__name__} is no model of transformers or timm, and none of {known}"
     raise OptionError("model", f"{problem}; see zoo.Attention for a layer in your own model")
