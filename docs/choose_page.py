@@ -6,52 +6,74 @@ equipped models. Only comparisons in studies answer a question.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import equip_page
-from claims_page import NO_EVIDENCE, count_studies
-from evidence_data import DOCS, Convention, Evidence, Need, Source
+from claims_page import NO_EVIDENCE
+from evidence_data import DOCS, Convention, Evidence
+from evidence_rows import Row, build_rows, find_subject
 from quoted_numbers import update_numbers
 from recipe_heads import read_head
 
 from zoo.benchmark.result import BenchResult
-from zoo.comparison.ranking import average_baselines, find_winning_baseline, rank_variants
-from zoo.comparison.results import Comparison
-from zoo.comparison.statistics import FEWEST
-from zoo.comparison.text import count_decimals, format_estimate, format_measure
+from zoo.comparison.racing import LOOK_LEVEL
+from zoo.comparison.text import join_names
 from zoo.config import recipe_files
-from zoo.reporting.numbers import format_fixed
 from zoo.reporting.tables import format_markdown
 
 PAGE = DOCS / "choose.md"
 README = DOCS.parent / "README.md"
 BEGIN, END = "<!-- results -->\n", "<!-- end of results -->\n"
-MOST_TAKEN = 3
 MOST_ROWS = 8
 NOT_MEASURED = "not measured"
+HEAD = (
+    "what you need",
+    "best encoding",
+    "not excluded: difference to the best",
+    "trivial baseline",
+    "studies",
+)
+TEXT = {"step": "lm_small", "memory": "lm_small_memory", "decoding": "lm_small_decode"}
+IMAGES = {"step": "vit_s"}
+"""{title: table of speed}."""
 CONVENTION_KEYS = ("coordinates", "model.scale_embeddings", "optim.encoding_lr")
 ABOUT = """# Which encoding should I take?
 
 Written by `python docs/pages.py` from comparisons that tune every encoding in each study (the
 files in `docs/records`), and from the recorded [speed](speed.md) and [equipped models](equip.md).
-Where fewer than three studies are recorded, or no model beats the trivial baseline, there is no
-answer yet.
+All numbers of a row were measured on the same samples, in the same metric. There is no answer yet
+if fewer than three studies are recorded, or if no encoding beats a trivial baseline, on the samples
+of the row or at the training size. Where an image is larger than in training, the baselines include
+softmax regression on images *resized* to the training size.
 
 """
-TAKE = """An encoding is named if it has the best mean, or if the interval of its difference to the
-best holds 0: at most three, with 95 % intervals. [The claims of papers](claims.md) have the set-up
-and all values.
-
-## What it costs, and where it works
-
-Training steps and memory are relative to `rope`, steps of images relative to `none`; decoding is
-one token after 4,096 others with a cache. *Existing models* counts the kinds of models in
-[the table](equip.md) that the encoding fits.
+READING = f"""*Best* is the encoding with the best mean, with its 95 % interval. *Not excluded* are
+encodings that may be as good: the interval of their difference to the best holds 0. These
+intervals hold with {100 * LOOK_LEVEL:.0f} % for all pairs of encodings together (Tukey, Kramer),
+because studies may be added and looked at again. [The claims of papers](claims.md) have the set-up
+and all values; they judge a pair by the noise of its own two encodings, which is stricter.
 
 """
-RESULTS = """From tuned studies, with 95 % intervals:
-[which encoding should I take?](docs/choose.md), [claims of papers](docs/claims.md).
+COSTS = """## What it costs, and where it works
+
+*Existing models* counts the kinds of models in [the table](equip.md) that the encoding fits.
+
+### Text
+
+Relative to `rope`: a training step, the memory of training, and decoding one token after 4,096
+others with a cache.
+
+"""
+IMAGE_COSTS = """
+### Images
+
+A training step relative to `none`.
+
+"""
+RESULTS = """From tuned studies: [which encoding should I take?](docs/choose.md), [claims of
+papers](docs/claims.md). All numbers of a row were measured on the same samples. Means have 95 %
+intervals; an encoding is *not excluded* if the interval of its difference to the best holds 0.
 
 """
 DEFAULTS = """
@@ -66,71 +88,40 @@ defaults, not encodings. Single runs have no interval.
 
 def write_guide(evidence: Evidence) -> str:
     """Return docs/choose.md."""
-    rows = []
-    for need in evidence.needs:
-        source = choose_source(need, evidence)
-        details = f"[set-up](claims.md#{source.comparison})"
-        rows.append([need.need, *_answer(source, evidence), details])
-    head = ["what you need", "take", "studies", "measured by", "details"]
-    lines = [ABOUT + format_markdown(head, rows, head), "", TAKE + _cost_table(evidence)]
+    rows = [
+        [*_list_cells(row), row.measured, f"[set-up](claims.md#{row.source.comparison})"]
+        for row in build_rows(evidence)
+    ]
+    head = [*HEAD, "measured by", "details"]
+    lines = [ABOUT + format_markdown(head, rows, head), "", READING + COSTS + _cost_table(TEXT)]
+    lines += [IMAGE_COSTS + _cost_table(IMAGES)]
     lines += [DEFAULTS + _convention_table(evidence.conventions), "", _judge_axes(evidence)]
     return "\n".join(lines) + "\n"
 
 
-def choose_source(need: Need, evidence: Evidence) -> Source:
-    """Return the first source of an answer that has one; the very first if none has."""
-    for source in need.sources:
-        comparison = evidence.read_comparison(source.comparison)
-        if comparison is None or count_studies(comparison) < FEWEST:
-            continue
-        if not find_winning_baseline(comparison):
-            return source
-    return need.sources[0]
+def _list_cells(row: Row) -> list[str]:
+    """Return the cells of a row that the guide and the README have."""
+    return [row.need, row.format_best(), row.format_others(), row.format_baselines(), row.studies]
 
 
-def _answer(source: Source, evidence: Evidence) -> list[str]:
-    """Return what to take, how many studies say so, and by which number."""
-    comparison = evidence.read_comparison(source.comparison)
-    task = evidence.comparisons[source.comparison].task
-    if comparison is None:
-        return [NO_EVIDENCE, "0", task]
-    done = count_studies(comparison)
-    where = f", {source.condition}" if source.condition else ""
-    measured = f"{task}: {format_measure(comparison)}{where}"
-    studies = f"{done} of {len(comparison.seeds)}"
-    if done < FEWEST:
-        return [NO_EVIDENCE, studies, measured]
-    if baseline := find_winning_baseline(comparison):
-        return [f"{NO_EVIDENCE}: no model beats {baseline}", studies, measured]
-    return [", ".join(list_taken(comparison, source.condition)), studies, measured]
+def _cost_table(columns: Mapping[str, str]) -> str:
+    """Return what each encoding of some speed tables costs, and where it works.
 
-
-def list_taken(comparison: Comparison, condition: str) -> list[str]:
-    """Return the encodings that are or may be the best, with their means and intervals."""
-    found = comparison.find_condition(condition) if condition else comparison.trained
-    decimals = count_decimals(comparison)
-    return [
-        f"`{one.variant.name}` {format_estimate(one.mean, decimals)}"
-        for one in rank_variants(comparison, found)
-        if one.verdict in ("best", "possible") and one.mean is not None
-    ][:MOST_TAKEN]
-
-
-def _cost_table(evidence: Evidence) -> str:
-    """Return what each encoding costs that some speed table has, and where it works."""
-    text, images = (_read_ratios(name) for name in ("lm_small", "vit_s"))
-    memory, decoding = (_read_ratios(f"lm_small_{name}") for name in ("memory", "decode"))
+    Args:
+        columns: {title: name of a table in docs/speed}.
+    """
+    ratios = {title: _read_ratios(name) for title, name in columns.items()}
     page = equip_page.PAGE.read_text(encoding="utf-8")
     families = equip_page.read_answers(equip_page.read_table(page))
     rows = []
-    for name in sorted({*text, *images}):
+    for name in sorted(set().union(*ratios.values())):
         answers = [column.get(name) for column in families.values()]
         # a chain such as kerple+dape has no row of its own there
         fits = sum(answer in ("yes", "index") for answer in answers)
         known = any(answer is not None for answer in answers)
-        row = [found.get(name, NOT_MEASURED) for found in (text, images, memory, decoding)]
+        row = [found.get(name, NOT_MEASURED) for found in ratios.values()]
         rows.append([f"`{name}`", *row, f"{fits} of {len(answers)}" if known else "see its parts"])
-    head = ["encoding", "step, text", "step, images", "memory", "decoding", "existing models"]
+    head = ["encoding", *ratios, "existing models"]
     return format_markdown(head, rows, head[:1])
 
 
@@ -145,6 +136,15 @@ def _read_ratios(name: str) -> dict[str, str]:
 
 
 def _convention_table(conventions: tuple[Convention, ...]) -> str:
+    """Return a row for each convention.
+
+    Raises:
+        ValueError: The two numbers of a row were not measured on the same.
+    """
+    for one in conventions:
+        before, after = find_subject(one.before), find_subject(one.after)
+        if before != after:
+            raise ValueError(f"{one.convention}: {before} before, and {after} after")
     rows = [
         [one.convention, one.what, one.one, _quote(one.before), one.other, _quote(one.after)]
         for one in conventions
@@ -154,13 +154,13 @@ def _convention_table(conventions: tuple[Convention, ...]) -> str:
 
 
 def _quote(mark: str) -> str:
-    """Return a recorded number, with the mark that looks it up; a recipe's own has none."""
+    """Return a recorded number by the mark that looks it up, or that of the head of a recipe."""
     source, _, query = mark.partition(": ")
     if source == "recipe":
         name, _, metric = query.partition(" ")
         number = read_head(recipe_files()[name])["number"]
         return number.partition(f"{metric} ")[2].partition(",")[0]
-    return update_numbers(f"0.0000<!-- {mark} -->")
+    return update_numbers(f"0.0000<!-- {mark} -->").partition("<!--")[0]
 
 
 def _judge_axes(evidence: Evidence) -> str:
@@ -177,26 +177,33 @@ def _judge_axes(evidence: Evidence) -> str:
 
 
 def write_results(evidence: Evidence) -> str:
-    """Return the results table of the README: one row per need."""
+    """Return the results of the README: a row for each need with an answer, then the others."""
     assert len(evidence.needs) <= MOST_ROWS, "the README has eight rows at most"
-    rows = []
-    for need in evidence.needs:
-        source = choose_source(need, evidence)
-        comparison = evidence.read_comparison(source.comparison)
-        found, studies, measured = _answer(source, evidence)
-        rows.append([need.need, measured, found, _list_baselines(comparison), studies])
-    head = ["what you need", "measured by", "best encodings", "trivial baseline", "studies"]
-    return RESULTS + format_markdown(head, rows, head) + "\n"
+    rows = build_rows(evidence)
+    answered = [[*_list_cells(row), row.measured] for row in rows if not row.problem]
+    head = [*HEAD, "measured by"]
+    table = [format_markdown(head, answered, head), ""] if answered else []
+    return RESULTS + "\n".join([*table, *_describe_open(rows, evidence)]) + "\n"
 
 
-def _list_baselines(comparison: Comparison | None) -> str:
-    """Return the baselines at the training size, of the metric that is compared."""
-    if comparison is None:
-        return NO_EVIDENCE
-    decimals = count_decimals(comparison)
-    found: Mapping[str, float] = average_baselines(comparison)
-    texts = [f"{name} {format_fixed(value, decimals)}" for name, value in found.items()]
-    return ", ".join(texts) or NO_EVIDENCE
+def _describe_open(rows: Sequence[Row], evidence: Evidence) -> Iterator[str]:
+    """Yield a sentence about needs without an answer, and one about what is to be recorded."""
+    unanswered = [row for row in rows if row.best and row.problem]
+    for row in unanswered:
+        yield f"For {row.need}, there is {row.problem} ([values](docs/choose.md))."
+    waiting = [row for row in rows if row.problem and not row.best]
+    sources = {source.comparison for need in evidence.needs for source in need.sources}
+    tasks = [
+        declared.task
+        for name, declared in evidence.comparisons.items()
+        if name in sources and evidence.read_comparison(name) is None
+    ]
+    if waiting:
+        needs = join_names([row.need for row in waiting], len(waiting))
+        yield f"No answer yet for {needs}."
+    if tasks:
+        shown = join_names([f"*{task}*" for task in tasks], len(tasks))
+        yield f"Comparisons that are declared and not recorded yet: {shown}."
 
 
 def replace_results(readme: str, evidence: Evidence) -> str:

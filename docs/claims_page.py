@@ -6,12 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import inf, sqrt
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 from evidence_data import DOCS, Evidence, PaperClaim, locate_noise, read_papers
 from record_figures import locate_figure
@@ -20,7 +20,7 @@ from scipy import stats
 from zoo.comparison.hypotheses import Hypothesis, parse_hypothesis
 from zoo.comparison.portable import read_portable
 from zoo.comparison.racing import LOOK_LEVEL, Claim, judge_claims
-from zoo.comparison.ranking import collect_values, find_winning_baseline
+from zoo.comparison.ranking import average_baselines, collect_values, find_winning_baseline
 from zoo.comparison.results import LOOKS, Comparison, ComparisonCell
 from zoo.comparison.statistics import (
     FEWEST,
@@ -37,7 +37,6 @@ from zoo.comparison.text import (
     capitalize,
     count_decimals,
     describe_conditions,
-    format_baselines,
     format_estimate,
     format_measure,
     join_names,
@@ -53,7 +52,7 @@ def _percent(share: float) -> str:
 
 PAGE = DOCS / "claims.md"
 NO_EVIDENCE = "no evidence yet"
-NOT_DECIDABLE = "not decidable at this size"
+NOT_DECIDABLE = "not decidable here"
 FLAT = 0.02
 TITLE = "# Claims of papers"
 ABOUT = f"""
@@ -68,15 +67,23 @@ verdict is about the task and size in its row.
 - *reversed*: the interval lies on the other side of 0;
 - *undecided*: the interval holds 0, or there are fewer than {FEWEST} studies, or studies that do
   not differ at all, and so no interval;
-- *{NOT_DECIDABLE}*: even {LOOKS[-1]} studies would miss an effect as large as the paper's with a
-  probability of more than {_percent(1 - POWER)}; the row states their power, by the noise of the
-  two variants or of the median pair, whichever is larger;
-- *{NO_EVIDENCE}*: no study is recorded, or no model beats the trivial baseline.
+- *{NOT_DECIDABLE}*: our task cannot show the paper's effect. Either the second encoding is so close
+  to the bound of the metric that there is no room for it (a *ceiling*), or even {LOOKS[-1]} studies
+  would miss it with a probability of more than {_percent(1 - POWER)}; the row then states their
+  power, by the noise of the two variants or of the median pair, whichever is larger;
+- *{NO_EVIDENCE}*: no study is recorded, or no model beats a trivial baseline, at the training size
+  or under the condition of the claim. Where an image is larger than in training, the baselines
+  include softmax regression on images *resized* to the training size.
 
 Claims are judged after {", ".join(map(str, LOOKS[:-1]))} and {LOOKS[-1]} studies only. Intervals
-hold with {_percent(LOOK_LEVEL)} at each of these looks, for all claims of a comparison together, so
-that all verdicts hold with {_percent(LEVEL)}. A difference is positive if it is on the claimed
-side.
+hold with {_percent(LOOK_LEVEL)} at each of these looks, for all hypotheses of a comparison
+together, so that all verdicts hold with {_percent(LEVEL)}. The page of a comparison ("every study")
+judges hypotheses at its own level, by the noise of all its variants, and has narrower intervals
+where no further study is planned; what is said of papers rests on the verdicts here. A difference
+is positive if it is on the claimed side.
+
+All hypotheses of a comparison stand in its section below, whatever became of them. Some became
+claims of papers only after a result was seen; their row says so.
 
 """
 
@@ -97,18 +104,19 @@ def judge(claim: PaperClaim, evidence: Evidence) -> JudgedClaim:
     """Judge a claim by the recorded studies of its comparison."""
     comparison = evidence.read_comparison(claim.comparison)
     hypothesis = parse_hypothesis(claim.hypothesis)
+    seen_late = ", a claim since its result was seen" if claim.seen else ""
     values = {} if comparison is None else collect_pair(comparison, hypothesis)
     shared = set.intersection(*(set(own) for own in values.values())) if values else set()
     if comparison is None or not shared:
         power = _describe_power(claim, evidence, None)
         verdict = NOT_DECIDABLE if power and power.is_hopeless else NO_EVIDENCE
         return JudgedClaim(claim, verdict, "", power.text if power else "", 0)
-    if baseline := find_winning_baseline(comparison):
-        reason = f"no model beats the baseline: {baseline}"
-        return JudgedClaim(claim, NO_EVIDENCE, "", reason, len(shared))
+    if reason := _explain_winner(comparison, hypothesis):
+        return JudgedClaim(claim, NO_EVIDENCE, "", reason + seen_late, len(shared))
 
     decimals = count_decimals(comparison)
     late = "" if is_predicted(comparison, hypothesis) else ", no prediction: written after a run"
+    late += seen_late
     if len(shared) < FEWEST:
         sign = 1 if hypothesis.sign == ">" else -1
         one, other = (values[name] for name in (hypothesis.one, hypothesis.other))
@@ -134,7 +142,7 @@ def judge(claim: PaperClaim, evidence: Evidence) -> JudgedClaim:
         [Claim(hypothesis.one, hypothesis.other, claim.margin)],
         better="high" if hypothesis.sign == ">" else "low",
         bounds=comparison.bounds if has_metric else (-inf, inf),
-        family=count_claims(claim, evidence),
+        family=count_family(claim, evidence),
         level=LOOK_LEVEL,
     )
     verdict, reason = str(decision.verdict), f"after {look} studies{pooled}{late}"
@@ -143,12 +151,53 @@ def judge(claim: PaperClaim, evidence: Evidence) -> JudgedClaim:
         shown = format_fixed(estimate.mean, decimals, sign=True)
         reason = f"{look} studies, which do not differ, so that their noise is unknown{late}"
         return JudgedClaim(claim, "undecided", shown, reason, look)
-    if verdict == "undecided":
+    ceiling = _explain_ceiling(claim, comparison, seen[hypothesis.other].values())
+    if ceiling and verdict in ("undecided", "smaller than the paper's"):
+        verdict, reason = NOT_DECIDABLE, f"{ceiling}; {reason}"
+    elif verdict == "undecided":
         power = _describe_power(claim, evidence, comparison)
         if power and power.is_hopeless:
             verdict, reason = NOT_DECIDABLE, power.text + late
     shown_difference = "" if estimate is None else format_estimate(estimate, decimals, sign=True)
     return JudgedClaim(claim, verdict, shown_difference, reason, look)
+
+
+def judge_hypothesis(text: str, name: str, evidence: Evidence) -> JudgedClaim:
+    """Judge a hypothesis of a comparison as claims are judged, without the effect of a paper."""
+    claim = PaperClaim(claim=text, paper="", effect="", comparison=name, hypothesis=text)
+    return judge(claim, evidence)
+
+
+def _explain_winner(comparison: Comparison, found: Hypothesis) -> str:
+    """Return which baseline no model beats where a hypothesis is judged; empty without one."""
+    condition, metric = find_subject(comparison, found)
+    if name := find_winning_baseline(comparison):
+        return f"no model beats the baseline: {name}"
+    if metric != comparison.measure:
+        return ""
+    name = find_winning_baseline(comparison, condition)
+    return f"no model beats the baseline at {condition.name}: {name}" if name else ""
+
+
+def _explain_ceiling(claim: PaperClaim, comparison: Comparison, values: Iterable[float]) -> str:
+    """Return why the metric has no room for the paper's effect; empty if it has.
+
+    Args:
+        claim: The claim; its hypothesis is about the compared metric, if it has a margin.
+        comparison: Its comparison.
+        values: The values of the variant that the claim calls worse.
+    """
+    hypothesis = parse_hypothesis(claim.hypothesis)
+    low, high = comparison.bounds
+    mean = fmean(values)
+    room = high - mean if hypothesis.sign == ">" else mean - low
+    if not claim.margin or room >= claim.margin:
+        return ""
+    decimals = count_decimals(comparison)
+    return (
+        f"ceiling: `{hypothesis.other}` has {format_fixed(mean, decimals)}, which leaves "
+        f"{format_fixed(room, decimals)} of the paper's {claim.margin:g}"
+    )
 
 
 def is_predicted(comparison: Comparison, found: Hypothesis) -> bool:
@@ -159,9 +208,19 @@ def is_predicted(comparison: Comparison, found: Hypothesis) -> bool:
     )
 
 
-def count_claims(claim: PaperClaim, evidence: Evidence) -> int:
-    """Return how many claims the comparison of a claim judges."""
-    return sum(one.comparison == claim.comparison for one in evidence.claims)
+def count_family(claim: PaperClaim, evidence: Evidence) -> int:
+    """Return how many hypotheses the intervals of a claim are corrected for.
+
+    These are all hypotheses that were written for its comparison, whether they became claims or
+    not: those of the record, or of the command if nothing is recorded.
+    """
+    comparison = evidence.read_comparison(claim.comparison)
+    if comparison is None:
+        written = evidence.comparisons[claim.comparison].hypotheses
+    else:
+        written = tuple(one.text for one in comparison.hypotheses)
+    claimed = [one.hypothesis for one in evidence.claims if one.comparison == claim.comparison]
+    return len({*written, *claimed, claim.hypothesis})
 
 
 def collect_pair(comparison: Comparison, found: Hypothesis) -> dict[str, dict[int, float]]:
@@ -241,7 +300,7 @@ def _describe_power(
     if deviation is None:
         return None
 
-    family = count_claims(claim, evidence)
+    family = count_family(claim, evidence)
     powers = (find_power(number, claim.margin, deviation, family) for number in range(FEWEST, 1001))
     needed = next((n for n, power in enumerate(powers, start=FEWEST) if power >= POWER), None)
     return PowerOfStudies(needed, find_power(LOOKS[-1], claim.margin, deviation, family), source)
@@ -274,7 +333,7 @@ def find_power(studies: int, effect: float, deviation: float, family: int) -> fl
         studies: The number of studies.
         effect: The true difference.
         deviation: The standard deviation of differences over studies.
-        family: The number of claims that intervals are corrected for.
+        family: The number of hypotheses that intervals are corrected for.
     """
     if deviation == 0:
         return 1.0
@@ -419,14 +478,15 @@ def _comparison_section(name: str, evidence: Evidence) -> Iterator[str]:
     figure = locate_figure(name).relative_to(DOCS).as_posix()
     yield from (f"![{capitalize(declared.task)}]({figure})", "")
     yield from (_value_table(comparison), "")
-    if baselines := format_baselines(comparison, comparison.trained):
-        yield from (f"Baselines: {baselines}.", "")
     interval = "means with 95 % intervals" if done >= FEWEST else "values without an interval"
     yield (
-        f"{capitalize(format_measure(comparison))}: {interval}, in the order of the command. "
-        f"[Every study](records/{name}/results.html); its cells are in `docs/records/{name}/cells`."
+        f"{capitalize(format_measure(comparison))}: {interval}, in the order of the command, then "
+        f"trivial baselines on the same samples. [Every study](records/{name}/results.html); its "
+        f"cells are in `docs/records/{name}/cells`."
     )
     yield ""
+    if comparison.hypotheses:
+        yield from (_hypothesis_table(name, comparison, evidence), "")
 
 
 def describe_training(comparison: Comparison) -> str:
@@ -484,7 +544,25 @@ def _value_table(comparison: Comparison) -> str:
             own = collect_values(variant, condition, comparison.measure)
             row.append(_format_values(own, comparison, decimals))
         rows.append(row)
+    baselines = [average_baselines(comparison, one) for one in comparison.conditions]
+    for name in dict.fromkeys(name for own in baselines for name in own):
+        shown = [format_fixed(own[name], decimals) if name in own else "" for own in baselines]
+        rows.append([f"*{name}*", *shown])
     return format_markdown(["encoding", *titles], rows, ["encoding"])
+
+
+def _hypothesis_table(name: str, comparison: Comparison, evidence: Evidence) -> str:
+    """Return the verdict on every hypothesis of a comparison, whether it became a claim or not."""
+    claims = {one.hypothesis: one for one in evidence.claims if one.comparison == name}
+    rows = []
+    for one in comparison.hypotheses:
+        judged = judge_hypothesis(one.text, name, evidence)
+        paper = read_papers()[claims[one.text].paper] if one.text in claims else "none"
+        rows.append(
+            [f"`{one.text}`", judged.verdict, judged.difference or "none", judged.reason, paper]
+        )
+    head = ["hypothesis", "verdict", "difference", "rests on", "claim of"]
+    return format_markdown(head, rows, head)
 
 
 def _format_values(own: dict[int, float], comparison: Comparison, decimals: int) -> str:

@@ -7,15 +7,18 @@ name. Numbers are not in that file; they come from the comparisons in docs/recor
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import yaml
+from record_baselines import add_baselines
 
 import zoo
 from zoo.citations import read_citations
+from zoo.cli.compare import parse_words
 from zoo.comparison.hypotheses import parse_hypothesis
 from zoo.comparison.results import Comparison, find_direction
 from zoo.options.validation import read_data
@@ -25,6 +28,8 @@ DECLARED = DOCS / "claims.yaml"
 RECORDS = DOCS / "records"
 PAPERS = Path(zoo.__file__).parent / "encodings" / "references.bib"
 SPEEDS = ("lm_small", "vit_s")
+COMMAND_WORDS = 3
+"""Words of a command before its options: zoo compare RECIPE."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +46,12 @@ class DeclaredComparison:
     command: str
     seen: str = ""
 
+    @property
+    def hypotheses(self) -> tuple[str, ...]:
+        """The hypotheses that the command writes down before the first run."""
+        words = shlex.split(self.command)[COMMAND_WORDS:]
+        return tuple(parse_words(words).get("hypotheses") or ())
+
 
 @dataclass(frozen=True, kw_only=True)
 class PaperClaim:
@@ -55,6 +66,7 @@ class PaperClaim:
         margin: The paper's effect in units of our metric; 0 if the paper measures another one.
         noise: A withdrawn record whose seeds tell how many studies the margin needs, if there are
             none yet.
+        seen: True if the hypothesis became a claim after its result was seen.
     """
 
     claim: str
@@ -64,6 +76,7 @@ class PaperClaim:
     hypothesis: str
     margin: float = 0.0
     noise: str = ""
+    seen: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,10 +148,10 @@ class Evidence:
         path = Path(self.records) / name / "results.json"
         if not path.exists():
             return None
-        found = _read_comparison(path)
-        if found.studies is None:
+        comparison = _read_comparison(path)
+        if comparison.studies is None:
             raise ValueError(f"{path}: not tuned in studies, so no evidence")
-        return found
+        return add_baselines(comparison, name, Path(self.records))
 
 
 @cache

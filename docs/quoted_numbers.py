@@ -13,8 +13,10 @@ It keeps the decimals that it is written with. What can be looked up:
     share NAME over OTHER           how many more parameters it has, in percent
     key.path, key.path / key.path   any number of the file, or a quotient
     highest key.*.path, lowest ...  of all that a path with * finds, in percent
+    baseline NAME [at CONDITION]    of a comparison, over seeds, on the samples of the condition
     verdict HYPOTHESIS              of a comparison: held, not held or undecided, and the difference
                                     with its interval; it stands in place of a number
+    claim HYPOTHESIS                likewise, as docs/claims.md judges it
     count encodings                 with `zoo` in place of a file: registered members of a kind
     packages                        likewise: those that zoo is installed with
 
@@ -33,10 +35,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from claims_page import judge_hypothesis
+from evidence_data import Evidence, read_evidence
+from record_baselines import add_baselines
+
 from zoo import packages, registry
 from zoo.benchmark.result import BenchResult
 from zoo.comparison.hypotheses import judge_hypotheses
-from zoo.comparison.ranking import collect_values, rank_variants
+from zoo.comparison.ranking import average_baselines, collect_values, rank_variants
 from zoo.comparison.results import Comparison
 from zoo.comparison.text import count_decimals, format_estimate
 from zoo.reporting.numbers import format_fixed
@@ -69,9 +75,11 @@ def look_up(found: re.Match[str]) -> str:
     word, _, rest = found["query"].partition(" ")
     try:
         if word == "verdict":
-            return _find_verdict(_locate(found["source"]), rest)
+            return _find_verdict(locate(found["source"]), rest)
+        if word == "claim":
+            return _find_claim(locate(found["source"]), rest)
         if word == "interval":
-            return _find_interval(_locate(found["source"]), *rest.split(maxsplit=2))
+            return _find_interval(locate(found["source"]), *rest.split(maxsplit=2))
         value = _evaluate(found["source"], found["query"])
     except (KeyError, IndexError, TypeError, StopIteration) as error:
         raise ValueError(f"{found['mark']}: nothing is found: {error!r}") from None
@@ -82,7 +90,7 @@ def _evaluate(source: str, query: str) -> float:
     word, *rest = query.split()
     if source == "zoo":
         return len(packages.REQUIRED if word == "packages" else registry.names(rest[0]))
-    path = _locate(source)
+    path = locate(source)
     if word in ("ratio", "least", "most"):
         picks: dict[str, Callable[[list[float]], float]] = {"least": min, "most": max}
         ratios = [_find_ratio(_read_bench(path), name) for name in rest]
@@ -90,8 +98,13 @@ def _evaluate(source: str, query: str) -> float:
     if word == "share":
         own, other = (_find_parameters(_read_json(path), name) for name in (rest[0], rest[2]))
         return 100 * (own / other - 1)
+    if word == "baseline":
+        name, _, condition = query.removeprefix("baseline ").partition(" at ")
+        comparison = read_comparison(path)
+        found = comparison.find_condition(condition or "trained")
+        return average_baselines(comparison, found)[name.replace("_", " ")]
     if word == "mean":
-        return _find_mean(_read_comparison(path), rest[0], " ".join(rest[2:]))
+        return _find_mean(read_comparison(path), rest[0], " ".join(rest[2:]))
     plain = _read_json(path)
     if word in ("highest", "lowest"):
         extreme = max if word == "highest" else min
@@ -100,7 +113,8 @@ def _evaluate(source: str, query: str) -> float:
     return value / divisors[0] if divisors else value
 
 
-def _locate(source: str) -> Path:
+def locate(source: str) -> Path:
+    """Return the path of a recorded file by its name in a mark."""
     folder = DOCS if source.startswith(("speed/", "equip/", "records/")) else DOCS / "questions"
     return folder / f"{source}.json"
 
@@ -111,8 +125,9 @@ def _read_json(path: Path) -> Any:
 
 
 @cache
-def _read_comparison(path: Path) -> Comparison:
-    return Comparison.read(path)
+def read_comparison(path: Path) -> Comparison:
+    """Return a recorded comparison, with the baselines of its conditions."""
+    return add_baselines(Comparison.read(path), path.parent.name, path.parent.parent)
 
 
 @cache
@@ -143,7 +158,7 @@ def _find_mean(comparison: Comparison, name: str, condition: str) -> float:
 
 
 def _find_interval(path: Path, name: str, at: str = "", condition: str = "trained") -> str:
-    comparison = _read_comparison(path)
+    comparison = read_comparison(path)
     standings = rank_variants(comparison, comparison.find_condition(condition))
     found = next(one for one in standings if one.variant.name.replace(" ", "_") == name)
     if found.mean is None:
@@ -152,13 +167,23 @@ def _find_interval(path: Path, name: str, at: str = "", condition: str = "traine
 
 
 def _find_verdict(path: Path, hypothesis: str) -> str:
-    judgements = judge_hypotheses(_read_comparison(path))
+    judgements = judge_hypotheses(read_comparison(path))
     found = next(one for one in judgements if one.hypothesis.text == hypothesis)
     if found.difference is None:
         return found.verdict
     ends = (found.difference.mean, found.difference.low, found.difference.high)
     mean, low, high = (format_fixed(end, 3, sign=True) for end in ends)
     return f"{found.verdict}, {mean} ({low} to {high})"
+
+
+@cache
+def _read_evidence() -> Evidence:
+    return read_evidence()
+
+
+def _find_claim(path: Path, hypothesis: str) -> str:
+    judged = judge_hypothesis(hypothesis, path.parent.name, _read_evidence())
+    return f"{judged.verdict}, {judged.difference}" if judged.difference else judged.verdict
 
 
 def _walk(plain: Any, path: str) -> float:

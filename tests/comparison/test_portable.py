@@ -465,6 +465,19 @@ def test_a_cell_of_a_deep_model_in_long_windows_has_at_most_three_kilobytes(
     full.write(path)
     assert len(lengths) == 1 or path.stat().st_size > 3072
     assert describe_unequal(full, cell) == []
+    # one that was recorded before conditions had baselines is the same cell
+    scored = [
+        replace(one, baselines={"test/loss": {"bigram": 2.5}} if one.condition.size else {})
+        for one in full.measured
+    ]
+    later = compact(replace(full, measured=tuple(scored)))
+    assert describe_unequal(cell, later) == describe_unequal(later, cell) == []
+    (*first, last) = later.measured
+    last = replace(last, baselines={"test/loss": {"bigram": 2.25}})
+    changed = replace(later, measured=(*first, last))
+    assert describe_unequal(later, changed) == [
+        f"measured[{len(lengths)}] baselines test/loss bigram is 2.5 and 2.25"
+    ]
     # every metric of every condition is there; the curve has its ends
     assert [one.condition.name for one in cell.measured] == ["trained", *map(str, lengths)]
     assert all(len(one.metrics) == 4 for one in cell.measured[1:])

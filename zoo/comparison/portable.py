@@ -338,9 +338,13 @@ def compact(cell: PortableCell) -> PortableCell:
 
 
 def _measure_size(cell: PortableCell) -> int:
-    """Return how many bytes a cell takes, with a constant for what the machine adds."""
+    """Return how many bytes a cell takes, with a constant for what the machine adds.
+
+    Baselines of conditions do not count, so that a cell keeps the same numbers as one that was
+    recorded before cells had them.
+    """
     blank = replace(
-        cell,
+        _drop_baselines(cell),
         environment=Environment(),
         continued=(),
         minutes=None,
@@ -598,7 +602,9 @@ def adopt(
 def describe_unequal(one: PortableCell, other: PortableCell) -> list[str]:
     """Return the fields in which two portable cells differ, apart from time, memory and machine."""
     names = [each.name for each in fields(one) if each.name not in COSTS]
-    # one of them may have been written before cells were shortened
+    # one of them may have been written before conditions had baselines, or cells were shortened
+    if not (_has_baselines(one) and _has_baselines(other)):
+        one, other = _drop_baselines(one), _drop_baselines(other)
     one, other = compact(one), compact(other)
     plain, others = (finite(to_plain(cell)) for cell in (one, other))
     return [
@@ -606,6 +612,16 @@ def describe_unequal(one: PortableCell, other: PortableCell) -> list[str]:
         for name in names
         for place, before, after in _compare(name, plain[name], others[name])
     ]
+
+
+def _has_baselines(cell: PortableCell) -> bool:
+    """Return whether some condition of a cell has baselines of its own."""
+    return any(one.baselines for one in cell.measured)
+
+
+def _drop_baselines(cell: PortableCell) -> PortableCell:
+    """Return a cell whose conditions have no baselines."""
+    return replace(cell, measured=tuple(replace(one, baselines={}) for one in cell.measured))
 
 
 COSTS = (

@@ -67,11 +67,20 @@ class Analysis:
     """What is found with a probability of 80 %, if it is true; None if nothing is known."""
 
 
-def rank_variants(comparison: Comparison, condition: Condition) -> tuple[Standing, ...]:
-    """Rank all variants under a condition, the best first; those without a value are last."""
+def rank_variants(
+    comparison: Comparison, condition: Condition, level: float | None = None
+) -> tuple[Standing, ...]:
+    """Rank all variants under a condition, the best first; those without a value are last.
+
+    Args:
+        comparison: The comparison.
+        condition: The condition.
+        level: The probability with which all intervals of differences hold together. None: that
+            of the comparison.
+    """
     order, values = _order_variants(comparison, condition)
     best = values[order[0].name] if order else {}
-    differences = analyze_condition(comparison, condition).differences
+    differences = analyze_condition(comparison, condition, level).differences
     return tuple(
         _build_standing(
             comparison,
@@ -85,15 +94,23 @@ def rank_variants(comparison: Comparison, condition: Condition) -> tuple[Standin
     )
 
 
-def analyze_condition(comparison: Comparison, condition: Condition) -> Analysis:
-    """Compare all variants with the first under a condition."""
+def analyze_condition(
+    comparison: Comparison, condition: Condition, level: float | None = None
+) -> Analysis:
+    """Compare all variants with the first under a condition.
+
+    Args:
+        comparison: The comparison.
+        condition: The condition.
+        level: As of `rank_variants`.
+    """
     order, values = _order_variants(comparison, condition)
     found = tuple(
         (variant.name, tuple(sorted(values[variant.name].items())))
         for variant in order
         if values[variant.name]
     )
-    return _analyze_values(found, comparison.bounds, find_level(comparison))
+    return _analyze_values(found, comparison.bounds, level or find_level(comparison))
 
 
 @lru_cache(maxsize=256)
@@ -155,7 +172,7 @@ def average_baselines(
         condition: The condition; an extrapolation method has the baselines of its size. None: the
             test data of the recipe.
     """
-    tested = _find_samples(comparison, condition or comparison.trained)
+    tested = find_samples(comparison, condition or comparison.trained)
     found: dict[str, list[float]] = {}
     for cell in comparison.cells:
         is_trained = tested == comparison.trained
@@ -165,7 +182,7 @@ def average_baselines(
     return {name: fmean(values) for name, values in found.items()}
 
 
-def _find_samples(comparison: Comparison, condition: Condition) -> Condition:
+def find_samples(comparison: Comparison, condition: Condition) -> Condition:
     """Return the condition of the same samples whose encodings are unchanged."""
     if condition.extrapolation is None:
         return condition
