@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from zoo.data.baselines import estimate_ngram_loss
+from zoo.data.corpus import source
 from zoo.data.text import Text
 
 
@@ -60,3 +61,47 @@ def test_longer_grams_learn_what_bigrams_cannot():
     truth = -(0.92 * math.log(0.92) + 0.08 * math.log(0.02))
     assert two > 1.5
     assert truth - 0.1 < five < truth + 0.15
+
+
+def mark_starts(documents):
+    """Whether a document starts at each token of the documents in their order."""
+    return np.concatenate([[True] + [False] * (len(one) - 1) for one in documents])
+
+
+def test_grams_within_documents_do_not_depend_on_their_order():
+    rng = np.random.default_rng(2)
+    train, test = ([rng.integers(0, 4, rng.integers(2, 40)) for _ in range(30)] for _ in range(2))
+
+    def score(train, test, apart=True):
+        starts = (mark_starts(train), mark_starts(test)) if apart else None
+        return estimate_ngram_loss(np.concatenate(train), np.concatenate(test), 4, 5, starts)
+
+    assert score(train[::-1], test[::-1]) == pytest.approx(score(train, test), rel=1e-12)
+    assert score(train[::-1], test[::-1], apart=False) != pytest.approx(
+        score(train, test, apart=False), rel=1e-6
+    )
+    # one document is a text, but for the one n-gram of each length that nothing precedes
+    whole = [[np.concatenate(one)] for one in (train, test)]
+    assert score(*whole) == pytest.approx(score(*whole, apart=False), rel=1e-2)
+
+
+def test_grams_and_bigrams_predict_the_same_tokens_of_documents(write):
+    """Each letter of a document follows from the one before, and the first from nothing."""
+    starts = np.random.default_rng(3).integers(0, 3, 100)
+    files = [
+        write("abcabcabcabc"[start : start + 8], f"{number}.txt")
+        for number, start in enumerate(starts)
+    ]
+    losses = [
+        Text(0, files=files, length=2, documents=apart).compute_baselines()["test/loss"]
+        for apart in (True, False)
+    ]
+    assert losses[0]["5-gram"] < 0.1 < losses[1]["5-gram"]
+    assert losses[0]["bigram"] < losses[1]["bigram"]
+
+
+def test_a_baseline_on_a_part_of_the_test_tokens_says_so(text, monkeypatch):
+    data = text("the rest of the zoo. is it the best of zoos? " * 20)
+    assert {*data.compute_baselines()["test/loss"]} == {"bigram", "5-gram"}
+    monkeypatch.setattr(source, "MAX_TEST", 10)
+    assert {*data.compute_baselines()["test/loss"]} == {"bigram", "5-gram on the first 10 tokens"}

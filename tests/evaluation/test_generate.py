@@ -1,6 +1,7 @@
 """Text as a user meets it: fit, resume, eval at lengths and on other texts, generate."""
 
 import json
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -84,7 +85,20 @@ def test_a_run_directory_holds_all_of_a_run(train):
     drawn = {f"lengths.{suffix}" for suffix in ("png", "svg", "pdf")} | {"table.tex", "table.csv"}
     assert found - {"tensorboard/hparams.yaml", *drawn} == files | {"checkpoints/best.ckpt"}
     assert result["count"] == 13
-    assert 0 < result["baselines"]["test/loss"]["bigram"] < 3
+    losses = result["baselines"]["test/loss"]
+    assert 0 < losses["bigram"] < 3
+    # what is measured in one unit is not compared in another
+    assert {*result["baselines"]} == {*result["metrics"]} - {"test/accuracy"}
+    for name, loss in losses.items():
+        bits = result["baselines"]["test/bits_per_character"][name]
+        assert bits == pytest.approx(loss / math.log(2), rel=1e-5)
+    log = (run / "train.log").read_text()
+    for name, loss in losses.items():
+        assert f"Baseline {name}: test/loss {loss:.4f}, test/perplexity {math.exp(loss):.4f}" in log
+    best, value = min(losses, key=losses.get), result["metrics"]["test/loss"]
+    assert (f"Inconclusive: test/loss {value:.4f} does not beat {best}" in log) == (
+        value >= losses[best]
+    )
 
 
 def test_a_run_goes_on_where_it_ended(train, zoo, tmp_path):

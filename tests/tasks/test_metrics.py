@@ -11,7 +11,15 @@ from torch.nn import functional as F
 from zoo.data.corpus.tokenizer import Words
 from zoo.data.spec import IGNORE_INDEX, TextSpec
 from zoo.errors import OptionError
-from zoo.tasks.metrics import PositionLoss, TokenMetrics, mean_loss
+from zoo.tasks.metrics import (
+    DIRECTIONS,
+    PositionLoss,
+    TokenMetrics,
+    express_baselines,
+    find_best_baseline,
+    is_beaten,
+    mean_loss,
+)
 
 
 def make_batch():
@@ -43,6 +51,46 @@ def test_half_precision_is_lost_by_neither():
     expected = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten()).item()
     assert mean_loss(logits, targets).item() == pytest.approx(expected)
     assert tally.compute().measures()["loss"].item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("unit", ["character", "byte", "token"])
+def test_a_baseline_has_the_units_of_the_metrics(unit):
+    """It is what the test would measure if the baseline were the model, in each unit."""
+    logits, targets = make_batch()
+    sizes = torch.randint(1, 5, targets.shape)
+    found = []
+    for one in (logits, 3 * logits.roll(1, -1)):
+        tally = TokenMetrics(6)
+        tally.update(one, targets, sizes)
+        counts = tally.compute()
+        values = counts.measures() | counts.bits(unit)
+        found.append({f"test/{name}": value.item() for name, value in values.items()})
+    model, guess = found
+    units = {"test/loss", "test/perplexity", f"test/bits_per_{unit.replace('token', 'byte')}"}
+    expressed = express_baselines({"test/loss": {"guess": guess["test/loss"]}}, model)
+    assert {*expressed} == units == {*model} - {"test/accuracy"}
+    for metric in units:
+        assert expressed[metric]["guess"] == pytest.approx(guess[metric], rel=1e-5)
+
+
+def test_a_baseline_without_a_loss_has_no_other_units():
+    accuracies = {"test/accuracy": {"majority class": 0.1}}
+    assert express_baselines(accuracies, {"test/accuracy": 0.5, "test/perplexity": 2.0}) == (
+        accuracies
+    )
+    assert express_baselines({}, {"test/loss": 1.0, "test/perplexity": math.e}) == {}
+    huge = express_baselines({"test/loss": {"a": 1e6}}, {"test/loss": 1.0, "test/perplexity": 2.7})
+    assert huge["test/perplexity"] == {"a": math.inf}
+
+
+def test_the_best_baseline_is_the_hardest_to_beat():
+    values = {"a": 0.2, "b": 0.7}
+    for name, direction in DIRECTIONS.items():
+        best = find_best_baseline(f"test/{name}", values)
+        assert best == {"low": "a", "high": "b"}[direction]
+        assert not is_beaten(f"test/{name}", values[best], values[best])
+        assert is_beaten(f"test/{name}", values[best], values["a" if best == "b" else "b"])
+    assert find_best_baseline("test/loss", {}) == ""
 
 
 def _counts_a_width_of_its_own(rank):

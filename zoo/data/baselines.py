@@ -24,47 +24,69 @@ MAX_TRAIN, MAX_TEST = 1_000_000, 200_000
 
 
 def load_ngram_loss(
-    train: NDArray[Any], test: NDArray[Any], vocabulary_size: int, order: int
+    train: NDArray[Any],
+    test: NDArray[Any],
+    vocabulary_size: int,
+    order: int,
+    starts: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None = None,
 ) -> float:
     """Return the result of `estimate_ngram_loss`, cached on disk by the tokens that it counts."""
     train, test = train[-MAX_TRAIN:].astype(np.int64), test[:MAX_TEST].astype(np.int64)
     content = hashlib.sha256(f"{vocabulary_size} {order} {len(train)} ".encode())
     content.update(train.data)
     content.update(test.data)
+    if starts is not None:
+        starts = starts[0][-MAX_TRAIN:], starts[1][:MAX_TEST]
+        for part in starts:
+            content.update(np.ascontiguousarray(part).data)
 
     def make() -> CacheEntry:
-        loss = estimate_ngram_loss(train, test, vocabulary_size, order)
+        loss = estimate_ngram_loss(train, test, vocabulary_size, order, starts)
         return CacheEntry({}, np.array([loss]))
 
     return float(load_or_make(f"ngram-{content.hexdigest()[:32]}", make).array[0])
 
 
 def estimate_ngram_loss(
-    train: NDArray[Any], test: NDArray[Any], vocabulary_size: int, order: int
+    train: NDArray[Any],
+    test: NDArray[Any],
+    vocabulary_size: int,
+    order: int,
+    starts: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None = None,
 ) -> float:
-    """Return the mean loss of an n-gram model in nats per token of test, except its first token.
+    """Return the mean loss of an n-gram model in nats per token of test.
 
     The model is interpolated Kneser-Ney with one discount per order: each order is interpolated
-    with the one below, down to the uniform distribution.
+    with the one below, down to the uniform distribution. The first token of a text or document is
+    not predicted.
 
     Args:
         train: Tokens [T], of which the last 1,000,000 are counted.
         test: Tokens [T], of which the first 200,000 are scored.
         vocabulary_size: Number of tokens in the vocabulary.
         order: Length of the longest n-grams.
+        starts: Whether a document starts at each token of train and of test, bool [T] each, if
+            documents are kept apart: no n-gram spans two of them.
     """
     train, test = train[-MAX_TRAIN:].astype(np.int64), test[:MAX_TEST].astype(np.int64)
     split = len(train)
     tokens = np.concatenate([train, test])
+    is_start = np.zeros(len(tokens), bool)
+    if starts is not None:
+        is_start = np.concatenate([starts[0][-MAX_TRAIN:], starts[1][:MAX_TEST]])
+    is_start[[0, split]] = True
+    numbers = np.arange(len(tokens))
+    # the number of tokens before each one in its document
+    known = numbers - np.maximum.accumulate(np.where(is_start, numbers, 0))
     # For each length, the number of the n-gram that ends at each token; 0 is the empty n-gram.
     grams = [np.zeros(len(tokens), np.int64)]
     for length in range(1, order + 1):
         # An n-gram is the pair of the shorter one that ends before the token, and the token. At the
-        # start of train and of test there is none: a unique number matches no other n-gram.
+        # start of a document there is none: a unique number matches no other n-gram.
         earlier = np.concatenate([[-1], grams[-1][:-1]])
-        earlier[split] = -1
+        earlier[is_start] = -1
         if length > 1:
-            earlier = np.where(earlier < 0, np.arange(len(tokens)) + len(tokens), earlier)
+            earlier = np.where(earlier < 0, numbers + len(tokens), earlier)
         else:
             earlier = np.zeros(len(tokens), np.int64)
         pairs = earlier * vocabulary_size + tokens
@@ -72,35 +94,51 @@ def estimate_ngram_loss(
 
     chance = np.full(len(test), 1 / vocabulary_size)
     for length in range(1, order + 1):
-        chance = _interpolate(grams, split, length, length == order, chance)
-    return float(-np.log(chance[1:]).mean())
+        chance = _interpolate(
+            grams,
+            known,
+            split,
+            length,
+            chance,
+            is_longest=length == order,
+            has_documents=starts is not None,
+        )
+    return float(-np.log(chance[known[split:] > 0]).mean())
 
 
 def _interpolate(
     grams: list[NDArray[np.int64]],
+    known: NDArray[np.int64],
     split: int,
     length: int,
-    is_longest: bool,
     lower: NDArray[np.float64],
+    *,
+    is_longest: bool,
+    has_documents: bool,
 ) -> NDArray[np.float64]:
     """Return the probability of each test token by n-grams of one length.
 
     Args:
         grams: Numbers of the n-grams that end at each token, by length.
+        known: Number of tokens before each one in its document.
         split: Index of the first test token.
         length: Length of the n-grams.
-        is_longest: Count occurrences. Otherwise count different tokens before each n-gram.
         lower: Probabilities by shorter n-grams.
+        is_longest: Count occurrences. Otherwise count different tokens before each n-gram.
+        has_documents: The start of a document counts as one more token before an n-gram.
     """
     own, shorter = grams[length], grams[length - 1]
     size = int(own.max()) + 1
-    places = np.arange(length - 1, split)
+    places = np.flatnonzero(known[:split] >= length - 1)
     if is_longest:
         counts = np.bincount(own[places], minlength=size)
     else:
         # Kneser-Ney counts in how many contexts a shorter n-gram occurs.
-        first = np.unique(grams[length + 1][length:split], return_index=True)[1] + length
+        extended = np.flatnonzero(known[:split] >= length)
+        first = extended[np.unique(grams[length + 1][extended], return_index=True)[1]]
         counts = np.bincount(own[first], minlength=size)
+        if has_documents:
+            counts[np.unique(own[:split][known[:split] == length - 1])] += 1
 
     # Absolute discounting; the discount is the estimate of Ney et al. 1994.
     once, twice = int((counts == 1).sum()), int((counts == 2).sum())
@@ -113,8 +151,8 @@ def _interpolate(
     kinds = np.bincount(owners, counts[seen] > 0, contexts_size)
 
     context = contexts[split:]
-    # The first tokens of test have no full context: they use shorter n-grams.
-    total = np.where(np.arange(len(context)) >= length - 1, totals[context], 0)
+    # The first tokens of a document have no full context: they use shorter n-grams.
+    total = np.where(known[split:] >= length - 1, totals[context], 0)
     kept = np.maximum(counts[own[split:]] - discount, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         mixed = (kept + discount * kinds[context] * lower) / total

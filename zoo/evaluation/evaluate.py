@@ -57,7 +57,7 @@ from zoo.run.load import read_recipe, restore_content
 from zoo.run.memory import suggest_smaller
 from zoo.run.processes import Processes, count_missing_processes, join_processes, run_in_processes
 from zoo.tasks.base import Task
-from zoo.tasks.metrics import CONFUSION, write_confusion
+from zoo.tasks.metrics import CONFUSION, express_baselines, write_confusion
 from zoo.utils import (
     check_writable,
     explain_memory,
@@ -191,7 +191,7 @@ class Evaluator:
                     self.experiment.trainer, self.task, data, base, self.recipe.evaluate.entropy
                 )
             if others:
-                first = replace(first, baselines=self._compute_baselines(data))
+                first = self._add_baselines(first, data)
         except OptionError as error:
             key = f"data.{error.key}" if error.key else "data"
             key = "evaluate.entropy" if error.key == "entropy" else key
@@ -319,7 +319,7 @@ class Evaluator:
                 _check_classes(task, data)
             found = measure(trainer, task, data, condition, self.recipe.evaluate.entropy)
             if condition.extrapolation is None:
-                found = replace(found, baselines=self._compute_baselines(data))
+                found = self._add_baselines(found, data)
             return found
         except OptionError as error:
             return ConditionResult(condition=condition, refused=str(error))
@@ -329,9 +329,12 @@ class Evaluator:
                 raise
             return ConditionResult(condition=condition, refused="out of memory")
 
-    def _compute_baselines(self, tested: DataModule) -> Baselines:
-        """Score the baselines of the training data on the test part of some data."""
-        return self._score_baselines(tested) if self.task.has_data_baselines else {}
+    def _add_baselines(self, found: ConditionResult, tested: DataModule) -> ConditionResult:
+        """Add the baselines of the training data, scored on the same test samples."""
+        if not self.task.has_data_baselines:
+            return found
+        baselines = express_baselines(self._score_baselines(tested), found.metrics)
+        return replace(found, baselines=baselines)
 
     @cached_property
     def _score_baselines(self) -> Callable[[DataModule], Baselines]:

@@ -20,7 +20,7 @@ from zoo.formats.export import ExportSource
 from zoo.packages import explain_imports
 from zoo.reporting.tables import disarm_markdown, format_markdown
 from zoo.run.checkpoint import find_run_dir
-from zoo.tasks.metrics import DIRECTIONS
+from zoo.tasks.metrics import find_best_baseline
 from zoo.utils import escape_text, read_object
 from zoo.version import __version__
 
@@ -226,8 +226,7 @@ def _format_results(source: ExportSource, results: Results) -> str:
             low, high = compute_wilson_interval(value, results.count)
             interval, has_interval = f"{low:.4f} to {high:.4f}", True
         own = results.baselines.get(key, {})
-        best = min if DIRECTIONS.get(key.rpartition("/")[2]) == "low" else max
-        name = best(own, key=lambda one: own[one], default="")
+        name = find_best_baseline(key, own)
         baseline = f"{own[name]:.4f} ({disarm_markdown(name)})" if name else ""
         rows.append([disarm_markdown(key), f"{value:.4f}", interval, baseline])
     heads = ["metric", "value", "95 % interval", "best baseline"]

@@ -42,7 +42,13 @@ from zoo.run.processes import Processes, count_missing_processes, join_processes
 from zoo.run.resume import ResumePoint, check_accepted, find_resume_point
 from zoo.run.run_dir import RUN_LOCK
 from zoo.tasks.base import Task
-from zoo.tasks.metrics import CONFUSION, write_confusion
+from zoo.tasks.metrics import (
+    CONFUSION,
+    express_baselines,
+    find_best_baseline,
+    is_beaten,
+    write_confusion,
+)
 from zoo.tasks.sharding import Sharding
 from zoo.utils import explain_memory, format_duration, log_thread_failures
 
@@ -385,6 +391,9 @@ def train(
         for key, value in trainer.callback_metrics.items()
         if key.startswith("test/")
     }
+    baselines = {}
+    if task.has_data_baselines:
+        baselines = express_baselines(data.compute_baselines(), metrics)
     _write_confusion(experiment, task, start.run, processes)
     loggers.log_results(trainer.loggers, recipe, metrics, trainer.global_step)
     result = replace(
@@ -392,7 +401,7 @@ def train(
         checkpoint=best,
         count=data.count_samples("test"),
         metrics=metrics,
-        baselines=data.compute_baselines() if task.has_data_baselines else {},
+        baselines=baselines,
         data=data.title,
         init_from=None if transfer is None else transfer.plain(),
     )
@@ -527,7 +536,23 @@ def _log_results(result: FitResult) -> None:
         log.info("Best %s: %.4f", result.monitor, result.best)
     metrics = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
     log.info("Test metrics: %s (trained for %s)", metrics, duration)
-    for metric, values in result.baselines.items():
-        for name, value in values.items():
-            log.info("Baseline %s: %s %.4f", name, metric, value)
+    for line in describe_baselines(result):
+        log.info(line)
     log.info("Run directory: %s", result.run)
+
+
+def describe_baselines(result: FitResult) -> Iterator[str]:
+    """Yield a line for each baseline, in the units of the metrics, and one if the best one wins."""
+    names = dict.fromkeys(name for values in result.baselines.values() for name in values)
+    for name in names:
+        shown = ", ".join(
+            f"{metric} {values[name]:.4f}"
+            for metric, values in result.baselines.items()
+            if name in values
+        )
+        yield f"Baseline {name}: {shown}"
+    metric = f"test/{result.monitor.rpartition('/')[2]}"
+    baselines, value = result.baselines.get(metric, {}), result.metrics.get(metric)
+    best = find_best_baseline(metric, baselines)
+    if best and value is not None and not is_beaten(metric, value, baselines[best]):
+        yield f"Inconclusive: {metric} {value:.4f} does not beat {best}, {baselines[best]:.4f}"

@@ -49,6 +49,58 @@ DIRECTIONS: Mapping[str, Literal["high", "low"]] = {
     "r2": "high",
 }
 """Whether high or low values of a metric are better; of others nothing is called best."""
+TEST_LOSS = "test/loss"
+
+
+def express_baselines(
+    baselines: Mapping[str, Mapping[str, float]], metrics: Mapping[str, float | None]
+) -> dict[str, dict[str, float]]:
+    """Return baselines in every unit that the metrics of a test have.
+
+    A loss in nats per target is also a perplexity, and bits per character or byte: a model in one
+    unit is not compared with a baseline in another.
+
+    Args:
+        baselines: {metric: {baseline: value}}.
+        metrics: {metric: value} of the same test samples.
+    """
+    found = {metric: dict(values) for metric, values in baselines.items()}
+    losses, loss = baselines.get(TEST_LOSS, {}), metrics.get(TEST_LOSS)
+    for metric, value in metrics.items():
+        name = metric.removeprefix("test/")
+        if name == "perplexity" and losses:
+            found[metric] = {key: exponentiate(nats) for key, nats in losses.items()}
+        elif name.startswith("bits_per_") and losses and value and loss:
+            # targets in a character or byte: 1 where these are the tokens
+            targets = value * math.log(2) / loss
+            found[metric] = {key: nats / math.log(2) * targets for key, nats in losses.items()}
+    return found
+
+
+def exponentiate(number: float) -> float:
+    """Return e to the power of a number; infinity where it is too large for a float."""
+    try:
+        return math.exp(number)
+    except OverflowError:
+        return math.inf
+
+
+def find_best_baseline(metric: str, baselines: Mapping[str, float]) -> str:
+    """Return the name of the baseline that is the hardest to beat; empty if there is none.
+
+    Args:
+        metric: The metric, such as test/loss.
+        baselines: {baseline: value}.
+    """
+    is_low = DIRECTIONS.get(metric.rpartition("/")[2]) == "low"
+    choose = min if is_low else max
+    return choose(baselines, key=lambda name: baselines[name], default="")
+
+
+def is_beaten(metric: str, value: float, baseline: float) -> bool:
+    """Return whether a model is better than a baseline; a tie counts for the baseline."""
+    is_low = DIRECTIONS.get(metric.rpartition("/")[2]) == "low"
+    return value < baseline if is_low else value > baseline
 
 
 def count_targets(targets: Tensor) -> Tensor:

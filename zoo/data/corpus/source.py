@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zoo.data.base import DataModule, FileBatch
-from zoo.data.baselines import Baselines, load_ngram_loss
+from zoo.data.baselines import MAX_TEST, Baselines, load_ngram_loss
 from zoo.data.corpus.corpus import SPLITS, Corpus, TokenStream, read_document
 from zoo.data.corpus.tokenizer import CorpusVocabulary, vocabulary_from_dict
 from zoo.data.corpus.windows import WindowDataset, WindowOptions
@@ -106,12 +106,14 @@ class CorpusSource(DataModule):
         return self._score_ngrams
 
     def _score_ngrams(self, tested: Self) -> Baselines:
-        train = self.corpus.tokens.splits["train"].tokens
-        test = tested.corpus.tokens.splits["test"].tokens
+        train, test = self.corpus.tokens.splits["train"], tested.corpus.tokens.splits["test"]
+        starts = (train.mark_starts(), test.mark_starts()) if self.window.documents else None
         size = len(self.corpus.tokens.vocabulary)
-        longest = load_ngram_loss(train, test, size, LONGEST_GRAM)
-        losses = {"bigram": self.compute_bigram_loss(tested), f"{LONGEST_GRAM}-gram": longest}
-        return {"test/loss": losses}
+        longest = load_ngram_loss(train.tokens, test.tokens, size, LONGEST_GRAM, starts)
+        name = f"{LONGEST_GRAM}-gram"
+        if len(test.tokens) > MAX_TEST:
+            name = f"{name} on the first {MAX_TEST:,} tokens"
+        return {"test/loss": {"bigram": self.compute_bigram_loss(tested), name: longest}}
 
     def compute_bigram_loss(self, tested: Self) -> float:
         """Return the mean loss of a bigram model with add-one smoothing, in nats per test token.
