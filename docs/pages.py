@@ -251,10 +251,11 @@ def _recipes(names: Sequence[str]) -> Iterator[str]:
     if not names:
         yield from ("None yet.", "")
         return
-    yield from ("| recipe | | recorded | other sizes |", "|---|---|---|---|")
+    yield from ("| recipe | | recorded | best baseline | other sizes |", "|---|---|---|---|---|")
     for name in names:
         head = recipe_heads.read_head(recipe_files()[name])
-        yield f"| `{name}` | {head['claim']} | {head['number']} | {head.get('lengths', '')} |"
+        others = (head.get(key, "") for key in ("baseline", "lengths"))
+        yield f"| `{name}` | {head['claim']} | {head['number']} | {' | '.join(others)} |"
     yield ""
 
 

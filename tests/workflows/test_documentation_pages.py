@@ -13,10 +13,14 @@ import pytest
 import torch
 
 import zoo
+from zoo import registry
 from zoo.attention import functional
 from zoo.comparison.results import Comparison
+from zoo.config import load, recipe_files
 from zoo.laws import LAWS
 from zoo.laws.certificate import Certificate
+from zoo.run.load import load_experiment
+from zoo.tasks.metrics import is_beaten
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -259,9 +263,61 @@ def test_the_first_numbers_of_a_head_name_the_best_baseline(pages):
     replaced = importlib.import_module("recipe_heads").replace_numbers(head, end, {})
     assert replaced.splitlines()[2:] == [
         "# cost     1.3 minutes on one core",
-        "# number   test/miou 0.5000, test/loss 0.2500; softmax regression 0.2500 "
+        "# number   test/miou 0.5000, test/loss 0.2500 "
         f"(seed 3, torch {torch.__version__.partition('+')[0]} on a CPU)",
+        "# baseline test/miou 0.2500, softmax regression",
     ]
+    tied = end | {"baselines": {"test/loss": {"5-gram": 0.25}}, "metrics": {"test/loss": 0.25}}
+    replaced = importlib.import_module("recipe_heads").replace_numbers(
+        head, tied | {"unit": "nats per character"}, {}
+    )
+    assert replaced.splitlines()[3:] == [
+        "# number   test/loss 0.2500 nats per character "
+        f"(seed 3, torch {torch.__version__.partition('+')[0]} on a CPU)",
+        "# baseline test/loss 0.2500 nats per character, 5-gram; inconclusive: "
+        "the model does not beat it",
+    ]
+
+
+HEAD = re.compile(
+    r"(?P<metric>test/\w+) (?P<value>\d+\.\d+)(?: (?P<unit>nats per \w+))?(?:, (?P<name>[\w -]+))?"
+)
+
+
+def test_a_head_and_its_baseline_have_one_metric_and_one_unit(pages):
+    heads = importlib.import_module("recipe_heads")
+    compared = 0
+    for name, path in recipe_files().items():
+        text, head, task = path.read_text(), heads.read_head(path), load(name).task.name
+        assert "bits_per" not in text, name
+        assert "below" not in head["number"], name
+        is_recorded = "not recorded yet" not in head["number"]
+        is_compared = is_recorded and registry.find("tasks", task).has_data_baselines
+        assert ("baseline" in head) == is_compared, name
+        if not is_compared:
+            continue
+        compared += 1
+        number, baseline = HEAD.match(head["number"]), HEAD.match(head["baseline"])
+        metric, unit = number["metric"], number["unit"]
+        assert (metric, unit) == (baseline["metric"], baseline["unit"]), name
+        assert (unit is not None) == (task == "causal_lm" and metric == "test/loss"), name
+        is_better = is_beaten(metric, float(number["value"]), float(baseline["value"]))
+        assert head["baseline"].endswith(f"; {heads.NOT_BEATEN}") == (not is_better), name
+    assert compared > 50
+
+
+@pytest.mark.parametrize("name", ["lm_rope", "vit_cape", "flipflop_rope", "points_period_comrope"])
+def test_the_baseline_of_a_head_is_the_best_that_the_data_have(name, pages):
+    heads = importlib.import_module("recipe_heads")
+    path, experiment = recipe_files()[name], load_experiment(name)
+    found = heads.score_baselines(experiment)
+    unit = heads.find_loss_unit(experiment)
+    assert heads.replace_baseline(path.read_text(), found, unit) == path.read_text()
+    head = HEAD.match(heads.read_head(path)["baseline"])
+    values = found[head["metric"]]
+    best = min if head["metric"] == "test/loss" else max
+    assert values[head["name"]] == best(values.values())
+    assert f"{best(values.values()):.4f}" == head["value"]
 
 
 def test_a_head_that_does_not_say_what_its_numbers_are_is_refused(pages):
