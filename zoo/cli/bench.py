@@ -51,6 +51,7 @@ def run(known: argparse.Namespace) -> None:
     from zoo.benchmark.runner import BenchOptions
     from zoo.config.command_line import parse_encodings, parse_options
     from zoo.config.tree import collect_issues
+    from zoo.run.machine import flush_denormals
 
     def show(result: BenchResult) -> None:
         print(as_json(result.to_dict()) if known.json else format_result(result), flush=True)
@@ -68,6 +69,7 @@ def run(known: argparse.Namespace) -> None:
     against = reference["against"]
     chain = None if against is None else parse_encodings([against], "against")[0]
 
+    flush_denormals()
     result = bench(
         encodings,
         against=chain,

@@ -24,8 +24,10 @@ def run(known: argparse.Namespace) -> None:
     from zoo.api.comparison import check_comparison
     from zoo.comparison.spot_check import CheckOptions
     from zoo.config.command_line import parse_options
+    from zoo.run.machine import flush_denormals
 
     (options,) = parse_options(known.overrides, [CheckOptions])
+    flush_denormals()
     result = check_comparison(known.folder, verbose=None, **options)
     print(as_json(result.to_dict()) if known.json else result.table())
     if not result.is_equal:

@@ -29,9 +29,11 @@ def run(known: argparse.Namespace) -> None:
     from zoo.config.command_line import parse_options, parse_overrides, split_words
     from zoo.diagnosis.diagnose import DiagnoseOptions
     from zoo.diagnosis.page.viewer_data import to_json
+    from zoo.run.machine import flush_denormals
 
     names, changes = split_paths(known.overrides)
     own, words = split_words(changes, [DiagnoseOptions])
     (options,) = parse_options(own, [DiagnoseOptions])
+    flush_denormals()
     result = diagnose(names, parse_overrides(words), verbose=None, **options)
     print(to_json(result.report) if known.json else escape_text(str(result.path)))

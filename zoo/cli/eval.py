@@ -50,9 +50,11 @@ def _parse(words: Sequence[str]) -> tuple[list[Edit], dict[str, Any]]:
 def run(known: argparse.Namespace) -> None:
     """Evaluate, and print a table or JSON."""
     from zoo.api.evaluation import evaluate
+    from zoo.run.machine import flush_denormals
 
     # most evaluations take the recipe as it is, and have no words to parse
     edits, options = _parse(known.overrides) if known.overrides else ([], {})
+    flush_denormals()
     result = evaluate(known.checkpoint, edits, verbose=None, **options)
     # one of several processes reports the result
     if is_secondary_process():

@@ -64,7 +64,9 @@ def run(known: argparse.Namespace) -> None:
     # read here, so that a wrong recipe is reported before anything else is imported
     recipe = load(known.recipe, parse_overrides(known.overrides))
     from zoo.api.training import fit
+    from zoo.run.machine import flush_denormals
 
+    flush_denormals()
     run = fit(
         recipe,
         run_dir=known.run_dir,

@@ -35,6 +35,7 @@ def run(known: argparse.Namespace) -> None:
     """Predict; with --json print only the result."""
     from zoo.api.evaluation import predict
     from zoo.config.command_line import parse_overrides
+    from zoo.run.machine import flush_denormals
 
     paths, changes = split_paths(known.overrides)
     # without a section, a key is one of `predict`; ~KEY removes a key of the recipe
@@ -43,6 +44,7 @@ def run(known: argparse.Namespace) -> None:
         for word in changes
     ]
     show = None if known.json else _print
+    flush_denormals()
     result = predict(known.checkpoint, paths, parse_overrides(words), show=show, verbose=None)
     if known.json:
         print(as_json(result.to_dict()))
