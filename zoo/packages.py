@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import os
 import re
+import shlex
+import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import chain
+from pathlib import Path
 from types import MappingProxyType, TracebackType
 
 from zoo.errors import ZooError
@@ -124,24 +128,103 @@ def describe_missing(module: str) -> str:
         module: Name of the module whose import failed.
     """
     distribution = _find_distribution(module)
-    if any(distribution in one for one in EXTRAS.values()):
+    if _find_extra(distribution):
         return f"this needs {distribution}: {suggest_install(distribution)}"
 
-    *others, last = list_missing((*REQUIRED, *TRANSITIVE)) or [distribution]
-    needed = f"{', '.join(others)} and {last}" if others else last
-    return f"this needs {needed}: pip install {DISTRIBUTION}"
+    needed = _join(list_missing((*REQUIRED, *TRANSITIVE)) or [distribution])
+    return f"this needs {needed}: {suggest_install()}"
 
 
-def suggest_install(distribution: str) -> str:
-    """Return the command that installs a package: with the first extra that brings it, if one does.
+def suggest_install(*distributions: str) -> str:
+    """Return the shell command that installs packages, with the extras of zoo that bring them.
+
+    It is for the environment of this Python, and for zoo as it is installed there.
 
     Args:
-        distribution: Name of the package.
+        distributions: Names of packages. None: zoo and what it requires.
     """
-    for extra, distributions in EXTRAS.items():
-        if distribution in distributions:
-            return f"pip install '{DISTRIBUTION}[{extra}]'"
-    return f"pip install {distribution}"
+    extras = dict.fromkeys(filter(None, map(_find_extra, distributions)))
+    others = [name for name in distributions if not _find_extra(name)]
+    if others:
+        return format_pip("install", *(_name_project(extras) if extras else ()), *others)
+    return format_pip("install", *_name_project(extras))
+
+
+def suggest_extra(extra: str) -> str:
+    """Return the shell command that installs an extra of zoo, as `suggest_install` does."""
+    return format_pip("install", *_name_project([extra]))
+
+
+def format_pip(*words: str) -> str:
+    """Return a pip command, quoted for a shell, that acts on the environment of this Python."""
+    pip = "pip"
+    if not _is_on_path("pip"):
+        python = name_python()
+        if _is_installed("pip"):
+            pip = f"{python} -m pip"
+        elif shutil.which("uv"):
+            # environments that uv creates have no pip
+            command, *rest = words
+            return f"uv pip {command} --python {python} {shlex.join(rest)}"
+        else:
+            pip = f"{python} -m ensurepip && {python} -m pip"
+    return f"{pip} {shlex.join(words)}"
+
+
+def name_python() -> str:
+    """Return how a shell in the current folder starts this Python."""
+    return "python" if _is_on_path("python") else shorten_path(sys.executable or "python")
+
+
+def name_program(name: str, module: str) -> str:
+    """Return how a shell in the current folder starts a program of this Python's environment.
+
+    Args:
+        name: The name of the program.
+        module: The module to run with `python -m` where no program has been installed.
+    """
+    if _is_on_path(name):
+        return name
+    path = Path(sys.executable).parent / name
+    return shorten_path(path) if path.is_file() else f"{name_python()} -m {module}"
+
+
+def shorten_path(path: str | Path) -> str:
+    """Return the path of a program, quoted for a shell; relative if it is in the current folder."""
+    full = Path(os.path.abspath(path))
+    if full.is_relative_to(Path.cwd()):
+        relative = str(full.relative_to(Path.cwd()))
+        # a shell looks for a name without a slash on the PATH only
+        return shlex.quote(relative if "/" in relative else f"./{relative}")
+    return shlex.quote(str(full))
+
+
+def _is_on_path(name: str) -> bool:
+    """Return whether a shell finds the program of this Python's environment by its name alone."""
+    found = shutil.which(name)
+    # not resolved: the Python of an environment is a link to one outside of it
+    return found is not None and Path(found).absolute().parent == Path(sys.executable).parent
+
+
+def _name_project(extras: Iterable[str]) -> tuple[str, ...]:
+    """Return what pip installs to have zoo with extras: its clone, where it runs from one."""
+    listed = ",".join(extras)
+    suffix = f"[{listed}]" if listed else ""
+    folder = Path(__file__).parents[1]
+    project = folder / "pyproject.toml"
+    if not project.is_file() or f'name = "{DISTRIBUTION}"' not in project.read_text("utf-8"):
+        return (f"{DISTRIBUTION}{suffix}",)
+    return ("-e", f"{'.' if folder == Path.cwd() else folder}{suffix}")
+
+
+def _find_extra(distribution: str) -> str | None:
+    """Return the first extra that brings a package; None if there is none."""
+    return next((extra for extra, brought in EXTRAS.items() if distribution in brought), None)
+
+
+def _join(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def suggest_repair(module: str, message: str) -> str:
@@ -154,7 +237,8 @@ def suggest_repair(module: str, message: str) -> str:
     distribution = _find_distribution(module)
     if module == "torchvision":
         return (
-            "it was built for another torch, and zoo does not need it: pip uninstall torchvision, "
+            "it was built for another torch, and zoo does not need it: "
+            f"{format_pip('uninstall', 'torchvision')}, "
             "or install the version that belongs to your torch"
         )
     if found := re.search(r"(lib[\w+.-]+?\.so[\d.]*): cannot open shared object file", message):
@@ -165,19 +249,28 @@ def suggest_repair(module: str, message: str) -> str:
     if found := re.search(r"(GLIBC(?:XX)?_[\d.]+)' not found", message):
         return f"it needs a newer system library, with {found[1]}; install an older {distribution}"
     if re.search(r"numpy\.\w+ size changed|compiled using NumPy|numpy\.core|_ARRAY_API", message):
-        repair = f"pip install --upgrade --force-reinstall {distribution}"
+        repair = format_pip("install", "--upgrade", "--force-reinstall", distribution)
         return f"it was built for another numpy: {repair}"
-    return f"install it again: pip install --force-reinstall --no-deps {distribution}"
+    repair = format_pip("install", "--force-reinstall", "--no-deps", distribution)
+    return f"install it again: {repair}"
 
 
 def require(*distributions: str) -> None:
     """Check that packages are installed before long work that needs them at its end.
 
     Raises:
-        PackageError: One is missing.
+        PackageError: Some are missing; the message names the first of each extra.
     """
-    for missing in list_missing(distributions):
-        raise PackageError(describe_missing(name_module(missing)))
+    missing = list_missing(distributions)
+    first_by_extra = {_find_extra(name) or name: name for name in reversed(missing)}
+    if first_by_extra:
+        names = [*reversed(first_by_extra.values())]
+        raise PackageError(f"this needs {_join(names)}: {suggest_install(*names)}")
+
+
+def require_extra(*extras: str) -> None:
+    """Check that all packages of extras are installed, as `require` does."""
+    require(*chain.from_iterable(EXTRAS[extra] for extra in extras))
 
 
 def list_missing(distributions: Iterable[str]) -> list[str]:

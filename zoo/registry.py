@@ -15,11 +15,14 @@ import importlib
 import importlib.metadata
 import importlib.util
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import extract_tb
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, TypeVar
 
 from zoo.errors import ConfigIssue, RecipeError, ZooError
@@ -117,6 +120,34 @@ SUITES = "suites"
 """The folder of configs/ with suites of comparisons; other files there are parts of recipes."""
 
 Class = TypeVar("Class", bound=type)
+
+_imports_forbidden: ContextVar[bool] = ContextVar("imports_forbidden", default=False)
+
+
+class NotImportedError(LookupError):
+    """A module is needed in a block of `forbid_imports` that was not imported before."""
+
+
+@contextmanager
+def forbid_imports() -> Iterator[None]:
+    """Within the block, import no file of a member, and so neither torch nor lightning."""
+    token = _imports_forbidden.set(True)
+    try:
+        yield
+    finally:
+        _imports_forbidden.reset(token)
+
+
+def may_import(module: str) -> bool:
+    """Return whether a module may be imported, or was imported already."""
+    return module in sys.modules or not _imports_forbidden.get()
+
+
+def import_module(module: str) -> ModuleType:
+    """Import a module. Raises NotImportedError in a block of `forbid_imports`."""
+    if not may_import(module):
+        raise NotImportedError(f"{module} is not imported")
+    return importlib.import_module(module)
 
 
 def register(cls: Class) -> Class:
@@ -237,10 +268,11 @@ class Member:
 
         Raises:
             RecipeError: The file is of a plug-in, and its import fails.
+            NotImportedError: It was not imported before, in a block of `forbid_imports`.
         """
         try:
-            return getattr(importlib.import_module(self.module), self.class_name)
-        except ZooError:
+            return getattr(import_module(self.module), self.class_name)
+        except (ZooError, NotImportedError):
             raise
         except (Exception, SystemExit) as error:
             if self.module.startswith("zoo."):

@@ -12,7 +12,8 @@ from comparisons import plant_results
 from tiny import ROOT
 
 from zoo import config
-from zoo.comparison.suite import list_edits_of, list_suites, load_suite
+from zoo.comparison.suite import list_edits_of, load_suite
+from zoo.comparison.suite_files import list_suites
 from zoo.comparison.suite_results import draw_scores
 from zoo.comparison.suite_run import SuiteRequest, plan_suite
 from zoo.errors import RecipeError

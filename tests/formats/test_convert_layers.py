@@ -10,8 +10,8 @@ import zoo as package
 from zoo.api.tools import convert, export
 from zoo.attention.kv_cache import KeyValueCache
 from zoo.errors import CheckpointError
-from zoo.formats.export import OWN_MODELS
 from zoo.formats.layer_plan import describe_layers, write_pattern
+from zoo.formats.targets import OWN_MODELS
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("safetensors.torch")

@@ -187,11 +187,11 @@ def test_what_slurm_would_refuse_is_told():
 
 
 @pytest.mark.parametrize(
-    ("engine", "extra"), [(slurm.SlurmExecutor(), "submitit"), (ray.RayExecutor(), "ray")]
+    ("engine", "extra"), [(slurm.SlurmExecutor(), "slurm"), (ray.RayExecutor(), "ray")]
 )
 def test_an_engine_that_is_not_installed_says_what_to_install(engine, extra, monkeypatch):
     monkeypatch.setattr(f"{type(engine).__module__}.find_spec", lambda name: None)
-    with pytest.raises(RecipeError, match=f"pip install {extra}"):
+    with pytest.raises(RecipeError, match=rf"pip install -e .*\[{extra}\]"):
         engine.plan_resources(4, None, 0)
 
 

@@ -17,6 +17,7 @@ from zoo.comparison import cell
 from zoo.config.command_line import parse_overrides
 from zoo.errors import RecipeError
 from zoo.options.signature import options
+from zoo.packages import format_pip
 from zoo.run import loggers
 
 
@@ -230,11 +231,10 @@ def test_a_tracker_that_is_not_installed_is_a_fault(tiny, capsys, monkeypatch):
     code = main(["fit", "vit_none", "trainer.logger=[wandb,mlflow]"])
     logged = capsys.readouterr().err
     assert code == 2
-    assert (
-        "command line: trainer.logger: wandb is not installed; pip install wandb, or leave it out"
-        in logged
-    )
-    assert "mlflow is not installed; pip install mlflow" in logged
+    remedy = format_pip("install", "wandb")
+    problem = "command line: trainer.logger: wandb is not installed"
+    assert f"{problem}; {remedy}, or leave it out" in logged
+    assert f"mlflow is not installed; {format_pip('install', 'mlflow')}" in logged
     assert not Path("runs").exists()
 
 

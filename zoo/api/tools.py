@@ -184,7 +184,8 @@ def export(
         CheckpointError: As of `zoo.load`.
         PackageError: A package that the format needs is missing.
     """
-    from zoo.formats.export import ExportOptions, export_model
+    from zoo.formats.export import export_model
+    from zoo.formats.targets import ExportOptions
 
     given = {"to": to, "features": features, "push": push, "dtype": dtype, "licence": licence}
     options = validate_options(ExportOptions, given)

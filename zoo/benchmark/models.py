@@ -35,6 +35,7 @@ from zoo.models.layer_types import LAYER_KEYS
 from zoo.models.transformer import find_transformers
 from zoo.models.vit import ViT
 from zoo.options import Choice
+from zoo.packages import suggest_install
 from zoo.run.build import build_factories
 
 log = logging.getLogger("zoo")
@@ -380,7 +381,7 @@ def _read_version(library: str) -> str:
 
 def _describe_missing(library: str, error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name == library.replace("-", "_"):
-        return f"{library} is not installed and is left out: pip install {library}"
+        return f"{library} is not installed and is left out: {suggest_install(library)}"
     return f"{library} cannot be imported and is left out: {error}"
 
 

@@ -6,8 +6,9 @@ import argparse
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from zoo.cli.hints import write_command
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, Stopped
 from zoo.registry import find_recipe_file
 from zoo.reporting.numbers import as_json
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
     from zoo.options import Choice
 
 SUMMARY = "measure time and memory of encodings on this machine, side by side"
-EXAMPLE = "zoo bench rope alibi kerple+dape shape=lm_small measures=[train,decode] rounds=10"
-OPTIONS = (("", "zoo.benchmark.runner:BenchOptions"), ("", "zoo.cli.bench:Reference"))
+EXAMPLE = "zoo bench rope alibi kerple+dape shape=lm_small 'measures=[train,decode]' rounds=10"
+BENCH, REFERENCE = "zoo.benchmark.runner:BenchOptions", "zoo.cli.bench:Reference"
+OPTIONS = (("", BENCH), ("", REFERENCE))
 JSON = True
 NO_RECIPE = (
     "its models have the sizes of shape=...; name encodings, give a recipe whose layers differ as "
-    "layers=[...], and time a whole recipe by zoo fit"
+    "layers=[...], and time a whole recipe by"
 )
 
 
@@ -43,39 +45,50 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(known: argparse.Namespace) -> None:
-    """Measure, and print the table or JSON."""
-    from zoo.api.tools import bench
-    from zoo.benchmark.report import format_result
-    from zoo.benchmark.result import BenchResult
-    from zoo.benchmark.runner import BenchOptions
+class Words(NamedTuple):
+    """What the words of the command stand for: encodings, the reference, and options."""
+
+    encodings: list[tuple[Choice, ...]]
+    against: tuple[Choice, ...] | None
+    options: dict[str, Any]
+
+
+def read(known: argparse.Namespace) -> Words:
+    """Read the words. Raises RecipeError with the issues of options and encodings together."""
     from zoo.config.command_line import parse_encodings, parse_options
     from zoo.config.tree import collect_issues
-    from zoo.run.machine import flush_denormals
-
-    def show(result: BenchResult) -> None:
-        print(as_json(result.to_dict()) if known.json else format_result(result), flush=True)
 
     words = known.overrides
     own = [word for word in words if "=" in word and word.partition("=")[0].isidentifier()]
     issues: list[ConfigIssue] = []
-    # options and encodings are read first, to report the faults of both together
     with collect_issues(issues):
-        options, reference = parse_options(own, (BenchOptions, Reference))
+        options, reference = parse_options(own, (BENCH, REFERENCE))
     with collect_issues(issues):
         encodings = _parse_encodings([word for word in words if word not in own])
     if issues:
         raise RecipeError(*issues)
     against = reference["against"]
     chain = None if against is None else parse_encodings([against], "against")[0]
+    return Words(encodings, chain, options)
 
-    flush_denormals()
+
+def run(known: argparse.Namespace) -> None:
+    """Measure, and print the table or JSON."""
+    from zoo.api.tools import bench
+    from zoo.benchmark.report import format_result
+    from zoo.benchmark.result import BenchResult
+    from zoo.benchmark.runner import BenchOptions
+
+    def show(result: BenchResult) -> None:
+        print(as_json(result.to_dict()) if known.json else format_result(result), flush=True)
+
+    words = read(known)
     result = bench(
-        encodings,
-        against=chain,
-        options=BenchOptions(**options),
+        words.encodings,
+        against=words.against,
+        options=BenchOptions(**words.options),
         show=show,
-        command=format_command("bench", words, known.plugin),
+        command=format_command("bench", known.overrides, known.plugin),
         verbose=None,
     )
     if result.stopped is not None:
@@ -95,8 +108,9 @@ def _parse_encodings(names: Sequence[str]) -> list[tuple[Choice, ...]]:
     from zoo.config.tree import collect_issues
 
     recipe_words = [word for word in names if is_of_recipe(word)]
+    remedy = f"{NO_RECIPE} {write_command('fit', 'RECIPE')}"
     issues = [
-        ConfigIssue(ARGUMENT, word, "zoo bench takes no recipe", NO_RECIPE) for word in recipe_words
+        ConfigIssue(ARGUMENT, word, "zoo bench takes no recipe", remedy) for word in recipe_words
     ]
     with collect_issues(issues):
         encodings = parse_encodings([word for word in names if word not in recipe_words])

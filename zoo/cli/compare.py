@@ -6,23 +6,24 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zoo.cli.bench import format_command
+from zoo.cli.hints import write_command
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
+from zoo.packages import EXTRAS
 from zoo.reporting.numbers import as_json
 
 if TYPE_CHECKING:
     from zoo.api.comparison import ComparisonResult
+    from zoo.config import Edit
 
 SUMMARY = "train a recipe with several encodings, or values of other keys, and rank them"
-EXAMPLE = "zoo compare vit_comrope encodings=[none,learned,rope_axial] seeds=3 to=comparison"
-OPTIONS = (
-    ("", "zoo.comparison.suite_run:SuiteOptions"),
-    ("", "zoo.comparison.request:CompareOptions"),
-    ("", "zoo.launch.slurm_executor:SlurmExecutor"),
-)
+EXAMPLE = "zoo compare vit_comrope 'encodings=[none,learned,rope_axial]' seeds=3 to=comparison"
+SUITE, COMPARE = "zoo.comparison.suite_run:SuiteOptions", "zoo.comparison.request:CompareOptions"
+OPTIONS = (("", SUITE), ("", COMPARE), ("", "zoo.launch.slurm_executor:SlurmExecutor"))
 JSON = True
 PASSING = ("minutes", "part")
 RED, RESET = "\033[1;31m", "\033[0m"
@@ -64,19 +65,18 @@ def parse_words(words: Sequence[str]) -> dict[str, Any]:
         RecipeError: Some words are no `key=value` or bad YAML; all issues are reported together.
     """
     from zoo import registry
-    from zoo.comparison.request import CompareOptions
-    from zoo.comparison.suite_run import SuiteOptions
-    from zoo.config import Change, Edit
+    from zoo.config import Change
     from zoo.config.command_line import parse_option_words, parse_overrides
     from zoo.config.tree import collect_issues
+    from zoo.options.signature import read_options
 
-    executors = (registry.find("executors", name) for name in registry.names("executors"))
+    executors = (read_options("executors", name) for name in registry.names("executors"))
     issues: list[ConfigIssue] = []
     given: dict[str, Any] = {}
     found: dict[str, dict[str, Any]] = {"vary": {}, "tune": {}}
     overrides: list[Edit] = []
     with collect_issues(issues):
-        given, rest = parse_option_words(words, (SuiteOptions, CompareOptions, *executors))
+        given, rest = parse_option_words(words, (SUITE, COMPARE, *executors))
         for word in rest:
             with collect_issues(issues):
                 (edit,) = parse_overrides([word])
@@ -95,10 +95,77 @@ def parse_words(words: Sequence[str]) -> dict[str, Any]:
     return {"overrides": overrides, **found, **given}
 
 
+def read(known: argparse.Namespace) -> None:
+    """Read the words. Raises RecipeError where an option, the recipe or an encoding is wrong."""
+    from zoo.comparison.suite_files import find_suite
+    from zoo.config.tree import collect_issues
+
+    words = list_words(known)
+    is_suite = any(word.startswith("suite=") for word in words)
+    if known.recipe is None and not is_suite:
+        example = write_command("compare", "RECIPE", "encodings=[rope,alibi]")
+        remedy = f"write {example}, or suite=small"
+        raise RecipeError(ConfigIssue(ARGUMENT, "", "no recipe", remedy))
+    arguments = parse_words(words if is_suite else known.overrides)
+    edits, encodings = arguments.pop("overrides"), arguments.pop("encodings", None)
+    for name in ("vary", "tune"):
+        arguments.pop(name)
+    issues: list[ConfigIssue] = []
+    with collect_issues(issues):
+        _read_options(arguments)
+    with collect_issues(issues):
+        if is_suite:
+            find_suite(str(arguments["suite"]))
+        else:
+            _read_variants(known.recipe, edits, encodings)
+    if issues:
+        raise RecipeError(*issues)
+
+
+def _read_options(given: Mapping[str, Any]) -> None:
+    """Read the options. Raises RecipeError where one is wrong."""
+    from zoo import registry
+    from zoo.config.arguments import validate_given
+    from zoo.options.signature import read_class, read_options
+
+    schema = {**read_class(SUITE), **read_class(COMPARE)}
+    engine = given.get("engine", schema["engine"].default)
+    # a wrong one is explained by the command
+    if engine in registry.names("executors"):
+        schema |= read_options("executors", engine)
+        validate_given(given, {}, schema, ("encodings", "vary", "tune"))
+
+
+def _read_variants(recipe: str, edits: Sequence[Edit], encodings: Any) -> None:
+    """Read the recipe with each encoding. Raises RecipeError where one is wrong."""
+    from zoo.config import Change, load
+    from zoo.config.tree import collect_issues
+    from zoo.options.plain import format_label
+
+    load(recipe, edits)
+    issues: list[ConfigIssue] = []
+    for encoding in encodings if isinstance(encodings, list) else ():
+        found: list[ConfigIssue] = []
+        with collect_issues(found):
+            load(recipe, [*edits, Change("model.encoding", encoding)])
+        issues += (replace(issue, subject=format_label(encoding)) for issue in found)
+    if issues:
+        raise RecipeError(*issues)
+
+
+def list_packages(known: argparse.Namespace) -> tuple[str, ...]:
+    """Return the packages that compute the intervals and draw the figures."""
+    return EXTRAS["compare"]
+
+
+def list_words(known: argparse.Namespace) -> list[str]:
+    """Return all words: a suite is no positional argument, so that the first may be any option."""
+    return [word for word in (known.recipe, *known.overrides) if word is not None]
+
+
 def run_suite(known: argparse.Namespace, words: Sequence[str]) -> None:
     """Run or estimate a suite, and print the table or JSON."""
     from zoo.api.suite import SuiteResult, compare_suite, estimate_suite
-    from zoo.run.machine import flush_denormals
 
     given = parse_words(words)
     for name in ("vary", "tune"):
@@ -115,7 +182,6 @@ def run_suite(known: argparse.Namespace, words: Sequence[str]) -> None:
 
     lasting = [word for word in words if word.partition("=")[0] not in PASSING]
     command = format_command("compare", lasting, known.plugin)
-    flush_denormals()
     result = compare_suite(**given, show=show, command=command, verbose=None)
     if result.stopped is not None:
         raise result.stopped
@@ -124,16 +190,11 @@ def run_suite(known: argparse.Namespace, words: Sequence[str]) -> None:
 def run(known: argparse.Namespace) -> None:
     """Run a comparison, and print the table or JSON."""
     from zoo.api.comparison import compare
-    from zoo.run.machine import flush_denormals
 
-    # a suite is no positional argument, so that the first word may be any of the options
-    words = [word for word in (known.recipe, *known.overrides) if word is not None]
+    words = list_words(known)
     if any(word.startswith("suite=") for word in words):
         run_suite(known, words)
         return
-    if known.recipe is None:
-        remedy = "write zoo compare RECIPE encodings=[rope,alibi], or suite=small"
-        raise RecipeError(ConfigIssue(ARGUMENT, "", "no recipe", remedy))
     if known.dry_run:
         from zoo.api.comparison import estimate_comparison
 
@@ -142,7 +203,6 @@ def run(known: argparse.Namespace) -> None:
         return
     # of this call only: the report is the same wherever and whenever its cells are trained
     lasting = [word for word in known.overrides if word.partition("=")[0] not in PASSING]
-    flush_denormals()
     result = compare(
         known.recipe,
         **parse_words(known.overrides),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from zoo.errors import ZooError
+from zoo.packages import EXTRAS
 from zoo.reporting.numbers import as_json
 
 SUMMARY = "train one finished cell again, chosen by the commit, and compare it to the last digit"
 EXAMPLE = "zoo compare check docs/records/flipflop"
-OPTIONS = (("", "zoo.comparison.spot_check:CheckOptions"),)
+CHECK = "zoo.comparison.spot_check:CheckOptions"
+OPTIONS = (("", CHECK),)
 JSON = True
 
 
@@ -19,16 +22,24 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="options")
 
 
+def read(known: argparse.Namespace) -> dict[str, Any]:
+    """Return the options."""
+    from zoo.config.command_line import parse_options
+
+    (options,) = parse_options(known.overrides, [CHECK])
+    return options
+
+
+def list_packages(known: argparse.Namespace) -> tuple[str, ...]:
+    """Return the packages that draw the figures."""
+    return EXTRAS["compare"]
+
+
 def run(known: argparse.Namespace) -> None:
     """Check, print the result or JSON, and fail if a digit differs."""
     from zoo.api.comparison import check_comparison
-    from zoo.comparison.spot_check import CheckOptions
-    from zoo.config.command_line import parse_options
-    from zoo.run.machine import flush_denormals
 
-    (options,) = parse_options(known.overrides, [CheckOptions])
-    flush_denormals()
-    result = check_comparison(known.folder, verbose=None, **options)
+    result = check_comparison(known.folder, verbose=None, **read(known))
     print(as_json(result.to_dict()) if known.json else result.table())
     if not result.is_equal:
         raise ZooError(f"{result.path}: {len(result.differences)} fields are not equal")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import logging
+from typing import Any
 
+from zoo.packages import EXTRAS
 from zoo.reporting.numbers import as_json
 
 log = logging.getLogger("zoo")
 
 SUMMARY = "write plan, finished cells and results of a comparison into a folder to be committed"
 EXAMPLE = "zoo compare pack comparisons/flipflop_rope-1a2b3c4d to=docs/records/flipflop"
-OPTIONS = (("", "zoo.comparison.merge:PackOptions"),)
+PACK = "zoo.comparison.merge:PackOptions"
+OPTIONS = (("", PACK),)
 JSON = True
 
 
@@ -21,12 +24,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="options")
 
 
+def read(known: argparse.Namespace) -> dict[str, Any]:
+    """Return the options."""
+    from zoo.config.command_line import parse_options
+
+    (options,) = parse_options(known.overrides, [PACK])
+    return options
+
+
+def list_packages(known: argparse.Namespace) -> tuple[str, ...]:
+    """Return the packages that draw the figures."""
+    return EXTRAS["compare"]
+
+
 def run(known: argparse.Namespace) -> None:
     """Pack, and print what was packed or JSON."""
     from zoo.api.comparison import pack_comparison
-    from zoo.comparison.merge import PackOptions
-    from zoo.config.command_line import parse_options
 
-    (options,) = parse_options(known.overrides, [PackOptions])
-    packed = pack_comparison(known.folder, verbose=None, **options)
+    packed = pack_comparison(known.folder, verbose=None, **read(known))
     print(as_json(packed.to_dict()) if known.json else packed.table())

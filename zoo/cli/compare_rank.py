@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from zoo.cli.bench import format_command
+from zoo.packages import EXTRAS
 from zoo.reporting.numbers import as_json
 
 log = logging.getLogger("zoo")
 
 SUMMARY = "rank the variants that several comparisons have, each of which is a task"
 EXAMPLE = "zoo compare rank comparisons/flipflop comparisons/recall to=overall"
-OPTIONS = (("", "zoo.comparison.overall:RankOptions"),)
+RANK = "zoo.comparison.overall:RankOptions"
+OPTIONS = (("", RANK),)
 JSON = True
 
 
@@ -28,8 +30,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def split_words(words: Sequence[str], options: type) -> tuple[list[str], dict[str, Any]]:
-    """Return the folders among words, and the options of a dataclass that the others set.
+def split_words(words: Sequence[str], options: str) -> tuple[list[str], dict[str, Any]]:
+    """Return the folders among words, and the options that the others set.
+
+    Args:
+        words: Words of the command line.
+        options: The dataclass of the options, `module:Class`.
 
     Raises:
         RecipeError: An option is wrong.
@@ -42,14 +48,22 @@ def split_words(words: Sequence[str], options: type) -> tuple[list[str], dict[st
     return [word for word in words if word not in own], given
 
 
+def read(known: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
+    """Return the folders and the options."""
+    return split_words(known.overrides, RANK)
+
+
+def list_packages(known: argparse.Namespace) -> tuple[str, ...]:
+    """Return the packages that draw the figures."""
+    return EXTRAS["compare"]
+
+
 def run(known: argparse.Namespace) -> None:
     """Rank, and print the table or JSON."""
     from zoo.api.comparison import rank_comparisons
-    from zoo.comparison.overall import RankOptions
 
-    words = known.overrides
-    folders, options = split_words(words, RankOptions)
-    command = format_command("compare", ["rank", *words], known.plugin)
+    folders, options = read(known)
+    command = format_command("compare", ["rank", *known.overrides], known.plugin)
     result = rank_comparisons(folders, command=command, verbose=None, **options)
     print(as_json(result.to_dict()) if known.json else result.table())
     log.info("written: %s", result.path)

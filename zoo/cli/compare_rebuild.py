@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from zoo.cli.bench import format_command
 from zoo.cli.compare import print_result
+from zoo.packages import EXTRAS
 
 SUMMARY = "write table, page and figures of a comparison again, without training"
 EXAMPLE = "zoo compare rebuild comparisons/vit_comrope-1a2b3c4d measure=loss"
-OPTIONS = (("", "zoo.comparison.compare:RebuildOptions"),)
+REBUILD = "zoo.comparison.compare:RebuildOptions"
+OPTIONS = (("", REBUILD),)
 JSON = True
 
 
@@ -19,13 +22,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="options")
 
 
+def read(known: argparse.Namespace) -> dict[str, Any]:
+    """Return the options."""
+    from zoo.config.command_line import parse_options
+
+    (options,) = parse_options(known.overrides, [REBUILD])
+    return options
+
+
+def list_packages(known: argparse.Namespace) -> tuple[str, ...]:
+    """Return the packages that draw the figures."""
+    return EXTRAS["compare"]
+
+
 def run(known: argparse.Namespace) -> None:
     """Rebuild the files, and print the table or JSON."""
     from zoo.api.comparison import rebuild_comparison
-    from zoo.comparison.compare import RebuildOptions
-    from zoo.config.command_line import parse_options
 
-    (options,) = parse_options(known.overrides, [RebuildOptions])
     command = format_command("compare", ["rebuild", known.folder, *known.overrides], known.plugin)
     rebuild_comparison(
         known.folder,
@@ -33,5 +46,5 @@ def run(known: argparse.Namespace) -> None:
         show=lambda result: print_result(result, as_plain=known.json),
         command=command,
         verbose=None,
-        **options,
+        **read(known),
     )

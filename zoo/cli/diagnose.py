@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING, Any
 
 from zoo.cli.predict import split_paths
+from zoo.packages import EXTRAS
 from zoo.utils import escape_text
+
+if TYPE_CHECKING:
+    from zoo.config import Edit
 
 SUMMARY = "write a page about the attention of trained models"
 EXAMPLE = "zoo diagnose runs/vit_comrope/latest samples=8"
-OPTIONS = (("", "zoo.diagnosis.diagnose:DiagnoseOptions"),)
+DIAGNOSE = "zoo.diagnosis.diagnose:DiagnoseOptions"
+OPTIONS = (("", DIAGNOSE),)
 JSON = True
 
 
@@ -23,17 +29,29 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def read(known: argparse.Namespace) -> tuple[list[str], list[Edit], dict[str, Any]]:
+    """Return the runs, the overrides and the options."""
+    from zoo.config import check_edits
+    from zoo.config.command_line import parse_options, parse_overrides, split_words
+
+    names, changes = split_paths(known.overrides)
+    own, words = split_words(changes, [DIAGNOSE])
+    (options,) = parse_options(own, [DIAGNOSE])
+    edits = parse_overrides(words)
+    check_edits(edits)
+    return names, edits, options
+
+
+def list_packages(known: argparse.Namespace) -> tuple[str, ...]:
+    """Return the packages that draw the page."""
+    return EXTRAS["compare"]
+
+
 def run(known: argparse.Namespace) -> None:
     """Write the page, and print its path or its numbers."""
     from zoo.api.evaluation import diagnose
-    from zoo.config.command_line import parse_options, parse_overrides, split_words
-    from zoo.diagnosis.diagnose import DiagnoseOptions
     from zoo.diagnosis.page.viewer_data import to_json
-    from zoo.run.machine import flush_denormals
 
-    names, changes = split_paths(known.overrides)
-    own, words = split_words(changes, [DiagnoseOptions])
-    (options,) = parse_options(own, [DiagnoseOptions])
-    flush_denormals()
-    result = diagnose(names, parse_overrides(words), verbose=None, **options)
+    names, edits, options = read(known)
+    result = diagnose(names, edits, verbose=None, **options)
     print(to_json(result.report) if known.json else escape_text(str(result.path)))

@@ -13,7 +13,7 @@ from zoo.reporting.tables import format_table
 from zoo.utils import escape_text
 
 if TYPE_CHECKING:
-    from zoo.config import Overrides, Recipe
+    from zoo.config import Edit, Overrides, Recipe
     from zoo.data.spec import DataSpec
 
 CHECKPOINT_NAMES = ("last", "best")
@@ -30,11 +30,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of both")
 
 
-def run(known: argparse.Namespace) -> None:
-    """Print the differences as a table or as JSON."""
+def read(known: argparse.Namespace) -> list[Edit]:
+    """Return the overrides. Raises RecipeError where one, or a recipe, is wrong."""
+    from zoo import config
     from zoo.config.command_line import parse_overrides
 
-    result = compare_recipes(known.one, known.other, parse_overrides(known.overrides))
+    edits = parse_overrides(known.overrides)
+    for name in (known.one, known.other):
+        if not (Path(name) / "recipe.yaml").is_file() and not _is_checkpoint(Path(name)):
+            config.load(name, edits)
+    return edits
+
+
+def run(known: argparse.Namespace) -> None:
+    """Print the differences as a table or as JSON."""
+    result = compare_recipes(known.one, known.other, read(known))
     print(as_json(result) if known.json else format_differences(result))
 
 
@@ -112,7 +122,7 @@ def _load_recipe(name: str, overrides: Overrides) -> LoadedRecipe:
     if (path / "recipe.yaml").is_file():
         return LoadedRecipe(config.load(path / "recipe.yaml", overrides), None)
     # a run directory is compared by its recipe file, which needs no checkpoint and no torch
-    if path.suffix != ".ckpt" and path.name not in CHECKPOINT_NAMES:
+    if not _is_checkpoint(path):
         return LoadedRecipe(config.load(name, overrides), None)
 
     file = checkpoint.locate(name)
@@ -120,6 +130,10 @@ def _load_recipe(name: str, overrides: Overrides) -> LoadedRecipe:
     about = content["zoo"]
     recipe = config.from_plain(about["recipe"], overrides, origin=str(file), name=about["name"])
     return LoadedRecipe(recipe, checkpoint.read_spec(content, file))
+
+
+def _is_checkpoint(path: Path) -> bool:
+    return path.suffix == ".ckpt" or path.name in CHECKPOINT_NAMES
 
 
 def _measure_model(loaded: LoadedRecipe) -> dict[str, int | None]:

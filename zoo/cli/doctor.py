@@ -15,14 +15,16 @@ from typing import Literal
 
 from zoo.errors import ZooError
 from zoo.packages import (
-    DISTRIBUTION,
     EXTRAS,
     REQUIRED,
     TESTED_PYTHON,
     TESTED_TORCH,
+    TRANSITIVE,
     explain,
     list_missing,
     name_module,
+    suggest_extra,
+    suggest_install,
 )
 from zoo.reporting.numbers import as_json
 from zoo.reporting.tables import format_table
@@ -71,13 +73,14 @@ def check_environment() -> Iterator[Check]:
     python = describe_tested(platform.python_version(), TESTED_PYTHON)
     yield Check("python", "ok", f"{python}, {sys.executable}")
     yield Check("system", "ok", f"{platform.platform()}, {os.cpu_count()} CPUs")
-    is_installed = {one: not list_missing([one]) for one in (*REQUIRED, *EMBEDDED)}
+    needed = (*REQUIRED, *TRANSITIVE)
+    is_installed = {name: not list_missing([name]) for name in (*needed, *EMBEDDED)}
 
-    for name in (*REQUIRED, *EMBEDDED):
+    for name in (*needed, *EMBEDDED):
         if is_installed[name]:
             yield check_package(name)
-        elif name in REQUIRED:
-            yield Check(name, "broken", f"not installed; pip install {DISTRIBUTION}")
+        elif name in needed:
+            yield Check(name, "broken", f"not installed; {suggest_install()}")
     if is_installed["torch"]:
         yield from check_devices()
     yield check_cache()
@@ -111,7 +114,6 @@ def check_devices() -> Iterator[Check]:
     except Exception:
         return  # reported as a package
     yield Check("threads", "ok", f"{torch.get_num_threads()} of torch")
-    yield check_denormals()
     for number in range(torch.cuda.device_count()):
         memory = torch.cuda.get_device_properties(number).total_memory / 2**30
         yield Check(
@@ -122,15 +124,6 @@ def check_devices() -> Iterator[Check]:
         yield Check("cuda", "absent", reason)
     if torch.backends.mps.is_available():
         yield Check("mps", "ok", "Apple GPU")
-
-
-def check_denormals() -> Check:
-    """Return whether commands can flush denormal numbers to zero on this processor."""
-    from zoo.run.machine import can_flush_denormals
-
-    if can_flush_denormals():
-        return Check("denormals", "ok", "flushed to zero by the commands that compute")
-    return Check("denormals", "absent", "this processor, or this torch, cannot flush them to zero")
 
 
 def check_cache() -> Check:
@@ -159,8 +152,8 @@ def check_extras() -> Iterator[Check]:
             versions = ", ".join(f"{one} {_read_version(one)}" for one in distributions)
             yield Check(f"[{extra}]", "ok", versions)
         else:
-            command = f"pip install '{DISTRIBUTION}[{extra}]'"
-            yield Check(f"[{extra}]", "absent", f"{', '.join(missing)}: {command}")
+            names = ", ".join(missing)
+            yield Check(f"[{extra}]", "absent", f"{names}: {suggest_extra(extra)}")
 
 
 def _read_version(distribution: str) -> str:

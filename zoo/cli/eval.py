@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from zoo.cli.main import is_secondary_process
@@ -14,11 +13,9 @@ if TYPE_CHECKING:
     from zoo.config import Edit
 
 SUMMARY = "evaluate a checkpoint, also beyond the training length or resolution"
-EXAMPLE = "zoo eval runs/lm_rope/latest evaluate.lengths=[1x,2x,4x]"
-OPTIONS = (
-    ("evaluate.", "zoo.config.schema:EvaluateOptions"),
-    ("", "zoo.evaluation.evaluate:EvaluationTarget"),
-)
+EXAMPLE = "zoo eval runs/lm_rope/latest 'evaluate.lengths=[1x,2x,4x]'"
+TARGET = "zoo.evaluation.evaluate:EvaluationTarget"
+OPTIONS = (("evaluate.", "zoo.config.schema:EvaluateOptions"), ("", TARGET))
 JSON = True
 
 
@@ -37,24 +34,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _parse(words: Sequence[str]) -> tuple[list[Edit], dict[str, Any]]:
-    """Return the overrides among words, and the options of the command."""
+def read(known: argparse.Namespace) -> tuple[list[Edit], dict[str, Any]]:
+    """Return the overrides, and the options of the command."""
+    from zoo.config import check_edits
     from zoo.config.command_line import parse_options, parse_overrides, split_words
-    from zoo.evaluation.evaluate import EvaluationTarget
 
-    own, rest = split_words(words, [EvaluationTarget])
-    (options,) = parse_options(own, [EvaluationTarget])
-    return parse_overrides(rest), options
+    own, rest = split_words(known.overrides, [TARGET])
+    (options,) = parse_options(own, [TARGET])
+    edits = parse_overrides(rest)
+    check_edits(edits)
+    return edits, options
 
 
 def run(known: argparse.Namespace) -> None:
     """Evaluate, and print a table or JSON."""
     from zoo.api.evaluation import evaluate
-    from zoo.run.machine import flush_denormals
 
-    # most evaluations take the recipe as it is, and have no words to parse
-    edits, options = _parse(known.overrides) if known.overrides else ([], {})
-    flush_denormals()
+    edits, options = read(known)
     result = evaluate(known.checkpoint, edits, verbose=None, **options)
     # one of several processes reports the result
     if is_secondary_process():

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
+from zoo.cli.hints import write_command
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.reporting.numbers import as_json
 from zoo.utils import escape_text
 
+if TYPE_CHECKING:
+    from zoo.config import Edit
+    from zoo.formats.targets import ExportOptions
+
 SUMMARY = "export a trained model to a format that other programs read"
 EXAMPLE = "zoo export runs/lm_rope/latest to=hf FOLDER"
-OPTIONS = (("", "zoo.formats.export:ExportOptions"),)
+OPTIONS = (("", "zoo.formats.targets:ExportOptions"),)
 JSON = True
 
 
@@ -30,28 +37,51 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def read(known: argparse.Namespace) -> tuple[str, list[Edit], ExportOptions]:
+    """Return the folder, the overrides and the options. Raises RecipeError if one is wrong."""
+    from zoo.config import check_edits
+    from zoo.config.command_line import parse_options, parse_overrides, split_words
+    from zoo.config.tree import collect_issues
+    from zoo.formats.targets import ExportOptions, check_options
+
+    issues: list[ConfigIssue] = []
+    rest = [word for word in known.overrides if "=" in word or word.startswith("~")]
+    with collect_issues(issues):
+        folder = _find_folder([word for word in known.overrides if word not in rest])
+    with collect_issues(issues):
+        own, words = split_words(rest, [ExportOptions])
+        (given,) = parse_options(own, [ExportOptions])
+        options = ExportOptions(**given)
+        check_options(options)
+        edits = parse_overrides(words)
+        check_edits(edits)
+    if issues:
+        raise RecipeError(*issues)
+    return folder, edits, options
+
+
+def list_packages(known: argparse.Namespace) -> tuple[str, ...]:
+    """Return the packages that the format needs."""
+    from zoo.formats import targets
+
+    _, _, options = read(known)
+    return targets.list_packages(options)
+
+
 def run(known: argparse.Namespace) -> None:
     """Write the folder and print its files."""
     from zoo.api.tools import export
-    from zoo.config.command_line import parse_options, parse_overrides, split_words
-    from zoo.formats.export import ExportOptions
 
-    folder, rest = _split_folder(known.overrides)
-    own, overrides = split_words(rest, [ExportOptions])
-    (options,) = parse_options(own, [ExportOptions])
-    result = export(
-        known.checkpoint, folder, overrides=parse_overrides(overrides), verbose=None, **options
-    )
+    folder, edits, options = read(known)
+    result = export(known.checkpoint, folder, overrides=edits, verbose=None, **asdict(options))
     files = ", ".join(result.files)
     print(as_json(result.to_dict()) if known.json else escape_text(f"{folder}: {files}"))
 
 
-def _split_folder(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Split the one word that is a folder from those that are options."""
-    rest = [word for word in words if "=" in word or word.startswith("~")]
-    folders = [word for word in words if word not in rest]
+def _find_folder(folders: Sequence[str]) -> str:
+    """Return the folder to write. Raises RecipeError unless there is one."""
     if len(folders) != 1:
         problem = "there is no folder to write" if not folders else f"{len(folders)} folders"
-        remedy = "name one, as in zoo export RUN to=safetensors FOLDER"
+        remedy = f"name one, as in {write_command('export', 'RUN', 'to=safetensors', 'FOLDER')}"
         raise RecipeError(ConfigIssue(ARGUMENT, "", problem, remedy))
-    return folders[0], rest
+    return folders[0]

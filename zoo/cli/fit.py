@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from zoo.cli.hints import log_next, suggest_command, write_command, write_tensorboard
 from zoo.cli.main import is_secondary_process
+from zoo.errors import ConfigIssue, RecipeError
 from zoo.reporting.numbers import as_json
 
-log = logging.getLogger("zoo")
+if TYPE_CHECKING:
+    from zoo.config import Recipe
 
 SUMMARY = "train a recipe, then test its best checkpoint"
 EXAMPLE = "zoo fit vit_comrope model.encoding=liere model.dim=192 seed=1"
@@ -27,7 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "overrides",
         nargs="*",
         metavar="key=value",
-        help="keys of the recipe; zoo show RECIPE prints all of them",
+        help=f"keys of the recipe; {write_command('show', 'RECIPE')} prints all of them",
     )
     parser.add_argument(
         "--run-dir",
@@ -56,19 +59,31 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(known: argparse.Namespace) -> None:
-    """Train, and print the result as JSON if asked."""
+def read(known: argparse.Namespace) -> Recipe:
+    """Return the recipe. Raises RecipeError where it or an argument is wrong."""
     from zoo.config import load
     from zoo.config.command_line import parse_overrides
+    from zoo.config.tree import collect_issues
+    from zoo.run.accepted_changes import check_accepted
 
-    # read here, so that a wrong recipe is reported before anything else is imported
-    recipe = load(known.recipe, parse_overrides(known.overrides))
+    issues: list[ConfigIssue] = []
+    recipe = None
+    if known.accept_changes:
+        with collect_issues(issues):
+            check_accepted(known.accept_changes, known.resume)
+    with collect_issues(issues):
+        recipe = load(known.recipe, parse_overrides(known.overrides))
+    if recipe is None or issues:
+        raise RecipeError(*issues)
+    return recipe
+
+
+def run(known: argparse.Namespace) -> None:
+    """Train, and print the result as JSON if asked."""
     from zoo.api.training import fit
-    from zoo.run.machine import flush_denormals
 
-    flush_denormals()
     run = fit(
-        recipe,
+        read(known),
         run_dir=known.run_dir,
         resume=known.resume,
         accept_changes=known.accept_changes,
@@ -81,9 +96,9 @@ def run(known: argparse.Namespace) -> None:
     # one of several processes reports the result
     if result is None or is_secondary_process():
         return
-    steps = ["zoo eval", "zoo diagnose"]
+    steps = [suggest_command(name, str(result.run)) for name in ("eval", "diagnose")]
     if Path(result.run, "tensorboard").is_dir():
-        steps.append("tensorboard --logdir")
-    log.info("next: %s", "    ".join(f"{step} {result.run}" for step in steps))
+        steps.append(write_tensorboard(result.run))
+    log_next(*steps)
     if known.json:
         print(as_json(result.to_dict()))

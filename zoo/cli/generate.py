@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from zoo.reporting.numbers import as_json
@@ -33,29 +32,28 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(known: argparse.Namespace) -> None:
     """Generate; with --json print only the result."""
     from zoo.api.evaluation import generate
-    from zoo.run.machine import flush_denormals
 
     # the prompt is among the overrides, if it is not the recipe's
     show = None if known.json else _print
-    flush_denormals()
-    result = generate(known.checkpoint, overrides=_parse(known.overrides), show=show, verbose=None)
+    result = generate(known.checkpoint, overrides=read(known), show=show, verbose=None)
     if known.json:
         print(as_json(result.to_dict()))
 
 
-def _parse(words: Sequence[str]) -> list[Edit]:
-    r"""Parse options of the section `generate`; texts need no quotes, and \n is a new line."""
-    from zoo.config import Change
+def read(known: argparse.Namespace) -> list[Edit]:
+    r"""Return options of the section `generate`; texts need no quotes, and \n is a new line."""
+    from zoo.config import Change, check_edits
     from zoo.config.command_line import parse_overrides
 
     edits: list[Edit] = []
-    for word in words:
+    for word in known.overrides:
         key, equals, text = word.partition("=")
         # read as they are written: YAML would take "3: yes" for a mapping
         if key in TEXT_OPTIONS and equals:
             edits.append(Change(f"generate.{key}", text.replace("\\n", "\n")))
         else:
             edits += parse_overrides([word if "." in key or not equals else f"generate.{word}"])
+    check_edits(edits)
     return edits
 
 

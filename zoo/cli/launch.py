@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zoo import registry
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.suggestions import nearest
 
+if TYPE_CHECKING:
+    from zoo.config import Edit
+    from zoo.options import Choice
+
 SUMMARY = "write the script that starts a recipe on a cluster, and continues it"
 EXAMPLE = "zoo launch slurm vit_comrope nodes=4 devices=8 time=2-00 partition=gpu"
+LAUNCH, PRINTING = "zoo.launch.launch:LaunchOptions", "zoo.cli.launch:Printing"
 OPTIONS = (
-    ("", "zoo.launch.launch:LaunchOptions"),
-    ("", "zoo.cli.launch:Printing"),
+    ("", LAUNCH),
+    ("", PRINTING),
     ("", "zoo.launch.slurm:SlurmLauncher"),
     ("", "zoo.launch.torchrun:TorchrunLauncher"),
 )
@@ -38,11 +44,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(known: argparse.Namespace) -> None:
-    """Write or print the script."""
+class Words(NamedTuple):
+    """What the words of the command stand for."""
+
+    launcher: Choice
+    options: dict[str, Any]
+    edits: list[Edit]
+    is_printed: bool
+
+
+def read(known: argparse.Namespace) -> Words:
+    """Read the words. Raises RecipeError where the launcher, the recipe or an option is wrong."""
+    from zoo.config import load
     from zoo.config.command_line import parse_options, parse_overrides, split_words
-    from zoo.launch.launch import LaunchOptions, launch
     from zoo.options import Choice
+    from zoo.options.signature import read_options
 
     launchers = registry.names("launchers")
     if known.launcher not in launchers:
@@ -52,12 +68,19 @@ def run(known: argparse.Namespace) -> None:
         raise RecipeError(
             ConfigIssue(ARGUMENT, known.launcher, "there is no such launcher", remedy)
         )
-    classes = (LaunchOptions, Printing, registry.find("launchers", known.launcher))
-    own, overrides = split_words(known.overrides, classes)
-    options, printing, special = parse_options(own, classes)
-    launcher = Choice(known.launcher, special)
-    is_printed = printing["print"]
+    sources = (LAUNCH, PRINTING, read_options("launchers", known.launcher))
+    own, overrides = split_words(known.overrides, sources)
+    options, printing, special = parse_options(own, sources)
     edits = parse_overrides(overrides)
+    load(known.recipe, edits)
+    return Words(Choice(known.launcher, special), options, edits, printing["print"])
+
+
+def run(known: argparse.Namespace) -> None:
+    """Write or print the script."""
+    from zoo.launch.launch import LaunchOptions, launch
+
+    launcher, options, edits, is_printed = read(known)
     result = launch(launcher, known.recipe, LaunchOptions(**options), edits, is_draft=is_printed)
     if is_printed:
         print(result.script, end="")

@@ -16,9 +16,10 @@ from typing import Any, NoReturn
 
 from zoo.cli.completion import PrintCompletion
 from zoo.cli.edge import COMMAND_LINE
+from zoo.cli.hints import name_zoo, write_command, write_example
 from zoo.cli.mistakes import check_words, explain_argument, explain_command, find_flags_as_keys
 from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError, ZooError
-from zoo.packages import explain_imports
+from zoo.packages import explain_imports, require
 from zoo.registry import PLUGINS
 from zoo.utils import (
     EscapingFormatter,
@@ -62,6 +63,8 @@ def import_command(name: str) -> ModuleType:
 
     A command is a module with SUMMARY, EXAMPLE, `arguments(parser)` and `run(known)`. OPTIONS names
     the dataclasses of its `key=value` options for `--help`; JSON is true if it can print JSON.
+    `read(known)` reads the words without importing torch or optional packages, and
+    `list_packages(known)` returns the optional packages that the command needs for these words.
     """
     return importlib.import_module(f"zoo.cli.{name.replace(' ', '_')}")
 
@@ -84,7 +87,7 @@ class Parser(argparse.ArgumentParser):
 def build_parser() -> Parser:
     """Build the parser of all commands, for help and completion."""
     parser = Parser(
-        prog="zoo",
+        prog=name_zoo(),
         description="Train, compare and inspect transformers with any positional encoding.",
         epilog=(
             "A RECIPE is a YAML file or a registered name. key=value sets one of its keys, "
@@ -102,7 +105,7 @@ def build_parser() -> Parser:
 
 def build_command_parser(name: str) -> Parser:
     """Build the parser of the words that follow `zoo NAME`."""
-    parser = Parser(prog=f"zoo {name}")
+    parser = Parser(prog=write_command(*name.split()))
     _add_arguments(parser, name, import_command(name))
     return parser
 
@@ -111,9 +114,9 @@ def _add_arguments(parser: Parser, name: str, command: ModuleType) -> None:
     """Add the flags that all commands share, the arguments of one and its help."""
     parser.description = command.SUMMARY
     if isinstance(parser, Parser):
-        parser.example = getattr(command, "EXAMPLE", "")
+        parser.example = write_example(command.EXAMPLE)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.set_defaults(run=command.run, json=False)
+    parser.set_defaults(run=partial(run_command, command), json=False)
     parser.add_argument(
         "--plugin",
         action="append",
@@ -131,8 +134,48 @@ def _add_arguments(parser: Parser, name: str, command: ModuleType) -> None:
         from zoo.options.description import format_options
 
         options = format_options(getattr(command, "OPTIONS", ()))
-        example = getattr(command, "EXAMPLE", "")
-        parser.epilog = "\n\n".join(filter(None, [options, example and f"example:\n    {example}"]))
+        example = f"example:\n    {write_example(command.EXAMPLE)}"
+        parser.epilog = "\n\n".join(filter(None, [options, example]))
+
+
+def run_command(command: ModuleType, known: argparse.Namespace) -> None:
+    """Run a command once its words are right and the packages that it needs are installed.
+
+    Args:
+        command: The module of the command.
+        known: Its arguments.
+
+    Raises:
+        RecipeError: A word is wrong; nothing slow was imported.
+        PackageError: A package is missing; nothing slow was imported.
+    """
+    if hasattr(command, "read"):
+        from zoo.options.signature import check_early
+
+        check_early(partial(command.read, known))
+    if hasattr(command, "list_packages"):
+        require(*command.list_packages(known))
+    command.run(known)
+
+
+def join_command(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line; `compare rank` is one, since argparse has no other."""
+    joined = " ".join(words[:2])
+    return [joined, *words[2:]] if joined in COMMANDS else [*words]
+
+
+def find_packages(words: Sequence[str]) -> Sequence[str]:
+    """Return the optional packages that a command line needs.
+
+    Args:
+        words: The words after `zoo`, of a right command line.
+    """
+    name, *rest = join_command(words)
+    command = import_command(name)
+    if not hasattr(command, "list_packages"):
+        return ()
+    packages: Sequence[str] = command.list_packages(build_command_parser(name).parse_args(rest))
+    return packages
 
 
 def main(arguments: Sequence[str] | None = None, work: Callable[[], None] | None = None) -> int:
@@ -242,9 +285,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
     Raises:
         RecipeError: An argument is unknown; the message names the nearest flag.
     """
-    # argparse has no commands of two words: `compare rank` becomes one argument
-    if " ".join(words[:2]) in COMMANDS:
-        words = [" ".join(words[:2]), *words[2:]]
+    words = join_command(words)
     if words and not words[0].startswith("-"):
         if words[0] not in COMMANDS:
             raise RecipeError(explain_command(words, COMMANDS))

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from zoo import registry
+from zoo.cli.hints import write_command
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.suggestions import SYNONYM, TYPO, find_meant, nearest, offer
 
@@ -19,13 +20,15 @@ def explain_command(words: Sequence[str], commands: Sequence[str]) -> ConfigIssu
     word, others = words[0], words[1:]
     remedy = ""
     if word in HELP:
-        remedy = f"write zoo {HELP[word]}"
+        remedy = f"write {write_command(HELP[word])}"
     elif others and others[0] in commands and not find_meant(word, commands, TYPO):
-        remedy = f"write zoo {others[0]} {word}: the command comes first"
+        remedy = f"write {write_command(others[0], word)}: the command comes first"
     elif word in registry.recipe_files():
-        remedy = f"it is a recipe: write zoo fit {word}, or zoo show {word}"
+        remedy = (
+            f"it is a recipe: write {write_command('fit', word)}, or {write_command('show', word)}"
+        )
     elif word in registry.names("encodings"):
-        remedy = f"it is an encoding: write zoo show {word}"
+        remedy = f"it is an encoding: write {write_command('show', word)}"
     elif two := [one for one in commands if one.split()[1:] == [word]]:
         remedy = f"did you mean {two[0]}?"
     return ConfigIssue(ARGUMENT, word, "unknown command", remedy or nearest(word, commands))

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from zoo import registry
+from zoo.cli.hints import log_next, write_command
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.suggestions import nearest
 
@@ -78,7 +79,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(known: argparse.Namespace) -> None:
-    """Write the file and print what to do next."""
+    """Write the file and print its path."""
     if known.kind not in KINDS:
         hint = nearest(known.kind, KINDS)
         raise _refuse(known.kind, "no such kind of file", hint)
@@ -87,19 +88,19 @@ def run(known: argparse.Namespace) -> None:
 
 
 def write_recipe(name: str) -> str:
-    """Write NAME.yaml to the current folder and return the next steps."""
+    """Write NAME.yaml to the current folder, log the next steps and return its path."""
     name = name.removesuffix(registry.RECIPE_SUFFIX)
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
         raise _refuse(name, "not a name of a recipe", "use letters, digits, _ and -")
     file = Path(f"{name}{registry.RECIPE_SUFFIX}")
     _write(file, RECIPE.format(file=file))
-    return (
-        f"{file}\nnext: zoo show {file}    zoo show schema > recipe.schema.json    zoo fit {file}"
-    )
+    schema = f"{write_command('show', 'schema')} > recipe.schema.json"
+    log_next(write_command("show", str(file)), schema, write_command("fit", str(file)))
+    return str(file)
 
 
 def write_encoding(name: str) -> str:
-    """Write PACKAGE/encodings/NAME.py to the current folder and return the next steps."""
+    """Write PACKAGE/encodings/NAME.py, as `write_recipe` does."""
     package, _, name = name.rpartition("/")
     package = package or "my_zoo"
     for word in (package, name):
@@ -115,8 +116,9 @@ def write_encoding(name: str) -> str:
     start = folder / "__init__.py"
     if not start.exists():
         _write(start, '"""Encodings, data and recipes of my own for zoo."""\n')
-    plugin = f"--plugin {package}"
-    return f"{file}\nnext: zoo verify {name} {plugin}    zoo show {name} {plugin}"
+    words = (name, "--plugin", package)
+    log_next(write_command("verify", *words), write_command("show", *words))
+    return str(file)
 
 
 def _write(file: Path, text: str) -> None:

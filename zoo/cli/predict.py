@@ -6,9 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from zoo.reporting.numbers import as_json
 from zoo.utils import escape_text
+
+if TYPE_CHECKING:
+    from zoo.config import Edit
 
 SUMMARY = "classify files and folders with a trained model"
 EXAMPLE = "zoo predict runs/vit_comrope/latest photos/ top=3"
@@ -31,11 +35,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(known: argparse.Namespace) -> None:
-    """Predict; with --json print only the result."""
-    from zoo.api.evaluation import predict
+def read(known: argparse.Namespace) -> tuple[list[str], list[Edit]]:
+    """Return the paths of files, and the overrides."""
+    from zoo.config import check_edits
     from zoo.config.command_line import parse_overrides
-    from zoo.run.machine import flush_denormals
 
     paths, changes = split_paths(known.overrides)
     # without a section, a key is one of `predict`; ~KEY removes a key of the recipe
@@ -43,9 +46,18 @@ def run(known: argparse.Namespace) -> None:
         word if word.startswith("~") or "." in word.partition("=")[0] else f"predict.{word}"
         for word in changes
     ]
+    edits = parse_overrides(words)
+    check_edits(edits)
+    return paths, edits
+
+
+def run(known: argparse.Namespace) -> None:
+    """Predict; with --json print only the result."""
+    from zoo.api.evaluation import predict
+
+    paths, edits = read(known)
     show = None if known.json else _print
-    flush_denormals()
-    result = predict(known.checkpoint, paths, parse_overrides(words), show=show, verbose=None)
+    result = predict(known.checkpoint, paths, edits, show=show, verbose=None)
     if known.json:
         print(as_json(result.to_dict()))
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 
 from zoo import registry
+from zoo.cli.hints import write_command
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
+from zoo.packages import EXTRAS
 
 SUMMARY = "show a resolved recipe, explain an encoding, or print the JSON schema of recipes"
 EXAMPLE = "zoo show liere dim=768 heads=12 axes=2 length=14"
 SCHEMA = "schema"
-OPTIONS = (("", "zoo.cli.describe:ShowOptions"), ("", "zoo.cli.describe:Sizes"))
+SHOW, SIZES = "zoo.cli.describe:ShowOptions", "zoo.cli.describe:Sizes"
+OPTIONS = (("", SHOW), ("", SIZES))
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,9 +29,35 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def read(known: argparse.Namespace) -> None:
+    """Read the words. Raises RecipeError where one is wrong."""
+    if known.what in registry.names("encodings"):
+        _read_encoding(known.what, known.overrides)
+    elif known.what == SCHEMA:
+        if known.overrides:
+            problem = "the schema has no options"
+            raise RecipeError(
+                ConfigIssue(ARGUMENT, "", problem, f"write {write_command('show', SCHEMA)}")
+            )
+    else:
+        from zoo.config import find_recipe, load
+        from zoo.config.command_line import parse_overrides
+
+        others = [*registry.names("encodings"), SCHEMA]
+        load(
+            find_recipe(known.what, others, "recipe or encoding"), parse_overrides(known.overrides)
+        )
+
+
+def list_packages(known: argparse.Namespace) -> tuple[str, ...]:
+    """Return the packages that draw a picture which is named; another one may be left out."""
+    is_named = any(word.startswith("picture=") for word in known.overrides)
+    return EXTRAS["compare"] if is_named else ()
+
+
 def run(known: argparse.Namespace) -> None:
     """Print the text."""
-    if known.what == SCHEMA and not known.overrides:
+    if known.what == SCHEMA:
         from zoo.config.json_schema import build_schema
 
         print(json.dumps(build_schema(), indent=1))
@@ -40,15 +70,20 @@ def run(known: argparse.Namespace) -> None:
             # all but the picture is printed; the error follows it
             print(error.text)
             raise
-    elif known.what == SCHEMA:
-        problem = "the schema has no options"
-        raise RecipeError(ConfigIssue(ARGUMENT, "", problem, f"write zoo show {SCHEMA}"))
     else:
-        from zoo.config import find_recipe
-
-        others = [*registry.names("encodings"), SCHEMA]
-        recipe = find_recipe(known.what, others, "recipe or encoding")
         from zoo.cli.describe import describe_recipe
+        from zoo.config import find_recipe
         from zoo.config.command_line import parse_overrides
 
+        recipe = find_recipe(known.what)
         print(describe_recipe(str(recipe), parse_overrides(known.overrides)))
+
+
+def _read_encoding(name: str, words: Sequence[str]) -> None:
+    """Read the options of an encoding and of the command."""
+    from zoo.config.command_line import parse_options
+    from zoo.options.signature import EveryEncoding, read_options
+    from zoo.options.unknown import OptionOwner
+
+    sources = (read_options("encodings", name), EveryEncoding, SIZES, SHOW)
+    parse_options(words, sources, OptionOwner("encodings", name))

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from zoo import registry
 from zoo.cli.bench import format_command
+from zoo.cli.hints import write_command
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.reporting.numbers import as_json
 
 if TYPE_CHECKING:
-    from zoo.laws.run import VerifyOptions
     from zoo.options import Choice
 
 SUMMARY = "check encodings against the laws and report what was measured"
 EXAMPLE = "zoo verify liere block=4 axes=2"
-OPTIONS = (("", "zoo.laws.run:VerifyOptions"),)
+VERIFY = "zoo.laws.run:VerifyOptions"
+OPTIONS = (("", VERIFY),)
 JSON = True
 ALL = "all"
 
@@ -32,33 +33,41 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(known: argparse.Namespace) -> None:
-    """Print the certificates; fail if a law is broken."""
-    from zoo.api.tools import verify
+def read(known: argparse.Namespace) -> tuple[list[tuple[Choice, ...]] | None, dict[str, Any]]:
+    """Return the encodings, None for all, and the options of the command.
+
+    Raises:
+        RecipeError: With the issues of options and encodings together.
+    """
     from zoo.config.tree import collect_issues
-    from zoo.laws.report import format_certificates
-    from zoo.laws.run import VerifyOptions, select_laws
 
     words = known.overrides
     assignments = [word for word in words if word.partition("=")[0].isidentifier() and "=" in word]
     names = [word for word in words if word not in assignments]
     issues: list[ConfigIssue] = []
     encodings: list[tuple[Choice, ...]] = []
+    options: dict[str, Any] = {}
     own: dict[str, Any] = {}
-    options = VerifyOptions()
     with collect_issues(issues):
         options, own = _parse_options(assignments, names)
-    with collect_issues(issues):
-        select_laws(options.laws)
     with collect_issues(issues):
         encodings = _parse_encodings(names, own)
     if issues:
         raise RecipeError(*issues)
+    return None if names == [ALL] else encodings, options
 
+
+def run(known: argparse.Namespace) -> None:
+    """Print the certificates; fail if a law is broken."""
+    from zoo.api.tools import verify
+    from zoo.laws.report import format_certificates
+    from zoo.laws.run import VerifyOptions
+
+    encodings, options = read(known)
     result = verify(
-        None if names == [ALL] else encodings,
-        options=options,
-        command=format_command("verify", words, known.plugin),
+        encodings,
+        options=VerifyOptions(**options),
+        command=format_command("verify", known.overrides, known.plugin),
         verbose=None,
     )
     if known.json:
@@ -70,25 +79,24 @@ def run(known: argparse.Namespace) -> None:
 
 def _parse_options(
     assignments: Sequence[str], names: Sequence[str]
-) -> tuple[VerifyOptions, dict[str, Any]]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Separate the options of the command from those of an encoding that is the only one."""
     from zoo.config.command_line import parse_options
-    from zoo.laws.run import VerifyOptions
-    from zoo.options.signature import EveryEncoding
+    from zoo.options.signature import EveryEncoding, read_options
 
     # options of an encoding are unambiguous only where a single one is named
     is_single = len(names) == 1 and names[0] in registry.names("encodings")
-    classes = (registry.find("encodings", names[0]), EveryEncoding) if is_single else ()
-    options, *groups = parse_options(assignments, (VerifyOptions, *classes))
+    sources = (read_options("encodings", names[0]), EveryEncoding) if is_single else ()
+    options, *groups = parse_options(assignments, (VERIFY, *sources))
     given = {word.partition("=")[0] for word in assignments}
     own = {key: value for group in groups for key, value in group.items() if key in given}
-    return VerifyOptions(**options), own
+    return options, own
 
 
 def _parse_encodings(names: Sequence[str], own: dict[str, Any]) -> list[tuple[Choice, ...]]:
     """Return the encodings of words, a single one with options of its own."""
     if not names:
-        remedy = "name one, or all; see zoo list encodings"
+        remedy = f"name one, or all; see {write_command('list', 'encodings')}"
         raise RecipeError(ConfigIssue(ARGUMENT, "", "no encoding", remedy))
     if list(names) == [ALL]:
         return []

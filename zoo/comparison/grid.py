@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from zoo.config import Change, Edit
 from zoo.config.overrides import list_edits
 from zoo.config.tree import collect_issues
 from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError, Setting
+from zoo.options.plain import format_label
 
 ENCODINGS, VARY, ENCODING = "encodings", "vary", "model.encoding"
 SHORT_KEYS = {
@@ -162,19 +162,6 @@ def _list_encodings(value: Any) -> list[Any]:
     if not isinstance(value, list):
         return [value]
     return [one.strip() if isinstance(one, str) else one for one in value]
-
-
-def format_label(value: Any) -> str:
-    """Write a value as people do: rope, alibi+dape, rope(base=100), 4."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list):
-        return "+".join(map(format_label, value))
-    if not isinstance(value, dict):
-        return json.dumps(value)
-    name = str(value.get("name", ""))
-    options = [f"{key}={format_label(one)}" for key, one in value.items() if key != "name"]
-    return name if options == [] and name else f"{name}({','.join(options)})"
 
 
 def build_axes(keys: Sequence[VariedKey]) -> tuple[Axis, ...]:

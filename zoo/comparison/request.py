@@ -26,19 +26,15 @@ from zoo.comparison.results import LOOKS, Axis, Measure
 from zoo.comparison.study_trials import StudyTrial, find_effective_keys, list_study_trials
 from zoo.comparison.tuning import EXAMPLE, TUNE, Settings, TuningRequest, read_tuned_keys
 from zoo.config import Change, Edit, Overrides, Recipe
-from zoo.config.arguments import list_options
+from zoo.config.arguments import list_options, validate_given
 from zoo.config.overrides import list_edits
-from zoo.config.recipe import list_keys
 from zoo.config.schema import SEEDS, Seed
 from zoo.config.tree import collect_issues
 from zoo.data.spec import SegmentationSpec, TextSpec
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, Message, OptionError, RecipeError, Setting
 from zoo.launch.executor import Executor
 from zoo.options import Between, Count
-from zoo.options.description import suggest
-from zoo.options.plain import to_plain
 from zoo.options.signature import fields, options
-from zoo.options.validation import Validator
 from zoo.run.build import Experiment
 from zoo.run.load import load_experiment
 from zoo.run.preflight import build_experiment, check_data, check_optimizer
@@ -261,18 +257,10 @@ def _read_options(
     own = fields(CompareOptions)
     special = options(cls) if cls else {}
     known = {**own, **special}
-    for key in given:
-        if key not in known and cls:
-            # a section of the recipe only where no option is near: seedz is seeds, not seed
-            hints = [suggest(key, [*known, ENCODINGS, VARY, TUNE]), suggest(key, list_keys())]
-            near = [hint for hint in hints if hint.startswith("did you mean")]
-            issues.append(ConfigIssue(ARGUMENT, key, "unknown key", (near or hints)[0]))
+    # without an engine, nobody knows which of the other options it has
+    given = {key: value for key, value in given.items() if cls or key in known}
     with collect_issues(issues):
-        read = {edit.key: edit.value for edit in list_edits(values) if isinstance(edit, Change)}
-        validator = Validator({"": ARGUMENT}, interpolates=False)
-        kept = {key: to_plain(value) for key, value in read.items() if key in known}
-        typed = validator.validate_fields(known, kept, "")
-        issues += validator.issues
+        typed = validate_given(given, start, known, (ENCODINGS, VARY, TUNE))
     if len(issues) > before:
         return CompareOptions(), None
     chosen = CompareOptions(**{key: typed[key] for key in own})

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from zoo.comparison.grid import format_label
 from zoo.comparison.results import Comparison, VariantStudies
 from zoo.comparison.tuning import is_finite_number
+from zoo.options.plain import format_label
 from zoo.reporting.tables import format_markdown
 
 

@@ -5,7 +5,6 @@ A suite is a YAML file in the folder `configs/suites` of zoo or of a plug-in, or
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from typing import Annotated, Any
 
 from zoo.attention.chain import make_factory
 from zoo.comparison.results import Measure
+from zoo.comparison.suite_files import find_suite
 from zoo.config import Change, Edit
 from zoo.config.compose import find_recipe
 from zoo.config.schema import Sections
@@ -23,9 +23,7 @@ from zoo.options import Between
 from zoo.options.plain import locate, to_plain
 from zoo.options.signature import fields
 from zoo.options.validation import Validator
-from zoo.registry import RECIPE_SUFFIX, SUITES, describe_conflict, list_folders
 from zoo.suggestions import nearest
-from zoo.utils import describe_absence
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -140,22 +138,6 @@ class SuiteFile:
         return issue
 
 
-def list_suites() -> dict[str, Path]:
-    """Return {name: file} of the suites of zoo and of plug-ins.
-
-    Raises:
-        RecipeError: Several files have the same name.
-    """
-    found: dict[str, Path] = {}
-    for folder in list_folders("configs"):
-        for path in sorted((folder / SUITES).glob(f"*{RECIPE_SUFFIX}")):
-            if path.stem in found:
-                paths = [found[path.stem], path]
-                raise RecipeError(describe_conflict(f"suite {path.stem}", paths))
-            found[path.stem] = path
-    return found
-
-
 def load_suite(word: str | Path) -> SuiteFile:
     """Read a suite.
 
@@ -165,7 +147,7 @@ def load_suite(word: str | Path) -> SuiteFile:
     Raises:
         RecipeError: There is no such suite, or its file is wrong; all issues are reported.
     """
-    path = _find_file(str(word))
+    path = find_suite(str(word))
     issues: list[ConfigIssue] = []
     tree = read_file(path, issues)
     if issues:
@@ -204,21 +186,6 @@ def _find_unknown_names(file: SuiteFile) -> Iterator[ConfigIssue]:
                     make_factory(choice)
             except OptionError as error:
                 yield ConfigIssue(locate(file.locations, key), key, error.message)
-
-
-def _find_file(word: str) -> Path:
-    known = list_suites()
-    if word in known:
-        return known[word]
-    if os.path.isfile(word):
-        return Path(word)
-    remedy: str | Message = nearest(word, known)
-    # a word with a suffix or a folder is meant as a file, for which no name is near
-    is_file = word.endswith(RECIPE_SUFFIX) or os.sep in word
-    problem = describe_absence(word, "file") if is_file else f"there is no suite {word!r}"
-    if not is_file:
-        remedy = Message(remedy, "; suites are ", ", ".join(sorted(known)), ", or a file of yours")
-    raise RecipeError(ConfigIssue(ARGUMENT, "suite", problem, remedy))
 
 
 def _find_issues(suite: Suite, locations: Mapping[str, str]) -> Iterator[ConfigIssue]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from zoo.comparison.design import ChoiceAxis, Range
-from zoo.comparison.grid import SHORT_KEYS, VariedKey, format_label, is_below, read_list
+from zoo.comparison.grid import SHORT_KEYS, VariedKey, is_below, read_list
 from zoo.config.tree import collect_issues
 from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError, Setting
+from zoo.options.plain import format_label
 
 TUNE = "tune"
 SCALES = ("log", "linear")

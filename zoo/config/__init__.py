@@ -2,7 +2,7 @@
 
 from zoo.config.compose import find_recipe
 from zoo.config.overrides import Change, Edit, Overrides, Removal, join_overrides
-from zoo.config.recipe import Recipe, from_plain, load
+from zoo.config.recipe import Recipe, check_edits, from_plain, load
 from zoo.config.schema import (
     DiagnosticsOptions,
     EvaluateOptions,
@@ -24,6 +24,7 @@ __all__ = [
     "Recipe",
     "Removal",
     "TrainerOptions",
+    "check_edits",
     "dump",
     "find_recipe",
     "from_plain",

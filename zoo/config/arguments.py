@@ -9,10 +9,13 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from zoo.config.overrides import Change, list_edits
+from zoo.config.recipe import list_keys
 from zoo.config.tree import collect_issues
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.options import ChainSpec, Choice
-from zoo.options.signature import fields
+from zoo.options.description import suggest
+from zoo.options.plain import to_plain
+from zoo.options.signature import Option, fields
 from zoo.options.validation import Validator
 
 T = TypeVar("T")
@@ -40,6 +43,43 @@ def validate_options(
     if validator.issues:
         raise RecipeError(*validator.issues)
     return cls(**typed)
+
+
+def validate_given(
+    given: Mapping[str, Any],
+    base: Mapping[str, Any],
+    schema: Mapping[str, Option],
+    others: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return typed options of a command that changes recipes too, with defaults.
+
+    Args:
+        given: Options by name.
+        base: Options that these change.
+        schema: The options that there are.
+        others: Further arguments of the caller, which a misspelt option may mean.
+
+    Raises:
+        RecipeError: An option is unknown, or its value does not fit; all issues are reported.
+    """
+    issues: list[ConfigIssue] = []
+    for key in given:
+        if key not in schema:
+            # a key of the recipe only where no option is near: seedz is seeds, not seed
+            hints = [suggest(key, [*schema, *others]), suggest(key, list_keys())]
+            near = [hint for hint in hints if hint.startswith("did you mean")]
+            issues.append(ConfigIssue(ARGUMENT, key, "unknown key", (near or hints)[0]))
+    typed: dict[str, Any] = {}
+    with collect_issues(issues):
+        edits = list_edits({**base, **given})
+        plain = {edit.key: edit.value for edit in edits if isinstance(edit, Change)}
+        validator = Validator({"": ARGUMENT}, interpolates=False)
+        kept = {key: to_plain(value) for key, value in plain.items() if key in schema}
+        typed = validator.validate_fields(schema, kept, "")
+        issues += validator.issues
+    if issues:
+        raise RecipeError(*issues)
+    return typed
 
 
 def list_options(cls: type[T], base: T | None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from zoo.config.tree import Tree, collect_issues, parse
 from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError
 from zoo.options import Choice
 from zoo.options.description import suggest
-from zoo.options.signature import Option, fields, options
+from zoo.options.signature import Option, fields, options, read_class
 from zoo.options.unknown import OptionOwner
 from zoo.options.validation import Validator
 from zoo.registry import names
@@ -29,6 +29,9 @@ from zoo.suggestions import SYNONYM, TYPO, find_meant, offer
 
 PAIR = re.compile(r"([A-Za-z_]\w*(?:\.\w+)+):(\S+)")
 """A key and its value as YAML writes them."""
+
+OptionSource = type | str | Mapping[str, Option]
+"""A dataclass of options; `module:Class`, which is read without importing it; or the options."""
 
 
 def parse_overrides(words: Iterable[str]) -> list[Edit]:
@@ -148,7 +151,7 @@ def format_flow(value: Any, key: str) -> str:
 
 
 def split_words(
-    words: Sequence[str], classes: Sequence[type], others: Sequence[str] = ()
+    words: Sequence[str], classes: Sequence[OptionSource], others: Sequence[str] = ()
 ) -> tuple[list[str], list[str]]:
     """Separate the options of a command from the overrides of its recipe.
 
@@ -156,7 +159,7 @@ def split_words(
 
     Args:
         words: The arguments of the command.
-        classes: Dataclasses whose fields are the command's options.
+        classes: What declares the options of the command.
         others: Further keys that the command reads, to be suggested for a misspelt one.
 
     Raises:
@@ -180,7 +183,7 @@ def split_words(
 
 
 def parse_option_words(
-    words: Sequence[str], classes: Sequence[type]
+    words: Sequence[str], classes: Sequence[OptionSource]
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the options among words, not validated yet, and the words that are overrides.
 
@@ -188,7 +191,7 @@ def parse_option_words(
 
     Args:
         words: The arguments of the command.
-        classes: Dataclasses of options, whose strings need no quotes.
+        classes: What declares the options, whose strings need no quotes.
 
     Raises:
         RecipeError: Some options are bad YAML; all issues are reported together.
@@ -201,13 +204,13 @@ def parse_option_words(
 
 
 def parse_options(
-    words: Sequence[str], classes: Sequence[type], member: OptionOwner | None = None
+    words: Sequence[str], classes: Sequence[OptionSource], member: OptionOwner | None = None
 ) -> list[dict[str, Any]]:
     """Return the options of each class, validated; strings need no quotes.
 
     Args:
         words: The arguments of the command.
-        classes: Dataclasses of options, and the class of the member.
+        classes: What declares the options of the command, and those of the member.
         member: The registered member whose options are among them, for messages.
 
     Raises:
@@ -224,7 +227,7 @@ def parse_options(
     values = validator.validate_fields(known, tree.data, "", member=member)
     if issues or validator.issues:
         raise RecipeError(*issues, *validator.issues)
-    return [{key: values[key] for key in options(cls)} for cls in classes]
+    return [{key: values[key] for key in _list_options(cls)} for cls in classes]
 
 
 def parse_encodings(words: Sequence[str], key: str | None = None) -> list[tuple[Choice, ...]]:
@@ -252,8 +255,14 @@ def parse_encodings(words: Sequence[str], key: str | None = None) -> list[tuple[
     return chains
 
 
-def _collect_options(classes: Sequence[type]) -> dict[str, Option]:
-    return {key: option for cls in classes for key, option in options(cls).items()}
+def _collect_options(classes: Sequence[OptionSource]) -> dict[str, Option]:
+    return {key: option for cls in classes for key, option in _list_options(cls).items()}
+
+
+def _list_options(source: OptionSource) -> Mapping[str, Option]:
+    if isinstance(source, Mapping):
+        return source
+    return read_class(source) if isinstance(source, str) else options(source)
 
 
 def _is_option(word: str) -> bool:

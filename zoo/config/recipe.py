@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
 from zoo.config.compose import Composer, find_recipe, is_fragment, resolve_interpolations
-from zoo.config.overrides import BATCHES, Edit, Overrides, apply_edit, list_edits
+from zoo.config.overrides import BATCHES, Change, Edit, Overrides, apply_edit, list_edits
 from zoo.config.schema import EvaluateOptions, Sections, TrainerOptions
 from zoo.config.tree import Tree, collect_issues, dump, read_plain, show_path
 from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError, Setting
@@ -96,6 +96,32 @@ def load(path_or_name: str | Path, overrides: Overrides = ()) -> Recipe:
     except RecipeError as error:
         raise RecipeError(*issues, *error.issues) from None
     return _build_recipe(tree, edits, issues, path.stem, is_fragment(path), show_path(path))
+
+
+def check_edits(edits: Sequence[Edit]) -> None:
+    """Refuse changes of a stored recipe that are wrong for any recipe, before it is read.
+
+    They are those of sections that have the same options in all recipes, such as `evaluate`. If
+    there are changes of other sections too, all of them wait for the recipe, to be reported
+    together.
+
+    Raises:
+        RecipeError: With every issue that was found.
+    """
+    validator = Validator({"": ARGUMENT})
+    for edit in edits:
+        section, _, word = edit.key.partition(".")
+        cls = SECTIONS[section].annotation if section in SECTIONS else None
+        if not dataclasses.is_dataclass(cls):
+            return
+        # a mapping, and what is below an option, adds to what the recipe has there
+        if "." in word or not word or not isinstance(edit, Change):
+            continue
+        if not isinstance(edit.value, Mapping):
+            given = {word: edit.value}
+            validator.validate_fields(fields(cls), given, section, partial=True)  # type: ignore[arg-type]
+    if validator.issues:
+        raise RecipeError(*validator.issues)
 
 
 def from_plain(

@@ -14,9 +14,10 @@ from zoo.formats.decoder_target import (
     TargetShape,
     write_decoder,
 )
-from zoo.formats.export import ExportOptions, ExportSource
+from zoo.formats.export import ExportSource
 from zoo.formats.llama import LlamaFamily, describe_windows
 from zoo.formats.native import DECODER
+from zoo.formats.targets import ExportOptions
 
 COHERE_BLOCK = {own: other for own, other in BLOCK_NAMES.items() if own != "norm2"}
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
 
@@ -20,83 +18,18 @@ from zoo.data.spec import ImageSpec
 from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError, Setting
 from zoo.formats.folders import new_folder
 from zoo.formats.hub import check_token, push_folder
-from zoo.options import Between
+from zoo.formats.targets import OWN_MODELS, TARGETS, ExportOptions, check_options
 from zoo.run import checkpoint
 from zoo.run.load import restore
 from zoo.tasks.base import Task
 
 log = logging.getLogger("zoo")
 
-WRITERS: Mapping[str, str] = MappingProxyType(
-    {
-        "hf": "zoo.formats.huggingface:write_huggingface",
-        "hub_folder": "zoo.formats.hub_folder:write_hub_folder",
-        "llama": "zoo.formats.llama:write_llama",
-        "vit": "zoo.formats.vit:write_vit",
-        "qwen3": "zoo.formats.llama:write_qwen3",
-        "smollm3": "zoo.formats.smollm3:write_smollm3",
-        "olmo3": "zoo.formats.olmo:write_olmo3",
-        "gemma2": "zoo.formats.gemma:write_gemma2",
-        "gemma3": "zoo.formats.gemma:write_gemma3",
-        "cohere2": "zoo.formats.cohere:write_cohere2",
-        "onnx": "zoo.formats.traced:write_onnx",
-        "safetensors": "zoo.formats.safetensors:write_weights",
-        "torch_export": "zoo.formats.traced:write_torch_export",
-    }
-)
-"""The function that writes each target, `module:name`; it is called with an ExportSource, the
-options, and an empty folder. It returns the difference of a graph from the model, or None, and
-raises RecipeError with every option that stands in the way."""
-
-OWN_MODELS = ("hf", "llama", "qwen3", "smollm3", "olmo3", "gemma2", "gemma3", "cohere2", "vit")
-"""Targets that hold a model of zoo: they build it, or write its weights under other names."""
-
-GRAPHS = ("onnx", "torch_export")
-"""Targets that hold a graph of what a model computes."""
-
 CPU = (
     Change("trainer.accelerator", "cpu"),
     Change("trainer.devices", 1),
     Change("trainer.num_nodes", 1),
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportOptions:
-    """The format of an export, and its destination."""
-
-    to: Literal[
-        "hf",
-        "hub_folder",
-        "llama",
-        "qwen3",
-        "smollm3",
-        "olmo3",
-        "gemma2",
-        "gemma3",
-        "cohere2",
-        "vit",
-        "onnx",
-        "safetensors",
-        "torch_export",
-    ]
-    """The format: hf, a folder for Hugging Face transformers; hub_folder, weights, recipe, card and
-    checksums, which zoo reads again, also from the Hub; llama to vit, a folder that needs no zoo,
-    if the recipe is such a model; onnx, a graph for ONNX Runtime; safetensors, only weights and
-    recipe; torch_export, a graph for PyTorch."""
-
-    features: tuple[Annotated[int, Between(0)], ...] = ()
-    """Numbers of blocks of a vision transformer from 0. The graph (onnx, torch_export) then
-    computes the maps of patches after them in place of logits."""
-
-    push: str | None = None
-    """A new repository of the Hugging Face Hub, owner/name, that the folder is uploaded to."""
-
-    dtype: Literal["float32", "float16"] | None = None
-    """Of hub_folder, how weights are stored; null: float32."""
-
-    licence: str | None = None
-    """Of hub_folder, the licence of the weights as the Hub names it, such as apache-2.0."""
 
 
 @dataclass(frozen=True)
@@ -175,10 +108,7 @@ def export_model(
         RecipeError: The folder exists, or the recipe does not fit the format.
         CheckpointError: As `zoo.load` raises it.
     """
-    for key in ("dtype", "licence"):
-        if options.to != "hub_folder" and getattr(options, key) is not None:
-            problem, remedy = f"of to={options.to} there is no such choice", "leave it out"
-            raise RecipeError(ConfigIssue(ARGUMENT, key, problem, remedy))
+    check_options(options)
     if options.push is not None:
         check_token(options.push)
     path = checkpoint.locate(os.fspath(run))
@@ -197,7 +127,7 @@ def export_model(
         problem = f"to={options.to} holds models of zoo, and {name} is one of another library"
         raise RecipeError(source.recipe.make_issue("model.name", problem, source.suggest_others()))
 
-    module, _, function = WRITERS[options.to].partition(":")
+    module, _, function = TARGETS[options.to].writer.partition(":")
     write = getattr(importlib.import_module(module), function)
     with new_folder(folder) as unfinished:
         difference = write(source, options, unfinished)
@@ -216,11 +146,7 @@ def export_model(
 
 @torch.no_grad()
 def _check_features(source: ExportSource, options: ExportOptions) -> None:
-    """Raise RecipeError where the model has no such maps, or the format no graph."""
-    if options.to not in GRAPHS:
-        problem = f"to={options.to} holds a model, and features are outputs of a graph"
-        remedy = Message("use ", Setting("to", "onnx"), ", or leave it out")
-        raise RecipeError(ConfigIssue(ARGUMENT, "features", problem, remedy))
+    """Raise RecipeError where the model has no such maps."""
     # Computed once, so that the model itself refuses layers that it does not have.
     spec = source.task.spec
     sides = (spec.channels, *spec.grid) if isinstance(spec, ImageSpec) else ()

@@ -16,9 +16,10 @@ from zoo.formats.decoder_target import (
     TargetShape,
     write_decoder,
 )
-from zoo.formats.export import ExportOptions, ExportSource
+from zoo.formats.export import ExportSource
 from zoo.formats.llama import LlamaFamily, describe_windows
 from zoo.formats.native import DECODER
+from zoo.formats.targets import ExportOptions
 
 GEMMA_BLOCK = {
     **BLOCK_NAMES,

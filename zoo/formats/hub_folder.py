@@ -6,9 +6,10 @@ import hashlib
 from pathlib import Path
 
 from zoo.data.spec import PointSpec, SegmentationSpec, TextClassificationSpec, TextSpec
-from zoo.formats.export import ExportOptions, ExportSource
+from zoo.formats.export import ExportSource
 from zoo.formats.model_card import write_card
 from zoo.formats.safetensors import write_recipe
+from zoo.formats.targets import ExportOptions
 from zoo.run import checkpoint
 from zoo.utils import write_json
 

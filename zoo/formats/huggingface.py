@@ -27,10 +27,11 @@ from zoo.data.spec import (
     VideoSpec,
 )
 from zoo.errors import CheckpointError, DataError, OptionError, RecipeError
-from zoo.formats.export import ExportOptions, ExportSource
+from zoo.formats.export import ExportSource
 from zoo.formats.model_card import write_card
 from zoo.formats.published import TOKENIZER, Published
 from zoo.formats.safetensors import write_weights
+from zoo.formats.targets import ExportOptions
 from zoo.formats.tokenizer_files import write_tokenizer
 from zoo.packages import explain_imports
 from zoo.run import checkpoint

@@ -23,10 +23,11 @@ from zoo.formats.decoder_target import (
     TargetShape,
     write_decoder,
 )
-from zoo.formats.export import ExportOptions, ExportSource
+from zoo.formats.export import ExportSource
 from zoo.formats.layer_plan import describe_layers
 from zoo.formats.native import DECODER, join_halves
 from zoo.formats.published import EQUIP, EntryError, PublishedFamily, mlp_ratio
+from zoo.formats.targets import ExportOptions
 from zoo.integrations.rope_parameters import (
     DEFAULT_BASE,
     ENTRIES,

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from zoo.formats.decoder_target import BLOCK_NAMES, FULL, SLIDING, DecoderTarget, write_decoder
-from zoo.formats.export import ExportOptions, ExportSource
+from zoo.formats.export import ExportSource
 from zoo.formats.llama import LlamaFamily, describe_windows
 from zoo.formats.native import DECODER
+from zoo.formats.targets import ExportOptions
 
 OLMO_BLOCK = {
     **BLOCK_NAMES,

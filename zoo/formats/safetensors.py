@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from zoo.errors import CheckpointError
-from zoo.formats.export import ExportOptions, ExportSource
+from zoo.formats.export import ExportSource
+from zoo.formats.targets import ExportOptions
 from zoo.packages import explain_imports
 from zoo.run import checkpoint
 from zoo.utils import raise_if_out_of_memory

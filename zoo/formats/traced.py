@@ -21,8 +21,9 @@ from torch.export import Dim, ExportedProgram
 from zoo.attention.layer import find_encoded
 from zoo.data.spec import DataSpec, ImageSpec, PointSpec, TextSpec, name_classes
 from zoo.errors import Message, OptionError, RecipeError, ZooError
-from zoo.formats.export import ExportOptions, ExportSource
+from zoo.formats.export import ExportSource
 from zoo.formats.huggingface import PixelReader
+from zoo.formats.targets import ExportOptions
 from zoo.formats.tokenizer_files import write_tokenizer
 from zoo.packages import explain_imports
 from zoo.utils import raise_if_out_of_memory, write_json

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 
 from zoo.data.spec import DataSpec, ImageSpec
-from zoo.formats.export import ExportOptions, ExportSource
+from zoo.formats.export import ExportSource
 from zoo.formats.huggingface import describe_labels
 from zoo.formats.model_card import write_card
 from zoo.formats.native import VIT, check_recipe, collect_weights, rename_layers
 from zoo.formats.published import PublishedFamily, mlp_ratio
 from zoo.formats.safetensors import save_weights
+from zoo.formats.targets import ExportOptions
 from zoo.models.transformer import Transformer
 from zoo.utils import write_json
 

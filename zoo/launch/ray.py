@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.launch.executor import CellProcess, Resources
 from zoo.options import Count
-from zoo.packages import explain_imports
+from zoo.packages import explain_imports, suggest_install
 from zoo.registry import PLUGINS, register
 
 
@@ -34,7 +34,7 @@ class RayExecutor:
     def plan_resources(self, cells: int, jobs: int | None, gpus: int) -> Resources:
         """Leave it to Ray how many cells run at once."""
         if find_spec("ray") is None:
-            raise _refuse("engine", "ray is not installed", "pip install ray")
+            raise _refuse("engine", "ray is not installed", suggest_install("ray"))
         if jobs is not None:
             raise _refuse("jobs", "Ray decides how many cells run at once", "leave it out")
         return Resources(cells, self.cpus, gpus)

@@ -14,7 +14,7 @@ from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.launch.executor import CellProcess, Resources, RunningCell
 from zoo.launch.slurm import SlurmLauncher, parse_time_limit
 from zoo.options import Between, Count
-from zoo.packages import explain_imports
+from zoo.packages import explain_imports, suggest_install
 from zoo.registry import register
 
 # of a cell whose time is over: it has saved its state, and continues as often as it takes
@@ -49,7 +49,7 @@ class SlurmExecutor:
     def plan_resources(self, cells: int, jobs: int | None, gpus: int) -> Resources:
         """Return the resources of the cells: all run at once, unless `jobs` limits them."""
         if find_spec("submitit") is None:
-            raise _refuse("submitit is not installed", "pip install submitit")
+            raise _refuse("submitit is not installed", suggest_install("submitit"))
         if shutil.which("srun") is None:
             raise _refuse("there is no srun on this machine", "start it where SLURM is")
         gpus = gpus if self.gpus is None else self.gpus

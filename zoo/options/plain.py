@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import reprlib
@@ -81,6 +82,19 @@ def format_value(value: object) -> str:
     """Write a value as YAML would, shortened."""
     words = {None: "null", True: "true", False: "false"}
     return words[value] if value is None or isinstance(value, bool) else reprlib.repr(value)
+
+
+def format_label(value: Any) -> str:
+    """Write a value as people do: rope, alibi+dape, rope(base=100), 4."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "+".join(map(format_label, value))
+    if not isinstance(value, dict):
+        return json.dumps(value)
+    name = str(value.get("name", ""))
+    options = [f"{key}={format_label(one)}" for key, one in value.items() if key != "name"]
+    return name if options == [] and name else f"{name}({','.join(options)})"
 
 
 def check_interpolation(value: object) -> tuple[str, str] | None:

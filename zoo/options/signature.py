@@ -8,19 +8,29 @@ as a dataclass of options.
 from __future__ import annotations
 
 import ast
+import contextlib
+import copy
 import dataclasses
 import functools
-import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 from zoo.options.marks import Count
-from zoo.registry import Member, find_member, parse_file, roots
+from zoo.registry import (
+    Member,
+    NotImportedError,
+    find_member,
+    forbid_imports,
+    import_module,
+    may_import,
+    parse_file,
+    roots,
+)
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,22 @@ class EveryData:
 
 
 EXTRAS: Mapping[str, type] = {"encodings": EveryEncoding, "data": EveryData}
+
+
+def check_early(read: Callable[[], object]) -> None:
+    """Call a function that reads options for the issues that it finds, before torch is imported.
+
+    Dataclasses of options whose modules are not imported are built from the text of their files.
+    What cannot be read without an import is left to the next call.
+
+    Args:
+        read: The function. It has no effects.
+
+    Raises:
+        RecipeError: As the function raises it.
+    """
+    with forbid_imports(), contextlib.suppress(NotImportedError):
+        read()
 
 
 @functools.cache
@@ -106,23 +132,16 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 def read_options(kind: str, name: str) -> dict[str, Option]:
     """Return the options of a registered member without importing its file.
 
-    A member is imported after all if its class writes no `__init__`, as a dataclass, or if its
-    annotations cannot be evaluated by themselves.
+    A member is imported after all if its annotations cannot be evaluated by themselves.
 
     Raises:
         KeyError: No member has this name.
     """
     member = find_member(kind, name)
     try:
-        arguments = _find_init(member)
-        names = ModuleNames(member.module, member.path)
-        return {
-            argument.arg: Option(
-                names.evaluate(argument.annotation, is_annotation=True),
-                inspect.Parameter.empty if default is None else names.evaluate(default),
-            )
-            for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-        }
+        return _read_arguments(*_find_constructor(member))
+    except NotImportedError:
+        raise
     except Exception:  # an import tells the truth, or what is wrong with the file
         return options(member.load())
 
@@ -130,11 +149,14 @@ def read_options(kind: str, name: str) -> dict[str, Option]:
 def read_option_names(kind: str, name: str) -> tuple[str, ...]:
     """Return the names of a member's options, without evaluating what they are.
 
-    A class whose options are no arguments of an `__init__` in its file is read as `read_options`
-    does; one that cannot be read has none here.
+    A class that cannot be read has none here.
     """
     try:
-        return tuple(argument.arg for argument in _find_init(find_member(kind, name)).kwonlyargs)
+        names, node = _find_constructor(find_member(kind, name))
+        if isinstance(node, ast.FunctionDef):
+            return tuple(argument.arg for argument in node.args.kwonlyargs)
+        if isinstance(node, ast.ClassDef):
+            return tuple(_list_fields(names, node))
     except LookupError:
         pass
     try:
@@ -149,27 +171,145 @@ def read_class(path: str) -> dict[str, Option]:
     `zoo --help` lists the options of modules that import torch.
     """
     module, _, name = path.partition(":")
-    spec = importlib.util.find_spec("zoo")
-    assert spec is not None
-    assert spec.submodule_search_locations is not None
-    folder = Path(spec.submodule_search_locations[0]).parent
-    module_names = ModuleNames(module, folder.joinpath(*module.split(".")).with_suffix(".py"))
-    (definition,) = (
-        node
-        for node in module_names.tree.body
-        if isinstance(node, ast.ClassDef) and node.name == name
-    )
-    found = {}
-    for node, below in zip(definition.body, [*definition.body[1:], None], strict=True):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            if ast.unparse(node.annotation).startswith("ClassVar"):
+    folder = Path(__file__).parents[2]
+    names = ModuleNames(module, folder.joinpath(*module.split(".")).with_suffix(".py"))
+    return _read_fields(*names.find_class(name))
+
+
+def _read_arguments(names: ModuleNames, node: ast.stmt | None) -> dict[str, Option]:
+    """Return the keyword-only arguments of an `__init__`, or those of a dataclass."""
+    if isinstance(node, ast.ClassDef):
+        return {
+            key: dataclasses.replace(option, comment="")
+            for key, option in _read_fields(names, node).items()
+        }
+    if not isinstance(node, ast.FunctionDef):
+        return {}
+    return {
+        argument.arg: Option(
+            names.evaluate(argument.annotation, is_annotation=True),
+            inspect.Parameter.empty if default is None else names.evaluate(default),
+        )
+        for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+    }
+
+
+def _find_constructor(member: Member) -> tuple[ModuleNames, ast.stmt | None]:
+    """Return what makes an object of a member's class, and the names of the file that has it.
+
+    Returns:
+        The `__init__` of the class or of a base, or the class or base that is a dataclass; None
+        where neither the class nor a base has arguments.
+
+    Raises:
+        LookupError: It is in none of the files of zoo and of plug-ins.
+    """
+    names, node = ModuleNames(member.module, member.path).find_class(member.class_name)
+    while True:
+        for statement in node.body:
+            if isinstance(statement, ast.FunctionDef) and statement.name == "__init__":
+                return names, statement
+        if _is_dataclass(node):
+            if not _is_keyword_only(node):
+                raise LookupError(f"some fields of {node.name} may be no options")
+            return names, node
+        if not node.bases:
+            return names, None
+        if len(node.bases) > 1:
+            raise LookupError(f"{node.name} has several bases")
+        names, node = names.find_class(ast.unparse(node.bases[0]))
+
+
+def _is_dataclass(node: ast.ClassDef) -> bool:
+    return any("dataclass" in ast.unparse(one) for one in node.decorator_list)
+
+
+def _is_keyword_only(node: ast.ClassDef) -> bool:
+    return any("kw_only=True" in ast.unparse(one) for one in node.decorator_list)
+
+
+def _read_fields(names: ModuleNames, node: ast.ClassDef) -> dict[str, Option]:
+    """Return the fields of a dataclass and of its bases, as its `__init__` takes them."""
+    found: dict[str, Option] = {}
+    for key, field in _list_fields(names, node).items():
+        annotation = field.names.evaluate(field.statement.annotation, is_annotation=True)
+        default: Any = inspect.Parameter.empty
+        if field.statement.value is not None:
+            default = field.names.evaluate(field.statement.value)
+        if isinstance(default, dataclasses.Field):
+            if not default.init:
                 continue
-            annotation = module_names.evaluate(node.annotation, is_annotation=True)
-            default = inspect.Parameter.empty
-            if node.value is not None:
-                default = module_names.evaluate(node.value)
-            found[node.target.id] = Option(annotation, default, _read_comment(below))
+            default = _default(default)
+        found[key] = Option(annotation, default, field.comment)
     return found
+
+
+class FieldText(NamedTuple):
+    """A field of a dataclass as it is written, and the names of the file that has it."""
+
+    names: ModuleNames
+    statement: ast.AnnAssign
+    comment: str
+
+
+def _list_fields(names: ModuleNames, node: ast.ClassDef) -> dict[str, FieldText]:
+    """Return the fields of a dataclass and of its bases, not evaluated."""
+    found: dict[str, FieldText] = {}
+    for base in node.bases:
+        found |= _list_fields(*names.find_class(ast.unparse(base)))
+    for statement, below in zip(node.body, [*node.body[1:], None], strict=True):
+        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+            continue
+        if not ast.unparse(statement.annotation).startswith("ClassVar"):
+            found[statement.target.id] = FieldText(names, statement, _read_comment(below))
+    return found
+
+
+def _define(names: ModuleNames, node: ast.ClassDef) -> Any:
+    """Return a dataclass that is defined by the text of its file, which is not imported.
+
+    Names in its methods are looked up when they are called.
+    """
+    definition = copy.deepcopy(node)
+    for part in ast.walk(definition):
+        # annotations of methods would be evaluated too, and most name tensors
+        if isinstance(part, ast.FunctionDef):
+            part.returns = None
+        elif isinstance(part, ast.arg):
+            part.annotation = None
+    for part in definition.body:
+        if isinstance(part, ast.AnnAssign):
+            part.annotation = _read_annotation(part.annotation)
+    for name in _list_body_names(definition):
+        # the body of a class finds only names that a dict has already
+        with contextlib.suppress(KeyError):
+            names[name]
+    module = ast.fix_missing_locations(ast.Module([definition], []))
+    names["__name__"] = names.module
+    # of zoo and of installed plug-ins only, never of a recipe
+    exec(compile(module, names.module, "exec", dont_inherit=True), names)
+    return names[node.name]
+
+
+def _list_body_names(definition: ast.ClassDef) -> Iterator[str]:
+    """Yield the names that are evaluated when a class is defined, without those in its methods."""
+    waiting: list[ast.AST] = [definition]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield node.id
+        elif isinstance(node, ast.FunctionDef):
+            waiting += [*node.decorator_list, *node.args.defaults]
+            waiting += filter(None, node.args.kw_defaults)
+        else:
+            waiting += ast.iter_child_nodes(node)
+
+
+def _read_annotation(expression: ast.expr) -> ast.expr:
+    """Return an annotation, in quotes or not, as far as it is evaluated."""
+    if isinstance(expression, ast.Constant) and expression.value is not None:
+        expression = ast.parse(str(expression.value), mode="eval").body
+    return _shorten_callables(expression)
 
 
 def _read_comment(node: ast.stmt | None) -> str:
@@ -179,25 +319,19 @@ def _read_comment(node: ast.stmt | None) -> str:
     return ""
 
 
-def _find_init(member: Member) -> ast.arguments:
-    """Return the arguments of `__init__` of a class, or of its base in the same file.
+def _shorten_callables(expression: ast.expr) -> ast.expr:
+    """Replace each `Callable[...]` by `Callable`, so that its classes need not be imported.
 
-    Raises:
-        LookupError: Another file has it, or a decorator writes it.
+    No recipe holds a function: the classes that it takes and returns are for type checkers.
     """
-    tree = parse_file(member.path, member.path.stat().st_mtime_ns)
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    name = member.class_name
-    while node := classes.get(name):
-        for statement in node.body:
-            if isinstance(statement, ast.FunctionDef) and statement.name == "__init__":
-                return statement.args
-        if "dataclass" in "".join(map(ast.unparse, node.decorator_list)) or len(node.bases) > 1:
-            break
-        if not node.bases:
-            return ast.arguments([], [], kwonlyargs=[], kw_defaults=[], defaults=[])
-        name = ast.unparse(node.bases[0])
-    raise LookupError(f"{member.class_name} has no __init__ in its file")
+
+    class Shortening(ast.NodeTransformer):
+        def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+            if ast.unparse(node.value) == "Callable":
+                return node.value
+            return self.generic_visit(node)
+
+    return Shortening().visit(copy.deepcopy(expression))
 
 
 class ModuleNames(dict[str, Any]):
@@ -212,8 +346,7 @@ class ModuleNames(dict[str, Any]):
         """Evaluate an annotation or a default."""
         if expression is None:
             raise TypeError("an option without an annotation")
-        if is_annotation and isinstance(expression, ast.Constant) and expression.value is not None:
-            expression = ast.parse(str(expression.value), mode="eval").body  # in quotes
+        expression = (_read_annotation if is_annotation else _shorten_callables)(expression)
         # of zoo and of installed plug-ins only, never of a recipe
         return eval(compile(ast.Expression(expression), self.module, "eval"), {}, self)
 
@@ -222,27 +355,61 @@ class ModuleNames(dict[str, Any]):
             if isinstance(node, ast.ImportFrom):
                 for alias in node.names:
                     if name == (alias.asname or alias.name):
-                        source = "." * node.level + (node.module or "")
-                        self[name] = self.import_name(source, alias.name)
+                        self[name] = self.import_name(self.resolve(node), alias.name)
             elif isinstance(node, ast.Import):
                 for alias in node.names:
                     if name == (alias.asname or alias.name.partition(".")[0]):
-                        whole = importlib.import_module(alias.name)
+                        whole = import_module(alias.name)
                         self[name] = whole if alias.asname else sys.modules[name]
             elif isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
-                self[name] = getattr(importlib.import_module(self.module), name)
+                self[name] = self.import_own(node)
             elif isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets):
                 self[name] = self.evaluate(node.value)
         if name not in self:
             raise KeyError(name)
         return self[name]
 
-    def import_name(self, source: str, name: str) -> Any:
+    def import_own(self, node: ast.ClassDef | ast.FunctionDef) -> Any:
+        """Return a class or function of the file; a dataclass without importing the file."""
+        if isinstance(node, ast.ClassDef) and _is_dataclass(node) and not may_import(self.module):
+            return _define(self, node)
+        return getattr(import_module(self.module), node.name)
+
+    def find_class(self, name: str) -> tuple[ModuleNames, ast.ClassDef]:
+        """Return the definition of a class and the names of the file that has it.
+
+        Raises:
+            LookupError: It is in none of the files of zoo and of plug-ins.
+        """
+        for node in self.tree.body:
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                return self, node
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    if name == (alias.asname or alias.name):
+                        other = self.open_module(self.resolve(node))
+                        if other is not None:
+                            return other.find_class(alias.name)
+        raise LookupError(f"{self.module} has no class {name}")
+
+    def resolve(self, node: ast.ImportFrom) -> str:
+        """Return the full name of the module that names are imported from."""
+        source = "." * node.level + (node.module or "")
+        return importlib.util.resolve_name(source, self.module.rpartition(".")[0])
+
+    def open_module(self, module: str) -> ModuleNames | None:
+        """Return the names of a module of zoo or of a plug-in; None for one of another package."""
+        package, *parts = module.split(".")
+        folder = roots().get(package)
+        if folder is None:
+            return None
+        # found without importlib, which would import the package that the module is in
+        path = folder.joinpath(*parts)
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        return ModuleNames(module, path) if path.is_file() else None
+
+    def import_name(self, module: str, name: str) -> Any:
         """Return a name of another module, which is not imported if it is zoo's or a plug-in's."""
-        module = importlib.util.resolve_name(source, self.module.rpartition(".")[0])
         # reading the text of a module costs far less than importing torch for an annotation
-        if module not in sys.modules and module.partition(".")[0] in roots():
-            spec = importlib.util.find_spec(module)
-            if spec is not None and spec.origin is not None:
-                return ModuleNames(module, Path(spec.origin))[name]
-        return getattr(importlib.import_module(module), name)
+        other = None if module in sys.modules else self.open_module(module)
+        return getattr(import_module(module), name) if other is None else other[name]

@@ -17,6 +17,7 @@ from math import isfinite
 from typing import Any, Literal
 
 from zoo.errors import ZooError
+from zoo.packages import format_pip
 from zoo.utils import escape_text
 
 LATEX, CSV = "table.tex", "table.csv"
@@ -142,7 +143,7 @@ def build_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     try:
         import pandas
     except ImportError:
-        raise ZooError("a DataFrame needs pandas: pip install pandas") from None
+        raise ZooError(f"a DataFrame needs pandas: {format_pip('install', 'pandas')}") from None
     return pandas.DataFrame([dict(row) for row in rows])
 
 

@@ -27,6 +27,7 @@ from zoo.models.transformer import (
 )
 from zoo.optim.base import find_encoding_parameters
 from zoo.run import checkpoint, init_from, loggers, run_dir
+from zoo.run.accepted_changes import check_accepted
 from zoo.run.build import Experiment
 from zoo.run.callbacks.checkpointing import Checkpoints, SealedCheckpointIO, StopWithoutImprovement
 from zoo.run.callbacks.ema import ExponentialMovingAverage
@@ -35,11 +36,11 @@ from zoo.run.callbacks.nan_guard import FiniteGuard
 from zoo.run.callbacks.progress import EvaluationProgress, TrainingProgress
 from zoo.run.callbacks.stop_on_signal import StopOnSignal
 from zoo.run.init_from import TransferReport
-from zoo.run.machine import check_denormals, count_cores, use_float32_matmul
+from zoo.run.machine import count_cores, use_float32_matmul
 from zoo.run.memory import suggest_smaller
 from zoo.run.preflight import build_experiment, check_data, plan_backends
 from zoo.run.processes import Processes, count_missing_processes, join_processes, run_in_processes
-from zoo.run.resume import ResumePoint, check_accepted, find_resume_point
+from zoo.run.resume import ResumePoint, find_resume_point
 from zoo.run.run_dir import RUN_LOCK
 from zoo.tasks.base import Task
 from zoo.tasks.metrics import (
@@ -489,7 +490,6 @@ def _begin(
     log.info("Data: %s", experiment.data.title)
     if start.threads:
         log.info("CPU threads: %s", start.threads)
-    check_denormals(trainer.strategy.root_device.type)
     if start.checkpoint is not None:
         log.info("Resuming from %s", start.checkpoint)
     if start.epochs is not None:

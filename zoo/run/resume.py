@@ -11,15 +11,14 @@ from zoo import config
 from zoo.config import Recipe
 from zoo.config.overrides import BATCHES
 from zoo.config.recipe import diff_recipes, format_sides
-from zoo.errors import ARGUMENT, CheckpointError, ConfigIssue, Message, RecipeError, Setting
+from zoo.errors import CheckpointError, Message, RecipeError, Setting
 from zoo.run import checkpoint, run_dir
+from zoo.run.accepted_changes import ACCEPTABLE
 from zoo.run.callbacks.ema import LIVE
 from zoo.suggestions import join_words
 
 log = logging.getLogger("zoo")
 
-ACCEPTABLE = ("data.batch_size", "data.global_batch_size")
-"""Keys that may differ from the checkpoint's, where the user says so; one stands for both."""
 UNCOMPARED = ("data.workers", "data.prefetch_factor")
 """Keys that change nothing of a run: the order of samples does not depend on them."""
 SHOWN = 4
@@ -54,22 +53,6 @@ class ResumePoint(NamedTuple):
         is_changed = any(before.get(word) != now.get(word) for word in BATCHES)
         epochs = content["epoch"] + 1 if is_changed else None
         return cls(path, run, content["global_step"], content.get("num_threads"), epochs)
-
-
-def check_accepted(accepted: Sequence[str], resume: str) -> None:
-    """Raise RecipeError for keys that no run can change on its way."""
-    issues = []
-    for key in accepted:
-        if key not in ACCEPTABLE:
-            remedy = Message("it can be ", *ACCEPTABLE, "; start anew from the weights with ")
-            remedy = Message(remedy, Setting("init_from"))
-            problem = f"{key} cannot change while a run goes on"
-            issues.append(ConfigIssue(ARGUMENT, "accept_changes", problem, remedy))
-    if accepted and resume == "never":
-        remedy = Message("add ", Setting("resume", "auto"), ", or leave it out")
-        issues.append(ConfigIssue(ARGUMENT, "accept_changes", "nothing is resumed", remedy))
-    if issues:
-        raise RecipeError(*issues)
 
 
 def find_resume_point(

@@ -1,0 +1,69 @@
+"""Commands that the user can copy from a message: as they called `zoo`, and quoted for a shell.
+
+A hint is for the environment that prints it. If a command needs a package that is not installed
+there, the hint begins with the command that installs it.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from zoo.packages import list_missing, name_program, name_python, shorten_path, suggest_install
+
+log = logging.getLogger("zoo")
+
+
+def name_zoo() -> str:
+    """Return how the user called `zoo`: `zoo`, `.venv/bin/zoo` or `python -m zoo`."""
+    called = Path(sys.argv[0])
+    if called.name == "__main__.py" and called.parent.name == "zoo":
+        return f"{name_python()} -m zoo"
+    found = shutil.which("zoo")
+    # a Python program that runs commands, such as a test, was not called zoo
+    if called.name != "zoo" or (found is not None and Path(found).absolute() == called.absolute()):
+        return "zoo"
+    return shorten_path(called)
+
+
+def write_command(*words: str) -> str:
+    """Return a command of zoo.
+
+    Args:
+        words: The words after `zoo`. Those in capitals stand for others.
+    """
+    return f"{name_zoo()} {shlex.join(words)}"
+
+
+def write_example(example: str) -> str:
+    """Return the example of a command, which begins with `zoo`, as the user calls it."""
+    return f"{name_zoo()}{example.removeprefix('zoo')}"
+
+
+def write_tensorboard(folder: Path) -> str:
+    """Return the command that shows the logs of a run."""
+    program = name_program("tensorboard", "tensorboard.main")
+    return f"{program} --logdir {shlex.quote(str(folder))}"
+
+
+def suggest_command(*words: str) -> str:
+    """Return a command of zoo, after the one that installs packages that it misses, if any.
+
+    Args:
+        words: The words after `zoo`.
+    """
+    # that module writes hints too
+    from zoo.cli.main import find_packages
+
+    missing = list_missing(find_packages(words))
+    install = f"{suggest_install(*missing)} && " if missing else ""
+    return f"{install}{write_command(*words)}"
+
+
+def log_next(*commands: str) -> None:
+    """Log commands that the user may want to run next, each on a line of its own."""
+    for command in commands:
+        log.info("next: %s", command)
