@@ -190,8 +190,8 @@ def _list_columns(
     comparison = one.comparison
     # the hardest to beat
     best = min if comparison.better == "low" else max
-    found = average_baselines(comparison)
     for condition in one.conditions:
+        baselines = average_baselines(comparison, condition)
         standings = {each.variant.name: each for each in rank_variants(comparison, condition)}
         own = {
             label: build_value(comparison, standings[one.request.variants[label]])
@@ -199,15 +199,13 @@ def _list_columns(
             else refused
             for label in encodings
         }
-        # baselines are scored on the test data of the recipe only
-        is_trained = condition.name == comparison.trained.name
         column = ResultColumn(
             title=condition.describe(),
             group=f"{group}, {one.measure}",
             decimals=count_decimals(comparison),
             better=comparison.better,
         )
-        yield (column, own, ResultValue(best(found.values()) if found and is_trained else None))
+        yield (column, own, ResultValue(best(baselines.values()) if baselines else None))
 
 
 def list_warnings(one: PartResult) -> Iterator[str]:

@@ -57,8 +57,9 @@ SECTIONS = {  # title and how to read it
     ),
     "numbers": (
         "All numbers",
-        "Means with their 95 % intervals over seeds; below them the difference to the first "
-        "variant with its corrected interval. A heading sorts.",
+        "Means with their 95 % intervals over seeds, of fewer than three seeds the values; below "
+        "them the difference to the first variant, with its corrected interval where there are "
+        "three. A heading sorts.",
     ),
     "solving": (
         "Steps to solve or to a target",
@@ -68,8 +69,9 @@ SECTIONS = {  # title and how to read it
     ),
     "scaling": (
         "Scaling",
-        "The slope of log(loss) against log(parameters), fitted for each seed; its interval is "
-        "over seeds. All sizes train equally long, which is not the best use of compute for each.",
+        "The slope of log(loss) against log(parameters), fitted for each seed or study; its "
+        "interval, of three or more, is over these. All sizes train equally long, which is not "
+        "the best use of compute for each.",
     ),
     "sizes": ("By size", "The same models at sizes other than the training size."),
     "positions": ("By position in the window", "The loss at each position."),
