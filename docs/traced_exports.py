@@ -22,7 +22,7 @@ from zoo import registry
 from zoo.config.command_line import parse_overrides
 from zoo.encodings.common.chains import build_shortest_chain
 from zoo.errors import RecipeError, ZooError
-from zoo.formats.traced import measure_difference
+from zoo.formats.outputs import measure_difference
 from zoo.run import checkpoint
 from zoo.run.build import build_task
 from zoo.run.checkpoint import build_metadata

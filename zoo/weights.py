@@ -7,10 +7,11 @@ more.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch.nn.modules import module as hooks
 
 from zoo.errors import CheckpointError
 from zoo.packages import explain_imports
+from zoo.utils import escape_text
 
 FREE_NUMBERS = 2**26
 """Numbers that a model may have and a file need not: tables of positions, a new head."""
@@ -30,6 +32,11 @@ LAYER_COUNTS = ("depth", "num_hidden_layers", "num_layers", "n_layer", "n_layers
 LENGTHS = re.compile(r"position|length|token|window|theta|base|seed|n_ctx|context|max_distance")
 """Keys that may be larger than any tensor; what they allocate is counted where it is."""
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+SAFETENSORS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+"""The names under which transformers looks for weights in a folder, in this order."""
+MAX_LISTED = 20
+"""Issues of one kind that a message lists."""
 
 
 def describe_fault(weight: Tensor) -> str:
@@ -71,8 +78,97 @@ def count_numbers(weights: Mapping[str, Tensor]) -> int:
     return sum(sizes.values())
 
 
+@dataclass(frozen=True)
+class WeightFiles:
+    """The files that hold the weights of a folder, as transformers finds them.
+
+    Attributes:
+        folder: The folder.
+        files: The files of safetensors: one, or the shards that an index names.
+        index: The file of each tensor by the index; empty without an index.
+    """
+
+    folder: Path
+    files: tuple[Path, ...]
+    index: Mapping[str, Path] = field(default_factory=dict)
+
+    def list_others(self) -> list[str]:
+        """Return the names of files of safetensors in the folder that hold none of the weights."""
+        used = {file.name for file in self.files}
+        return sorted(
+            file.name for file in self.folder.glob("*.safetensors") if file.name not in used
+        )
+
+    def check_names(self, names: Mapping[Path, Sequence[str]]) -> None:
+        """Check that each tensor is in one file, which is the one that the index names.
+
+        Args:
+            names: The names of the tensors in each file.
+
+        Raises:
+            CheckpointError: With every tensor that is in two files, or not where the index says.
+        """
+        places: dict[str, Path] = {}
+        issues: list[str] = []
+        for file, held in names.items():
+            for name in held:
+                if name in places:
+                    issues.append(f"{name} is in {places[name].name} and in {file.name}")
+                places[name] = file
+        for name, file in self.index.items():
+            if name not in names[file]:
+                issues.append(f"{name} is not in {file.name}, where {INDEX} places it")
+        raise_issues(self.folder, "its files do not hold one set of weights", issues)
+
+
+def raise_issues(source: Path, problem: str, issues: Sequence[str]) -> None:
+    """Raise CheckpointError with the first issues and the number of others, if there are any."""
+    rest = len(issues) - MAX_LISTED
+    more = [f"and {rest} more"] if rest > 0 else []
+    if issues:
+        lines = [f"{source}: {problem}", *issues[:MAX_LISTED], *more]
+        raise CheckpointError("\n  ".join(map(escape_text, lines)))
+
+
+def find_weights(folder: Path) -> WeightFiles | None:
+    """Find the weights of a folder: model.safetensors, else the shards that its index names.
+
+    Files under other names are not read, as transformers does not read them: older weights, states
+    of optimizers, shards of another revision.
+
+    Returns:
+        The files; None if the folder has neither.
+
+    Raises:
+        CheckpointError: The index is damaged, or a file that it names is missing.
+    """
+    if (single := folder / SAFETENSORS).is_file():
+        return WeightFiles(folder, (single,))
+    if not (index := folder / INDEX).is_file():
+        return None
+    try:
+        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        named = {str(name): folder / str(file) for name, file in places.items()}
+    except (AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{index}: not an index of weights: {error!r:.120}") from None
+    files = tuple(sorted({*named.values()}))
+    # an index of somebody else must not read files of other folders
+    outside = [
+        str(file) for file in files if file.parent != folder or file.suffix != ".safetensors"
+    ]
+    raise_issues(index, "names files that are not safetensors of its folder", outside)
+    absent = [f"missing: {file.name}" for file in files if not file.is_file()]
+    raise_issues(folder, f"not all files that {INDEX} names are there", absent)
+    if not files:
+        raise CheckpointError(f"{index}: names no file")
+    return WeightFiles(folder, files, named)
+
+
 def read_shapes(folder: Path) -> dict[str, Tensor]:
-    """Return tensors without memory of the shapes in a folder's files of safetensors, by name.
+    """Return tensors without memory of the shapes of a folder's weights, by name.
+
+    Returns:
+        The tensors; none where the folder has no safetensors that transformers would read.
 
     Raises:
         CheckpointError: A file is damaged.
@@ -81,8 +177,9 @@ def read_shapes(folder: Path) -> dict[str, Tensor]:
     with explain_imports():
         from safetensors import safe_open
 
+    found = find_weights(folder)
     shapes: dict[str, Tensor] = {}
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in found.files if found else ():
         try:
             with safe_open(file, framework="pt") as content:
                 for name in content.keys():  # noqa: SIM118

@@ -283,7 +283,8 @@ def test_windows_of_some_layers_become_types(tmp_path, is_old):
             },
             "llama4_text attends within chunks of tokens",
         ),
-        ({"hidden_size": "x"}, "an entry is missing or wrong: TypeError"),
+        ({"hidden_size": "x"}, "hidden_size is .x., but model.embed_tokens.weight .50, 32. has 32"),
+        ({"num_attention_heads": "x"}, "an entry is missing or wrong: TypeError"),
         ({"hidden_act": "\x1b[2J\nzoo: done"}, r"hidden_act is \\x1b\[2J\\nzoo"),
     ],
 )

@@ -15,7 +15,7 @@ import zoo as package
 from zoo.api.tools import export
 from zoo.config.command_line import parse_overrides
 from zoo.errors import RecipeError, ZooError
-from zoo.formats import traced
+from zoo.formats import outputs, traced
 from zoo.formats.export import ExportSource
 from zoo.run.checkpoint import build_metadata
 from zoo.run.load import load_recipe
@@ -215,8 +215,8 @@ def test_a_declared_reason_refuses(write, tmp_path, monkeypatch):
 
 
 def test_a_graph_that_computes_something_else_is_not_kept(write, tmp_path, monkeypatch):
-    monkeypatch.setattr(traced, "TOLERANCE", -1.0)
-    monkeypatch.setattr(traced, "ROUNDING", 0)
+    monkeypatch.setattr(outputs, "TOLERANCE", -1.0)
+    monkeypatch.setattr(outputs, "ROUNDING", 0)
     with pytest.raises(ZooError, match="differs by"):
         write("torch_export", "lm_rope", language_words(tmp_path, "rope"))
     assert not (tmp_path / "out").exists()

@@ -429,6 +429,22 @@ def test_a_saved_model_computes_the_same_in_a_new_process_and_is_refused_elsewhe
     assert "cannot be unequipped" in done.stdout
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_a_saved_model_is_tied_as_its_tensors_are(tmp_path, is_tied):
+    """Its configuration may say otherwise: transformers leaves a head of its own alone."""
+    model = build("Llama", **GROUPED, tie_word_embeddings=False)
+    model.config.tie_word_embeddings = not is_tied
+    if is_tied:
+        model.lm_head.weight = model.model.embed_tokens.weight
+    zoo.equip(model, "alibi")
+    zoo.save(model, tmp_path)
+    ids = make_batch()["input_ids"]
+    loaded = zoo.load(tmp_path)
+    assert torch.equal(loaded(ids).logits, model(ids).logits)
+    assert (loaded.lm_head.weight is loaded.model.embed_tokens.weight) == is_tied
+
+
 def test_only_equipped_models_are_saved_and_loaded(tmp_path):
     model = build("Llama", **GROUPED)
     with pytest.raises(OptionError, match="not equipped"):

@@ -202,6 +202,8 @@ def convert(
 ) -> ConvertResult:
     """Convert published weights to a run directory: recipe, environment and checkpoint.
 
+    Where transformers is installed, its outputs are compared with those of the model.
+
     Args:
         source: A folder with config.json and safetensors: Llama, Mistral, Qwen2, Qwen3, Phi-3,
             SmolLM3, OLMo 2 and 3, Gemma 2 and 3, Cohere 2, GPT-2, BERT, ViT, DINOv3, or what
@@ -211,11 +213,13 @@ def convert(
         verbose: Print progress to standard error. None leaves logging to the caller.
 
     Returns:
-        The run directory, its checkpoint, and the names of weights that were left out.
+        The run directory, its checkpoint, the names of weights that were left out, and the
+        difference from transformers.
 
     Raises:
         RecipeError: An override is wrong, or the run directory exists.
-        CheckpointError: The weights are unreadable, or not those of a model that zoo has.
+        CheckpointError: The weights are unreadable, not those of a model that zoo has, or
+            transformers computes something else from them.
     """
     from zoo.formats.convert import ConvertOptions, convert_weights
 

@@ -14,10 +14,11 @@ class BertFamily(PublishedFamily):
     """BERT: of its kinds of tokens the first, which is added to positions; without its heads."""
 
     prefix = "bert."
+    table = "bert.embeddings.word_embeddings.weight"
+    auto, has_logits = "AutoModel", False
     dropped = r"cls\..*|classifier\..*|bert\.pooler\..*|bert\.embeddings\.position_ids"
     ignored = frozenset(
         {
-            "type_vocab_size",
             "tie_word_embeddings",
             "directionality",
             "pooler_fc_size",
@@ -33,12 +34,18 @@ class BertFamily(PublishedFamily):
         self.require(
             hidden_act="gelu", position_embedding_type="absolute", is_decoder=False, is_causal=False
         )
-        dim = config["hidden_size"]
+        dim = self.read_size("hidden_size", self.table, 1)
+        hidden = self.read_size(
+            "intermediate_size", "bert.encoder.layer.0.intermediate.dense.weight", 0
+        )
+        start = "bert.embeddings."
+        length = self.read_size("max_position_embeddings", f"{start}position_embeddings.weight", 0)
+        self.read_size("type_vocab_size", f"{start}token_type_embeddings.weight", 0)
         block = {
             "norm_position": "post",
             "norm_eps": config.get("layer_norm_eps", 1e-12),
             "embed_norm": True,
-            "mlp_ratio": mlp_ratio(config["intermediate_size"], dim),
+            "mlp_ratio": mlp_ratio(hidden, dim),
             "key_bias": True,
         }
         model = {
@@ -49,7 +56,7 @@ class BertFamily(PublishedFamily):
             "encoding": ["learned"],
             "block": block,
         }
-        sections, spec = self.describe_text(config["max_position_embeddings"], "masked_lm")
+        sections, spec = self.describe_text(length, "masked_lm")
         return {"model": model, **sections}, spec
 
     def rename(self, heads: int) -> None:
@@ -66,7 +73,9 @@ class BertFamily(PublishedFamily):
             "mlp.down_proj": "output.dense",
             "norm2": "output.LayerNorm",
         }
-        pool.take_layers(model, block, "bert.encoder.layer.{}.", self.config["num_hidden_layers"])
+        depth = self.config["num_hidden_layers"]
+        biased = {"embed_norm", *block}
+        pool.take_layers(model, block, "bert.encoder.layer.{}.", depth, biased)
         kinds = "bert.embeddings.token_type_embeddings.weight"
         pool.take(kinds, "kinds")
         pool.take("bert.embeddings.position_embeddings.weight", "encoding.learned.table")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,15 @@ from zoo.formats.decoder_target import (
     write_decoder,
 )
 from zoo.formats.export import ExportSource
-from zoo.formats.llama import LlamaFamily, describe_windows
+from zoo.formats.llama import DecoderFamily, describe_windows
 from zoo.formats.native import DECODER
+from zoo.formats.published import EntryError
 from zoo.formats.targets import ExportOptions
 
 COHERE_BLOCK = {own: other for own, other in BLOCK_NAMES.items() if own != "norm2"}
 
 
-class Cohere2Family(LlamaFamily):
+class Cohere2Family(DecoderFamily):
     """Cohere 2: parallel branches, layer norms without biases, no encoding in full layers.
 
     Its logits are scaled, which the final norm does here.
@@ -48,11 +50,13 @@ class Cohere2Family(LlamaFamily):
         self.scale = float(self.config.get("logit_scale", 0.0625))
         return super().describe()
 
-    @property
+    @cached_property
     def head_dim(self) -> int:
-        """The number of channels of a head, which the configuration cannot choose."""
-        width = self.dim // int(self.config["num_attention_heads"])
-        self.require(head_dim=width)
+        """The number of channels of a head, which only the width of the model decides."""
+        width, heads = super().head_dim, self.config["num_attention_heads"]
+        if width * heads != self.dim:
+            problem = f"its heads have {width} channels, expected {self.dim} / {heads}"
+            raise EntryError(f"head_dim: {problem}")
         return width
 
     def describe_block(self) -> dict[str, Any]:
@@ -67,8 +71,7 @@ class Cohere2Family(LlamaFamily):
 
     def list_kinds(self) -> list[str]:
         """Return the type of each layer, as transformers calls it."""
-        depth, config = self.config["num_hidden_layers"], self.config
-        step = config.get("sliding_window_pattern", config.get("_sliding_window_pattern", 4))
+        depth, step = self.config["num_hidden_layers"], self.read_window_step(4)
         return self.read_kinds([SLIDING if (i + 1) % step else FULL for i in range(depth)])
 
     def describe_encoding(self, kind: str) -> dict[str, Any]:

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from zoo import config
 from zoo.config import Recipe
 from zoo.config.overrides import Overrides, join_overrides
-from zoo.data.corpus.tokenizer import CorpusVocabulary, Subwords, TokenCount, parse_tokenizer
+from zoo.data.corpus.tokenizer import Subwords, parse_tokenizer
 from zoo.data.spec import DataSpec, check_spec
 from zoo.errors import CheckpointError, DataError, RecipeError
 from zoo.formats.bert import BertFamily
@@ -30,38 +30,49 @@ from zoo.formats.gemma import Gemma2Family, Gemma3Family
 from zoo.formats.gguf import read_gguf
 from zoo.formats.gpt2 import GPT2Family
 from zoo.formats.huggingface import restore_exported
-from zoo.formats.llama import LlamaFamily
+from zoo.formats.llama import LlamaFamily, MistralFamily, Qwen2Family, Qwen3Family
 from zoo.formats.olmo import Olmo2Family, Olmo3Family
 from zoo.formats.phi3 import Phi3Family
-from zoo.formats.published import (
-    EQUIP,
-    TOKENIZER,
-    EntryError,
-    Pool,
-    Published,
-    PublishedFamily,
-    raise_issues,
-)
+from zoo.formats.published import EQUIP, TOKENIZER, EntryError, Pool, Published, PublishedFamily
 from zoo.formats.rope_vit import RoPEViTFamily
 from zoo.formats.safetensors import read_safetensors
 from zoo.formats.smollm3 import SmolLM3Family
+from zoo.formats.transformers_outputs import can_compare, compare_with_transformers
 from zoo.formats.vit import ViTFamily
 from zoo.run import checkpoint, run_dir
 from zoo.run.build import build_task
 from zoo.run.preflight import build_experiment
 from zoo.tasks.base import Task
 from zoo.utils import describe_absence, escape_text, raise_if_out_of_memory
-from zoo.weights import check_sizes, find_repeated, limit_model
+from zoo.weights import (
+    INDEX,
+    SAFETENSORS,
+    WeightFiles,
+    check_sizes,
+    find_repeated,
+    find_weights,
+    limit_model,
+    raise_issues,
+)
 
 log = logging.getLogger("zoo")
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+ADAPTER = "adapter_config.json"
+MERGE = (
+    "merge it into its base model (merge_and_unload of peft, then save_pretrained), "
+    "and convert that folder"
+)
+"""The way on for adapters."""
 EXPORTED = "zoo"  # model_type of what `zoo export to=hf` wrote
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 """Entries by which a configuration has experts."""
 FAMILIES: Mapping[str, type[PublishedFamily]] = MappingProxyType(
     {
-        **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), LlamaFamily),
+        "llama": LlamaFamily,
+        "mistral": MistralFamily,
+        "qwen2": Qwen2Family,
+        "qwen3": Qwen3Family,
         "smollm3": SmolLM3Family,
         "olmo2": Olmo2Family,
         "olmo3": Olmo3Family,
@@ -97,6 +108,9 @@ class ConvertResult:
         checkpoint: The checkpoint in it.
         weights: The number of weights that were published.
         dropped: The names of those that a model of zoo has no use for.
+        difference: The largest difference of logits, or of states where there is no head, from
+            those that transformers computes, relative to 1 + |output|; None where they were not
+            compared.
     """
 
     recipe: str
@@ -104,6 +118,7 @@ class ConvertResult:
     checkpoint: Path
     weights: int
     dropped: tuple[str, ...]
+    difference: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -127,12 +142,12 @@ def convert_weights(
         CheckpointError: The weights are unreadable, or not those of a model that zoo has.
     """
     published = read_published(source)
-    dropped: list[str] = []
     if published.config.get("model_type") == EXPORTED:
         recipe, task = restore_exported(published, source, overrides)
-        folder = _choose_folder(options, recipe)
+        converted = Converted(recipe, task, _choose_folder(options, recipe))
     else:
-        recipe, task, folder, dropped = convert_family(published, source, options, overrides)
+        converted = convert_family(published, source, options, overrides)
+    recipe, task, folder = converted.recipe, converted.task, converted.folder
 
     with new_folder(folder) as unfinished:
         run_dir.create(recipe, unfinished)
@@ -149,8 +164,27 @@ def convert_weights(
         run=folder,
         checkpoint=folder / "checkpoints" / "best.ckpt",
         weights=len(published.weights),
-        dropped=tuple(dropped),
+        dropped=converted.dropped,
+        difference=converted.difference,
     )
+
+
+class Converted(NamedTuple):
+    """A model with published weights.
+
+    Attributes:
+        recipe: Its recipe.
+        task: The task with the weights.
+        folder: The run directory to write.
+        dropped: The names of weights that a model of zoo has no use for.
+        difference: See `ConvertResult`.
+    """
+
+    recipe: Recipe
+    task: Task
+    folder: Path
+    dropped: tuple[str, ...] = ()
+    difference: float | None = None
 
 
 def _choose_folder(options: ConvertOptions, recipe: Recipe) -> Path:
@@ -159,11 +193,8 @@ def _choose_folder(options: ConvertOptions, recipe: Recipe) -> Path:
 
 def convert_family(
     published: Published, source: Path, options: ConvertOptions, overrides: Overrides
-) -> tuple[Recipe, Task, Path, list[str]]:
+) -> Converted:
     """Build the recipe and the model of published weights of one of FAMILIES.
-
-    Returns:
-        The recipe, the task with the weights, the run directory to write, and the weights left out.
 
     Raises:
         CheckpointError: The weights are not those of a model that zoo has.
@@ -186,20 +217,36 @@ def convert_family(
     problem = "its weights do not have the shapes of its configuration"
     with _name_source(source, published, problem):
         family.rename(recipe.model.options["heads"])
-    dropped = pool.drop(family.dropped) if family.dropped else []
+    pool.drop(family.dropped)
     raise_issues(source, "damaged, or not published for training", pool.faults)
     issues = [f"missing: {name}" for name in pool.missing]
     issues += [f"unknown: {name} {list(weight.shape)}" for name, weight in pool.rest.items()]
     raise_issues(source, "not the weights of its configuration", issues)
     # compared on the meta device before anything is allocated
     compare_shapes(source, build_task(recipe, spec, "meta").model, pool.taken)
-    task = build_task(recipe, spec)
+    task = _load_task(recipe, spec, pool)
     if not task.model.state_dict().keys() <= pool.taken.keys():
         log.info("no classification head was published; it starts at 0")
+    for name in pool.dropped:
+        log.info("not used, because models of zoo have no such tensor: %s", name)
+
+    difference = None
+    if can_compare(published):
+        # overrides may change what the model computes
+        plain = build_recipe(published.name, sections, spec, ()) if overrides else recipe
+        compared = task if plain.model == recipe.model else _load_task(plain, spec, pool)
+        longest = sections["data"].get("length", 0)
+        difference = compare_with_transformers(
+            source, published, family, compared.model.eval(), spec, longest
+        )
+    return Converted(recipe, task, folder, tuple(pool.dropped), difference)
+
+
+def _load_task(recipe: Recipe, spec: DataSpec, pool: Pool) -> Task:
+    """Build the task of a recipe with the weights of a pool."""
+    task = build_task(recipe, spec)
     task.model.load_state_dict({**task.model.state_dict(), **pool.taken})
-    for name in dropped:
-        log.info("skipped, because models of zoo have no such layer: %s", name)
-    return recipe, task, folder, dropped
+    return task
 
 
 @contextmanager
@@ -266,12 +313,7 @@ def build_family(published: Published, pool: Pool) -> PublishedFamily:
         known = ", ".join([*filter(None, FAMILIES), EXPORTED])
         problem = f"model_type {kind!r} is not known; known are {known}, and RoPE-ViT"
         raise CheckpointError(f"{problem}; {EQUIP}")
-    vocabulary: CorpusVocabulary | None = None
-    if published.tokenizer is not None:
-        vocabulary = Subwords(published.tokenizer)
-    elif "vocab_size" in published.config:
-        # the model is built with their number
-        vocabulary = TokenCount(published.config["vocab_size"])
+    vocabulary = None if published.tokenizer is None else Subwords(published.tokenizer)
     return FAMILIES[kind](published.config, pool, vocabulary)
 
 
@@ -311,8 +353,10 @@ def compare_shapes(source: Path, model: nn.Module, weights: Mapping[str, Tensor]
         if name in own and weight.shape != own[name].shape
     ]
     issues += [f"{name}: not in the recipe's model" for name in weights if name not in own]
-    absent = [name for name in own if name not in weights]
-    issues += [f"{name}: not in the file" for name in absent if not name.startswith("head.")]
+    # a head is published as a whole, or not at all
+    parts = ("head.",) if not any(name.startswith("head.") for name in weights) else ()
+    absent = [name for name in own if name not in weights and not name.startswith(parts)]
+    issues += [f"{name}: not in the file" for name in absent]
     raise_issues(source, "not the weights of the recipe", issues)
 
 
@@ -331,19 +375,14 @@ def read_published(source: Path) -> Published:
         weights = read_safetensors(source) if is_safe else _read_tensors(source)
         return Published(source.stem, {}, weights)
 
-    files = sorted(source.glob("*.safetensors"))
-    if not files:
-        if ggufs := sorted(source.glob("*.gguf")):
-            return read_gguf(ggufs[0])
-        if any(path.suffix in PICKLES for path in source.iterdir()):
-            problem = "its weights are pickled, which is not read; save them as safetensors"
-            raise CheckpointError(f"{source}: {problem}")
-        raise CheckpointError(
-            f"{source}: no safetensors in it; name a folder with config.json and its weights"
-        )
-    weights = {}
-    for file in files:
-        weights |= read_safetensors(file)
+    if (source / ADAPTER).is_file():
+        raise CheckpointError(f"{source}: has an adapter of peft ({ADAPTER}); {MERGE}")
+    found = find_weights(source)
+    if found is None:
+        return read_gguf(find_gguf(source))
+    if others := found.list_others():
+        log.info("not read, as transformers does not read them: %s", escape_text(", ".join(others)))
+    weights = read_files(found)
     settings, tokenizer = read_json(source / "config.json"), source / TOKENIZER
     if not isinstance(settings, dict):
         raise CheckpointError(f"{source / 'config.json'}: not a mapping")
@@ -354,7 +393,45 @@ def read_published(source: Path) -> Published:
             parse_tokenizer(text)
         except (DataError, OSError, ValueError) as error:
             raise CheckpointError(f"{tokenizer}: {error}") from None
-    return Published(source.resolve().name, settings, weights, text)
+    return Published(source.resolve().name, settings, weights, text, folder=source)
+
+
+def read_files(found: WeightFiles) -> dict[str, Tensor]:
+    """Read the weights of a folder by name.
+
+    Raises:
+        CheckpointError: A file is unreadable, or the files do not hold one set of weights.
+    """
+    tensors = {file: read_safetensors(file) for file in found.files}
+    found.check_names({file: [*held] for file, held in tensors.items()})
+    return {name: weight for held in tensors.values() for name, weight in held.items()}
+
+
+def find_gguf(folder: Path) -> Path:
+    """Return the GGUF file of a folder without weights that transformers would find.
+
+    Raises:
+        CheckpointError: There is no such file, or it is not the only candidate.
+    """
+    names = sorted(file.name for file in folder.iterdir())
+    ggufs = [name for name in names if name.endswith(".gguf")]
+    adapters = [name for name in names if name.startswith("adapter_model.")]
+    tensors = [name for name in names if name.endswith(".safetensors") and name not in adapters]
+    if len(ggufs) == 1 and not tensors:
+        return folder / ggufs[0]
+    if ggufs:
+        problem = f"which weights are meant? name one file: {', '.join(ggufs)}"
+    elif tensors:
+        problem = f"no {SAFETENSORS} and no {INDEX}, which transformers reads; there are"
+        remedy = "if these are the weights, rename the file or restore the index"
+        problem = f"{problem} {', '.join(tensors)}; {remedy}"
+    elif adapters:
+        problem = f"{adapters[0]} is an adapter of peft; {MERGE}"
+    elif any(name.endswith(PICKLES) for name in names):
+        problem = "its weights are pickled, which is not read; save them as safetensors"
+    else:
+        problem = "no safetensors in it; name a folder with config.json and its weights"
+    raise CheckpointError(escape_text(f"{folder}: {problem}"))
 
 
 def read_json(file: Path) -> Any:
@@ -380,6 +457,8 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
         remedy = "name what torch.save wrote, a GGUF file, or a folder with safetensors"
         raise CheckpointError(f"{file}: {problem}, {cause}; {remedy}") from None
     if isinstance(content, Mapping) and isinstance(content.get("model"), Mapping):
+        if others := ", ".join(str(key) for key in content if key != "model"):
+            log.info("not read of %s, beside its weights: %s", file, escape_text(others))
         content = content["model"]
     if not isinstance(content, Mapping):
         problem = f"expected a mapping of names to weights, got {type(content).__name__}"

@@ -18,6 +18,7 @@ class DINOv3Family(PublishedFamily):
     """DINOv3, which has no classes: the head starts at 0."""
 
     dropped = r"embeddings\.mask_token"
+    auto, has_logits = "AutoModel", False
     ignored = frozenset(
         {
             "apply_layernorm",
@@ -37,11 +38,21 @@ class DINOv3Family(PublishedFamily):
         self.require(hidden_act="gelu", use_gated_mlp=False, is_causal=False, mlp_bias=True)
         self.require(query_bias=True, value_bias=True, proj_bias=True)
         self.require_squares()
-        dim = config["hidden_size"]
+        patches = "embeddings.patch_embeddings.weight"
+        dim = self.read_size("hidden_size", patches, 0)
+        channels = self.read_size("num_channels", patches, 1)
+        patch = self.read_size("patch_size", patches, 2)
+        hidden = self.read_size("intermediate_size", "layer.0.mlp.up_proj.weight", 0)
+        self.registers = 0
+        if "embeddings.register_tokens" in self.pool.rest or config["num_register_tokens"]:
+            self.registers = self.read_size("num_register_tokens", "embeddings.register_tokens", 1)
+        self.has_key_bias = self.read_switch(
+            "key_bias", r"layer\.\d+\.attention\.k_proj\.bias", False
+        )
         block = {
             "norm_eps": config.get("layer_norm_eps", 1e-5),
-            "mlp_ratio": mlp_ratio(config["intermediate_size"], dim),
-            "key_bias": bool(config.get("key_bias", False)),
+            "mlp_ratio": mlp_ratio(hidden, dim),
+            "key_bias": self.has_key_bias,
             "layer_scale": 1.0,
         }
         rope = {"name": "rope_axial", "base": config["rope_theta"]}
@@ -51,13 +62,13 @@ class DINOv3Family(PublishedFamily):
             "dim": dim,
             "depth": config["num_hidden_layers"],
             "heads": config["num_attention_heads"],
-            "patch_size": config["patch_size"],
+            "patch_size": patch,
             "encoding": [rope],
             "pool": "class",
-            "registers": config["num_register_tokens"],
+            "registers": self.registers,
             "block": block,
         }
-        sections, spec = self.describe_images(config["num_channels"], config["image_size"], 1000)
+        sections, spec = self.describe_images(channels, config["image_size"], 1000)
         return {"model": model, **sections}, spec
 
     def rename(self, heads: int) -> None:
@@ -65,15 +76,17 @@ class DINOv3Family(PublishedFamily):
         names = {"patch_embed": "embeddings.patch_embeddings", "norm": "norm"}
         block = {name: name for name in ("norm1", "norm2", "mlp.up_proj", "mlp.down_proj")}
         block |= {f"attn.{letter}_proj": f"attention.{letter}_proj" for letter in "qkvo"}
-        pool.take_layers(names, block, "layer.{}.", depth)
+        biased = {*names, *block} - ({"attn.k_proj"} if not self.has_key_bias else set())
+        pool.take_layers(names, block, "layer.{}.", depth, biased)
         for number in range(depth):
             for scale, branch in (("layer_scale1", "attn"), ("layer_scale2", "mlp")):
                 target = f"blocks.{number}.{branch}_branch.scale"
                 pool.take(f"layer.{number}.{scale}.lambda1", target)
         pool.take("embeddings.cls_token", "cls_token")
-        if self.config["num_register_tokens"]:
+        if self.registers:
             pool.take("embeddings.register_tokens", "register_tokens")
         else:
+            # there is one of no rows
             pool.drop(r"embeddings\.register_tokens")
 
         def order(weight: Tensor) -> Tensor:

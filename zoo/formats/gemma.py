@@ -17,7 +17,7 @@ from zoo.formats.decoder_target import (
     write_decoder,
 )
 from zoo.formats.export import ExportSource
-from zoo.formats.llama import LlamaFamily, describe_windows
+from zoo.formats.llama import DecoderFamily, describe_windows
 from zoo.formats.native import DECODER
 from zoo.formats.targets import ExportOptions
 
@@ -29,7 +29,7 @@ GEMMA_BLOCK = {
 }
 
 
-class Gemma2Family(LlamaFamily):
+class Gemma2Family(DecoderFamily):
     """Gemma 2: norms on both sides of a branch, soft caps, every second layer with a window.
 
     Its norms multiply by 1 + weight, and its queries are divided by a root of its own.
@@ -58,11 +58,6 @@ class Gemma2Family(LlamaFamily):
         self.scale = (self.head_dim / self.config.get("query_pre_attn_scalar", 256)) ** 0.5
         return sections, spec
 
-    @property
-    def head_dim(self) -> int:
-        """The number of channels of a head."""
-        return int(self.config.get("head_dim") or 256)
-
     def describe_block(self) -> dict[str, Any]:
         """Return the options of the blocks."""
         return {**super().describe_block(), "norm_position": "both"}
@@ -85,13 +80,14 @@ class Gemma2Family(LlamaFamily):
     def rename(self, heads: int) -> None:
         super().rename(heads)
         self.pool.change(r".*norm\d?\.weight", lambda weight: weight.float() + 1)
-        scaled = "q_norm" if self.has_norms else "q_proj"
+        scaled = "q_norm" if self.has_head_norms else "q_proj"
         self.pool.change(rf".*\.{scaled}\..*", lambda weight: weight.float() * self.scale)
 
 
 class Gemma3Family(Gemma2Family):
     """The text part of Gemma 3: norms of heads in place of soft caps, two bases of rotations."""
 
+    has_head_norms = True
     window_step = 6
     softcaps = (None, None)
     bases = MappingProxyType({FULL: 1_000_000.0, SLIDING: 10_000.0})
@@ -103,10 +99,7 @@ class Gemma3Family(Gemma2Family):
 
     def read_step(self) -> int:
         """Return which layers have no window: every layer of this number."""
-        for key in ("sliding_window_pattern", "_sliding_window_pattern"):
-            if key in self.config:
-                return int(self.config[key])
-        return self.window_step
+        return self.read_window_step(self.window_step)
 
     def describe_encoding(self, kind: str) -> dict[str, Any]:
         """Return the encoding of layers of a type."""

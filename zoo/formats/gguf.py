@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -113,14 +114,34 @@ def read_model(
         if tensor.name in GGUF_DIVISORS
     }
     config = describe_gguf(fields, divisors, len(tensors))
-    names, weights = list_tensor_names(name, config["num_hidden_layers"]), {}
+    names = list_tensor_names(name, config["num_hidden_layers"])
+    weights: dict[str, Tensor] = {}
     for tensor in tensors:
         if tensor.name not in GGUF_DIVISORS:
             layer, _, part = tensor.name.rpartition(".")
             other = f"{names.get(layer, layer)}.{part}"
+            if other in weights:
+                raise CheckpointError(
+                    f"the tensor {other} is there twice, the second as {tensor.name}"
+                )
             weights[other] = ARCHITECTURES[name].restore(other, read(tensor), config)
-    config["tie_word_embeddings"] = "lm_head.weight" not in weights
-    return config, weights
+    return config | describe_tensors(weights, config["vocab_size"]), weights
+
+
+def describe_tensors(weights: Mapping[str, Tensor], tokens: int) -> dict[str, Any]:
+    """Return the entries of config.json about which a GGUF file has tensors and no fields.
+
+    Args:
+        weights: The weights by their names in transformers.
+        tokens: The number of tokens, which the table may exceed.
+    """
+    table = weights.get("model.embed_tokens.weight")
+    return {
+        "tie_word_embeddings": "lm_head.weight" not in weights,
+        "attention_bias": any(re.search(r"self_attn\.\w+\.bias$", name) for name in weights),
+        "mlp_bias": any(re.search(r"mlp\.\w+\.bias$", name) for name in weights),
+        "vocab_size": tokens if table is None or not table.dim() else len(table),
+    }
 
 
 def _make_reader() -> Any:

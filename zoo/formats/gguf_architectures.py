@@ -19,7 +19,7 @@ from zoo.errors import CheckpointError
 from zoo.formats.cohere import Cohere2Family
 from zoo.formats.decoder_target import FULL, HEAD_NORMS, MODEL_NAMES, SLIDING
 from zoo.formats.gemma import Gemma2Family, Gemma3Family
-from zoo.formats.llama import LlamaFamily
+from zoo.formats.llama import DecoderFamily, LlamaFamily, Qwen2Family, Qwen3Family
 from zoo.formats.native import split_halves
 from zoo.formats.olmo import Olmo2Family
 from zoo.formats.phi3 import Phi3Family
@@ -49,6 +49,7 @@ FIELDS = {
     "rope_theta": "rope.freq_base",
     "rope_type": "rope.scaling.type",
     "partial_rotary_factor": "rope.dimension_count",
+    "vocab_size": "vocab_size",
 }
 """The fields of entries of config.json, for messages."""
 NOUNS = {int: "an integer", float: "a number", bool: "a boolean", str: "a string"}
@@ -119,7 +120,7 @@ class GGUFArchitecture:
     """
 
     model_type: str
-    family: type[LlamaFamily] = LlamaFamily
+    family: type[DecoderFamily] = LlamaFamily
     layers: tuple[str, ...] = ()
     epsilon: tuple[str, str] = ("layer_norm_rms_epsilon", "rms_norm_eps")
     pairs_rows: bool = False
@@ -352,8 +353,8 @@ def describe_phi3(fields: Fields, entries: Entries) -> Entries:
 ARCHITECTURES: Mapping[str, GGUFArchitecture] = MappingProxyType(
     {
         "llama": GGUFArchitecture(model_type="llama", pairs_rows=True),
-        "qwen2": GGUFArchitecture(model_type="qwen2"),
-        "qwen3": GGUFArchitecture(model_type="qwen3"),
+        "qwen2": GGUFArchitecture(model_type="qwen2", family=Qwen2Family),
+        "qwen3": GGUFArchitecture(model_type="qwen3", family=Qwen3Family),
         "smollm3": GGUFArchitecture(
             model_type="smollm3", family=SmolLM3Family, pairs_rows=True, describe=describe_smollm3
         ),

@@ -12,6 +12,7 @@ class GPT2Family(PublishedFamily):
     """GPT-2, whose projections are transposed and hold queries, keys and values in one."""
 
     prefix = "transformer."
+    table, ties = "transformer.wte.weight", True
     ignored = frozenset(
         {
             "n_ctx",
@@ -31,29 +32,35 @@ class GPT2Family(PublishedFamily):
             scale_attn_weights=True,
             scale_attn_by_inverse_layer_idx=False,
             is_causal=True,
-            tie_word_embeddings=True,
         )
+        self.tied = self.read_tied()
+        dim = self.read_size("n_embd", self.table, 1)
+        hidden = self.read_size("n_inner", "transformer.h.0.mlp.c_fc.weight", 1)
+        length = self.read_size("n_positions", "transformer.wpe.weight", 0)
         block = {
             "norm_eps": config.get("layer_norm_epsilon", 1e-5),
             "mlp": "gelu_tanh",
-            "mlp_ratio": mlp_ratio(config.get("n_inner") or 4 * config["n_embd"], config["n_embd"]),
+            "mlp_ratio": mlp_ratio(hidden, dim),
             "key_bias": True,
         }
         model = {
             "name": "decoder",
-            "dim": config["n_embd"],
+            "dim": dim,
             "depth": config["n_layer"],
             "heads": config["n_head"],
             "encoding": ["learned"],
             "block": block,
+            "tie_embeddings": self.tied,
         }
-        sections, spec = self.describe_text(config["n_positions"], "causal_lm")
+        sections, spec = self.describe_text(length, "causal_lm")
         return {"model": model, **sections}, spec
 
     def rename(self, heads: int) -> None:
         pool = self.pool
-        pool.drop(r"lm_head\.weight|.*\.attn\.(masked_)?bias")
+        # the causal mask, and a number that stands for minus infinity
+        pool.drop(r".*\.attn\.(masked_)?bias")
         model = {"embed_tokens": "transformer.wte", "norm": "transformer.ln_f"}
+        model |= {} if self.tied else {"lm_head": "lm_head"}
         block = {
             "norm1": "ln_1",
             "attn.qkv": "attn.c_attn",
@@ -62,8 +69,10 @@ class GPT2Family(PublishedFamily):
             "mlp.up_proj": "mlp.c_fc",
             "mlp.down_proj": "mlp.c_proj",
         }
-        pool.take_layers(model, block, "transformer.h.{}.", self.config["n_layer"])
+        depth = self.config["n_layer"]
+        pool.take_layers(model, block, "transformer.h.{}.", depth, biased={"norm", *block})
         pool.take("transformer.wpe.weight", "encoding.learned.table")
         pool.change(r"blocks\.\d+\.(attn|mlp)\..*\.weight", lambda weight: weight.mT)
         split_qkv(pool)
         self.fit_vocabulary("embed_tokens.weight")
+        self.fit_vocabulary("lm_head.weight")

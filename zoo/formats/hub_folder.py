@@ -12,6 +12,7 @@ from zoo.formats.safetensors import write_recipe
 from zoo.formats.targets import ExportOptions
 from zoo.run import checkpoint
 from zoo.utils import write_json
+from zoo.weights import SAFETENSORS
 
 SUMS = "SHA256SUMS"
 CONFIG = "config.json"
@@ -32,7 +33,7 @@ def write_hub_folder(source: ExportSource, options: ExportOptions, folder: Path)
             name: weight.half() if weight.is_floating_point() else weight
             for name, weight in weights.items()
         }
-    checkpoint.write_safetensors(weights, source.metadata(), folder / checkpoint.SAFETENSORS)
+    checkpoint.write_safetensors(weights, source.metadata(), folder / SAFETENSORS)
     write_recipe(source, folder)
     recipe = source.recipe
     config = {

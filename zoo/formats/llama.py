@@ -5,8 +5,8 @@ It rotates channels t and t + K/2 together, zoo 2t and 2t + 1, so rows of projec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from zoo.errors import CheckpointError, OptionError
 from zoo.formats.decoder_target import (
     BLOCK_NAMES,
     FULL,
+    HEAD_NORMS,
     MODEL_NAMES,
     SLIDING,
     DecoderTarget,
@@ -42,10 +43,16 @@ KINDS = {"full_attention": "full", "sliding_attention": "sliding"}
 UNUSED_WINDOW = 4096
 
 
-class LlamaFamily(PublishedFamily):
-    """Llama, and Mistral, Qwen2 and Qwen3, which differ in windows, biases and norms of heads."""
+ATTENTION = r"model\.layers\.\d+\.self_attn\."
+FIRST = "model.layers.0."
+"""The start of the names of the first layer, whose tensors tell the sizes of all."""
+
+
+class DecoderFamily(PublishedFamily):
+    """Decoders of the shape of Llama, which differ in windows, biases, norms and encodings."""
 
     prefix = "model."
+    table = "model.embed_tokens.weight"
     follows_fraction = False
     """Whether its code follows `partial_rotary_factor`; others rotate whole heads."""
 
@@ -55,40 +62,53 @@ class LlamaFamily(PublishedFamily):
     block_names: Mapping[str, str] = BLOCK_NAMES
     activation: Mapping[str, str] = {"hidden_act": "silu"}
     mlp = "swiglu"
-    ties = False
-    """Whether the table predicts where `tie_word_embeddings` does not say."""
+    biased: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+    """The projections of attention that have a bias where attention has any."""
+
+    attention_bias = False
+    """Whether attention has biases where the configuration does not say."""
+
+    mlp_biased: tuple[str, ...] = ()
+    """The projections of the MLP that have a bias where it has any."""
+
+    has_head_norms = False
+    """Whether queries and keys are normed."""
 
     default_base = DEFAULT_BASE
+    norm_eps = 1e-6
+    """The epsilon of norms where the configuration does not say it."""
+
     fraction = 1.0
     """The fraction of channels that rotate, once `describe` has read it."""
 
     def describe(self) -> tuple[dict[str, Any], DataSpec]:
         config, pool = self.config, self.pool
-        dim, heads, depth = self.dim, config["num_attention_heads"], config["num_hidden_layers"]
+        heads, depth = config["num_attention_heads"], config["num_hidden_layers"]
         self.require(**self.activation, is_causal=True)
+        if heads < 1:
+            raise EntryError(f"num_attention_heads must be at least 1, got {heads}")
         if depth < 1:
             raise EntryError(f"num_hidden_layers must be at least 1, got {depth}")
         if depth > len(pool.rest):
             count = f"{len(pool.rest):,}"
             raise EntryError(f"num_hidden_layers is {depth:,}, but the file has {count} tensors")
 
-        self.tied = bool(config.get("tie_word_embeddings", self.ties))
-        if self.tied or not pool.has("lm_head.weight"):
-            # the table, written twice
-            self.tied = True
-            pool.drop("lm_head.weight")
+        self.tied = self.read_tied()
+        self.kv_heads = self.read_size(
+            "num_key_value_heads", f"{FIRST}self_attn.k_proj.weight", 0, per=self.head_dim
+        )
         layers = self.list_layers()
         model = {
             "name": "decoder",
-            "dim": dim,
+            "dim": self.dim,
             "depth": depth,
             "heads": heads,
-            "kv_heads": config.get("num_key_value_heads"),
+            "kv_heads": self.kv_heads,
             **describe_layers(layers),
             "block": self.describe_block(),
             "tie_embeddings": self.tied,
         }
-        if self.head_dim * heads != dim:
+        if self.head_dim * heads != self.dim:
             model["head_dim"] = self.head_dim
         sections, spec = self.describe_text(config["max_position_embeddings"], "causal_lm")
         data = sections["data"]
@@ -99,41 +119,40 @@ class LlamaFamily(PublishedFamily):
                 data["length"] = min(data["length"], scaling["original"])
         return {"model": model, **sections}, spec
 
-    @property
+    @cached_property
     def dim(self) -> int:
         """The width of the model."""
-        size: int = self.config["hidden_size"]
-        return size
+        return self.read_size("hidden_size", self.table, 1)
 
-    @property
+    @cached_property
     def head_dim(self) -> int:
         """The number of channels of a head."""
-        kind = self.config.get("model_type")
-        # as transformers has it
-        default = 128 if kind == "qwen3" else self.dim // self.config["num_attention_heads"]
-        return int(self.config.get("head_dim") or default)
+        heads = self.config["num_attention_heads"]
+        return self.read_size("head_dim", f"{FIRST}self_attn.q_proj.weight", 0, per=heads)
 
     def describe_block(self) -> dict[str, Any]:
         """Return the options of the blocks."""
-        config, pool = self.config, self.pool
-        attention = r"model\.layers\.\d+\.self_attn\."
-        has_biases = config.get("attention_bias")
-        self.has_bias = pool.has(attention + r"[qvo]_proj\.bias")
-        if has_biases and not self.has_bias:
-            problem = "attention_bias is true, but the file has no such biases"
-            raise EntryError(problem)
+        biases = rf"{ATTENTION}({'|'.join(self.biased)})\.bias"
+        has_biases = self.read_switch("attention_bias", biases, self.attention_bias)
+        mlp = rf"model\.layers\.\d+\.mlp\.({'|'.join(self.mlp_biased)})\.bias"
+        has_mlp_biases = self.read_switch("mlp_bias", mlp, False)
+        has_key_bias = has_biases and self.read_key_bias(ATTENTION + r"k_proj\.bias")
+
+        names = [f"attn.{name}" for name in self.biased if has_biases and name != "k_proj"]
+        names += ["attn.k_proj"] if has_key_bias else []
+        names += [f"mlp.{name}" for name in self.mlp_biased if has_mlp_biases]
+        self.layers_with_bias = names
+        hidden = self.read_size("intermediate_size", f"{FIRST}mlp.up_proj.weight", 0)
         block = {
             "norm": "rms",
-            "norm_eps": config.get("rms_norm_eps", 1e-6),
+            "norm_eps": self.config.get("rms_norm_eps", self.norm_eps),
             "mlp": self.mlp,
-            "mlp_ratio": mlp_ratio(config["intermediate_size"], self.dim),
-            "mlp_bias": pool.has(r".*\.up_proj\.bias"),
-            "proj_bias": self.has_bias,
-            "key_bias": self.read_key_bias(attention + r"k_proj\.bias"),
+            "mlp_ratio": mlp_ratio(hidden, self.dim),
+            "mlp_bias": has_mlp_biases,
+            "proj_bias": has_biases,
+            "key_bias": has_key_bias,
         }
-        self.require(mlp_bias=block["mlp_bias"])
-        self.has_norms = pool.has(attention + r"q_norm\.weight")
-        if self.has_norms:
+        if self.has_head_norms:
             block |= {"qk_norm": True, "qk_norm_eps": block["norm_eps"]}
         return block
 
@@ -158,17 +177,8 @@ class LlamaFamily(PublishedFamily):
 
     def list_kinds(self) -> list[str]:
         """Return the type of each layer, as transformers calls it."""
-        config, kind = self.config, self.config.get("model_type")
-        depth, window = config["num_hidden_layers"], self.read_window()
-        # Llama has no windows, whatever its configuration says.
-        if kind == "llama":
-            return [FULL] * depth
-        if kind == "mistral":
-            return [SLIDING if window else FULL] * depth
-        first = config.get("max_window_layers", 28)
-        if not (config.get("use_sliding_window", False) and window):
-            first = depth
-        return self.read_kinds([SLIDING if layer >= first else FULL for layer in range(depth)])
+        # no layer has a window, whatever the configuration says
+        return [FULL] * self.config["num_hidden_layers"]
 
     def read_kinds(self, default: list[str]) -> list[str]:
         """Return `layer_types`, or a default where the configuration has none.
@@ -189,17 +199,41 @@ class LlamaFamily(PublishedFamily):
             raise EntryError(problem)
         return [*kinds]
 
+    def read_window_step(self, default: int) -> int:
+        """Return which layers have no window where no types are named: every layer of this number.
+
+        Raises:
+            EntryError: It is under a name that transformers writes and does not read.
+        """
+        step = int(self.config.get("sliding_window_pattern", default))
+        written = self.config.get("_sliding_window_pattern", step)
+        if written != step and not self.config.get("layer_types"):
+            problem = f"_sliding_window_pattern is {written}, which transformers does not read"
+            raise EntryError(f"{problem}; call it sliding_window_pattern, or name layer_types")
+        return step
+
+    def require_window_switch(self, kinds: Sequence[str]) -> None:
+        """Check that windows are switched on where layers have one.
+
+        Raises:
+            EntryError: `use_sliding_window` is false, with which transformers has no window.
+        """
+        if SLIDING in kinds and not self.config.get("use_sliding_window", False):
+            raise EntryError(f"layer_types has {SLIDING}, but use_sliding_window is not true")
+
     def describe_encoding(self, kind: str) -> dict[str, Any]:
         """Return the encoding of layers of a type."""
         return self.describe_rope(self.list_rope())
 
     def list_rope(self) -> dict[str, Any]:
         """Return the rotary entries of the configuration, as transformers standardises them."""
-        config = self.config
-        return self.complete_rope(
-            {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})},
-            config.get("rope_theta"),
-        )
+        former = self.config.get("rope_scaling") or {}
+        entries = self.config.get("rope_parameters") or {}
+        lost = {key: value for key, value in entries.items() if former.get(key) != value}
+        if former and lost:
+            problem = f"rope_scaling replaces rope_parameters, which has {lost!r:.60} in addition"
+            raise EntryError(f"{problem}; keep one of them")
+        return self.complete_rope({**(former or entries)}, self.config.get("rope_theta"))
 
     def list_rope_of(self, kind: str, base: float | None) -> dict[str, Any]:
         """Return the rotary entries of layers of a type, where each type has its own.
@@ -208,9 +242,13 @@ class LlamaFamily(PublishedFamily):
             kind: The type.
             base: What older files say of it elsewhere. They scale only full layers.
         """
-        own = (self.config.get("rope_parameters") or {}).get(kind) or {}
-        former = self.config.get("rope_scaling") if kind == FULL else None
-        return self.complete_rope({**(former or {}), **own}, base)
+        by_kind = self.config.get("rope_parameters") or {}
+        if unknown := [key for key in by_kind if key not in KINDS]:
+            problem = f"rope_parameters has {', '.join(unknown)} in place of types of layers"
+            raise EntryError(f"zoo has no recipe for it: {problem}")
+        own = by_kind.get(kind) or {"rope_type": "default"}
+        former = self.config.get("rope_scaling") or {}
+        return self.complete_rope({**own, **(former if kind == FULL else {})}, base)
 
     def complete_rope(self, found: dict[str, Any], base: float | None) -> dict[str, Any]:
         """Add to rotary entries what the configuration says elsewhere, or nowhere.
@@ -219,7 +257,10 @@ class LlamaFamily(PublishedFamily):
             found: The entries of one rotation.
             base: The base of the frequencies where the entries have none.
         """
-        config = self.config
+        config, former = self.config, found.get("type")
+        if former is not None and found.get("rope_type", former) != former:
+            problem = f"the rotation has type={former} and rope_type={found['rope_type']}"
+            raise EntryError(f"{problem}, of which transformers reads rope_type; keep one of them")
         found["rope_theta"] = found.get("rope_theta") or base or self.default_base
         # transformers prefers the entry of the configuration to that of its part.
         if "original" in ENTRIES.get(read_kind(found), {}) and LENGTH_ENTRY in config:
@@ -247,34 +288,72 @@ class LlamaFamily(PublishedFamily):
         depth, pool = self.config["num_hidden_layers"], self.pool
         model = {own: other for own, other in MODEL_NAMES.items() if own != "lm_head"}
         model |= {} if self.tied else {"lm_head": MODEL_NAMES["lm_head"]}
-        norms = {f"attn.{name}": f"self_attn.{name}" for name in ("q_norm", "k_norm")}
-        block = {**self.block_names, **(norms if self.has_norms else {})}
-        pool.take_layers(model, block, "model.layers.{}.", depth)
+        block = {**self.block_names, **(HEAD_NORMS if self.has_head_norms else {})}
+        pool.take_layers(model, block, "model.layers.{}.", depth, self.layers_with_bias)
+        # computed from the configuration
         pool.drop(r".*rotary_emb\.inv_freq")
         if self.joins_halves:
             self._join_halves(heads)
-        if self.has_bias:
+        if "attn.q_proj" in self.layers_with_bias and "attn.o_proj" not in self.layers_with_bias:
+            # models of zoo have a bias on all three or on none
             for number in range(depth):
-                for name in ("q_proj", "v_proj", "o_proj"):
-                    key = f"blocks.{number}.attn.{name}"
-                    if f"{key}.weight" in pool.taken:
-                        zeros = torch.zeros(len(pool.taken[f"{key}.weight"]))
-                        pool.taken.setdefault(f"{key}.bias", zeros)
+                zeros = torch.zeros(self.dim)
+                pool.taken[f"blocks.{number}.attn.o_proj.bias"] = zeros
         self.fit_vocabulary("embed_tokens.weight")
         self.fit_vocabulary("lm_head.weight")
 
     def _join_halves(self, heads: int) -> None:
         """Order channels of queries and keys so that those which rotate together are neighbours."""
-        kv_heads = self.config.get("num_key_value_heads") or heads
         width, fraction = self.head_dim, self.fraction
         queries = partial(join_halves, heads=heads, fraction=fraction)
-        keys = partial(join_halves, heads=kv_heads, fraction=fraction)
+        keys = partial(join_halves, heads=self.kv_heads, fraction=fraction)
         self.pool.change(r".*\.q_proj\..*", queries)
         self.pool.change(r".*\.k_proj\..*", keys)
         # A norm has a weight per channel, of one head or of all.
         self.pool.change(
             r".*\.[qk]_norm\..*", lambda weight: join_halves(weight, len(weight) // width, fraction)
         )
+
+
+class LlamaFamily(DecoderFamily):
+    """Llama itself, whose MLP may have biases."""
+
+    mlp_biased = ("gate_proj", "up_proj", "down_proj")
+
+
+class MistralFamily(DecoderFamily):
+    """Mistral: no biases, and a window in all layers or in none."""
+
+    biased = ()
+
+    def list_kinds(self) -> list[str]:
+        """Return the type of each layer, as transformers calls it."""
+        return [SLIDING if self.read_window() else FULL] * self.config["num_hidden_layers"]
+
+
+class Qwen2Family(DecoderFamily):
+    """Qwen2: biases of queries, keys and values, and windows in later layers."""
+
+    biased: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+    attention_bias = True
+
+    def list_kinds(self) -> list[str]:
+        """Return the type of each layer, as transformers calls it."""
+        config, depth = self.config, self.config["num_hidden_layers"]
+        first = config.get("max_window_layers", 28)
+        if not (config.get("use_sliding_window", False) and self.read_window()):
+            first = depth
+        kinds = self.read_kinds([SLIDING if n >= first else FULL for n in range(depth)])
+        self.require_window_switch(kinds)
+        return kinds
+
+
+class Qwen3Family(Qwen2Family):
+    """Qwen3: a Qwen2 with norms of heads, whose biases are those of a Llama."""
+
+    biased = DecoderFamily.biased
+    attention_bias = False
+    has_head_norms = True
 
 
 def describe_windows(shape: TargetShape) -> dict[str, Any]:

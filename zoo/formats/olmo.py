@@ -7,7 +7,7 @@ from typing import Any
 
 from zoo.formats.decoder_target import BLOCK_NAMES, FULL, SLIDING, DecoderTarget, write_decoder
 from zoo.formats.export import ExportSource
-from zoo.formats.llama import LlamaFamily, describe_windows
+from zoo.formats.llama import DecoderFamily, describe_windows
 from zoo.formats.native import DECODER
 from zoo.formats.targets import ExportOptions
 
@@ -18,19 +18,16 @@ OLMO_BLOCK = {
 }
 
 
-class Olmo2Family(LlamaFamily):
+class Olmo2Family(DecoderFamily):
     """OLMo 2: norms of the branches' outputs, and of the queries and keys of all heads."""
 
     block_names = OLMO_BLOCK
+    has_head_norms = True
+    norm_eps = 1e-5
 
     def describe_block(self) -> dict[str, Any]:
         """Return the options of the blocks."""
-        block = super().describe_block()
-        eps = self.config.get("rms_norm_eps", 1e-5)
-        block |= {"norm_position": "branch", "norm_eps": eps}
-        if self.has_norms:
-            block |= {"qk_norm_joint": True, "qk_norm_eps": eps}
-        return block
+        return {**super().describe_block(), "norm_position": "branch", "qk_norm_joint": True}
 
     def list_kinds(self) -> list[str]:
         """Return the type of each layer, as transformers calls it."""

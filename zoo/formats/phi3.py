@@ -2,47 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from zoo.data.spec import DataSpec
 from zoo.formats.decoder_target import FULL, SLIDING
-from zoo.formats.llama import LlamaFamily
+from zoo.formats.llama import DecoderFamily
 from zoo.integrations.rope_parameters import ENTRIES, LENGTH_ENTRY, read_kind
 
 ORIGINAL_LENGTH = 4096
 """L where a configuration does not say it."""
 
 
-class Phi3Family(LlamaFamily):
+class Phi3Family(DecoderFamily):
     """Phi-3: a Llama that stores projections together, and may rotate a part of each head."""
 
     follows_fraction = True
+    biased = ()
+    norm_eps = 1e-5
     ignored = frozenset({LENGTH_ENTRY})
 
     def describe(self) -> tuple[dict[str, Any], DataSpec]:
-        config = self.config
-        heads = config["num_attention_heads"]
-        width = self.head_dim
-        kv_size = width * (config.get("num_key_value_heads") or heads)
-        gate_size = config["intermediate_size"]
-        for number in range(config["num_hidden_layers"]):
+        pool, depth = self.pool, self.config["num_hidden_layers"]
+        for number in range(depth if isinstance(depth, int) else 0):
             start = f"model.layers.{number}."
-            qkv = {"q_proj": heads * width, "k_proj": kv_size, "v_proj": kv_size}
-            self._split(start + "self_attn.", "qkv_proj", qkv)
-            self._split(
-                start + "mlp.", "gate_up_proj", {"gate_proj": gate_size, "up_proj": gate_size}
-            )
+            # as wide as what the heads return
+            width = pool.shape(f"{start}self_attn.o_proj.weight", 2)[1]
+            self._split(f"{start}self_attn.", "qkv_proj", ("q_proj", "k_proj", "v_proj"), width)
+            self._split(f"{start}mlp.", "gate_up_proj", ("gate_proj", "up_proj"))
         return super().describe()
 
-    def _split(self, start: str, name: str, sizes: Mapping[str, int]) -> None:
-        """Take a weight apart. One of another size stays, and is reported with what is missing."""
+    def _split(self, start: str, name: str, parts: Sequence[str], first: int = 0) -> None:
+        """Take a weight apart: the first part has a number of rows, the others have equal ones.
+
+        A weight that cannot be cut stays, and is reported with what is missing.
+        """
         rest = self.pool.rest
         packed = rest.get(f"{start}{name}.weight")
-        if packed is None or len(packed) != sum(sizes.values()):
+        count = len(parts) - 1 if first else len(parts)
+        if packed is None or len(packed) <= first or (len(packed) - first) % count:
             return
         del rest[f"{start}{name}.weight"]
-        for part, weight in zip(sizes, packed.split([*sizes.values()]), strict=True):
+        size = (len(packed) - first) // count
+        sizes = [*([first] if first else []), *[size] * count]
+        for part, weight in zip(parts, packed.split(sizes), strict=True):
             rest[f"{start}{part}.weight"] = weight
 
     def read_window(self) -> int | None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from zoo.data.corpus.tokenizer import TokenCount
 from zoo.data.spec import DataSpec, ImageSpec, TextSpec, Vocabulary
 from zoo.errors import CheckpointError
-from zoo.utils import escape_text
 from zoo.weights import describe_fault
+
+log = logging.getLogger("zoo")
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class Published:
         tokenizer: tokenizer.json; None where there is none.
         origin: Where the entries of `config` come from.
         fields: The origin's own names of entries, where they differ from those of config.json.
+        folder: The folder, which transformers reads too; None for a file.
     """
 
     name: str
@@ -36,6 +41,7 @@ class Published:
     tokenizer: str | None = None
     origin: str = "config.json"
     fields: Mapping[str, str] = field(default_factory=dict)
+    folder: Path | None = None
 
     def name_fields(self, problem: str) -> str:
         """Return a problem with the origin's own names of entries."""
@@ -49,17 +55,6 @@ class EntryError(CheckpointError):
 TOKENIZER = "tokenizer.json"
 EQUIP = "zoo.equip changes the encodings of such a model of transformers in place"
 """The way on for models that zoo's decoder cannot be."""
-MAX_LISTED = 20
-"""Issues of one kind that a message lists."""
-
-
-def raise_issues(source: Path, problem: str, issues: Sequence[str]) -> None:
-    """Raise CheckpointError with all issues, if there are any."""
-    rest = len(issues) - MAX_LISTED
-    more = [f"and {rest} more"] if rest > 0 else []
-    if issues:
-        listed = map(escape_text, [f"{source}: {problem}", *issues[:MAX_LISTED], *more])
-        raise CheckpointError("\n  ".join(listed))
 
 
 Change = Callable[[Tensor], Tensor]
@@ -71,11 +66,13 @@ class Pool:
     Attributes:
         missing: Names that were asked for and are not there.
         faults: What is wrong with weights that were taken, each with its name.
+        dropped: Names of weights that a model of zoo has no use for.
         rest: Weights that nobody has taken.
     """
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         self.rest, self.missing, self.faults = dict(weights), list[str](), list[str]()
+        self.dropped: list[str] = []
         self.taken: dict[str, Tensor] = {}
 
     def take(self, name: str, target: str, change: Change = lambda weight: weight) -> None:
@@ -90,17 +87,31 @@ class Pool:
         self.taken[target] = self._change(name, weight, change)
 
     def take_layers(
-        self, model: Mapping[str, str], block: Mapping[str, str], prefix: str, depth: int
+        self,
+        model: Mapping[str, str],
+        block: Mapping[str, str],
+        prefix: str,
+        depth: int,
+        biased: Collection[str] | None = None,
     ) -> None:
-        """Take the weights, and biases where there are any, of layers; see `rename_layers`."""
-        names = {other: own for own, other in model.items()}
-        for number in range(depth):
-            start = prefix.format(number)
-            names |= {start + other: f"blocks.{number}.{own}" for own, other in block.items()}
-        for other, own in names.items():
-            self.take(f"{other}.weight", f"{own}.weight")
-            if f"{other}.bias" in self.rest:
-                self.take(f"{other}.bias", f"{own}.bias")
+        """Take the weights and biases of layers; see `rename_layers`.
+
+        Args:
+            model: Names in the file of layers of the model, by their names in zoo.
+            block: Names in the file of layers of a block, by their names in zoo.
+            prefix: The start of the names of a block, such as "model.layers.{}.".
+            depth: The number of blocks.
+            biased: The layers that have a bias; None: those whose bias is there.
+        """
+        layers = [("", "", model)]
+        layers += [(prefix.format(n), f"blocks.{n}.", block) for n in range(depth)]
+        for other_start, own_start, names in layers:
+            for own, other in names.items():
+                source, target = other_start + other, own_start + own
+                self.take(f"{source}.weight", f"{target}.weight")
+                is_there = f"{source}.bias" in self.rest
+                if is_there if biased is None else own in biased:
+                    self.take(f"{source}.bias", f"{target}.bias")
 
     def change(self, pattern: str, change: Change) -> None:
         """Change all weights taken whose names match a pattern as a whole."""
@@ -116,23 +127,23 @@ class Pool:
             problem = f"{name} {list(weight.shape)} does not have the shape of its configuration"
             raise CheckpointError(f"{problem}: {cause}") from None
 
-    def drop(self, pattern: str) -> list[str]:
-        """Drop weights that a model of zoo has no use for; return their names."""
+    def drop(self, pattern: str) -> None:
+        """Drop weights that a model of zoo has no use for."""
         names = [name for name in self.rest if re.fullmatch(pattern, name)]
         for name in names:
             del self.rest[name]
-        return names
+        self.dropped += names
 
     def has(self, pattern: str) -> bool:
         """Return whether the name of a remaining weight matches a pattern as a whole."""
         return any(re.fullmatch(pattern, name) for name in self.rest)
 
-    def shape(self, name: str, rank: int) -> tuple[int, ...]:
-        """Return the shape of a weight of a rank. Raises CheckpointError if there is none."""
+    def shape(self, name: str, rank: int | None = None) -> tuple[int, ...]:
+        """Return the shape of a weight. Raises CheckpointError if there is none of that rank."""
         if name not in self.rest:
             raise CheckpointError(f"missing: {name}")
         found = tuple(self.rest[name].shape)
-        if len(found) != rank:
+        if rank not in (None, len(found)):
             problem = f"{name} has {len(found)} dimensions, not {rank}"
             raise CheckpointError(f"wrong number of dimensions: {problem}")
         return found
@@ -172,7 +183,6 @@ IGNORED = frozenset(
         "finetuning_task",
         "tokenizer_class",
         "task_specific_params",
-        "vocab_size",
         "return_dict",
         "use_return_dict",
         "output_attentions",
@@ -251,10 +261,24 @@ class PublishedFamily(ABC):
     ignored: frozenset[str] = frozenset()
     """Entries of the configuration that change nothing, in addition to IGNORED."""
 
+    table, head = "", "lm_head.weight"
+    """The tensors of the embeddings of tokens and of the head."""
+
+    ties = False
+    """Whether the table predicts where `tie_word_embeddings` does not say."""
+
+    auto = "AutoModelForCausalLM"
+    """The class of transformers that computes the logits, or the states where there are none."""
+
+    has_logits = True
+    """Whether zoo computes the logits of the file, or only the states before a head."""
+
     def __init__(
         self, config: Mapping[str, Any], pool: Pool, vocabulary: Vocabulary | None
     ) -> None:
         self.config, self.pool, self.vocabulary = Configuration(config), pool, vocabulary
+        # entries of the configuration that tensors decide, once `describe` has read them
+        self.sizes: dict[str, int] = {}
         if self.prefix and not pool.has(f"{re.escape(self.prefix)}.*"):
             heads = ("lm_head.", "cls.", "classifier.")
             pool.rest = {
@@ -306,6 +330,81 @@ class PublishedFamily(ABC):
             problem = f"{', '.join(sorted(unread))} is not read"
             raise EntryError(f"zoo has no recipe for it: {problem}; {remedy}")
 
+    def read_size(self, entry: str, name: str, axis: int, per: int = 1) -> int:
+        """Return a size by a tensor that has it.
+
+        Args:
+            entry: The entry of the configuration about it, which may be missing.
+            name: The tensor.
+            axis: The axis of the tensor.
+            per: The number of rows for each unit of the size, such as the channels of a head.
+
+        Raises:
+            CheckpointError: There is no such tensor, or the configuration states another size.
+        """
+        shape, stated = self.pool.shape(name), self.config.get(entry)
+        if axis >= len(shape):
+            raise CheckpointError(f"wrong number of dimensions: {name} {list(shape)}")
+        size, rest = divmod(shape[axis], per)
+        if rest:
+            problem = f"{name} {list(shape)} cannot be cut into units of {per} for {entry}"
+            raise EntryError(problem)
+        if stated not in (None, size):
+            raise EntryError(f"{entry} is {stated!r:.20}, but {name} {list(shape)} has {size}")
+        self.sizes[entry] = size
+        return size
+
+    def read_switch(self, entry: str, pattern: str, default: bool) -> bool:
+        """Return whether the file has tensors that an entry of the configuration is about.
+
+        Args:
+            entry: The entry.
+            pattern: The pattern of the names of such tensors.
+            default: What a configuration without the entry means.
+
+        Raises:
+            EntryError: The configuration says otherwise.
+        """
+        stated = self.config.get(entry)
+        names = [name for name in self.pool.rest if re.fullmatch(pattern, name)]
+        if bool(names) == bool(default if stated is None else stated):
+            return bool(names)
+        held = f"the file has {names[0]}" if names else "the file has no such tensor"
+        shown = f"{entry} is {stated}" if stated is not None else f"no {entry} means {default}"
+        right = "true" if names else "false"
+        problem = f"{shown}, but {held}; set {entry} to {right} if the file is right"
+        raise EntryError(problem)
+
+    def read_tied(self) -> bool:
+        """Return whether the table predicts, by the tensors, as transformers loads them.
+
+        A head of its own is used although `tie_word_embeddings` is true. One without the other
+        stands for both.
+
+        Raises:
+            EntryError: There is no head, and `tie_word_embeddings` is false.
+        """
+        rest, stated = self.pool.rest, self.config.get("tie_word_embeddings")
+        is_tied = self.ties if stated is None else bool(stated)
+        table, head = rest.get(self.table), rest.get(self.head)
+        if head is None:
+            if not is_tied:
+                shown = "false" if stated is not None else "not there, which means false"
+                problem = f"tie_word_embeddings is {shown}, but the file has no {self.head}"
+                remedy = f"set it to true if {self.table} predicts, or add the tensor"
+                raise EntryError(f"{problem}; {remedy}")
+            return True
+        if not is_tied:
+            return False
+        if table is not None and not torch.equal(table, head):
+            log.info(
+                "%s differs from %s, and predicts; tied is only the flag", self.head, self.table
+            )
+            return False
+        # the same numbers twice, or only under the name of the head
+        rest[self.table] = rest.pop(self.head)
+        return True
+
     def require_squares(self) -> None:
         """Check that images and patches have one size.
 
@@ -318,14 +417,26 @@ class PublishedFamily(ABC):
                 raise CheckpointError(f"zoo has no recipe for it: {problem}")
 
     def describe_text(self, length: int, task: str) -> tuple[dict[str, Any], TextSpec]:
-        """Return the data and task sections of a language model, and the facts of its data."""
-        assert self.vocabulary is not None
+        """Return the data and task sections of a language model, and the facts of its data.
+
+        Without a tokenizer, the vocabulary is as large as the table of tokens.
+        """
+        rows = self.read_size("vocab_size", self.table, 0)
+        self.vocabulary = self.vocabulary or TokenCount(rows)
+        count = len(self.vocabulary)
+        if count > rows:
+            problem = f"{TOKENIZER} has {count} tokens, {self.table} {rows} rows"
+            raise CheckpointError(problem)
+        if count < rows:
+            log.info(
+                "left out: the last %d rows of %s, past %s", rows - count, self.table, TOKENIZER
+            )
         if length < 1:
             raise CheckpointError(f"max_position_embeddings is {length}, so no text has a length")
         data = {
             "name": "python_docs",
             "tokens": "subword",
-            "vocabulary": len(self.vocabulary),
+            "vocabulary": count,
             "length": min(length, 512),
             "batch_size": 4,
         }
@@ -337,6 +448,8 @@ class PublishedFamily(ABC):
         """Return the data and task sections of an image model, and the facts of its data."""
         labels = self.config.get("id2label") or {}
         names = [str(labels[key]) for key in sorted(labels, key=int)]
+        if self.has_logits and names and len(names) != classes:
+            raise EntryError(f"id2label has {len(names)} classes, but the file has {classes}")
         data = {"name": "images", "path": "images", "size": size, "classes": classes}
         data |= {"channels": channels}
         names = names if len(names) == classes else []

@@ -33,8 +33,9 @@ class RoPEViTFamily(PublishedFamily):
 
     def describe(self) -> tuple[dict[str, Any], DataSpec]:
         pool = self.pool
-        renamed = {"freqs": "rope.freqs"}
-        pool.rest = {renamed.get(name, name): weight for name, weight in pool.rest.items()}
+        if "freqs" in pool.rest and "rope.freqs" not in pool.rest:
+            pool.rest["rope.freqs"] = pool.rest.pop("freqs")
+        # coordinates of patches
         pool.drop("freqs_t_[xy]")
         dim, channels, patch, _ = pool.shape("patch_embed.proj.weight", 4)
         pool.shape("cls_token", 3)

@@ -14,6 +14,7 @@ from zoo.formats.targets import ExportOptions
 from zoo.packages import explain_imports
 from zoo.run import checkpoint
 from zoo.utils import raise_if_out_of_memory
+from zoo.weights import SAFETENSORS
 
 
 def write_weights(source: ExportSource, options: ExportOptions, folder: Path) -> None:
@@ -22,9 +23,7 @@ def write_weights(source: ExportSource, options: ExportOptions, folder: Path) ->
     Weights have the names of a checkpoint, `model.` and the name in the model. zoo reads the folder
     as it reads a run directory.
     """
-    checkpoint.write_safetensors(
-        source.task.state_dict(), source.metadata(), folder / checkpoint.SAFETENSORS
-    )
+    checkpoint.write_safetensors(source.task.state_dict(), source.metadata(), folder / SAFETENSORS)
     write_recipe(source, folder)
 
 

@@ -7,16 +7,17 @@ from typing import Any
 
 from zoo.formats.decoder_target import FULL, SLIDING, DecoderTarget, write_decoder
 from zoo.formats.export import ExportSource
-from zoo.formats.llama import LlamaFamily, describe_windows
+from zoo.formats.llama import DecoderFamily, LlamaFamily, describe_windows
 from zoo.formats.native import DECODER
 from zoo.formats.published import EntryError
 from zoo.formats.targets import ExportOptions
 
 
-class SmolLM3Family(LlamaFamily):
+class SmolLM3Family(DecoderFamily):
     """SmolLM3: a Llama with no encoding in every fourth layer."""
 
     ties = True
+    mlp_biased = LlamaFamily.mlp_biased
     default_base = 2_000_000.0
     ignored = frozenset({"max_window_layers"})
 
@@ -44,8 +45,7 @@ class SmolLM3Family(LlamaFamily):
         slides = bool(self.config.get("use_sliding_window", False)) and bool(self.read_window())
         default = [SLIDING if slides and not rotates else FULL for rotates in self.list_rotating()]
         kinds = self.read_kinds(default)
-        if SLIDING in kinds:
-            self.require(use_sliding_window=True)
+        self.require_window_switch(kinds)
         return kinds
 
     def list_layers(self) -> list[tuple[str, dict[str, Any]]]:

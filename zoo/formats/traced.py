@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-import logging
 import operator
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from io import BytesIO, StringIO
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +20,12 @@ from zoo.data.spec import DataSpec, ImageSpec, PointSpec, TextSpec, name_classes
 from zoo.errors import Message, OptionError, RecipeError, ZooError
 from zoo.formats.export import ExportSource
 from zoo.formats.huggingface import PixelReader
+from zoo.formats.outputs import Outputs, compare_outputs, copy_to_float64, hide_output
 from zoo.formats.targets import ExportOptions
 from zoo.formats.tokenizer_files import write_tokenizer
 from zoo.packages import explain_imports
 from zoo.utils import raise_if_out_of_memory, write_json
 
-TOLERANCE = 1e-5  # of logits computed by another program, relative to 1 + |logit|
-ROUNDING = 4  # times what the model itself rounds, where that is more
 MISSING_OPERATOR = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
 
 
@@ -164,19 +160,6 @@ def find_max_length(model: nn.Module, spec: DataSpec) -> int | None:
     return accepted
 
 
-@contextmanager
-def _hide_output() -> Iterator[None]:
-    """Hide what torch prints while it captures and converts: graphs, steps and warnings."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # such as: torchvision is not installed
-    try:
-        with redirect_stdout(StringIO()), redirect_stderr(StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)
-
-
 def capture(
     source: ExportSource, layers: Sequence[int] = ()
 ) -> tuple[ExportedProgram, InputSizes, BoundedModel]:
@@ -203,7 +186,7 @@ def capture(
     bounded = BoundedModel(model, max_length, layers).eval()
     example = next(sizes.draw_examples())
     try:
-        with _hide_output():
+        with hide_output():
             program = torch.export.export(
                 bounded, example, dynamic_shapes=sizes.build_dynamic_shapes()
             )
@@ -231,7 +214,7 @@ def write_torch_export(source: ExportSource, options: ExportOptions, folder: Pat
     program, sizes, model = capture(source, options.features)
     difference = _compare(source, program.module(), model, sizes)
     file = BytesIO()
-    with _hide_output():
+    with hide_output():
         torch.export.save(program, file)
     (folder / "model.pt2").write_bytes(file.getbuffer())
     _write_companions(source, sizes, folder, options.features)
@@ -255,7 +238,7 @@ def write_onnx(source: ExportSource, options: ExportOptions, folder: Path) -> fl
     program, sizes, model = capture(source, options.features)
     example = next(sizes.draw_examples())
     try:
-        with _hide_output():
+        with hide_output():
             graph = program.module(check_guards=False)
             if bake_parameters(graph):
                 shapes = sizes.build_dynamic_shapes()
@@ -275,7 +258,7 @@ def write_onnx(source: ExportSource, options: ExportOptions, folder: Path) -> fl
     assert converted is not None
     for one, names in zip(converted.model.graph.inputs, sizes.names.values(), strict=True):
         one.shape = onnx_ir.Shape(names)
-    with _hide_output():
+    with hide_output():
         converted.save(folder / "model.onnx")
     session = onnxruntime.InferenceSession(
         folder / "model.onnx", providers=["CPUExecutionProvider"]
@@ -335,9 +318,6 @@ def bake_parameters(module: fx.GraphModule) -> int:
 def _compare(source: ExportSource, graph: Any, model: nn.Module, sizes: InputSizes) -> float:
     """Return the largest difference of outputs, relative to 1 + |output|, at several sizes.
 
-    Large angles are rounded more than to the tolerance: where the difference is larger, both are
-    compared with the model in float64.
-
     Raises:
         RecipeError: The graph accepts only the size that was captured.
         ZooError: The difference is too large.
@@ -352,11 +332,9 @@ def _compare(source: ExportSource, graph: Any, model: nn.Module, sizes: InputSiz
             shape = " x ".join(map(str, inputs[0].shape))
             reason = f"its graph depends on the size of the example, and refuses inputs of {shape}"
             raise _refuse(source, reason, source.suggest_others()) from error
-        difference, allowed = measure_difference(actual, expected), TOLERANCE
-        if not difference <= TOLERANCE:
-            exact = _compute_in_float64(model, inputs)
-            allowed = max(allowed, ROUNDING * measure_difference(expected, exact))
-            difference = measure_difference(actual, exact)
+
+        compute_exact = partial(_compute_in_float64, model, inputs)
+        difference, allowed = compare_outputs(actual, expected, compute_exact)
         if not difference <= allowed:
             problem = f"the exported graph differs by {difference:.1e} from the model"
             raise ZooError(
@@ -366,25 +344,15 @@ def _compare(source: ExportSource, graph: Any, model: nn.Module, sizes: InputSiz
     return largest
 
 
+def _compute_in_float64(model: nn.Module, inputs: Sequence[Tensor]) -> Outputs:
+    doubled = [one.double() if one.is_floating_point() else one for one in inputs]
+    outputs: Outputs = copy_to_float64(model)(*doubled)
+    return outputs
+
+
 def name_outputs(layers: Sequence[int]) -> list[str]:
     """Return the names of a graph's outputs: logits, or the map of each layer."""
     return [f"features_{number}" for number in layers] or ["logits"]
-
-
-Outputs = Tensor | Sequence[Tensor]
-
-
-def measure_difference(actual: Outputs, expected: Outputs) -> float:
-    """Return the largest difference of outputs, relative to 1 + |output|."""
-    actual, expected = ([one] if isinstance(one, Tensor) else one for one in (actual, expected))
-    pairs = zip(actual, expected, strict=True)
-    return max(float(((one - other).abs() / (1 + other.abs())).max()) for one, other in pairs)
-
-
-def _compute_in_float64(model: nn.Module, inputs: Sequence[Tensor]) -> Outputs:
-    exact = copy.deepcopy(model).double()
-    outputs: Outputs = exact(*(one.double() if one.is_floating_point() else one for one in inputs))
-    return outputs
 
 
 def _write_companions(

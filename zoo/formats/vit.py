@@ -49,42 +49,55 @@ class ViTFamily(PublishedFamily):
     """The ViT of transformers, whose CLS token has a position, which is added to it."""
 
     prefix = "vit."
+    auto = "AutoModelForImageClassification"
     dropped = r"vit\.pooler\..*|vit\.embeddings\.mask_token"
     ignored = frozenset({"encoder_stride", "pooler_act", "pooler_output_size"})
 
     def describe(self) -> tuple[dict[str, Any], DataSpec]:
         config, pool = self.config, self.pool
-        dim = config["hidden_size"]
+        self.has_logits = pool.has(r"classifier\..*")
+        if not self.has_logits:
+            self.auto = "AutoModel"
+        patches = "vit.embeddings.patch_embeddings.projection.weight"
+        dim = self.read_size("hidden_size", patches, 0)
+        channels = self.read_size("num_channels", patches, 1)
+        patch = self.read_size("patch_size", patches, 2)
+        hidden = self.read_size(
+            "intermediate_size", "vit.encoder.layer.0.intermediate.dense.weight", 0
+        )
         head_dim = dim // config["num_attention_heads"]
         self.require(hidden_act="gelu", qkv_bias=True, head_dim=head_dim, is_causal=False)
         self.require_squares()
-        key = r".*attention\.attention\.key\.bias"
+        self.has_key_bias = self.read_key_bias(r".*attention\.attention\.key\.bias")
         block = {
             "norm_eps": config.get("layer_norm_eps", 1e-12),
-            "mlp_ratio": mlp_ratio(config["intermediate_size"], dim),
-            "key_bias": self.read_key_bias(key),
+            "mlp_ratio": mlp_ratio(hidden, dim),
+            "key_bias": self.has_key_bias,
         }
         model = {
             "name": "vit",
             "dim": dim,
             "depth": config["num_hidden_layers"],
             "heads": config["num_attention_heads"],
-            "patch_size": config["patch_size"],
+            "patch_size": patch,
             "encoding": ["learned"],
             "pool": "class",
             "block": block,
         }
-        classes = pool.rest["classifier.bias"].numel() if "classifier.bias" in pool.rest else 1000
-        sections, spec = self.describe_images(config["num_channels"], config["image_size"], classes)
+        classes = 1000
+        if self.has_logits:
+            classes = self.read_size("num_labels", "classifier.weight", 0)
+        sections, spec = self.describe_images(channels, config["image_size"], classes)
         return {"model": model, **sections}, spec
 
     def rename(self, heads: int) -> None:
         pool = self.pool
         names = dict(VIT_MODEL)
-        if not pool.has(r"classifier\..*"):
+        if not self.has_logits:
             del names["head"]
         depth = self.config["num_hidden_layers"]
-        pool.take_layers(names, VIT_BLOCK, "vit.encoder.layer.{}.", depth)
+        biased = {*names, *VIT_BLOCK} - ({"attn.k_proj"} if not self.has_key_bias else set())
+        pool.take_layers(names, VIT_BLOCK, "vit.encoder.layer.{}.", depth, biased)
         pool.take("vit.embeddings.cls_token", "cls_token")
         pool.take("vit.embeddings.position_embeddings", "encoding.learned.table")
         positions = pool.taken.get("encoding.learned.table", torch.zeros(1, 1, 1))[0]

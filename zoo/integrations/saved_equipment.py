@@ -79,11 +79,26 @@ def save(
         "dtype": str(model.dtype).removeprefix("torch."),
     }
     config |= {"model_type": MODEL_TYPE, "architectures": [f"ZooEquipped{type(model).__name__}"]}
+    if (is_tied := _is_tied(model)) is not None:
+        # the configuration may say otherwise, and decides what transformers builds
+        config["tie_word_embeddings"] = is_tied
     (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     _save_weights(model.state_dict() if state_dict is None else state_dict, folder / WEIGHTS)
     if model.can_generate():
         model.generation_config.save_pretrained(folder)
     return folder
+
+
+def _is_tied(model: Any) -> bool | None:
+    """Return whether the embeddings of tokens are the head; None if the model has not both."""
+    try:
+        table, head = model.get_input_embeddings(), model.get_output_embeddings()
+    except NotImplementedError:
+        # models of pictures and sounds
+        return None
+    if table is None or head is None:
+        return None
+    return bool(table.weight is head.weight)
 
 
 def _save_weights(state_dict: Mapping[str, Tensor], path: Path) -> None:

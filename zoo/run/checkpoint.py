@@ -43,7 +43,7 @@ from zoo.packages import PackageError, explain_imports
 from zoo.registry import recipe_files
 from zoo.utils import WRITING, describe_absence, raise_if_out_of_memory, read_bytes, write_file
 from zoo.version import __version__
-from zoo.weights import find_repeated
+from zoo.weights import SAFETENSORS, find_repeated
 
 SEAL_NAME = b"zoo sha256 "
 SEAL_LENGTH = len(SEAL_NAME) + 64
@@ -53,7 +53,6 @@ REMOTE = "hf:/"
 """The start of addresses of the Hub; a Path makes one slash of two."""
 METADATA, CHECKSUM = "zoo", "zoo sha256"  # entries of the header of a safetensors file
 SEAL_START = SEAL_LENGTH.to_bytes(2, "little") + SEAL_NAME
-SAFETENSORS = "model.safetensors"  # the weights in an exported folder
 RENAMED_WEIGHTS = (0, 2)  # the first version whose weights have today's names
 
 
