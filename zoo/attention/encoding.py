@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Annotated, Any, Self
 from torch import Tensor, nn
 
 from zoo.attention.call import AttentionCall
-from zoo.attention.tokens import Tokens, check_tensor
+from zoo.attention.tokens import Tokens, check_positions, check_tensor
 from zoo.errors import OptionError, refuse_type
 from zoo.options import Choice, Choices
 from zoo.registry import find, names
@@ -452,37 +453,51 @@ def check_heads(dims: Dims, q: Tensor, k: Tensor, v: Tensor | None, x: Tensor | 
         problem = f"keys have {kv_heads} heads, the encoding {dims.num_kv_heads} (Dims.kv_heads)"
         raise OptionError("kv_heads", problem)
     check_tensor("k", k, [None, kv_heads, None, dims.head_dim], kind="floating")
-    check_tensor("q", q, [batch, dims.heads, None, dims.head_dim], kind="floating")
+    keys = ("k", k)
+    check_tensor("q", q, [batch, dims.heads, None, dims.head_dim], kind="floating", like=keys)
     if q.shape[2] > count:
         raise OptionError("q", f"{q.shape[2]} queries are not the last of {count} tokens")
     if v is not None:
-        check_tensor("v", v, [batch, kv_heads, count, None], kind="floating")
+        check_tensor("v", v, [batch, kv_heads, count, None], kind="floating", like=keys)
     if x is not None:
-        check_tensor("x", x, [batch, count, dims.dim], kind="floating")
+        check_tensor("x", x, [batch, count, dims.dim], kind="floating", like=keys)
     for key, heads in (("k", k), ("v", v)):
         if heads is not None and heads.dtype != q.dtype:
             raise OptionError(key, f"{key} has the type {heads.dtype}, q {q.dtype}")
 
 
-def check_coordinates(dims: Dims, pos: Tensor, batch: int, count: int) -> Tensor:
-    """Check that `pos` is [M, P] or [1|B, M, P], and return it.
+def check_coordinates(dims: Dims, pos: Tensor, tokens: tuple[str, Tensor]) -> Tensor:
+    """Check that `pos` is [M, P] or [1|B, M, P] with values that encodings can read, and return it.
+
+    Args:
+        dims: The sizes of the encoding.
+        pos: The coordinates.
+        tokens: The name and the value of an argument [B, .., M, C] with the same tokens.
 
     Raises:
-        OptionError: It has another shape.
+        OptionError: It has another shape or device, or a value is not finite.
     """
-    axes = dims.axes
-    check_tensor("pos", pos, [count, axes], [batch, count, axes], [1, count, axes])
+    batch, count, axes = len(tokens[1]), tokens[1].shape[-2], dims.axes
+    check_tensor("pos", pos, [count, axes], [batch, count, axes], [1, count, axes], like=tokens)
+    check_positions(pos)
     return pos
 
 
-def check_per_token(key: str, value: Tensor | None, kind: str, batch: int, count: int) -> None:
+def check_per_token(key: str, value: Tensor | None, kind: str, tokens: tuple[str, Tensor]) -> None:
     """Check that a value per token is [M] or [1|B, M], or None.
 
+    Args:
+        key: Name of the argument.
+        value: Its value.
+        kind: The accepted dtypes; see `check_tensor`.
+        tokens: The name and the value of an argument [B, .., M, C] with the same tokens.
+
     Raises:
-        OptionError: It has another shape, or a dtype that is not of this kind.
+        OptionError: It has another shape or device, or a dtype that is not of this kind.
     """
     if value is not None:
-        check_tensor(key, value, [count], [batch, count], [1, count], kind=kind)
+        batch, count = len(tokens[1]), tokens[1].shape[-2]
+        check_tensor(key, value, [count], [batch, count], [1, count], kind=kind, like=tokens)
 
 
 @contextmanager
@@ -494,8 +509,13 @@ def explain_types(module: nn.Module, **arguments: Tensor | None) -> Iterator[Non
         **arguments: The arguments by name.
 
     Raises:
-        OptionError: The computation failed, and an argument has another dtype than the weights.
+        OptionError: An argument is on another device than the weights, or the computation failed
+            and an argument has another dtype.
     """
+    weight = next(itertools.chain(module.parameters(), module.buffers()), None)
+    for key, value in arguments.items():
+        if weight is not None and isinstance(value, Tensor):
+            check_tensor(key, value, value.shape, like=("the encoding", weight))
     try:
         yield
     except RuntimeError as error:

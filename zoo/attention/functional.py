@@ -27,7 +27,16 @@ from zoo.attention.encoding import (
 )
 from zoo.attention.layer import Context, SelfAttention, check_softcap
 from zoo.attention.temperature import TemperatureSpec, read_temperature
-from zoo.attention.tokens import Tokens, check_tensor, document_lengths, document_positions, upcast
+from zoo.attention.tokens import (
+    Tokens,
+    check_documents,
+    check_switch,
+    check_tensor,
+    document_lengths,
+    document_positions,
+    has_values,
+    upcast,
+)
 from zoo.errors import OptionError, refuse_type
 from zoo.options import EncodingSpec
 
@@ -50,7 +59,7 @@ def embed(encoding: Encoding, x: Tensor, pos: Tensor) -> Tensor:
     training = encoding.training
     try:
         check_tensor("x", x, [None, None, encoding.dims.dim], kind="floating")
-        tokens = Tokens.at(x, check_coordinates(encoding.dims, pos, *x.shape[:2]))
+        tokens = Tokens.at(x, check_coordinates(encoding.dims, pos, ("x", x)))
         with explain_types(encoding, x=x, pos=pos):
             return Chain.of(encoding.eval()).embed(tokens).x
     finally:
@@ -182,6 +191,7 @@ def attend(
             heads, the encoding reads states and `x` is missing, or the backend cannot compute this
             call.
     """
+    check_tensor("v", v, [None] * 4, kind="floating")
     with explain_types(encoding, q=q, k=k, x=x, pos=pos):
         call = _describe_call(
             encoding, q, k, v, pos, x, causal, has_position, softcap, sinks, temperature
@@ -259,13 +269,15 @@ def _describe_call(
     check_heads(chain.dims, q, k, v, x)
     if x is None:
         x = _fill_states(chain, k)
-    pos = check_coordinates(chain.dims, pos, *k.shape[::2])
+    check_switch("causal", causal)
+    keys = ("k", k)
+    pos = check_coordinates(chain.dims, pos, keys)
     # Integer and half-precision coordinates would round angles and distances.
     pos = pos.to(torch.promote_types(torch.promote_types(pos.dtype, q.dtype), torch.float32))
-    check_per_token("has_position", has_position, "boolean", *k.shape[::2])
+    check_per_token("has_position", has_position, "boolean", keys)
     check_softcap(softcap)
     if sinks is not None:
-        check_tensor("sinks", sinks, [heads], kind="floating")
+        check_tensor("sinks", sinks, [heads], kind="floating", like=keys)
     factors = read_temperature(temperature)
     if factors is not None:
         factors.check_axes(chain.dims.axes)
@@ -316,9 +328,7 @@ def _is_ordered(pos: Tensor) -> bool:
     A meta tensor has no values and a compiler hides them. The answer is then False, which is
     always safe: it only disables shortcuts.
     """
-    if pos.is_meta or torch.compiler.is_compiling():
-        return False
-    return bool((pos.diff(dim=-2) >= 0).all())
+    return has_values(pos) and bool((pos.diff(dim=-2) >= 0).all())
 
 
 class Attention(nn.Module):
@@ -359,6 +369,8 @@ class Attention(nn.Module):
         super().__init__()
         if not isinstance(dims, Dims):
             raise refuse_type("dims", dims, "zoo.Dims")
+        check_switch("causal", causal)
+        check_switch("sinks", sinks)
         dims = replace(dims, depth=dims.depth or dims.layer + 1)
         if not isinstance(encoding, Encoding):
             encoding = _make_encoding(encoding, dims)
@@ -408,13 +420,13 @@ class Attention(nn.Module):
             OptionError: `pos` does not have the encoding's axes, or tokens and grid do not match.
         """
         check_tensor("x", x, [None, None, self.layer.dims.dim], kind="floating")
-        check_per_token("has_position", has_position, "boolean", *x.shape[:2])
-        check_per_token("document", document, "integer", *x.shape[:2])
+        check_per_token("has_position", has_position, "boolean", ("x", x))
+        check_per_token("document", document, "integer", ("x", x))
         context = context or Context()
         if pos is None:
             tokens = self._make_tokens(x, has_position, document, context.seen)
         else:
-            pos = check_coordinates(self.encoding.dims, pos, *x.shape[:2])
+            pos = check_coordinates(self.encoding.dims, pos, ("x", x))
             # The positions of remembered tokens are unknown here and may be ahead of these.
             ordered = document is None and not context.seen and _is_ordered(pos)
             tokens = Tokens.at(x, pos, has_position, document, ordered)
@@ -435,6 +447,7 @@ class Attention(nn.Module):
                 raise OptionError("pos", problem)
             # Positions restart at 0 in each document, and each has a size of its own: [1|B, N, 1].
             document = document if document.dim() == 2 else document[None]
+            check_documents(document)
             index = document_positions(document)[..., None].to(upcast(x).dtype)
             size = document_lengths(document)[..., None].to(index.dtype)
             tokens = Tokens.at(x, index, has_position, document).replace(grid_size=size)

@@ -11,7 +11,15 @@ from torch import Tensor
 
 from zoo.attention.layer import Context, UpdateKeys, keep_keys, shift_heads, take_heads
 from zoo.attention.linear import LinearState
-from zoo.attention.tokens import Tokens, concat, order_padding_first, select_rows
+from zoo.attention.tokens import (
+    Tokens,
+    check_count,
+    check_row_numbers,
+    check_rows,
+    concat,
+    order_padding_first,
+    select_rows,
+)
 from zoo.errors import OptionError
 
 
@@ -45,6 +53,7 @@ class KeyValueCache(Context):
         count, tokens = heads.shape[2], tokens.drop_states()
         if layer in self._last:
             old_heads, old_tokens = self._last[layer]
+            check_rows(old_heads, heads)
             heads, tokens = torch.cat([old_heads, heads], dim=2), old_tokens.join(tokens)
         last_heads, last_tokens = heads, tokens.last(1)
         # The last token of each sample that is no padding.
@@ -75,6 +84,7 @@ class KeyValueCache(Context):
 
         if layer in self._layers:
             cached = self._layers[layer]
+            check_rows(cached.k.rows, k)
             if len(cached.tokens) < seen and _has_special(tokens):
                 problem = "a token without a position attends to all tokens, but those before the "
                 raise OptionError("has_position", problem + "window are forgotten")
@@ -96,7 +106,13 @@ class KeyValueCache(Context):
 
         Args:
             rows: For each row of the next call, the row whose past it continues, int [b].
+
+        Raises:
+            OptionError: They are no numbers of rows of this cache.
         """
+        kept = [cache.k.rows for cache in self._layers.values()]
+        for tensor in (*kept, *(state.sums for state in self._states.values())):
+            check_row_numbers(rows, tensor)
         self._layers = {layer: cache.select_rows(rows) for layer, cache in self._layers.items()}
         self._states = {layer: state.select_rows(rows) for layer, state in self._states.items()}
         self._last = {
@@ -149,11 +165,14 @@ class SegmentMemory(Context):
     """
 
     def __init__(self, length: int) -> None:
+        check_count("length", length, least=0)
         self.length = length
         self._layers: dict[int, Tokens] = {}
 
     def extend_states(self, layer: int, tokens: Tokens) -> Tokens:
         """Return the remembered tokens followed by those of this call."""
+        if layer in self._layers:
+            check_rows(self._layers[layer].x, tokens.x)
         result = self._layers[layer].join(tokens) if layer in self._layers else tokens
         if self.length:
             self._layers[layer] = result.last(min(self.length, len(result))).detach()
@@ -164,6 +183,8 @@ class SegmentMemory(Context):
 
     def reorder(self, rows: Tensor) -> None:
         """Reassign the rows of the batch, as `KeyValueCache.reorder` does."""
+        for tokens in self._layers.values():
+            check_row_numbers(rows, tokens.x)
         self._layers = {layer: tokens.select_rows(rows) for layer, tokens in self._layers.items()}
 
     def state_dict(self) -> dict[str, Any]:

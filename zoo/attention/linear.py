@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from zoo.attention.backends.reference import attention_mask
 from zoo.attention.call import AttentionCall, repeat_kv_heads
 from zoo.attention.encoding import Encoding
-from zoo.attention.tokens import disable_autocast, fill_padding, select_rows, upcast
+from zoo.attention.tokens import check_rows, disable_autocast, fill_padding, select_rows, upcast
 from zoo.errors import OptionError
 
 KINDS = ("softmax", "linear")
@@ -129,6 +129,8 @@ def attend_causal(
 
     with disable_autocast(v.device):
         q, k, raw_q, raw_k, values = _group_heads(linear, is_real)
+        if past is not None:
+            check_rows(past.sums[:, 0, 0, :, 0], raw_k.flatten(1, -2)[:, 0])
         # The denominator is the same sum with values 1 and without the transforms.
         ones = torch.ones_like(values[..., :1])
         out, products = scan_chunks(q, k, values, masks, past.products if past else None)

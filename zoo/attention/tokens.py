@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, TypeVar
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 from torch.nn import functional as F
 
-from zoo.errors import OptionError
+from zoo.errors import OptionError, refuse_type
 
 Data = TypeVar("Data")
 Join = Callable[[str, Tensor, Tensor], Tensor]
@@ -336,7 +337,19 @@ def pick(values: Tensor, b: Tensor, n: Tensor) -> Tensor:
     return values[0][n] if values.shape[0] == 1 else values[b, n]
 
 
-def check_tensor(key: str, value: Any, *shapes: Sequence[int | None], kind: str = "real") -> None:
+INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+"""The integer dtypes for which torch has all operations."""
+LARGEST_POSITION = 2.0**31
+"""The largest coordinate. Beyond it, encodings that count in integers would overflow."""
+
+
+def check_tensor(
+    key: str,
+    value: Any,
+    *shapes: Sequence[int | None],
+    kind: str = "real",
+    like: tuple[str, Tensor] | None = None,
+) -> None:
     """Check a tensor that a user passed.
 
     Args:
@@ -344,28 +357,148 @@ def check_tensor(key: str, value: Any, *shapes: Sequence[int | None], kind: str 
         value: Its value.
         *shapes: The accepted shapes; None stands for any size.
         kind: The accepted dtypes: "real", "floating", "integer" or "boolean".
+        like: The name and the value of an argument on whose device it must be. None: any device.
 
     Raises:
-        OptionError: The value is not a tensor, or has another kind of dtype or another shape.
+        OptionError: The value is not a tensor, or has another kind of dtype, another shape or
+            another device.
     """
     if not isinstance(value, Tensor):
         raise OptionError(key, f"{key} is {type(value).__name__}, not a tensor")
-    is_integer = not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
     fits = {
         "real": not value.is_complex(),
         "floating": value.is_floating_point(),
-        "integer": is_integer,
+        "integer": value.dtype in INTEGERS,
         "boolean": value.dtype == torch.bool,
     }
     if not fits[kind]:
         raise OptionError(key, f"{key} has the type {value.dtype}, not {kind}")
-    for shape in shapes:
-        pairs = zip(shape, value.shape, strict=False)
-        if len(shape) == value.dim() and all(size is None or size == own for size, own in pairs):
-            return
-    names = [str(["*" if size is None else size for size in shape]) for shape in shapes]
-    wanted = " or ".join(dict.fromkeys(names)).replace("'", "")
-    raise OptionError(key, f"{key} has the shape {list(value.shape)}, not {wanted}")
+    if not any(_has_shape(value, shape) for shape in shapes):
+        names = [str(["*" if size is None else size for size in shape]) for shape in shapes]
+        wanted = " or ".join(dict.fromkeys(names)).replace("'", "")
+        raise OptionError(key, f"{key} has the shape {list(value.shape)}, not {wanted}")
+    if like is not None and value.device != like[1].device:
+        problem = f"{key} is on the device {value.device}, {like[0]} on {like[1].device}"
+        raise OptionError(key, f"{problem}; move one of them")
+
+
+def _has_shape(value: Tensor, shape: Sequence[int | None]) -> bool:
+    pairs = zip(shape, value.shape, strict=False)
+    return len(shape) == value.dim() and all(
+        size is None or size == actual for size, actual in pairs
+    )
+
+
+def check_count(key: str, value: object, least: int = 1) -> None:
+    """Raise OptionError if a value is not an integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise refuse_type(key, value, "an integer")
+    if int(value) < least:
+        raise OptionError(key, f"{key} is {value}, expected at least {least}")
+
+
+def check_switch(key: str, value: object) -> None:
+    """Raise OptionError if a value is not true or false."""
+    if not isinstance(value, bool):
+        raise refuse_type(key, value, "True or False")
+
+
+def check_rows(kept: Tensor, new: Tensor) -> None:
+    """Check that a call continues what a memory of earlier calls keeps.
+
+    Args:
+        kept: What the memory keeps of earlier tokens, [B, N, C] or [B, G, N, K].
+        new: The same of this call. A memory of one row continues in all rows.
+
+    Raises:
+        OptionError: Batch, heads, channels or device differ.
+    """
+    if len(kept) not in (1, len(new)):
+        problem = f"context holds {len(kept)} rows, and this call has {len(new)}"
+        remedy = "choose the rows with context.reorder, or begin with a new one"
+        raise OptionError("context", f"{problem}; {remedy}")
+    for axis, noun in ((-3, "heads"), (-1, "channels")):
+        if kept.dim() + axis > 0 and kept.shape[axis] != new.shape[axis]:
+            problem = f"context holds {kept.shape[axis]} {noun}, and this call has"
+            raise OptionError("context", f"{problem} {new.shape[axis]}: it is of another model")
+    if kept.device != new.device:
+        problem = f"context is on the device {kept.device}, this call on {new.device}"
+        raise OptionError("context", f"{problem}; begin with a new one")
+
+
+def check_row_numbers(rows: Tensor, kept: Tensor) -> None:
+    """Check the rows that `reorder` takes.
+
+    Args:
+        rows: Numbers of rows, int [b].
+        kept: What a memory keeps, [B, ...].
+
+    Raises:
+        OptionError: They are no numbers of rows of the memory.
+    """
+    check_tensor("rows", rows, [None], kind="integer")
+    if rows.is_meta != kept.is_meta:
+        raise OptionError("rows", f"rows are on {rows.device}, context on {kept.device}")
+    if _is_refuted(((rows >= 0) & (rows < len(kept))).all(), "rows are not in context"):
+        problem = f"rows are {rows.tolist()}, and context holds {len(kept)}, counted from 0"
+        raise OptionError("rows", problem)
+
+
+def _is_refuted(condition: Tensor, message: str) -> bool:
+    """Return whether a condition is false, where the host can know it without waiting.
+
+    A GPU ends with the message itself, when it comes to the condition.
+    """
+    if not has_values(condition):
+        return False
+    if condition.device.type == "cuda":
+        torch._assert_async(condition, message)
+        return False
+    return not bool(condition)
+
+
+def has_values(value: Tensor) -> bool:
+    """Return whether values can be read: not those of a meta tensor, nor while a graph is made."""
+    return not value.is_meta and not torch.compiler.is_compiling()
+
+
+def check_positions(pos: Tensor) -> None:
+    """Check the values of coordinates, where they can be read.
+
+    Raises:
+        OptionError: A coordinate is not finite, or too large.
+    """
+    if not has_values(pos):
+        return
+    # NaN compares false
+    is_wrong = ~(pos.abs() <= LARGEST_POSITION)
+    if bool(is_wrong.any()):
+        first = float(pos[is_wrong][0])
+        problem = f"pos has the coordinate {first:g}, which is not"
+        raise OptionError("pos", f"{problem} a finite number up to {LARGEST_POSITION:.0f}")
+
+
+def check_documents(document: Tensor) -> None:
+    """Check that no document continues after another one, where the numbers can be read.
+
+    Positions restart with each run of a number, and tokens see all others with their number: for
+    [0, 1, 0, 1] the two would contradict each other.
+
+    Args:
+        document: Document numbers [B, N], -1 for padding.
+
+    Raises:
+        OptionError: The tokens of a document are apart.
+    """
+    if not has_values(document):
+        return
+    filled = fill_padding(document, None)
+    counts = (filled[:, 1:] != filled[:, :-1]).sum(1)
+    ordered = filled.sort(1).values
+    are_together = (counts == (ordered[:, 1:] != ordered[:, :-1]).sum(1)).all()
+    problem = "document: the tokens of a document are apart, as in [0, 1, 0]"
+    if _is_refuted(are_together, problem):
+        raise OptionError("document", f"{problem}; number each run of tokens, or pass pos")
 
 
 def document_positions(documents: Tensor) -> Tensor:

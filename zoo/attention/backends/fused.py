@@ -24,7 +24,14 @@ from zoo.attention.backends.sinks import (
     refuse_second_derivative,
 )
 from zoo.attention.call import AttentionCall
-from zoo.attention.tokens import Tokens, is_transformed, upcast
+from zoo.attention.tokens import (
+    Tokens,
+    check_count,
+    check_switch,
+    check_tensor,
+    is_transformed,
+    upcast,
+)
 from zoo.errors import OptionError
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -277,11 +284,20 @@ def block_mask(
         The mask, for `flex_attention(..., block_mask=...)`.
 
     Raises:
-        OptionError: There are more queries than keys.
+        OptionError: An argument has a wrong type or shape, a window is less than 1, or there are
+            more queries than keys.
     """
+    check_count("keys", keys)
+    for key, value in (("queries", queries), ("window", window)):
+        if value is not None:
+            check_count(key, value)
+    check_switch("causal", causal)
     count = keys if queries is None else queries
-    if not 1 <= count <= keys:
+    if count > keys:
         raise OptionError("queries", f"{count} queries are not among {keys} keys")
+    if document is not None:
+        like = ("the mask", torch.empty(0, device=device))
+        check_tensor("document", document, [keys], [None, keys], kind="integer", like=like)
     # A call with heads of width 1 has the same mask as a real one.
     index = torch.arange(keys, device=device, dtype=torch.float32)[:, None]
     tokens = Tokens.at(index[None], index, document=document, ordered=True)

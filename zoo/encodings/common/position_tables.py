@@ -242,6 +242,8 @@ def bias_from_offsets(call: AttentionCall, values: Tensor, index: Index) -> Bloc
 
     def compute_block(span: Span) -> Tensor:
         rows, keys = span.size
+        if not keys:
+            return values.new_zeros(1, len(values), rows, keys)
         # Row r reads u[(j - r) mod L], with u = values[last - x] and L = rows + keys: repeated rows
         # of L numbers, read as rows of L - 1, are shifted by one each.
         length = rows + keys
