@@ -13,7 +13,7 @@ import equip_page
 from claims_page import NO_EVIDENCE
 from evidence_data import DOCS, Convention, Evidence
 from evidence_rows import Row, build_rows, find_subject
-from quoted_numbers import update_numbers
+from quoted_numbers import look_up
 from recipe_heads import read_head
 
 from zoo.benchmark.result import BenchResult
@@ -153,14 +153,14 @@ def _convention_table(conventions: tuple[Convention, ...]) -> str:
     return format_markdown(head, rows, head)
 
 
-def _quote(mark: str) -> str:
-    """Return a recorded number by the mark that looks it up, or that of the head of a recipe."""
-    source, _, query = mark.partition(": ")
+def _quote(origin: str) -> str:
+    """Return a recorded number by where it is looked up, or that of the head of a recipe."""
+    source, _, query = origin.partition(": ")
     if source == "recipe":
         name, _, metric = query.partition(" ")
         number = read_head(recipe_files()[name])["number"]
         return number.partition(f"{metric} ")[2].partition(",")[0]
-    return update_numbers(f"0.0000<!-- {mark} -->").partition("<!--")[0]
+    return look_up(origin)
 
 
 def _judge_axes(evidence: Evidence) -> str:

@@ -117,7 +117,7 @@ class Convention:
         what: The measured number, and of what.
         one: The convention before.
         other: The convention after.
-        before: The number before, as a mark of docs/quoted_numbers.py looks it up.
+        before: Where the number before is looked up, as docs/quoted_numbers.py says.
         after: The number after.
     """
 

@@ -150,14 +150,14 @@ def describe_subject(comparison: Comparison, condition: Condition) -> Subject:
     return _build_subject(comparison.base, samples, comparison.measure)
 
 
-def find_subject(mark: str) -> Subject:
+def find_subject(origin: str) -> Subject:
     """Return what a recorded number was measured on.
 
     Args:
-        mark: Where the number is looked up, as in docs/quoted_numbers.py; or "recipe: NAME METRIC"
-            for a number of the head of a recipe.
+        origin: Where the number is looked up, as docs/quoted_numbers.py says; or "recipe: NAME
+            METRIC" for a number of the head of a recipe.
     """
-    source, _, query = mark.partition(": ")
+    source, _, query = origin.partition(": ")
     if source == "recipe":
         name, metric = query.split()
         recipe = load(name)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from quoted_numbers import update_numbers
+from quoted_numbers import Quote, update_numbers
 
 import zoo
 from zoo.benchmark import recorded_layers
@@ -160,8 +160,13 @@ class Pretrained:
         return [one for name, one in self.cells.items() if name.startswith(f"{kind}-")]
 
 
-def write_pretrained_page(page: Path) -> str:
-    """Return the page: its own text up to the mark, then both recorded experiments."""
+def write_pretrained_page(page: Path, quotes: Iterable[Quote] = ()) -> str:
+    """Return the page: its own text up to the mark, then both recorded experiments.
+
+    Args:
+        page: The page.
+        quotes: The numbers of its text that are looked up.
+    """
     text, _, _ = page.read_text(encoding="utf-8").partition(MARK)
     found = Pretrained.read(page.with_suffix(""))
     lines = [
@@ -170,7 +175,7 @@ def write_pretrained_page(page: Path) -> str:
         "",
     ]
     lines += [*_extension_section(found), *_transplant_section(found)]
-    return update_numbers(text) + MARK + "\n".join(lines)
+    return update_numbers(text, quotes) + MARK + "\n".join(lines)
 
 
 def _extension_section(found: Pretrained) -> Iterator[str]:

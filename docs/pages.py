@@ -47,7 +47,6 @@ from zoo.diagnostics.portrait.portrait import draw_portrait
 from zoo.encodings.common.chains import build_shortest_chain, format_chain
 
 DOCS = Path(__file__).parent
-DIAGNOSED = ("smollm2.md", "minilm.md")
 PICTURES = DOCS / "images" / "encodings"
 FORMULAS = tomllib.loads((DOCS / "formulas.toml").read_text(encoding="utf-8"))
 INDEX = """# Encodings
@@ -127,14 +126,15 @@ def write_pages() -> dict[Path, str]:
     extend = DOCS / "extend.md"
     pages[extend] = extension_page.write_extension_page(extend)
     pretrained = DOCS / "questions" / "pretrained.md"
-    pages[pretrained] = measured_pages.write_pretrained_page(pretrained)
+    quotes = quoted_numbers.read_quotes()
+    own = quotes.pop("docs/questions/pretrained.md")
+    pages[pretrained] = measured_pages.write_pretrained_page(pretrained, own)
     transformers = DOCS / "equip" / "transformers.md"
     pages[transformers] = equip_page.write_families(transformers.read_text(encoding="utf-8"))
-    quoting = [DOCS.parent / "README.md", DOCS / "comparing.md", DOCS / "segmentation.md"]
-    quoting += [page for page in (DOCS / "questions").glob("*.md") if page != pretrained]
-    quoting += (DOCS / "equip" / name for name in DIAGNOSED)
-    for page in quoting:
-        pages[page] = quoted_numbers.update_numbers(page.read_text(encoding="utf-8"))
+    for name_of_page, own in quotes.items():
+        page = DOCS.parent / name_of_page
+        text = page.read_text(encoding="utf-8")
+        pages[page] = quoted_numbers.update_numbers(text, own)
     evidence = evidence_data.read_evidence()
     readme = DOCS.parent / "README.md"
     pages[readme] = choose_page.replace_results(pages[readme], evidence)

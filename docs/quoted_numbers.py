@@ -1,10 +1,14 @@
 """Numbers in prose that are looked up in recorded files: `python docs/pages.py` writes them anew.
 
-A number is followed by a comment that names a file below docs/ and what to look up in it:
+docs/quoted_numbers.toml lists, by page, pieces of text and where their numbers are looked up:
 
-    t5 takes 1.12<!-- speed/lm_small: ratio t5 --> times as long as rope
+    ["docs/questions/costs.md"]
+    "t5 took {} in another run" = "speed/lm_small_peers: ratio t5"
+    "from {} to {} tokens" = ["speed/vit_s: shape.length", "speed/vit_s: shape.dim"]
 
-It keeps the decimals that it is written with. What can be looked up:
+`{}` stands for a number, or for a number with its interval or a verdict where these are looked up.
+A piece of text is in its page exactly once, however its lines are broken, and a number keeps the
+decimals that it is written with. Before the colon is a file below docs/; after it, what to look up:
 
     mean VARIANT [at CONDITION]     of a comparison, over seeds; spaces in names are written as _
     interval VARIANT [at CONDITION] likewise, the mean with its interval
@@ -29,8 +33,10 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -48,7 +54,10 @@ from zoo.comparison.text import count_decimals, format_estimate
 from zoo.reporting.numbers import format_fixed
 
 DOCS = Path(__file__).parent
+QUOTES = DOCS / "quoted_numbers.toml"
 MARK = "## Recorded\n"
+PLACE = "{}"
+"""Stands for a number in a piece of text."""
 WORDS = re.compile(
     r"\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|\w+ty-\w+|twenty|thirty"
     r"|forty|fifty|sixty|seventy|eighty|ninety|hundreds?|thousands?|millions?|dozens?|twice|thrice"
@@ -58,32 +67,117 @@ WORDS = re.compile(
 """Numbers written as words; `one` is none, as it is a pronoun too."""
 NAMES = re.compile(r"[A-Za-z][\w+-]*\d[\w+-]*")
 FIGURES = re.compile(r"\d[\d,]*(?:\.\d+)?")
-QUOTED = re.compile(
-    r"(?P<text>\d[\d,]*(?:\.\d+)?(?: \([^()<|]*\))?|(?:not held|held|undecided)(?:, [^<|]*)?)"
-    r"(?P<mark><!-- (?P<source>[\w/+-]+): (?P<query>.+?) -->)"
-)
+NUMBER = r"[+\u2212-]?\d[\d,]*(?:\.\d+)?"
+INTERVAL = rf"{NUMBER}\s+\({NUMBER}\s+to\s+{NUMBER}\)"
+VERDICT = rf"[a-z][a-z'\s]*(?:,\s+{INTERVAL})?"
+PATTERNS = {"interval": INTERVAL, "verdict": VERDICT, "claim": VERDICT}
+"""{first word of what is looked up: what stands in the text}; a number for all others."""
 
 
-def update_numbers(text: str) -> str:
-    """Return a text with every quoted number as its file has it."""
-    return QUOTED.sub(lambda found: look_up(found) + found["mark"], text)
+@dataclass(frozen=True)
+class Quote:
+    """A piece of text with numbers, and where they are looked up.
+
+    Attributes:
+        page: The page, relative to the root of the repository.
+        text: The text; each `{}` stands for a number.
+        sources: Where each number is looked up: "speed/lm_small: ratio t5".
+    """
+
+    page: str
+    text: str
+    sources: tuple[str, ...]
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Finds the text with any numbers, however its lines are broken."""
+        pieces = [
+            r"\s+".join(map(re.escape, re.split(r"\s+", piece))) for piece in self.text.split(PLACE)
+        ]
+        kinds = [PATTERNS.get(_split_source(one)[1].split()[0], NUMBER) for one in self.sources]
+        places = [f"({kind})" for kind in kinds]
+        joined = "".join(part for pair in zip(pieces, [*places, ""], strict=True) for part in pair)
+        # a number at an end is a whole one
+        return re.compile(rf"(?<![\w.,]){joined}(?![\w]|[.,]\d)")
+
+    def find(self, text: str) -> re.Match[str]:
+        """Return where a page has the text. Raises ValueError if that is not in one place."""
+        found = [*self.pattern.finditer(text)]
+        if len(found) != 1:
+            problem = f"stands there {len(found)} times, and must stand there once"
+            raise ValueError(f"{self.page}: {self.text!r} of {QUOTES.name} {problem}")
+        return found[0]
 
 
-def look_up(found: re.Match[str]) -> str:
-    """Return a quoted number or verdict as its file has it. Raises ValueError if there is none."""
-    decimals = len(found["text"].partition(".")[2])
-    word, _, rest = found["query"].partition(" ")
+def read_quotes(path: Path = QUOTES) -> dict[str, tuple[Quote, ...]]:
+    """Return the quotes of each page.
+
+    Raises:
+        ValueError: A text has another number of places than of sources.
+    """
+    quotes: dict[str, tuple[Quote, ...]] = {}
+    for page, entries in tomllib.loads(path.read_text(encoding="utf-8")).items():
+        found = [
+            Quote(page, text, (sources,) if isinstance(sources, str) else tuple(sources))
+            for text, sources in entries.items()
+        ]
+        for quote in found:
+            if quote.text.count(PLACE) != len(quote.sources):
+                problem = f"{len(quote.sources)} sources for {quote.text.count(PLACE)} numbers"
+                raise ValueError(f"{page}: {quote.text!r}: {problem}")
+        quotes[page] = tuple(found)
+    return quotes
+
+
+def update_numbers(text: str, quotes: Iterable[Quote]) -> str:
+    """Return the text of a page with every quoted number as its file has it.
+
+    Raises:
+        ValueError: A quote is not in the text once, or what it names is not found.
+    """
+    replaced = {}
+    for quote in quotes:
+        found = quote.find(text)
+        for number, source in enumerate(quote.sources, start=1):
+            new = look_up(source, found[number])
+            # where lines are broken within an interval, they stay
+            if new.split() != found[number].split():
+                replaced[found.span(number)] = new
+    for (start, end), value in sorted(replaced.items(), reverse=True):
+        text = text[:start] + value + text[end:]
+    return text
+
+
+def look_up(source: str, written: str = "0.0000") -> str:
+    """Return a quoted number or verdict as its file has it.
+
+    Args:
+        source: Where it is looked up: "speed/lm_small: ratio t5".
+        written: The number as it is written, whose decimals are kept.
+
+    Raises:
+        ValueError: Nothing is found there.
+    """
+    decimals = len(written.partition(".")[2])
+    file, query = _split_source(source)
+    word, _, rest = query.partition(" ")
     try:
         if word == "verdict":
-            return _find_verdict(locate(found["source"]), rest)
+            return _find_verdict(locate(file), rest)
         if word == "claim":
-            return _find_claim(locate(found["source"]), rest)
+            return _find_claim(locate(file), rest)
         if word == "interval":
-            return _find_interval(locate(found["source"]), *rest.split(maxsplit=2))
-        value = _evaluate(found["source"], found["query"])
+            return _find_interval(locate(file), *rest.split(maxsplit=2))
+        value = _evaluate(file, query)
     except (KeyError, IndexError, TypeError, StopIteration) as error:
-        raise ValueError(f"{found['mark']}: nothing is found: {error!r}") from None
+        raise ValueError(f"{source}: nothing is found: {error!r}") from None
     return f"{value:,.{decimals}f}"
+
+
+def _split_source(source: str) -> tuple[str, str]:
+    """Return the file and the query of a source."""
+    file, _, query = source.partition(": ")
+    return file, query
 
 
 def _evaluate(source: str, query: str) -> float:
@@ -114,7 +208,7 @@ def _evaluate(source: str, query: str) -> float:
 
 
 def locate(source: str) -> Path:
-    """Return the path of a recorded file by its name in a mark."""
+    """Return the path of a recorded file by its name in a source."""
     folder = DOCS if source.startswith(("speed/", "equip/", "records/")) else DOCS / "questions"
     return folder / f"{source}.json"
 
@@ -203,34 +297,38 @@ def _walk_all(plain: Any, keys: Sequence[str]) -> Iterator[float]:
         yield from _walk_all(one, rest)
 
 
-def list_unquoted(text: str, facts: tuple[str, ...] = ()) -> list[str]:
-    """Return the lines of prose that have a number without a mark, in figures or in words.
+def list_unquoted(text: str, quotes: Iterable[Quote] = (), facts: Iterable[str] = ()) -> list[str]:
+    """Return the lines of prose that have a number without a source, in figures or in words.
 
     Args:
         text: Markdown. Code, link targets and pictures are no prose.
-        facts: Texts with numbers that need none, as they are held by other tests.
+        quotes: Pieces of the text whose numbers are looked up.
+        facts: Texts with numbers that need no source, as they are held by other tests.
     """
+    spans = []
+    for quote in quotes:
+        found = quote.find(text)
+        spans += [found.span(number) for number in range(1, len(quote.sources) + 1)]
+    for start, end in sorted(spans, reverse=True):
+        text = text[:start] + text[end:]
     text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     text = re.sub(r"^    .*$", "", text, flags=re.MULTILINE)
     text = re.sub(r"`[^`]*`|\]\([^)]*\)|https?://\S+", "", text)
     for fact in facts:
         text = re.sub(re.escape(fact).replace(r"\ ", r"\s+"), "", text)
-    lines = NAMES.sub("", QUOTED.sub("", text)).splitlines()
+    lines = NAMES.sub("", text).splitlines()
     return [line for line in lines if re.search(r"\d", line) or WORDS.search(line)]
 
 
-def count_numbers(texts: Iterable[str]) -> tuple[int, int]:
-    """Return how many numbers of pages are quoted, and how many stand in their made parts."""
-    quoted = made = 0
-    for text in texts:
-        own, _, recorded = text.partition(MARK)
-        quoted += len(QUOTED.findall(own))
-        rows = [line for line in own.splitlines() if line.startswith("| ") and "<!--" not in line]
-        made += len(FIGURES.findall(NAMES.sub("", "\n".join([*rows, recorded]))))
-    return quoted, made
+def count_made(text: str) -> int:
+    """Return how many numbers stand in the made parts of a page: tables, and what is recorded."""
+    own, _, recorded = text.partition(MARK)
+    rows = [line for line in own.splitlines() if line.startswith("| ")]
+    return len(FIGURES.findall(NAMES.sub("", "\n".join([*rows, recorded]))))
 
 
 if __name__ == "__main__":
     pages = [DOCS.parent / "README.md", *DOCS.glob("questions/*.md")]
-    quoted, made = count_numbers(page.read_text(encoding="utf-8") for page in pages)
-    print(f"{len(pages)} pages: {quoted} numbers in prose looked up, {made} in what is made")
+    made = sum(count_made(page.read_text(encoding="utf-8")) for page in pages)
+    quoted = sum(len(quote.sources) for own in read_quotes().values() for quote in own)
+    print(f"{quoted} numbers in prose looked up, {made} in tables and in what is made")

@@ -31,9 +31,7 @@ from zoo.options.plain import to_plain
 ROOT = Path(__file__).parent.parent.parent
 DECLARED = ROOT / "docs" / "claims.yaml"
 RECORDS = ROOT / "docs" / "records"
-MARKED = re.compile(
-    r"<!-- (records/withdrawn/[\w/]+): (?:mean|interval) (\S+)(?: at ([^<]+?))? -->"
-)
+WITHDRAWN = re.compile(r"(records/withdrawn/[\w/]+): (?:mean|interval) (\S+)(?: at (.+))?")
 
 
 @pytest.fixture(scope="module")
@@ -534,24 +532,15 @@ def test_a_recorded_comparison_is_the_declared_one():
             assert list_lasting(Comparison.read(results).command) == list_lasting(command)
 
 
-def test_every_quoted_number_of_every_page_is_current(docs):
-    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
-    quoted = docs["quoted_numbers"]
-    stale = [
-        page.relative_to(ROOT).as_posix()
-        for page in pages
-        if quoted.update_numbers(page.read_text()) != page.read_text()
-    ]
-    assert not stale, "run python docs/pages.py"
-
-
-def test_no_page_ranks_by_a_withdrawn_record():
+def test_no_page_ranks_by_a_withdrawn_record(docs):
     """Two variants tell what a convention changes; three values under one condition are a ranking."""
-    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+    for page, quotes in docs["quoted_numbers"].read_quotes().items():
         values = {}
-        for record, variant, condition in MARKED.findall(page.read_text()):
-            values.setdefault((record, condition), set()).add(variant)
-        assert all(len(variants) < 3 for variants in values.values()), page.name
+        for found in (WITHDRAWN.fullmatch(one) for quote in quotes for one in quote.sources):
+            if found:
+                record, variant, condition = found.groups()
+                values.setdefault((record, condition), set()).add(variant)
+        assert all(len(variants) < 3 for variants in values.values()), page
 
 
 def test_the_readme_has_at_most_eight_results():

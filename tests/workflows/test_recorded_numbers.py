@@ -33,14 +33,29 @@ def test_prose_has_no_number_but_quoted_ones(page, docs):
     text = (ROOT / page).read_text().partition("## Recorded\n")[0]
     # made by docs/choose_page.py, as another test holds
     text = re.sub("<!-- results -->.*<!-- end of results -->", "", text, flags=re.DOTALL)
-    assert docs.list_unquoted(text, FACTS) == []
-    assert docs.update_numbers(text) == text, "run python docs/pages.py"
+    assert docs.list_unquoted(text, docs.read_quotes()[page], FACTS) == []
+
+
+def test_quoted_numbers_are_those_of_their_files(docs):
+    quotes = docs.read_quotes()
+    assert {*PAGES} <= {*quotes}
+    for page, own in quotes.items():
+        text = (ROOT / page).read_text()
+        assert docs.update_numbers(text, own) == text, f"{page}: run python docs/pages.py"
+
+
+def test_sentences_have_no_comments():
+    """A reader of the source, too, sees sentences; what stands between paragraphs is no sentence."""
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)
+        inside = re.findall(r"^.*\S.*<!--.*$|^.*-->.*\S.*$", text, re.MULTILINE)
+        assert not inside, f"{page}: {inside[0]}"
 
 
 def test_error_rates_are_quoted_from_their_record(docs):
-    text = (ROOT / "docs" / "comparing.md").read_text()
-    assert text.count("<!-- records/error_rates: highest ") >= 4
-    assert docs.update_numbers(text) == text, "run python docs/pages.py"
+    own = docs.read_quotes()["docs/comparing.md"]
+    sources = [source for quote in own for source in quote.sources]
+    assert sum(one.startswith("records/error_rates: highest ") for one in sources) >= 4
 
 
 def test_versions_are_claimed_only_if_a_record_has_them():
@@ -68,31 +83,50 @@ def test_the_table_of_environments_is_that_of_its_record(docs):
 
 
 def test_a_wrong_number_is_found_and_written_anew(docs):
-    mark = "<!-- speed/lm_small: most t5 kerple -->"
-    assert docs.update_numbers(f"takes 9.99{mark}") == f"takes 1.13{mark}"
-    assert docs.list_unquoted(f"a 1.13{mark}\nb 0.5 more\n`c 1`\nt5, ViT-S\nthree of 4") == [
-        "b 0.5 more",
-        "three of 4",
-    ]
-    assert docs.list_unquoted("as often\nhalf of them\nTwice so\none of them") == [
-        "half of them",
-        "Twice so",
-    ]
-    assert docs.count_numbers([f"a 1.13{mark}\n| t5 | 0.5 |\n## Recorded\n2 of 3, t5"]) == (1, 3)
-    for query in (
+    def quote(text, *sources):
+        return docs.Quote("page.md", text, sources)
+
+    slow = quote("t5 takes {} times", "speed/lm_small: most t5 kerple")
+    assert docs.update_numbers("and t5\ntakes 9.99 times", [slow]) == "and t5\ntakes 1.13 times"
+    text = "t5 takes 1.13 times\nb 0.5 more\n`c 1`\nt5, ViT-S\nthree of 4"
+    assert docs.list_unquoted(text, [slow]) == ["b 0.5 more", "three of 4"]
+    words = "as often\nhalf of them\nTwice so\none of them"
+    assert docs.list_unquoted(words) == ["half of them", "Twice so"]
+    assert docs.count_made("a 1.13\n| t5 | 0.5 |\n## Recorded\n2 of 3, t5") == 3
+
+    for source in (
         "speed/lm_small: ratio nobody",
         "records/withdrawn/memory/flipflop_tuned: mean nobody",
     ):
         with pytest.raises(ValueError, match="nothing is found"):
-            docs.update_numbers(f"1<!-- {query} -->")
-    interval = "<!-- records/withdrawn/memory/flipflop_tuned: interval rope at 256 -->"
-    assert docs.update_numbers(f"0.1 (0.0 to 0.2){interval}") == f"0.778 (0.619 to 0.937){interval}"
-    verdict = "<!-- records/withdrawn/length/shakespeare_tuned: verdict alibi < rope at 8192 -->"
+            docs.look_up(source)
+    record = "records/withdrawn/memory/flipflop_tuned"
+    interval = quote("has {} at", f"{record}: interval rope at 256")
+    assert docs.update_numbers("has 0.1 (0.0 to 0.2) at", [interval]) == (
+        "has 0.778 (0.619 to 0.937) at"
+    )
+    broken = "has 0.778\n(0.619 to\n0.937) at"
+    assert docs.update_numbers(broken, [interval]) == broken
+    both = quote("{} and {}, so", f"{record}: mean rope at 256", f"{record}: mean rope at 256")
+    assert docs.update_numbers("0.000 and 0.00, so", [both]) == "0.778 and 0.78, so"
+    verdict = quote(
+        "is {}.", "records/withdrawn/length/shakespeare_tuned: verdict alibi < rope at 8192"
+    )
     for old in ("undecided", "not held, +0.1 (0.0 to 0.2)"):
-        assert docs.update_numbers(old + verdict).startswith("held, \N{MINUS SIGN}1.550 (")
-        assert docs.list_unquoted(f"This is {old}{verdict}") == []
-    mean = "<!-- records/withdrawn/memory/flipflop_tuned: mean rope at 256 -->"
-    assert docs.update_numbers(f"0.000{mean}") == f"0.778{mean}"
+        new = docs.update_numbers(f"This is {old}.", [verdict])
+        assert new.startswith("This is held, \N{MINUS SIGN}1.550 (")
+        assert docs.list_unquoted(f"This is {old}.", [verdict]) == []
+
+
+def test_a_quote_is_in_its_page_once(docs, tmp_path):
+    quote = docs.Quote("page.md", "takes {} times", ("speed/lm_small: ratio t5",))
+    for text, count in (("nothing", 0), ("takes 1 times, takes 2 times", 2)):
+        with pytest.raises(ValueError, match=rf"page.md: 'takes {{}} times'.* {count} times, and"):
+            docs.update_numbers(text, [quote])
+    path = tmp_path / "quotes.toml"
+    path.write_text('["page.md"]\n"{} of {}" = "zoo: packages"\n')
+    with pytest.raises(ValueError, match="1 sources for 2 numbers"):
+        docs.read_quotes(path)
 
 
 def test_a_page_of_pretrained_models_waits_for_what_is_not_measured(docs, tmp_path):
