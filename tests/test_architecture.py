@@ -157,6 +157,8 @@ def test_a_training_reads_from_few_files_and_a_shallow_stack(tmp_path):
     """A reader who follows `zoo fit` or `zoo eval` in a debugger opens a bounded part of zoo."""
     small = ["model.encoding=rope_axial", "model.dim=16", "model.depth=1", "model.heads=2"]
     once = ["data=digits", "trainer.max_epochs=1", "trainer.max_steps=1", "trainer.accelerator=cpu"]
+    # measuring attention runs a model within a callback
+    once.append("diagnostics.every_n_steps=null")
     run = tmp_path / "run"
 
     depth, files = enter_files("fit", "vit_comrope", *small, *once, "--run-dir", str(run))

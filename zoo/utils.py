@@ -41,6 +41,12 @@ WRITING = ".writing"  # suffix of an unfinished file
 WRITE_TEST = ".zoo-write-test-"  # prefix of the name of a file that is created and removed
 log = logging.getLogger("zoo")
 
+LATEST = "latest"
+"""The file next to run directories that has the name of the newest of them.
+
+It was a link until version 0.3. TensorBoard follows links, and showed each run twice.
+"""
+
 WATCH_SECONDS = 1.0
 
 UNSAFE = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -174,6 +180,32 @@ def read_text(path: Path) -> str:
         ValueError: It is not UTF-8.
     """
     return read_bytes(path).decode()
+
+
+def follow_latest(path: Path) -> Path:
+    """Return a path with the run directory in place of the file `latest` that names it.
+
+    Args:
+        path: Any path, such as `runs/lm_rope/latest` or `runs/lm_rope/latest/best`.
+
+    Returns:
+        The path of the run, or below it, which need not exist; other paths unchanged.
+    """
+    for place in (path, *path.parents):
+        if place.name == LATEST and place.is_file() and (name := _read_latest(place)):
+            return place.with_name(name) / path.relative_to(place)
+    return path
+
+
+def _read_latest(file: Path) -> str:
+    """Return the name of a folder that a file has; empty if it has anything else."""
+    try:
+        name = read_text(file).removesuffix("\n")
+    except (OSError, ValueError):
+        return ""
+    # a single name leads nowhere but to a neighbour of the file
+    is_name = name == Path(name).name and name.isprintable() and name not in ("", "..", LATEST)
+    return name if is_name else ""
 
 
 def read_bytes(path: Path) -> bytes:

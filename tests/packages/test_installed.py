@@ -9,6 +9,7 @@ import pytest
 from tiny import ROOT, TINY
 
 import zoo
+from zoo.utils import follow_latest
 
 PLACES = """
 import importlib.metadata, zoo, zoo_example
@@ -101,9 +102,8 @@ def test_recipes_of_the_wheel_and_of_the_plug_in_train(environment, outputs):
     assert '"count": 719' in outputs["fit vit_comrope"]
     assert '"count": 48' in outputs["fit vit_gaussian"]
     for recipe in ("vit_comrope", "vit_gaussian"):
-        assert (
-            environment.home / "runs" / recipe / "latest" / "checkpoints" / "best.ckpt"
-        ).is_file()
+        run = follow_latest(environment.home / "runs" / recipe / "latest")
+        assert (run / "checkpoints" / "best.ckpt").is_file()
 
 
 def test_the_plug_in_is_found_without_being_named(environment, outputs):

@@ -127,17 +127,13 @@ def test_zoo_list_needs_no_package_at_all(tmp_path):
 def test_zoo_fit_names_what_is_missing(tmp_path):
     done = run(tmp_path, ALL_BUT_TORCH, "-m", "zoo", "fit", "vit_comrope")
     assert done.returncode == 2
-    assert re.fullmatch(
-        rf"zoo: this needs lightning, .*: {INSTALL} -e {ROOT}\n", done.stderr
-    )
+    assert re.fullmatch(rf"zoo: this needs lightning, .*: {INSTALL} -e {ROOT}\n", done.stderr)
 
 
 def test_a_package_of_an_extra_is_named_with_the_extra(tmp_path):
     done = run(tmp_path, OPTIONAL, "-m", "zoo", "compare", "vit_none", "encodings=[rope_axial]")
     assert done.returncode == 2
-    assert re.fullmatch(
-        rf"zoo: this needs altair: {INSTALL} -e '{ROOT}\[compare\]'\n", done.stderr
-    )
+    assert re.fullmatch(rf"zoo: this needs altair: {INSTALL} -e '{ROOT}\[compare\]'\n", done.stderr)
 
 
 @pytest.mark.parametrize(
@@ -288,9 +284,7 @@ def test_the_core_needs_no_other_package(tmp_path):
     assert re.search(rf"this needs altair: {INSTALL} -e '{ROOT}\[compare\]'\n", outputs[-1][1])
 
     for module, message in refused.items():
-        assert re.fullmatch(rf"this needs [\w-]+: {INSTALL} -e '{ROOT}\[\w+\]'", message), (
-            module
-        )
+        assert re.fullmatch(rf"this needs [\w-]+: {INSTALL} -e '{ROOT}\[\w+\]'", message), module
     areas = ("zoo.api", "zoo.attention", "zoo.config", "zoo.encodings", "zoo.models", "zoo.optim")
     assert not [module for module in refused if module.startswith((*areas, "zoo.run", "zoo.tasks"))]
 

@@ -2,6 +2,10 @@
 
 import csv
 import re
+import shlex
+import shutil
+import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,7 @@ from training import fit
 
 from zoo.cli import main
 from zoo.diagnostics import callback, capture
+from zoo.errors import Stopped
 
 OFTEN = ["diagnostics.every_n_steps=5", "diagnostics.max_overhead=1", "diagnostics.queries=3"]
 # random numbers are drawn
@@ -62,10 +67,8 @@ def test_a_run_that_is_looked_at_ends_with_the_same_weights(tiny):
 def assert_logged(found):
     """Scalars, histograms and pictures of both layers, at the same steps."""
     steps = [row["step"] for row in rows("looked") if row["attention/0/entropy"]]
-    assert (
-        steps
-        == [str(step) for step in range(4, len(found.Scalars("train/loss")) * 10, 5)][: len(steps)]
-    )
+    last = max(int(row["step"]) for row in rows("looked") if row["val/loss"])
+    assert steps == [*map(str, dict.fromkeys([*range(4, last + 1, 5), last]))]
     assert len(steps) > 1
     for layer in (0, 1):
         for tag, kept in (
@@ -139,6 +142,70 @@ def test_two_processes_that_look_end_with_the_same_weights(tiny):
     assert run(2, work) == [0, 0], Path("rank-0.log").read_text() + Path("rank-1.log").read_text()
     assert same(weights("looked"), weights("alone"))
     assert len([row for row in rows("looked") if row["attention/1/entropy"]]) > 1
+
+
+def list_records(place):
+    return [int(row["step"]) + 1 for row in rows(place) if row.get("attention/0/entropy")]
+
+
+ENDS = {
+    "max_steps": (["trainer.max_steps=3"], [3]),
+    "max_epochs": (["trainer.max_epochs=2"], [6]),
+    "an average of weights": (["trainer.max_steps=3", "trainer.ema_decay=0.9"], [3]),
+    "the last step is due": (["trainer.max_steps=4", "diagnostics.every_n_steps=2"], [2, 4]),
+    "not due": (["trainer.max_steps=5", "diagnostics.every_n_steps=2"], [2, 4, 5]),
+    "over the budget": (["trainer.max_steps=3", "diagnostics.max_overhead=0.0001"], [3]),
+    "off": (["trainer.max_steps=3", "diagnostics.every_n_steps=null"], []),
+    "early stopping": (
+        ["trainer.max_epochs=9", "trainer.early_stopping={patience: 1, min_delta: 100}"],
+        [6],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_a_training_that_ends_is_recorded_once_at_its_end(case, tiny):
+    given, steps = ENDS[case]
+    fast = [] if "every_n_steps" in str(given) else ["diagnostics.every_n_steps=100"]
+    often = [] if "overhead" in str(given) else ["diagnostics.max_overhead=1"]
+    words = [*tiny, "data.batch_size=120", *fast, *often, *given]
+    fit("vit_comrope", words, Path("run"), "never")
+    assert list_records("run") == steps
+    if steps:
+        found = events("run")
+        assert [one.step + 1 for one in found.Images("attention/0/maps")] == steps
+        assert [one.step + 1 for one in found.Scalars("attention/1/entropy")] == steps
+
+
+def test_a_training_that_a_signal_stops_is_recorded_when_it_ends(tiny, monkeypatch):
+    def stop(self, trainer, *given):
+        if trainer.global_step == 1 and not Path("resumed").exists():
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(callback.AttentionDiagnostics, "on_train_batch_end", stop)
+    words = [*tiny, "trainer.max_steps=3"]
+    with pytest.raises(Stopped):
+        fit("vit_comrope", words, Path("run"), "never")
+    assert not Path("run/metrics.csv").exists()
+    Path("resumed").touch()
+    # a training that is complete has its record already
+    for _ in range(2):
+        fit("vit_comrope", words, Path("run"), "auto")
+        assert list_records("run") == [3]
+        assert len(events("run").Images("attention/0/maps")) == 1
+
+
+def test_the_last_lines_say_how_to_look_at_the_records(tiny, caplog, monkeypatch):
+    caplog.set_level("INFO", "zoo")
+    words = ["fit", "vit_comrope", *tiny, "trainer.max_steps=2", "--run-dir", "a run"]
+    assert main(words) == 0
+    *_, command, explanation = caplog.messages
+    program, *given = shlex.split(command.removeprefix("next: "))
+    assert given == ["--logdir", "a run"]
+    assert Path(shutil.which(program)).samefile(Path(sys.executable).with_name("tensorboard"))
+    assert "tab Custom Scalars" in explanation
+    # each chart of the tab is over the layers, as the line says
+    assert_grouped(events("a run"))
 
 
 @pytest.mark.parametrize(

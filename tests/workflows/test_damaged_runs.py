@@ -217,11 +217,16 @@ def test_a_wrong_override_is_no_fault_of_the_checkpoint(copy, zoo):
     assert zoo("eval", copy, "model.encoding=mine")[0] == 2
 
 
+@pytest.mark.parametrize("is_link", [False, True], ids=["named", "linked by version 0.3"])
 @pytest.mark.parametrize("verb", ["diagnose", "eval", "generate"])
-def test_the_newest_run_of_a_name_is_offered(verb, copy, zoo, tmp_path):
-    copy.rename(tmp_path / "old")
-    (tmp_path / "runs" / "lm_rope").mkdir(parents=True)
-    (tmp_path / "runs" / "lm_rope" / "latest").symlink_to(tmp_path / "old")
+def test_the_newest_run_of_a_name_is_offered(verb, is_link, copy, zoo, tmp_path):
+    home = tmp_path / "runs" / "lm_rope"
+    home.mkdir(parents=True)
+    copy.rename(home / "old")
+    if is_link:
+        (home / "latest").symlink_to("old")
+    else:
+        (home / "latest").write_text("old\n")
     code, _, message = zoo(verb, "lm_rope")
     assert code == 5
     assert "lm_rope: no such checkpoint in " in message

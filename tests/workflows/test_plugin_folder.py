@@ -10,6 +10,7 @@ from tiny import ROOT
 
 from zoo import load_recipe
 from zoo.run import checkpoint
+from zoo.utils import follow_latest
 
 FEW = [
     "data.train=32",
@@ -66,7 +67,7 @@ def test_members_of_every_kind_are_used_by_name(beside, tmp_path):
     few = [*FEW, "trainer.log_every_n_steps=1"]
     code, _, message = beside("fit", "vit_gaussian_lion", *few, "--plugin", "zoo_example")
     assert code == 0, message
-    run = tmp_path / "runs" / "vit_gaussian_lion" / "latest"
+    run = follow_latest(tmp_path / "runs" / "vit_gaussian_lion" / "latest")
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     logged = {name for line in lines for name in line}
     assert {"train/weight_norm", "train/loss", "val/within_one", "test/within_one"} <= logged

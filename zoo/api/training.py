@@ -17,7 +17,7 @@ from zoo.config import Overrides, Recipe, from_plain, join_overrides
 from zoo.config import load as load_recipe
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError, Stopped
 from zoo.reporting.tables import build_frame, format_html_table
-from zoo.utils import read_object
+from zoo.utils import follow_latest, read_object
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,7 +54,7 @@ class Run:
         if not isinstance(path, str | os.PathLike):
             problem = f"expected a path, got {reprlib.repr(path)}"
             raise RecipeError(ConfigIssue(ARGUMENT, "path", problem))
-        self.path = Path(path).resolve()
+        self.path = follow_latest(Path(path)).resolve()
         self.outcome, self.interrupt = outcome, interrupt
         if not (self.path / "recipe.yaml").is_file():
             raise DataError(f"{path}: not a run directory, it has no recipe.yaml")
@@ -214,7 +214,7 @@ def fit(
     try:
         outcome = run_fit(
             recipe,
-            Path(run_dir) if run_dir else None,
+            follow_latest(Path(run_dir)) if run_dir else None,
             os.fspath(resume),
             datasets=datasets,
             accept_changes=[accept_changes] if isinstance(accept_changes, str) else accept_changes,
@@ -307,7 +307,7 @@ def load(checkpoint: str | Path | Run, overrides: Overrides = ()) -> Any:
     from zoo.run import checkpoint as checkpoints
     from zoo.run.load import restore
 
-    path = Path(checkpoint)
+    path = follow_latest(Path(checkpoint))
     if checkpoints.is_remote(checkpoint):
         from zoo.run.hub import fetch_folder
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zoo.errors import DataError, OptionError, RecipeError
 from zoo.reporting.numbers import as_json
 from zoo.reporting.tables import format_table
-from zoo.utils import escape_text
+from zoo.utils import escape_text, follow_latest
 
 if TYPE_CHECKING:
     from zoo.config import Edit, Overrides, Recipe
@@ -37,7 +37,8 @@ def read(known: argparse.Namespace) -> list[Edit]:
 
     edits = parse_overrides(known.overrides)
     for name in (known.one, known.other):
-        if not (Path(name) / "recipe.yaml").is_file() and not _is_checkpoint(Path(name)):
+        path = follow_latest(Path(name))
+        if not (path / "recipe.yaml").is_file() and not _is_checkpoint(path):
             config.load(name, edits)
     return edits
 
@@ -118,7 +119,7 @@ def _load_recipe(name: str, overrides: Overrides) -> LoadedRecipe:
     from zoo import config
     from zoo.run import checkpoint
 
-    path = Path(name)
+    path = follow_latest(Path(name))
     if (path / "recipe.yaml").is_file():
         return LoadedRecipe(config.load(path / "recipe.yaml", overrides), None)
     # a run directory is compared by its recipe file, which needs no checkpoint and no torch

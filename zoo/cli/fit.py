@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from zoo.reporting.numbers import as_json
 
 if TYPE_CHECKING:
     from zoo.config import Recipe
+
+log = logging.getLogger("zoo")
 
 SUMMARY = "train a recipe, then test its best checkpoint"
 EXAMPLE = "zoo fit vit_comrope model.encoding=liere model.dim=192 seed=1"
@@ -97,8 +100,15 @@ def run(known: argparse.Namespace) -> None:
     if result is None or is_secondary_process():
         return
     steps = [suggest_command(name, str(result.run)) for name in ("eval", "diagnose")]
-    if Path(result.run, "tensorboard").is_dir():
+    has_events = Path(result.run, "tensorboard").is_dir()
+    if has_events:
         steps.append(write_tensorboard(result.run))
     log_next(*steps)
+    names = {name for row in run.history() for name in row}
+    if has_events and any(name.startswith("attention/") for name in names):
+        log.info(
+            "TensorBoard has attention diagnostics: tab Custom Scalars shows each measure over the "
+            "steps, with a line for each layer, tab Images where heads look"
+        )
     if known.json:
         print(as_json(result.to_dict()))

@@ -37,7 +37,7 @@ from zoo.registry import (
     recipe_files,
 )
 from zoo.suggestions import find_meant
-from zoo.utils import describe_absence
+from zoo.utils import describe_absence, follow_latest
 
 STEPS = 1_000
 
@@ -212,6 +212,8 @@ def find_recipe(path_or_name: str | Path, others: Sequence[str] = (), what: str 
         problem = f"expected a path or a name, got {reprlib.repr(path_or_name)}"
         raise RecipeError(ConfigIssue(ARGUMENT, "path", problem))
     word = str(path_or_name)
+    if (followed := follow_latest(Path(word))) != Path(word):
+        word = str(followed)
     found = find_recipe_file(word) or _find_file(Path(word))
     if found is None:
         raise RecipeError(_explain_absence(word, others, what))

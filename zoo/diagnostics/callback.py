@@ -171,9 +171,18 @@ log = logging.getLogger("zoo")
 class AttentionDiagnostics(L.Callback):
     """A callback that logs attention/<layer>/... as scalars, and as pictures to TensorBoard.
 
-    Every logger receives scalars; TensorBoard also receives histograms. All processes take part,
-    because sharded weights need all of them: each has its share of the first validation batch, and
-    rank 0 logs. Training is not affected: random states, modes of modules and weights are restored.
+    Every logger receives scalars; TensorBoard also receives histograms. A training that ends by
+    itself is recorded at its end, whatever its length and whatever the budget. All processes take
+    part, because sharded weights need all of them: each has its share of the first validation
+    batch, and rank 0 logs. Training is not affected: random states, modes of modules and weights
+    are restored.
+
+    Args:
+        options: What is measured, and how often.
+        broadcast: Returns the number of rank 0 in all processes.
+        all_reduce_max: Returns the largest number of all processes.
+        was_recorded: Whether an earlier process of the run has recorded a step, counted from 0.
+            Only the answer of rank 0 counts.
     """
 
     def __init__(
@@ -181,12 +190,16 @@ class AttentionDiagnostics(L.Callback):
         options: DiagnosticsOptions,
         broadcast: Callable[[int], int] = int,
         all_reduce_max: Callable[[int], int] = int,
+        was_recorded: Callable[[int], bool] = lambda step: False,
     ) -> None:
         assert options.every_n_steps is not None
         self.options, self.broadcast, self.all_reduce_max = options, broadcast, all_reduce_max
+        self.was_recorded = was_recorded
         self.cadence = LookSchedule(options.every_n_steps, options.max_overhead)
         self.inputs: tuple[Tensor | None, ...] | None = None
         self.due: int | None = None  # step of the next capture; None: never
+        self.recorded: int | None = None
+        """The step of the last record of this process, counted from 1; None: there is none."""
         self.is_grouped = False
         """Whether TensorBoard was told of its charts over layers, which it reads once."""
 
@@ -213,18 +226,35 @@ class AttentionDiagnostics(L.Callback):
         # A later step means that a capture would exceed the budget now.
         if self.due > step or not self._is_ready(trainer, pl_module):
             return
+        self._record(trainer, pl_module, step)
+        self.due = step + self.cadence.every
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: Task) -> None:  # type: ignore[override]
+        """Record the weights that training ends with, unless the last step was recorded."""
+        step = trainer.global_step
+        # `due` is the same in all processes, as are steps
+        if self.due is None or not step or step == self.recorded:
+            return
+        # a complete training that is resumed takes no step
+        if step == self.first and self.broadcast(self.was_recorded(step - 1)):
+            return
+        if self._is_ready(trainer, pl_module):
+            self._record(trainer, pl_module, step)
+
+    def _record(self, trainer: L.Trainer, task: Task, step: int) -> None:
+        """Record a step, counted from 1, and the time that it takes."""
         began = _synchronize_clock(trainer)
         # Lightning numbers the losses of this step from 0.
         with isolate_rng():
-            self._look(trainer, pl_module, step - 1)
+            self._look(trainer, task, step - 1)
+        self.recorded = step
         self.cadence.record(_synchronize_clock(trainer) - began)
-        self.due = step + self.cadence.every
         share = self.cadence.share(time.monotonic() - self.start)
         self._log(trainer, {"perf/diagnostics_share": share}, step - 1)
 
     def _is_ready(self, trainer: L.Trainer, task: Task) -> bool:
         """Choose samples if there are none yet, and return whether all processes have some."""
-        # Only here, so that short trainings that never reach a capture read no samples.
+        # Only here, before the first capture: training begins without them.
         if self.inputs is not None:
             return True
         began = time.monotonic()
@@ -343,8 +373,9 @@ def _synchronize_clock(trainer: L.Trainer) -> float:
 @contextmanager
 def _validation_mode(trainer: L.Trainer) -> Iterator[None]:
     """Within the context, batches are those of validation, without augmentation."""
+    before = trainer.training
     trainer.training = False
     try:
         yield
     finally:
-        trainer.training = True
+        trainer.training = before

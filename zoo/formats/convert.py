@@ -158,7 +158,7 @@ def convert_weights(
         target = unfinished / "checkpoints" / "best.ckpt"
         checkpoint.write_sealed(checkpoint.serialise(content), target)
     if options.to is None:
-        run_dir.link_latest(folder)
+        run_dir.name_latest(folder)
     return ConvertResult(
         recipe=recipe.name,
         run=folder,

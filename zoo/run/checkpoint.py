@@ -41,7 +41,15 @@ from zoo.data.spec import (
 from zoo.errors import CheckpointError, ZooError
 from zoo.packages import PackageError, explain_imports
 from zoo.registry import recipe_files
-from zoo.utils import WRITING, describe_absence, raise_if_out_of_memory, read_bytes, write_file
+from zoo.utils import (
+    LATEST,
+    WRITING,
+    describe_absence,
+    follow_latest,
+    raise_if_out_of_memory,
+    read_bytes,
+    write_file,
+)
 from zoo.version import __version__
 from zoo.weights import SAFETENSORS, find_repeated
 
@@ -137,7 +145,7 @@ def locate(name: str | Path) -> Path:
 
         return _locate(fetch_folder(name))
     try:
-        return _locate(Path(name))
+        return _locate(follow_latest(Path(name)))
     except OSError as error:
         raise CheckpointError(f"{name}: cannot be read, {error.strerror or error}") from None
 
@@ -159,7 +167,7 @@ def _locate(path: Path) -> Path:
     absence = describe_absence(path, "checkpoint")
     if str(path) in recipe_files() and not (Path("runs") / path).is_dir():
         raise CheckpointError(f"{path}: {absence}; it is a recipe: train it first")
-    if (newest := Path("runs") / path / "latest").is_dir():
+    if follow_latest(newest := Path("runs") / path / LATEST).is_dir():
         raise CheckpointError(f"{path}: {absence}; did you mean {newest}?")
     if path.name in ("last", "best"):
         named = path.parent / "checkpoints" / f"{path.name}.ckpt"

@@ -468,7 +468,12 @@ def _build_callbacks(
             # a trial of one batch tries the diagnostics too, at whatever cost
             diagnostics = replace(diagnostics, every_n_steps=1, max_overhead=1.0)
         callbacks.append(
-            AttentionDiagnostics(diagnostics, processes.broadcast, processes.all_reduce_max)
+            AttentionDiagnostics(
+                diagnostics,
+                processes.broadcast,
+                processes.all_reduce_max,
+                partial(_has_attention, checkpoints.folder.parent / "metrics.csv"),
+            )
         )
     if recipe.trainer.early_stopping is not None:
         callbacks.append(StopWithoutImprovement(task, recipe.trainer.early_stopping))
@@ -477,6 +482,15 @@ def _build_callbacks(
     # the guard stops before a broken weight is saved, and signals come last, after all state of a
     # step
     return [*callbacks, *progress, FiniteGuard(checkpoints), checkpoints, *last]
+
+
+def _has_attention(file: Path, step: int) -> bool:
+    """Return whether a file of metrics has measures of attention at a step, counted from 0."""
+    if not file.exists():
+        return False
+    columns, rows = loggers.read(file)
+    names = [name for name in columns if name.startswith("attention/")]
+    return any(row[name] for row in rows if row["step"] == str(step) for name in names)
 
 
 def _begin(

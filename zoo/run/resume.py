@@ -16,6 +16,7 @@ from zoo.run import checkpoint, run_dir
 from zoo.run.accepted_changes import ACCEPTABLE
 from zoo.run.callbacks.ema import LIVE
 from zoo.suggestions import join_words
+from zoo.utils import follow_latest
 
 log = logging.getLogger("zoo")
 
@@ -76,7 +77,8 @@ def find_resume_point(
     if resume == "auto":
         return _find_newest(recipe, home, accepted, must_fit=folder is not None)
 
-    named = home / resume if resume in ("last", "best") else Path(resume)
+    is_part = resume in ("last", "best")
+    named = home / resume if is_part else follow_latest(Path(resume))
     last = named / "checkpoints" / "last.ckpt"
     if last.is_file():
         content = _read_compatible(recipe, last, accepted)

@@ -1,4 +1,4 @@
-"""The run directory: `runs/<recipe>/<UTC time>-<hash>/`, the link `latest` next to it, its lock."""
+"""The run directory: `runs/<recipe>/<UTC time>-<hash>/`, the file `latest` beside it, its lock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from typing import IO
 
 from zoo.config import Recipe
 from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError, Setting, ZooError
-from zoo.utils import create_file, open_own
+from zoo.utils import LATEST, create_file, follow_latest, open_own
 from zoo.version import __version__
 
 log = logging.getLogger("zoo")
@@ -46,7 +46,7 @@ def create(
 
     Args:
         recipe: The recipe of the run.
-        path: The directory. None: a new one under `runs`, which `latest` then links to.
+        path: The directory. None: a new one under `runs`, which `latest` then names.
         replace_unsaved: Take the directory of a run that was killed before it saved anything.
             A run with checkpoints is never overwritten.
         processes: The world size, written to `environment.json`.
@@ -67,7 +67,7 @@ def create(
             with create_file(folder / name) as file:
                 file.write(text.encode())
         if path is None:
-            link_latest(folder)
+            name_latest(folder)
     except OSError as error:
         raise refuse(folder, error) from None
     return folder
@@ -138,8 +138,8 @@ def _has_saved_nothing(folder: Path) -> bool:
 
 def find_latest(recipe: Recipe) -> Path:
     """Return the newest run directory of a recipe in `runs`; it need not exist."""
-    link = Path("runs") / recipe.name / "latest"
-    return link.parent / link.readlink() if link.is_symlink() else link
+    latest = Path("runs") / recipe.name / LATEST
+    return latest.parent / latest.readlink() if latest.is_symlink() else follow_latest(latest)
 
 
 def describe_environment(recipe: Recipe, processes: int = 1) -> dict[str, object]:
@@ -186,15 +186,17 @@ def _describe_git() -> dict[str, object] | None:
         return None
 
 
-def link_latest(folder: Path) -> None:
-    """Point the link `latest` next to a run directory to it, atomically."""
-    link, target = folder.with_name("latest"), folder.name
-    temporary = link.with_name(f".{link.name}-{os.getpid()}")
-    # of a killed process with the same number
-    temporary.unlink(missing_ok=True)
-    # relative to its folder, so that `runs` can be moved; replaced, since a link cannot be changed
-    temporary.symlink_to(target)
-    temporary.replace(link)
+def name_latest(folder: Path) -> None:
+    """Write the name of a run directory into the file `latest` next to it, atomically.
+
+    A link of version 0.3 is replaced.
+    """
+    # the name of the process, since two may begin at once
+    temporary = folder.with_name(f".{LATEST}-{os.getpid()}")
+    with create_file(temporary) as file:
+        # a name without its folder, so that `runs` can be moved
+        file.write(f"{folder.name}\n".encode())
+    temporary.replace(folder.with_name(LATEST))
 
 
 @dataclass(frozen=True)
