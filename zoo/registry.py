@@ -62,6 +62,7 @@ KINDS: Mapping[str, MemberKind] = MappingProxyType(
                     "sampler",
                     "cache",
                     "class_counts",
+                    "finite",
                     "vision",
                     "pictures",
                     "patch_rows",

@@ -227,7 +227,7 @@ def test_a_fragment_is_called_one(plugin: Path) -> None:
         ("{max_steps: 1, devices: 0}", "trainer.devices: must be at least 1, got 0"),
         (
             "{max_steps: 1, gradient_clip_val: -1}",
-            "trainer.gradient_clip_val: must be at least 0, got -1.0",
+            "trainer.gradient_clip_val: must be positive, got -1.0",
         ),
         ("{max_steps: 1, precision: bf16-mix}", "trainer.precision: expected one of "),
         ("{max_steps: 1, accelerator: tpus}", "trainer.accelerator: expected one of "),

@@ -175,7 +175,7 @@ def break_cell(column, value):
     [
         ("time", [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], "7 points, but"),
         ("time", [], "there is no point"),
-        ("time", [0.5, None], "point 1 is not a finite number"),
+        ("time", [0.5, None], "point 1, axis 0: nan is not a finite number"),
         ("x", [[1.0, 2.0], [1.0]], "no list of a number, or of equally many"),
         ("state", None, "there is no label"),
     ],
@@ -195,7 +195,7 @@ def test_a_broken_cell_is_named_by_file_row_and_column(tmp_path, column, value, 
     [
         ({"mask": np.ones((3, 2), bool)}, "array mask: bool of shape"),
         ({"x": np.ones(COUNT)}, r"array x: shape \(20,\)"),
-        ({"height": np.full(COUNT, np.nan)}, "row 0, column height: nan is no finite number"),
+        ({"height": np.full(COUNT, np.nan)}, "row 0, column height: nan is not a finite number"),
     ],
     ids=lambda one: "",
 )

@@ -30,6 +30,10 @@ MAX_ROWS = 4
 MIN_WEIGHTS = 2**16
 
 
+SOFTCAP = Between(1e-12, 1e30)
+"""Bounds of scores that are finite, and different from each other, in float32."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LayerOptions:
     """Options of an attention layer.
@@ -523,6 +527,8 @@ def check_softcap(softcap: float | None) -> None:
         raise OptionError("softcap", f"softcap is {type(softcap).__name__}, not a number")
     if not 0 < softcap < float("inf"):
         raise OptionError("softcap", f"softcap {softcap} is not positive and finite")
+    if not SOFTCAP.low <= softcap <= SOFTCAP.high:
+        raise OptionError("softcap", f"softcap {softcap} is not {SOFTCAP}")
 
 
 class Projection(nn.Linear):

@@ -97,7 +97,7 @@ class TrainerOptions:
     """Precision of weights and computation."""
     float32_matmul: Literal["highest", "high"] = "highest"
     """Precision inside matrix products of float32: high rounds their inputs to TF32 on GPUs."""
-    gradient_clip_val: Annotated[float, Between(0)] | None = 1.0
+    gradient_clip_val: Annotated[float, Between(1e-30)] | None = 1.0
     """Clip the global gradient norm to this value; null does not clip."""
     accumulate_grad_batches: Count = 1
     """Batches to accumulate gradients over before each optimizer step."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import lightning as L
+import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -58,6 +59,8 @@ class DataModule(L.LightningDataModule):
     spec: DataSpec
     patch_size: int | None = None
     """Side in pixels of the patches of the model that reads the images, if it has any."""
+    dtype: torch.dtype = torch.float32
+    """Precision in which the model reads samples."""
     prefetch_factor: int | None = None
     """Number of batches that each worker loads in advance. None: as torch does."""
     ignored_target: int = IGNORE_INDEX

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from zoo.data.finite import NotFinite, find_not_finite
 from zoo.data.spec import PointBatch
 from zoo.data.tables.open_table import open_tables
 from zoo.errors import DataError
@@ -51,15 +52,20 @@ def pad_points(samples: Sequence[PointSample]) -> PointBatch:
     return PointBatch(*map(torch.from_numpy, (x, pos, mask, target)))
 
 
-def explain_lost_differences(pos: NDArray[Any]) -> str:
-    """Return why float32 cannot tell coordinates [N, P] apart, such as Unix times; else nothing."""
+def explain_lost_differences(pos: NDArray[Any], noun: str = "coordinates") -> str:
+    """Return why float32 cannot tell numbers [N, P] apart, such as Unix times; else nothing.
+
+    Args:
+        pos: The numbers.
+        noun: What they are.
+    """
     if not len(pos):
         return ""
     extents, largest = np.ptp(pos, axis=0), np.abs(pos).max(0)
     steps = np.spacing(largest.astype(np.float32))
     for extent, most, step in zip(extents, largest, steps, strict=True):
         if extent > 0 and step > RESOLUTION * extent:
-            near = f"coordinates up to {most:g} are {extent:g} apart at most"
+            near = f"{noun} up to {most:g} are {extent:g} apart at most"
             return f"{near}, and float32 has steps of {step:g} there"
     return ""
 
@@ -100,21 +106,71 @@ class PointTable:
         """Return the error of a row."""
         return DataError(f"{self.title}, row {number}, column {column}: {problem}")
 
-    def read_numbers(self, number: int) -> NDArray[np.float64]:
-        """Return the numbers to predict of a set, [T].
+    def read_numbers(self, number: int, dtype: torch.dtype) -> NDArray[np.float64]:
+        """Read the numbers to predict of a set, [T].
+
+        Args:
+            number: The row of the set.
+            dtype: The precision in which they are used.
 
         Raises:
-            DataError: They are no finite numbers.
+            DataError: They are no numbers, or not finite in that precision.
         """
         value = self.targets[number]
         try:
             found = np.asarray(value, np.float64).reshape(-1)
-        except (TypeError, ValueError):
-            found = np.array([np.nan])
-        if not len(found) or not np.isfinite(found).all():
-            problem = f"{value!r:.60} is no finite number"
-            raise self.refuse(number, self.columns.target[0], problem)
+        except (TypeError, ValueError, OverflowError):
+            found = np.array([])
+        if not len(found):
+            raise self.refuse(number, self.columns.target[0], f"{value!r:.60} is no finite number")
+        wrong = find_not_finite(found, dtype)
+        if wrong is None and (square := find_not_finite(found**2, torch.float32)):
+            # metrics square targets
+            problem = f"the square of {found[square.index]:g} is infinite in float32"
+            wrong = NotFinite(square.index, problem)
+        if wrong is not None:
+            # one column of lists, or several columns of numbers
+            at = wrong.index[0] if len(self.columns.target) > 1 else 0
+            raise self.refuse(number, self.columns.target[at], wrong.problem)
         return found
+
+    def place(self, dtype: torch.dtype, *, center: bool) -> Self:
+        """Return the sets with their final coordinates.
+
+        Args:
+            dtype: The precision in which features and coordinates are used.
+            center: Whether to subtract from coordinates their mean over the set.
+
+        Raises:
+            DataError: A number is not finite in that precision, or float32 cannot tell the
+                coordinates of a set apart.
+        """
+        self._check_finite(self.columns.x, self.x, dtype)
+        placed = self.pos
+        if center:
+            # a mean would spread what is not finite to all points
+            self._check_finite(self.columns.pos, self.pos, torch.float64)
+            placed = [pos - pos.mean(0) for pos in self.pos]
+        self._check_finite(self.columns.pos, placed, dtype)
+        for number, pos in enumerate(placed):
+            if lost := explain_lost_differences(pos):
+                problem = f"{lost}; set data.center to true, or subtract a start"
+                raise self.refuse(number, self.columns.pos[0], problem)
+        return replace(self, pos=placed)
+
+    def _check_finite(
+        self, names: Sequence[str], sets: Sequence[NDArray[Any]], dtype: torch.dtype
+    ) -> None:
+        """Raise DataError where a feature or coordinate of sets [N, width] is not finite."""
+        values = np.concatenate(sets)
+        if wrong := find_not_finite(values, dtype):
+            at, axis = wrong.index
+            ends = np.cumsum([len(one) for one in sets])
+            number = int(np.searchsorted(ends, at, side="right"))
+            point = at - int(ends[number]) + len(sets[number])
+            # one column for all axes, or one column for each
+            name = names[axis] if len(names) == values.shape[1] else ", ".join(names)
+            raise self.refuse(number, name, f"point {point}, axis {axis}: {wrong.problem}")
 
 
 def open_point_tables(path: str, columns: PointColumns) -> Mapping[str, PointTable]:
@@ -239,17 +295,14 @@ def _read_cell(table: PointTable, number: int, column: str, value: Any) -> NDArr
     """Return the numbers of the points of a cell, [N, width].
 
     Raises:
-        DataError: It is no list with a finite number, or equally many of them, for each point.
+        DataError: It is no list with a number, or equally many of them, for each point.
     """
     try:
         found = np.asarray(value, np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         problem = f"{value!r:.60} is no list of a number, or of equally many, for each point"
         raise table.refuse(number, column, problem) from None
     if found.ndim not in (1, 2) or not found.size:
         problem = "there is no point" if not found.size else "it is no list with an item per point"
         raise table.refuse(number, column, problem)
-    if not np.isfinite(found).all():
-        where = int(np.argwhere(~np.isfinite(found))[0][0])
-        raise table.refuse(number, column, f"point {where} is not a finite number")
     return found[:, None] if found.ndim == 1 else found

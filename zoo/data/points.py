@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from zoo.data.base import DataModule, FileBatch
@@ -24,7 +23,7 @@ from zoo.data.point_sets import (
     pad_points,
 )
 from zoo.data.sampler import Key, ResumableLoader
-from zoo.data.spec import DataSpec, PointBatch, PointSpec
+from zoo.data.spec import DataSpec, PointBatch, PointSpec, check_spec
 from zoo.data.tables.labelled_table import check_classes, read_label, spell_label
 from zoo.data.tables.open_table import SplitOptions
 from zoo.errors import DataError, OptionError
@@ -91,7 +90,7 @@ class PointFiles(DataModule):
         if len(widths) > 1:
             found = ", ".join(f"{x} and {pos} in {title}" for (x, pos), title in widths.items())
             raise DataError(f"{self.path}: features and coordinates differ: {found}")
-        return tables
+        return {name: table.place(self.dtype, center=self.center) for name, table in tables.items()}
 
     @cached_property
     def spec(self) -> PointSpec:  # type: ignore[override]
@@ -105,34 +104,30 @@ class PointFiles(DataModule):
             check_classes(names)
             return PointSpec(features, axes, length, len(names), names=names)
         targets = np.stack([sample.target for sample in self._select("train")])
+        if lost := explain_lost_differences(targets, "targets"):
+            problem = f"{lost}; subtract a start"
+            raise DataError(f"{table.title}, column {', '.join(self.columns.target)}: {problem}")
         # A target that never varies keeps its unit.
         stds = [float(one) or 1.0 for one in targets.std(0)]
         means = tuple(map(float, targets.mean(0)))
-        return PointSpec(features, axes, length, target_means=means, target_stds=tuple(stds))
+        spec = PointSpec(features, axes, length, target_means=means, target_stds=tuple(stds))
+        try:
+            check_spec(spec)
+        except ValueError as error:
+            columns = ", ".join(self.columns.target)
+            raise DataError(f"{table.title}, column {columns}: {error}; rescale it") from None
+        return spec
 
     def _select(self, split: str) -> list[PointSample]:
         """Return the sets of a split with their targets."""
         table = self.tables[self.splits.find_table(split)]
         numbers = self.splits.draw_rows(split, len(table.x), self.seed)
-        return [
-            PointSample(table.x[n], self._place(table, n), self._read_target(table, n))
-            for n in numbers
-        ]
-
-    def _place(self, table: PointTable, number: int) -> NDArray[np.float64]:
-        """Return the coordinates of a set, [N, P]."""
-        pos = table.pos[number]
-        if self.center:
-            pos = pos - pos.mean(0)
-        if lost := explain_lost_differences(pos):
-            problem = f"{lost}; set data.center to true, or subtract a start"
-            raise table.refuse(number, self.columns.pos[0], problem)
-        return pos
+        return [PointSample(table.x[n], table.pos[n], self._read_target(table, n)) for n in numbers]
 
     def _read_target(self, table: PointTable, number: int) -> Any:
         is_class = self.classes is not None or table.has_text_targets
         if not is_class:
-            return table.read_numbers(number)
+            return table.read_numbers(number, self.dtype)
         spec = self.trained or self.spec
         try:
             assert spec.classes is not None
@@ -202,7 +197,8 @@ class PointFiles(DataModule):
                 problem = f"the model reads {spec.features} and {spec.axes}"
                 raise DataError(f"{path}: its points have {found}; {problem}")
             count = len(table.x)
-            sets = [PointSample(table.x[n], self._place(table, n), 0) for n in range(count)]
+            table = table.place(self.dtype, center=self.center)
+            sets = [PointSample(table.x[n], table.pos[n], 0) for n in range(count)]
         except DataError as error:
             yield FileBatch((), None, {path: str(error).removeprefix(f"{path}: ")})
             return

@@ -21,6 +21,10 @@ IGNORE_INDEX = -100
 """The target of tokens that are not predicted, the default `ignore_index` of PyTorch."""
 
 
+LEAST_SQUARED, MOST_SQUARED = 1.1e-19, 1.8e19
+"""Bounds of numbers whose squares float32 holds in full precision."""
+
+
 @dataclass(frozen=True)
 class ImageSpec:
     """Images [B, channels, height, width] with one label each."""
@@ -220,6 +224,14 @@ def _check_points(spec: PointSpec) -> None:
         one > 0 for one in spec.target_stds
     ):
         raise ValueError("each mean of targets needs a positive deviation")
+    # metrics square targets in float32
+    for noun, low, numbers in (
+        ("mean", 0.0, spec.target_means),
+        ("deviation", LEAST_SQUARED, spec.target_stds),
+    ):
+        for number in numbers:
+            if not low <= abs(number) <= MOST_SQUARED:
+                raise ValueError(f"float32 cannot hold the square of a {noun} of {number:g}")
     if bool(spec.target_means) == (spec.classes is not None):
         raise ValueError(
             "points have either classes or numbers to predict, with target_means and target_stds"

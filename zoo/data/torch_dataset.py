@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from zoo.data.base import SPLITS, DataModule, Datasets
 from zoo.data.class_counts import ClassCounts, count_drawn, count_samples
+from zoo.data.finite import find_not_finite
 from zoo.data.patch_rows import check_aspect, fit_grid, place_patches
 from zoo.data.point_sets import PointSample, explain_lost_differences, pad_points
 from zoo.data.sampler import Key, ResumableLoader
@@ -177,7 +178,9 @@ class TorchDataset(DataModule):
         if split not in datasets.splits:
             given = ", ".join(datasets.splits) or "none"
             raise DataError(f"data {self.name}: there is no dataset {split}, but {given}")
-        samples = SampleBatches(split, datasets, self.spec, self.sides, self.ignored_target)
+        samples = SampleBatches(
+            split, datasets, self.spec, self.sides, self.ignored_target, self.dtype
+        )
         if self.keeps_aspect:
             if datasets.collate is not None:
                 problem = "the loaders have a collate function of their own"
@@ -245,8 +248,10 @@ class SampleBatches(Dataset[Any]):
         spec: DataSpec,
         sides: tuple[int, int] | None,
         ignored: int,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.split, self.spec, self.sides, self.ignored = split, spec, sides, ignored
+        self.split, self.spec, self.sides = split, spec, sides
+        self.ignored, self.dtype = ignored, dtype
         self.samples, self.collate = datasets.splits[split], datasets.collate
 
     def __len__(self) -> int:
@@ -264,6 +269,26 @@ class SampleBatches(Dataset[Any]):
         for number, problem in self._find_unknown(numbers, batch):
             raise DataError(f"data, {self.split}, sample {number}: {problem}")
         return batch
+
+    def _check_finite(self, numbers: Sequence[int], batch: Sequence[Any]) -> None:
+        """Check that samples are finite in the precision in which a model reads them.
+
+        Args:
+            numbers: The numbers of the samples.
+            batch: Their parts, as tensors [B, ...].
+
+        Raises:
+            DataError: A number is not; the message names its sample and place.
+        """
+        for item, values in enumerate(batch):
+            # rows that images share belong to no single sample
+            if not isinstance(values, Tensor) or len(values) != len(numbers):
+                continue
+            if wrong := find_not_finite(values, self.dtype):
+                row, *index = wrong.index
+                place = f"item {item}{f' at {index}' if index else ''}"
+                sample = f"data, {self.split}, sample {numbers[row]}"
+                raise DataError(f"{sample}, {place}: {wrong.problem}")
 
     def read_targets(self, numbers: Sequence[int]) -> Tensor:
         """Return the labels, masks or next tokens of samples."""
@@ -286,23 +311,27 @@ class SampleBatches(Dataset[Any]):
             return self.shaping.build_batch([*self._resize_samples(numbers, samples)])
         if self.collate is not None:
             batch = self.collate(samples)
+            self._check_finite(numbers, batch)
         elif isinstance(self.spec, TextClassificationSpec):
             batch = _pad_texts(samples)
         elif isinstance(self.spec, PointSpec):
             sets = [PointSample(*map(_to_array, sample)) for sample in samples]
             for number, one in zip(numbers, sets, strict=True):
+                parts = [np.asarray(part, np.float64)[None] for part in one]
+                self._check_finite([number], [*map(torch.from_numpy, parts)])
                 if one.pos.ndim == 2 and (lost := explain_lost_differences(one.pos)):
                     problem = f"{lost}; subtract a start"
                     raise DataError(f"data, {self.split}, sample {number}: {problem}")
             batch = pad_points(sets)
         else:
             batch = default_collate(samples)
+            self._check_finite(numbers, batch)
         if isinstance(self.spec, TextSpec):
             return _build_text_batch(batch)
         if isinstance(self.spec, PointSpec):
             return batch
         images, labels = batch
-        labels = torch.as_tensor(labels)
+        images, labels = _to_float32(images), torch.as_tensor(labels)
         if self.sides is not None:
             if isinstance(self.spec, SegmentationSpec):
                 # classes have no mean: a pixel takes that of the nearest one
@@ -318,8 +347,10 @@ class SampleBatches(Dataset[Any]):
         """Yield images of several shapes and their targets. Raises DataError for one that fails."""
         assert self.shaping is not None
         for number, (image, target) in zip(numbers, samples, strict=True):
+            image, target = torch.as_tensor(image), torch.as_tensor(target)
+            self._check_finite([number], (image[None], target[None]))
             try:
-                yield self.shaping.resize(torch.as_tensor(image), torch.as_tensor(target))
+                yield self.shaping.resize(_to_float32(image), target)
             except ValueError as error:
                 raise DataError(f"data, {self.split}, sample {number}: {error}") from None
 
@@ -413,6 +444,11 @@ def _check_given(spec: DataSpec) -> None:
         check_spec(spec)
     except ValueError as error:
         raise DataError(f"data: the spec: {error}") from None
+
+
+def _to_float32(values: Tensor) -> Tensor:
+    """Return numbers in the precision of the weights; integers as they are, to be refused."""
+    return values.float() if values.is_floating_point() else values
 
 
 def _to_array(value: Any) -> Any:

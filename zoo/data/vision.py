@@ -37,6 +37,8 @@ RESIZING = {
     "exact": "each side resized to its own length, bicubically",
 }
 MAX_MEGAPIXELS = 64.0
+LEAST_ALPHA = 1e-3
+"""Smallest alpha of mixup and cutmix."""
 MAX_ASPECT_RATIO = 256
 """Largest ratio of the sides of an image. Beyond it, a file of some kilobytes could become
 gigabytes when its short side is enlarged."""
@@ -373,6 +375,13 @@ class Augmentation:
     cutmix: Annotated[float, Between(0)] = 0.0
     """Alpha of Beta(alpha, alpha) for cutmix, one draw per image (arXiv:1905.04899)."""
 
+    def __post_init__(self) -> None:
+        for key in ("mixup", "cutmix"):
+            # torch draws 0.5 from such a distribution, whose draws should be 0 or 1
+            if 0 < getattr(self, key) < LEAST_ALPHA:
+                problem = f"{getattr(self, key):g} is too small to draw from"
+                raise OptionError(key, f"{problem}; write 0 to disable it, or {LEAST_ALPHA:g}")
+
     def build_transforms(self) -> tuple[list[Transform], list[Transform]]:
         """Return the transforms of images in [0, 1], and of normalized images."""
         with explain_imports():
@@ -488,6 +497,11 @@ class ImageTransform:
                 raise OptionError(key, problem)
         if min(std) <= 0:
             raise OptionError("std", f"{min(std):g} is not positive")
+        # in the precision in which images are normalized
+        range_of_white = torch.tensor([[0.0], [1.0]])
+        if not ((range_of_white - torch.tensor(mean)) / torch.tensor(std)).isfinite().all():
+            problem = f"images minus {max(mean, key=abs):g}, over {min(std):g}, are infinite"
+            raise OptionError("std", f"{problem} in float32")
         self.mean, self.std, self.augment = tuple(mean), tuple(std), augment
         self._transforms: tuple[list[Transform], list[Transform]] | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from zoo.encodings.common.spectral_rotation import (
     spectrum,
 )
 from zoo.errors import OptionError
+from zoo.options import Between
 from zoo.registry import register
 
 
@@ -33,7 +34,9 @@ class ComRoPEAP(Rotary):
     point_axes = POINT_AXES
     coordinates = "fraction"
 
-    def __init__(self, dims: Dims, *, block: int = 8, std: float = 1.0) -> None:
+    def __init__(
+        self, dims: Dims, *, block: int = 8, std: Annotated[float, Between(0, 1e6)] = 1.0
+    ) -> None:
         super().__init__(dims)
         if block < 2 or block % 2 or dims.head_dim % (block * dims.axes):
             needed = f"{dims.axes} blocks (one per axis) must divide the head dim {dims.head_dim}"

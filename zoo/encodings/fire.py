@@ -42,7 +42,7 @@ class FIRE(Encoding):
         dims: Dims,
         *,
         hidden: Annotated[int, Between(1)] = 32,
-        initial_c: float = 0.1,
+        initial_c: Annotated[float, Between(-1e6, 1e6)] = 0.1,
         threshold: Annotated[float, Between(0)] | None = None,
     ) -> None:
         super().__init__(dims)

@@ -43,7 +43,7 @@ class FoPE(Rotary):
         dims: Dims,
         *,
         base: Annotated[float, Between(1)] = 10000.0,
-        gain: Annotated[float, Between(0)] = 0.3,
+        gain: Annotated[float, Between(0, 1e6)] = 0.3,
     ) -> None:
         super().__init__(dims)
         check_head_dim(self)

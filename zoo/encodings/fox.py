@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from torch import nn
 from torch.nn import functional as F
 
 from zoo.attention import AttentionCall, Dims, Encoding, Tokens
 from zoo.encodings.common.layers import apply_linear, init_normal
 from zoo.encodings.common.panels import Panels, half_life_panel, spread_panel
+from zoo.options import Between
 from zoo.registry import register
 
 
@@ -25,7 +28,9 @@ class FoX(Encoding):
     reads_positions = False
     shared, shift_invariant, causal_only, reads_states = False, True, True, True
 
-    def __init__(self, dims: Dims, *, init_bias: float = 0.0) -> None:
+    def __init__(
+        self, dims: Dims, *, init_bias: Annotated[float, Between(-1e6, 1e6)] = 0.0
+    ) -> None:
         super().__init__(dims)
         self.gate = init_normal(nn.Linear(dims.dim, dims.heads))
         nn.init.constant_(self.gate.bias, init_bias)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from zoo.encodings.common.panels import Panels, angle_panels, commutator_panel, 
 from zoo.encodings.common.rotation import Rotary
 from zoo.encodings.common.spectral_rotation import from_upper_triangle
 from zoo.errors import OptionError
+from zoo.options import Between
 from zoo.registry import register
 
 
@@ -35,7 +36,13 @@ class LieRE(Rotary):
     point_axes = POINT_AXES
     coordinates = "growing"
 
-    def __init__(self, dims: Dims, *, block: int = 8, init_std: float = 2 * math.pi) -> None:
+    def __init__(
+        self,
+        dims: Dims,
+        *,
+        block: int = 8,
+        init_std: Annotated[float, Between(0, 1e6)] = 2 * math.pi,
+    ) -> None:
         super().__init__(dims)
         if not 2 <= block <= dims.head_dim:
             needed = f"must be between 2 and the head dim {dims.head_dim}"

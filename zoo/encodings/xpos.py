@@ -42,7 +42,7 @@ class XPos(Rotary):
         dims: Dims,
         *,
         base: Annotated[float, Between(1)] = 10000.0,
-        gamma: Annotated[float, Between(0.01)] = 0.4,
+        gamma: Annotated[float, Between(0.01, 1e6)] = 0.4,
         span: Annotated[float, Between(1)] = 512.0,
     ) -> None:
         super().__init__(dims)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from zoo.config import Overrides, Recipe, join_overrides
 from zoo.data.base import FileBatch
+from zoo.data.finite import find_not_finite
 from zoo.data.patch_rows import find_covered
 from zoo.data.pictures import read_pixels
 from zoo.data.spec import (
@@ -338,6 +339,7 @@ def predict_inputs(experiment: Experiment, task: Task, inputs: Any) -> list[dict
         if isinstance(inputs, tuple) and all(isinstance(one, Tensor) for one in inputs):
             single = inputs[0].dim() == 2
             batched = [one[None] if single else one for one in inputs]
+            _check_finite(*batched)
             with torch.inference_mode(), _explain_misfit(experiment.recipe):
                 return [*predictor.predict_batch(*batched)]
     elif isinstance(inputs, Tensor) and isinstance(predictor, ClassPredictor):
@@ -346,6 +348,7 @@ def predict_inputs(experiment: Experiment, task: Task, inputs: Any) -> list[dict
             dimensions = 5
         # a single input becomes a batch of one
         batch = inputs[None] if inputs.dim() == dimensions - 1 else inputs
+        _check_finite(batch)
         with torch.inference_mode(), _explain_misfit(experiment.recipe):
             return [*predictor.predict_batch(batch)]
     given = [*inputs] if isinstance(inputs, list | tuple) else [inputs]
@@ -362,6 +365,17 @@ def predict_inputs(experiment: Experiment, task: Task, inputs: Any) -> list[dict
         if not _is_path(source, task):
             del one["path"]
     return found
+
+
+def _check_finite(*inputs: Tensor) -> None:
+    """Raise DataError where a model input [B, ...] is not finite, outside padding of points."""
+    mask = inputs[2] if len(inputs) > 2 else None
+    for values in inputs:
+        if mask is not None and values.is_floating_point():
+            values = values.where(mask[..., None], 0)
+        if wrong := find_not_finite(values, torch.float32):
+            number, *index = wrong.index
+            raise DataError(f"input {number}, at {index}: {wrong.problem}")
 
 
 def _is_path(source: Any, task: Task) -> bool:

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from zoo.attention.chain import Chain, build_chains, embed_groups
 from zoo.attention.encoding import Dims, EncodingFactories
-from zoo.attention.layer import Context, Encoded, LayerOptions, Projection, SelfAttention
+from zoo.attention.layer import SOFTCAP, Context, Encoded, LayerOptions, Projection, SelfAttention
 from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens, is_transformed, silu
 from zoo.errors import OptionError
@@ -21,7 +21,7 @@ from zoo.models.layer_types import expand_pattern
 from zoo.options import Between
 
 Rate = Annotated[float, Between(0, 0.99)]
-Softcap = Annotated[float, Between(1e-12)]
+Softcap = Annotated[float, SOFTCAP]
 # Each layer is an object, so a number without bound would fill any memory before the model exists.
 Depth = Annotated[int, Between(1, 10_000)]
 Heads = Annotated[int, Between(1, 65_536)]
@@ -52,13 +52,13 @@ class BlockOptions(LayerOptions):
     """Activation of the MLP. swiglu and geglu have a gate (arXiv:2002.05202); gelu_tanh and
     geglu_tanh approximate GELU as GPT-2 and Gemma do."""
 
-    mlp_ratio: Annotated[float, Between(0.01)] = 4.0
+    mlp_ratio: Annotated[float, Between(0.01, 10_000)] = 4.0
     """Hidden size of the MLP as a multiple of dim."""
 
     mlp_bias: bool = True
     """Biases of the layers of the MLP."""
 
-    layer_scale: float | None = None
+    layer_scale: Annotated[float, Between(-1e6, 1e6)] | None = None
     """Initial value of a learned factor on each residual branch (arXiv:2103.17239)."""
 
     dropout: Rate = 0.0
@@ -166,6 +166,9 @@ class MLP(nn.Module):
     def __init__(self, dim: int, options: BlockOptions) -> None:
         super().__init__()
         hidden, bias = int(dim * options.mlp_ratio), options.mlp_bias
+        if not hidden:
+            problem = f"{options.mlp_ratio:g} times the width {dim} is less than one unit"
+            raise OptionError("block.mlp_ratio", f"{problem}; write {1 / dim:g} or more")
         is_gated = "glu" in options.mlp
         self.gelu = "tanh" if options.mlp.endswith("_tanh") else "none"
         self.is_silu = options.mlp == "swiglu"

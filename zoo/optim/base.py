@@ -21,8 +21,9 @@ from zoo.registry import register
 from zoo.suggestions import find_meant, list_words, offer
 
 Share = Annotated[float, Between(0, 0.9999)]
-Positive = Annotated[float, Between(1e-30)]
-NotNegative = Annotated[float, Between(0)]
+# weights in float32 stay finite over a step, whose updates may square these numbers
+Positive = Annotated[float, Between(1e-30, 1e12)]
+NotNegative = Annotated[float, Between(0, 1e12)]
 
 COSINE = Choice("cosine")
 
@@ -243,7 +244,7 @@ class ParamGroup:
     lr: Annotated[float, Between(1e-12, 1e12)] | None = None
     """Factor of the learning rate. None: 1."""
 
-    weight_decay: Annotated[float, Between(0)] | None = None
+    weight_decay: NotNegative | None = None
     """Weight decay. None: that of the optimizer."""
 
     freeze: bool = False

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from zoo.errors import OptionError
 from zoo.optim.base import NotNegative, Positive, Share, TorchOptimizer, find_encoding_parameters
-from zoo.options import Between, Count
+from zoo.options import Between
 from zoo.registry import register
 
 
@@ -33,7 +33,7 @@ class AdamW(TorchOptimizer):
     """Decay of the mean of gradients."""
     beta2: Share = 0.999
     """Decay of the mean of squared gradients."""
-    eps: NotNegative = 1e-8
+    eps: Positive = 1e-8
     """Added to the denominator."""
     amsgrad: bool = False
     """Divide by the largest mean of squared gradients so far."""
@@ -53,7 +53,7 @@ class Adam(TorchOptimizer):
     """Decay of the mean of gradients."""
     beta2: Share = 0.999
     """Decay of the mean of squared gradients."""
-    eps: NotNegative = 1e-8
+    eps: Positive = 1e-8
     """Added to the denominator."""
     amsgrad: bool = False
     """Divide by the largest mean of squared gradients so far."""
@@ -73,7 +73,7 @@ class NAdam(TorchOptimizer):
     """Decay of the mean of gradients."""
     beta2: Share = 0.999
     """Decay of the mean of squared gradients."""
-    eps: NotNegative = 1e-8
+    eps: Positive = 1e-8
     """Added to the denominator."""
     momentum_decay: NotNegative = 4e-3
     """Decay of the momentum."""
@@ -93,7 +93,7 @@ class RAdam(TorchOptimizer):
     """Decay of the mean of gradients."""
     beta2: Share = 0.999
     """Decay of the mean of squared gradients."""
-    eps: NotNegative = 1e-8
+    eps: Positive = 1e-8
     """Added to the denominator."""
     decoupled_weight_decay: bool = False
     """Decay weights as AdamW does."""
@@ -111,7 +111,7 @@ class Adamax(TorchOptimizer):
     """Decay of the mean of gradients."""
     beta2: Share = 0.999
     """Decay of the largest gradient."""
-    eps: NotNegative = 1e-8
+    eps: Positive = 1e-8
     """Added to the denominator."""
 
 
@@ -123,9 +123,9 @@ class SGD(TorchOptimizer):
     name = "sgd"
     algorithm = torch.optim.SGD
 
-    momentum: NotNegative = 0.0
+    momentum: Share = 0.0
     """Factor of the previous update."""
-    dampening: NotNegative = 0.0
+    dampening: Annotated[float, Between(0, 1)] = 0.0
     """Dampening of the momentum."""
     nesterov: bool = False
     """Use Nesterov momentum."""
@@ -152,9 +152,9 @@ class RMSprop(TorchOptimizer):
 
     alpha: Share = 0.99
     """Decay of the mean of squared gradients."""
-    eps: NotNegative = 1e-8
+    eps: Positive = 1e-8
     """Added to the denominator."""
-    momentum: NotNegative = 0.0
+    momentum: Share = 0.0
     """Factor of the previous update."""
     centered: bool = False
     """Divide by the standard deviation of gradients instead of their root mean square."""
@@ -172,7 +172,7 @@ class Adagrad(TorchOptimizer):
     """Decay of the learning rate by the number of steps."""
     initial_accumulator_value: NotNegative = 0.0
     """Initial sum of squared gradients."""
-    eps: NotNegative = 1e-10
+    eps: Positive = 1e-10
     """Added to the denominator."""
 
 
@@ -186,7 +186,7 @@ class Adadelta(TorchOptimizer):
 
     rho: Annotated[float, Between(0, 1)] = 0.9
     """Decay of the mean of squared gradients."""
-    eps: NotNegative = 1e-6
+    eps: Positive = 1e-6
     """Added to the denominator."""
 
 
@@ -200,7 +200,7 @@ class ASGD(TorchOptimizer):
 
     lambd: NotNegative = 1e-4
     """Decay term."""
-    alpha: NotNegative = 0.75
+    alpha: Annotated[float, Between(0, 100)] = 0.75
     """Power of the decay of the learning rate."""
     t0: NotNegative = 1e6
     """Step at which averaging begins."""
@@ -216,7 +216,7 @@ class Rprop(TorchOptimizer):
 
     eta_minus: Annotated[float, Between(1e-9, 0.9999)] = 0.5
     """Factor of a step size if the gradient changed its sign."""
-    eta_plus: Annotated[float, Between(1.0001)] = 1.2
+    eta_plus: Annotated[float, Between(1.0001, 1e6)] = 1.2
     """Factor of a step size if the gradient kept its sign."""
     min_step: Positive = 1e-6
     """Smallest step size."""
@@ -247,11 +247,11 @@ class Adafactor(TorchOptimizer):
 
     beta2_decay: Annotated[float, Between(-10, 0)] = -0.8
     """Power of the decay of the mean of squared gradients."""
-    eps1: Positive | None = None
+    eps1: Annotated[float, Between(1e-18, 1e12)] | None = None
     """Smallest squared gradient; null: the epsilon of the parameter's dtype."""
     eps2: Positive = 1e-3
     """Smallest root mean square of a weight."""
-    d: Annotated[float, Between(1)] = 1.0
+    d: Annotated[float, Between(1, 1e12)] = 1.0
     """Largest root mean square of an update."""
 
     def own_arguments(self) -> dict[str, Any]:
@@ -275,7 +275,7 @@ class Muon(TorchOptimizer):
     """Decay of the mean of gradients, for matrices."""
     nesterov: bool = True
     """Use Nesterov momentum, for matrices."""
-    ns_steps: Count = 5
+    ns_steps: Annotated[int, Between(1, 99)] = 5
     """Newton-Schulz iterations that make an update orthogonal."""
     adjust_lr_fn: Literal["original", "match_rms_adamw"] = "match_rms_adamw"
     """Scaling of `lr` for a matrix. match_rms_adamw makes updates as large as those of AdamW."""

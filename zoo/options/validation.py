@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -45,6 +44,8 @@ REFUSED_MEMBERS: Mapping[tuple[str, str], str] = MappingProxyType(
 )
 
 T = TypeVar("T")
+
+MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
 
 SEVERAL = "a run has one value; a comparison tries several"
 NO_MEMBER = ("none", "None", "no", "off")
@@ -491,7 +492,8 @@ def fits(annotation: Any, value: object) -> bool:
     if annotation is float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
-        return abs(value) <= sys.float_info.max
+        # a model computes in float32, in which larger numbers are infinite
+        return abs(value) <= MAX_FLOAT32
     return type(value) is annotation
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal, cast, get_args, get_type_hints
 
 import lightning as L
@@ -38,6 +39,16 @@ from zoo.options import Choice
 from zoo.run import processes
 from zoo.run.checkpoint import RandomStreams
 from zoo.tasks.base import Optimizer, Task
+
+INPUT_PRECISIONS: Mapping[str, torch.dtype] = MappingProxyType(
+    {
+        "16-true": torch.float16,
+        "bf16-true": torch.bfloat16,
+        "transformer-engine": torch.bfloat16,
+        "transformer-engine-float16": torch.float16,
+    }
+)
+"""Precisions of the trainer in which Lightning converts samples, and their types."""
 
 
 class Experiment:
@@ -124,6 +135,7 @@ class Experiment:
         if self._datasets is not None:
             data.adopt_datasets(self._datasets)
         data.patch_size = self.recipe.model.options.get("patch_size")
+        data.dtype = INPUT_PRECISIONS.get(self.recipe.trainer.precision, torch.float32)
         data.ignored_target = self.recipe.task.options.get("ignore_index", IGNORE_INDEX)
         return data
 

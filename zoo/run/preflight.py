@@ -165,6 +165,24 @@ def _check_precision(experiment: Experiment) -> None:
         raise OptionError("fused", f"{problem}; leave it out, or choose bf16-mixed")
 
 
+def _check_epsilon(recipe: Recipe, optimizer: torch.optim.Optimizer) -> None:
+    """Raise OptionError where a number that keeps a denominator from 0 is 0 in float16."""
+    if recipe.trainer.precision != "16-true":
+        return
+    for group in optimizer.param_groups:
+        # Adafactor has two, of which the first may be left to torch
+        epsilons = group.get("eps")
+        pair = epsilons if isinstance(epsilons, tuple) else (epsilons,)
+        for number, epsilon in enumerate(pair, 1):
+            if epsilon is None or torch.tensor(epsilon, dtype=torch.float16, device="cpu"):
+                continue
+            key = "eps" if len(pair) == 1 else f"eps{number}"
+            problem = f"{epsilon:g} is 0 in float16, the precision of the weights"
+            if key not in recipe.optim.options:
+                raise OptionError("name", f"its epsilon of {problem}; choose precision 16-mixed")
+            raise OptionError(key, f"{problem}; choose precision 16-mixed, or set it to 1e-4")
+
+
 def check_optimizer(recipe: Recipe, checked: Experiment) -> None:
     """Check a recipe that differs from a checked one in its seed and its optimizer alone.
 
@@ -179,7 +197,8 @@ def check_optimizer(recipe: Recipe, checked: Experiment) -> None:
     issues = IssueCollector(recipe)
     with issues.collect("optim"):
         _check_precision(experiment)
-        experiment.optimizer.configure(checked.meta_model, 1)
+        configured = experiment.optimizer.configure(checked.meta_model, 1)
+        _check_epsilon(recipe, configured["optimizer"])
     if issues.found:
         raise RecipeError(*issues.found)
 
@@ -202,7 +221,8 @@ def _check_model(experiment: Experiment, issues: IssueCollector, *, is_trained: 
         # an optimizer that cannot be built has its issue already
         if is_trained and not any(issue.key.startswith("optim") for issue in issues.found):
             with issues.collect("optim"):
-                experiment.optimizer.configure(model, 1)
+                configured = experiment.optimizer.configure(model, 1)
+                _check_epsilon(recipe, configured["optimizer"])
         with issues.collect("trainer"):
             if recipe.trainer.activation_checkpointing:
                 enable_activation_checkpointing(model)

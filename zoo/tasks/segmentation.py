@@ -165,10 +165,12 @@ def _check_weights(weights: tuple[float, ...], classes: int) -> Tensor:
     if len(weights) != classes:
         problem = f"{len(weights)} weights for {classes} classes; give one for each"
         raise OptionError("class_weights", problem)
-    if not all(math.isfinite(weight) and weight >= 0 for weight in weights) or not any(weights):
-        problem = "a weight is negative or infinite, or all are 0"
+    # in the precision of the loss, in which 1e39 is infinite and 1e-50 is 0
+    used = torch.tensor(weights)
+    if not used.sum().isfinite() or (used < 0).any() or not used.any():
+        problem = "a weight is negative or infinite in float32, or all are 0"
         raise OptionError("class_weights", f"{problem}; give numbers from 0")
-    return torch.tensor(weights)
+    return used
 
 
 def _make_metrics(classes: int) -> MetricCollection:

@@ -45,7 +45,7 @@ class IrregularSeries(SyntheticTask):
         waves: Count = 2,
         shortest: Positive = 2.0,
         longest: Positive = 6.0,
-        noise: Annotated[float, Between(0)] = 0.1,
+        noise: Annotated[float, Between(0, 1e6)] = 0.1,
         batch_size: Count = 64,
         train: Count = 16_000,
         val: Count = 1_000,

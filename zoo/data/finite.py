@@ -1,0 +1,47 @@
+"""The check that samples are finite in the precision in which a model reads them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class NotFinite:
+    """The first number of an array that is not finite in a precision.
+
+    Attributes:
+        index: Its index.
+        problem: What is wrong with it.
+    """
+
+    index: tuple[int, ...]
+    problem: str
+
+
+def find_not_finite(values: NDArray[Any] | Tensor, dtype: torch.dtype) -> NotFinite | None:
+    """Find the first number that a precision cannot hold.
+
+    Args:
+        values: Numbers in any precision, such as float64 in a file.
+        dtype: The precision in which they are used.
+
+    Returns:
+        The number; None if all are finite.
+    """
+    numbers = torch.as_tensor(values)
+    if not numbers.is_floating_point() or not numbers.numel():
+        return None
+    # NaN is the minimum and the maximum of numbers that include it
+    if torch.stack(numbers.aminmax()).to(dtype).isfinite().all():
+        return None
+    index = tuple((~numbers.to(dtype).isfinite()).nonzero()[0].tolist())
+    value = float(numbers[index])
+    name = str(dtype).removeprefix("torch.")
+    problem = f"is infinite in {name}" if math.isfinite(value) else "is not a finite number"
+    return NotFinite(index, f"{value:g} {problem}")
