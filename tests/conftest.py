@@ -234,6 +234,8 @@ def _draw_small_pictures() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     SEED(0)
+    # commands in the test's own process flush denormal numbers to zero
+    torch.set_flush_denormal(False)
 
 
 @pytest.fixture

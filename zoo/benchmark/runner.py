@@ -41,7 +41,7 @@ from zoo.benchmark.result import BenchResult, BenchRow
 from zoo.encodings.common.chains import format_chain
 from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError, Setting
 from zoo.options import Between, Choice
-from zoo.run.machine import describe_machine
+from zoo.run.machine import are_denormals_flushed, check_denormals, describe_machine
 from zoo.utils import Ticker, format_now, is_out_of_memory, stop_on_signal
 from zoo.version import __version__
 
@@ -272,6 +272,7 @@ def run_bench(
             nothing was measured.
     """
     workload = _build_workload(options)
+    check_denormals(workload.device)
     lengths = _list_lengths(options) or (workload.shape.length,)
     measures = _build_measures(options, workload)
 
@@ -299,7 +300,11 @@ def run_bench(
         zoo_version=__version__,
         command=command,
         created=format_now(),
-        machine={**describe_machine(workload.device), "peers": read_versions(contenders)},
+        machine={
+            **describe_machine(workload.device),
+            "flushes_denormals": are_denormals_flushed(),
+            "peers": read_versions(contenders),
+        },
         shape={"name": options.shape, **asdict(workload.shape)},
         options={**asdict(options), "against": format_chain(against) if against else None},
         reference=contenders[0].name,

@@ -78,11 +78,13 @@ def run(known: argparse.Namespace) -> None:
     from zoo.benchmark.report import format_result
     from zoo.benchmark.result import BenchResult
     from zoo.benchmark.runner import BenchOptions
+    from zoo.run.machine import flush_denormals
 
     def show(result: BenchResult) -> None:
         print(as_json(result.to_dict()) if known.json else format_result(result), flush=True)
 
     words = read(known)
+    flush_denormals()
     result = bench(
         words.encodings,
         against=words.against,

@@ -166,6 +166,7 @@ def list_words(known: argparse.Namespace) -> list[str]:
 def run_suite(known: argparse.Namespace, words: Sequence[str]) -> None:
     """Run or estimate a suite, and print the table or JSON."""
     from zoo.api.suite import SuiteResult, compare_suite, estimate_suite
+    from zoo.run.machine import flush_denormals
 
     given = parse_words(words)
     for name in ("vary", "tune"):
@@ -182,6 +183,7 @@ def run_suite(known: argparse.Namespace, words: Sequence[str]) -> None:
 
     lasting = [word for word in words if word.partition("=")[0] not in PASSING]
     command = format_command("compare", lasting, known.plugin)
+    flush_denormals()
     result = compare_suite(**given, show=show, command=command, verbose=None)
     if result.stopped is not None:
         raise result.stopped
@@ -190,6 +192,7 @@ def run_suite(known: argparse.Namespace, words: Sequence[str]) -> None:
 def run(known: argparse.Namespace) -> None:
     """Run a comparison, and print the table or JSON."""
     from zoo.api.comparison import compare
+    from zoo.run.machine import flush_denormals
 
     words = list_words(known)
     if any(word.startswith("suite=") for word in words):
@@ -203,6 +206,7 @@ def run(known: argparse.Namespace) -> None:
         return
     # of this call only: the report is the same wherever and whenever its cells are trained
     lasting = [word for word in known.overrides if word.partition("=")[0] not in PASSING]
+    flush_denormals()
     result = compare(
         known.recipe,
         **parse_words(known.overrides),

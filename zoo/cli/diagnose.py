@@ -51,7 +51,9 @@ def run(known: argparse.Namespace) -> None:
     """Write the page, and print its path or its numbers."""
     from zoo.api.evaluation import diagnose
     from zoo.diagnosis.page.viewer_data import to_json
+    from zoo.run.machine import flush_denormals
 
     names, edits, options = read(known)
+    flush_denormals()
     result = diagnose(names, edits, verbose=None, **options)
     print(to_json(result.report) if known.json else escape_text(str(result.path)))

@@ -114,6 +114,7 @@ def check_devices() -> Iterator[Check]:
     except Exception:
         return  # reported as a package
     yield Check("threads", "ok", f"{torch.get_num_threads()} of torch")
+    yield check_denormals()
     for number in range(torch.cuda.device_count()):
         memory = torch.cuda.get_device_properties(number).total_memory / 2**30
         yield Check(
@@ -124,6 +125,15 @@ def check_devices() -> Iterator[Check]:
         yield Check("cuda", "absent", reason)
     if torch.backends.mps.is_available():
         yield Check("mps", "ok", "Apple GPU")
+
+
+def check_denormals() -> Check:
+    """Return whether commands can flush denormal numbers to zero on this processor."""
+    from zoo.run.machine import can_flush_denormals
+
+    if can_flush_denormals():
+        return Check("denormals", "ok", "flushed to zero by the commands that compute")
+    return Check("denormals", "absent", "this processor, or this torch, cannot flush them to zero")
 
 
 def check_cache() -> Check:

@@ -49,8 +49,10 @@ def read(known: argparse.Namespace) -> tuple[list[Edit], dict[str, Any]]:
 def run(known: argparse.Namespace) -> None:
     """Evaluate, and print a table or JSON."""
     from zoo.api.evaluation import evaluate
+    from zoo.run.machine import flush_denormals
 
     edits, options = read(known)
+    flush_denormals()
     result = evaluate(known.checkpoint, edits, verbose=None, **options)
     # one of several processes reports the result
     if is_secondary_process():

@@ -84,7 +84,9 @@ def read(known: argparse.Namespace) -> Recipe:
 def run(known: argparse.Namespace) -> None:
     """Train, and print the result as JSON if asked."""
     from zoo.api.training import fit
+    from zoo.run.machine import flush_denormals
 
+    flush_denormals()
     run = fit(
         read(known),
         run_dir=known.run_dir,

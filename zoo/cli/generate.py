@@ -32,9 +32,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(known: argparse.Namespace) -> None:
     """Generate; with --json print only the result."""
     from zoo.api.evaluation import generate
+    from zoo.run.machine import flush_denormals
 
     # the prompt is among the overrides, if it is not the recipe's
     show = None if known.json else _print
+    flush_denormals()
     result = generate(known.checkpoint, overrides=read(known), show=show, verbose=None)
     if known.json:
         print(as_json(result.to_dict()))

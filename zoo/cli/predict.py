@@ -54,8 +54,10 @@ def read(known: argparse.Namespace) -> tuple[list[str], list[Edit]]:
 def run(known: argparse.Namespace) -> None:
     """Predict; with --json print only the result."""
     from zoo.api.evaluation import predict
+    from zoo.run.machine import flush_denormals
 
     paths, edits = read(known)
+    flush_denormals()
     show = None if known.json else _print
     result = predict(known.checkpoint, paths, edits, show=show, verbose=None)
     if known.json:

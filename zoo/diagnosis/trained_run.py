@@ -27,7 +27,7 @@ from zoo.diagnosis.report import UNCHANGED, Control, Sample, SegmentedImage
 from zoo.diagnostics.position_ablation import Change, change_positions
 from zoo.errors import ARGUMENT, ConfigIssue, NonFiniteError, OptionError, RecipeError
 from zoo.evaluation.evaluate import DEFAULT_OVERRIDES, measure_metrics
-from zoo.evaluation.generate import choose_device
+from zoo.evaluation.generate import move_to_device
 from zoo.run import checkpoint
 from zoo.run.build import Experiment
 from zoo.run.callbacks.progress import EvaluationProgress
@@ -95,7 +95,8 @@ class TrainedRun:
 
     def load_inputs(self, samples: int) -> Inputs:
         """Load the first test samples, and move the model to its device."""
-        task = self.task.to(choose_device(self.recipe))
+        task = self.task
+        move_to_device(task, self.recipe)
         with self.locate_errors("data"):
             self.batch = load_samples(task, self.experiment.data, samples, self.has_shapes)
         with self.locate_errors("task"):

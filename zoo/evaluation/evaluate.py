@@ -54,6 +54,7 @@ from zoo.run.callbacks.progress import EvaluationProgress
 from zoo.run.callbacks.stop_on_signal import StopOnSignal
 from zoo.run.conditions import TRAINED, Condition
 from zoo.run.load import read_recipe, restore_content
+from zoo.run.machine import check_denormals
 from zoo.run.memory import suggest_smaller
 from zoo.run.processes import Processes, count_missing_processes, join_processes, run_in_processes
 from zoo.tasks.base import Task
@@ -143,6 +144,7 @@ def evaluate_recipe(
         return Evaluation.from_dict(result)
 
     processes = join_processes(recipe, trainer)
+    check_denormals(trainer.strategy.root_device.type)
     evaluator = Evaluator(path, experiment, task, processes, to)
     with StopOnSignal(processes) as stop:
         # last, so that a batch is counted before the signal ends the test

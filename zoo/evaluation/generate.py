@@ -23,14 +23,18 @@ from zoo.evaluation.evaluate import DEFAULT_OVERRIDES
 from zoo.models.generation import TextStreamer, sample_tokens
 from zoo.run import checkpoint as checkpoints
 from zoo.run.load import restore
+from zoo.run.machine import check_denormals
 from zoo.tasks.base import Task
 
 log = logging.getLogger("zoo")
 
 
-def choose_device(recipe: Recipe) -> str:
-    """Return "cuda" where there is a GPU and the recipe does not ask for the CPU, else "cpu"."""
-    return "cuda" if recipe.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
+def move_to_device(task: Task, recipe: Recipe) -> None:
+    """Move a task to the GPU if there is one, unless the recipe asks for the CPU."""
+    is_on_gpu = recipe.trainer.accelerator != "cpu" and torch.cuda.is_available()
+    device = "cuda" if is_on_gpu else "cpu"
+    task.to(device)
+    check_denormals(device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +96,7 @@ def generate(
     path = checkpoints.locate(checkpoint)
     experiment, task = restore(path, join_overrides(DEFAULT_OVERRIDES, overrides))
     recipe = experiment.recipe
-    task.to(choose_device(recipe))
+    move_to_device(task, recipe)
     return Generation(
         recipe=recipe.name,
         checkpoint=path,

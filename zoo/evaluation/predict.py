@@ -34,7 +34,7 @@ from zoo.data.spec import (
 )
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, OptionError, RecipeError
 from zoo.evaluation.evaluate import DEFAULT_OVERRIDES
-from zoo.evaluation.generate import choose_device
+from zoo.evaluation.generate import move_to_device
 from zoo.packages import explain_imports
 from zoo.run import checkpoint as checkpoints
 from zoo.run.build import Experiment
@@ -439,7 +439,7 @@ def _predict_files(
         batches = experiment.data.read_files(files.paths, task.spec)
     except OptionError as error:
         raise RecipeError(recipe.make_issue(f"data.{error.key}", str(error))) from None
-    task.to(choose_device(recipe))
+    move_to_device(task, recipe)
     width = max((len(str(path)) for path in files.paths), default=0)
     predictions: list[dict[str, Any]] = []
     with _explain_misfit(recipe), torch.inference_mode():

@@ -36,7 +36,7 @@ from zoo.run.callbacks.nan_guard import FiniteGuard
 from zoo.run.callbacks.progress import EvaluationProgress, TrainingProgress
 from zoo.run.callbacks.stop_on_signal import StopOnSignal
 from zoo.run.init_from import TransferReport
-from zoo.run.machine import count_cores, use_float32_matmul
+from zoo.run.machine import check_denormals, count_cores, use_float32_matmul
 from zoo.run.memory import suggest_smaller
 from zoo.run.preflight import build_experiment, check_data, plan_backends
 from zoo.run.processes import Processes, count_missing_processes, join_processes, run_in_processes
@@ -504,6 +504,7 @@ def _begin(
     log.info("Data: %s", experiment.data.title)
     if start.threads:
         log.info("CPU threads: %s", start.threads)
+    check_denormals(trainer.strategy.root_device.type)
     if start.checkpoint is not None:
         log.info("Resuming from %s", start.checkpoint)
     if start.epochs is not None:

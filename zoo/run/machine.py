@@ -1,7 +1,8 @@
-"""The machine: its processor, its cores, its memory."""
+"""The machine: its processor, its cores, how it computes very small and very large products."""
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import re
@@ -13,6 +14,15 @@ from typing import Any
 import torch
 
 from zoo.reporting.numbers import pluralize
+
+log = logging.getLogger("zoo")
+
+GRAIN = 2**15
+"""Elements of an elementwise operation for which torch takes another thread."""
+COMPUTES_DENORMALS = (
+    "This process computes denormal numbers, with which alibi and fox are slow on some processors: "
+    "call torch.set_flush_denormal(True) right after `import torch`, before its threads start"
+)
 
 
 def describe_machine(device: str) -> dict[str, object]:
@@ -64,6 +74,37 @@ def count_cores() -> int:
     # systems other than Linux do not say
     affinity = getattr(os, "sched_getaffinity", None)
     return os.cpu_count() or 1 if affinity is None else len(affinity(0))
+
+
+def flush_denormals() -> None:
+    """Flush denormal numbers to zero in this thread, and in the threads that it will start.
+
+    Weights of far keys underflow to denormal numbers, which some processors compute in microcode.
+    The commands call it before their first parallel operation, since threads that exist keep their
+    mode. It changes the arithmetic of a whole process, so functions of the library do not.
+    """
+    torch.set_flush_denormal(True)
+
+
+def are_denormals_flushed() -> bool:
+    """Return whether all threads of torch's operations flush denormal numbers to zero."""
+    # large enough that each thread has a part, whose products are denormal
+    factors = torch.full((2 * GRAIN * torch.get_num_threads(),), 1e-30)
+    products = factors * 1e-10
+    # as bits: a thread that flushes reads a denormal number as zero too
+    return not products.view(torch.int32).any()
+
+
+def can_flush_denormals() -> bool:
+    """Return whether this processor can flush denormal numbers to zero."""
+    mode = bool((torch.tensor(1e-30) * 1e-10).view(torch.int32) == 0)
+    return torch.set_flush_denormal(mode)
+
+
+def check_denormals(device: str) -> None:
+    """Log what a Python program can do if the threads of a CPU compute denormal numbers."""
+    if device == "cpu" and not are_denormals_flushed() and can_flush_denormals():
+        log.info(COMPUTES_DENORMALS)
 
 
 @contextmanager
