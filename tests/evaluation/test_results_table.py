@@ -51,6 +51,16 @@ def test_methods_are_compared_at_each_size():
     assert [float(one["test, loss"]) for one in numbers] == [2.0, 4.0, 2.5, 3.0]
 
 
+def test_baselines_stand_with_their_condition_in_the_caption():
+    trained, longer, *methods = make_evaluation(CONDITIONS).conditions
+    longer = replace(longer, baselines={"test/loss": {"bigram": 2.5, "5-gram": 1.5}})
+    found = replace(make_evaluation(CONDITIONS), conditions=(trained, longer, *methods))
+    assert Evaluation.from_dict(found.to_dict()) == found
+    caption, *_ = read_table(found.latex())
+    assert "Baselines, 128 tokens: test/loss bigram 2.5000, 5-gram 1.5000." in caption
+    assert caption.count("Baselines") == 1
+
+
 def test_right_answers_are_mapped_by_length_and_depth():
     found = make_evaluation(CONDITIONS)
     shares = [(None, *(n / 10 for n in range(9))), tuple(n / 20 for n in range(10))]

@@ -319,8 +319,8 @@ def name_taken_folder(words: list[str]) -> list[str]:
 
 
 def show_quickly(words: list[str]) -> list[str]:
-    """List the options that keep `zoo show` from measuring and drawing."""
-    return ["picture=null", "seconds=0"] if words[1] in library.encoding_names() else []
+    """List the option that keeps `zoo show` from drawing."""
+    return ["picture=null"] if words[1] in library.encoding_names() else []
 
 
 SMALL_COMMANDS: dict[str, Callable[[list[str]], list[str]]] = {

@@ -337,6 +337,11 @@ def build_result_table(result: Evaluation) -> ResultTable:
         f"{result.recipe} on {result.data}, {result.count:,} samples.",
         windows and f"{windows}.",
     ]
+    notes += [
+        f"Baselines, {_title(one)}: {_format_baselines(one.baselines)}."
+        for one in measured
+        if one.baselines
+    ]
     refused = [_title(one) for one in result.conditions if one.refused]
     notes += [f"Refused: {', '.join(refused)}."] if refused else []
     notes += ["Interrupted before its end."] if result.partial else []
