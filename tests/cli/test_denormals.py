@@ -1,7 +1,6 @@
 """Commands flush denormal numbers to zero; a Python program is told how."""
 
 import importlib
-import json
 import logging
 import subprocess
 import sys
@@ -9,9 +8,8 @@ import sys
 import pytest
 import torch
 
-import zoo
 from zoo.cli import main, worker
-from zoo.cli.main import COMMANDS
+from zoo.cli.main import COMMANDS, import_command
 from zoo.comparison import cell
 from zoo.errors import ZooError
 from zoo.run import machine
@@ -55,6 +53,8 @@ def test_a_command_flushes_before_it_computes(command, monkeypatch):
 def test_every_command_computes_or_does_not():
     computing = {command.removesuffix(" suite=small") for command in COMPUTING}
     assert computing | OTHERS == set(COMMANDS)
+    declared = {name for name in COMMANDS if getattr(import_command(name), "COMPUTES", False)}
+    assert declared == computing
 
 
 def test_processes_that_commands_start_flush(monkeypatch, tmp_path):
@@ -64,15 +64,10 @@ def test_processes_that_commands_start_flush(monkeypatch, tmp_path):
     def compute(*arguments):
         flushed.append(machine.are_denormals_flushed())
         torch.set_flush_denormal(False)
-        return {}
 
-    monkeypatch.setattr(worker, "TASKS", {"fit": compute})
     monkeypatch.setattr(cell, "run_cell", compute)
-    recipe = zoo.load_recipe("vit_comrope").plain()
-    job = {"task": "fit", "name": "vit_comrope", "recipe": recipe, "options": {}}
-    (tmp_path / "job.json").write_text(json.dumps(job))
-    worker.work(tmp_path)
     assert worker.run_cell(tmp_path) == 0
+    assert main(work=compute) == 0
     assert flushed == [True, True]
 
 

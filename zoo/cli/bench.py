@@ -21,6 +21,7 @@ EXAMPLE = "zoo bench rope alibi kerple+dape shape=lm_small 'measures=[train,deco
 BENCH, REFERENCE = "zoo.benchmark.runner:BenchOptions", "zoo.cli.bench:Reference"
 OPTIONS = (("", BENCH), ("", REFERENCE))
 JSON = True
+COMPUTES = True
 NO_RECIPE = (
     "its models have the sizes of shape=...; name encodings, give a recipe whose layers differ as "
     "layers=[...], and time a whole recipe by"
@@ -78,13 +79,11 @@ def run(known: argparse.Namespace) -> None:
     from zoo.benchmark.report import format_result
     from zoo.benchmark.result import BenchResult
     from zoo.benchmark.runner import BenchOptions
-    from zoo.run.machine import flush_denormals
 
     def show(result: BenchResult) -> None:
         print(as_json(result.to_dict()) if known.json else format_result(result), flush=True)
 
     words = read(known)
-    flush_denormals()
     result = bench(
         words.encodings,
         against=words.against,

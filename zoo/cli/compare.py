@@ -25,6 +25,7 @@ EXAMPLE = "zoo compare vit_comrope 'encodings=[none,learned,rope_axial]' seeds=3
 SUITE, COMPARE = "zoo.comparison.suite_run:SuiteOptions", "zoo.comparison.request:CompareOptions"
 OPTIONS = (("", SUITE), ("", COMPARE), ("", "zoo.launch.slurm_executor:SlurmExecutor"))
 JSON = True
+COMPUTES = True
 PASSING = ("minutes", "part")
 RED, RESET = "\033[1;31m", "\033[0m"
 
@@ -166,7 +167,6 @@ def list_words(known: argparse.Namespace) -> list[str]:
 def run_suite(known: argparse.Namespace, words: Sequence[str]) -> None:
     """Run or estimate a suite, and print the table or JSON."""
     from zoo.api.suite import SuiteResult, compare_suite, estimate_suite
-    from zoo.run.machine import flush_denormals
 
     given = parse_words(words)
     for name in ("vary", "tune"):
@@ -183,7 +183,6 @@ def run_suite(known: argparse.Namespace, words: Sequence[str]) -> None:
 
     lasting = [word for word in words if word.partition("=")[0] not in PASSING]
     command = format_command("compare", lasting, known.plugin)
-    flush_denormals()
     result = compare_suite(**given, show=show, command=command, verbose=None)
     if result.stopped is not None:
         raise result.stopped
@@ -192,7 +191,6 @@ def run_suite(known: argparse.Namespace, words: Sequence[str]) -> None:
 def run(known: argparse.Namespace) -> None:
     """Run a comparison, and print the table or JSON."""
     from zoo.api.comparison import compare
-    from zoo.run.machine import flush_denormals
 
     words = list_words(known)
     if any(word.startswith("suite=") for word in words):
@@ -206,7 +204,6 @@ def run(known: argparse.Namespace) -> None:
         return
     # of this call only: the report is the same wherever and whenever its cells are trained
     lasting = [word for word in known.overrides if word.partition("=")[0] not in PASSING]
-    flush_denormals()
     result = compare(
         known.recipe,
         **parse_words(known.overrides),

@@ -14,6 +14,7 @@ EXAMPLE = "zoo compare check docs/records/flipflop"
 CHECK = "zoo.comparison.spot_check:CheckOptions"
 OPTIONS = (("", CHECK),)
 JSON = True
+COMPUTES = True
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,9 +39,7 @@ def list_packages(known: argparse.Namespace) -> tuple[str, ...]:
 def run(known: argparse.Namespace) -> None:
     """Check, print the result or JSON, and fail if a digit differs."""
     from zoo.api.comparison import check_comparison
-    from zoo.run.machine import flush_denormals
 
-    flush_denormals()
     result = check_comparison(known.folder, verbose=None, **read(known))
     print(as_json(result.to_dict()) if known.json else result.table())
     if not result.is_equal:

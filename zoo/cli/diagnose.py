@@ -17,6 +17,7 @@ EXAMPLE = "zoo diagnose runs/vit_comrope/latest samples=8"
 DIAGNOSE = "zoo.diagnosis.diagnose:DiagnoseOptions"
 OPTIONS = (("", DIAGNOSE),)
 JSON = True
+COMPUTES = True
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,9 +52,7 @@ def run(known: argparse.Namespace) -> None:
     """Write the page, and print its path or its numbers."""
     from zoo.api.evaluation import diagnose
     from zoo.diagnosis.page.viewer_data import to_json
-    from zoo.run.machine import flush_denormals
 
     names, edits, options = read(known)
-    flush_denormals()
     result = diagnose(names, edits, verbose=None, **options)
     print(to_json(result.report) if known.json else escape_text(str(result.path)))

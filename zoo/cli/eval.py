@@ -17,6 +17,7 @@ EXAMPLE = "zoo eval runs/lm_rope/latest 'evaluate.lengths=[1x,2x,4x]'"
 TARGET = "zoo.evaluation.evaluate:EvaluationTarget"
 OPTIONS = (("evaluate.", "zoo.config.schema:EvaluateOptions"), ("", TARGET))
 JSON = True
+COMPUTES = True
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,10 +50,8 @@ def read(known: argparse.Namespace) -> tuple[list[Edit], dict[str, Any]]:
 def run(known: argparse.Namespace) -> None:
     """Evaluate, and print a table or JSON."""
     from zoo.api.evaluation import evaluate
-    from zoo.run.machine import flush_denormals
 
     edits, options = read(known)
-    flush_denormals()
     result = evaluate(known.checkpoint, edits, verbose=None, **options)
     # one of several processes reports the result
     if is_secondary_process():

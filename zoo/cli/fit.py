@@ -24,6 +24,7 @@ OPTIONS = (
     ("diagnostics.", "zoo.config.schema:DiagnosticsOptions"),
 )
 JSON = True
+COMPUTES = True
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,9 +85,7 @@ def read(known: argparse.Namespace) -> Recipe:
 def run(known: argparse.Namespace) -> None:
     """Train, and print the result as JSON if asked."""
     from zoo.api.training import fit
-    from zoo.run.machine import flush_denormals
 
-    flush_denormals()
     run = fit(
         read(known),
         run_dir=known.run_dir,

@@ -16,6 +16,7 @@ SUMMARY = "continue a prompt with a language model"
 EXAMPLE = 'zoo generate runs/lm_rope/latest prompt="The import statement" temperature=0.7'
 OPTIONS = (("", "zoo.config.schema:GenerateOptions"),)
 JSON = True
+COMPUTES = True
 TEXT_OPTIONS = ("prompt", "stop")
 
 
@@ -32,11 +33,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(known: argparse.Namespace) -> None:
     """Generate; with --json print only the result."""
     from zoo.api.evaluation import generate
-    from zoo.run.machine import flush_denormals
 
     # the prompt is among the overrides, if it is not the recipe's
     show = None if known.json else _print
-    flush_denormals()
     result = generate(known.checkpoint, overrides=read(known), show=show, verbose=None)
     if known.json:
         print(as_json(result.to_dict()))

@@ -62,7 +62,8 @@ def import_command(name: str) -> ModuleType:
     """Import the module of a command; that of `compare rank` is `compare_rank`.
 
     A command is a module with SUMMARY, EXAMPLE, `arguments(parser)` and `run(known)`. OPTIONS names
-    the dataclasses of its `key=value` options for `--help`; JSON is true if it can print JSON.
+    the dataclasses of its `key=value` options for `--help`; JSON is true if it can print JSON, and
+    COMPUTES if it trains, evaluates or measures models.
     `read(known)` reads the words without importing torch or optional packages, and
     `list_packages(known)` returns the optional packages that the command needs for these words.
     """
@@ -155,7 +156,17 @@ def run_command(command: ModuleType, known: argparse.Namespace) -> None:
         check_early(partial(command.read, known))
     if hasattr(command, "list_packages"):
         require(*command.list_packages(known))
+    if getattr(command, "COMPUTES", False):
+        _flush_denormals()
     command.run(known)
+
+
+def _flush_denormals() -> None:
+    """Flush denormal numbers to zero in this process, in which nothing was computed yet."""
+    # imports torch
+    from zoo.run.machine import flush_denormals
+
+    flush_denormals()
 
 
 def join_command(words: Sequence[str]) -> list[str]:
@@ -195,6 +206,7 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[], None] | None
         keep_freed_memory()
         with explain_imports(), explain_memory("end other programs, or choose smaller sizes"):
             if work:
+                _flush_denormals()
                 work()
             elif known:
                 known.run(known)

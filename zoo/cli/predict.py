@@ -18,6 +18,7 @@ SUMMARY = "classify files and folders with a trained model"
 EXAMPLE = "zoo predict runs/vit_comrope/latest photos/ top=3"
 OPTIONS = (("", "zoo.config.schema:PredictOptions"),)
 JSON = True
+COMPUTES = True
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,10 +55,8 @@ def read(known: argparse.Namespace) -> tuple[list[str], list[Edit]]:
 def run(known: argparse.Namespace) -> None:
     """Predict; with --json print only the result."""
     from zoo.api.evaluation import predict
-    from zoo.run.machine import flush_denormals
 
     paths, edits = read(known)
-    flush_denormals()
     show = None if known.json else _print
     result = predict(known.checkpoint, paths, edits, show=show, verbose=None)
     if known.json:

@@ -39,11 +39,9 @@ TASKS: Mapping[str, Callable[[Recipe, Mapping[str, Any]], dict[str, Any]]] = Map
 
 def work(folder: Path) -> None:
     """Do the job of a folder together with the other processes."""
-    from zoo.run.machine import flush_denormals
     from zoo.run.processes import JOB, RESULT
     from zoo.utils import write_json
 
-    flush_denormals()
     job = json.loads((folder / JOB).read_text(encoding="utf-8"))
     recipe = from_plain(job["recipe"], origin=f"recipe {job['name']}", name=job["name"])
     result = TASKS[job["task"]](recipe, job["options"])
@@ -61,9 +59,7 @@ def run_cell(run: Path) -> int:
 
     def work() -> None:
         from zoo.comparison import cell
-        from zoo.run.machine import flush_denormals
 
-        flush_denormals()
         cell.run_cell(run)
 
     return main(work=work)
