@@ -28,7 +28,7 @@ from skips import pytest_sessionfinish  # noqa: F401
 from torch._inductor import config as inductor
 from torch.nn.attention import flex_attention
 
-from zoo.cli import main
+from zoo.cli import main, worker  # noqa: F401  the import of worker defers packages of torchmetrics
 from zoo.config.compose import Composer
 from zoo.config.tree import Tree, show_path
 from zoo.data import baselines

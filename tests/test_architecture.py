@@ -14,7 +14,7 @@ import zoo
 PACKAGE = Path(__file__).parent.parent / "zoo"
 FLOORS = [
     {"version", "errors", "suggestions"},
-    {"packages", "deferred_imports", "utils", "registry"},
+    {"packages", "utils", "registry"},
     {"citations", "options", "reporting", "weights"},
     {"attention", "config", "data"},
     {"encodings", "functional", "models", "tasks", "optim", "integrations"},
@@ -163,13 +163,14 @@ def test_a_training_reads_from_few_files_and_a_shallow_stack(tmp_path):
 
     depth, files = enter_files("fit", "vit_comrope", *small, *once, "--run-dir", str(run))
     assert "run/fit.py" in files
-    assert len(files) <= 56, files
-    assert depth <= 20
+    assert len(files) <= 58, files
+    # options of encodings are read from the text of files, before torch is imported
+    assert depth <= 25
 
     # with a test at each of several resolutions, and their figure
     _, files = enter_files("eval", str(run))
     assert "reporting/charts.py" in files
-    assert len(files) <= 50, files
+    assert len(files) <= 55, files
 
 
 def test_test_modules_have_names_of_their_own():

@@ -1,9 +1,6 @@
 """zoo trains, compares and explains transformers by how they know position."""
 
-from zoo.deferred_imports import install as _defer_imports
 from zoo.version import __version__ as __version__
-
-_defer_imports()
 
 
 def _read_stub() -> dict[str, str]:

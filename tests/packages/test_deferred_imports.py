@@ -1,4 +1,4 @@
-"""torchmetrics and Lightning start without scipy, torchvision and transformers."""
+"""At the command line, torch is announced, and torchmetrics waits for packages; `import zoo` changes nothing."""
 
 import os
 import subprocess
@@ -8,11 +8,14 @@ from fractions import Fraction
 import pytest
 from tiny import ROOT
 
-from zoo.deferred_imports import DeferredName
+from zoo.cli.imports import DeferredName
 
 START = """
 import sys
-import zoo, lightning, torchmetrics
+from zoo.cli.imports import defer_imports, handle_imports
+defer_imports()  # as processes do that zoo has started
+with handle_imports(announces=False):
+    import lightning, torchmetrics
 print(*{"scipy", "torchvision", "transformers"} & set(sys.modules))
 print(type(torchmetrics.__spec__.loader).__name__, torchmetrics.text.BERTScore.__name__)
 
@@ -37,6 +40,44 @@ def test_metrics_import_their_packages_when_they_are_used(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["", "SourceFileLoader BERTScore", "True", "True True"]
+
+
+UNCHANGED = """
+import sys
+finders = [*sys.meta_path]
+import zoo, zoo.cli.main
+print(sys.meta_path == finders, "torchmetrics" in sys.modules)
+import torchmetrics
+print(type(torchmetrics.scipy).__name__)
+"""
+
+
+def test_importing_zoo_changes_no_import_of_another_library(tmp_path):
+    (tmp_path / "torchmetrics.py").write_text("import scipy")
+    (tmp_path / "scipy.py").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", UNCHANGED],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["True False", "module"]
+
+
+@pytest.mark.parametrize(
+    "words", [["fit", "vit_none"], ["show", "rope"], ["bench", "rope"], ["verify", "rope"]]
+)
+def test_the_first_line_comes_before_torch_is_imported(tmp_path, words):
+    (tmp_path / "torch.py").write_text("print('torch is executed'); raise ImportError('no torch')")
+    done = subprocess.run(
+        [sys.executable, "-m", "zoo", *words],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.stdout.splitlines()[:2] == ["Importing torch", "torch is executed"], done.stdout
 
 
 def test_a_deferred_name_can_be_called_read_tested_and_derived_from():

@@ -37,6 +37,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def read(known: argparse.Namespace) -> tuple[list[Edit], dict[str, Any]]:
     """Return the overrides, and the options of the command."""
+    # most evaluations take the recipe as it is, and have no words to parse
+    if not known.overrides:
+        return [], {}
     from zoo.config import check_edits
     from zoo.config.command_line import parse_options, parse_overrides, split_words
 

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from zoo.cli.completion import PrintCompletion
 from zoo.cli.edge import COMMAND_LINE
 from zoo.cli.hints import name_zoo, write_command, write_example
+from zoo.cli.imports import handle_imports
 from zoo.cli.mistakes import check_words, explain_argument, explain_command, find_flags_as_keys
 from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError, ZooError
 from zoo.packages import explain_imports, require
@@ -204,7 +205,13 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[], None] | None
         known = None if work else _parse(words)
         # after parsing: `--help` need not pay for it
         keep_freed_memory()
-        with explain_imports(), explain_memory("end other programs, or choose smaller sizes"):
+        # other processes have a parent that said so
+        announces = known is not None and not is_secondary_process()
+        with (
+            handle_imports(announces=announces),
+            explain_imports(),
+            explain_memory("end other programs, or choose smaller sizes"),
+        ):
             if work:
                 _flush_denormals()
                 work()

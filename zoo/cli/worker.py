@@ -15,8 +15,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from zoo.cli.imports import defer_imports
 from zoo.cli.main import is_secondary_process, main
 from zoo.config import Recipe, from_plain
+
+# cells are forked from a process that imports this module first, and torchmetrics after it
+defer_imports()
 
 
 def _fit(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -185,13 +185,12 @@ def _read_arguments(names: ModuleNames, node: ast.stmt | None) -> dict[str, Opti
         }
     if not isinstance(node, ast.FunctionDef):
         return {}
-    return {
-        argument.arg: Option(
-            names.evaluate(argument.annotation, is_annotation=True),
-            inspect.Parameter.empty if default is None else names.evaluate(default),
-        )
-        for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-    }
+    found = {}
+    for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
+        annotation = names.evaluate(argument.annotation, is_annotation=True)
+        value = inspect.Parameter.empty if default is None else names.evaluate(default)
+        found[argument.arg] = Option(annotation, value)
+    return found
 
 
 def _find_constructor(member: Member) -> tuple[ModuleNames, ast.stmt | None]:
@@ -340,7 +339,7 @@ class ModuleNames(dict[str, Any]):
     def __init__(self, module: str, path: Path) -> None:
         super().__init__()
         self.module = module
-        self.tree = parse_file(path, path.stat().st_mtime_ns)
+        self.bindings = _list_bindings(parse_file(path, path.stat().st_mtime_ns))
 
     def evaluate(self, expression: ast.expr | None, is_annotation: bool = False) -> Any:
         """Evaluate an annotation or a default."""
@@ -351,29 +350,53 @@ class ModuleNames(dict[str, Any]):
         return eval(compile(ast.Expression(expression), self.module, "eval"), {}, self)
 
     def __missing__(self, name: str) -> Any:
-        for node in self.tree.body:
-            if isinstance(node, ast.ImportFrom):
-                for alias in node.names:
-                    if name == (alias.asname or alias.name):
-                        self[name] = self.import_name(self.resolve(node), alias.name)
-            elif isinstance(node, ast.Import):
-                for alias in node.names:
-                    if name == (alias.asname or alias.name.partition(".")[0]):
-                        whole = import_module(alias.name)
-                        self[name] = whole if alias.asname else sys.modules[name]
-            elif isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
-                self[name] = self.import_own(node)
-            elif isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets):
-                self[name] = self.evaluate(node.value)
-        if name not in self:
-            raise KeyError(name)
-        return self[name]
+        binding = self.find_binding(name, enters_imported=False)
+        names, node = binding.names, binding.statement
+        value: Any
+        if isinstance(node, ast.ImportFrom):
+            value = getattr(import_module(names.resolve(node)), binding.name)
+        elif isinstance(node, ast.Import):
+            # `import a.b` binds a, and `import a.b as c` the module itself
+            modules = {one.asname or one.name.partition(".")[0]: one for one in node.names}
+            whole = import_module(modules[name].name)
+            value = whole if modules[name].asname else sys.modules[name]
+        elif isinstance(node, ast.Assign):
+            value = names.evaluate(node.value)
+        elif (
+            isinstance(node, ast.ClassDef) and _is_dataclass(node) and not may_import(names.module)
+        ):
+            value = _define(names, node)
+        else:
+            value = getattr(import_module(names.module), binding.name)
+        self[name] = value
+        return value
 
-    def import_own(self, node: ast.ClassDef | ast.FunctionDef) -> Any:
-        """Return a class or function of the file; a dataclass without importing the file."""
-        if isinstance(node, ast.ClassDef) and _is_dataclass(node) and not may_import(self.module):
-            return _define(self, node)
-        return getattr(import_module(self.module), node.name)
+    def find_binding(self, name: str, *, enters_imported: bool) -> Binding:
+        """Return the statement that binds a name, in the file of zoo or of a plug-in that has it.
+
+        Args:
+            name: The name in this file.
+            enters_imported: Whether files are read too whose modules are imported.
+
+        Raises:
+            KeyError: Nothing binds it.
+        """
+        names = self
+        # a loop, so that the stack does not grow with the number of files
+        while True:
+            statement = names.bindings.get(name)
+            if statement is None:
+                raise KeyError(name)
+            if not isinstance(statement, ast.ImportFrom):
+                return Binding(names, statement, name)
+            source = {one.asname or one.name: one.name for one in statement.names}[name]
+            module = names.resolve(statement)
+            # reading the text of a module costs far less than importing torch for an annotation
+            is_entered = enters_imported or module not in sys.modules
+            other = names.open_module(module) if is_entered else None
+            if other is None:
+                return Binding(names, statement, source)
+            names, name = other, source
 
     def find_class(self, name: str) -> tuple[ModuleNames, ast.ClassDef]:
         """Return the definition of a class and the names of the file that has it.
@@ -381,16 +404,10 @@ class ModuleNames(dict[str, Any]):
         Raises:
             LookupError: It is in none of the files of zoo and of plug-ins.
         """
-        for node in self.tree.body:
-            if isinstance(node, ast.ClassDef) and node.name == name:
-                return self, node
-            if isinstance(node, ast.ImportFrom):
-                for alias in node.names:
-                    if name == (alias.asname or alias.name):
-                        other = self.open_module(self.resolve(node))
-                        if other is not None:
-                            return other.find_class(alias.name)
-        raise LookupError(f"{self.module} has no class {name}")
+        binding = self.find_binding(name, enters_imported=True)
+        if not isinstance(binding.statement, ast.ClassDef):
+            raise LookupError(f"{self.module} has no class {name}")
+        return binding.names, binding.statement
 
     def resolve(self, node: ast.ImportFrom) -> str:
         """Return the full name of the module that names are imported from."""
@@ -408,8 +425,33 @@ class ModuleNames(dict[str, Any]):
         path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         return ModuleNames(module, path) if path.is_file() else None
 
-    def import_name(self, module: str, name: str) -> Any:
-        """Return a name of another module, which is not imported if it is zoo's or a plug-in's."""
-        # reading the text of a module costs far less than importing torch for an annotation
-        other = None if module in sys.modules else self.open_module(module)
-        return getattr(import_module(module), name) if other is None else other[name]
+
+class Binding(NamedTuple):
+    """A statement that binds a name at the top of a file.
+
+    Attributes:
+        names: The names of the file.
+        statement: The statement.
+        name: The name there; for an import, in the module that it is imported from.
+    """
+
+    names: ModuleNames
+    statement: ast.stmt
+    name: str
+
+
+@functools.cache
+def _list_bindings(tree: ast.Module) -> Mapping[str, ast.stmt]:
+    """Return {name: the last statement at the top of a file that binds it}."""
+    found: dict[str, ast.stmt] = {}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            names = [one.asname or one.name.partition(".")[0] for one in node.names]
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names = [node.name]
+        elif isinstance(node, ast.Assign):
+            names = [*map(ast.unparse, node.targets)]
+        else:
+            continue
+        found |= dict.fromkeys(names, node)
+    return found
