@@ -10,15 +10,17 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from pictures import parquet
 from tiny import TINY
 from training import fit
 
 from zoo import registry
 from zoo.diagnostics.callback import AttentionDiagnostics
+from zoo.errors import ZooError
 from zoo.run import loggers
 from zoo.run.callbacks import progress
 from zoo.run.callbacks.checkpointing import Checkpoints
-from zoo.run.callbacks.nan_guard import StepCheck
+from zoo.run.callbacks.nan_guard import FiniteGuard, StepCheck
 from zoo.run.callbacks.progress import TrainingProgress
 from zoo.tasks.base import Task
 
@@ -150,3 +152,48 @@ def test_the_loss_of_a_step_is_shown_as_it_is_logged(monkeypatch, tmp_path):
         assert shown[step] == f"{float(loss):.4f}"
         sizes = [16, 16, 16, 16] if step < 6 else [16, 16, 8]
         assert float(loss) == pytest.approx(np.average(checked[step], weights=sizes), rel=1e-5)
+
+
+SHORT = """
+extends: [model/vit_tiny, data/images, optim/adamw, trainer/default]
+model: {dim: 16, depth: 1, heads: 2, patch_size: 4, encoding: rope_axial, block: {drop_path: 0}}
+data: {path: made, size: 8, batch_size: 8, val: test, test: test, stream: {samples: 64}}
+task: classification
+trainer: {max_epochs: 2, accelerator: cpu, accumulate_grad_batches: 4, logger: []}
+diagnostics: {every_n_steps: null}
+"""
+"""Epochs of 64 samples, of which a table has 40: a step of four batches and one of the fifth."""
+
+
+def test_an_epoch_that_ends_early_steps_and_validates(monkeypatch, tmp_path, caplog, weights):
+    monkeypatch.chdir(tmp_path)
+    parquet(Path("made/train-0.parquet"), 40)
+    parquet(Path("made/test-0.parquet"), 7)
+    Path("short.yaml").write_text(SHORT)
+    steps = []
+    step = FiniteGuard.on_before_optimizer_step
+
+    def note(self, trainer, task, optimizer):
+        step(self, trainer, task, optimizer)
+        steps.append((trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_idx))
+
+    def interrupt(self, trainer, task):
+        if trainer.current_epoch == 1:
+            raise ZooError("interrupted")
+
+    monkeypatch.setattr(FiniteGuard, "on_before_optimizer_step", note)
+    fit("short.yaml", [], Path("whole"))
+    assert steps == [(0, 3), (0, 4), (1, 3), (1, 4)]
+    _, rows = loggers.read(Path("whole/metrics.csv"))
+    assert [row["epoch"] for row in rows if row.get("val/loss")] == ["0", "1"]
+    warning = "an epoch ends after 40 samples, for want of rows; steps were planned for 64"
+    assert sum(warning in message for message in caplog.messages) == 1
+
+    # the next epoch begins at its first row, also where another process resumes
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingProgress, "on_train_epoch_start", interrupt)
+        with pytest.raises(ZooError, match="interrupted"):
+            fit("short.yaml", [], Path("halves"))
+    fit("short.yaml", [], Path("halves"), "auto")
+    whole, halves = (weights(f"{name}/checkpoints/last.ckpt") for name in ("whole", "halves"))
+    assert all(torch.equal(whole[name], halves[name]) for name in whole)

@@ -94,7 +94,8 @@ class DataModule(L.LightningDataModule):
         """Return a loader of this process' share of the batches of a split, after `setup`.
 
         The loader of train shuffles and has an `epoch_sampler`, whose `global_batch_size` is the
-        number of samples in a batch over all processes.
+        number of samples in a batch over all processes, and whose `is_at_end` is true when the last
+        batch of an epoch was yielded, if that has fewer batches than planned.
 
         Args:
             split: train, val or test.
@@ -109,6 +110,18 @@ class DataModule(L.LightningDataModule):
 
     def val_dataloader(self) -> Iterable[Any]:
         return self._build_device_loader("val")
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Tell Lightning about the last batch of an epoch that ends early.
+
+        It knows only the planned number, and would neither use the gradients of the last batches
+        that it accumulates nor validate.
+        """
+        trainer: Any = self.trainer
+        if trainer is not None and trainer.training:
+            progress = trainer.fit_loop.epoch_loop.batch_progress
+            progress.is_last_batch |= trainer.train_dataloader.epoch_sampler.is_at_end
+        return batch
 
     def test_dataloader(self) -> Iterable[Any]:
         return self._build_device_loader("test")

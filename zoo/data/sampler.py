@@ -68,6 +68,8 @@ class ResumableSampler(Sampler[list[Key]]):
         self.epoch = self.skip = 0
         self.fixed_epoch = False
         """Repeat epoch 0, for `overfit_batches`."""
+        self.is_at_end = False
+        """Whether the batch that was yielded last ends an epoch early; here none does."""
         # Lightning sets the epoch of `loader.batch_sampler.sampler`.
         self.sampler = self
 

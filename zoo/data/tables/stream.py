@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +18,8 @@ from zoo.data.sampler import ProcessShare, WorkerStart
 from zoo.data.tables.open_table import iterate_rows
 from zoo.errors import DataError
 from zoo.options import Count
+
+log = logging.getLogger("zoo")
 
 NUM_OPEN_SHARDS = 10
 
@@ -143,6 +146,9 @@ class StreamingLoader:
         """Number of samples that were yielded since an epoch was begun or resumed."""
         self.consumed = self.first = 0
         """Number of samples of this epoch that were yielded, and that the next iteration skips."""
+        self._has_warned = False
+        self.is_at_end = False
+        """Whether the batch that was yielded last is the last one of an epoch."""
         # Lightning looks for both samplers, and sets the epoch of one.
         self.epoch_sampler, self.sampler, self.batch_sampler = self, self, None
 
@@ -167,17 +173,30 @@ class StreamingLoader:
             generator=torch.Generator(),
             worker_init_fn=WorkerStart(),
         )
-        for item in loader:
+        items = iter(loader)
+        following = next(items, None)
+        while (item := following) is not None:
             if isinstance(item, DataError):
                 raise item
             count, batch = item
             self.delivered += count
+            # a table may have fewer rows than an epoch, which only its end tells
+            following = next(items, None)
+            self.is_at_end = following is None
             if self.samples:
-                end = min(self.consumed + self.global_batch_size, self.samples)
-                self.consumed = end % self.samples
+                end = min(self.consumed + count, self.samples)
+                if self.is_at_end and end < self.samples:
+                    self._warn_of_early_end(end)
+                self.consumed = 0 if self.is_at_end else end
             yield batch
-        # An epoch also ends if the table has fewer rows.
-        self.consumed = 0
+
+    def _warn_of_early_end(self, end: int) -> None:
+        if self.share.rank == 0 and not self._has_warned:
+            log.warning(
+                "%s: an epoch ends after %d samples, for want of rows; steps were planned for %d",
+                *(self.title, end, self.samples),
+            )
+        self._has_warned = True
 
     def begin_epoch(self) -> None:
         """Begin an epoch, or resume one after a checkpoint was loaded."""

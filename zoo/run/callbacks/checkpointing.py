@@ -267,8 +267,9 @@ class Checkpoints(L.Callback):
     def _plan_validation(self, trainer: L.Trainer, is_due: bool) -> None:
         """Set whether Lightning validates after this step or after the last batch of the epoch."""
         self.is_validation_due = is_due
-        # Lightning itself counts batches, which no steps are where gradients are accumulated
-        trainer.val_check_batch = 1 if is_due else self._batches
+        # Lightning itself counts batches: of a step there are several where gradients are
+        # accumulated, and an epoch may end before the planned number
+        trainer.val_check_batch = 1 if is_due or trainer.is_last_batch else self._batches
 
     def _save_if_due(self, trainer: L.Trainer) -> None:
         if _is_due(self.recipe.trainer.save_every_n_steps, trainer.global_step):
