@@ -83,7 +83,7 @@ def test_plain_is_plain_complete_and_in_order(load_text: Made) -> None:
     assert plain["diagnostics"] == {
         "every_n_steps": 100,
         "max_overhead": 0.02,
-        "samples": 4,
+        "samples": 32,
         "queries": 16,
         "layers": None,
     }

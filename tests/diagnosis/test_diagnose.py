@@ -11,6 +11,8 @@ from untrained import write_checkpoint
 
 from zoo import load
 from zoo.diagnosis.inputs import capture_attention
+from zoo.diagnosis.trained_run import load_runs
+from zoo.diagnostics.callback import summarize_layer
 from zoo.diagnostics.capture import capture_model
 from zoo.diagnostics.metrics import rollout
 from zoo.diagnostics.token_layout import find_layout
@@ -173,6 +175,65 @@ def test_a_report_tells_what_it_is_of(runs, reports):
     )
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_changes_of_samples_add_up_to_that_of_the_test(family, reports):
+    unchanged, *others = reports[family].controls
+    counted = {"digits": 128, "clips": 8, "decoder": 16, "encoder": 16}[family]
+    for control in others:
+        if control.refused:
+            assert control.change is None
+            continue
+        change = control.metrics["test/loss"] - unchanged.metrics["test/loss"]
+        assert control.change.mean == pytest.approx(change, abs=2e-5, rel=1e-4), control.name
+        assert control.change.samples <= counted
+        assert control.change.low <= control.change.mean <= control.change.high
+    assert reports[family].facts["use of positions"] == reports[family].position_use.text
+
+
+def test_tasks_of_numbers_and_pixels_keep_the_losses_of_samples(tmp_path):
+    write_checkpoint(tmp_path / "pixels", "seg_digits_none", ["data.test=8", *MOVING[-5:]])
+    points = ["data.train=40", "data.test=40", *MOVING[-4:-1]]
+    write_checkpoint(tmp_path / "points", "points_period_comrope", points)
+    for name, count in (("pixels", 8), ("points", 40)):
+        (run,) = diagnose(str(tmp_path / name), f"to={tmp_path / name}.html")[0].runs
+        unchanged, *others = run.controls
+        for control in others:
+            change = control.metrics["test/loss"] - unchanged.metrics["test/loss"]
+            assert control.change.mean == pytest.approx(change, abs=2e-5, rel=1e-4), name
+            assert control.change.samples == count
+
+
+def test_measures_are_of_32_samples_or_of_all(runs):
+    words = ["limit=1", "controls=false", "queries=4"]
+    for name, count in (("digits", 32), ("clips", 8)):
+        (run,) = diagnose(str(runs / name), "samples=2", *words)[0].runs
+        measures = {measure.name: measure for measure in run.measures}
+        assert measures["by_position"].samples == measures["entropy"].samples == count
+        assert len(run.attended.samples) == 2
+        # what is shown changes nothing that is measured
+        (more,) = diagnose(str(runs / name), "samples=5", *words)[0].runs
+        for measure in more.measures:
+            if measure.samples == count:
+                assert torch.equal(measure.values, measures[measure.name].values)
+    assert {measure.samples for measure in run.measures} == {2, 8}
+
+
+def test_the_page_and_the_log_of_training_measure_the_same(runs):
+    (run,) = diagnose(str(runs / "digits"), "limit=1", "controls=false", "queries=8")[0].runs
+    (subject,) = load_runs([runs / "digits"], (), None)
+    _, inputs = subject.load_inputs(4, 32)
+    measures = {measure.name: measure for measure in run.measures}
+    layout = find_layout(subject.model, inputs, 8)
+    for layer in capture_model(subject.model, inputs, layout.query_index):
+        logged = summarize_layer(layer)
+        mean, low, high = measures["by_position"].layers[layer.layer].tolist()
+        assert logged["by_position"] == pytest.approx(mean, abs=1e-4)
+        assert low < mean < high
+        for name in ("largest_score", "entropy", "distance"):
+            shown = float(measures[name].values[layer.layer].mean())
+            assert logged[name] == pytest.approx(shown, rel=1e-4)
+
+
 def test_metrics_are_those_of_an_evaluation(runs):
     (run,) = diagnose(str(runs / "digits"), "controls=false")[0].runs
     assert run.metrics == evaluate(str(runs / "digits"), []).metrics
@@ -235,9 +296,7 @@ def test_one_run_has_names_for_its_checkpoints(runs, tmp_path, monkeypatch):
     words = [str(runs / "digits" / name) for name in ("best", "last")]
     report, _ = diagnose(*words, "limit=1", "controls=false", "samples=1")
     assert [run.name for run in report.runs] == ["vit_none digits best", "vit_none digits last"]
-    assert "by_position" not in {
-        measure.name for measure in report.runs[0].measures
-    }  # of one sample
+    assert len(report.runs[0].attended.samples) == 1
 
 
 def test_a_page_and_its_numbers_are_written(runs, zoo, tmp_path, caplog):

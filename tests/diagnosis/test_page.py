@@ -13,8 +13,10 @@ from elements import Reader
 
 from zoo.diagnosis.page import diagnosis_page, head_tables, viewer_data
 from zoo.diagnosis.page.diagnosis_page import build_figures
+from zoo.diagnosis.page.head_tables import build_figure
 from zoo.diagnosis.page.viewer_data import choose_queries, to_dict
-from zoo.diagnosis.report import Control, Measure
+from zoo.diagnosis.position_use import judge_position_use
+from zoo.diagnosis.report import Control, Measure, PairedChange
 from zoo.reporting import numbers
 from zoo.reporting.charts import thin_line
 from zoo.reporting.html import Markup, _environment, break_words, to_script_json
@@ -268,27 +270,56 @@ def test_controls_that_change_nothing_are_said_to(make_reports):
     assert text.count("<small>\u00b10</small>") == 4
 
 
-@pytest.mark.parametrize(
-    ("after", "message"),
-    [
-        (3.40002, "3.4 for all positions, up to differences below 0.00005."),
-        (
-            3.4002,
-            "3.4 with positions unchanged, 3.4002 with positions reversed: the largest change.",
-        ),
-        (5.0, "3.4 with positions unchanged, 5 with positions reversed: the largest change."),
-    ],
-    ids=["rounding", "little", "much"],
-)
-def test_numbers_that_are_compared_differ(make_reports, after, message):
-    pair = [
-        Control(name=name, metrics={"test/loss": loss})
-        for name, loss in (("unchanged", 3.4), ("reversed", after))
-    ]
-    text = diagnosis_page.render(
-        reports.report(replace(make_reports["image"].runs[0], controls=tuple(pair)))
+def test_one_metric_judges_changes_and_has_an_interval(make_reports):
+    change = PairedChange(metric="test/loss", mean=1.6, low=1.5, high=1.7, samples=40)
+    controls = (
+        Control(name="unchanged", metrics={"test/loss": 3.4, "test/accuracy": 0.5}),
+        Control(name="reversed", metrics={"test/loss": 5.0, "test/accuracy": 0.2}, change=change),
     )
-    assert f"<figcaption>{message}</figcaption>" in text
+    use = judge_position_use(controls, causal=True)
+    run = replace(make_reports["image"].runs[0], controls=controls, position_use=use)
+    text = diagnosis_page.render(reports.report(run))
+    assert f"<figcaption>Use of positions: {use.text}.</figcaption>" in text
+    assert "<small>+1.6000 (+1.5000 to +1.7000)</small>" in text
+    assert "Changes without intervals: test/loss tells them from noise." in text
+    (stored,) = viewer_data.to_dict(reports.report(run))["runs"]
+    assert stored["position_use"]["verdict"] == "uses"
+    assert stored["controls"][1]["change"]["high"] == 1.7
+
+
+def test_a_change_without_an_interval_is_no_finding(make_reports):
+    pair = tuple(
+        Control(name=name, metrics={"test/loss": loss})
+        for name, loss in (("unchanged", 2.9949), ("reversed", 2.9952))
+    )
+    run = replace(make_reports["image"].runs[0], controls=pair)
+    text = diagnosis_page.render(reports.report(run))
+    assert "<figcaption>Changes without intervals: they may be noise.</figcaption>" in text
+
+
+def test_intervals_stand_in_the_cells_and_below_the_table(make_reports):
+    run = make_reports["image"].runs[0]
+    values = torch.tensor([[0.25, 0.5]])
+    measure = Measure(
+        name="by_position",
+        title="Explained by position",
+        unit="of variance",
+        caption="",
+        values=values,
+        samples=9,
+        low=values - 0.125,
+        high=values + 0.125,
+        layers=torch.tensor([[0.375, 0.25, 0.5]]),
+    )
+    figure = build_figure({"a": measure}, {"a": [3]})
+    ((_, cells),) = figure.tables[0].rows
+    assert [cell.value for cell in cells] == ["0.25 (0.125 to 0.375)", "0.5 (0.375 to 0.625)"]
+    assert "3: 0.375 (0.25 to 0.5)" in figure.caption
+    assert "9 samples" in figure.caption
+    assert "rough" in figure.caption
+    enough = build_figure({"a": replace(measure, samples=32)}, {"a": [3]})
+    assert "rough" not in enough.caption
+    assert run.measures
 
 
 def test_names_go_on_in_the_next_line_between_their_words():

@@ -9,7 +9,7 @@ import torch
 from language import SAMPLES, decoder, encoder, text
 
 from zoo.data.corpus.tokenizer import Bytes
-from zoo.diagnosis.report import Control, compute_measures, describe_ablation, draw_profiles
+from zoo.diagnosis.report import compute_measures, draw_profiles
 from zoo.diagnosis.training_curves import draw_extrapolation, draw_training_curves
 from zoo.diagnostics.capture import capture_model
 from zoo.diagnostics.encoding_panels import draw_encodings, list_reported_panels
@@ -140,71 +140,6 @@ def test_what_is_the_same_in_all_layers_is_told_once():
     assert len(titles) == len(set(titles))
     assert not any("layer" in panel.title for panel in shared)
     assert {panel.title[-1] for panel in own} == {"0", "1"}
-
-
-# what is told
-
-
-def control(name, loss=None, refused=""):
-    return Control(name=name, metrics={} if loss is None else {"test/loss": loss}, refused=refused)
-
-
-@pytest.mark.parametrize(
-    ("others", "causal", "parts"),
-    [
-        ([], True, ["not measured"]),
-        ([control("shuffled", 2.0)], True, ["none", "causal mask", "cannot measure"]),
-        ([control("shuffled", 2.0)], False, ["none", "a set"]),
-        (
-            [control("zeroed", 1.0), control("shuffled", 3.5), control("shifted", refused="no")],
-            True,
-            ["from 2.0000 to 3.5000", "shuffled"],
-        ),
-        ([control("shifted", refused="no")], True, ["refuses every change"]),
-    ],
-    ids=["alone", "order alone", "a set", "places", "refused"],
-)
-def test_a_verdict_says_whether_places_are_used(others, causal, parts):
-    message = describe_ablation([control("unchanged", 2.0), *others], "test/loss", causal)
-    assert all(part in message for part in parts), message
-    assert "shifted" not in message
-
-
-def test_what_no_digit_tells_apart_is_no_change():
-    pair = [
-        Control(name=name, metrics={"a": a})
-        for name, a in (("unchanged", 3.4), ("reversed", 3.40001))
-    ]
-    assert (
-        describe_ablation(pair, "a", True)
-        == "a stays at 3.4000 for all positions, to within 0.00005"
-    )
-
-
-def test_a_metric_that_stays_is_no_sign_that_no_places_are_read():
-    pair = [
-        Control(name=name, metrics={"a": 1.0, "b": b})
-        for name, b in (("unchanged", 1.0), ("shuffled", 2.0))
-    ]
-    assert (
-        describe_ablation(pair, "a", True)
-        == "a stays at 1.0000 for all positions, though other metrics change"
-    )
-
-
-@pytest.mark.parametrize("others", [("nan", "2"), ("2", "nan")], ids=str)
-def test_a_metric_that_is_no_number_is_told_as_such(others):
-    pair = [control("shuffled", float(others[0])), control("zeroed", float(others[1]))]
-    lost = "shuffled" if others[0] == "nan" else "zeroed"
-    assert (
-        describe_ablation([control("unchanged", 1.0), *pair], "test/loss", True)
-        == f"test/loss is not finite with positions {lost}"
-    )
-
-
-def test_rounding_is_no_use_of_places():
-    pair = [control("unchanged", 0.9), control("shuffled", 0.9000001)]
-    assert describe_ablation(pair, "test/loss", True).endswith("to within 0.00005")
 
 
 # what was kept

@@ -20,6 +20,7 @@ from zoo.diagnostics.metrics import (
     offset_profile,
     offsets,
     position_r2,
+    position_r2_by_sample,
     positioned_pairs,
     rollout,
     share_at,
@@ -344,6 +345,34 @@ def test_of_many_draws_of_noise_nothing_is_explained_on_average(samples):
     assert position_r2(drawn).min() == 0
 
 
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.8])
+def test_the_number_of_samples_does_not_change_what_is_expected(share):
+    # samples differ in scale, as contents do; the fraction is of all of them together
+    draw = torch.Generator().manual_seed(0)
+    expected = []
+    for samples in (4, 8, 32):
+        shape = (samples, 128_000 // samples, 3, 6)
+        scales = torch.randn(*shape[:2], 1, 1, generator=draw).mul(0.5).exp()
+        positions = torch.randn(1, *shape[1:], generator=draw) * share**0.5
+        noise = scales * torch.randn(shape, generator=draw) * (1 - share) ** 0.5
+        noise /= scales.square().mean().sqrt()
+        found = position_r2(positions + noise, clamp=False)
+        expected.append(float(found.mean()))
+    assert max(expected) - min(expected) < 0.012, expected
+    assert expected[-1] == pytest.approx(share, abs=0.02)
+
+
+def test_values_of_samples_average_to_the_fraction_and_tell_its_error():
+    draw = torch.Generator().manual_seed(0)
+    positions = torch.randn(3, 6, generator=draw)
+    scores = positions + torch.randn(16, 3000, 3, 6, generator=draw)
+    values = position_r2_by_sample(scores)  # [B, H]
+    close(values.mean(0), position_r2(scores, clamp=False))
+    errors = values.std(0) / 4
+    # over heads, the estimated error is that by which estimates differ
+    assert float(errors.square().mean().sqrt() / values.mean(0).std()) == pytest.approx(1, abs=0.15)
+
+
 @pytest.mark.parametrize("samples", [2, 8])
 def test_half_of_what_is_half_place_and_half_noise_is_explained(samples):
     scores = torch.randn(1, 40, 24, 24) + torch.randn(samples, 40, 24, 24)
@@ -456,6 +485,7 @@ CALLS = {
     "entropy": entropy,
     "squared_correlation": lambda w: squared_correlation(w, w.flip(-1)),
     "position_r2": position_r2,
+    "position_r2_by_sample": position_r2_by_sample,
     "gram": lambda w: gram(w[0, 0]),
     "max_score": max_score,
     "share_at": lambda w: share_at(w, first_keys(w)),

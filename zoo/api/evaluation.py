@@ -238,7 +238,8 @@ def diagnose(
             changed, or that contains such a model, or a plain one that could be equipped.
         overrides: Changes of the stored recipes, as of `zoo.fit`. For a model: the batch to run it
             on, as a mapping of its keyword arguments, a sequence of its arguments, or one tensor.
-        samples: How many of the first test samples to measure; a model runs on the whole batch.
+        samples: How many of the first test samples to show; measures are of 32 at least, or of all.
+            A model runs on the whole batch.
         queries: Query positions at most; class and register tokens come in addition.
         layers: Layers to show, from 0. None: all.
         to: The page. None: diagnosis.html in the run directory, else in the current folder.

@@ -187,8 +187,8 @@ class DiagnosticsOptions:
     """Steps between two measurements; null measures nothing."""
     max_overhead: Annotated[float, Between(1e-4, 1)] = 0.02
     """Largest share of training time to spend; a measurement that would exceed it is postponed."""
-    samples: Count = 4
-    """Validation samples to measure."""
+    samples: Count = 32
+    """Samples of the first validation batch to measure."""
     queries: Count = 16
     """Queries of each sample to measure."""
     layers: tuple[Annotated[int, Between(0)], ...] | None = None

@@ -19,19 +19,23 @@ from zoo.config import Overrides
 from zoo.data.base import Datasets
 from zoo.diagnosis.equipped_model import Batch, EquippedModel
 from zoo.diagnosis.inputs import CapturedAttention, Inputs, Saved, capture_attention
+from zoo.diagnosis.position_use import judge_position_use
 from zoo.diagnosis.report import (
+    MEASURED,
     Attended,
     Control,
     DiagnosedRun,
+    LayerMeasures,
+    Measure,
+    PositionUse,
     Report,
     Sample,
     SegmentedImage,
-    compute_measures,
-    describe_ablation,
+    compare_layers,
     draw_profiles,
 )
 from zoo.diagnosis.trained_run import load_runs
-from zoo.diagnostics.capture import number_layers
+from zoo.diagnostics.capture import capture_layers, number_layers
 from zoo.diagnostics.encoding_panels import draw_encodings
 from zoo.diagnostics.position_ablation import CHANGES, Change
 from zoo.diagnostics.token_layout import find_layout
@@ -63,7 +67,7 @@ class DiagnoseOptions:
     """The measurements of a diagnosis, and its output."""
 
     samples: Count = 4
-    """How many of the first test samples to measure."""
+    """How many of the first test samples to show. Measures are of 32 at least, or of all."""
 
     queries: Count = 64
     """Query positions at most; class and register tokens come in addition."""
@@ -105,15 +109,19 @@ class Subject(Protocol):
         """The names of its encodings."""
 
     @property
-    def metric(self) -> str:
-        """The metric by which changes of positions are judged."""
-
-    @property
     def label(self) -> str:
         """The kind of the model, in a word or two."""
 
-    def load_inputs(self, samples: int) -> Inputs:
-        """Load the first samples, as arguments of the model."""
+    def load_inputs(self, shown: int, measured: int) -> tuple[Inputs, Inputs]:
+        """Load the first samples, as arguments of the model.
+
+        Args:
+            shown: How many are shown.
+            measured: How many are measured at least; fewer if there are no more.
+
+        Returns:
+            Those that are shown, and all that are measured; one object if both are the same.
+        """
 
     def describe_samples(self, seen: CapturedAttention) -> tuple[Sample, ...]:
         """Return these samples with titles, as pictures or text."""
@@ -203,27 +211,29 @@ def diagnose_subject(subject: Subject, options: DiagnoseOptions) -> DiagnosedRun
         NonFiniteError: Its attention is not finite.
     """
     # attention first: it takes seconds, and fails before the tests, which may take minutes
-    inputs = subject.load_inputs(options.samples)
+    inputs, measured = subject.load_inputs(options.samples, MEASURED)
     with subject.locate_errors("model"):
         layout = find_layout(subject.model, inputs, options.queries)
 
     log.info("%s: capturing the attention", subject.name)
     seen = capture_attention(subject.model, inputs, layout, options.layer_list)
     _check_attention(subject, seen)
+    measures = _measure_attention(subject, measured, seen, options)
     samples = subject.describe_samples(seen)
     panels = draw_encodings(subject.model, inputs, seen.layers, layout.grid)
     with subject.locate_errors("data"):
         changes = CHANGES if options.controls else {}
         tests = tuple(subject.run_controls(changes, options.limit))
 
-    measures = compute_measures(seen.layers, seen.zeroed, seen.shifted)
+    use = judge_position_use(tests, seen.layers[0].call.causal)
+    log.info("%s: use of positions: %s", subject.name, use.text)
     return DiagnosedRun(
         name=subject.name,
         checkpoint=subject.checkpoint,
         recipe=subject.saved.recipe,
         unit=seen.layout.unit,
         encoding=subject.encodings,
-        facts=_list_facts(subject, seen, tests) | subject.list_facts(seen, options.limit),
+        facts=_list_facts(subject, seen, use) | subject.list_facts(seen, options.limit),
         # the first test has unchanged positions
         metrics=tests[0].metrics,
         training=subject.saved.training,
@@ -233,11 +243,35 @@ def diagnose_subject(subject: Subject, options: DiagnoseOptions) -> DiagnosedRun
         attended=_build_attended(seen, samples),
         encodings=panels,
         controls=tests,
+        position_use=use,
         extrapolation=subject.saved.extrapolation,
         layer_types=name_layer_types(subject.model),
         segmented=subject.describe_masks(),
         classes=subject.classes,
     )
+
+
+def _measure_attention(
+    subject: Subject, inputs: Inputs, seen: CapturedAttention, options: DiagnoseOptions
+) -> tuple[Measure, ...]:
+    """Measure the attention of all samples, one layer after another.
+
+    Args:
+        subject: The model.
+        inputs: The samples that are measured.
+        seen: The attention of those that are shown, also with changed positions.
+        options: What is measured.
+    """
+    measures = LayerMeasures()
+    if inputs and inputs[0] is not None and len(inputs[0]) > len(seen.weights):
+        layout = find_layout(subject.model, inputs, options.queries)
+        queries, layers = layout.query_index, options.layer_list
+        capture_layers(subject.model, inputs, measures.add, queries, layers)
+    else:
+        for attention in seen.layers:
+            measures.add(attention)
+    compared = compare_layers(seen.layers, seen.zeroed, seen.shifted)
+    return *measures.list_measures(), *compared
 
 
 def name_layer_types(model: nn.Module) -> tuple[str, ...]:
@@ -291,9 +325,7 @@ def _build_attended(seen: CapturedAttention, samples: tuple[Sample, ...]) -> Att
     )
 
 
-def _list_facts(
-    subject: Subject, seen: CapturedAttention, tests: Sequence[Control]
-) -> dict[str, str]:
+def _list_facts(subject: Subject, seen: CapturedAttention, use: PositionUse) -> dict[str, str]:
     """Return facts about the model and its samples, by their titles."""
     layout, first = seen.layout, seen.layers[0]
     dims = first.chain.dims
@@ -307,9 +339,8 @@ def _list_facts(
         sample += f", {prod(layout.grid):,} in all"
     if layout.extra:
         sample += f"; before them {', '.join(layout.extra)}"
-    metric = subject.metric if subject.metric in tests[0].metrics else next(iter(tests[0].metrics))
     return {
-        "use of positions": describe_ablation(tests, metric, first.call.causal),
+        "use of positions": use.text,
         "model": f"{subject.label}, layers: {len(layout.layers)}, {heads}, width {dims.dim}",
         "parameters": f"{parameters:,}",
         "a sample": sample,

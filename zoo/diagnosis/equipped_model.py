@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from zoo.attention.chain import list_links
 from zoo.attention.layer import AttentionInput, find_encoded
+from zoo.data.spec import IGNORE_INDEX
 from zoo.diagnosis.inputs import CapturedAttention, Inputs, Saved
-from zoo.diagnosis.report import UNCHANGED, Control, Sample, SegmentedImage
+from zoo.diagnosis.position_use import UNCHANGED, SampleValues, compare_samples
+from zoo.diagnosis.report import Control, Sample, SegmentedImage
 from zoo.diagnostics.capture import evaluation_mode, hook_attention
 from zoo.diagnostics.position_ablation import Change, change_positions
 from zoo.diagnostics.token_layout import PADDING, to_pictures
@@ -60,22 +64,22 @@ class EquippedModel:
 
     checkpoint = "a model in memory"
     saved = Saved(recipe="", training=(), extrapolation=())
-    metric = LOSS
     classes: tuple[str, ...] = ()
 
     def __init__(
         self, model: nn.Module, batch: Batch, decode: Callable[[list[int]], str] | None = None
     ) -> None:
         self.name = self.label = type(model).__name__
-        self.model, self.batch, self.decode = BoundModel(model, batch), batch, decode
+        self.model, self.bound = BoundModel(model, batch), model
+        self.batch, self.decode = batch, decode
         encoded = find_encoded(model)[0]
         self.encodings = tuple(dict.fromkeys(one.name for one in list_links(encoded.chains)))
         if isinstance(encoded, Equipment) and encoded.keeps_positions:
             self.encodings = ("its own positions",)
 
-    def load_inputs(self, samples: int) -> Inputs:
-        """Return no arguments: the bound model has its batch already."""
-        return ()
+    def load_inputs(self, shown: int, measured: int) -> tuple[Inputs, Inputs]:
+        """Return no arguments: the bound model has its batch already, and all of it is measured."""
+        return (), ()
 
     def describe_samples(self, seen: CapturedAttention) -> tuple[Sample, ...]:
         """Return the samples of the batch as pictures or tokens, or their positions as numbers."""
@@ -118,18 +122,47 @@ class EquippedModel:
     def run_controls(self, changes: Mapping[str, Change], limit: int | None) -> Iterator[Control]:
         """Yield the loss and the change of the output, first with unchanged positions."""
         output, loss = self._compute_output()
+        before = self._measure_samples(loss)
         yield Control(name=UNCHANGED, metrics=_list_metrics(loss, 0.0))
         for name, change in changes.items():
             log.info("running with positions %s", name)
             try:
                 with change_positions(self.model, change):
                     other, loss = self._compute_output()
+                    after = self._measure_samples(loss)
             except OptionError as error:
                 yield Control(name=name, metrics={}, refused=str(error))
                 continue
             # relative, since outputs of models have no common scale
             by = float((other - output).norm() / output.norm().clamp(min=1e-30))
-            yield Control(name=name, metrics=_list_metrics(loss, by))
+            paired = compare_samples(before, after)
+            if loss is None:
+                paired = compare_samples(*_compare_outputs(output, other))
+            yield Control(name=name, metrics=_list_metrics(loss, by), change=paired)
+
+    def _measure_samples(self, loss: float | None) -> SampleValues | None:
+        """Return the loss of each sample of the batch by itself.
+
+        Args:
+            loss: The loss of the whole batch, which must be the mean of those of its samples; None
+                if the model returns none.
+
+        Returns:
+            The losses; None if the model has no loss that is such a mean.
+        """
+        if loss is None:
+            return None
+        losses = []
+        for sample in _split_batch(self.batch):
+            with evaluation_mode(self.bound):
+                losses.append(float(BoundModel(self.bound, sample)()["loss"]))
+        values = torch.tensor(losses).double()
+        # A loss is a mean over samples or over targets, which a causal model shifts by one.
+        for weights in (torch.ones_like(values), *_count_labels(self.batch)):
+            mean = (values.where(weights > 0, 0) * weights).sum() / weights.sum()
+            if math.isclose(float(mean), loss, rel_tol=1e-4, abs_tol=1e-5):
+                return SampleValues(LOSS, values, weights)
+        return None
 
     def _compute_output(self) -> tuple[Tensor, float | None]:
         """Compute the first floating-point tensor of the output, and the loss if it has one."""
@@ -140,15 +173,16 @@ class EquippedModel:
         large = [value for value in _list_tensors(found) if value.ndim]
         if not large:
             raise OptionError("model", f"{self.name} returned no tensor")
-        return self._clear_padding(large[0].float()), None if loss is None else float(loss)
+        output = large[0].float()
+        if output.ndim == 3 and not _is_batch_first(self.model):
+            output = output.transpose(0, 1)
+        return self._clear_padding(output), None if loss is None else float(loss)
 
     def _clear_padding(self, output: Tensor) -> Tensor:
         """Set the rows of an output [B, N, D] that belong to padding to 0: nobody reads them."""
         valid = self._valid
         if valid is None or output.ndim != 3:
             return output
-        if not _is_batch_first(self.model):
-            valid = valid.mT
         pairs = zip(valid.shape, output.shape, strict=False)
         if any(size not in (1, full) for size, full in pairs):
             return output
@@ -170,6 +204,43 @@ class EquippedModel:
     def locate_errors(self, section: str) -> Iterator[None]:
         """Leave errors unchanged: there is no recipe to locate them in."""
         yield
+
+
+def _compare_outputs(output: Tensor, other: Tensor) -> tuple[SampleValues, SampleValues]:
+    """Return the relative change of the output of each sample: 0 before, and the change after."""
+    before, after = output.flatten(1), other.flatten(1)
+    changes = (after - before).norm(dim=1) / before.norm(dim=1).clamp(min=1e-30)
+    values = changes.double().cpu()
+    zeros, weights = torch.zeros_like(values), torch.ones_like(values)
+    return (
+        SampleValues(CHANGE, zeros, weights, is_signed=False),
+        SampleValues(CHANGE, values, weights, is_signed=False),
+    )
+
+
+def _split_batch(batch: Batch) -> Iterator[Batch]:
+    """Yield a batch for each sample; tensors without a row for each sample are left whole."""
+    count = next((len(part) for part in _list_tensors(batch) if part.ndim > 1), 0)
+
+    def take(part: Any, row: int) -> Any:
+        has_rows = isinstance(part, Tensor) and part.ndim and len(part) == count
+        return part[row : row + 1] if has_rows else part
+
+    for row in range(count):
+        if isinstance(batch, Tensor):
+            yield take(batch, row)
+        elif isinstance(batch, Mapping):
+            yield {name: take(part, row) for name, part in batch.items()}
+        else:
+            yield [take(part, row) for part in batch]
+
+
+def _count_labels(batch: Batch) -> Iterator[Tensor]:
+    """Yield numbers of labels of each sample [B]: of all, and of those after the first one."""
+    labels = batch.get("labels") if isinstance(batch, Mapping) else None
+    if isinstance(labels, Tensor) and labels.ndim == 2 and not labels.is_floating_point():
+        for counted in (labels, labels[:, 1:]):
+            yield (counted != IGNORE_INDEX).sum(1).double().cpu()
 
 
 def _is_batch_first(model: nn.Module) -> bool:

@@ -210,6 +210,12 @@ def _join_points(batches: Sequence[PointBatch], count: int) -> PointBatch:
     )
 
 
+def take_rows(batch: Any, count: int) -> Any:
+    """Return the first samples of a batch."""
+    parts: list[Any] = [None if part is None else part[:count] for part in batch]
+    return type(batch)(*parts) if isinstance(batch, TextBatch | PointBatch) else tuple(parts)
+
+
 def _concatenate(column: Sequence[Tensor]) -> Tensor:
     """Concatenate batches; texts of unequal lengths are padded."""
     if column[0].dim() == 2:

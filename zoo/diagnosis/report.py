@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -12,9 +11,10 @@ from torch import Tensor
 
 from zoo.attention.backends.reference import attention_mask
 from zoo.attention.tokens import upcast
+from zoo.diagnosis.intervals import estimate_mean
 from zoo.diagnostics import metrics
 from zoo.diagnostics.capture import LayerAttention
-from zoo.diagnostics.head_metrics import list_metrics
+from zoo.diagnostics.head_metrics import HeadMetric, list_metrics, mask_special_tokens
 from zoo.reporting.panel import Curves, HeatmapGrid, Panel, label_heads
 
 
@@ -29,6 +29,10 @@ class Measure:
         caption: One sentence on how to read it.
         values: Values [L, H]. Rows are the layers of the run's `attended`, or all layers.
         even: Value for attention spread evenly over all visible keys; None if it is not meaningful.
+        samples: Number of samples that the values are of.
+        low: Lower ends of 95 % intervals over samples [L, H]; None for measures without intervals.
+        high: Their upper ends.
+        layers: The mean over heads of each layer and its interval, [L, 3]: mean, low, high.
     """
 
     name: str
@@ -37,6 +41,10 @@ class Measure:
     caption: str
     values: Tensor
     even: float | None = None
+    samples: int = 0
+    low: Tensor | None = None
+    high: Tensor | None = None
+    layers: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +98,33 @@ class Attended:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PairedChange:
+    """The mean change of a metric over samples that were measured before and after.
+
+    Attributes:
+        metric: The name of the metric.
+        mean: The mean change.
+        low: Lower end of its interval; NaN if there are too few samples.
+        high: Upper end. All intervals of a run contain their means together in 95 % of runs.
+        samples: Number of samples.
+        is_signed: Whether noise alone changes the metric up and down. Otherwise every change is
+            one of the model.
+    """
+
+    metric: str
+    mean: float
+    low: float
+    high: float
+    samples: int
+    is_signed: bool = True
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether the change is more than noise: whether its interval excludes 0."""
+        return self.low > 0 or self.high < 0 or not (self.is_signed or self.mean == 0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Control:
     """Test metrics with changed positions, or the reason why the model refuses them.
 
@@ -97,11 +132,29 @@ class Control:
         name: Unchanged, shuffled, shifted, zeroed or reversed.
         metrics: The metrics by name.
         refused: The reason of a refusal.
+        change: The change of one metric from unchanged positions, sample by sample; None where the
+            samples have no values of their own.
     """
 
     name: str
     metrics: Mapping[str, float]
     refused: str = ""
+    change: PairedChange | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionUse:
+    """Whether a model uses positions, as far as changes of positions show it.
+
+    Attributes:
+        verdict: "uses", "hardly" or "not visible"; "unknown" if nothing was measured.
+        control: The change of positions that the verdict rests on; empty if there is none.
+        text: The verdict with its numbers, as a sentence.
+    """
+
+    verdict: Literal["uses", "hardly", "not visible", "unknown"]
+    text: str
+    control: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +179,7 @@ class DiagnosedRun:
         layer_types: The type of each layer of the model; empty if all are alike.
         segmented: Images with predicted masks; empty for other tasks.
         classes: Names of the classes of these masks.
+        position_use: Whether the controls show that the model uses positions.
     """
 
     name: str
@@ -145,6 +199,7 @@ class DiagnosedRun:
     layer_types: tuple[str, ...] = ()
     segmented: tuple[SegmentedImage, ...] = ()
     classes: tuple[str, ...] = ()
+    position_use: PositionUse = PositionUse(verdict="unknown", text="not measured")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +216,60 @@ COMPARED = ("entropy", "distance", "near", "self", "first", "unplaced")
 Others = Sequence[LayerAttention] | None
 
 
+MEASURED = 32
+"""Samples that are measured at least, where there are as many."""
+
+
+class LayerMeasures:
+    """The metrics of layers, one layer after another, so that only one is in memory at a time."""
+
+    def __init__(self) -> None:
+        self.kinds: list[HeadMetric] = []
+        self.samples = 0
+        self._even: dict[str, float] = {}
+        self._values: dict[str, list[Tensor]] = {}
+
+    def add(self, attention: LayerAttention) -> None:
+        """Measure the next layer."""
+        if not self.kinds:
+            # All layers have the metrics that the first one has.
+            self.kinds, self.samples = [*list_metrics(attention)], len(attention.weights)
+            even = _spread_evenly(attention)
+            self._even = {
+                kind.name: float(kind.compute(even)[0])
+                for kind in self.kinds
+                if kind.name.split("_")[0] in COMPARED
+            }
+        for kind in self.kinds:
+            # [H], or [B, H] where the spread over samples gives an interval
+            values = (kind.by_sample or kind.compute)(attention)
+            self._values.setdefault(kind.name, []).append(values.double().cpu())
+
+    def list_measures(self) -> Iterator[Measure]:
+        """Yield the measures of all layers."""
+        for kind in self.kinds:
+            found = torch.stack(self._values[kind.name])
+            parts: dict[str, Tensor] = {}
+            if kind.by_sample is not None:
+                heads, means = estimate_mean(found), estimate_mean(found.mean(-1, keepdim=True))
+                parts = {"low": heads.low.float(), "high": heads.high.float()}
+                parts["layers"] = torch.cat([*means], -1).float()
+                found = heads.mean
+            # The weights of a softmax always sum to 1.
+            if kind.name == "total" and torch.allclose(found, torch.ones_like(found), atol=1e-4):
+                continue
+            yield Measure(
+                name=kind.name,
+                title=kind.title,
+                unit=kind.unit,
+                caption=kind.description,
+                values=found.float(),
+                even=self._even.get(kind.name),
+                samples=self.samples,
+                **parts,
+            )
+
+
 def compute_measures(
     attentions: Sequence[LayerAttention], content: Others, shifted: Others
 ) -> tuple[Measure, ...]:
@@ -171,25 +280,10 @@ def compute_measures(
         content: The same layers with all tokens at one position; None if the model refuses it.
         shifted: The same layers with all positions shifted equally; None if the model refuses it.
     """
-    return (*_measure_layers(attentions), *_compare_layers(attentions, content, shifted))
-
-
-def _measure_layers(attentions: Sequence[LayerAttention]) -> Iterator[Measure]:
-    even = _spread_evenly(attentions[0])
-    for kind in list_metrics(attentions[0]):
-        values = torch.stack([kind.compute(attention) for attention in attentions])
-        # The weights of a softmax always sum to 1.
-        if kind.name == "total" and torch.allclose(values, torch.ones_like(values), atol=1e-4):
-            continue
-        compared = kind.name.split("_")[0] in COMPARED
-        yield Measure(
-            name=kind.name,
-            title=kind.title,
-            unit=kind.unit,
-            caption=kind.description,
-            values=values.float().cpu(),
-            even=float(kind.compute(even)[0]) if compared else None,
-        )
+    measures = LayerMeasures()
+    for attention in attentions:
+        measures.add(attention)
+    return (*measures.list_measures(), *compare_layers(attentions, content, shifted))
 
 
 def _spread_evenly(attention: LayerAttention) -> LayerAttention:
@@ -201,9 +295,14 @@ def _spread_evenly(attention: LayerAttention) -> LayerAttention:
     return replace(attention, weights=visible)
 
 
-def _compare_layers(
+def compare_layers(
     attentions: Sequence[LayerAttention], content: Others, shifted: Others
 ) -> Iterator[Measure]:
+    """Yield the measures that compare layers with the same at other positions.
+
+    The arguments are those of `compute_measures`.
+    """
+    count = len(attentions[0].weights)
     if pairs := _pair_scores(attentions, content):
         yield Measure(
             name="by_content",
@@ -212,6 +311,7 @@ def _compare_layers(
             caption="At 1 scores are the same as with all tokens at one position: content, and the "
             "order that the mask reveals, explain all of them.",
             values=_measure_pairs(pairs, metrics.squared_correlation),
+            samples=count,
         )
     if pairs := _pair_scores(attentions, shifted):
         yield Measure(
@@ -221,6 +321,7 @@ def _compare_layers(
             caption="Change of scores when all positions shift by half the size of the grid or "
             "text: at 0 only the offsets between tokens count.",
             values=_measure_pairs(pairs, metrics.shift_sensitivity),
+            samples=count,
         )
 
 
@@ -229,15 +330,10 @@ def _pair_scores(
 ) -> list[tuple[Tensor, Tensor]]:
     """Pair the scores of each layer with those of the others, without special tokens."""
     return [
-        (_mask_special_tokens(one, one.scores), other.scores)
+        (mask_special_tokens(one, one.scores), other.scores)
         for one, other in zip(attentions, others or (), strict=others is not None)
         if one.scores is not None and other.scores is not None
     ]
-
-
-def _mask_special_tokens(attention: LayerAttention, scores: Tensor) -> Tensor:
-    """Mask scores of tokens without a position, which no change of positions affects."""
-    return scores.masked_fill(~metrics.positioned_pairs(*attention.grid), -torch.inf)
 
 
 def _measure_pairs(
@@ -347,45 +443,4 @@ def _draw_offset_map(attention: LayerAttention, axes: slice, title: str) -> Heat
         corner=(-(len(rows) // 2), -(len(columns) // 2)),
         caption="The query is at the mark, and each cell is a key at that offset: a local head is "
         "strong in the middle.",
-    )
-
-
-UNCHANGED = "unchanged"
-SAME = 0.00005  # smaller changes are not meaningful
-
-
-def describe_ablation(controls: Sequence[Control], metric: str, causal: bool) -> str:
-    """Return a sentence about the change of a metric when positions change."""
-    # From the clearest case to the weakest: not measured, no change, not finite, small, large.
-    own, *others = controls
-    evaluated = [control for control in others if not control.refused]
-    if not evaluated:
-        return "not measured" if not others else "unknown: the model refuses every change"
-    if all(control.metrics == own.metrics for control in evaluated):
-        return f"none: no metric changes when positions do. {_explain_no_change(causal)}"
-    before = own.metrics[metric]
-    lost = [control.name for control in evaluated if not math.isfinite(control.metrics[metric])]
-    if lost or not math.isfinite(before):
-        return f"{metric} is not finite with positions {', '.join(lost or [own.name])}"
-    most = max(evaluated, key=lambda control: abs(control.metrics[metric] - before))
-    by = abs(most.metrics[metric] - before)
-    if by < SAME:
-        change = "though other metrics change" if by == 0 else f"to within {SAME:.5f}"
-        return f"{metric} stays at {before:.4f} for all positions, {change}"
-    after = most.metrics[metric]
-    return (
-        f"{metric} goes from {before:.4f} to {after:.4f} with positions {most.name}, "
-        "the largest change"
-    )
-
-
-def _explain_no_change(causal: bool) -> str:
-    if causal:
-        return (
-            "Its encoding does not read positions. The model can know the order only from sums "
-            "along the text or from the causal mask, which this ablation cannot measure"
-        )
-    return (
-        "Its encoding does not read positions, or the model has learned to ignore them: "
-        "it treats its tokens as a set"
     )

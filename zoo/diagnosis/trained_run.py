@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from zoo.config import Overrides, Recipe, join_overrides
@@ -22,8 +23,10 @@ from zoo.diagnosis.inputs import (
     describe_samples,
     load_samples,
     read_saved,
+    take_rows,
 )
-from zoo.diagnosis.report import UNCHANGED, Control, Sample, SegmentedImage
+from zoo.diagnosis.position_use import UNCHANGED, SampleValues, compare_samples
+from zoo.diagnosis.report import Control, Sample, SegmentedImage
 from zoo.diagnostics.position_ablation import Change, change_positions
 from zoo.errors import ARGUMENT, ConfigIssue, NonFiniteError, OptionError, RecipeError
 from zoo.evaluation.evaluate import DEFAULT_OVERRIDES, measure_metrics
@@ -38,6 +41,9 @@ from zoo.run.processes import Processes
 from zoo.tasks.base import Task
 
 log = logging.getLogger("zoo")
+
+LOSS = "test/loss"
+"""The metric of all tasks by which changes of positions are judged."""
 
 
 class TrainedRun:
@@ -75,11 +81,6 @@ class TrainedRun:
         return self.recipe.encodings
 
     @property
-    def metric(self) -> str:
-        """The monitored metric, on the test data."""
-        return self.task.monitor.replace("val/", "test/")
-
-    @property
     def label(self) -> str:
         """The name of the model in the recipe."""
         return self.recipe.model.name
@@ -93,15 +94,16 @@ class TrainedRun:
         """Read the recipe and the curves of the run. Raises DataError."""
         self.saved = read_saved(self.path, self.recipe, self.task.spec)
 
-    def load_inputs(self, samples: int) -> Inputs:
+    def load_inputs(self, shown: int, measured: int) -> tuple[Inputs, Inputs]:
         """Load the first test samples, and move the model to its device."""
-        task = self.task
+        task, data = self.task, self.experiment.data
         move_to_device(task, self.recipe)
         with self.locate_errors("data"):
-            self.batch = load_samples(task, self.experiment.data, samples, self.has_shapes)
+            batch = load_samples(task, data, max(shown, measured), self.has_shapes)
+        self.batch = take_rows(batch, shown)
         with self.locate_errors("task"):
-            self.inputs = task.inputs(self.batch)
-        return self.inputs
+            inputs, self.inputs = task.inputs(batch), task.inputs(self.batch)
+        return self.inputs, self.inputs if len(batch[0]) <= shown else inputs
 
     def describe_samples(self, seen: CapturedAttention) -> tuple[Sample, ...]:
         """Return the samples with titles: their classes, and what the model predicts."""
@@ -124,8 +126,7 @@ class TrainedRun:
             changes: Changes of positions, by name.
             limit: Test batches at most.
         """
-        experiment, task = self.experiment, self.task
-        trainer, data = experiment.trainer, experiment.data
+        trainer, task = self.experiment.trainer, self.task
         if limit is not None:
             trainer.limit_test_batches = limit
         with StopOnSignal(Processes()) as stop:
@@ -133,16 +134,33 @@ class TrainedRun:
             # time
             trainer.callbacks += [EvaluationProgress(), stop]  # type: ignore[attr-defined]
             log.info("%s: testing with positions %s", self.name, UNCHANGED)
-            measured = measure_metrics(trainer, task, data)
+            measured, before = self._test()
             self.class_ious = getattr(task, "class_ious", None) or []
             yield Control(name=UNCHANGED, metrics=measured)
             for name, change in changes.items():
                 log.info("%s: testing with positions %s", self.name, name)
                 try:
                     with change_positions(task.model, change):
-                        yield Control(name=name, metrics=measure_metrics(trainer, task, data))
+                        measured, after = self._test()
                 except OptionError as error:
                     yield Control(name=name, metrics={}, refused=str(error))
+                else:
+                    by = compare_samples(before, after)
+                    yield Control(name=name, metrics=measured, change=by)
+
+    def _test(self) -> tuple[dict[str, float], SampleValues | None]:
+        """Return the test metrics, and the loss of each sample if the task keeps it."""
+        experiment, task = self.experiment, self.task
+        kept: list[torch.Tensor] = []
+        task.sample_losses = kept
+        try:
+            metrics = measure_metrics(experiment.trainer, task, experiment.data)
+        finally:
+            task.sample_losses = None
+        if not kept or LOSS not in metrics:
+            return metrics, None
+        sums, counts = torch.cat(kept, dim=1)
+        return metrics, SampleValues(LOSS, sums / counts, counts)
 
     def list_facts(self, seen: CapturedAttention, limit: int | None) -> dict[str, str]:
         """Return the data, and how much of it the model was tested on."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from zoo.attention.backends.reference import attention_mask
@@ -28,6 +29,8 @@ class HeadMetric:
         unit: The unit of the values.
         description: One sentence on how to read it.
         compute: Returns the values [H]; NaN for heads without one.
+        by_sample: Returns values [B, H] whose mean over samples is `compute`, and whose spread
+            tells how precise it is; None if the metric has no interval.
     """
 
     name: str
@@ -35,6 +38,7 @@ class HeadMetric:
     unit: str
     description: str
     compute: Callable[[LayerAttention], Tensor]
+    by_sample: Callable[[LayerAttention], Tensor] | None = None
 
 
 def position_unit(attention: LayerAttention) -> str:
@@ -167,16 +171,20 @@ def _list_score_metrics(comparable: bool) -> Iterator[HeadMetric]:
         "largest_score",
         "Largest score",
         "logit",
-        "If it grows to hundreds, the softmax is one-hot and training may become unstable.",
-        _max_score,
+        "Mean over samples of the largest score of the measured queries: it can be compared "
+        "between numbers of samples, but not of queries. If it grows to hundreds, the softmax is "
+        "one-hot and training may become unstable.",
+        lambda attention: metrics.max_score(_get_scores(attention)).nanmean(0),
     )
     if comparable:
         yield HeadMetric(
             "by_position",
             "Explained by position",
             "of variance",
-            "At 1 scores do not depend on content; at 0 the two positions explain nothing.",
-            lambda attention: metrics.position_r2(_get_scores(attention)),
+            "At 1 scores do not depend on content; at 0 the two positions explain nothing, and "
+            "estimates scatter around it.",
+            lambda attention: _explain_by_position(attention).mean(0),
+            _explain_by_position,
         )
 
 
@@ -192,9 +200,14 @@ def _weight_sum(attention: LayerAttention) -> Tensor:
     )
 
 
-def _max_score(attention: LayerAttention) -> Tensor:
-    found = metrics.max_score(_get_scores(attention)).nan_to_num(-float("inf")).amax(0)
-    return found.masked_fill(found.isinf(), float("nan"))
+def _explain_by_position(attention: LayerAttention) -> Tensor:
+    """Return what positions explain of scores, [B, H], over pairs that both have a position."""
+    return metrics.position_r2_by_sample(mask_special_tokens(attention, _get_scores(attention)))
+
+
+def mask_special_tokens(attention: LayerAttention, scores: Tensor) -> Tensor:
+    """Return scores [B, H, Q, M] that are -inf for pairs with a token without a position."""
+    return scores.masked_fill(~metrics.positioned_pairs(*attention.grid), -torch.inf)
 
 
 def _get_scores(attention: LayerAttention) -> Tensor:

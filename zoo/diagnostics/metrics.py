@@ -274,24 +274,48 @@ def _flatten_index(places: Tensor, sizes: list[int]) -> Tensor:
 def position_r2(scores: Tensor, *, clamp: bool = True) -> Tensor:
     """Estimate the fraction of the variance of scores that the two positions explain, [H].
 
-    It is a one-way analysis of variance (Fisher 1925): 1 - W / T, where W is the mean over pairs of
-    the variance over samples (with B - 1), and T the mean square over samples and pairs. T - W is
-    an unbiased estimate of the variance between pairs, so the result may be negative.
+    It is the mean of `position_r2_by_sample`, which may be negative.
+
+    Args:
+        scores: Scores [B, H, N, M] of B samples.
+        clamp: Raise negative estimates to 0. Set it to False to average estimates.
+    """
+    share = position_r2_by_sample(scores).mean(0)
+    return share.clamp(min=0) if clamp else share
+
+
+def position_r2_by_sample(scores: Tensor) -> Tensor:
+    """Estimate the fraction that `position_r2` is of, with one value for each sample, [B, H].
+
+    The fraction is 1 - W / T of a one-way analysis of variance (Fisher 1925), where W is the
+    variance over samples, and T the mean square, of a pair's centred scores. The mean product of
+    two samples estimates T - W without bias, whatever their number. Its ratio to T has a bias of
+    the order of 1 / B, which the jackknife removes (Quenouille 1956, Biometrika 43). The values are
+    its pseudo-values: their mean is the estimate, and their spread gives its standard error.
 
     Args:
         scores: Scores [B, H, N, M] of B samples with different contents at the same positions.
-        clamp: Raise negative estimates to 0. Set it to False to average estimates.
+            Only pairs that are visible in all samples count.
 
     Raises:
         ValueError: There are fewer than two samples.
     """
-    if len(scores) < 2:
+    count = len(scores)
+    if count < 2:
         raise ValueError(
-            f"the variance that position explains needs at least two samples, got {len(scores)}"
+            f"the variance that position explains needs at least two samples, got {count}"
         )
-    values = _center_rows(scores, scores.isfinite().all(0))
-    share = 1 - values.var(0).sum((-2, -1)) / values.square().mean(0).sum((-2, -1))
-    return share.clamp(min=0) if clamp else share
+    values = _center_rows(scores, scores.isfinite().all(0)).transpose(0, 1).flatten(2)  # [H, B, P]
+    products = values @ values.mT  # [H, B, B]
+    squares = products.diagonal(dim1=-2, dim2=-1)  # [H, B]
+    # Of each sample with all others, twice where the total counts each pair of samples twice.
+    shared = products.sum(-1) - squares
+    total, square = shared.sum(-1, keepdim=True), squares.sum(-1, keepdim=True)
+    whole = total / (count - 1) / square
+    if count == 2:  # without either sample, there is no pair
+        return whole.expand(-1, 2).mT
+    without = (total - 2 * shared) / (count - 2) / (square - squares)
+    return (count * whole - (count - 1) * without).mT
 
 
 def squared_correlation(scores: Tensor, part: Tensor) -> Tensor:
@@ -351,6 +375,7 @@ __all__ = [
     "offset_profile",
     "offsets",
     "position_r2",
+    "position_r2_by_sample",
     "positioned_pairs",
     "rollout",
     "share_at",

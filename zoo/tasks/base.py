@@ -73,6 +73,10 @@ class Task(L.LightningModule):
     confusion: list[list[int]] | None = None
     """Numbers of samples of the last test by label (rows) and predicted class (columns)."""
 
+    sample_losses: list[Tensor] | None = None
+    """The sum of losses and the number of targets of each sample of a test, [2, B] for each batch.
+    They are kept where somebody has set a list."""
+
     changed_at: tuple[int, int] | None = None
     """Steps and epochs done when the batch size changed; None if it did not."""
 
@@ -314,6 +318,17 @@ class Task(L.LightningModule):
     def load_batch_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state that `batch_state` returned."""
         return
+
+    def keep_sample_losses(self, losses: Tensor, counts: Tensor) -> None:
+        """Keep the losses of the samples of a test batch, if somebody reads them.
+
+        Args:
+            losses: The sum of the losses of each sample [B].
+            counts: The number of targets of each sample [B].
+        """
+        if self.sample_losses is not None:
+            pair = torch.stack([losses.float(), counts.float()])
+            self.sample_losses.append(pair.cpu().double())
 
     def average_over_processes(self, number: Tensor) -> Tensor:
         """Return the mean of a number over all processes. Every process must call it."""

@@ -21,6 +21,7 @@ from zoo.tasks.metrics import (
     TokenMetrics,
     count_targets,
     mean_loss,
+    sum_losses,
 )
 
 
@@ -139,6 +140,8 @@ class CausalLM(Task):
 
     def _update(self, split: str, metrics: TokenMetrics, batch: TextBatch) -> None:
         logits = self.logits(split, batch)
+        if split == "test" and self.sample_losses is not None:
+            self.keep_sample_losses(*sum_losses(logits, batch.targets))
         metrics.update(logits, batch.targets, batch.target_bytes, batch.answer_depths)
         self.chosen_metrics[split].update(logits, batch.targets)
 

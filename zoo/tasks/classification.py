@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics import MeanMetric, MetricCollection
@@ -103,7 +104,10 @@ class Classification(Task):
         """Update the metrics of a split, and return the logits of the batch."""
         labels = batch[-1]
         logits = self(*self.inputs(batch))
-        metrics["loss"].update(F.cross_entropy(logits.float(), labels, reduction="none"))
+        losses = F.cross_entropy(logits.float(), labels, reduction="none")
+        metrics["loss"].update(losses)
+        if split == "test":
+            self.keep_sample_losses(losses, torch.ones_like(losses))
         for name, metric in metrics.items():
             if name != "loss":
                 metric.update(logits, labels)

@@ -15,7 +15,14 @@ from zoo.errors import OptionError
 from zoo.options import Between
 from zoo.registry import register
 from zoo.tasks.base import Metrics, Optimizer, Task
-from zoo.tasks.metrics import MEASURED, ChosenMetrics, TokenMetrics, count_targets, mean_loss
+from zoo.tasks.metrics import (
+    MEASURED,
+    ChosenMetrics,
+    TokenMetrics,
+    count_targets,
+    mean_loss,
+    sum_losses,
+)
 
 # Fractions of the chosen tokens that become the mask token and a random token; the others stay.
 MASKED, REPLACED = 0.8, 0.1
@@ -150,6 +157,8 @@ class MaskedLM(Task):
     def _update(self, split: str, metrics: TokenMetrics, batch: TextBatch) -> None:
         inputs, targets = self._mask_by_window(batch)
         logits = self(inputs, batch.documents)
+        if split == "test" and self.sample_losses is not None:
+            self.keep_sample_losses(*sum_losses(logits, targets))
         metrics.update(logits, targets)
         self.chosen_metrics[split].update(logits, targets)
 

@@ -122,6 +122,22 @@ def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
     return propagate_infinity(total / torch.where(count == 0, 1, count), logits)
 
 
+def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Compute the cross-entropy of each token in nats, [B, N], 0 where there is no target.
+
+    Args:
+        logits: Logits [B, N, V].
+        targets: Targets int64 [B, N]; -100 means no target.
+    """
+    # in float32, since sums over a loop of half precision lose small losses
+    return F.cross_entropy(logits.float().mT, targets, ignore_index=IGNORE_INDEX, reduction="none")
+
+
+def sum_losses(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sum of losses and the number of targets of each sample, [B] each."""
+    return token_losses(logits, targets).sum(1), (targets != IGNORE_INDEX).sum(1)
+
+
 def propagate_infinity(loss: Tensor, logits: Tensor) -> Tensor:
     """Return a loss unchanged, or NaN if any logit is -inf or NaN.
 
@@ -250,13 +266,7 @@ class TokenMetrics(Metric):
         """
         # Sums over samples, by position in the window.
         is_target = targets != IGNORE_INDEX
-        losses = F.cross_entropy(
-            # in float32, since sums over a loop of half precision lose small losses
-            logits.float().mT,
-            targets,
-            ignore_index=IGNORE_INDEX,
-            reduction="none",
-        )  # [B, N]
+        losses = token_losses(logits, targets)
         is_correct = is_target & (logits.argmax(-1) == targets)
         self.loss = _add(self.loss, losses.sum(0))
         self.targets = _add(self.targets, is_target.sum(0))
@@ -362,9 +372,7 @@ class PositionLoss(Metric):
 
     def update(self, logits: Tensor, targets: Tensor) -> None:
         """Count a batch of logits [B, N, V] and targets [B, N]."""
-        losses = F.cross_entropy(
-            logits.float().mT, targets, ignore_index=IGNORE_INDEX, reduction="none"
-        )
+        losses = token_losses(logits, targets)
         positions = torch.arange(losses.shape[1], device=losses.device)
         bins = torch.bucketize(positions, self.ends, right=True)
         self.sums = self.sums.index_add(0, bins, losses.sum(0))

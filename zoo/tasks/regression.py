@@ -92,7 +92,10 @@ class Regression(Task):
         target = batch[-1]
         predicted = self(*self.inputs(batch))
         errors = self._standardize(predicted) - self._standardize(target)
-        metrics["loss"].update(errors.square().mean(1))
+        losses = errors.square().mean(1)
+        metrics["loss"].update(losses)
+        if split == "test":
+            self.keep_sample_losses(losses, torch.ones_like(losses))
         for name, metric in metrics.items():
             if name != "loss":
                 metric.update(predicted, target.float())

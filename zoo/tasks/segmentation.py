@@ -142,6 +142,8 @@ class Segmentation(Task):
             logits.float(), targets, ignore_index=IGNORE_INDEX, reduction="none"
         )
         metrics["loss"].update(losses, targets != IGNORE_INDEX)
+        if split == "test":
+            self.keep_sample_losses(losses.sum((1, 2)), (targets != IGNORE_INDEX).sum((1, 2)))
         classes = logits.argmax(1)
         for name, metric in metrics.items():
             if name != "loss":

@@ -10,7 +10,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from zoo.diagnosis.report import SAME, Control, DiagnosedRun, Measure, Report
+from zoo.diagnosis.position_use import SAME
+from zoo.diagnosis.report import MEASURED, Control, DiagnosedRun, Measure, PairedChange, Report
 from zoo.reporting import numbers
 from zoo.reporting.panel import Scale
 from zoo.reporting.style import LETTERS, LEVELS
@@ -96,6 +97,7 @@ def build_figure(
     ]
     ends = (numbers.format_number(scale.low, 3), numbers.format_number(scale.high, 3))
     caption = f"{first.caption or f'{first.title} of each head.'}{_describe_even(measures)}"
+    caption += _describe_intervals(measures, layers)
     return MeasureFigure(first.title, caption, first.unit, (*ends, first.unit, ramp), tables)
 
 
@@ -131,15 +133,37 @@ def _build_table(
 ) -> HeadTable:
     heads = measure.values.shape[1]
     size = "crowd" if heads > CROWD else "many" if heads > MANY_HEADS else ""
-    values = _round(measure.values).tolist()
+    values, intervals = _round(measure.values).tolist(), _format_intervals(measure)
     rows = [
-        (layer, [_build_cell(number, scale, ramp, bool(size)) for number in row])
-        for layer, row in zip(layers, values, strict=True)
+        (
+            layer,
+            [
+                _build_cell(number, scale, ramp, bool(size), interval)
+                for number, interval in zip(row, texts, strict=True)
+            ],
+        )
+        for layer, row, texts in zip(layers, values, intervals, strict=True)
     ]
     return HeadTable(run, size, rows)
 
 
-def _build_cell(number: float, scale: Scale, ramp: str, tight: bool) -> HeadCell:
+def _format_intervals(measure: Measure) -> list[list[str]]:
+    """Return the interval of each head of each layer as text, empty where there is none."""
+    if measure.low is None or measure.high is None:
+        return [[""] * measure.values.shape[1] for _ in measure.values]
+    pairs = torch.stack([measure.low, measure.high], dim=-1).tolist()
+    return [[_format_interval(low, high) for low, high in row] for row in pairs]
+
+
+def _format_interval(low: float, high: float) -> str:
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return ""
+    return f" ({numbers.format_number(low, 3)} to {numbers.format_number(high, 3)})"
+
+
+def _build_cell(
+    number: float, scale: Scale, ramp: str, tight: bool, interval: str = ""
+) -> HeadCell:
     if number != number:
         return HeadCell(numbers.NOTHING, numbers.NOTHING, "nothing")
     # Text on a strong colour is light.
@@ -149,7 +173,7 @@ def _build_cell(number: float, scale: Scale, ramp: str, tight: bool) -> HeadCell
     if tight and abs(number) < 1:
         text = text.replace("0.", ".", 1)
     classes = f"{LETTERS[ramp]}{level}{' strong' if strong else ''}"
-    return HeadCell(text, numbers.format_number(number, 3), classes)
+    return HeadCell(text, f"{numbers.format_number(number, 3)}{interval}", classes)
 
 
 def _round(values: Tensor) -> Tensor:
@@ -166,6 +190,28 @@ def _describe_even(measures: Mapping[str, Measure]) -> str:
         return f" Evenly spread attention: {found.popitem()[1]}."
     texts = ", ".join(f"{number} in {run}" for run, number in found.items())
     return f" Evenly spread attention: {texts}."
+
+
+def _describe_intervals(
+    measures: Mapping[str, Measure], layers: Mapping[str, Sequence[int]]
+) -> str:
+    """Return sentences with the mean over heads of each layer and its interval, and the samples."""
+    texts = []
+    for run, measure in measures.items():
+        if measure.layers is None:
+            continue
+        means = ", ".join(
+            f"{layer}: {numbers.format_number(mean, 3)}{_format_interval(low, high)}"
+            for layer, (mean, low, high) in zip(layers[run], measure.layers.tolist(), strict=True)
+        )
+        start = f"{run}: mean" if len(measures) > 1 else "Mean"
+        texts.append(
+            f" {start} over heads by layer, with 95 % intervals over {measure.samples:,} samples: "
+            f"{means}."
+        )
+        if measure.samples < MEASURED:
+            texts.append(f" With fewer than {MEASURED} samples, all that there are, it is rough.")
+    return "".join(texts)
 
 
 @dataclass(frozen=True)
@@ -219,6 +265,8 @@ def _build_control_cell(run: DiagnosedRun, name: str, metric: str, largest: floa
     # The length of the bar of a cell.
     share = number / largest if math.isfinite(number) and largest > 0 else 0.0
     change = "" if control is first else _format_change(number, first, metric)
+    if control.change is not None and control.change.metric == metric:
+        change = _format_paired(control.change)
     return ControlCell(numbers.format_number(number), change, min(max(share, 0.0), 1.0))
 
 
@@ -234,24 +282,29 @@ def _format_change(number: float, first: Control, metric: str) -> str:
     return f"+{text}" if change > 0 else text
 
 
+def _format_paired(change: PairedChange) -> str:
+    """Return a change with its interval."""
+    text = numbers.format_fixed(change.mean, 4, sign=True)
+    if not math.isfinite(change.low):
+        return text
+    low, high = (numbers.format_fixed(end, 4, sign=True) for end in (change.low, change.high))
+    return f"{text} ({low} to {high})"
+
+
 def _describe(run: DiagnosedRun, metric: str, several: bool) -> str:
-    """Return a sentence about the largest change of a metric, or "" without changes to report."""
-    # Only numbers: whether a change is large is for the reader to judge.
+    """Return the verdict for the metric that it rests on, and for others that it is elsewhere."""
+    start = f"{run.name}: " if several else ""
     first, *others = run.controls
+    judges = {control.change.metric for control in others if control.change is not None}
+    if metric in judges:
+        return f"{start}Use of positions: {run.position_use.text}."
     measured = [control for control in others if metric in control.metrics]
     if metric not in first.metrics or not measured:
         return ""
-
     before = first.metrics[metric]
-    start = f"{run.name}: " if several else ""
-    same = f"{start}{numbers.format_number(before)} for all positions"
     if all(control.metrics[metric] == before for control in measured):
-        return f"{same}."
-    most = max(measured, key=lambda control: abs(control.metrics[metric] - before))
-    if abs(most.metrics[metric] - before) < SAME:
-        return f"{same}, up to differences below {SAME:.5f}."
-    own, other = numbers.format_pair(before, most.metrics[metric])
-    return (
-        f"{start}{own} with positions unchanged, {other} with positions {most.name}: the "
-        "largest change."
-    )
+        return f"{start}{numbers.format_number(before)} for all positions."
+    if not judges:
+        return f"{start}Changes without intervals: they may be noise."
+    # one metric judges, so that none is chosen after its result
+    return f"{start}Changes without intervals: {', '.join(judges)} tells them from noise."
