@@ -13,7 +13,8 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,8 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "seed_oss": {"head_dim": 8},
     "smollm3": {"no_rope_layers": [1, 0]},
 }
+WIDTHS = {"llama, wide heads": {"head_dim": 16}, "llama, narrow heads": {"head_dim": 4}}
+"""Llamas whose heads together are wider or narrower than the model."""
 TIMM = (
     "deit3_small_patch16_224",
     "deit_tiny_patch16_224",
@@ -198,8 +201,8 @@ class Row:
         return model
 
 
-def build_transformers(kind: str) -> nn.Module:
-    """Build a model of transformers by its model_type."""
+def build_transformers(kind: str, **changes: Any) -> nn.Module:
+    """Build a model of transformers by its model_type, with changes of its configuration."""
     import transformers
 
     torch.manual_seed(0)
@@ -207,7 +210,7 @@ def build_transformers(kind: str) -> nn.Module:
     sizes = {**IMAGE} if family.is_image else {**TEXT}
     if family.rotary and not family.is_image and kind not in NO_GROUPS:
         sizes |= GROUPED
-    config = transformers.CONFIG_MAPPING[kind](**{**sizes, **OPTIONS.get(kind, {})})
+    config = transformers.CONFIG_MAPPING[kind](**{**sizes, **OPTIONS.get(kind, {}), **changes})
     heads = [transformers.AutoModelForCausalLM, transformers.AutoModelForMaskedLM]
     # Encoders such as BERT have a causal head too, which would turn off nothing of what is checked.
     if kind in ENCODERS:
@@ -260,6 +263,9 @@ def list_rows() -> dict[str, Row]:
             encoding=encoding,
             own=own,
         )
+    for title, changes in WIDTHS.items():
+        build = partial(build_transformers, "llama", **changes)
+        rows[title] = replace(rows["llama"], build=build)
     for arch in TIMM:
         rows[arch] = Row(
             library="timm",

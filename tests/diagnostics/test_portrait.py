@@ -6,6 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
+from zoo import encoding_class, encoding_names
 from zoo.attention import Dims
 from zoo.diagnostics.portrait.portrait import collect_panels, draw_portrait, probe_encodings
 from zoo.diagnostics.portrait.probe import (
@@ -26,6 +27,36 @@ def draw(name, dims=TEXT, **options):
             panel.title: panel
             for panel in collect_panels(probe_encodings([Choice(name, options)], dims))
         }
+
+
+@pytest.mark.parametrize("name", encoding_names())
+def test_heads_of_any_width_are_pictured(name):
+    """All heads together may be wider or narrower than the states, and one head alone too."""
+    cls = encoding_class(name)
+    axes = next(axes for axes in (1, 2) if axes in cls.axes)
+    sizes = {1: 6, 2: (3, 3)}[axes]
+    chain = [Choice(other, {}) for other in (["alibi"] if cls.consumes_biases else [])]
+    chain.append(Choice(name, {} if axes == 2 else {"coordinates": "index"}))
+    for dim, head_dim in ((128, 16), (32, 16), (12, 16)):
+        dims = Dims(dim, 4, axes, length=sizes, depth=2, head_dim=head_dim)
+        with torch.no_grad():
+            panels = [*collect_panels(probe_encodings(chain, dims))]
+        assert panels or name == "none"
+
+
+@pytest.mark.parametrize("name", ["rope", "alibi", "kerple", "rope_mixed"])
+def test_the_width_of_the_states_changes_no_picture(name):
+    """Of encodings that do not read them."""
+    axes = encoding_class(name).axes[-1]
+    drawn = []
+    for dim in (32, 64, 16):
+        dims = Dims(dim, 2, axes, length=4, depth=2, head_dim=16)
+        torch.manual_seed(0)
+        drawn.append(draw(name, dims))
+    for other in drawn[1:]:
+        assert other.keys() == drawn[0].keys()
+        for title, panel in other.items():
+            assert repr(panel) == repr(drawn[0][title]), title
 
 
 def test_a_bias_is_shown_as_its_slope_per_head():

@@ -6,7 +6,7 @@ from tiny import language
 from untrained import write_checkpoint
 
 import zoo as package
-from zoo.api.tools import export
+from zoo.api.tools import convert, export
 from zoo.errors import RecipeError
 
 transformers = pytest.importorskip("transformers")
@@ -57,6 +57,54 @@ def test_layer_scale_is_multiplied_into_the_norm_before_it(tmp_path, scaled):
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
     tokens, right = torch.randint(10, (2, 16)), package.load(tmp_path / "run").model
     torch.testing.assert_close(model(tokens).logits, right(tokens), **CLOSE)
+
+
+NORMS = ["model.block.qk_norm=true"]
+GEMMA = ["model.scale_embeddings=true", "model.block.norm_position=both"]
+GEMMA += ["model.block.mlp=geglu_tanh"]
+OLMO = ["model.block.norm_position=branch", "model.block.qk_norm_joint=true", *NORMS]
+TARGETS = {
+    "llama": [],
+    "smollm3": [],
+    "qwen3": NORMS,
+    "olmo3": OLMO,
+    "gemma2": GEMMA,
+    "gemma3": [*GEMMA, *NORMS],
+}
+
+
+@pytest.mark.parametrize("head_dim", [16, 2], ids=["wide", "narrow"])
+@pytest.mark.parametrize("target", TARGETS)
+@torch.no_grad()
+def test_heads_of_another_width_go_to_an_architecture_and_back(tmp_path, target, head_dim):
+    words = ["model.heads=4", "model.kv_heads=2", f"model.head_dim={head_dim}"]
+    write(tmp_path, "lm_rope", *words, "model.block.mlp_bias=false", *TARGETS[target])
+    export(tmp_path / "run", tmp_path / "out", to=target)
+    result = convert(tmp_path / "out", to=tmp_path / "back")
+    assert result.difference < 1e-5
+    tokens = torch.randint(10, (2, 16))
+    first, second = (package.load(tmp_path / name).model(tokens) for name in ("run", "back"))
+    torch.testing.assert_close(second, first, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("target", "words", "part"),
+    [
+        (
+            "llama",
+            ["model.dim=18", "model.head_dim=8"],
+            "model.heads: a llama has heads that divide",
+        ),
+        ("gemma2", ["model.dim=18", "model.head_dim=8"], "model.heads: a gemma2 has heads that"),
+        ("cohere2", ["model.dim=18", "model.head_dim=8"], "model.heads: a cohere2 has heads that"),
+        ("cohere2", ["model.head_dim=8"], "model.head_dim: a cohere2 has head_dim 4"),
+    ],
+)
+def test_heads_that_an_architecture_refuses_are_named(tmp_path, target, words, part):
+    write(tmp_path, "lm_rope", "model.heads=4", *words)
+    with pytest.raises(RecipeError) as caught:
+        export(tmp_path / "run", tmp_path / "out", to=target)
+    assert part in str(caught.value)
 
 
 @pytest.mark.parametrize(

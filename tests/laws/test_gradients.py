@@ -32,6 +32,14 @@ class OneSampleWide(Encoding):
         return tokens.replace(x=tokens.x[:1] + tokens.pos.sum(-1, keepdim=True))
 
 
+class AsWideAsAllHeads(Encoding):
+    """Takes the width of all heads together for that of the states."""
+
+    def embed(self, tokens: Tokens) -> Tokens:
+        width = self.dims.heads * self.dims.head_dim
+        return tokens.replace(x=tokens.x.sum(-1, keepdim=True).expand(-1, -1, width))
+
+
 class ReadsSilently(FoX):
     reads_states = False
 
@@ -107,6 +115,7 @@ class NotANumberAtZero(RoPEMixed):
 
 FAULTS = [
     (shapes_are_kept, OneSampleWide),
+    (shapes_are_kept, AsWideAsAllHeads),
     (initial_gradients_are_finite, InfiniteAtFirst),
     (initial_gradients_are_finite, Detached),
     (every_parameter_learns, Detached),

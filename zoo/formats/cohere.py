@@ -95,7 +95,6 @@ COHERE2 = DecoderTarget(
     "Cohere2ForCausalLM",
     {
         **DECODER,
-        "model.head_dim": None,
         "model.block.qk_norm": False,
         "model.block.norm": "layer",
         "model.block.norm_bias": False,
@@ -104,6 +103,7 @@ COHERE2 = DecoderTarget(
     },
     encodings=("rope", "none"),
     rotates_windows=True,
+    head_width="quotient",
     joins_halves=False,
     block_names=COHERE_BLOCK,
     entries=describe_cohere2,

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -88,6 +88,8 @@ class DecoderTarget:
         rotates_windows: Whether layers with a window, and no others, have RoPE.
         joins_halves: Whether channels t and t + K/2 rotate together.
         has_head_norms: Whether queries and keys are normed, with the epsilon of the other norms.
+        head_width: Whether heads may have any head dim (any), only where their number divides the
+            dim (divides), or only that of the quotient (quotient).
         shift: What is taken from the weights of norms, which its code adds.
         block_names: Its names of layers of a block.
         model_type: Its name in config.json.
@@ -104,6 +106,7 @@ class DecoderTarget:
     rotates_windows: bool = False
     joins_halves: bool = True
     has_head_norms: bool = False
+    head_width: Literal["any", "divides", "quotient"] = "any"
     shift: float = 0.0
     block_names: Mapping[str, str] = field(default_factory=lambda: BLOCK_NAMES)
     model_type: str = ""
@@ -146,6 +149,7 @@ def write_decoder(target: DecoderTarget, source: ExportSource, folder: Path) -> 
     recipe, spec, model = source.recipe, source.task.spec, source.task.model
     assert isinstance(model, Transformer)
     layers, issues = list_layers(target, recipe, model)
+    issues += check_head_width(target, recipe)
     check_recipe(recipe, spec, target.name, target.required, issues)
     assert isinstance(spec, TextSpec)
     own = recipe.model.options
@@ -269,6 +273,19 @@ def list_layers(
             whose = "layers of a kind" if target.has_ropes else "all layers"
             agree(number, "encoding", _plain(options), ("rope", among), whose)
     return layers, [*issues.values()]
+
+
+def check_head_width(target: DecoderTarget, recipe: Recipe) -> list[ConfigIssue]:
+    """Return an issue if a target has no heads as wide as those of a recipe, for its dim."""
+    own = recipe.model.options
+    dim, heads, head_dim = own["dim"], own["heads"], own["head_dim"]
+    problem, key = "", ""
+    if target.head_width != "any" and dim % heads:
+        problem, key = f"a {target.name} has heads that divide dim {dim}, not {heads}", "heads"
+    elif target.head_width == "quotient" and head_dim not in (None, dim // heads):
+        problem = f"a {target.name} has head_dim {dim // heads}, dim {dim} / {heads} heads"
+        problem, key = f"{problem}; this model has {head_dim}", "head_dim"
+    return [recipe.make_issue(f"model.{key}", problem, REMEDY)] if problem else []
 
 
 def _plain(options: Mapping[str, Any]) -> str:

@@ -367,6 +367,7 @@ LLAMA = DecoderTarget(
     "LlamaForCausalLM",
     {**DECODER, "model.block.qk_norm": False},
     has_windows=False,
+    head_width="divides",
     entries=lambda shape: {"mlp_bias": shape.options["block"].mlp_bias},
 )
 QWEN3 = DecoderTarget(

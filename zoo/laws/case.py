@@ -36,6 +36,8 @@ class Case:
     softcap: float | None = None
     sinks: bool = False
     temperature: Temperature | None = None
+    width: float = 1.0
+    """Width of the states, relative to that of all heads together."""
 
     @classmethod
     def from_choices(cls, name: str, choices: Sequence[Choice], axes: int) -> Case:
@@ -58,8 +60,8 @@ class Case:
     def dims_for(self, head_dim: int, layer: int = 0, axes: int | None = None) -> Dims:
         axes = axes or self.axes
         length = SIZES.get(axes, (2,) * axes)
-        heads = self.heads
-        return Dims(heads * head_dim, heads, axes, length, layer, 2, self.kv_heads)
+        dim = round(self.heads * head_dim * self.width)
+        return Dims(dim, self.heads, axes, length, layer, 2, self.kv_heads, head_dim)
 
     @cached_property
     def heads(self) -> int:
@@ -99,6 +101,11 @@ class Case:
     @property
     def with_one_kv_head(self) -> Case:
         return replace(self, kv_heads=1)
+
+    @property
+    def widths(self) -> tuple[Case, ...]:
+        """This case, and it with heads that are wider and narrower than the states together."""
+        return tuple(replace(self, width=width) for width in (1.0, 0.5, 2.0))
 
     @property
     def supports_shared_keys(self) -> bool:

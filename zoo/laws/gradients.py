@@ -19,8 +19,16 @@ STEPS = (3e-5, 3e-6, 1e-6)
 TOLERANCE = 1e-7  # largest error of gradients in float64
 
 
-@law("Embedding, scores, weights and output keep their shapes, also for only the last queries.")
+@law(
+    "Embedding, scores, weights and output keep their shapes, also for only the last queries, and "
+    "where all heads together are wider or narrower than the states."
+)
 def shapes_are_kept(case: Case, recorder: Recorder) -> None:
+    for other in case.widths:
+        _check_shapes(other)
+
+
+def _check_shapes(case: Case) -> None:
     encoding, x, pos = case.build().double(), case.states(), case.positions()
     _require_shape("the embedding", functional.embed(encoding, x, pos), *x.shape)
     for causal in case.causal_modes:

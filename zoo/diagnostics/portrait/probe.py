@@ -52,8 +52,9 @@ class EncodingProbe:
         return self.chain.dims
 
     def draw_contents(self, count: int = SAMPLES) -> Tensor:
-        """Draw random contents [count, K]."""
+        """Draw random contents [count, K]. States that are narrower hold their first channels."""
         drawn = torch.randn(count, self.dims.head_dim, generator=_seed(), dtype=torch.float64)
+        drawn[:, self.dims.dim :] = 0
         return drawn * (self.dims.head_dim**0.25 / drawn.norm(dim=-1, keepdim=True))
 
     def draw_tokens(self, seed: int = SEED) -> Tensor:
@@ -64,7 +65,32 @@ class EncodingProbe:
     def repeat_content(self, contents: Tensor) -> Tensor:
         """Return tokens [B, N, D] that are equal within a sample, with heads equal to [B, K]."""
         count = torch.Size(self.sizes).numel()
-        return contents.repeat(1, self.dims.heads)[:, None].expand(-1, count, -1)
+        return self.to_states(contents)[:, None].expand(-1, count, -1)
+
+    def to_states(self, contents: Tensor) -> Tensor:
+        """Return states [B, D] that the projections of the probe make heads [B, K] of.
+
+        Channels that no head reads are 0. If heads are wider than the states, their last channels
+        are lost.
+        """
+        read = self._project_to_heads(contents).any(0)
+        channel = torch.arange(self.dims.dim) % self.dims.head_dim
+        return contents[:, channel] * read
+
+    def _project_to_heads(self, like: Tensor) -> Tensor:
+        """Return the projection [H K, D] of the probe: the identity where H K is D.
+
+        Each row reads one channel. Heads that find no channels of their own in narrow states read
+        those of other heads; states that are wider than all heads have channels that nobody reads.
+        """
+        dim, width, heads = self.dims.dim, self.dims.head_dim, self.dims.heads
+        places = max(dim // width, 1)  # of heads side by side in a state
+        row = torch.arange(heads * width)
+        channel = row // width % places * width + row % width
+        weight = torch.zeros(heads * width, dim, dtype=like.dtype)
+        is_there = channel < dim
+        weight[row[is_there], channel[is_there]] = 1
+        return weight
 
     def to_tokens(self, x: Tensor, index: Tensor | None = None) -> Tokens:
         """Make tokens of states x [B, N, D] at indices [N, P]; those of the grid by default."""
@@ -79,13 +105,12 @@ class EncodingProbe:
         return self.chain.prepare(self.chain.embed(tokens)).x[0]
 
     def call(self, x: Tensor, index: Tensor | None = None) -> AttentionCall:
-        """Describe the attention of a layer whose projections are the identity."""
-        return self._describe(x, torch.eye(self.dims.dim, dtype=x.dtype), 0.0, index)
+        """Describe the attention of a layer whose heads are parts of its states."""
+        return self._describe(x, self._project_to_heads(x), 0.0, index)
 
     def call_constant(self, x: Tensor, value: float) -> AttentionCall:
         """Describe the attention of a layer whose queries and keys are all `value`."""
-        zero = torch.zeros(self.dims.dim, self.dims.dim, dtype=x.dtype)
-        return self._describe(x, zero, value, None)
+        return self._describe(x, torch.zeros_like(self._project_to_heads(x)), value, None)
 
     def _describe(
         self, x: Tensor, weight: Tensor, bias: float, index: Tensor | None
@@ -192,10 +217,12 @@ def measure_transfer(probe: EncodingProbe, steps: Tensor) -> Tensor | None:
     heads change their size, or if no matrix T exists, for example if angles depend on the token.
     """
     # Transform the zero vector, all unit vectors and one random vector, which tests linearity.
-    size, heads = probe.dims.head_dim, probe.dims.heads
+    size = probe.dims.head_dim
+    if size > probe.dims.dim:
+        return None  # states cannot hold the contents of a head
     unit, content = torch.eye(size, dtype=torch.float64), probe.draw_contents(1)
     vectors = torch.cat([torch.zeros_like(content), unit, content])
-    x = vectors.repeat(1, heads)[:, None]  # [1 + K + 1, 1, D]
+    x = probe.to_states(vectors)[:, None]  # [1 + K + 1, 1, D]
     index = torch.cat([torch.zeros_like(steps[:1]), steps])
     call = probe.call(x.expand(-1, len(index), -1), index)
     if call.q.shape[-1] != size or call.k.shape[-1] != size:
