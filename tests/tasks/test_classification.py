@@ -7,10 +7,11 @@ import torch
 
 import zoo
 from zoo.config.command_line import parse_overrides
+from zoo.data.spec import ImageSpec
 from zoo.errors import RecipeError
 from zoo.optim.optimizers import AdamW
 from zoo.run.build import build_task
-from zoo.tasks.classification import _make_metrics
+from zoo.tasks.classification import Classification, _make_metrics
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +130,13 @@ def test_metrics_are_chosen_by_name_and_options():
     assert task.test_metrics["f1"].average == "weighted"
     plain = build_task(zoo.load_recipe("vit_none", {"task.metrics": []}))
     assert {*plain.val_metrics} == {"accuracy", "loss", "top5"}
+
+
+@pytest.mark.parametrize(("classes", "expected"), [(2, False), (5, False), (6, True), (10, True)])
+def test_top5_is_measured_where_it_can_be_below_1(classes, expected):
+    task = Classification(torch.nn.Identity(), None, ImageSpec(1, 4, 4, classes))
+    for metrics in (task.val_metrics, task.test_metrics):
+        assert ("top5" in metrics) is expected
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchmetrics import MeanMetric, MetricCollection
+from torchmetrics import MeanMetric, Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
 from zoo.data.spec import ImageSpec, PointSpec, TextClassificationSpec
@@ -18,6 +18,8 @@ from zoo.tasks.base import Metrics, Optimizer, Task
 from zoo.tasks.metrics import build_metrics, propagate_infinity
 
 CHOSEN = (Choice("f1"), Choice("ece"))
+TOP = 5
+"""Number of likeliest classes among which top5 looks for the right one."""
 
 
 @register
@@ -26,8 +28,8 @@ class Classification(Task):
 
     Labels are class numbers [B]; in training they may also be probabilities [B, classes] of mixed
     images. It logs train/loss and, for val and test, loss (without label smoothing), accuracy, top5
-    and the chosen metrics. After a test, `confusion` holds the number of samples by label (rows)
-    and prediction (columns).
+    (of six or more classes) and the chosen metrics. After a test, `confusion` holds the number of
+    samples by label (rows) and prediction (columns).
 
     Args:
         model: The model.
@@ -119,10 +121,11 @@ class Classification(Task):
 
 
 def _make_metrics(classes: int) -> MetricCollection:
-    return MetricCollection(
-        {
-            "loss": MeanMetric(),
-            "accuracy": MulticlassAccuracy(classes, average="micro"),
-            "top5": MulticlassAccuracy(classes, average="micro", top_k=min(5, classes)),
-        }
-    )
+    metrics: dict[str, Metric | MetricCollection] = {
+        "loss": MeanMetric(),
+        "accuracy": MulticlassAccuracy(classes, average="micro"),
+    }
+    # of so few classes, the right one is always among the likeliest
+    if classes > TOP:
+        metrics["top5"] = MulticlassAccuracy(classes, average="micro", top_k=TOP)
+    return MetricCollection(metrics)
