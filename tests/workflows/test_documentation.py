@@ -381,7 +381,7 @@ def check_pip(words: list[str]) -> None:
     for word in words[1:]:
         found = re.fullmatch(r"([\w.-]+)(?:\[([\w,]+)\])?", word)
         assert found, word
-        if found[1] == project["name"] and found[2]:
+        if found[1] in (project["name"], ".") and found[2]:
             assert {*found[2].split(",")} <= {*project["optional-dependencies"]}, word
         else:
             assert word.startswith("-") or found[1] in (project["name"], "."), word
