@@ -132,6 +132,39 @@ def test_the_layer_refuses_wrong_tensors(name):
 
 
 @pytest.mark.parametrize("name", names("encodings"))
+@pytest.mark.parametrize("backend", ["auto", "reference", "chunked"])
+def test_packed_documents_are_computed_as_each_alone(name, backend):
+    encoding = make_encoding(name).double()
+    given = make_arguments(encoding)
+    given["pos"][2:] = given["pos"][:3].clone()
+    given = {key: value.double() for key, value in given.items()}
+    attend = partial(F.attend, encoding, causal=encoding.causal_only, backend=backend)
+    parts = [slice(0, 2), slice(2, N)]
+    alone = [attend(**{key: value[..., part, :] for key, value in given.items()}) for part in parts]
+    document = torch.tensor([0, 0, 1, 1, 1])
+    packed = attend(**given, document=document)
+    torch.testing.assert_close(packed, torch.cat(alone, -2), atol=1e-9, rtol=1e-9)
+    heads = {key: value for key, value in given.items() if key != "v"}
+    options = {"causal": encoding.causal_only, "document": document}
+    weights = F.weights(encoding, **heads, **options)
+    for part in parts:
+        own = {key: value[..., part, :] for key, value in heads.items()}
+        expected = F.weights(encoding, **own, causal=encoding.causal_only)
+        torch.testing.assert_close(weights[..., part, part], expected, atol=1e-9, rtol=1e-9)
+    hidden = (F.scores(encoding, **heads, **options) == -torch.inf)[0, 0]
+    assert hidden[:2, 2:].all()
+    assert hidden[2:, :2].all()
+
+
+@pytest.mark.parametrize("wrong", [[0] * N, torch.zeros(N), torch.zeros(N - 1).long()], ids=str)
+def test_functions_refuse_wrong_documents(wrong):
+    given = make_arguments(make_encoding("rope"))
+    expect_refusal(
+        partial(F.attend, make_encoding("rope"), **given, document=wrong), "document", ""
+    )
+
+
+@pytest.mark.parametrize("name", names("encodings"))
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_layer_without_tokens_returns_none(name, causal):
     encoding = make_encoding(name)

@@ -75,6 +75,7 @@ def scores(
     x: Tensor | None = None,
     causal: bool = False,
     has_position: Tensor | None = None,
+    document: Tensor | None = None,
     softcap: float | None = None,
     temperature: TemperatureSpec | None = None,
 ) -> Tensor:
@@ -88,6 +89,8 @@ def scores(
         x: Token states [B, M, D], which encodings that declare `reads_states` need.
         causal: Hide keys after their query.
         has_position: Booleans [M] or [B, M], false for special tokens; all true by default.
+        document: Document numbers [M] or [B, M] of packed sequences, -1 for padding; a token sees
+            its own document only. `pos` is used as given: let it restart where documents do.
         softcap: Bound c of the scaled products s of queries and keys, which become c tanh(s / c)
             before biases; None: no bound.
         temperature: Factors of queries that grow with the position, as a mapping such as
@@ -102,7 +105,17 @@ def scores(
     """
     with explain_types(encoding, q=q, k=k, x=x, pos=pos):
         call = _describe_call(
-            encoding, q, k, None, pos, x, causal, has_position, softcap, temperature=temperature
+            encoding,
+            q,
+            k,
+            None,
+            pos,
+            x,
+            causal,
+            has_position,
+            document,
+            softcap,
+            temperature=temperature,
         )
         return reference.scores(call)
 
@@ -116,6 +129,7 @@ def weights(
     x: Tensor | None = None,
     causal: bool = False,
     has_position: Tensor | None = None,
+    document: Tensor | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
     temperature: TemperatureSpec | None = None,
@@ -130,6 +144,8 @@ def weights(
         x: Token states [B, M, D], which encodings that declare `reads_states` need.
         causal: Hide keys after their query.
         has_position: Booleans [M] or [B, M], false for special tokens; all true by default.
+        document: Document numbers [M] or [B, M] of packed sequences, -1 for padding; a token sees
+            its own document only. `pos` is used as given: let it restart where documents do.
         softcap: Bound c of the scaled products s of queries and keys, which become c tanh(s / c)
             before biases; None: no bound.
         sinks: Scores [H] of one more key per head, which joins the softmax and has no value.
@@ -145,7 +161,18 @@ def weights(
     """
     with explain_types(encoding, q=q, k=k, x=x, pos=pos):
         call = _describe_call(
-            encoding, q, k, None, pos, x, causal, has_position, softcap, sinks, temperature
+            encoding,
+            q,
+            k,
+            None,
+            pos,
+            x,
+            causal,
+            has_position,
+            document,
+            softcap,
+            sinks,
+            temperature,
         )
         return reference.weights(call)
 
@@ -160,6 +187,7 @@ def attend(
     x: Tensor | None = None,
     causal: bool = False,
     has_position: Tensor | None = None,
+    document: Tensor | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
     temperature: TemperatureSpec | None = None,
@@ -176,6 +204,8 @@ def attend(
         x: Token states [B, M, D], which encodings that declare `reads_states` need.
         causal: Hide keys after their query.
         has_position: Booleans [M] or [B, M], false for special tokens; all true by default.
+        document: Document numbers [M] or [B, M] of packed sequences, -1 for padding; a token sees
+            its own document only. `pos` is used as given: let it restart where documents do.
         softcap: Bound c of the scaled products s of queries and keys, which become c tanh(s / c)
             before biases; None: no bound.
         sinks: Scores [H] of one more key per head, which joins the softmax and has no value.
@@ -194,7 +224,7 @@ def attend(
     check_tensor("v", v, [None] * 4, kind="floating")
     with explain_types(encoding, q=q, k=k, x=x, pos=pos):
         call = _describe_call(
-            encoding, q, k, v, pos, x, causal, has_position, softcap, sinks, temperature
+            encoding, q, k, v, pos, x, causal, has_position, document, softcap, sinks, temperature
         )
         out, _ = dispatch.attend(call, backend)
     return out
@@ -209,6 +239,7 @@ def score_mod(
     x: Tensor | None = None,
     causal: bool = False,
     has_position: Tensor | None = None,
+    document: Tensor | None = None,
     softcap: float | None = None,
 ) -> ScoreMod:
     """Make a score_mod of an encoding that is a bias.
@@ -223,6 +254,8 @@ def score_mod(
         x: Token states [B, M, D], which encodings that declare `reads_states` need.
         causal: Whether a causal mask is used, for example one from `zoo.functional.block_mask`.
         has_position: Booleans [M] or [B, M], false for special tokens; all true by default.
+        document: Document numbers [M] or [B, M] of packed sequences, -1 for padding; a token sees
+            its own document only. `pos` is used as given: let it restart where documents do.
         softcap: Bound c of the scaled products s of queries and keys, which become c tanh(s / c)
             before biases; None: no bound.
 
@@ -239,7 +272,7 @@ def score_mod(
     check_heads(chain.dims, q, k, None, x)
     if x is None:
         x = _fill_states(chain, k)
-    call = _describe_call(encoding, q, k, None, pos, x, causal, has_position, softcap)
+    call = _describe_call(encoding, q, k, None, pos, x, causal, has_position, document, softcap)
     # A score_mod sees scores only: what an encoding adds to the input would be lost silently.
     if call.keys.x is not x:
         problem = f"{name} adds to the input of each layer; use zoo.Attention"
@@ -259,6 +292,7 @@ def _describe_call(
     x: Tensor | None,
     causal: bool,
     has_position: Tensor | None,
+    document: Tensor | None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
     temperature: TemperatureSpec | None = None,
@@ -275,6 +309,7 @@ def _describe_call(
     # Integer and half-precision coordinates would round angles and distances.
     pos = pos.to(torch.promote_types(torch.promote_types(pos.dtype, q.dtype), torch.float32))
     check_per_token("has_position", has_position, "boolean", keys)
+    check_per_token("document", document, "integer", keys)
     check_softcap(softcap)
     if sinks is not None:
         check_tensor("sinks", sinks, [heads], kind="floating", like=keys)
@@ -282,7 +317,9 @@ def _describe_call(
     if factors is not None:
         factors.check_axes(chain.dims.axes)
 
-    tokens = Tokens.at(x, pos, has_position, ordered=_is_ordered(pos))
+    # Coordinates of packed sequences restart, so they are not in order.
+    ordered = document is None and _is_ordered(pos)
+    tokens = Tokens.at(x, pos, has_position, document, ordered)
     # `embed` runs only for the tables that it makes: `x` are the states of this layer, which
     # already contain what an encoding adds to the input of the first one.
     tokens = chain.prepare(chain.embed(tokens).replace(x=x))
