@@ -7,6 +7,7 @@ line will read it: `spell` writes it for either edge, and `str` writes it for Py
 from __future__ import annotations
 
 import json
+import os
 import reprlib
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -119,13 +120,22 @@ class ZooError(Exception):
     """A failure that the user reads as one message, without a traceback.
 
     Args:
-        parts: The message, as of `Message`.
+        parts: The problem, as of `Message`.
+        place: The file or folder that it is about, which the message names first.
+        separator: What stands between place and problem.
     """
 
     code = 1
 
-    def __init__(self, *parts: str | Setting | Message) -> None:
-        self.message = Message(*parts)
+    def __init__(
+        self,
+        *parts: str | Setting | Message,
+        place: str | os.PathLike[str] = "",
+        separator: str = ": ",
+    ) -> None:
+        self.place, self.problem = os.fspath(place), Message(*parts)
+        before = (f"{self.place}{separator}",) if self.place else ()
+        self.message = Message(*before, self.problem)
         super().__init__(str(self.message))
 
     def spell(self, edge: Edge) -> str:
@@ -141,12 +151,17 @@ class OptionError(ValueError):
 
     Args:
         key: The option.
-        parts: The message, as of `Message`.
+        parts: The problem, as of `Message`; a remedy may follow after a semicolon.
+        remedy: What would be right, for whoever may replace it by another one.
+        subject: The member, such as an encoding, that the problem begins with.
     """
 
-    def __init__(self, key: str, *parts: str | Setting | Message) -> None:
-        self.key = key
-        self.message = Message(*parts)
+    def __init__(
+        self, key: str, *parts: str | Setting | Message, remedy: str = "", subject: str = ""
+    ) -> None:
+        self.key, self.subject = key, subject
+        self.problem = Message(*parts)
+        self.message = Message(self.problem, "; ", remedy) if remedy else self.problem
         super().__init__(str(self.message))
 
 

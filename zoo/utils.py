@@ -252,14 +252,14 @@ def read_json(path: Path, problem: str) -> Any:
     except (ValueError, RecursionError) as error:
         # a number of thousands of digits, or lists in lists in lists
         detail = str(error)[:100]
-    raise DataError(f"{path}: {problem}, {detail}")
+    raise DataError(f"{problem}, {detail}", place=path)
 
 
 def read_object(path: Path, problem: str) -> dict[str, Any]:
     """Return the entries of a JSON file. Raises DataError as `read_json` does."""
     found = read_json(path, problem)
     if not isinstance(found, dict):
-        raise DataError(f"{path}: {problem}, it has no keys")
+        raise DataError(f"{problem}, it has no keys", place=path)
     return found
 
 

@@ -104,7 +104,8 @@ def test_a_cache_is_smaller_by_the_heads_that_are_shared():
 
 def test_frames_of_query_heads_cannot_be_shared():
     with pytest.raises(
-        OptionError, match=r"tape mixes frames .*4 heads cannot share 2 keys; leave kv_heads out"
+        OptionError,
+        match=r"tape: it mixes frames .*4 heads cannot share 2 keys; leave kv_heads out",
     ):
         zoo.encoding("tape", DIMS)
     zoo.encoding("tape", zoo.Dims(32, 4, kv_heads=4))

@@ -24,8 +24,8 @@ from zoo.comparison.portable import (
     PortableCell,
     build_portable,
     compact,
-    describe_unequal,
     hash_plain,
+    list_unequal,
     read_portable,
 )
 from zoo.comparison.results import CellMeasurement, Comparison, RecordedHypothesis
@@ -464,18 +464,18 @@ def test_a_cell_of_a_deep_model_in_long_windows_has_at_most_three_kilobytes(
     monkeypatch.undo()
     full.write(path)
     assert len(lengths) == 1 or path.stat().st_size > 3072
-    assert describe_unequal(full, cell) == []
+    assert list_unequal(full, cell) == []
     # one that was recorded before conditions had baselines is the same cell
     scored = [
         replace(one, baselines={"test/loss": {"bigram": 2.5}} if one.condition.size else {})
         for one in full.measured
     ]
     later = compact(replace(full, measured=tuple(scored)))
-    assert describe_unequal(cell, later) == describe_unequal(later, cell) == []
+    assert list_unequal(cell, later) == list_unequal(later, cell) == []
     (*first, last) = later.measured
     last = replace(last, baselines={"test/loss": {"bigram": 2.25}})
     changed = replace(later, measured=(*first, last))
-    assert describe_unequal(later, changed) == [
+    assert [str(one) for one in list_unequal(later, changed)] == [
         f"measured[{len(lengths)}] baselines test/loss bigram is 2.5 and 2.25"
     ]
     # every metric of every condition is there; the curve has its ends

@@ -5,19 +5,30 @@ Random states, threads, warnings, logging and environment are after a call what 
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import inspect
 import logging
 import os
-import re
 import reprlib
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType, NoneType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from pathlib import Path
+from types import MappingProxyType, NoneType, SimpleNamespace, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    runtime_checkable,
+)
 
 from zoo.config.recipe import Recipe, list_keys
 from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError, Setting
@@ -36,19 +47,26 @@ T = TypeVar("T")
 
 log = logging.getLogger("zoo")
 
-FORMS: Mapping[str, tuple[str, type]] = MappingProxyType(
+
+@runtime_checkable
+class Model(Protocol):
+    """A model, which is told by its methods, so that torch need not be imported."""
+
+    def named_parameters(self) -> Any: ...
+
+
+NOUNS: Mapping[type, str] = MappingProxyType(
     {
-        "str": ("a string", str),
-        "Path": ("a path", os.PathLike),
-        "os.PathLike[str]": ("a path", os.PathLike),
-        "Run": ("a run", os.PathLike),
-        "Recipe": ("a recipe", Recipe),
-        "nn.Module": ("a model", object),
-        "bool": ("True or False", bool),
-        "None": ("None", NoneType),
+        str: "a string",
+        bool: "True or False",
+        NoneType: "None",
+        Path: "a path",
+        os.PathLike: "a path",
     }
 )
-"""Names of annotations in messages, and the classes of their values."""
+"""Types of arguments in messages. Other classes that are checked read as their names."""
+STAND_INS: Mapping[str, Any] = MappingProxyType({"nn": SimpleNamespace(Module=Model), "os": os})
+"""Names of annotations that the modules of `zoo.api` import for type checkers only."""
 SMALLER: Mapping[str, tuple[str | Setting, ...]] = MappingProxyType(
     {
         "evaluate": ("smaller batches, with ", Setting("data.batch_size"), ", take less"),
@@ -95,7 +113,7 @@ def guard(function: Callable[P, T]) -> Callable[P, T]:
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         if not takes_options:
             refuse_unknown(kwargs, parameters)
-        check_types(signature, args, kwargs)
+        check_types(function, args, kwargs)
         remedy = functools.partial(Message, *SMALLER.get(function.__name__, ()))
         with (
             isolate_process(kwargs.get("verbose", default)),  # type: ignore[arg-type]
@@ -122,64 +140,88 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
 
 
 def check_types(
-    signature: inspect.Signature, args: Sequence[Any], given: Mapping[str, Any]
+    function: Callable[..., Any], args: Sequence[Any], given: Mapping[str, Any]
 ) -> None:
     """Raise RecipeError for paths, texts, switches, and lists and mappings, that are none.
 
     Arguments with another annotation are options, edits or data, validated where they are read.
     """
     issues = []
+    types = _read_types(function)
     # positional arguments in their order; too many of them are Python's to refuse
-    named = dict(zip(signature.parameters, args, strict=False)) | dict(given)
+    named = dict(zip(types, args, strict=False)) | dict(given)
     for key, value in named.items():
-        annotation = signature.parameters[key].annotation if key in signature.parameters else "Any"
-        forms = _split_union(str(annotation))
-        if all(map(_is_known, forms)) and not any(_fits(form, value) for form in forms):
+        forms = types.get(key, ())
+        if forms and not any(_fits(form, value) for form in forms):
             problem = f"expected {_describe(forms)}, got {reprlib.repr(value)}"
             issues.append(ConfigIssue(ARGUMENT, key, problem))
     if issues:
         raise RecipeError(*issues)
 
 
-def _split_union(annotation: str) -> list[str]:
-    """Split an annotation such as `str | Sequence[str | Path]` into its forms."""
-    return re.split(r" \| (?![^\[]*\])", annotation)
+class _Names(dict[str, Any]):
+    """The names that an annotation may use; one that only type checkers see stands for any type."""
+
+    def __missing__(self, name: str) -> Any:
+        return Any
 
 
-def _is_known(form: str) -> bool:
-    return form in FORMS or form.startswith("Mapping[") or _list_members(form) != []
+@functools.cache
+def _read_types(function: Callable[..., Any]) -> Mapping[str, tuple[Any, ...]]:
+    """Return the types that each argument of a function may have; none for one not checked."""
+    names = _Names({**vars(builtins), **STAND_INS, **function.__globals__})
+    types: dict[str, tuple[Any, ...]] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        # annotations are strings, and a type checker holds that they are types
+        found = eval(parameter.annotation, {}, names)
+        is_union = get_origin(found) in (Union, UnionType)
+        forms = get_args(found) if is_union else (found,)
+        types[name] = forms if all(map(_is_checked, forms)) else ()
+    return types
 
 
-def _list_members(form: str) -> list[str]:
-    """Return the forms of the entries of a list of paths or texts; none for anything else."""
-    members = _split_union(form.removeprefix("Sequence[").removesuffix("]"))
-    is_read = "Path" in members or members == ["str"]
-    return members if form.startswith("Sequence[") and is_read else []
+def _is_checked(form: Any) -> bool:
+    """Return whether values of a type can be told from others."""
+    origin = get_origin(form) or form
+    if origin is Sequence:
+        return _list_members(form) != ()
+    if origin is Mapping or origin in NOUNS:
+        return True
+    return isinstance(origin, type) and issubclass(origin, Recipe | os.PathLike | Model)
 
 
-def _fits(form: str, value: Any) -> bool:
+def _list_members(form: Any) -> tuple[Any, ...]:
+    """Return the types of the entries of a list of paths or strings; none for anything else."""
+    if get_origin(form) is not Sequence:
+        return ()
+    (entry,) = get_args(form)
+    members = get_args(entry) if get_origin(entry) in (Union, UnionType) else (entry,)
+    return members if Path in members or members == (str,) else ()
+
+
+def _fits(form: Any, value: Any) -> bool:
     if members := _list_members(form):
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
             return False
         # other iterables, such as generators, can be read only once
         entries = value if isinstance(value, list | tuple) else ()
         return all(any(_fits(member, one) for member in members) for one in entries)
-    if form == "nn.Module":
-        # torch need not be imported to tell
-        return hasattr(value, "named_parameters")
-    return isinstance(value, Mapping if form.startswith("Mapping[") else FORMS[form][1])
+    origin = get_origin(form) or form
+    # anything that names a path is as good as one
+    return isinstance(value, os.PathLike if issubclass(origin, os.PathLike) else origin)
 
 
-def _describe(forms: Sequence[str]) -> str:
-    """Return forms as a noun: a path or a list of paths."""
+def _describe(forms: Sequence[Any]) -> str:
+    """Return types as a noun: a path or a list of paths."""
     nouns = []
     for form in forms:
-        if form.startswith("Mapping["):
+        origin = get_origin(form) or form
+        if origin is Mapping:
             nouns.append("a mapping")
         elif members := _list_members(form):
-            nouns.append("a list of paths" if "Path" in members else "a list of strings")
-        elif form != "str" or "Path" not in forms:
-            nouns.append(FORMS[form][0])
+            nouns.append("a list of paths" if Path in members else "a list of strings")
+        elif form is not str or Path not in forms:
+            nouns.append(NOUNS.get(origin) or f"a {origin.__name__.lower()}")
     return " or ".join(dict.fromkeys(nouns))
 
 

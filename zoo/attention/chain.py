@@ -465,8 +465,8 @@ def encoding_class(name: str) -> type[Encoding]:
     """
     try:
         return find("encodings", name)
-    except KeyError as error:
-        problem = error.args[0].partition("; ")[0]
+    except KeyError:
+        problem = f"no encodings named {name!r}"
         raise OptionError("name", f"{problem}; {explain_name('encodings', name)}") from None
     except TypeError:
         raise OptionError("name", f"the name of an encoding is a string, not {name!r}") from None
@@ -552,21 +552,20 @@ def make_factory(entry: EncodingSpec) -> EncodingFactory:
     def make(dims: Dims) -> Encoding:
         try:
             encoding = cls(dims, **given)
+            if dims.points:
+                if facts.get("coordinates") is not None:
+                    problem = "points have coordinates of their own, to which no convention applies"
+                    raise OptionError("coordinates", f"{problem}; leave it out")
+                encoding.coordinates = "index"
+            for fact, value in facts.items():
+                if value is not None:
+                    setattr(encoding, fact, value)
+            encoding.check_options()
         except OptionError as error:
             # A recipe may list several encodings: the message names the one at fault.
-            message = str(error)
-            if not message.startswith(choice.name):
-                message = f"{choice.name}: {message}"
-            raise OptionError(error.key, message) from None
-        if dims.points:
-            if facts.get("coordinates") is not None:
-                problem = "points have coordinates of their own, to which no convention applies"
-                raise OptionError("coordinates", f"{choice.name}: {problem}; leave it out")
-            encoding.coordinates = "index"
-        for fact, value in facts.items():
-            if value is not None:
-                setattr(encoding, fact, value)
-        encoding.check_options()
+            if error.subject:
+                raise
+            raise OptionError(error.key, f"{choice.name}: ", error.message) from None
         encoding.entry = choice
         return encoding
 

@@ -207,7 +207,7 @@ class Encoding(nn.Module):
     def __init__(self, dims: Dims) -> None:
         super().__init__()
         if refusal := self.explain_misfit(dims):
-            raise OptionError("name", refusal)
+            raise OptionError("name", refusal, subject=self.name)
         self.dims = dims
 
     def embed(self, tokens: Tokens) -> Tokens:

@@ -245,9 +245,9 @@ def _read_measured(path: Path) -> tuple[tuple[CellMeasurement, ...], tuple[int, 
         size = tuple(int(side) for side in found["trained_size"])
         return tuple(map(_build_measurement, measured)), size
     except KeyError as error:
-        raise DataError(f"{path}: {DAMAGED}, it has no key {error.args[0]}") from None
+        raise DataError(f"{DAMAGED}, it has no key {error.args[0]}", place=path) from None
     except (ValueError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: {DAMAGED}, {error}") from None
+        raise DataError(f"{DAMAGED}, {error}", place=path) from None
 
 
 def _build_measurement(one: ConditionResult) -> CellMeasurement:

@@ -81,7 +81,7 @@ def by_size(comparison: Comparison) -> tuple[LineChart, ...]:
         measured = {
             size: condition
             for condition in comparison.conditions
-            if condition.extrapolation == method and (size := find_side(condition)) in plain
+            if condition.method == method and (size := find_side(condition)) in plain
         }
         charts += _charts_by_size(comparison, plain | measured, f", by {method}")
     # one scale for all, as they are to be compared
@@ -242,11 +242,11 @@ def _charts_by_size(
 ) -> tuple[LineChart, ...]:
     sizes = sorted(conditions.items())
     is_image = any(one.unit == "pixels" for one in conditions.values())
-    x = "resolution, pixels" if is_image else "length of windows, tokens"
-    title = f"{capitalize(format_measure(comparison))} by {x.partition(',')[0]}"
+    noun, unit = ("resolution", "pixels") if is_image else ("length of windows", "tokens")
+    title = f"{capitalize(format_measure(comparison))} by {noun}"
     chart = LineChart(
         title=f"{title}{suffix}",
-        x=x,
+        x=f"{noun}, {unit}",
         y=format_measure(comparison),
         lines=(),
         x_scale=Scale(

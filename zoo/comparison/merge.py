@@ -27,9 +27,9 @@ from zoo.comparison.plan import (
 from zoo.comparison.portable import (
     PortableCell,
     adopt,
-    describe_unequal,
     find_cell,
     list_setting_differences,
+    list_unequal,
     locate_portable,
     read_portable,
 )
@@ -235,16 +235,16 @@ def _collect_cells(
             if first is portable:
                 origins[planned.name] = path
                 continue
-            unequal = describe_unequal(first, portable)
+            unequal = list_unequal(first, portable)
             # other digests at the start mean other weights or samples: such cells are not the same
             # experiment
             if first.start != portable.start:
-                starts = [line for line in unequal if line.split()[0] in START_FIELDS]
+                starts = [str(one) for one in unequal if one.field in START_FIELDS]
                 where = f"{path}: did not start as {origins[planned.name]}"
                 refused.append(f"{where}: {'; '.join(starts)}")
             elif unequal:
                 where = f"{path}: {origins[planned.name]} stays, from which it differs"
-                refused.append(f"{where}: {'; '.join(unequal)}")
+                refused.append(f"{where}: {'; '.join(map(str, unequal))}")
     return found, refused
 
 

@@ -211,12 +211,14 @@ def read_portable(path: Path) -> PortableCell:
     """
     plain = read_json(path, PROBLEM)
     if not isinstance(plain, dict) or HASH not in plain:
-        raise DataError(f"{path}: {PROBLEM}")
+        raise DataError(f"{PROBLEM}", place=path)
     given = plain.pop(HASH)
     if given != _hash_or_none(plain):
-        raise DataError(f"{path}: {EDITED}; restore it, or delete it to train the cell again")
+        raise DataError(f"{EDITED}; restore it, or delete it to train the cell again", place=path)
     if plain.get("format") != FORMAT:
-        raise DataError(f"{path}: written by another version of zoo, format {plain.get('format')}")
+        raise DataError(
+            f"written by another version of zoo, format {plain.get('format')}", place=path
+        )
     return build_stored(PortableCell, plain, path, PROBLEM)
 
 
@@ -477,8 +479,8 @@ def find_cell(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> Found
         try:
             portable = read_portable(path)
         except DataError as error:
-            reason = str(error).removeprefix(f"{path}: ")
-            return FoundCell("failed", f"{path.name}: {reason}", CellFiles(), is_refused=True)
+            reason = f"{path.name}: {error.problem}"
+            return FoundCell("failed", reason, CellFiles(), is_refused=True)
         return FoundCell("done", "", portable.to_files(), portable)
     run = folder / CELLS / planned.name
     try:
@@ -488,8 +490,10 @@ def find_cell(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> Found
             return FoundCell("done", "", portable.to_files(), portable)
         return FoundCell(state, error_text, CellFiles.read(run))
     except DataError as error:
-        reason = str(error).removeprefix(f"{folder / CELLS}/")
-        return FoundCell("failed", f"{reason}; {REMEDY}", CellFiles(), is_refused=True)
+        reason = f"{error.problem}; {REMEDY}"
+        if error.place:
+            reason = f"{os.path.relpath(error.place, folder / CELLS)}: {reason}"
+        return FoundCell("failed", reason, CellFiles(), is_refused=True)
 
 
 def is_done(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> bool:
@@ -599,8 +603,24 @@ def adopt(
     return replace(cell, recipe=hash_recipe(plan, planned), settings=settings)
 
 
-def describe_unequal(one: PortableCell, other: PortableCell) -> list[str]:
-    """Return the fields in which two portable cells differ, apart from time, memory and machine."""
+@dataclass(frozen=True)
+class Difference:
+    """A value in which two portable cells differ.
+
+    Attributes:
+        field: The field of the cells that holds it.
+        text: The value in both, for people.
+    """
+
+    field: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def list_unequal(one: PortableCell, other: PortableCell) -> list[Difference]:
+    """List where two portable cells differ, apart from time, memory and machine."""
     names = [each.name for each in fields(one) if each.name not in COSTS]
     # one of them may have been written before conditions had baselines, or cells were shortened
     if not (_has_baselines(one) and _has_baselines(other)):
@@ -608,7 +628,7 @@ def describe_unequal(one: PortableCell, other: PortableCell) -> list[str]:
     one, other = compact(one), compact(other)
     plain, others = (finite(to_plain(cell)) for cell in (one, other))
     return [
-        f"{place} is {_format(before)} and {_format(after)}"
+        Difference(name, f"{place} is {_format(before)} and {_format(after)}")
         for name in names
         for place, before, after in _compare(name, plain[name], others[name])
     ]

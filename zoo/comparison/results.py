@@ -457,8 +457,8 @@ class Comparison:
 
     @property
     def extrapolation_methods(self) -> tuple[str, ...]:
-        """The extrapolation methods of the conditions, each once."""
-        found = (one.extrapolation for one in self.conditions)
+        """The extrapolation methods of the conditions with their factors, each once."""
+        found = (one.method for one in self.conditions)
         return tuple(dict.fromkeys(method for method in found if method is not None))
 
     @property

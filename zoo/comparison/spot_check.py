@@ -16,7 +16,7 @@ from zoo.comparison.portable import (
     PortableCell,
     build_portable,
     check_portable,
-    describe_unequal,
+    list_unequal,
     locate_portable,
     read_portable,
 )
@@ -102,7 +102,7 @@ def check(folder: Path, options: CheckOptions) -> CheckResult:
     committed = read_portable(path)
     # tested only if the committed cell was: a trial must not read test samples
     again = _train_again(plan, done[name], is_tested=committed.is_tested)
-    differences = describe_unequal(committed, again)
+    differences = [str(one) for one in list_unequal(committed, again)]
     return CheckResult(
         path=path,
         cell=name,

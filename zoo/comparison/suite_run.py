@@ -392,9 +392,12 @@ def _build_arguments(
     else:
         wanted |= {"studies": suite.studies, "budget": suite.budget}
     # two encodings may have the same stand-in
-    labels = dict.fromkeys(json.dumps(to_plain(one)) for one in encodings)
+    distinct: list[Any] = []
+    for value in map(to_plain, encodings):
+        if value not in distinct:
+            distinct.append(value)
     return {
-        "encodings": [json.loads(one) for one in labels],
+        "encodings": distinct,
         "vary": {},
         "tune": {key: to_plain(value) for key, value in tune.items()},
         "given": {key: value for key, value in wanted.items() if value is not None},

@@ -31,6 +31,7 @@ from zoo.comparison.solving import format_speeds
 from zoo.comparison.statistics import FEWEST, Estimate
 from zoo.comparison.study_text import format_studies
 from zoo.comparison.tuning import is_finite_number
+from zoo.config.schema import format_size
 from zoo.reporting import numbers
 from zoo.reporting.html import read_file
 from zoo.reporting.numbers import format_fixed
@@ -88,11 +89,12 @@ def describe_conditions(conditions: Sequence[Condition]) -> str:
 
 def _join_sizes(conditions: Sequence[Condition]) -> str:
     """Join sizes; a unit that all of them end with is written once."""
-    *others, last = (one.describe() for one in conditions)
-    unit = f" {conditions[-1].unit}"
-    if all(one.unit and not one.extrapolation for one in conditions):
-        others = [name.removesuffix(unit) for name in others]
-    return join_names([*others, last], len(conditions))
+    *others, last = conditions
+    sizes = [one.size for one in conditions if one.size and not one.extrapolation]
+    names = [one.describe() for one in others]
+    if len(sizes) == len(conditions):
+        names = [format_size(size) for size in sizes[:-1]]
+    return join_names([*names, last.describe()], len(conditions))
 
 
 def name_extreme(comparison: Comparison) -> str:

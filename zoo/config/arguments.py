@@ -17,6 +17,7 @@ from zoo.options.description import suggest
 from zoo.options.plain import to_plain
 from zoo.options.signature import Option, fields
 from zoo.options.validation import Validator
+from zoo.suggestions import find_meant
 
 T = TypeVar("T")
 
@@ -66,9 +67,10 @@ def validate_given(
     for key in given:
         if key not in schema:
             # a key of the recipe only where no option is near: seedz is seeds, not seed
-            hints = [suggest(key, [*schema, *others]), suggest(key, list_keys())]
-            near = [hint for hint in hints if hint.startswith("did you mean")]
-            issues.append(ConfigIssue(ARGUMENT, key, "unknown key", (near or hints)[0]))
+            known = [*schema, *others]
+            near = [words for words in (known, list_keys()) if find_meant(key, words)]
+            remedy = suggest(key, near[0] if near else known)
+            issues.append(ConfigIssue(ARGUMENT, key, "unknown key", remedy))
     typed: dict[str, Any] = {}
     with collect_issues(issues):
         edits = list_edits({**base, **given})

@@ -104,7 +104,8 @@ class PointTable:
 
     def refuse(self, number: int, column: str, problem: str) -> DataError:
         """Return the error of a row."""
-        return DataError(f"{self.title}, row {number}, column {column}: {problem}")
+        where = f"row {number}, column {column}"
+        return DataError(f"{where}: {problem}", place=self.title, separator=", ")
 
     def read_numbers(self, number: int, dtype: torch.dtype) -> NDArray[np.float64]:
         """Read the numbers to predict of a set, [T].
@@ -213,7 +214,7 @@ def _read_table(table: Any, title: str, columns: PointColumns) -> PointTable:
 def _read_npz(file: Path, columns: PointColumns) -> PointTable:
     """Read the arrays of an NPZ file, without those of Python objects."""
     if not file.is_file():
-        raise DataError(f"{file}: {describe_absence(file)}")
+        raise DataError(describe_absence(file), place=file)
     names = [name for group in columns for name in group]
     try:
         with np.load(file, allow_pickle=False) as arrays:
@@ -221,22 +222,22 @@ def _read_npz(file: Path, columns: PointColumns) -> PointTable:
             held = {name: arrays[name] for name in names}
             mask = arrays[MASK] if MASK in arrays.files else None
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise DataError(f"{file}: cannot be read, {error}") from None
+        raise DataError(f"cannot be read, {error}", place=file) from None
     count = len(held[names[0]]) if held[names[0]].ndim else 0
     for name, array in held.items():
         # numpy would make numbers of text, of dates in their unit, and of parts of complex numbers
         if array.dtype.kind not in ("biufUS" if name in columns.target else "biuf"):
             problem = f"{array.dtype}, expected real numbers"
-            raise DataError(f"{file}, array {name}: {problem}")
+            raise DataError(f"array {name}: {problem}", place=file, separator=", ")
         least = 1 if name in columns.target else 2
         if array.ndim not in (least, least + 1) or len(array) != count:
             problem = f"shape {array.shape}, expected {count} sets and {least} or {least + 1} axes"
-            raise DataError(f"{file}, array {name}: {problem}")
+            raise DataError(f"array {name}: {problem}", place=file, separator=", ")
     if mask is not None:
         shape = held[names[0]].shape[:2]
         if mask.shape != shape or mask.dtype != bool:
             problem = f"{mask.dtype} of shape {mask.shape}, expected bool of {shape}"
-            raise DataError(f"{file}, array {MASK}: {problem}")
+            raise DataError(f"array {MASK}: {problem}", place=file, separator=", ")
         points = {*columns.x, *columns.pos}
         rows: dict[str, Sequence[Any]] = {
             name: [row[own] for row, own in zip(array, mask, strict=True)]

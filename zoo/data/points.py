@@ -195,12 +195,12 @@ class PointFiles(DataModule):
             if table.width != (spec.features, spec.axes):
                 found = "{} features and {} coordinates".format(*table.width)
                 problem = f"the model reads {spec.features} and {spec.axes}"
-                raise DataError(f"{path}: its points have {found}; {problem}")
+                raise DataError(f"its points have {found}; {problem}", place=path)
             count = len(table.x)
             table = table.place(self.dtype, center=self.center)
             sets = [PointSample(table.x[n], table.pos[n], 0) for n in range(count)]
         except DataError as error:
-            yield FileBatch((), None, {path: str(error).removeprefix(f"{path}: ")})
+            yield FileBatch((), None, {path: str(error.problem)})
             return
         for start in range(0, count, self.batch_size):
             rows = range(start, min(start + self.batch_size, count))

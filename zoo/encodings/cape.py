@@ -45,7 +45,7 @@ class CAPE(Encoding):
     ) -> None:
         super().__init__(dims)
         if dims.dim % 2:
-            raise OptionError("name", f"cape needs an even dim, not {dims.dim}")
+            raise OptionError("name", f"it needs an even dim, not {dims.dim}")
         self.global_shift, self.local_shift, self.scale = global_shift, local_shift, scale
         self.centre = centre
         self.coordinates = "index" if dims.axes == 1 else "symmetric"

@@ -40,7 +40,7 @@ class ComRoPEAP(Rotary):
         super().__init__(dims)
         if block < 2 or block % 2 or dims.head_dim % (block * dims.axes):
             needed = f"{dims.axes} blocks (one per axis) must divide the head dim {dims.head_dim}"
-            raise OptionError("block", f"comrope_ap: block {block} must be even, and {needed}")
+            raise OptionError("block", f"block {block} must be even, and {needed}")
         shape = (dims.num_kv_heads, dims.head_dim // block, block, block)
         self.generators = nn.Parameter(torch.randn(shape) * std)  # [G, m, b, b]
 

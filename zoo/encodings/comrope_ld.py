@@ -42,7 +42,7 @@ class ComRoPELD(Rotary):
         super().__init__(dims)
         if block < 2 or block % 2 or dims.head_dim % block:
             needed = f"must be even and divide the head dim {dims.head_dim}"
-            raise OptionError("block", f"comrope_ld: block {block} {needed}")
+            raise OptionError("block", f"block {block} {needed}")
         shape = (dims.num_kv_heads, dims.head_dim // block, block, block)
         self.generators = nn.Parameter(torch.randn(shape) * std)  # [G, m, b, b]
         self.scales = nn.Parameter(torch.randn(dims.axes, *shape[:2]))  # [P, G, m]

@@ -35,7 +35,7 @@ class GRAPEAP(Encoding):
     def __init__(self, dims: Dims, *, size: Annotated[int, Between(2)] = 8) -> None:
         super().__init__(dims)
         if size % 2:
-            raise OptionError("size", f"grape_ap: size {size} is not even")
+            raise OptionError("size", f"size {size} is not even")
         self.size = size
         self.path = nn.Linear(dims.dim, dims.heads * size, bias=False)
         nn.init.normal_(self.path.weight, std=0.5 * dims.dim**-0.5)

@@ -63,7 +63,7 @@ class GRAPEM(Rotary):
             return
         if 2 * planes > dims.head_dim:
             problem = f"{planes} planes do not fit into the head dim {dims.head_dim}"
-            raise OptionError("planes", f"grape_m: {problem}")
+            raise OptionError("planes", problem)
         # The frequency of an orthogonal plane is |a| |b|, so both vectors have its square root.
         lengths = base ** (-0.5 * torch.arange(planes) / planes)
         random = torch.randn(dims.num_kv_heads, dims.head_dim, 2 * planes)

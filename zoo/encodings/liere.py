@@ -46,7 +46,7 @@ class LieRE(Rotary):
         super().__init__(dims)
         if not 2 <= block <= dims.head_dim:
             needed = f"must be between 2 and the head dim {dims.head_dim}"
-            raise OptionError("block", f"liere: block {block} {needed}")
+            raise OptionError("block", f"block {block} {needed}")
         self.block = block
         shape = (dims.axes, dims.num_kv_heads, dims.head_dim // block, block * (block - 1) // 2)
         self.generators = nn.Parameter(torch.rand(shape) * init_std)  # [P, G, m, b (b - 1) / 2]

@@ -69,7 +69,7 @@ class LookHere(Encoding):
 
     def check_options(self) -> None:
         if self.shared and len({*self.layer_slopes}) > 1:
-            problem = "lookhere: layers that share one module have one slope"
+            problem = "layers that share one module have one slope"
             raise OptionError("shared", f"{problem}; leave it out, or choose equal layer_slopes")
 
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
@@ -142,6 +142,6 @@ def split_heads(heads: int) -> tuple[int, int, int]:
         return heads // 3, heads // 3, heads // 3
     if heads not in GROUPS:
         numbers = f"{', '.join(map(str, GROUPS))} or a multiple of 12"
-        problem = f"lookhere has no groups of directions for {heads} heads"
+        problem = f"there are no groups of directions for {heads} heads"
         raise OptionError("heads", f"{problem}; choose {numbers}")
     return GROUPS[heads]

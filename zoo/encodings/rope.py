@@ -70,7 +70,7 @@ class RoPE(Rotary):
         width = round(rotary_fraction * dims.head_dim, 6)
         if width < 2 or width % 2:
             problem = f"{rotary_fraction} of the head dim {dims.head_dim}"
-            message = f"rope: {problem} is not an even number of channels"
+            message = f"{problem} is not an even number of channels"
             raise OptionError("rotary_fraction", message)
         self.base, self.width, self.scaling = base, int(width), scaling
         self.resolved = None
@@ -86,13 +86,13 @@ class RoPE(Rotary):
             divisors = getattr(scaling, key)
             if divisors is not None and len(divisors) != self.width // 2:
                 problem = f"{key} has {len(divisors)} numbers for {self.width // 2} pairs"
-                raise OptionError(f"scaling.{key}", f"rope: {problem} of channels")
+                raise OptionError(f"scaling.{key}", f"{problem} of channels")
 
     def check_options(self) -> None:
         if self.text_length is not None and self.coordinates != "index":
             problem = "scaling counts the tokens of texts, which coordinates"
             remedy = "choose coordinates: index"
-            message = f"rope: {problem} {self.coordinates} do not; {remedy}"
+            message = f"{problem} {self.coordinates} do not; {remedy}"
             raise OptionError("scaling.rule", message)
 
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:

@@ -84,7 +84,7 @@ class RoPEAxial(Rotary):
         if self.unit != 1 and counts:
             problem = f"unit turn rotates the fastest pairs by whole turns at {self.coordinates}"
             remedy = "choose coordinates: symmetric, or unit: radian"
-            raise OptionError("unit", f"rope_axial: {problem} coordinates, so not at all; {remedy}")
+            raise OptionError("unit", f"{problem} coordinates, so not at all; {remedy}")
 
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
         if self.scaling is not None or self.wavelengths:

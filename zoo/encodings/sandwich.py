@@ -32,7 +32,7 @@ class Sandwich(Encoding):
         super().__init__(dims)
         if width % 2:
             problem = f"width {width} is not even: a wave has a sine and a cosine"
-            raise OptionError("width", f"sandwich: {problem}")
+            raise OptionError("width", problem)
         self.width = width
 
     def modify(self, call: AttentionCall) -> AttentionCall:

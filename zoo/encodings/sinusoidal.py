@@ -41,8 +41,8 @@ class Sinusoidal(Encoding):
     ) -> None:
         super().__init__(dims)
         if dims.dim % (2 * dims.axes):
-            needed = f"on {dims.axes} axes needs dim divisible by {2 * dims.axes}, not {dims.dim}"
-            raise OptionError("name", f"sinusoidal {needed}")
+            needed = f"a dim divisible by {2 * dims.axes}, not {dims.dim}"
+            raise OptionError("name", f"on {dims.axes} axes it needs {needed}")
         self.base, self.layout = base, layout
 
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:

@@ -63,7 +63,7 @@ class String(Rotary):
         planes = size // 2 if kind == "cayley" else size // 2 - 1
         if planes < dims.axes:
             needed = f"needs a head dim of {2 * dims.axes + 2}, not {size}"
-            raise OptionError("kind", f"string: circulant on {dims.axes} axes {needed}")
+            raise OptionError("kind", f"circulant on {dims.axes} axes {needed}")
         frequencies = torch.block_diag(*axis_frequencies(dims, base, torch.zeros(0), planes))
         waves = frequencies[:, None].repeat(1, heads, 1)  # [P, G, planes]
         if kind == "cayley":

@@ -48,7 +48,7 @@ class T5(Encoding):
     ) -> None:
         super().__init__(dims)
         if num_buckets % 2:
-            raise OptionError("num_buckets", f"t5: num_buckets {num_buckets} is not even")
+            raise OptionError("num_buckets", f"num_buckets {num_buckets} is not even")
         self.num_buckets, self.max_distance = num_buckets, max_distance
         check_buckets(num_buckets, max_distance, keys_ahead=True)
         axes = (dims.axes,) if dims.axes > 1 else ()

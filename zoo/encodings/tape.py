@@ -42,10 +42,10 @@ class TAPE(Encoding):
         check_head_dim(self)
         if dims.num_kv_heads != dims.heads:
             problem = (
-                f"tape mixes frames with the weights of each query head, so {dims.heads} heads "
+                f"it mixes frames with the weights of each query head, so {dims.heads} heads "
                 f"cannot share {dims.num_kv_heads} keys; leave kv_heads out"
             )
-            raise OptionError("name", problem)
+            raise OptionError("kv_heads", problem)
         self.base, self.last = base, dims.depth is not None and dims.layer == dims.depth - 1
         if not self.last:
             heads, ranks = dims.heads, 4 * dims.heads

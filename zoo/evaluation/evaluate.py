@@ -16,7 +16,6 @@ from typing import Any
 import lightning as L
 
 from zoo.config import Overrides, Recipe, join_overrides
-from zoo.config.schema import format_size
 from zoo.data.base import DataModule, Datasets
 from zoo.data.baselines import Baselines
 from zoo.data.spec import (
@@ -308,12 +307,15 @@ class Evaluator:
                 if not conditions.changes_model(task.model, method, factors):
                     # an encoding that needs no change at this size has the plain result under the
                     # method, too
-                    plain = format_size(condition.size)
-                    (found,) = (one for one in done if one.condition.name == plain)
+                    (found,) = (
+                        one
+                        for one in done
+                        if one.condition.kind == "size" and one.condition.size == condition.size
+                    )
                     return replace(found, condition=condition, baselines={})
                 log.info("%s: extrapolation to %s", self.recipe.name, condition.describe())
                 task = conditions.build_extended_task(
-                    self.recipe, task, self.weights, method, factors
+                    self.recipe, task, self.weights, method, factors, condition.factor
                 )
             options = conditions.choose_data_options(self.recipe, condition)
             data = self.experiment.data_variant(options)

@@ -196,7 +196,7 @@ class Evaluation:
         lines: dict[str, dict[str, ConditionResult]] = {"": {}}
         for one in sorted(sized, key=lambda one: _order(one.condition)):
             assert one.condition.size is not None
-            line = lines.setdefault(one.condition.extrapolation or "", {})
+            line = lines.setdefault(one.condition.method or "", {})
             line[format_size(one.condition.size)] = one
         trained = format_size(self.trained_size)
         # each curve begins where all methods agree, so that they can be compared by eye

@@ -114,7 +114,7 @@ class Case:
             self.with_one_kv_head.build()
         except OptionError as error:
             # Any other reason is a fault, which the law will report.
-            return "kv_heads" not in str(error)
+            return error.key != "kv_heads"
         return True
 
     @property

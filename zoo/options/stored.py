@@ -38,4 +38,4 @@ def build_stored(
     try:
         return read_data(cls, plain)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: {problem}: {error}") from None
+        raise DataError(f"{problem}: {error}", place=path) from None

@@ -32,16 +32,19 @@ from zoo.options.unknown import (
 from zoo.registry import find_member, names
 from zoo.suggestions import TYPO, find_meant, list_words, offer
 
-REFUSED_MEMBERS: Mapping[tuple[str, str], str] = MappingProxyType(
+REFUSED_MEMBERS: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
     {
-        ("optim", "lbfgs"): "it evaluates the loss several times in a step, on one batch of all "
-        "samples; choose adamw",
-        (
-            "optim",
-            "sparse_adam",
-        ): "it is for sparse gradients, which no model here has; choose adam",
+        ("optim", "lbfgs"): (
+            "it evaluates the loss several times in a step, on one batch of all samples",
+            "choose adamw",
+        ),
+        ("optim", "sparse_adam"): (
+            "it is for sparse gradients, which no model here has",
+            "choose adam",
+        ),
     }
 )
+"""{(kind, name): (why no recipe can have it, what to do instead)}"""
 
 T = TypeVar("T")
 
@@ -383,8 +386,8 @@ class Validator:
         try:
             find_member(kind, str(name))
         except KeyError:
-            if reason := REFUSED_MEMBERS.get((kind, str(name))):
-                problem, _, remedy = reason.partition("; ")
+            if refused := REFUSED_MEMBERS.get((kind, str(name))):
+                problem, remedy = refused
                 self.refuse(key, name, f"{name} cannot train here: {problem}", remedy)
                 return None
             remedy = explain_name(kind, str(name))
@@ -516,8 +519,8 @@ def _bracket(value: object) -> str:
 def _correct(annotation: Any, value: object) -> str:
     """Return what to write instead of a scalar that does not fit, where it can be guessed."""
     if get_origin(annotation) is Literal:
-        hint = suggest(str(value), map(str, get_args(annotation)))
-        return hint if hint.startswith("did") else ""
+        meant = find_meant(str(value), map(str, get_args(annotation)))
+        return offer(str(value), meant) if meant else ""
     if annotation is int and isinstance(value, float) and value.is_integer():
         return f"write {value:.0f}" if abs(value) < 1e15 else ""
     if annotation is bool and isinstance(value, str) and value.lower() in BOOLEANS:

@@ -415,17 +415,21 @@ def is_intact(path: Path) -> bool:
 
 def describe_checkpoints(folder: Path, exclude: Path | None = None) -> str:
     """List the checkpoints of a folder, for a message about another one."""
-    names = sorted(path.name for path in folder.glob("*.ckpt") if path != exclude)
-    if names:
+    if names := _list_checkpoints(folder, exclude):
         return f"still there: {', '.join(names)} in {folder}"
     return f"no {'other ' if exclude else ''}checkpoint there"
 
 
+def _list_checkpoints(folder: Path, exclude: Path | None) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.ckpt") if path != exclude)
+
+
 def _mention_checkpoints(path: Path, folder: Path, exclude: Path | None = None) -> str:
     """Return `describe_checkpoints` as the end of a message; nothing where none are missed."""
-    text = describe_checkpoints(folder, exclude)
     # for other files, such as replay.pt, a folder without checkpoints is nothing to mention
-    return "" if text.startswith("no ") and path.suffix != ".ckpt" else f"; {text}"
+    if path.suffix != ".ckpt" and not _list_checkpoints(folder, exclude):
+        return ""
+    return f"; {describe_checkpoints(folder, exclude)}"
 
 
 def remove_unfinished(run: Path) -> None:

@@ -45,9 +45,6 @@ SLIDING_WINDOW = "sliding_window"
 """The baseline of segmentation: an image is read in windows of the training size."""
 RESIZE = "resize"
 """The baseline of images: each is resized to the training size before the model reads it."""
-FACTOR = " x"
-"""Stands between an extrapolation method and a factor that the size does not require."""
-
 SCALINGS = (Scaling, GridScaling)
 """Options of encodings that have a factor."""
 
@@ -65,9 +62,9 @@ class Condition:
         kind: What differs from the test data of the recipe.
         size: Tokens `(length,)`, or pixels `(height, width)`; None for a data variant, which may
             change it, and where it is unknown.
-        extrapolation: The method by which the encodings are changed, if any; "yarn x4" with a
-            factor of its own.
+        extrapolation: The method by which the encodings are changed, if any.
         data_variant: The name of the data variant in the recipe, if it is one.
+        factor: The factor of the method; None for the one that the size requires.
     """
 
     name: str
@@ -75,6 +72,14 @@ class Condition:
     size: tuple[int, ...] | None = None
     extrapolation: str | None = None
     data_variant: str | None = None
+    factor: float | None = None
+
+    @property
+    def method(self) -> str | None:
+        """The extrapolation method with its factor, for people: yarn, yarn x4; None without one."""
+        if self.extrapolation is None:
+            return None
+        return _name_method(self.extrapolation, self.factor)
 
     @property
     def unit(self) -> str:
@@ -89,12 +94,15 @@ class Condition:
         if self.size is None:
             return "the training size"
         label = f"{format_size(self.size)} {self.unit}"
-        return f"{label} by {self.extrapolation}" if self.extrapolation else label
+        return f"{label} by {self.method}" if self.extrapolation else label
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; `from_dict` reads it."""
-        size = None if self.size is None else [*self.size]
-        return {**asdict(self), "size": size}
+        plain = {**asdict(self), "size": None if self.size is None else [*self.size]}
+        # most conditions have no factor of their own, and files from before have no such key
+        if self.factor is None:
+            del plain["factor"]
+        return plain
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
@@ -111,6 +119,9 @@ class Condition:
             raise TypeError("name, extrapolation and data_variant of a condition are strings")
         if kind not in get_args(ConditionKind):
             raise ValueError(f"unknown kind of condition {kind!r}")
+        factor = plain.get("factor")
+        if factor is not None and not (type(factor) in (int, float) and factor >= 1):
+            raise TypeError("the factor of a condition is a number of at least 1")
         if size is not None and not (1 <= len(size) <= 2 and all(type(n) is int for n in size)):
             raise TypeError("the size of a condition is a list of one or two integers")
         return cls(
@@ -119,6 +130,7 @@ class Condition:
             size=None if size is None else tuple(size),
             extrapolation=plain["extrapolation"],
             data_variant=plain["data_variant"],
+            factor=None if factor is None else float(factor),
         )
 
 
@@ -135,7 +147,7 @@ def list_conditions(recipe: Recipe, spec: DataSpec) -> tuple[Condition, ...]:
     trained = get_size(spec)
     sizes = dict.fromkeys(list_sizes(recipe, spec))
     methods = dict.fromkeys(
-        f"{method}{FACTOR}{factor:g}" if factor else method
+        (method, factor)
         for method in recipe.evaluate.extrapolation or ()
         for factor in recipe.evaluate.factors or (None,)
         if method != NONE
@@ -148,13 +160,21 @@ def list_conditions(recipe: Recipe, spec: DataSpec) -> tuple[Condition, ...]:
         # a data variant may be called "256" too
         name = f"variant {variant}" if variant in names else variant
         conditions.append(Condition(name, "data_variant", data_variant=variant))
-    for method in methods:
+    for method, factor in methods:
+        title = _name_method(method, factor)
         conditions += [
-            Condition(f"{format_size(size)} by {method}", "extrapolation", size, method)
+            Condition(
+                f"{format_size(size)} by {title}", "extrapolation", size, method, factor=factor
+            )
             for size in sizes
             if applies_at(method, compute_factors(spec, size))
         ]
     return tuple(conditions)
+
+
+def _name_method(method: str, factor: float | None) -> str:
+    """Name an extrapolation method with its factor; all digits tell two factors apart."""
+    return method if factor is None else f"{method} x{str(factor).removesuffix('.0')}"
 
 
 def applies_at(method: str, factors: Sequence[float]) -> bool:
@@ -352,17 +372,25 @@ def find_methods(model: nn.Module, factors: tuple[float, ...]) -> dict[str, Chan
     return dict(found)
 
 
-def find_changes(model: nn.Module, method: str, factors: tuple[float, ...]) -> Changes:
-    """Return the options that a method changes, "yarn x4" with this factor; empty if unknown."""
-    name, _, factor = method.partition(FACTOR)
-    changes = find_methods(model, factors).get(name, [])
-    if not factor:
+def find_changes(
+    model: nn.Module, method: str, factors: tuple[float, ...], factor: float | None = None
+) -> Changes:
+    """Return the options that an extrapolation method changes; empty if it is unknown.
+
+    Args:
+        model: The model.
+        method: The method.
+        factors: The size, divided by the training size along each axis.
+        factor: The factor of the method; None for the one that the size requires.
+    """
+    changes = find_methods(model, factors).get(method, [])
+    if factor is None:
         return changes
     return [
         (
             link,
             {
-                key: one.with_factor(float(factor)) if isinstance(one, SCALINGS) else one
+                key: one.with_factor(factor) if isinstance(one, SCALINGS) else one
                 for key, one in options.items()
             },
         )
@@ -433,9 +461,13 @@ def build_extended_task(
     weights: Mapping[str, Tensor],
     method: str,
     factors: tuple[float, ...],
+    factor: float | None = None,
 ) -> Task:
-    """Build a task with the same weights that follows an extrapolation method."""
-    changes = find_changes(task.model, method, factors)
+    """Build a task that follows an extrapolation method, with the same weights.
+
+    Method, factors and factor are those of `find_changes`.
+    """
+    changes = find_changes(task.model, method, factors, factor)
 
     def change(encodings: tuple[Choice, ...]) -> tuple[Choice, ...]:
         return (Choice(NO_ENCODING, {}),) if method == DROP else _change_options(encodings, changes)

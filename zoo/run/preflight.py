@@ -318,7 +318,7 @@ def _check_positions_of(link: Encoding, model: nn.Module, *, is_trained: bool) -
     try:
         read(index)
     except OptionError as error:
-        problem = f"{link.name} with coordinates {link.coordinates}: {str(error).partition(';')[0]}"
+        problem = f"{link.name} with coordinates {link.coordinates}: {error.problem}"
         raise OptionError("encoding", f"{problem}; use coordinates index") from None
     augmentation = getattr(model, "position_augmentation", None)
     if is_trained and augmentation is not None:
@@ -326,7 +326,7 @@ def _check_positions_of(link: Encoding, model: nn.Module, *, is_trained: bool) -
             for moved in augmentation.find_extremes(index):
                 read(moved)
         except OptionError as error:
-            problem = f"{link.name}: training moves tokens, and {str(error).partition(';')[0]}"
+            problem = f"{link.name}: training moves tokens, and {error.problem}"
             remedy = "leave it out, or use an encoding without a table"
             raise OptionError("position_augmentation", f"{problem}; {remedy}") from None
     if getattr(model, "memory_length", 0):

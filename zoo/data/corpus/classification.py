@@ -148,6 +148,8 @@ def _read_batch(paths: Sequence[Path], vocabulary: CorpusVocabulary, length: int
     for path in paths:
         try:
             rows[path] = encode_text(read_document(path).text, vocabulary, length)
-        except (DataError, ValueError) as error:
-            errors[path] = str(error).removeprefix(f"{path}: ")
+        except DataError as error:
+            errors[path] = str(error.problem)
+        except ValueError as error:
+            errors[path] = str(error)
     return FileBatch(tuple(rows), pad_tokens([*rows.values()]), errors)

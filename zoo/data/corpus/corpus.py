@@ -62,20 +62,20 @@ def read_document(path: Path) -> Document:
         # A byte order mark is not part of the text.
         text = content.decode().removeprefix("\ufeff")
     except FileNotFoundError:
-        raise DataError(f"{path}: {describe_absence(path, 'file')}") from None
+        raise DataError(describe_absence(path, "file"), place=path) from None
     except IsADirectoryError:
         problem = f"a folder, not a file; for all of its texts write {path}/*.txt"
-        raise DataError(f"{path}: {problem}") from None
+        raise DataError(problem, place=path) from None
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+        raise DataError(f"cannot be read: {error.strerror}", place=path) from None
     except UnicodeDecodeError as error:
         byte = f"{content[error.start]:#04x}"
-        raise DataError(f"{path}: not UTF-8 at byte {error.start}: {byte}") from None
+        raise DataError(f"not UTF-8 at byte {error.start}: {byte}", place=path) from None
     except ValueError as error:
         # No file can have such a name, for example one with a null character.
         raise DataError(f"{str(path)!r}: cannot be read: {error}") from None
     if not text:
-        raise DataError(f"{path}: empty")
+        raise DataError("empty", place=path)
     return Document(str(path), text)
 
 

@@ -162,7 +162,7 @@ def _read_windows(
         try:
             dataset = _cut_file(path, vocabulary, window)
         except (DataError, OptionError) as error:
-            yield FileBatch((), None, {path: str(error).removeprefix(f"{path}: ")})
+            yield FileBatch((), None, {path: str(error.problem)})
             continue
         for first in range(0, len(dataset), size):
             keys = range(first, min(first + size, len(dataset)))

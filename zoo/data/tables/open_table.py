@@ -74,7 +74,7 @@ def open_tables(path: str, streaming: bool = False) -> Mapping[str, Any]:
             _check_headers(shard)
     if files is None and Path(name, "state.json").is_file():
         remedy = "write it as Parquet, with to_parquet of each split"
-        raise DataError(f"{path}: was written by save_to_disk; {remedy}")
+        raise DataError(f"was written by save_to_disk; {remedy}", place=path)
     options = _verify_checksums() if _is_parquet(name, files) else {}
     if files is not None and _find_format(files["train"][0]) == ".tsv":
         options["sep"] = "\t"
@@ -94,7 +94,7 @@ def open_tables(path: str, streaming: bool = False) -> Mapping[str, Any]:
     except Exception as error:
         raise_if_out_of_memory(error)
         # The library raises errors of many kinds.
-        raise DataError(f"{path}: {_describe(path, error)}") from None
+        raise DataError(_describe(path, error), place=path) from None
 
 
 def _make_builder(
@@ -186,15 +186,17 @@ def select_split(tables: Mapping[str, Any], name: str, columns: Iterable[str], p
         DataError: There is no such split, or it lacks one of the columns.
     """
     if name not in tables:
-        raise DataError(f"{path}: no split {name}; there are {', '.join(tables)}")
+        raise DataError(f"no split {name}; there are {', '.join(tables)}", place=path)
     table = tables[name]
     # The columns of a stream may be known only from its first row.
     known: Mapping[str, Any] = table.features or next(iterate_rows(table, path), {})
     if not known:
-        raise DataError(f"{path}: {name} is empty")
+        raise DataError(f"{name} is empty", place=path)
     for column in columns:
         if column not in known:
-            raise DataError(f"{path}: no column {column} in {name}; there are {', '.join(known)}")
+            raise DataError(
+                f"no column {column} in {name}; there are {', '.join(known)}", place=path
+            )
     return table
 
 
@@ -272,12 +274,12 @@ def find_files(path: str) -> tuple[str, dict[str, list[str]] | None]:
     files = [expanded] if os.path.exists(expanded) else sorted(glob.glob(expanded, recursive=True))
     if not files:
         problem = "no file matches" if glob.has_magic(path) else describe_absence(expanded)
-        raise DataError(f"{path}: {problem}")
+        raise DataError(problem, place=path)
     formats = {_find_format(file) for file in files}
     if len(formats) > 1 or not formats <= BUILDERS.keys():
         found = ", ".join(sorted(formats))
         expected = f"one of {', '.join(BUILDERS)}, or a folder"
-        raise DataError(f"{path}: files of {found}; expected {expected}")
+        raise DataError(f"files of {found}; expected {expected}", place=path)
     return BUILDERS[formats.pop()], {"train": files}
 
 

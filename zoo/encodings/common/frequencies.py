@@ -44,7 +44,7 @@ def check_head_dim(encoding: Encoding) -> None:
     if dims.head_dim % divisor or dims.head_dim < 2 * dims.axes:
         needed = f"a head dim divisible by {divisor} and at least {2 * dims.axes}"
         problem = f"rotating pairs of channels on {dims.axes} axes needs {needed}"
-        raise OptionError("name", f"{encoding.name}: {problem}, not {dims.head_dim}")
+        raise OptionError("name", f"{problem}, not {dims.head_dim}")
 
 
 def check_scaled_coordinates(encoding: Encoding, scaling: GridScaling | None) -> None:
@@ -57,7 +57,7 @@ def check_scaled_coordinates(encoding: Encoding, scaling: GridScaling | None) ->
         return
     problem = f"yarn counts patches, which coordinates {encoding.coordinates} do not"
     remedy = "choose coordinates: index, or another rule"
-    raise OptionError("scaling.rule", f"{encoding.name}: {problem}; {remedy}")
+    raise OptionError("scaling.rule", f"{problem}; {remedy}")
 
 
 def adapt_axes(value: Tensor, source: Dims, target: Dims) -> Tensor | None:
@@ -136,7 +136,7 @@ def refuse_scaled_points(encoding: Encoding, scaling: Scaling | GridScaling | No
     """
     if scaling is not None and encoding.dims.points:
         problem = "scaling adapts to more tokens than in training, which points do not count"
-        raise OptionError("scaling", f"{encoding.name}: {problem}; leave it out")
+        raise OptionError("scaling", f"{problem}; leave it out")
 
 
 def refuse_with_wavelengths(encoding: Encoding, **others: bool) -> None:
@@ -148,7 +148,7 @@ def refuse_with_wavelengths(encoding: Encoding, **others: bool) -> None:
     for key, is_set in others.items():
         if is_set:
             problem = f"{key} has no effect on the wavelengths from t_min to t_max"
-            raise OptionError(key, f"{encoding.name}: {problem}; leave one of them out")
+            raise OptionError(key, f"{problem}; leave one of them out")
 
 
 def axis_frequencies(

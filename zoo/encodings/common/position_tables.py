@@ -189,7 +189,7 @@ def check_range(pos: Tensor, length: int, has_position: Tensor | None = None) ->
         last = max(int(rows.max().round()), length)
         past = f"position {last} is past the table of {length} positions"
         remedy = "train at a larger length, or use an encoding that extrapolates"
-        raise OptionError("length", f"{past}; {remedy}")
+        raise OptionError("length", past, remedy=remedy)
 
 
 def check_buckets(num_buckets: int, max_distance: int, keys_ahead: bool) -> None:
@@ -201,7 +201,7 @@ def check_buckets(num_buckets: int, max_distance: int, keys_ahead: bool) -> None
     exact = num_buckets // (4 if keys_ahead else 2)
     if max_distance <= exact:
         problem = f"must be more than {exact}, the distances that have a bucket each"
-        raise OptionError("max_distance", f"t5: max_distance {max_distance} {problem}")
+        raise OptionError("max_distance", f"max_distance {max_distance} {problem}")
 
 
 def bucket_table(
