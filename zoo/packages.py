@@ -15,6 +15,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -160,7 +161,7 @@ def format_pip(*words: str) -> str:
     pip = "pip"
     if not _is_on_path("pip"):
         python = name_python()
-        if _is_installed("pip"):
+        if PathFinder.find_spec("pip"):
             pip = f"{python} -m pip"
         elif shutil.which("uv"):
             # environments that uv creates have no pip

@@ -1,6 +1,7 @@
 """`zoo diff`: what differs between two recipes once they are resolved."""
 
 import json
+import re
 
 import pytest
 from tiny import TINY
@@ -14,8 +15,8 @@ def test_a_name_that_differs_is_told_with_its_options_and_places(zoo):
     assert code == 0
     first = next(line for line in out.splitlines() if line.startswith("model.encoding.0.name:"))
     assert "rope -> alibi" in first
-    assert "lm_rope.yaml:11 -> " in first
-    assert "lm_alibi.yaml:10)" in first
+    assert re.search(r"lm_rope\.yaml:\d+ -> ", first)
+    assert re.search(r"lm_alibi\.yaml:\d+\)", first)
     assert "10000.0 -> nothing" in next(
         line for line in out.splitlines() if line.startswith("model.encoding.0.base:")
     )

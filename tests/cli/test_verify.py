@@ -334,8 +334,11 @@ def test_a_mistake_is_told(words, printed, zoo):
 
 
 def test_all_mistakes_are_told_at_once(zoo):
-    answer = zoo("verify", "rop", "laws=[x,y]", "to=no/such/folder")[2]
+    # names and options, which are known without torch, before the values of options
+    answer = zoo("verify", "rop", "fxo", "lawz=[x]")[2]
     assert answer.startswith("zoo: 3 config errors")
+    answer = zoo("verify", "rope", "laws=[x,y]", "to=no/such/folder")[2]
+    assert answer.startswith("zoo: 2 config errors")
 
 
 @pytest.mark.parametrize("content", ["{}", '{"zoo": "0.1.0", "made": "2026"}'])

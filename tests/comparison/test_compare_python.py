@@ -66,7 +66,11 @@ def test_wrong_arguments_are_those_of_the_command(compared, forked):
     _, _, told = compared("vit_comrope", "encodings=[rope_axail]", "sedes=2", "model.depht=3")
     with pytest.raises(zoo.RecipeError) as caught:
         zoo.compare("vit_comrope", {"model.depht": 3}, encodings=["rope_axail"], sedes=2)
-    assert caught.value.spell(COMMAND_LINE) in told
+    # the command line names what it knows without torch, in the same words
+    text = caught.value.spell(COMMAND_LINE)
+    lines = [line.strip() for line in told.splitlines()[1:]]
+    assert lines
+    assert all(line in text for line in lines)
 
 
 def test_wrong_arguments_are_explained_in_the_words_of_python():

@@ -71,7 +71,11 @@ def test_rules_are_tried_at_each_length_past_training(runs, evaluate_run, zoo):
     scaling = "model.encoding.0.scaling={rule: yarn, factor: 2}"
     alone = evaluate_run(runs / "rope", "evaluate.lengths=[32]", scaling).find("32")
     # the baselines of a size are with the unchanged model
-    shared = {"condition": alone.condition, "baselines": found.find("32").baselines}
+    plain = found.find("32").baselines
+    assert plain.keys() == alone.baselines.keys()
+    for unit, losses in plain.items():
+        assert losses == pytest.approx(alone.baselines[unit], rel=1e-6)
+    shared = {"condition": alone.condition, "baselines": alone.baselines}
     assert replace(found.find("32 by yarn"), **shared) == alone
     assert found.conditions[0].condition.size == found.trained_size == (16,)
     _, out, _ = zoo("eval", runs / "rope", *overrides)
@@ -298,7 +302,9 @@ def test_baselines_are_those_of_the_samples_of_each_condition(runs, evaluate_run
     drawn = evaluate_run(runs / "flipflop", SPARSE)
     sparse, own = drawn.find("sparse").baselines, drawn.find("trained").baselines
     data = build_data(recipe(runs / "flipflop" / "recipe.yaml"), ignore=0.98)
-    assert sparse == data.compute_baselines() != own
+    expected = data.compute_baselines()
+    assert {name: sparse[name] for name in expected} == expected
+    assert sparse != own
 
 
 def test_an_evaluation_without_training_data_has_no_baselines(

@@ -106,11 +106,14 @@ def write_encoding(name: str) -> str:
     for word in (package, name):
         if not word.isidentifier() or keyword.iskeyword(word) or word != word.lower():
             raise _refuse(word, "not a name of a Python module", "use lower case, digits and _")
+    folder = Path(package)
+    file = folder / "encodings" / f"{name}.py"
+    # before the registry, which refuses a plug-in whose file is not finished
+    if file.exists():
+        raise _refuse(str(file), "it exists already", "choose another name")
     if name in registry.names("encodings"):
         raise _refuse(name, "zoo has an encoding of this name", "choose another")
     title = "".join(part.capitalize() for part in name.split("_"))
-    folder = Path(package)
-    file = folder / "encodings" / f"{name}.py"
     _write(file, ENCODING.format(title=title))
 
     start = folder / "__init__.py"

@@ -45,7 +45,7 @@ log = logging.getLogger("zoo")
 
 PLAN, CELLS, RECIPES = "plan.json", "cells", "recipes"
 MAX_DIFFERENCES = 10
-UNCOMPARED = (*resume.UNCOMPARED, "trainer.logger")
+UNCOMPARED = (*resume.UNCOMPARED, "trainer.logger", "diagnostics")
 """Keys that change no result, and what is below them."""
 IGNORE = ".gitignore"
 IGNORED = """\
