@@ -278,7 +278,7 @@ def list_layers(
 def check_head_width(target: DecoderTarget, recipe: Recipe) -> list[ConfigIssue]:
     """Return an issue if a target has no heads as wide as those of a recipe, for its dim."""
     own = recipe.model.options
-    dim, heads, head_dim = own["dim"], own["heads"], own["head_dim"]
+    dim, heads, head_dim = own["dim"], own["heads"], own.get("head_dim")
     problem, key = "", ""
     if target.head_width != "any" and dim % heads:
         problem, key = f"a {target.name} has heads that divide dim {dim}, not {heads}", "heads"
