@@ -18,6 +18,7 @@ from zoo.run import checkpoint
 from zoo.run.callbacks import nan_guard
 from zoo.run.callbacks.nan_guard import FiniteGuard, KeptWeights, StepCheck, StepRecord
 from zoo.run.callbacks.nan_replay import list_tensors
+from zoo.tasks.base import Task
 
 pytestmark = pytest.mark.robustness
 
@@ -139,6 +140,20 @@ def test_no_batch_is_kept_once_the_optimizer_may_use_its_gradients(tiny, monkeyp
     fit("vit_comrope", [*tiny, *more], Path("run"), "never")
     assert set(kept[:-1]) == {(3, 0)}
     assert moved[:4] == [0, 1, 3, 4]  # all but the last of each step
+
+
+def test_the_loss_of_accumulated_batches_is_named_undivided(tiny, monkeypatch):
+    backward = Task.backward
+
+    def spoil(self, loss, *arguments, **options):
+        backward(self, loss, *arguments, **options)
+        if self.trainer.global_step == 2:
+            self.model.head.weight.grad[0] = math.inf
+
+    monkeypatch.setattr(Task, "backward", spoil)
+    options = ["data.batch_size=16", "trainer.accumulate_grad_batches=4"]
+    with pytest.raises(NonFiniteError, match=r"step 2: the loss is 2\.\d+, the gradient of .*head"):
+        fit("vit_comrope", [*tiny, *options], Path("run"), "never")
 
 
 def test_the_copy_of_a_batch_is_not_waited_for():

@@ -193,8 +193,8 @@ class FiniteGuard(L.Callback):
     def on_before_backward(
         self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor
     ) -> None:
-        """Keep the loss of the batch, which Lightning has divided."""
-        self.losses.append(loss.detach() * trainer.accumulate_grad_batches)
+        """Keep the loss."""
+        self.losses.append(loss.detach())
 
     def on_before_optimizer_step(
         self,
@@ -251,7 +251,9 @@ class FiniteGuard(L.Callback):
         if not is_broken:
             return
 
-        losses = processes.all_gather(check.find_loss())
+        # Lightning has divided it
+        loss = check.find_loss() * trainer.accumulate_grad_batches
+        losses = processes.all_gather(loss)
         problem = f"the loss is {', '.join(f'{loss:g}' for loss in losses)}"
         weight = self._find_broken_weight(task)
         gradient = next(filter(None, processes.all_gather(check.find_gradient())), "")
