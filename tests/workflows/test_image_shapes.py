@@ -184,10 +184,12 @@ def test_a_model_of_one_size_is_tested_on_images_in_their_shapes(runs):
 
 
 def test_windows_and_models_of_one_size_are_refused(runs, tmp_path):
-    with pytest.raises(RecipeError, match="windows have one size"):
+    with pytest.raises(RecipeError, match="sliding_window reads images of one size"):
         evaluate(
             "scenes-run", ["evaluate.resolutions=[32]", "evaluate.extrapolation=[sliding_window]"]
         )
+    with pytest.raises(RecipeError, match="resize reads images of one size"):
+        evaluate("photos-run", ["evaluate.resolutions=[32]", "evaluate.extrapolation=[resize]"])
     with pytest.raises(RecipeError, match="to=hf reads images of one size"):
         zoo.export("photos-run", tmp_path / "hf", "hf")
 

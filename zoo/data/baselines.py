@@ -480,8 +480,9 @@ def _read_images(samples: Any, sides: tuple[int, int]) -> tuple[Tensor, Tensor, 
     for chunk in _split_numbers(len(samples)):
         batch = samples.__getitems__(chunk)
         images = batch[0].to(torch.float32)
-        is_resized |= tuple(images.shape[-2:]) != sides
-        pixels.append(_flatten_images(resize_maps(images, sides)))
+        if tuple(images.shape[-2:]) != sides:
+            images, is_resized = resize_maps(images, sides), True
+        pixels.append(_flatten_images(images))
         labels.append(batch[1])
     return torch.cat(pixels), torch.cat(labels), is_resized
 

@@ -353,7 +353,7 @@ class Evaluator:
                 adapt_data(self.task, data)
             data.setup("fit")
             return data.fit_baselines()
-        except ZooError as error:
+        except (ZooError, OptionError) as error:
             log.info("%s: no baselines without the training data: %s", self.recipe.name, error)
             return lambda tested: {}
 
