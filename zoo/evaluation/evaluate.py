@@ -347,6 +347,10 @@ class Evaluator:
         try:
             if conditions.get_size(data.spec) != trained:
                 # an override of the data has changed its size
+                key = "size" if len(trained) == 2 else "length"
+                if key not in self.recipe.data.options:
+                    problem = "overridden options, which decide its size, hide the training data"
+                    raise OptionError(key, problem)
                 condition = Condition(TRAINED, "size", trained)
                 options = conditions.choose_data_options(self.recipe, condition)
                 data = self.experiment.data_variant(options)
