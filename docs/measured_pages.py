@@ -24,10 +24,12 @@ import zoo
 from zoo.benchmark import recorded_layers
 from zoo.benchmark.report import format_result
 from zoo.benchmark.result import BenchResult
+from zoo.packages import REQUIRED
 from zoo.reporting import charts
 from zoo.reporting.panel import Line, LineChart, Scale
 from zoo.reporting.style import Style
 from zoo.reporting.tables import format_markdown
+from zoo.suggestions import join_words
 
 MARK = "## Recorded\n"
 ENVIRONMENTS = Path(__file__).parent / "records" / "environments.json"
@@ -80,6 +82,9 @@ def write_install_page(page: Path) -> str:
     ]
     heads = ["torch", "Python", "packages", "MB", "seconds", "tests of encodings"]
     newest = max((one["versions"]["python"] for one in tried), key=_split_version)
+    # a package that has become a dependency since
+    added = [name for name in REQUIRED if not all(name in one["versions"] for one in tried)]
+    versions = join_words(sorted({one["zoo_version"] for one in tried}))
     lines = [
         "",
         "The wheel without extras in an empty virtual environment, where `zoo fit vit_comrope`",
@@ -87,6 +92,7 @@ def write_install_page(page: Path) -> str:
         "dependencies, their size without compiled modules, and the time of `pip install`,",
         "downloads included, on two cores with other work. Builds of torch for CUDA bring its",
         "libraries, which are most of the size; `+cpu` is one without.",
+        *([f"These are of zoo {versions}, without {join_words(added)}."] if added else ()),
         "",
         format_markdown(heads, rows, text=heads[:2] + heads[-1:]),
         "",
