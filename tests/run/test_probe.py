@@ -177,16 +177,17 @@ def test_a_training_that_ends_is_recorded_once_at_its_end(case, tiny):
         assert [one.step + 1 for one in found.Scalars("attention/1/entropy")] == steps
 
 
-def test_a_training_that_a_signal_stops_is_recorded_when_it_ends(tiny, monkeypatch):
+@pytest.mark.parametrize("step", [1, 3], ids=["within training", "after the last step"])
+def test_a_training_that_a_signal_stops_is_recorded_when_it_ends(step, tiny, monkeypatch):
     def stop(self, trainer, *given):
-        if trainer.global_step == 1 and not Path("resumed").exists():
+        if trainer.global_step == step and not Path("resumed").exists():
             signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(callback.AttentionDiagnostics, "on_train_batch_end", stop)
     words = [*tiny, "trainer.max_steps=3"]
     with pytest.raises(Stopped):
         fit("vit_comrope", words, Path("run"), "never")
-    assert not Path("run/metrics.csv").exists()
+    assert not Path("run/metrics.csv").exists() or list_records("run") == []
     Path("resumed").touch()
     # a training that is complete has its record already
     for _ in range(2):

@@ -182,7 +182,6 @@ class AttentionDiagnostics(L.Callback):
         broadcast: Returns the number of rank 0 in all processes.
         all_reduce_max: Returns the largest number of all processes.
         was_recorded: Whether an earlier process of the run has recorded a step, counted from 0.
-            Only the answer of rank 0 counts.
     """
 
     def __init__(
@@ -198,6 +197,7 @@ class AttentionDiagnostics(L.Callback):
         self.cadence = LookSchedule(options.every_n_steps, options.max_overhead)
         self.inputs: tuple[Tensor | None, ...] | None = None
         self.due: int | None = None  # step of the next capture; None: never
+        self.has_begun = False
         self.recorded: int | None = None
         """The step of the last record of this process, counted from 1; None: there is none."""
         self.is_grouped = False
@@ -205,6 +205,7 @@ class AttentionDiagnostics(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: Task) -> None:  # type: ignore[override]
         self.first, self.start = trainer.global_step, time.monotonic()
+        self.has_begun = True
         every = self.cadence.every
         # a multiple of `every`, so that a resumed run measures at the same steps
         self.due = (self.first // every + 1) * every
@@ -235,11 +236,21 @@ class AttentionDiagnostics(L.Callback):
         # `due` is the same in all processes, as are steps
         if self.due is None or not step or step == self.recorded:
             return
-        # a complete training that is resumed takes no step
-        if step == self.first and self.broadcast(self.was_recorded(step - 1)):
-            return
         if self._is_ready(trainer, pl_module):
             self._record(trainer, pl_module, step)
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: Task) -> None:  # type: ignore[override]
+        """Record a training that had taken its last step before it was resumed.
+
+        A signal may stop it between that step and its end. Lightning then calls no other hook.
+        """
+        step = trainer.global_step
+        # strategies of several processes have taken the model apart by now
+        if self.has_begun or trainer.world_size > 1 or not step or self.was_recorded(step - 1):
+            return
+        trainer.strategy.model_to_device()
+        self.on_train_start(trainer, pl_module)
+        self.on_train_end(trainer, pl_module)
 
     def _record(self, trainer: L.Trainer, task: Task, step: int) -> None:
         """Record a step, counted from 1, and the time that it takes."""
