@@ -188,7 +188,7 @@ class ModelOfTable:
         if "add coordinates: index" in answer:
             indexed = [{**entry, "coordinates": "index"} for entry in entries]
             answer = "index" if self._try(indexed) == "yes" else answer
-        return answer.removeprefix(f"{name} ").partition("; choose model")[0]
+        return re.sub(rf"^{name}(: it)? ", "", answer).partition("; choose model")[0]
 
     def _try(self, entries: Sequence[Mapping[str, Any]]) -> str:
         torch.manual_seed(1)

@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tiny import ROOT, TINY
@@ -110,8 +111,8 @@ def test_a_module_that_was_run_is_run_again(clone, monkeypatch):
 
 def test_an_environment_without_pip_is_filled_by_uv(clone, monkeypatch, tmp_path):
     (clone / ".venv" / "bin" / "pip").unlink()
-    installed = packages._is_installed
-    monkeypatch.setattr(packages, "_is_installed", lambda name: name != "pip" and installed(name))
+    finder = SimpleNamespace(find_spec=lambda name: None)
+    monkeypatch.setattr(packages, "PathFinder", finder)
     assert suggest_install("altair") == (
         ".venv/bin/python -m ensurepip && .venv/bin/python -m pip install -e '.[compare]'"
     )

@@ -466,20 +466,24 @@ def check_heads(dims: Dims, q: Tensor, k: Tensor, v: Tensor | None, x: Tensor | 
             raise OptionError(key, f"{key} has the type {heads.dtype}, q {q.dtype}")
 
 
-def check_coordinates(dims: Dims, pos: Tensor, tokens: tuple[str, Tensor]) -> Tensor:
+def check_coordinates(
+    dims: Dims, pos: Tensor, tokens: tuple[str, Tensor], has_position: Tensor | None = None
+) -> Tensor:
     """Check that `pos` is [M, P] or [1|B, M, P] with values that encodings can read, and return it.
 
     Args:
         dims: The sizes of the encoding.
         pos: The coordinates.
         tokens: The name and the value of an argument [B, .., M, C] with the same tokens.
+        has_position: Which tokens have a position, [M] or [1|B, M]; None: all.
 
     Raises:
-        OptionError: It has another shape or device, or a value is not finite.
+        OptionError: It has another shape or device, or the coordinate of a token that has a
+            position is not finite.
     """
     batch, count, axes = len(tokens[1]), tokens[1].shape[-2], dims.axes
     check_tensor("pos", pos, [count, axes], [batch, count, axes], [1, count, axes], like=tokens)
-    check_positions(pos)
+    check_positions(pos, has_position)
     return pos
 
 

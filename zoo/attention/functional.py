@@ -305,10 +305,10 @@ def _describe_call(
         x = _fill_states(chain, k)
     check_switch("causal", causal)
     keys = ("k", k)
-    pos = check_coordinates(chain.dims, pos, keys)
+    check_per_token("has_position", has_position, "boolean", keys)
+    pos = check_coordinates(chain.dims, pos, keys, has_position)
     # Integer and half-precision coordinates would round angles and distances.
     pos = pos.to(torch.promote_types(torch.promote_types(pos.dtype, q.dtype), torch.float32))
-    check_per_token("has_position", has_position, "boolean", keys)
     check_per_token("document", document, "integer", keys)
     check_softcap(softcap)
     if sinks is not None:
@@ -463,7 +463,7 @@ class Attention(nn.Module):
         if pos is None:
             tokens = self._make_tokens(x, has_position, document, context.seen)
         else:
-            pos = check_coordinates(self.encoding.dims, pos, ("x", x))
+            pos = check_coordinates(self.encoding.dims, pos, ("x", x), has_position)
             # The positions of remembered tokens are unknown here and may be ahead of these.
             ordered = document is None and not context.seen and _is_ordered(pos)
             tokens = Tokens.at(x, pos, has_position, document, ordered)

@@ -462,8 +462,13 @@ def has_values(value: Tensor) -> bool:
     return not value.is_meta and not torch.compiler.is_compiling()
 
 
-def check_positions(pos: Tensor) -> None:
+def check_positions(pos: Tensor, has_position: Tensor | None = None) -> None:
     """Check the values of coordinates, where they can be read.
+
+    Args:
+        pos: Coordinates [M, P] or [1|B, M, P].
+        has_position: Which tokens have a position, [M] or [1|B, M]; the coordinates of others are
+            never used, so that they may have any value. None: all.
 
     Raises:
         OptionError: A coordinate is not finite, or too large.
@@ -472,8 +477,10 @@ def check_positions(pos: Tensor) -> None:
         return
     # NaN compares false
     is_wrong = ~(pos.abs() <= LARGEST_POSITION)
+    if has_position is not None:
+        is_wrong = is_wrong & has_position[..., None]
     if bool(is_wrong.any()):
-        first = float(pos[is_wrong][0])
+        first = float(pos.expand_as(is_wrong)[is_wrong][0])
         problem = f"pos has the coordinate {first:g}, which is not"
         raise OptionError("pos", f"{problem} a finite number up to {LARGEST_POSITION:.0f}")
 
