@@ -18,9 +18,9 @@ from record_figures import locate_figure
 from scipy import stats
 
 from zoo.comparison.hypotheses import Hypothesis, parse_hypothesis
-from zoo.comparison.portable import read_portable
 from zoo.comparison.racing import LOOK_LEVEL, Claim, judge_claims
 from zoo.comparison.ranking import average_baselines, collect_values, find_winning_baseline
+from zoo.comparison.record import read_portable
 from zoo.comparison.results import LOOKS, Comparison, ComparisonCell
 from zoo.comparison.statistics import (
     FEWEST,

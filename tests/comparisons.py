@@ -8,9 +8,8 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from zoo.comparison.cell_files import Environment
 from zoo.comparison.plan import ComparisonPlan, list_changes
-from zoo.comparison.portable import PortableCell, hash_recipe
+from zoo.comparison.record import CellRecord, Environment, hash_recipe
 from zoo.comparison.results import Axis, CellMeasurement, Comparison, ComparisonCell, Flag, Variant
 from zoo.run.conditions import TRAINED, Condition
 
@@ -39,7 +38,7 @@ def plant_cells(folder, levels, studies):
         # the first trial of each study is the best one
         value = levels[cell.variant] + draw.gauss(0, 0.003) - 0.1 * cell.trial
         test = {"test/accuracy": value, "test/loss": 1 - value}
-        PortableCell(
+        CellRecord(
             name=cell.name,
             variant=cell.variant,
             seed=cell.seed,
@@ -60,7 +59,7 @@ def plant_records(folder, minutes, steps):
     """Write all cells of a comparison, as if each had taken so many minutes and steps."""
     plan = ComparisonPlan.read(Path(folder))
     for cell in plan.cells:
-        PortableCell(
+        CellRecord(
             name=cell.name,
             variant=cell.variant,
             seed=cell.seed,
@@ -387,7 +386,7 @@ def plant_results(folder, levels, baseline=None):
     for cell in plan.cells:
         value = levels[cell.variant] + draw.gauss(0, 0.002)
         baselines = {} if baseline is None else {"test/accuracy": {"majority class": baseline}}
-        PortableCell(
+        CellRecord(
             name=cell.name,
             variant=cell.variant,
             seed=cell.seed,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from zoo.comparison.cell_files import CellFiles, CellRecord, EndFile, Environment, StartFile
-from zoo.comparison.fairness import count_shared_weights, find_flags, mark_different_starts
+from zoo.comparison.fairness import count_shared_weights, find_different_starts, find_flags
+from zoo.comparison.record import CellRecord, Environment, group_weights
 from zoo.comparison.results import ComparisonCell, Flag, Variant
 
 ENVIRONMENT = Environment(
@@ -30,24 +30,32 @@ def make_record(
     **more,
 ):
     weights = {"head": [4, 2, f"h{seed}"], "norm": [4, "n"], **more}
-    start = StartFile(weights=weights, order=f"{order}{seed}", batch=f"b{seed}", device="cpu")
-    environment = environment or ENVIRONMENT
-    files = CellFiles(start=start, environment=environment, last_environment=environment)
-    cell = ComparisonCell(
+    return CellRecord(
+        name=f"{variant}-{seed}",
+        variant=variant,
         seed=seed,
-        run_dir=f"cells/{variant}-{seed}",
         state=state,
+        weights=group_weights(weights),
+        order=f"{order}{seed}",
+        batch=f"b{seed}",
+        device="cpu",
+        environment=environment or ENVIRONMENT,
         parameters=parameters,
         backends=(interpreter,),
         steps=steps,
     )
-    return CellRecord(variant, cell, files)
+
+
+def make_cell(record, different=()):
+    return ComparisonCell(
+        seed=record.seed, run_dir="", state=record.state, different_start=different
+    )
 
 
 def message(cells, *varied):
     variants = {}
-    for one, cell in zip(cells, mark_different_starts(cells, varied), strict=True):
-        variants.setdefault(one.variant, []).append(cell)
+    for one, different in zip(cells, find_different_starts(cells, varied), strict=True):
+        variants.setdefault(one.variant, []).append(make_cell(one, different))
     made = [
         Variant(name=name, values=dict.fromkeys(varied, ""), cells=tuple(each))
         for name, each in variants.items()
@@ -63,7 +71,7 @@ PLAIN = [make_record(name, seed) for name in ("none", "rope", "fox") for seed in
 def test_cells_that_are_alike_are_fair():
     assert message(PLAIN) == {"none": (), "rope": (), "fox": ()}
     assert count_shared_weights(PLAIN) == 2
-    assert not any(cell.different_start for cell in mark_different_starts(PLAIN, ()))
+    assert not any(find_different_starts(PLAIN, ()))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +140,7 @@ def test_up_to_a_hundredth_more_parameters_are_told_and_mark_nobody():
         make_record("rope", 0, parameters=101),
         make_record("fox", 0, parameters=103),
     ]
-    made = [Variant(name=one.variant, values={}, cells=(one.cell,)) for one in cells]
+    made = [Variant(name=one.variant, values={}, cells=(make_cell(one),)) for one in cells]
     message = find_flags(made, cells)
     assert message["rope"] == (
         Flag("parameters", "1 more parameters than none, within 1 %", minor=True),
@@ -145,10 +153,10 @@ def test_up_to_a_hundredth_more_parameters_are_told_and_mark_nobody():
 
 
 def test_a_cell_that_has_not_begun_says_nothing():
-    waiting = CellRecord("t5", ComparisonCell(seed=0, run_dir="", state="waiting"), CellFiles())
+    waiting = CellRecord(name="t5-0", variant="t5", seed=0, state="waiting")
     assert message([*PLAIN, waiting])["t5"] == ()
     assert count_shared_weights([*PLAIN, waiting]) == 2
-    assert mark_different_starts([replace(waiting)], ()) == [waiting.cell]
+    assert find_different_starts([waiting], ()) == [()]
 
 
 def test_what_varies_is_not_unfair():
@@ -163,9 +171,8 @@ def test_weights_of_encodings_that_vary_may_begin_otherwise():
     names = "encoding.rope.base", "patch_embed"
     cells = [make_record(name, 0, **{key: [2, name] for key in names}) for name in ("a", "b", "b2")]
     cells += [make_record("b3", 0, **{key: [2, "b"] for key in names})]
-    first, *_ = mark_different_starts(cells, ["model.encoding"])
-    assert first.different_start == ("patch_embed",)
-    assert mark_different_starts(cells, ["model.depth"])[0].different_start == names
+    assert find_different_starts(cells, ["model.encoding"])[0] == ("patch_embed",)
+    assert find_different_starts(cells, ["model.depth"])[0] == names
 
 
 def test_a_last_try_elsewhere_is_told():
@@ -173,8 +180,7 @@ def test_a_last_try_elsewhere_is_told():
     later = replace(
         ENVIRONMENT, packages={"torch": "2.14"}, git={"commit": "a" * 40, "changed": True}
     )
-    files = replace(moved.files, end=EndFile(device="cuda"), last_environment=later)
-    moved = replace(moved, files=files)
+    moved = replace(moved, device="cuda", continued=(later,))
     assert message([*PLAIN, moved])["t5"] == (
         "device: cuda, most have cpu",
         "torch: 2.14, most have 2.13.0",

@@ -7,7 +7,7 @@ from pathlib import Path
 from comparisons import plant_cells
 from tiny import TINY
 
-from zoo.comparison.portable import read_portable
+from zoo.comparison.record import read_portable
 from zoo.comparison.results import Comparison
 
 BASE = [

@@ -9,25 +9,18 @@ from comparisons import clone_committed, read_lasting
 from tiny import TINY
 
 import zoo
-from zoo.comparison import portable, spot_check
+from zoo.comparison import cell_files, spot_check
 from zoo.comparison.cell_files import (
     MAX_VALIDATIONS,
     bin_positions,
+    build_record,
     group_by_module,
     group_weights,
     thin_curve,
 )
 from zoo.comparison.findings import list_findings
 from zoo.comparison.plan import ComparisonPlan, PlannedCell, apply_changes, list_changes
-from zoo.comparison.portable import (
-    FoundCell,
-    PortableCell,
-    build_portable,
-    compact,
-    hash_plain,
-    list_unequal,
-    read_portable,
-)
+from zoo.comparison.record import CellRecord, compact, hash_plain, list_unequal, read_portable
 from zoo.comparison.results import CellMeasurement, Comparison, RecordedHypothesis
 from zoo.errors import DataError
 from zoo.evaluation.results import ConditionResult
@@ -352,7 +345,7 @@ def test_the_commit_chooses_the_cell(tmp_path):
 
 def make_trial(number, value, **more):
     """Return a trial of study 0 with a validation value."""
-    return PortableCell(
+    return CellRecord(
         name=f"a-{number}",
         variant="a",
         seed=0,
@@ -378,7 +371,7 @@ def test_a_trial_that_was_tested_though_validation_chose_another_is_named(tmp_pa
     trials = [make_trial(0, 0.5), make_trial(1, 0.7, **tested), make_trial(2, 0.7)]
 
     def find(trials):
-        found = {one.name: FoundCell("done", "", one.to_files(), one) for one in trials}
+        found = {one.name: one for one in trials}
         return [one.text for one in list_findings(plan, found, ())]
 
     assert find(trials) == []  # of equal ones the first is tested
@@ -453,14 +446,14 @@ def test_a_cell_of_a_deep_model_in_long_windows_has_at_most_three_kilobytes(
     plan = replace(ComparisonPlan.read(tmp_path / "c"), training_size=(lengths[0],))
     (planned, _) = plan.cells
     write_deep_run(tmp_path / "c" / "cells" / planned.name, lengths)
-    cell = build_portable(plan, tmp_path / "c", planned)
+    cell = build_record(plan, tmp_path / "c", planned)
     path = tmp_path / "cell.json"
     cell.write(path)
     assert 1000 < path.stat().st_size <= 3072
     assert read_portable(path) == cell == compact(cell)
     # one that was written before cells were shortened is equal to it
-    monkeypatch.setattr(portable, "compact", lambda cell: cell)
-    full = build_portable(plan, tmp_path / "c", planned)
+    monkeypatch.setattr(cell_files, "compact", lambda cell: cell)
+    full = build_record(plan, tmp_path / "c", planned)
     monkeypatch.undo()
     full.write(path)
     assert len(lengths) == 1 or path.stat().st_size > 3072

@@ -8,17 +8,11 @@ import comparisons
 import pytest
 from damages import DAMAGES
 
-from zoo.comparison import cell, portable
-from zoo.comparison.cell_files import CellFiles
+from zoo.comparison import cell, record
+from zoo.comparison.cell_files import build_record, find_cell, is_done, keep_finished, read_run
 from zoo.comparison.outputs import collect_results
 from zoo.comparison.plan import CELLS, PLAN, RECIPES, ComparisonPlan, PlannedCell
-from zoo.comparison.portable import (
-    build_portable,
-    find_cell,
-    is_done,
-    keep_finished,
-    locate_portable,
-)
+from zoo.comparison.record import locate_portable
 from zoo.launch.executor import make_run_dir, write_state
 from zoo.run.conditions import Condition
 
@@ -135,7 +129,7 @@ def test_a_cell_that_lacks_a_file_of_its_results_is_not_done(name, folder, zoo):
 def test_a_damaged_portable_cell_is_named_by_each_command(damage, folder, zoo):
     plan = ComparisonPlan.read(folder)
     for one in plan.cells:
-        build_portable(plan, folder, one).write(locate_portable(folder, one.name))
+        build_record(plan, folder, one).write(locate_portable(folder, one.name))
     path = locate_portable(folder, "rope-1")
     DAMAGES[damage](path)
     code, _, message = rebuild(zoo, folder)
@@ -150,7 +144,7 @@ def test_a_damaged_portable_cell_is_named_by_each_command(damage, folder, zoo):
 def test_a_damaged_end_beside_a_portable_cell_is_set_aside(folder, caplog):
     plan = ComparisonPlan.read(folder)
     planned = plan.cells[4]
-    build_portable(plan, folder, planned).write(locate_portable(folder, planned.name))
+    build_record(plan, folder, planned).write(locate_portable(folder, planned.name))
     end = folder / CELLS / planned.name / "end.json"
     end.write_text("{garbage")
     keep_finished(plan, folder, planned, keeps_weights=True)
@@ -162,9 +156,9 @@ def test_a_damaged_end_beside_a_portable_cell_is_set_aside(folder, caplog):
 def test_a_number_that_is_none_is_an_edit(folder):
     plan = ComparisonPlan.read(folder)
     path = locate_portable(folder, "rope-1")
-    build_portable(plan, folder, plan.cells[4]).write(path)
+    build_record(plan, folder, plan.cells[4]).write(path)
     path.write_text(path.read_text().replace('"seed": 1', '"seed": NaN'))
-    assert portable.EDITED in find_cell(plan, folder, plan.cells[4]).error
+    assert record.EDITED in find_cell(plan, folder, plan.cells[4]).error
 
 
 @pytest.mark.parametrize("damage", ["empty", "truncated", "no text", "nested", "a FIFO"])
@@ -239,4 +233,5 @@ def test_files_of_a_trial_that_is_done_are_needed_as_far_as_it_has_come(folder):
     assert find_cell(plan, folder, planned).state == "done"
     (run / "trial.json").write_text('{"best": "high"}')
     assert "trial.json: not as zoo writes it: best" in find_cell(plan, folder, planned).error
-    assert CellFiles.read(run).end.metrics == {}
+    (run / "trial.json").unlink()
+    assert read_run(run).test == {}

@@ -12,7 +12,7 @@ from tiny import TINY
 from zoo.cli.compare import parse_words
 from zoo.comparison.compare import plan_comparison
 from zoo.comparison.plan import ComparisonPlan, join_existing
-from zoo.comparison.portable import hash_recipe, list_portable, locate_portable, read_portable
+from zoo.comparison.record import hash_recipe, list_portable, locate_portable, read_portable
 from zoo.comparison.records import find_recorded, read_records
 from zoo.comparison.request import check_request
 from zoo.comparison.suite_run import SuiteRequest, check_parts, plan_suite

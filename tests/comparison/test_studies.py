@@ -16,7 +16,7 @@ from zoo.comparison import compare, request
 from zoo.comparison.design import ChoiceAxis, Range
 from zoo.comparison.effects import has_effect
 from zoo.comparison.plan import ComparisonPlan
-from zoo.comparison.portable import read_portable
+from zoo.comparison.record import read_portable
 from zoo.comparison.results import Comparison
 from zoo.comparison.study_trials import list_study_trials
 from zoo.config import Change

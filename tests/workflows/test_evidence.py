@@ -16,7 +16,7 @@ from comparisons import images, replace_metrics
 
 import zoo
 from zoo.cli.compare import parse_words
-from zoo.comparison.portable import read_portable
+from zoo.comparison.record import read_portable
 from zoo.comparison.request import check_request
 from zoo.comparison.results import (
     Comparison,

@@ -10,7 +10,7 @@ from signal import SIG_IGN, SIGUSR2, signal
 from typing import Any
 
 from zoo import config
-from zoo.comparison.cell_files import MEASURED, TRIAL, UNTESTED, CellFiles, read_trial
+from zoo.comparison.cell_files import MEASURED, TRIAL, UNTESTED, read_entries, read_run
 from zoo.comparison.plan import RECIPES
 from zoo.errors import DataError, NonFiniteError
 from zoo.evaluation.evaluate import evaluate
@@ -62,7 +62,7 @@ def train_cell(path: Path, run: Path, *, is_tested: bool) -> None:
     if not os.path.lexists(run / END):
         fit(config.load(path), run, "auto")
     # a damaged one would leave a cell without results that counts as done
-    CellFiles.read(run)
+    read_run(run)
     recipe = load_recipe(path)
     conditions = recipe.evaluate
     if conditions.resolutions or conditions.lengths or conditions.data_variants:
@@ -92,7 +92,7 @@ def is_time_over(folder: Path) -> bool:
 
 def _run_trial(path: Path, run: Path) -> None:
     """Train one trial and write its best validation metric; no test sample is read."""
-    if read_trial(run) is None:
+    if not read_entries(run, TRIAL)[1]:
         found: dict[str, Any] = {"monitor": "", "mode": "", "best": None}
         try:
             result = fit(config.load(path), run, "auto", is_tested=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 from signal import Signals
 
 from zoo.comparison.cell import is_time_over, write_deadline
-from zoo.comparison.cell_files import TRIAL, UNTESTED
+from zoo.comparison.cell_files import TRIAL, UNTESTED, check_portable, find_cell, is_done
 from zoo.comparison.hypotheses import record_hypotheses
 from zoo.comparison.outputs import collect_results, is_trained, write_results
 from zoo.comparison.plan import (
@@ -23,14 +23,8 @@ from zoo.comparison.plan import (
     set_seed,
     write_plan,
 )
-from zoo.comparison.portable import (
-    check_portable,
-    find_cell,
-    is_done,
-    list_portable,
-    locate_portable,
-)
 from zoo.comparison.race_text import describe_stopped
+from zoo.comparison.record import list_portable, locate_portable
 from zoo.comparison.records import read_records, take_recorded
 from zoo.comparison.request import CheckedRequest, CompareRequest, count_gpus, list_seeds, read_part
 from zoo.comparison.results import LOOKS, Comparison, Measure, RaceResult, find_direction
@@ -258,9 +252,7 @@ def _list_chosen(block: ComparisonPlan, folder: Path) -> list[PlannedCell]:
     found = {cell.name: find_cell(block, folder, cell) for cell in block.cells}
     results = [choose_result(trials) for trials in group_trials(block, found).values()]
     # not one that failed, nor one that is tested already
-    return [
-        planned for planned, one in results if one.portable is not None and one.state == "stopped"
-    ]
+    return [planned for planned, one in results if one.recipe and one.state == "stopped"]
 
 
 def _reopen(folder: Path, cell: PlannedCell) -> Path:

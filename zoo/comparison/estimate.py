@@ -15,10 +15,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from zoo.comparison.cell_files import is_done
 from zoo.comparison.compare import choose_folder, plan_comparison
 from zoo.comparison.plan import PLAN, ComparisonPlan, PlannedCell, count_length, join_existing
-from zoo.comparison.portable import SIZE, is_done, locate_portable, read_portable
 from zoo.comparison.ranking import PASSES
+from zoo.comparison.record import SIZE, locate_portable, read_portable
 from zoo.comparison.records import find_recorded, read_records
 from zoo.comparison.request import CheckedRequest
 from zoo.config import Recipe

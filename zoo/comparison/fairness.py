@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from zoo.comparison.cell_files import SHORT_DIGITS, CellRecord, Environment
 from zoo.comparison.grid import ENCODING, is_below
+from zoo.comparison.record import SHORT_DIGITS, CellRecord, Environment, group_by_module
 from zoo.comparison.results import ComparisonCell, Flag, Variant
 from zoo.comparison.text import join_names
 
@@ -24,10 +23,10 @@ Pick = Callable[[CellRecord], Sequence[Hashable]]
 """Returns the values of a cell that should be the same in all cells."""
 
 
-def mark_different_starts(
+def find_different_starts(
     records: Sequence[CellRecord], varied: Iterable[str]
-) -> list[ComparisonCell]:
-    """Return the cells, each with what of its start differs from most cells of the same seed.
+) -> list[tuple[str, ...]]:
+    """Return for each cell what of its start differs from most cells of the same seed.
 
     Weights are compared if their shapes agree. Those of encodings are left out if encodings vary:
     with another option they may begin otherwise.
@@ -42,16 +41,16 @@ def mark_different_starts(
     digests: dict[Hashable, Counter[Hashable]] = {}
     for record, start in zip(records, starts, strict=True):
         for name, (shape, digest) in start.items():
-            digests.setdefault((record.cell.seed, name, shape), Counter())[digest] += 1
+            digests.setdefault((record.seed, name, shape), Counter())[digest] += 1
 
-    cells = []
-    for record, start in zip(records, starts, strict=True):
-        different = []
-        for name, (shape, digest) in start.items():
-            if _find_most_common(digests[record.cell.seed, name, shape]) != digest:
-                different.append(name)
-        cells.append(replace(record.cell, different_start=tuple(different)))
-    return cells
+    return [
+        tuple(
+            name
+            for name, (shape, digest) in start.items()
+            if _find_most_common(digests[record.seed, name, shape]) != digest
+        )
+        for record, start in zip(records, starts, strict=True)
+    ]
 
 
 def count_shared_weights(records: Sequence[CellRecord]) -> int:
@@ -59,7 +58,7 @@ def count_shared_weights(records: Sequence[CellRecord]) -> int:
 
     They are equal if, for each seed, they began equal in all cells that have begun.
     """
-    begun = [(one.cell.seed, _read_start(one)) for one in records if one.files.start.weight_groups]
+    begun = [(one.seed, _read_start(one)) for one in records if one.weights]
     if not begun:
         return 0
     shapes = [{(name, shape) for name, (shape, _) in start.items()} for _, start in begun]
@@ -102,17 +101,16 @@ def find_flags(
 
 
 def _read_start(record: CellRecord, ignores_encodings: bool = False) -> Start:
-    start = record.files.start
     found: dict[str, tuple[tuple[Any, ...], Hashable]] = {}
-    for name, (count, shapes, values) in start.weight_groups.items():
+    for name, (count, shapes, values) in group_by_module(record.weights).items():
         if not (ignores_encodings and "encoding" in name.split(".")):
             found[name] = (count, shapes), values
-    if not start.weight_groups:
+    if not record.weights:
         return {}
-    if start.order:
-        found[ORDER] = (), start.order[:SHORT_DIGITS]
-    if start.batch:
-        found[BATCH] = (), start.batch[:SHORT_DIGITS]
+    if record.order:
+        found[ORDER] = (), record.order[:SHORT_DIGITS]
+    if record.batch:
+        found[BATCH] = (), record.batch[:SHORT_DIGITS]
     return found
 
 
@@ -151,9 +149,7 @@ def _describe_size(variant: Variant) -> str:
 
 
 def _flag_parameters(records: Sequence[CellRecord]) -> Iterator[tuple[str, Flag]]:
-    counts = {
-        one.variant: one.cell.parameters for one in records if one.cell.parameters is not None
-    }
+    counts = {one.variant: one.parameters for one in records if one.parameters is not None}
     usual, owner = _find_usual_count(counts)
     for name, count in counts.items():
         difference = abs(count - usual)
@@ -194,7 +190,7 @@ def _pick_twice(look_up: Callable[[Environment], Any]) -> Pick:
     """Pick a value of the environment, of the first attempt at a cell and of its last."""
 
     def pick(record: CellRecord) -> list[Hashable]:
-        both = (record.files.environment, record.files.last_environment)
+        both = (record.environment, record.last_environment)
         return [_join_list(look_up(one)) for one in both]
 
     return pick
@@ -216,9 +212,9 @@ def _find_most_common(counts: Counter[Hashable]) -> Hashable:
 
 
 EQUAL: Mapping[str, Pick] = {
-    "attention": lambda one: [", ".join(one.cell.backends)],
-    "steps": lambda one: [one.cell.steps],
-    "device": lambda one: [one.files.start.device, one.files.end.device],
+    "attention": lambda one: [", ".join(one.backends)],
+    "steps": lambda one: [one.steps],
+    "device": lambda one: [one.device],
     "GPUs": _pick_twice(lambda one: one.devices.get("cuda")),
     "threads": _pick_twice(lambda one: one.devices.get("threads")),
     "processes": _pick_twice(lambda one: one.processes),

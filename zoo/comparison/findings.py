@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from zoo.comparison.design import choose_best
 from zoo.comparison.plan import ComparisonPlan, PlannedCell
-from zoo.comparison.portable import FoundCell, PortableCell
+from zoo.comparison.record import CellRecord
 from zoo.comparison.results import Better, RaceResult, RecordedHypothesis, RecordFlaw
 
 
 def list_findings(
     plan: ComparisonPlan,
-    found: Mapping[str, FoundCell],
+    found: Mapping[str, CellRecord],
     hypotheses: Sequence[RecordedHypothesis],
     race: RaceResult | None = None,
 ) -> tuple[RecordFlaw, ...]:
@@ -27,20 +27,20 @@ def list_findings(
     cells = [(cell, found[cell.name]) for cell in plan.cells if cell.name in found]
     return (
         *_find_edits(cells),
-        *find_split_blocks([one.portable for _, one in cells if one.portable], plan),
+        *find_split_blocks([one for _, one in cells if one.state == "done"], plan),
         *_find_leaks(cells),
         *_find_late(hypotheses),
         *_find_trained_on(cells, race),
     )
 
 
-def _find_edits(cells: Sequence[tuple[PlannedCell, FoundCell]]) -> Iterator[RecordFlaw]:
+def _find_edits(cells: Sequence[tuple[PlannedCell, CellRecord]]) -> Iterator[RecordFlaw]:
     for _, one in cells:
         if one.is_refused:
             yield RecordFlaw(kind="edited", text=one.error)
 
 
-def find_split_blocks(cells: Sequence[PortableCell], plan: ComparisonPlan) -> Iterator[RecordFlaw]:
+def find_split_blocks(cells: Sequence[CellRecord], plan: ComparisonPlan) -> Iterator[RecordFlaw]:
     """Yield the blocks whose cells were trained on several machines: they are not paired."""
     planned = {cell.name: cell for cell in plan.cells}
     machines: dict[int, dict[str, list[str]]] = {}
@@ -58,12 +58,12 @@ def find_split_blocks(cells: Sequence[PortableCell], plan: ComparisonPlan) -> It
             yield RecordFlaw(kind="split block", text=text)
 
 
-def _find_leaks(cells: Sequence[tuple[PlannedCell, FoundCell]]) -> Iterator[RecordFlaw]:
+def _find_leaks(cells: Sequence[tuple[PlannedCell, CellRecord]]) -> Iterator[RecordFlaw]:
     """Yield tested trials that validation did not choose: the test may have chosen instead."""
-    studies: dict[tuple[str, int | None], list[PortableCell]] = {}
+    studies: dict[tuple[str, int | None], list[CellRecord]] = {}
     for planned, one in cells:
-        if planned.trial is not None and one.portable is not None:
-            studies.setdefault((planned.variant, planned.study), []).append(one.portable)
+        if planned.trial is not None and one.state == "done":
+            studies.setdefault((planned.variant, planned.study), []).append(one)
     for (variant, study), own in studies.items():
         best = choose_trial(own)
         for trial in own:
@@ -73,7 +73,7 @@ def _find_leaks(cells: Sequence[tuple[PlannedCell, FoundCell]]) -> Iterator[Reco
                 yield RecordFlaw(kind="test leak", text=text)
 
 
-def choose_trial(trials: Sequence[PortableCell]) -> PortableCell | None:
+def choose_trial(trials: Sequence[CellRecord]) -> CellRecord | None:
     """Return the trial with the best validation value, of equal ones the first; None if none."""
     modes = [one.mode for one in trials if one.value is not None]
     better: Better = "high" if "max" in modes else "low"
@@ -89,12 +89,12 @@ def _find_late(hypotheses: Sequence[RecordedHypothesis]) -> Iterator[RecordFlaw]
 
 
 def _find_trained_on(
-    cells: Sequence[tuple[PlannedCell, FoundCell]], race: RaceResult | None
+    cells: Sequence[tuple[PlannedCell, CellRecord]], race: RaceResult | None
 ) -> Iterator[RecordFlaw]:
     """Yield the studies in which a variant was trained though a look had stopped it."""
     studies: dict[str, list[int]] = {}
     for planned, one in cells:
-        if race is None or planned.study is None or one.portable is None:
+        if race is None or planned.study is None or one.state != "done":
             continue
         if not race.is_trained(planned.variant, planned.study):
             own = studies.setdefault(planned.variant, [])

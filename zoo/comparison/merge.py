@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from zoo.comparison.cell_files import find_cell
 from zoo.comparison.findings import find_split_blocks
 from zoo.comparison.hypotheses import HYPOTHESES, read_hypotheses
 from zoo.comparison.outputs import collect_results, write_results
@@ -24,10 +25,9 @@ from zoo.comparison.plan import (
     prepare_folder,
     write_plan,
 )
-from zoo.comparison.portable import (
-    PortableCell,
+from zoo.comparison.record import (
+    CellRecord,
     adopt,
-    find_cell,
     list_setting_differences,
     list_unequal,
     locate_portable,
@@ -108,7 +108,7 @@ def _require_target(options: PackOptions) -> Path:
 
 
 def _write(
-    folders: Sequence[Path], plan: ComparisonPlan, cells: dict[str, PortableCell], target: Path
+    folders: Sequence[Path], plan: ComparisonPlan, cells: dict[str, CellRecord], target: Path
 ) -> Comparison:
     """Write plan, cells, hypotheses and results into the output folder."""
     prepare_folder(target)
@@ -204,13 +204,13 @@ def _unite_axes(one: Axis, other: Axis) -> Axis:
 
 def _collect_cells(
     folders: Sequence[Path], plan: ComparisonPlan
-) -> tuple[dict[str, PortableCell], list[str]]:
+) -> tuple[dict[str, CellRecord], list[str]]:
     """Return the finished cells of all folders, of one that several have the first.
 
     Returns:
         {name: cell}, and the cells that do not fit the plan or each other, with the difference.
     """
-    found: dict[str, PortableCell] = {}
+    found: dict[str, CellRecord] = {}
     origins: dict[str, Path] = {}
     refused = []
     for folder in folders:
@@ -221,9 +221,9 @@ def _collect_cells(
             one = find_cell(own, folder, owned.get(planned.name, planned))
             if one.is_refused:
                 refused.append(f"{path.parent}/{one.error}")
-            if one.portable is None:
+            if one.state != "done":
                 continue
-            portable = one.portable
+            portable = one
             if planned.name in owned:
                 portable = adopt(portable, own, owned[planned.name], plan, planned)
             differences = list_setting_differences(plan, planned, portable)

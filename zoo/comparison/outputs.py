@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zoo.comparison.cell_files import CellRecord, build_cell, collect_conditions
-from zoo.comparison.fairness import count_shared_weights, find_flags, mark_different_starts
+from zoo.comparison.cell_files import find_cell
+from zoo.comparison.fairness import count_shared_weights, find_different_starts, find_flags
 from zoo.comparison.findings import list_findings
 from zoo.comparison.hypotheses import describe_judgements, read_hypotheses
-from zoo.comparison.plan import ComparisonPlan, PlannedCell
-from zoo.comparison.portable import FoundCell, find_cell
+from zoo.comparison.plan import CELLS, ComparisonPlan, PlannedCell
 from zoo.comparison.race_text import explain_stopped
 from zoo.comparison.racing import find_race
 from zoo.comparison.ranking import (
@@ -22,16 +21,26 @@ from zoo.comparison.ranking import (
     describe_analysis,
     find_winning_baseline,
 )
+from zoo.comparison.record import CellRecord
 from zoo.comparison.result_table import build_result_table
-from zoo.comparison.results import Comparison, Flag, RaceResult, RecordedHypothesis, Variant
+from zoo.comparison.results import (
+    CellMeasurement,
+    Comparison,
+    ComparisonCell,
+    Flag,
+    RaceResult,
+    RecordedHypothesis,
+    Variant,
+)
 from zoo.comparison.scaling import describe_scaling
-from zoo.comparison.solving import describe_speeds
+from zoo.comparison.solving import describe_speeds, find_steps_to_solve
 from zoo.comparison.studies import choose_result, group_trials, summarize_studies
 from zoo.comparison.text import format_comparison
 from zoo.launch.executor import PATIENCE
 from zoo.reporting.numbers import as_json, finite
 from zoo.reporting.tables import disarm_tags, format_tables
 from zoo.run import run_dir
+from zoo.run.conditions import Condition
 from zoo.utils import write_file
 
 WRITING = ".writing"  # the lock of the process that writes
@@ -68,8 +77,8 @@ def is_trained(race: RaceResult, planned: PlannedCell) -> bool:
 
 def _build_comparison(
     plan: ComparisonPlan,
-    everything: Mapping[str, FoundCell],
-    chosen: Sequence[tuple[PlannedCell, FoundCell]],
+    everything: Mapping[str, CellRecord],
+    chosen: Sequence[tuple[PlannedCell, CellRecord]],
     hypotheses: tuple[RecordedHypothesis, ...],
     race: RaceResult | None = None,
     target: float | None = None,
@@ -84,19 +93,16 @@ def _build_comparison(
         race: What the looks decided.
         target: Value of the monitored metric whose time of arrival is compared.
     """
-    records, done = [], []
-    for planned, found in chosen:
-        cell = build_cell(plan, planned, found.files, found.state, found.error, target)
-        records.append(CellRecord(planned.variant, cell, found.files))
-        if cell.state == "done":
-            done.append((planned, found.files))
-
-    # marks and flags compare cells with one another, so they come after all have been read
-    cells = mark_different_starts(records, [axis.key for axis in plan.axes])
-    variants = []
-    for name, values in plan.variants.items():
-        own = [cell for record, cell in zip(records, cells, strict=True) if record.variant == name]
-        variants.append(Variant(name=name, values=values, cells=tuple(own)))
+    records = [record for _, record in chosen]
+    # marks and flags compare cells with one another
+    marks = find_different_starts(records, [axis.key for axis in plan.axes])
+    cells: dict[str, list[ComparisonCell]] = {name: [] for name in plan.variants}
+    for (planned, record), mark in zip(chosen, marks, strict=True):
+        cells[planned.variant].append(build_cell(plan, planned, record, mark, target))
+    variants = [
+        Variant(name=name, values=values, cells=tuple(cells[name]))
+        for name, values in plan.variants.items()
+    ]
     flags = find_flags(variants, records)
     for stopped in race.stopped if race else ():
         flags[stopped.variant] += (Flag("stopped", explain_stopped(stopped)),)
@@ -112,7 +118,7 @@ def _build_comparison(
         seeds=plan.seeds,
         measure=plan.measure,
         better=plan.better,
-        conditions=collect_conditions(plan, done),
+        conditions=collect_conditions(plan, [pair for pair in chosen if pair[1].state == "done"]),
         windows=plan.windows,
         hypotheses=hypotheses,
         studies=summarize_studies(plan, everything),
@@ -122,6 +128,103 @@ def _build_comparison(
         shared_weights=count_shared_weights(records),
         variants=tuple(replace(variant, flags=flags[variant.name]) for variant in variants),
     )
+
+
+LOW_IS_BETTER = ("loss", "mae", "rmse")
+
+
+def build_cell(
+    plan: ComparisonPlan,
+    planned: PlannedCell,
+    record: CellRecord,
+    different_start: tuple[str, ...] = (),
+    target: float | None = None,
+) -> ComparisonCell:
+    """Return a cell as results have it.
+
+    Args:
+        plan: The plan.
+        planned: The cell in the plan.
+        record: Its record.
+        different_start: What differed at its start from most cells of its seed.
+        target: Value of the monitored metric; `steps_to_solve` is the first step that reaches it.
+    """
+    steps_to_solve = record.steps_to_solve
+    if target is not None:
+        is_low = record.monitor.rpartition("/")[2] in LOW_IS_BETTER
+        steps_to_solve = find_steps_to_solve(record.curve, target, "low" if is_low else "high")
+    return ComparisonCell(
+        seed=planned.seed,
+        run_dir=f"{CELLS}/{planned.name}",
+        state=record.state,
+        error=record.error,
+        # an evaluation that was interrupted may be of an earlier attempt
+        measurements=tuple(_list_measurements(plan, planned, record)),
+        curve=record.curve,
+        steps_to_solve=steps_to_solve,
+        parameters=record.parameters,
+        flops=record.flops,
+        backends=record.backends,
+        steps=record.steps,
+        minutes=record.minutes,
+        step_seconds=record.step_seconds,
+        peak_memory=record.memory,
+        baselines=_list_baselines(planned, record),
+        different_start=different_start,
+    )
+
+
+def _list_measurements(
+    plan: ComparisonPlan, planned: PlannedCell, record: CellRecord
+) -> Iterable[CellMeasurement]:
+    """Yield the test at the end of training, and what was measured under further conditions."""
+    is_done = record.state == "done"
+    first = record.measured[0] if is_done and record.measured else None
+    # these are there when training is, whatever became of the evaluation
+    if record.test or first:
+        yield CellMeasurement(
+            condition=plan.trained,
+            metrics=record.test,
+            refused=first.refused if first else "",
+            position_losses=first.position_losses if first else (),
+            position_edges=first.position_edges if first else (),
+        )
+    if is_done:
+        yield from list_further(plan, planned, record)
+
+
+def list_further(
+    plan: ComparisonPlan, planned: PlannedCell, record: CellRecord
+) -> Iterable[CellMeasurement]:
+    """Yield what was measured under conditions other than the test data of the recipe.
+
+    The training size among the sizes is left out where it was measured in the same way. That is not
+    so if windows slide, or if variants were trained at different sizes.
+    """
+    slides = planned.recipe.get("evaluate", {}).get("stride") is not None
+    skipped = None if plan.trained.size is None or slides else record.trained_size
+    for one in record.measured:
+        condition = one.condition
+        if condition.kind == "trained" or (condition.kind == "size" and condition.size == skipped):
+            continue
+        yield one
+
+
+def _list_baselines(planned: PlannedCell, record: CellRecord) -> Mapping[str, Mapping[str, float]]:
+    """Return the baselines by metric; none of models that fill masks, whose loss is another."""
+    is_other = planned.recipe.get("task", {}).get("name") == "masked_lm"
+    return {} if is_other else record.baselines
+
+
+def collect_conditions(
+    plan: ComparisonPlan, records: Iterable[tuple[PlannedCell, CellRecord]]
+) -> tuple[Condition, ...]:
+    """Return the conditions of all cells that are done, each once, the trained one first."""
+    found = {plan.trained.name: plan.trained}
+    for planned, own in records:
+        for one in list_further(plan, planned, own):
+            found.setdefault(one.condition.name, one.condition)
+    return tuple(found.values())
 
 
 def describe_comparison(comparison: Comparison) -> dict[str, Any]:

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from zoo.comparison.cell_files import is_done
 from zoo.comparison.plan import PLAN, ComparisonPlan, PlannedCell, list_changes
-from zoo.comparison.portable import (
-    PortableCell,
+from zoo.comparison.record import (
+    CellRecord,
     hash_plain,
     hash_recipe,
-    is_done,
     list_portable,
     locate_portable,
     read_portable,
@@ -37,7 +37,7 @@ class RecordedCell:
     """A finished cell, and the folder of its comparison."""
 
     folder: Path
-    cell: PortableCell
+    cell: CellRecord
 
 
 def _identify(plan: ComparisonPlan, planned: PlannedCell) -> Identity:
@@ -101,7 +101,7 @@ def find_recorded(
     return found
 
 
-def _has_criterion(plan: ComparisonPlan, planned: PlannedCell, cell: PortableCell) -> bool:
+def _has_criterion(plan: ComparisonPlan, planned: PlannedCell, cell: CellRecord) -> bool:
     """Return whether a recorded trial was judged by what this plan judges by."""
     return planned.trial is None or cell.criterion == f"val/{plan.measure.removeprefix('test/')}"
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from signal import SIGINT, SIGKILL, SIGTERM, Signals
 
 from zoo.comparison.cell import is_time_over
-from zoo.comparison.cell_files import CellFiles, build_cell
+from zoo.comparison.cell_files import find_cell, is_done, keep_finished, read_entries
 from zoo.comparison.plan import CELLS, ComparisonPlan, PlannedCell
-from zoo.comparison.portable import find_cell, is_done, keep_finished
 from zoo.errors import DataError, ZooError
 from zoo.launch.executor import (
     POLL_SECONDS,
@@ -26,6 +25,7 @@ from zoo.launch.executor import (
     write_state,
 )
 from zoo.run import loggers, run_dir
+from zoo.run.callbacks.manifest import START
 from zoo.utils import Ticker, format_duration, stop_on_signal
 
 log = logging.getLogger("zoo")
@@ -191,14 +191,12 @@ class CellRunner:
 
     def _describe_cell(self, planned: PlannedCell) -> str:
         found = find_cell(self.plan, self.folder, planned)
-        trial = found.portable
-        if planned.trial is not None and trial is not None and not trial.is_tested:
-            text = "non-finite" if trial.value is None else f"{trial.criterion} {trial.value:.4f}"
+        if planned.trial is not None and not found.is_tested:
+            text = "non-finite" if found.value is None else f"{found.criterion} {found.value:.4f}"
             return f"{text}; {self.done} of {len(self.plan.cells)} trials"
-        cell = build_cell(self.plan, planned, found.files, found.state)
-        value = cell.find(self.plan.trained).metrics.get(self.plan.measure)
+        value = found.test.get(self.plan.measure)
         reached = "" if value is None else f"{self.plan.measure} {value:.4f}, "
-        duration = format_duration(60 * (cell.minutes or 0))
+        duration = format_duration(60 * (found.minutes or 0))
         return f"{reached}trained in {duration}; {self.done} of {len(self.plan.cells)} cells"
 
     def _describe_progress(self) -> str:
@@ -222,7 +220,7 @@ class CellRunner:
             return 1.0
         run = self.folder / CELLS / cell.name
         try:
-            planned = CellFiles.read(run).start.planned_steps
+            planned = read_entries(run, START)[0].get("planned_steps")
             _, rows = loggers.read(run / "metrics.csv")
             step = float(rows[-1]["step"])
         except (DataError, IndexError):

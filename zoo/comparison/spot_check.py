@@ -10,16 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zoo.comparison.cell import train_cell
-from zoo.comparison.cell_files import UNTESTED
+from zoo.comparison.cell_files import UNTESTED, build_record, check_portable
 from zoo.comparison.plan import CELLS, RECIPES, ComparisonPlan, PlannedCell, write_plan
-from zoo.comparison.portable import (
-    PortableCell,
-    build_portable,
-    check_portable,
-    list_unequal,
-    locate_portable,
-    read_portable,
-)
+from zoo.comparison.record import CellRecord, list_unequal, locate_portable, read_portable
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
 from zoo.launch.executor import make_run_dir
 from zoo.suggestions import nearest
@@ -138,7 +131,7 @@ def read_commit(folder: Path) -> str:
     return done.stdout.strip()
 
 
-def _train_again(plan: ComparisonPlan, planned: PlannedCell, *, is_tested: bool) -> PortableCell:
+def _train_again(plan: ComparisonPlan, planned: PlannedCell, *, is_tested: bool) -> CellRecord:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_plan(replace(plan, cells=(planned,)), folder)
@@ -151,4 +144,4 @@ def _train_again(plan: ComparisonPlan, planned: PlannedCell, *, is_tested: bool)
                 (run / UNTESTED).touch()
         if is_tested or planned.trial is None:
             train_cell(recipe, run, is_tested=True)
-        return build_portable(plan, folder, planned)
+        return build_record(plan, folder, planned)

@@ -10,7 +10,7 @@ from zoo.comparison.design import Range, find_edges
 from zoo.comparison.findings import choose_trial
 from zoo.comparison.grid import find_setting, name_folders
 from zoo.comparison.plan import ComparisonPlan, PlannedCell, StudyDesign
-from zoo.comparison.portable import FoundCell
+from zoo.comparison.record import CellRecord
 from zoo.comparison.results import (
     RangeEnd,
     SearchedKey,
@@ -68,26 +68,28 @@ def plan_studies(
 
 
 def group_trials(
-    plan: ComparisonPlan, found: Mapping[str, FoundCell]
-) -> dict[tuple[str, int], list[tuple[PlannedCell, FoundCell]]]:
+    plan: ComparisonPlan, found: Mapping[str, CellRecord]
+) -> dict[tuple[str, int], list[tuple[PlannedCell, CellRecord]]]:
     """Return {(variant, study): its trials with what the output folder has of them}."""
-    groups: dict[tuple[str, int], list[tuple[PlannedCell, FoundCell]]] = {}
+    groups: dict[tuple[str, int], list[tuple[PlannedCell, CellRecord]]] = {}
     for cell in plan.cells:
         if cell.study is not None:
             groups.setdefault((cell.variant, cell.study), []).append((cell, found[cell.name]))
     return groups
 
 
-def choose_result(trials: Sequence[tuple[PlannedCell, FoundCell]]) -> tuple[PlannedCell, FoundCell]:
+def choose_result(
+    trials: Sequence[tuple[PlannedCell, CellRecord]],
+) -> tuple[PlannedCell, CellRecord]:
     """Return the trial that stands for a variant in a study.
 
     It is the one that validation chose once all are done, and the first that is not done before.
     """
     for planned, one in trials:
-        if one.portable is None:
+        if one.state != "done":
             return planned, one
-    cells = {one.portable.name: (planned, one) for planned, one in trials if one.portable}
-    best = choose_trial([one.portable for _, one in trials if one.portable])
+    cells = {one.name: (planned, one) for planned, one in trials}
+    best = choose_trial([one for _, one in trials])
     if best is None:
         planned, one = trials[0]
         return planned, replace(one, state="failed", error=ALL_NON_FINITE)
@@ -96,7 +98,9 @@ def choose_result(trials: Sequence[tuple[PlannedCell, FoundCell]]) -> tuple[Plan
     return planned, one if best.is_tested else replace(one, state="stopped")
 
 
-def summarize_studies(plan: ComparisonPlan, found: Mapping[str, FoundCell]) -> StudiesResult | None:
+def summarize_studies(
+    plan: ComparisonPlan, found: Mapping[str, CellRecord]
+) -> StudiesResult | None:
     """Return what the studies chose; None if the comparison has none."""
     design = plan.design
     if design is None:
@@ -107,10 +111,9 @@ def summarize_studies(plan: ComparisonPlan, found: Mapping[str, FoundCell]) -> S
     for name in plan.variants:
         studies, chosen = [], {}
         for (variant, study), trials in groups.items():
-            cells = [one.portable for _, one in trials]
-            if variant != name or any(cell is None for cell in cells):
+            known = [one for _, one in trials]
+            if variant != name or any(one.state != "done" for one in known):
                 continue
-            known = [cell for cell in cells if cell is not None]
             best = choose_trial(known)
             criterion = known[0].criterion or criterion
             results = tuple(
@@ -118,7 +121,7 @@ def summarize_studies(plan: ComparisonPlan, found: Mapping[str, FoundCell]) -> S
                     settings={
                         key: find_setting(planned.recipe, key) for key in design.effective[name]
                     },
-                    value=None if one.portable is None else one.portable.value,
+                    value=one.value,
                 )
                 for planned, one in trials
             )

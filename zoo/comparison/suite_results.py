@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from zoo.comparison.compare import Outcome
 from zoo.comparison.overall import OverallRanking, rank_tasks
 from zoo.comparison.plan import CELLS
-from zoo.comparison.portable import locate_portable
 from zoo.comparison.ranking import average_baselines, rank_variants
+from zoo.comparison.record import locate_portable
 from zoo.comparison.result_table import INTERVAL, build_value, describe_marks
 from zoo.comparison.results import Comparison
 from zoo.comparison.statistics import LEVEL

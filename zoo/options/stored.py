@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from zoo.errors import DataError
 from zoo.options.signature import fields
-from zoo.options.validation import read_data
+from zoo.options.validation import Validator, read_data
 from zoo.utils import read_json
 
 T = TypeVar("T")
@@ -39,3 +39,27 @@ def build_stored(
         return read_data(cls, plain)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{problem}: {error}", place=path) from None
+
+
+def read_part(
+    cls: type, plain: Mapping[str, Any], path: Path, problem: str, keys: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return {field of a dataclass: value} of those entries of a file that are such fields.
+
+    Args:
+        cls: The dataclass.
+        plain: The content of the file.
+        path: The file.
+        problem: What a damaged file is.
+        keys: {key in the file: field of the dataclass}.
+
+    Raises:
+        DataError: A value does not have the type of its field.
+    """
+    known, validator = fields(cls), Validator({}, interpolates=False)
+    schema = {key: known[name] for key, name in keys.items()}
+    given = {key: plain[key] for key in keys if key in plain}
+    typed = validator.validate_fields(schema, given, "", partial=True)
+    if validator.issues:
+        raise DataError(f"{problem}: {validator.issues[0]}", place=path)
+    return {keys[key]: value for key, value in typed.items()}

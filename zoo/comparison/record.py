@@ -1,8 +1,8 @@
-"""Portable cells: one small file for each finished cell or trial, which outlives its machine.
+"""The record of a cell: what was planned, what it began with, what it reached and cost.
 
-The file `cells/NAME.json` holds the settings of a cell, digests of what it began with, what it
-reached and cost, and its own SHA-256. Results are always built from these values, so that a
-comparison gives the same numbers whether its run directories are still there or not.
+A finished cell or trial is one small file `cells/NAME.json` that outlives its machine, with its own
+SHA-256. Results are always built from records, so that a comparison gives the same numbers whether
+its run directories are still there or not.
 """
 
 from __future__ import annotations
@@ -10,44 +10,21 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import logging
-import os
-import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
+from math import fsum
 from pathlib import Path
 from typing import Any
 
-from zoo.comparison.cell_files import (
-    MAX_VALIDATIONS,
-    SHORT_DIGITS,
-    CellFiles,
-    EndFile,
-    Environment,
-    StartFile,
-    TrialFile,
-    WeightGroup,
-    bin_positions,
-    group_by_module,
-    read_curve,
-    read_end,
-    read_trial,
-    require_finished,
-    thin_curve,
-)
 from zoo.comparison.plan import CELLS, ComparisonPlan, PlannedCell, list_changes
-from zoo.comparison.results import Better, CellMeasurement, StepsToSolve
-from zoo.comparison.solving import find_steps_to_solve
+from zoo.comparison.results import CellMeasurement, StepsToSolve
 from zoo.errors import DataError
-from zoo.launch.executor import State, read_state
+from zoo.launch.executor import State
 from zoo.options.plain import to_plain
 from zoo.options.stored import build_stored
 from zoo.reporting.numbers import finite
-from zoo.run.callbacks.manifest import END
-from zoo.run.conditions import TRAINED
 from zoo.utils import read_json, write_file
-
-log = logging.getLogger("zoo")
 
 FORMAT = 1
 HASH = "sha256"
@@ -56,17 +33,44 @@ SIZE = 3000
 """Target size of a file in bytes. Metrics are kept even if they exceed it."""
 MACHINE_SIZE = 600
 """Bytes of these for what differs from machine to machine: versions, processor, times."""
-FEWEST_VALIDATIONS, POINT_SIZE = 6, 17
-FEW_POSITIONS = 8
+FEWEST_VALIDATIONS, MAX_VALIDATIONS, POINT_SIZE = 6, 24, 17
+FEW_POSITIONS, MAX_POSITIONS = 8, 32
 METRIC_DIGITS, DRAWN_DIGITS = 9, 6
 """Significant digits: nine tell all numbers of 32 bits apart, six are more than a chart shows."""
-REMEDY = "restore it, or delete the folder of the cell to train it again"
+SHORT_DIGITS = 8
+"""Hexadecimal digits of a digest that only serves to find what differs."""
 EDITED = "its content does not fit its SHA-256: it was changed by hand or damaged"
+STATE_FIELDS = ("state", "error", "is_refused")
+"""Fields that the file does not have: it is of a cell that is done."""
+COSTS = (
+    "environment",
+    "continued",
+    "minutes",
+    "processor_minutes",
+    "step_seconds",
+    "memory",
+    "format",
+)
+"""Fields that differ from run to run on the same machine, or with the machine."""
+
+WeightGroup = tuple[int, str, str]
+"""The number of weights, and the first digits of the digests of their shapes and values."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PortableCell:
-    """A finished cell or trial.
+class Environment:
+    """The environment of a run, as environment.json and end.json record it."""
+
+    zoo: str = ""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    git: Mapping[str, Any] | None = None
+    processes: int | None = None
+    devices: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellRecord:
+    """A cell or trial, as far as it has come. What is not known of it yet is empty or None.
 
     Attributes:
         name: Its name in the comparison.
@@ -103,6 +107,9 @@ class PortableCell:
         step_seconds: Median seconds of a step.
         memory: Peak bytes.
         format: The version of this format.
+        state: How far it has come.
+        error: Why it failed, in a line.
+        is_refused: Whether it has a file that is damaged, or was changed by hand.
     """
 
     name: str
@@ -111,8 +118,8 @@ class PortableCell:
     study: int | None = None
     trial: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    recipe: str
-    start: str
+    recipe: str = ""
+    start: str = ""
     weights: Mapping[str, WeightGroup] = field(default_factory=dict)
     order: str | None = None
     batch: str = ""
@@ -139,6 +146,9 @@ class PortableCell:
     step_seconds: float | None = None
     memory: int | None = None
     format: int = FORMAT
+    state: State = "done"
+    error: str = ""
+    is_refused: bool = False
 
     @property
     def is_tested(self) -> bool:
@@ -156,43 +166,10 @@ class PortableCell:
         devices = self.last_environment.devices
         return ", ".join(devices.get("cuda") or ()) or str(devices.get("processor", ""))
 
-    def to_files(self) -> CellFiles:
-        """Return the cell as its run directory would have it."""
-        start = StartFile(
-            parameters=self.parameters,
-            groups=self.weights,
-            backends=self.backends,
-            monitor=self.monitor,
-            order=self.order,
-            batch=self.batch,
-            device=self.device,
-            planned_steps=self.planned_steps,
-            flops=self.flops,
-        )
-        end = EndFile(
-            metrics=self.test,
-            baselines=self.baselines,
-            steps=self.steps,
-            minutes=self.minutes,
-            processor_minutes=self.processor_minutes,
-            step_seconds=self.step_seconds,
-            memory=self.memory,
-            device=self.device if self.steps is not None else None,
-        )
-        return CellFiles(
-            start=start,
-            end=end,
-            measured=self.measured,
-            trained_size=self.trained_size,
-            environment=self.environment,
-            last_environment=self.last_environment,
-            curve=self.curve,
-            steps_to_solve=self.steps_to_solve,
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON with its SHA-256; what is empty or unknown is left out."""
-        plain = _drop_empty(finite(to_plain(self)))
+        plain = to_plain(self)
+        plain = _drop_empty(finite({k: v for k, v in plain.items() if k not in STATE_FIELDS}))
         return {**plain, HASH: hash_plain(plain)}
 
     def write(self, path: Path) -> None:
@@ -203,7 +180,7 @@ class PortableCell:
         write_file(io.BytesIO(f"{{\n{lines}\n}}\n".encode()), path)
 
 
-def read_portable(path: Path) -> PortableCell:
+def read_portable(path: Path) -> CellRecord:
     """Return the cell of a file.
 
     Raises:
@@ -219,7 +196,7 @@ def read_portable(path: Path) -> PortableCell:
         raise DataError(
             f"written by another version of zoo, format {plain.get('format')}", place=path
         )
-    return build_stored(PortableCell, plain, path, PROBLEM)
+    return build_stored(CellRecord, plain, path, PROBLEM)
 
 
 def _hash_or_none(plain: Any) -> str | None:
@@ -266,62 +243,7 @@ def _drop_empty(value: Any) -> Any:
     return {key: one for key, one in kept.items() if one not in ("", [], {})}
 
 
-def build_portable(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> PortableCell:
-    """Build a portable cell from the run directory of a cell that is done.
-
-    Raises:
-        DataError: A file of its results is missing or damaged.
-    """
-    run = folder / CELLS / planned.name
-    require_finished(run, planned)
-    found = CellFiles.read(run)
-    start, end = found.start, found.end
-    trial = read_trial(run)
-    # a tested trial has those of its test too
-    spent = trial if trial and end.minutes is None else end
-    if trial is not None and planned.trial is not None:
-        trial = _judge_by(f"val/{plan.measure.removeprefix('test/')}", plan.better, trial, run)
-    first, last = found.environment, found.last_environment
-    is_continued = bool(end.environment) and last != first
-    cell = PortableCell(
-        name=planned.name,
-        variant=planned.variant,
-        seed=planned.seed,
-        study=planned.study,
-        trial=planned.trial,
-        settings=list_changes(plan.base, planned.recipe),
-        recipe=hash_recipe(plan, planned),
-        start=hash_start(start),
-        weights=start.weight_groups,
-        order=start.order and start.order[:SHORT_DIGITS],
-        batch=start.batch[:SHORT_DIGITS],
-        environment=first,
-        continued=(last,) if is_continued else (),
-        monitor=start.monitor,
-        value=trial.best if trial else None,
-        criterion=trial.monitor if trial else "",
-        mode=trial.mode if trial else "",
-        test=end.metrics,
-        measured=tuple(_drop_repeated(one, plan.measure) for one in found.measured),
-        trained_size=found.trained_size,
-        curve=found.curve,
-        steps_to_solve=find_steps_to_solve(found.accuracies) if plan.has_answers else None,
-        baselines={key: one for key, one in end.baselines.items() if isinstance(one, Mapping)},
-        parameters=start.parameters,
-        flops=start.flops,
-        backends=start.backends,
-        device=end.device or start.device,
-        planned_steps=start.planned_steps,
-        steps=end.steps,
-        minutes=spent.minutes,
-        processor_minutes=spent.processor_minutes,
-        step_seconds=end.step_seconds,
-        memory=end.memory,
-    )
-    return compact(cell)
-
-
-def compact(cell: PortableCell) -> PortableCell:
+def compact(cell: CellRecord) -> CellRecord:
     """Shorten a cell step by step until its file has the size of a portable one.
 
     A small cell keeps all numbers, and a compact one stays unchanged. What differs from machine to
@@ -339,12 +261,8 @@ def compact(cell: PortableCell) -> PortableCell:
     return replace(cell, curve=thin_curve(cell.curve, points))
 
 
-def _measure_size(cell: PortableCell) -> int:
-    """Return how many bytes a cell takes, with a constant for what the machine adds.
-
-    Baselines of conditions do not count, so that a cell keeps the same numbers as one that was
-    recorded before cells had them.
-    """
+def _measure_size(cell: CellRecord) -> int:
+    """Return how many bytes a cell takes, with a constant for what the machine adds."""
     blank = replace(
         _drop_baselines(cell),
         environment=Environment(),
@@ -357,7 +275,7 @@ def _measure_size(cell: PortableCell) -> int:
     return MACHINE_SIZE + len(_format(blank.to_dict()))
 
 
-def _round_numbers(cell: PortableCell) -> PortableCell:
+def _round_numbers(cell: CellRecord) -> CellRecord:
     measured = [
         replace(
             one,
@@ -391,17 +309,17 @@ def _round(value: float, digits: int) -> float:
     return float(f"{value:.{digits}g}")
 
 
-def _drop_middle_positions(cell: PortableCell) -> PortableCell:
+def _drop_middle_positions(cell: CellRecord) -> CellRecord:
     """Keep the losses by position of the first and the last condition, mostly the longest."""
     return _keep_positions(cell, {0, len(cell.measured) - 1})
 
 
-def _drop_first_positions(cell: PortableCell) -> PortableCell:
+def _drop_first_positions(cell: CellRecord) -> CellRecord:
     """Keep the losses by position of the last condition only."""
     return _keep_positions(cell, {len(cell.measured) - 1})
 
 
-def _keep_positions(cell: PortableCell, kept: Collection[int]) -> PortableCell:
+def _keep_positions(cell: CellRecord, kept: Collection[int]) -> CellRecord:
     measured = [
         one if number in kept else replace(one, position_losses=(), position_edges=())
         for number, one in enumerate(cell.measured)
@@ -409,7 +327,7 @@ def _keep_positions(cell: PortableCell, kept: Collection[int]) -> PortableCell:
     return replace(cell, measured=tuple(measured))
 
 
-def _bin_short_windows(cell: PortableCell) -> PortableCell:
+def _bin_short_windows(cell: CellRecord) -> CellRecord:
     """Bin those windows by powers of two that are otherwise kept for each position."""
     measured = []
     for one in cell.measured:
@@ -420,127 +338,90 @@ def _bin_short_windows(cell: PortableCell) -> PortableCell:
     return _round_numbers(replace(cell, measured=tuple(measured)))
 
 
-def _judge_by(criterion: str, better: Better, trial: TrialFile, run: Path) -> TrialFile:
-    """Judge a trial by the metric that is compared, at the validation that its checkpoint is of."""
-    monitored = read_curve(run, trial.monitor)
-    if trial.best is None or trial.monitor == criterion or not monitored:
-        return trial
-    sign = 1 if trial.mode == "max" else -1
-    step, _ = max(monitored, key=lambda pair: sign * pair[1])
-    value = dict(read_curve(run, criterion)).get(step)
-    if value is None:
-        return trial
-    mode = "max" if better == "high" else "min"
-    return replace(trial, monitor=criterion, mode=mode, best=value)
-
-
-def hash_start(start: StartFile) -> str:
-    """Return one SHA-256 of the digests of all weights, of the sample order and first batch."""
-    weights = {name: [*digests] for name, digests in start.weights.items()}
-    return hash_plain({"weights": weights, "order": start.order, "batch": start.batch})
-
-
-def _drop_repeated(one: CellMeasurement, measure: str) -> CellMeasurement:
-    """Drop what the test at the end of training has too, and baselines of other metrics.
+def group_weights(weights: Mapping[str, Sequence[int | str]]) -> dict[str, WeightGroup]:
+    """Group weights that have the same name in all blocks: blocks.*.attention.qkv.weight.
 
     Args:
-        one: What was measured under a condition.
-        measure: The compared metric.
+        weights: {name: its shape, and the digest of its values}.
     """
-    if one.condition.kind == TRAINED:
-        return replace(one, metrics={}, baselines={})
-    kept = {metric: values for metric, values in one.baselines.items() if metric == measure}
-    return replace(one, baselines=kept)
+    members: dict[str, list[str]] = {}
+    for name, digests in weights.items():
+        if digests:
+            pattern = ".".join("*" if part.isdecimal() else part for part in name.split("."))
+            members.setdefault(pattern, []).append(name)
+    return {
+        pattern: (
+            len(names),
+            _shorten([[name, *weights[name][:-1]] for name in names]),
+            _shorten([weights[name][-1] for name in names]),
+        )
+        for pattern, names in members.items()
+    }
 
 
-@dataclass(frozen=True)
-class FoundCell:
-    """The state of a cell in an output folder.
+def group_by_module(groups: Mapping[str, WeightGroup]) -> dict[str, WeightGroup]:
+    """Join the groups of a module, as blocks.*.attn.q_proj.weight and .bias; others stay."""
+    members: dict[str, list[str]] = {}
+    for name in groups:
+        module, _, last = name.rpartition(".")
+        members.setdefault(module if last in ("weight", "bias") else name, []).append(name)
+    return {
+        module: groups[names[0]]
+        if len(names) == 1
+        else (
+            sum(groups[name][0] for name in names),
+            _shorten([[name, *groups[name][:2]] for name in names]),
+            _shorten([groups[name][2] for name in names]),
+        )
+        for module, names in members.items()
+    }
 
-    Attributes:
-        state: How far it has come.
-        error: Why it failed, in a line.
-        files: Its files; those of its portable file if it is done.
-        portable: Its portable content, if it is done.
+
+def _shorten(parts: Sequence[Any]) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:SHORT_DIGITS]
+
+
+def bin_positions(
+    losses: Sequence[float | None], counts: Sequence[int] = (), most: int = MAX_POSITIONS
+) -> tuple[tuple[float | None, ...], tuple[int, ...]]:
+    """Average losses by position over bins that begin at powers of two.
+
+    Args:
+        losses: The mean loss at each position, None where no token is a target.
+        counts: The number of targets at each position; equal ones if empty.
+        most: How many positions are few.
+
+    Returns:
+        The mean of each bin, and the first position of each bin with the end of the last one. Few
+        positions are returned unchanged, without edges.
     """
-
-    state: State
-    error: str
-    files: CellFiles
-    portable: PortableCell | None = None
-    is_refused: bool = False
-    """Whether it has a file that is damaged, or was changed by hand."""
-
-
-def find_cell(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> FoundCell:
-    """Return what an output folder has of a cell, from its portable file or its run directory."""
-    path = locate_portable(folder, planned.name)
-    if os.path.lexists(path):
-        try:
-            portable = read_portable(path)
-        except DataError as error:
-            reason = f"{path.name}: {error.problem}"
-            return FoundCell("failed", reason, CellFiles(), is_refused=True)
-        return FoundCell("done", "", portable.to_files(), portable)
-    run = folder / CELLS / planned.name
-    try:
-        state, error_text = read_state(run)
-        if state == "done":
-            portable = build_portable(plan, folder, planned)
-            return FoundCell("done", "", portable.to_files(), portable)
-        return FoundCell(state, error_text, CellFiles.read(run))
-    except DataError as error:
-        reason = f"{error.problem}; {REMEDY}"
-        if error.place:
-            reason = f"{os.path.relpath(error.place, folder / CELLS)}: {reason}"
-        return FoundCell("failed", reason, CellFiles(), is_refused=True)
+    if len(losses) <= most:
+        return tuple(losses), ()
+    edges = [0, 1]
+    while edges[-1] < len(losses):
+        edges.append(min(2 * edges[-1], len(losses)))
+    weights = counts if len(counts) == len(losses) else [1] * len(losses)
+    means: list[float | None] = []
+    for low, high in pairwise(edges):
+        pairs = [
+            (loss, weight)
+            for loss, weight in zip(losses[low:high], weights[low:high], strict=True)
+            if loss is not None and weight
+        ]
+        total = sum(weight for _, weight in pairs)
+        means.append(fsum(loss * weight for loss, weight in pairs) / total if total else None)
+    return tuple(means), tuple(edges)
 
 
-def is_done(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> bool:
-    """Return whether a cell needs no more training, here or on the machine that trained it.
-
-    A cell whose results are damaged is not done: its process says what is wrong with them.
-    """
-    if os.path.lexists(locate_portable(folder, planned.name)):
-        return True
-    run = folder / CELLS / planned.name
-    try:
-        if read_state(run)[0] != "done":
-            return False
-        require_finished(run, planned)
-        CellFiles.read(run)
-    except DataError:
-        return False
-    return True
-
-
-def keep_finished(
-    plan: ComparisonPlan, folder: Path, planned: PlannedCell, *, keeps_weights: bool
-) -> None:
-    """Write the portable file of a cell that is done, and delete its weights unless kept."""
-    run = folder / CELLS / planned.name
-    path = locate_portable(folder, planned.name)
-    if not os.path.lexists(path):
-        if not is_done(plan, folder, planned):
-            return
-        build_portable(plan, folder, planned).write(path)
-    elif read_state(run)[0] != "done":
-        return
-    else:
-        set_aside_damaged_end(run)
-    if not keeps_weights:
-        shutil.rmtree(run / "checkpoints", ignore_errors=True)
-
-
-def set_aside_damaged_end(run: Path) -> None:
-    """Rename a damaged end.json of a cell whose portable file has the results, and say so."""
-    end = run / END
-    try:
-        read_end(end)
-    except DataError as error:
-        aside = end.with_name(f"{END}.damaged")
-        os.replace(end, aside)
-        log.warning("%s; renamed to %s, since %s.json has the results", error, aside.name, run.name)
+def thin_curve(
+    curve: Sequence[tuple[int, float]], most: int = MAX_VALIDATIONS
+) -> tuple[tuple[int, float], ...]:
+    """Return at most so many evenly spaced points of a learning curve, both ends among them."""
+    if len(curve) <= most:
+        return tuple(curve)
+    last = len(curve) - 1
+    chosen = {round(number * last / (most - 1)) for number in range(most)}
+    return tuple(curve[number] for number in sorted(chosen))
 
 
 def list_portable(folder: Path) -> list[Path]:
@@ -548,31 +429,8 @@ def list_portable(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"{CELLS}/*.json"))
 
 
-def check_portable(plan: ComparisonPlan, folder: Path) -> None:
-    """Check all portable cells of a plan.
-
-    Raises:
-        DataError: Some were changed, or are of another recipe; all of them are named.
-    """
-    problems = []
-    for planned in plan.cells:
-        path = locate_portable(folder, planned.name)
-        if not os.path.lexists(path):
-            continue
-        try:
-            found = read_portable(path)
-        except DataError as error:
-            problems.append(str(error))
-            continue
-        differences = list_setting_differences(plan, planned, found)
-        if differences:
-            problems.append(f"{path}: of another recipe: {'; '.join(differences)}")
-    if problems:
-        raise DataError("\n".join(problems))
-
-
 def list_setting_differences(
-    plan: ComparisonPlan, planned: PlannedCell, found: PortableCell
+    plan: ComparisonPlan, planned: PlannedCell, found: CellRecord
 ) -> list[str]:
     """Return in which settings a portable cell differs from a planned one; none if equal."""
     if found.recipe == hash_recipe(plan, planned):
@@ -586,12 +444,12 @@ def list_setting_differences(
 
 
 def adopt(
-    cell: PortableCell,
+    cell: CellRecord,
     own: ComparisonPlan,
     its_planned: PlannedCell,
     plan: ComparisonPlan,
     planned: PlannedCell,
-) -> PortableCell:
+) -> CellRecord:
     """Return a cell of one plan as that of another, if both plans ask for the same results.
 
     The plans differ where zoo has gained options between them, or in what changes no result.
@@ -605,10 +463,10 @@ def adopt(
 
 @dataclass(frozen=True)
 class Difference:
-    """A value in which two portable cells differ.
+    """A value in which two records of a cell differ.
 
     Attributes:
-        field: The field of the cells that holds it.
+        field: The field of the records that holds it.
         text: The value in both, for people.
     """
 
@@ -619,8 +477,8 @@ class Difference:
         return self.text
 
 
-def list_unequal(one: PortableCell, other: PortableCell) -> list[Difference]:
-    """List where two portable cells differ, apart from time, memory and machine."""
+def list_unequal(one: CellRecord, other: CellRecord) -> list[Difference]:
+    """List where two records of a cell differ, apart from time, memory and machine."""
     names = [each.name for each in fields(one) if each.name not in COSTS]
     # one of them may have been written before conditions had baselines, or cells were shortened
     if not (_has_baselines(one) and _has_baselines(other)):
@@ -634,26 +492,14 @@ def list_unequal(one: PortableCell, other: PortableCell) -> list[Difference]:
     ]
 
 
-def _has_baselines(cell: PortableCell) -> bool:
+def _has_baselines(cell: CellRecord) -> bool:
     """Return whether some condition of a cell has baselines of its own."""
     return any(one.baselines for one in cell.measured)
 
 
-def _drop_baselines(cell: PortableCell) -> PortableCell:
+def _drop_baselines(cell: CellRecord) -> CellRecord:
     """Return a cell whose conditions have no baselines."""
     return replace(cell, measured=tuple(replace(one, baselines={}) for one in cell.measured))
-
-
-COSTS = (
-    "environment",
-    "continued",
-    "minutes",
-    "processor_minutes",
-    "step_seconds",
-    "memory",
-    "format",
-)
-"""Fields that differ from run to run on the same machine, or with the machine."""
 
 
 def _compare(place: str, one: Any, other: Any) -> list[tuple[str, Any, Any]]:
