@@ -185,7 +185,7 @@ class ModelOfTable:
             for one in build_shortest_chain(zoo.encoding_class(name))
         ]
         answer = self._try(entries)
-        if "add coordinates: index" in answer:
+        if answer != "yes":
             indexed = [{**entry, "coordinates": "index"} for entry in entries]
             answer = "index" if self._try(indexed) == "yes" else answer
         return re.sub(rf"^{name}(: it)? ", "", answer).partition("; choose model")[0]

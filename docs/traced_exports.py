@@ -87,7 +87,7 @@ def compare(run: Path, task: Task, target: str, inputs: Sequence[Tensor]) -> str
     try:
         zoo.export(run, folder, target)
     except RecipeError as error:
-        return f"refused: {error.issues[0].problem.rpartition(': ')[2]}"
+        return f"refused: {error.issues[0].problem}"
     except ZooError as error:
         return f"refused: {error}"
 

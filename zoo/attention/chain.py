@@ -20,7 +20,7 @@ from zoo.attention.special_tokens import (
     restrict_to_positions,
 )
 from zoo.attention.tokens import Tokens
-from zoo.errors import OptionError
+from zoo.errors import Message, OptionError
 from zoo.options import Choice, EncodingSpec
 from zoo.options.signature import extras, options
 from zoo.options.unknown import OptionOwner, explain_name, explain_nameless
@@ -565,7 +565,8 @@ def make_factory(entry: EncodingSpec) -> EncodingFactory:
             # A recipe may list several encodings: the message names the one at fault.
             if error.subject:
                 raise
-            raise OptionError(error.key, f"{choice.name}: ", error.message) from None
+            message = Message(f"{choice.name}: ", error.message)
+            raise OptionError(error.key, message, subject=choice.name) from None
         encoding.entry = choice
         return encoding
 

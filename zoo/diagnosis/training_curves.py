@@ -11,7 +11,7 @@ from torch import Tensor
 
 from zoo.config.schema import format_size
 from zoo.diagnostics.head_metrics import HeadMetric, metrics_by_name
-from zoo.evaluation.results import FILES, Evaluation, find_unit, get_positions
+from zoo.evaluation.results import FILES, Evaluation, find_unit, get_positions, has_equal_sides
 from zoo.reporting.panel import Curves
 
 # Largest number of points of a curve, and of one whose points are losses of single tokens.
@@ -138,7 +138,7 @@ def _draw_sizes(result: Evaluation) -> Iterator[Curves]:
     if not unit:
         return
     lines = {
-        method: {int(size): one for size, one in line.items() if "x" not in size}
+        method: {size[0]: one for size, one in line.items() if has_equal_sides(size)}
         for method, line in result.list_lines().items()
     }
     refused = [size for size, one in lines[""].items() if one.refused]

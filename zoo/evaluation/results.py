@@ -181,24 +181,25 @@ class Evaluation:
         sized = [one for one in self.conditions[1:] if one.condition.size and not one.refused]
         return all(one.windows == own for one in sized)
 
-    def list_lines(self) -> dict[str, dict[str, ConditionResult]]:
+    def list_lines(self) -> dict[str, dict[tuple[int, ...], ConditionResult]]:
         """Collect what was measured by size, for curves.
 
         Returns:
-            {extrapolation method: {size: measurement}}, from small to large sizes. The method is
-            empty for the encodings as they were trained, which come first. Each method starts at
-            the training size, where it changes nothing.
+            {extrapolation method: {size: measurement}}, from small to large sizes, which are
+            lengths `(length,)` or sides `(height, width)`. The method is empty for the encodings
+            as they were trained, which come first. Each method starts at the training size, where
+            it changes nothing.
         """
         sized = [one for one in self.conditions if one.condition.size]
         # windows with another overlap give their tokens another context
         if not self.has_equal_windows:
             sized = sized[1:]
-        lines: dict[str, dict[str, ConditionResult]] = {"": {}}
+        lines: dict[str, dict[tuple[int, ...], ConditionResult]] = {"": {}}
         for one in sorted(sized, key=lambda one: _order(one.condition)):
             assert one.condition.size is not None
             line = lines.setdefault(one.condition.method or "", {})
-            line[format_size(one.condition.size)] = one
-        trained = format_size(self.trained_size)
+            line[one.condition.size] = one
+        trained = self.trained_size
         # each curve begins where all methods agree, so that they can be compared by eye
         start = {trained: lines[""][trained]} if trained in lines[""] else {}
         return {method: {**start, **line} if method else line for method, line in lines.items()}
@@ -434,21 +435,21 @@ def plot_by_size(result: Evaluation, unit: str, metric: str) -> LineChart:
         }
         for method, line in result.list_lines().items()
     }
-    names = list(dict.fromkeys(size for line in lines.values() for size in line))
-    apart = any("x" in size for size in names)
+    sizes = list(dict.fromkeys(size for line in lines.values() for size in line))
+    apart = not all(map(has_equal_sides, sizes))
     if not apart:
-        names.sort(key=int)
-    at = {size: float(number) if apart else float(size) for number, size in enumerate(names)}
+        sizes.sort()
+    at = {size: float(number if apart else size[0]) for number, size in enumerate(sizes)}
     ends = (min(at.values(), default=0.0), max(at.values(), default=1.0))
     scale = Scale(
         *ends,
         log=unit == "tokens",
         ticks=tuple(at.values()),
-        labels={number: size for size, number in at.items()},
+        labels={number: format_size(size) for size, number in at.items()},
     )
-    trained = format_size(result.trained_size)
-    ordered = not apart and "x" not in trained
-    position = float(trained) if ordered else at.get(trained)
+    trained = result.trained_size
+    ordered = not apart and has_equal_sides(trained)
+    position = float(trained[0]) if ordered else at.get(trained)
     return LineChart(
         title=result.recipe,
         x=X_NAMES[unit],
@@ -458,10 +459,15 @@ def plot_by_size(result: Evaluation, unit: str, metric: str) -> LineChart:
             for name, points in lines.items()
         ),
         x_scale=scale.widen(0.06) if ends[0] < ends[1] else Scale(ends[0] / 2, ends[0] * 2 + 1),
-        rule=None if position is None else (position, f"trained at {trained}"),
+        rule=None if position is None else (position, f"trained at {format_size(trained)}"),
         connected=not apart,
         shows_values=len(lines) == 1,
     )
+
+
+def has_equal_sides(size: Sequence[int]) -> bool:
+    """Return whether one number tells a size: a length, or the side of a square."""
+    return len({*size}) == 1
 
 
 def get_positions(one: ConditionResult, metric: str) -> Sequence[float | None]:
@@ -473,7 +479,7 @@ def plot_by_position(result: Evaluation, metric: str) -> LineChart:
     """Plot a metric by position in the longest windows, without and with extrapolation."""
     # the first line is the unchanged model
     plain, *others = (
-        {int(size): one for size, one in line.items() if get_positions(one, metric)}
+        {length: one for (length,), one in line.items() if get_positions(one, metric)}
         for line in result.list_lines().values()
     )
     methods = [method for method in result.list_lines() if method]
@@ -525,7 +531,7 @@ def plot_by_depth(result: Evaluation) -> NamedHeatmap:
         y="depth of the answer (0 is the start)",
         values=torch.tensor(values, dtype=torch.float64).mT,
         rows=tuple(f"{number / DEPTHS:g}" for number in range(DEPTHS)),
-        columns=tuple(sizes),
+        columns=tuple(map(format_size, sizes)),
     )
 
 

@@ -400,10 +400,6 @@ def _build_factory(choice: Choice, key: str, streams: RandomStreams) -> Encoding
             with streams.use(f"{choice.name} {dims.layer}"):
                 return build(dims)
         except OptionError as error:
-            problem = str(error)
-            # in a chain of encodings, the key alone does not tell which one refuses
-            if choice.name not in problem:
-                problem = f"{choice.name}: {problem}"
-            raise OptionError(f"{key}.{error.key}", problem) from None
+            raise OptionError(f"{key}.{error.key}", error.message) from None
 
     return make
