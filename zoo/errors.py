@@ -9,12 +9,33 @@ from __future__ import annotations
 import json
 import os
 import reprlib
+import unicodedata
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 ARGUMENT = "argument"
 """The origin of a value that the caller passed, in contrast to `file:line`."""
 NO_VALUE: Any = object()
+UNSAFE = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Unicode categories: control, format, surrogates, line and paragraph separators."""
+
+
+def escape_text(text: str, keep: str = "") -> str:
+    r"""Escape characters that a terminal or a page would obey rather than show, as in \x1b.
+
+    These are control characters such as escape sequences and line ends, marks that change the
+    direction of text, and bytes of a file name that are not UTF-8.
+
+    Args:
+        text: Text that is not trusted, such as the name of a file or a class.
+        keep: Characters that are left unchanged.
+    """
+    return "".join(
+        character.encode("unicode_escape").decode()
+        if character not in keep and unicodedata.category(character) in UNSAFE
+        else character
+        for character in text
+    )
 
 
 @dataclass(frozen=True)
@@ -92,10 +113,11 @@ class Message:
         self.parts: tuple[str | Setting, ...] = tuple(flat)
 
     def spell(self, edge: Edge) -> str:
-        """Return the text as a user of an edge reads it."""
-        return "".join(
+        """Return the text as a user of an edge reads it, of which only line ends are obeyed."""
+        text = "".join(
             edge.spell(part) if isinstance(part, Setting) else part for part in self.parts
         )
+        return escape_text(text, keep="\n\t")
 
     def __str__(self) -> str:
         return self.spell(PYTHON)
@@ -134,7 +156,7 @@ class ZooError(Exception):
         separator: str = ": ",
     ) -> None:
         self.place, self.problem = os.fspath(place), Message(*parts)
-        before = (f"{self.place}{separator}",) if self.place else ()
+        before = (f"{escape_text(self.place)}{separator}",) if self.place else ()
         self.message = Message(*before, self.problem)
         super().__init__(str(self.message))
 
@@ -202,7 +224,8 @@ class ConfigIssue:
         key = edge.spell(Setting(self.key)) if is_argument and "." not in self.key else self.key
         parts = (self.subject, origin, key, spell(self.problem, edge))
         text = ": ".join(part for part in parts if part)
-        return f"{text}; {spell(self.remedy, edge)}" if self.remedy else text
+        text = f"{text}; {spell(self.remedy, edge)}" if self.remedy else text
+        return escape_text(text, keep="\n\t")
 
     def __str__(self) -> str:
         return self.spell(PYTHON)

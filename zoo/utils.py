@@ -15,7 +15,6 @@ import sys
 import tempfile
 import threading
 import time
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
@@ -23,9 +22,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from signal import SIG_IGN, SIGINT, SIGKILL, SIGTERM, Signals
 from types import FrameType
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from zoo.errors import DataError, Message, Setting, ZooError
+from zoo.errors import escape_text as escape_text
 
 # glibc's mallopt: free bytes at a heap's end before they are returned to the system, bytes
 # requested from the system at once, and the size from which an allocation is a mapping of its
@@ -41,6 +41,12 @@ WRITING = ".writing"  # suffix of an unfinished file
 WRITE_TEST = ".zoo-write-test-"  # prefix of the name of a file that is created and removed
 log = logging.getLogger("zoo")
 
+MAX_CAUSE = 200
+"""Number of characters of a library's message that are shown."""
+PANIC = "PanicException"
+"""The error of a library written in Rust that has failed an assertion, which is no Exception."""
+Key = TypeVar("Key")
+
 LATEST = "latest"
 """The file next to run directories that has the name of the newest of them.
 
@@ -48,9 +54,6 @@ It was a link until version 0.3. TensorBoard follows links, and showed each run 
 """
 
 WATCH_SECONDS = 1.0
-
-UNSAFE = ("Cc", "Cf", "Cs", "Zl", "Zp")
-"""Unicode categories: control, format, surrogates, line and paragraph separators."""
 
 OUT_OF_MEMORY = (
     "can't allocate memory",
@@ -170,6 +173,76 @@ def explain_memory(remedy: str | Message | Callable[[], Message] = "") -> Iterat
             remedy = Message(workers, "; or ", remedy) if remedy else workers
         parts = ("; ", remedy) if remedy else ()
         raise ZooError(f"out of memory: {cause}", *parts) from error
+
+
+def describe_cause(error: BaseException) -> str:
+    """Return the first line of an error of a library, escaped and cut; its type if it is empty."""
+    if isinstance(error, OSError) and error.strerror:
+        return escape_text(error.strerror)
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return escape_text(lines[0])[:MAX_CAUSE]
+
+
+def describe_damage(error: BaseException) -> str:
+    """Return what is wrong with a file that a library could not read."""
+    return f"cannot be read: {describe_cause(error)}"
+
+
+@contextmanager
+def guard_reading(
+    place: str | os.PathLike[str] = "",
+    describe: Callable[[BaseException], str] = describe_damage,
+    separator: str = ": ",
+) -> Iterator[None]:
+    """Turn whatever the block raises while it reads data into one error that names the place.
+
+    Every reader of files uses it: libraries raise errors of any kind for damaged files, and none
+    of them documents which.
+
+    Args:
+        place: The file, or the row of a table.
+        describe: Returns the problem of an error.
+        separator: What stands between place and problem.
+
+    Raises:
+        DataError: The data cannot be read, or do not fit into memory. An error of zoo passes
+            unchanged.
+    """
+    try:
+        yield
+    except ZooError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+            raise
+        if is_out_of_memory(error):
+            problem = f"out of memory: {describe_cause(error)}"
+            remedy = "it is damaged, or too large for this machine"
+            raise DataError(f"{problem}; {remedy}", place=place, separator=separator) from error
+        raise DataError(describe(error), place=place, separator=separator) from None
+
+
+@contextmanager
+def collect_damage(
+    errors: MutableMapping[Key, str], key: Key, place: str | os.PathLike[str] = ""
+) -> Iterator[None]:
+    """Note what is wrong with one sample of many, where a damaged one ends the block.
+
+    Args:
+        errors: Gets the problem, with the place if there is one.
+        key: The key of the sample in it.
+        place: The file, or the row of a table.
+
+    Raises:
+        DataError: Memory ran out, which says nothing about the sample.
+    """
+    try:
+        with guard_reading(place, describe_cause):
+            yield
+    except DataError as error:
+        if error.__cause__ is not None and is_out_of_memory(error.__cause__):
+            raise
+        errors[key] = str(DataError(error.problem, place=place))
 
 
 def read_text(path: Path) -> str:
@@ -488,24 +561,6 @@ class Ticker:
             return False
         self.last = now
         return True
-
-
-def escape_text(text: str, keep: str = "") -> str:
-    r"""Escape characters that a terminal or a page would obey rather than show, as in \x1b.
-
-    These are control characters such as escape sequences and line ends, marks that change the
-    direction of text, and bytes of a file name that are not UTF-8.
-
-    Args:
-        text: Text that is not trusted, such as the name of a file or a class.
-        keep: Characters that are left unchanged.
-    """
-    return "".join(
-        character.encode("unicode_escape").decode()
-        if character not in keep and unicodedata.category(character) in UNSAFE
-        else character
-        for character in text
-    )
 
 
 def escape_strings(value: Any) -> Any:

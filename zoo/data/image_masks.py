@@ -43,7 +43,7 @@ from zoo.errors import DataError, OptionError
 from zoo.options import Between, Count
 from zoo.packages import explain_imports
 from zoo.registry import register
-from zoo.utils import describe_absence
+from zoo.utils import collect_damage, describe_absence
 
 USUAL_IGNORED = 255
 """The number of pixels without a class in most public datasets."""
@@ -442,16 +442,27 @@ class PairReader:
         self, rows: Sequence[tuple[int, Mapping[str, Any]]], epoch: int | None = None
     ) -> RowBatch:
         """Read numbered rows, and collect the errors of corrupt ones."""
-        images, masks, errors = [], [], {}
+        images, masks = [], []
+        errors: dict[int, str] = {}
         for number, row in rows:
-            try:
-                image, mask = self._read_pair(row, number, epoch)
-            except (OSError, ValueError) as error:
-                path = (row["mask"] or {}).get("path") or f"row {number}"
-                errors[number] = f"{self.title}, {path}: {str(error).splitlines()[0]}"
+            places = [self.locate(number, row, column) for column in ("image", "mask")]
+            with collect_damage(errors, number, places[0]):
+                content = self.access.read(row["image"])
+                with self.decoder.open_limited(content) as file:
+                    size = find_upright_size(file)
+                # drawn once for each, from the same random state
+                is_cropped = epoch is not None and self.crop.area < 1
+                crops = [self.crop.draw(epoch or 0, number) if is_cropped else None for _ in places]
+                image = self.decoder.decode(content, crops[0])
+            if number in errors:
                 continue
-            images.append(image)
-            masks.append(mask)
+            with collect_damage(errors, number, places[1]):
+                mask = self.masks.decode_mask(self.access.read(row["mask"]), size, crops[1])
+                # a crop is flipped where it is cut out
+                if epoch is not None and not is_cropped and self._draw_flip(epoch, number):
+                    image, mask = image[..., ::-1], mask[..., ::-1]
+                images.append(image)
+                masks.append(mask)
         inputs = self.decoder.lay_out(images, self.pack)
         stacked = torch.empty(0, *self.masks.sides, dtype=torch.int16)
         if masks:
@@ -459,20 +470,11 @@ class PairReader:
             stacked = stack_padded(masks, IGNORE_INDEX)
         return RowBatch(inputs if len(inputs) > 1 else inputs[0], stacked, errors)
 
-    def _read_pair(
-        self, row: Mapping[str, Any], number: int, epoch: int | None
-    ) -> tuple[NDArray[np.uint8], NDArray[np.int16]]:
-        content = self.access.read(row["image"])
-        with self.decoder.open_limited(content) as file:
-            size = find_upright_size(file)
-        # drawn once for each, from the same random state
-        is_cropped = epoch is not None and self.crop.area < 1
-        crops = [self.crop.draw(epoch or 0, number) if is_cropped else None for _ in range(2)]
-        image = self.decoder.decode(content, crops[0])
-        mask = self.masks.decode_mask(self.access.read(row["mask"]), size, crops[1])
-        if epoch is None or is_cropped:
-            return image, mask
+    def locate(self, number: int, row: Mapping[str, Any], column: str) -> str:
+        """Return the name of the picture of a row, image or mask, in messages."""
+        path = (row[column] or {}).get("path")
+        return f"{self.title}, {path or f'row {number}, {column}'}"
+
+    def _draw_flip(self, epoch: int, number: int) -> bool:
         rng = np.random.default_rng([self.crop.seed, epoch, number])
-        if rng.random() < self.crop.flip:
-            return image[..., ::-1], mask[..., ::-1]
-        return image, mask
+        return bool(rng.random() < self.crop.flip)

@@ -61,6 +61,7 @@ from zoo.errors import DataError, OptionError
 from zoo.options import Between, Count
 from zoo.packages import explain_imports
 from zoo.registry import register
+from zoo.utils import collect_damage
 
 log = logging.getLogger("zoo")
 
@@ -377,9 +378,10 @@ class ImageRowReader:
         self, rows: Sequence[tuple[int, Mapping[str, Any]]], epoch: int | None = None
     ) -> RowBatch:
         """Read numbered rows, and collect the errors of corrupt ones."""
-        images, labels, errors = [], [], {}
+        images, labels = [], []
+        errors: dict[int, str] = {}
         for number, row in rows:
-            try:
+            with collect_damage(errors, number, self.locate(number, row)):
                 label = self.read_label(row["label"])
                 crop = None
                 if self.crop is not None and epoch is not None:
@@ -392,9 +394,6 @@ class ImageRowReader:
                     image = image[..., ::-1]
                 images.append(image)
                 labels.append(label)
-            except (OSError, ValueError) as error:
-                cause = str(error).splitlines()[0]
-                errors[number] = f"{self.locate(number, row)}: {cause}"
         inputs = self.decoder.lay_out(images, self.pack)
         return RowBatch(
             inputs if len(inputs) > 1 else inputs[0], torch.tensor(labels, dtype=torch.long), errors
@@ -455,14 +454,14 @@ def _digest_rows(table: Any, reader: ImageRowReader, numbers: NDArray[np.int64])
     for columns in table.select(numbers).iter(CHUNK):
         for values in zip(*columns.values(), strict=True):
             row = dict(zip(columns, values, strict=True))
-            try:
+            # A problem is reported when the image is decoded, and kept with the others.
+            problems: dict[int, str] = {}
+            content = b""
+            with collect_damage(problems, 0):
                 content = reader.access.read(row["image"])
-            except (OSError, ValueError) as error:
-                # It is reported when the image is decoded, and kept with the others.
-                content = repr(error).encode()
-            digest.update(hashlib.sha256(content).digest() + repr(row["label"]).encode())
+            parts = [hashlib.sha256(content).hexdigest(), repr(row["label"]), problems.get(0)]
             # An error that is kept names its row: it must not be that of another table.
-            digest.update(reader.locate(0, row).encode())
+            digest.update(json.dumps([*parts, reader.locate(0, row)]).encode())
     return digest.hexdigest()
 
 

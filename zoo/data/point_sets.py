@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from zoo.data.finite import NotFinite, find_not_finite
 from zoo.data.spec import PointBatch
 from zoo.data.tables.open_table import open_tables
 from zoo.errors import DataError
-from zoo.utils import describe_absence
+from zoo.utils import describe_absence, guard_reading
 
-NPZ = ".npz"
+NPZ, NPY = ".npz", ".npy"
 MASK = "mask"
 """The array of an NPZ file that tells which points are real."""
 RESOLUTION = 1e-5
@@ -216,13 +219,15 @@ def _read_npz(file: Path, columns: PointColumns) -> PointTable:
     if not file.is_file():
         raise DataError(describe_absence(file), place=file)
     names = [name for group in columns for name in group]
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            _check_names(str(file), names, arrays.files, "array")
-            held = {name: arrays[name] for name in names}
-            mask = arrays[MASK] if MASK in arrays.files else None
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise DataError(f"cannot be read, {error}", place=file) from None
+    with guard_reading(file), zipfile.ZipFile(file) as archive:
+        members = {name.removesuffix(NPY): name for name in archive.namelist()}
+        _check_names(str(file), names, [*members], "array")
+        chosen = [*names, *([MASK] if MASK in members else [])]
+        held = {}
+        for name in chosen:
+            with guard_reading(f"{file}, array {name}"):
+                held[name] = _read_npy(archive.read(members[name]))
+        mask = held.pop(MASK, None) if MASK not in names else held[MASK]
     count = len(held[names[0]]) if held[names[0]].ndim else 0
     for name, array in held.items():
         # numpy would make numbers of text, of dates in their unit, and of parts of complex numbers
@@ -250,6 +255,29 @@ def _read_npz(file: Path, columns: PointColumns) -> PointTable:
     for name in columns.target:
         rows[name] = held[name].tolist()
     return _build_table(str(file), columns, rows, count)
+
+
+def _read_npy(content: bytes) -> NDArray[Any]:
+    """Return the array of an NPY file, whose header numpy would trust.
+
+    A header may claim a shape beyond any memory, or an array of no size with 2^40 rows.
+
+    Raises:
+        ValueError: Its header does not describe what follows it.
+    """
+    file = BytesIO(content)
+    is_short = npy.read_magic(file) == (1, 0)
+    read_header = npy.read_array_header_1_0 if is_short else npy.read_array_header_2_0
+    shape, is_fortran, dtype = read_header(file)
+    size, held = math.prod(shape) * dtype.itemsize, len(content) - file.tell()
+    if dtype.hasobject:
+        raise ValueError("it holds objects of Python, which are not loaded")
+    if not size:
+        raise ValueError(f"shape {shape} of {dtype} has no numbers")
+    if not 0 < size <= held:
+        raise ValueError(f"shape {shape} of {dtype} needs {size:,} bytes, the file has {held:,}")
+    array = np.frombuffer(content, dtype, math.prod(shape), file.tell())
+    return array.reshape(shape, order="F" if is_fortran else "C")
 
 
 def _check_names(title: str, names: Sequence[str], known: Sequence[str], noun: str) -> None:

@@ -29,6 +29,7 @@ from zoo.data.tables.open_table import SplitOptions
 from zoo.errors import DataError, OptionError
 from zoo.options import Between, Count
 from zoo.registry import register
+from zoo.utils import collect_damage
 
 Names = str | tuple[str, ...]
 
@@ -190,17 +191,18 @@ class PointFiles(DataModule):
         return (batch for path in paths for batch in self._read_file(path, columns, spec))
 
     def _read_file(self, path: Path, columns: PointColumns, spec: PointSpec) -> Iterator[FileBatch]:
-        try:
+        errors: dict[Path, str] = {}
+        with collect_damage(errors, path):
             (table,) = open_point_tables(str(path), columns).values()
             if table.width != (spec.features, spec.axes):
                 found = "{} features and {} coordinates".format(*table.width)
                 problem = f"the model reads {spec.features} and {spec.axes}"
-                raise DataError(f"its points have {found}; {problem}", place=path)
+                raise DataError(f"its points have {found}; {problem}")
             count = len(table.x)
             table = table.place(self.dtype, center=self.center)
             sets = [PointSample(table.x[n], table.pos[n], 0) for n in range(count)]
-        except DataError as error:
-            yield FileBatch((), None, {path: str(error.problem)})
+        if errors:
+            yield FileBatch((), None, errors)
             return
         for start in range(0, count, self.batch_size):
             rows = range(start, min(start + self.batch_size, count))

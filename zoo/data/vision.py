@@ -28,7 +28,7 @@ from zoo.data.spec import DataSpec, ImageSpec
 from zoo.errors import OptionError
 from zoo.options import Between, Count
 from zoo.packages import explain_imports
-from zoo.utils import raise_if_out_of_memory
+from zoo.utils import collect_damage, describe_cause, raise_if_out_of_memory, read_bytes
 
 Size = Count | tuple[Count, Count]
 RESIZING = {
@@ -121,7 +121,7 @@ class ImageDecoder:
         except Exception as error:
             raise_if_out_of_memory(error)
             # Every format of Pillow raises its own errors.
-            raise ValueError(str(error) or type(error).__name__) from None
+            raise ValueError(describe_cause(error)) from None
 
     @contextmanager
     def _limit_pixels(self) -> Iterator[None]:
@@ -255,7 +255,10 @@ class ImageAccess:
             return bytes(image["bytes"])
         if not image or not image.get("path"):
             raise ValueError("there is no image")
-        with fsspec.open(self._locate(str(image["path"])), "rb") as file:
+        place = self._locate(str(image["path"]))
+        if "://" not in place:
+            return read_bytes(Path(place))
+        with fsspec.open(place, "rb") as file:
             return bytes(file.read())
 
     def _locate(self, path: str) -> str:
@@ -294,10 +297,8 @@ class ImageFiles(Dataset[FileBatch]):
         images: dict[Path, NDArray[np.uint8]] = {}
         errors: dict[Path, str] = {}
         for path in (self.paths[number] for number in numbers):
-            try:
-                images[path] = self.decoder.decode(path.read_bytes())
-            except (OSError, ValueError) as error:
-                errors[path] = _describe(error)
+            with collect_damage(errors, path):
+                images[path] = self.decoder.decode(read_bytes(path))
         inputs = self.decoder.lay_out([*images.values()], self.pack)
         return FileBatch(tuple(images), inputs if len(inputs) > 1 else inputs[0], errors)
 
@@ -341,12 +342,6 @@ def check_reads_images(spec: DataSpec, channels: int, kind: type[ImageSpec] = Im
     if spec.channels != channels:
         problem = f"{channels} channels, but the model was trained on images of {spec.channels}"
         raise OptionError("channels", problem)
-
-
-def _describe(error: Exception) -> str:
-    """Return the message of an error as one line of at most 200 characters."""
-    cause = error.strerror if isinstance(error, OSError) else str(error)
-    return ((cause or "").splitlines() or [type(error).__name__])[0][:200]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from zoo.data.tables.labelled_table import RowBatch, read_label
 from zoo.data.tables.open_table import check_text, is_table
 from zoo.errors import DataError, OptionError
 from zoo.packages import explain_imports
+from zoo.utils import collect_damage
 
 PADDING = -1
 
@@ -99,14 +100,13 @@ class TextRowReader:
         self, rows: Sequence[tuple[int, Mapping[str, Any]]], epoch: int | None = None
     ) -> RowBatch:
         """Read numbered rows, the same in every epoch, and collect the errors of corrupt ones."""
-        inputs, labels, errors = [], [], {}
+        inputs, labels = [], []
+        errors: dict[int, str] = {}
         for number, row in rows:
-            try:
+            with collect_damage(errors, number, f"{self.title}, row {number}"):
                 label = self.read_label(row["label"])
                 inputs.append(encode_text(row["text"], self.vocabulary, self.length))
                 labels.append(label)
-            except ValueError as error:
-                errors[number] = f"{self.title}, row {number}: {error}"
         return RowBatch(pad_tokens(inputs), torch.tensor(labels, dtype=torch.long), errors)
 
     def read_label(self, value: Any) -> int:
@@ -146,10 +146,6 @@ def _read_batch(paths: Sequence[Path], vocabulary: CorpusVocabulary, length: int
     rows: dict[Path, NDArray[Any]] = {}
     errors: dict[Path, str] = {}
     for path in paths:
-        try:
+        with collect_damage(errors, path):
             rows[path] = encode_text(read_document(path).text, vocabulary, length)
-        except DataError as error:
-            errors[path] = str(error.problem)
-        except ValueError as error:
-            errors[path] = str(error)
     return FileBatch(tuple(rows), pad_tokens([*rows.values()]), errors)

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from zoo.data.cache import CacheEntry, load_or_make
 from zoo.data.corpus.tokenizer import CorpusVocabulary, TokenizerOptions, vocabulary_from_dict
 from zoo.data.spec import check_fractions
 from zoo.errors import DataError, OptionError
-from zoo.utils import describe_absence
+from zoo.utils import describe_absence, describe_damage, guard_reading, read_bytes
 
 SPLITS = ("train", "val", "test")
 
@@ -57,26 +57,24 @@ def read_document(path: Path) -> Document:
     Raises:
         DataError: The file is missing, empty or not UTF-8. The message names it.
     """
-    try:
-        content = path.read_bytes()
+    with guard_reading(path, partial(_describe, path)):
         # A byte order mark is not part of the text.
-        text = content.decode().removeprefix("\ufeff")
-    except FileNotFoundError:
-        raise DataError(describe_absence(path, "file"), place=path) from None
-    except IsADirectoryError:
-        problem = f"a folder, not a file; for all of its texts write {path}/*.txt"
-        raise DataError(problem, place=path) from None
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror}", place=path) from None
-    except UnicodeDecodeError as error:
-        byte = f"{content[error.start]:#04x}"
-        raise DataError(f"not UTF-8 at byte {error.start}: {byte}", place=path) from None
-    except ValueError as error:
-        # No file can have such a name, for example one with a null character.
-        raise DataError(f"{str(path)!r}: cannot be read: {error}") from None
+        text = read_bytes(path).decode().removeprefix("\ufeff")
     if not text:
         raise DataError("empty", place=path)
     return Document(str(path), text)
+
+
+def _describe(path: Path, error: BaseException) -> str:
+    """Return why a file could not be read as UTF-8."""
+    match error:
+        case FileNotFoundError():
+            return describe_absence(path, "file")
+        case IsADirectoryError():
+            return f"a folder, not a file; for all of its texts write {path}/*.txt"
+        case UnicodeDecodeError():
+            return f"not UTF-8 at byte {error.start}: {error.object[error.start]:#04x}"
+    return describe_damage(error)
 
 
 @dataclass(frozen=True)

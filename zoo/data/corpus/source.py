@@ -20,6 +20,7 @@ from zoo.data.corpus.windows import WindowDataset, WindowOptions
 from zoo.data.sampler import ResumableLoader
 from zoo.data.spec import DataSpec, TextSpec
 from zoo.errors import DataError, OptionError
+from zoo.utils import collect_damage
 
 log = logging.getLogger("zoo")
 
@@ -159,10 +160,11 @@ def _read_windows(
     # A model with memory reads one window after the other.
     size = 1 if window.streams else window.batch_size
     for path in paths:
-        try:
+        errors: dict[Path, str] = {}
+        with collect_damage(errors, path):
             dataset = _cut_file(path, vocabulary, window)
-        except (DataError, OptionError) as error:
-            yield FileBatch((), None, {path: str(error.problem)})
+        if errors:
+            yield FileBatch((), None, errors)
             continue
         for first in range(0, len(dataset), size):
             keys = range(first, min(first + size, len(dataset)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -16,7 +16,7 @@ from zoo.data.spec import Vocabulary
 from zoo.data.tables.open_table import HUB
 from zoo.errors import DataError, OptionError
 from zoo.packages import explain_imports
-from zoo.utils import describe_absence
+from zoo.utils import describe_absence, describe_cause, describe_damage, guard_reading, read_bytes
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -29,6 +29,7 @@ MAX_WORD = 40
 MAX_GAP = 16
 """Largest ratio of the highest number of a token to the number of tokens, which tables follow."""
 
+NOT_A_TOKENIZER = "not the JSON of a tokenizer"
 NO_TOKENIZER = "this checkpoint stores no tokenizer, only its vocabulary size"
 
 
@@ -355,17 +356,12 @@ def parse_tokenizer(text: str) -> Tokenizer:
     with explain_imports():
         from tokenizers import Tokenizer
 
-    try:
+    with guard_reading(describe=lambda error: f"{NOT_A_TOKENIZER}: {describe_cause(error)}"):
         tokenizer = Tokenizer.from_str(text)
         numbers = tokenizer.get_vocab().values()
-    except BaseException as error:
-        # the library panics on some damage, which is no Exception
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise DataError(f"not the JSON of a tokenizer: {str(error)[:200]}") from None
     if max(numbers, default=0) > MAX_GAP * len(numbers) + 2**16:
         problem = f"its {len(numbers):,} tokens are numbered up to {max(numbers):,}"
-        raise DataError(f"not the JSON of a tokenizer: {problem}")
+        raise DataError(f"{NOT_A_TOKENIZER}: {problem}")
     return tokenizer
 
 
@@ -379,25 +375,30 @@ def load_tokenizer(name: str) -> Subwords:
         from tokenizers import Tokenizer
 
     if name.startswith(HUB):
-        try:
+        with guard_reading(name, _describe_download):
             return Subwords(Tokenizer.from_pretrained(name.removeprefix(HUB)).to_str())
-        except Exception as error:
-            # The library raises errors of many kinds, and so does its downloader.
-            cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-            remedy = "is its name right, and is there a network? Else name a file tokenizer.json"
-            problem = f"the tokenizer could not be downloaded: {cause}"
-            raise DataError(f"{name}: {problem}; {remedy}") from None
+    path = Path(name).expanduser()
+    with guard_reading(name, partial(_describe_file, path)):
+        text = read_bytes(path).decode()
     try:
-        text = Path(name).expanduser().read_text(encoding="utf-8")
         return Subwords(parse_tokenizer(text).to_str())
-    except FileNotFoundError:
-        raise DataError(f"{name}: {describe_absence(name, 'file')}") from None
-    except OSError as error:
-        raise DataError(f"{name}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"{name}: not the JSON of a tokenizer: {error}") from None
     except DataError as error:
-        raise DataError(f"{name}: {error}") from None
+        raise DataError(error.problem, place=name) from None
+
+
+def _describe_download(error: BaseException) -> str:
+    """Return why a tokenizer could not be downloaded, and a remedy."""
+    remedy = "is its name right, and is there a network? Else name a file tokenizer.json"
+    return f"the tokenizer could not be downloaded: {describe_cause(error)}; {remedy}"
+
+
+def _describe_file(path: Path, error: BaseException) -> str:
+    """Return why the file of a tokenizer could not be read."""
+    if isinstance(error, FileNotFoundError):
+        return describe_absence(path, "file")
+    if isinstance(error, UnicodeDecodeError):
+        return f"{NOT_A_TOKENIZER}: {describe_cause(error)}"
+    return describe_damage(error)
 
 
 def train_bpe(texts: Iterable[str], size: int) -> Subwords:

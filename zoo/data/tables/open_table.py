@@ -10,15 +10,16 @@ import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zoo.errors import DataError, OptionError, ZooError
+from zoo.errors import DataError, OptionError
 from zoo.packages import explain_imports
-from zoo.utils import describe_absence, raise_if_out_of_memory
+from zoo.utils import MAX_CAUSE, describe_absence, describe_damage, guard_reading
 
 HUB = "hub:"
 HUB_REMEDY = "; is its name right, and is there a network? Else download it, and name its folder"
@@ -69,16 +70,17 @@ def open_tables(path: str, streaming: bool = False) -> Mapping[str, Any]:
         name, _, configuration = name.partition(":")
     # `datasets` silently ignores the rest of a damaged archive.
     for shard in _list_tar_files(name, files):
-        _check_complete(shard)
-        if not streaming:
-            _check_headers(shard)
+        with guard_reading(shard):
+            _check_complete(shard)
+            if not streaming:
+                _check_headers(shard)
     if files is None and Path(name, "state.json").is_file():
         remedy = "write it as Parquet, with to_parquet of each split"
         raise DataError(f"was written by save_to_disk; {remedy}", place=path)
     options = _verify_checksums() if _is_parquet(name, files) else {}
     if files is not None and _find_format(files["train"][0]) == ".tsv":
         options["sep"] = "\t"
-    try:
+    with guard_reading(path, partial(_describe, path)):
         builder = _make_builder(name, configuration or None, files, options)
         if streaming:
             return dict(builder.as_streaming_dataset())
@@ -91,10 +93,6 @@ def open_tables(path: str, streaming: bool = False) -> Mapping[str, Any]:
             # JSON is not checked when it is read; text that is not UTF-8 would fail at a later use.
             table.data.validate(full=True)
         return tables
-    except Exception as error:
-        raise_if_out_of_memory(error)
-        # The library raises errors of many kinds.
-        raise DataError(_describe(path, error), place=path) from None
 
 
 def _make_builder(
@@ -140,14 +138,8 @@ def iterate_rows(table: Iterable[Any], title: str) -> Iterator[Any]:
     Raises:
         DataError: Reading fails. The message begins with `title`.
     """
-    try:
+    with guard_reading(title, partial(_describe, title)):
         yield from table
-    except ZooError:
-        raise
-    except Exception as error:
-        raise_if_out_of_memory(error)
-        # The library raises errors of many kinds.
-        raise DataError(f"{title}: {_describe(title, error)}") from None
 
 
 def _silence_datasets() -> None:
@@ -160,7 +152,7 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("Failed to ")
 
 
-def _describe(path: str, error: Exception) -> str:
+def _describe(path: str, error: BaseException) -> str:
     """Return the problem with a path that the library could not read, and a remedy."""
     origin = error.__cause__ or error
     # The first line of the underlying error usually names the cause.
@@ -169,14 +161,14 @@ def _describe(path: str, error: Exception) -> str:
     if isinstance(origin, UnicodeDecodeError):
         problem = f"{origin.reason} at byte {origin.start}"
         return f"cannot be read: it is not UTF-8, {problem}; save it as UTF-8"
-    cause = str(origin).strip() or type(error).__name__
+    cause = str(origin) or type(origin).__name__
     if NO_CONFIGURATION in cause:
-        names = " ".join(cause.splitlines()[1:2])[:200]
+        names = " ".join(cause.strip().splitlines()[1:2])[:MAX_CAUSE]
         return f"has several configurations, name one as {path}:CONFIGURATION; {names}"
     if any(words in cause for words in NO_ROWS):
         return "is empty, or one of its files is"
     remedy = HUB_REMEDY if path.startswith(HUB) else ""
-    return f"cannot be read: {cause.splitlines()[0][:200]}{remedy}"
+    return f"{describe_damage(origin)}{remedy}"
 
 
 def select_split(tables: Mapping[str, Any], name: str, columns: Iterable[str], path: str) -> Any:
@@ -275,6 +267,10 @@ def find_files(path: str) -> tuple[str, dict[str, list[str]] | None]:
     if not files:
         problem = "no file matches" if glob.has_magic(path) else describe_absence(expanded)
         raise DataError(problem, place=path)
+    # a FIFO without a writer would let `datasets` wait for ever
+    for file in files:
+        if not os.path.isfile(file):
+            raise DataError("it is a folder, a FIFO or a device, not a file", place=file)
     formats = {_find_format(file) for file in files}
     if len(formats) > 1 or not formats <= BUILDERS.keys():
         found = ", ".join(sorted(formats))
