@@ -13,14 +13,14 @@ from math import inf, sqrt
 from pathlib import Path
 from statistics import fmean, median
 
-from evidence_data import DOCS, Evidence, PaperClaim, locate_noise, read_papers
+from evidence_data import DOCS, Evidence, PaperClaim, read_papers
 from record_figures import locate_figure
 from scipy import stats
 
 from zoo.comparison.hypotheses import Hypothesis, parse_hypothesis
 from zoo.comparison.racing import LOOK_LEVEL, Claim, judge_claims
 from zoo.comparison.ranking import average_baselines, collect_values, find_winning_baseline
-from zoo.comparison.record import read_portable
+from zoo.comparison.record_file import CELLS_FILE, read_cells
 from zoo.comparison.results import LOOKS, Comparison, ComparisonCell
 from zoo.comparison.statistics import (
     FEWEST,
@@ -266,7 +266,6 @@ class PowerOfStudies:
     """Studies that find it with a probability of 80 %; None if a thousand do not."""
     at_last: float
     """The probability that the last look finds it."""
-    source: str
 
     @property
     def is_hopeless(self) -> bool:
@@ -280,20 +279,15 @@ class PowerOfStudies:
         if self.is_hopeless:
             return (
                 f"power of {LOOKS[-1]} studies {_percent(self.at_last)}; {_percent(POWER)} need "
-                f"{needed}, by the noise of {self.source}"
+                f"{needed}, by the noise of its studies"
             )
-        return f"{needed} studies have a power of {_percent(POWER)}, by the noise of {self.source}"
+        return f"{needed} studies have a power of {_percent(POWER)}, by the noise of its studies"
 
 
 def _describe_power(
     claim: PaperClaim, evidence: Evidence, comparison: Comparison | None
 ) -> PowerOfStudies | None:
     """Return the power for the margin of a claim; None without a margin or anything to go by."""
-    source = "its studies"
-    if comparison is None and claim.noise:
-        comparison = Comparison.read(locate_noise(claim.noise))
-        # seeds of an untuned record lack the chance of tuning, so this is the least that is needed
-        source = "seeds of a withdrawn, untuned record"
     if comparison is None or not claim.margin:
         return None
     deviation = _find_deviation(comparison, parse_hypothesis(claim.hypothesis))
@@ -303,7 +297,7 @@ def _describe_power(
     family = count_family(claim, evidence)
     powers = (find_power(number, claim.margin, deviation, family) for number in range(FEWEST, 1001))
     needed = next((n for n, power in enumerate(powers, start=FEWEST) if power >= POWER), None)
-    return PowerOfStudies(needed, find_power(LOOKS[-1], claim.margin, deviation, family), source)
+    return PowerOfStudies(needed, find_power(LOOKS[-1], claim.margin, deviation, family))
 
 
 def _find_deviation(comparison: Comparison, found: Hypothesis) -> float | None:
@@ -388,12 +382,16 @@ def count_hours(records: Path) -> tuple[int, float]:
     """
     worked: list[float] = []
     waited: dict[tuple[Path, str], list[float]] = {}
-    for path in sorted(records.rglob("cells/*.json")):
-        cell = read_portable(path)
+    cells = (
+        (path.parent, cell)
+        for path in sorted(records.rglob(CELLS_FILE))
+        for cell in read_cells(path.parent).values()
+    )
+    for folder, cell in cells:
         if cell.processor_minutes is not None:
             worked.append(cell.processor_minutes)
         elif cell.minutes is not None:
-            waited.setdefault((path.parent, cell.variant), []).append(cell.minutes)
+            waited.setdefault((folder, cell.variant), []).append(cell.minutes)
     groups = waited.values()
     counted = sum(worked) + sum(len(group) * median(group) for group in groups)
     return len(worked) + sum(map(len, groups)), counted / 60
@@ -482,7 +480,7 @@ def _comparison_section(name: str, evidence: Evidence) -> Iterator[str]:
     yield (
         f"{capitalize(format_measure(comparison))}: {interval}, in the order of the command, then "
         f"trivial baselines on the same samples. [Every study](records/{name}/results.html); its "
-        f"cells are in `docs/records/{name}/cells`."
+        f"cells are in `docs/records/{name}/cells.jsonl`."
     )
     yield ""
     if comparison.hypotheses:

@@ -20,6 +20,8 @@ import zoo
 from zoo.citations import read_citations
 from zoo.cli.compare import parse_words
 from zoo.comparison.hypotheses import parse_hypothesis
+from zoo.comparison.outputs import read_comparison
+from zoo.comparison.plan import PLAN
 from zoo.comparison.results import Comparison, find_direction
 from zoo.options.validation import read_data
 
@@ -64,8 +66,6 @@ class PaperClaim:
         comparison: The name of the comparison that judges it.
         hypothesis: The claim as `zoo compare` takes it; its first variant is the better one.
         margin: The paper's effect in units of our metric; 0 if the paper measures another one.
-        noise: A withdrawn record whose seeds tell how many studies the margin needs, if there are
-            none yet.
         seen: True if the hypothesis became a claim after its result was seen.
     """
 
@@ -75,7 +75,6 @@ class PaperClaim:
     comparison: str
     hypothesis: str
     margin: float = 0.0
-    noise: str = ""
     seen: bool = False
 
 
@@ -145,18 +144,23 @@ class Evidence:
         Raises:
             ValueError: The comparison was not tuned in studies.
         """
-        path = Path(self.records) / name / "results.json"
-        if not path.exists():
+        folder = Path(self.records) / name
+        if not (folder / PLAN).exists():
             return None
-        comparison = _read_comparison(path)
+        comparison = read_record(folder)
         if comparison.studies is None:
-            raise ValueError(f"{path}: not tuned in studies, so no evidence")
-        return add_baselines(comparison, name, Path(self.records))
+            raise ValueError(f"{folder}: not tuned in studies, so no evidence")
+        return comparison
+
+
+def read_record(folder: Path) -> Comparison:
+    """Return a recorded comparison, with the baselines of its conditions."""
+    return add_baselines(_compute_results(folder), folder.name, folder.parent)
 
 
 @cache
-def _read_comparison(path: Path) -> Comparison:
-    return Comparison.read(path)
+def _compute_results(folder: Path) -> Comparison:
+    return read_comparison(folder)
 
 
 def read_evidence(path: Path = DECLARED, records: Path = RECORDS) -> Evidence:
@@ -186,8 +190,6 @@ def _list_problems(found: Evidence) -> Iterator[str]:
             yield f"{claim.claim}: there is no paper {claim.paper!r} in {PAPERS.name}"
         if claim.margin < 0:
             yield f"{claim.claim}: a margin is not below 0"
-        if claim.noise and not locate_noise(claim.noise).exists():
-            yield f"{claim.claim}: there is no withdrawn record {claim.noise!r}"
         if claim.comparison not in found.comparisons:
             yield f"{claim.claim}: there is no comparison {claim.comparison!r}"
             continue
@@ -230,11 +232,6 @@ def _has_condition(comparison: Comparison | None, name: str) -> bool:
     if comparison is None or not any(cell.measurements for cell in comparison.cells):
         return True
     return not name or name in [one.name for one in comparison.conditions]
-
-
-def locate_noise(name: str) -> Path:
-    """Return the path of a withdrawn record."""
-    return RECORDS / "withdrawn" / f"{name}.json"
 
 
 @cache

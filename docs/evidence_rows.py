@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from claims_page import NO_EVIDENCE, count_studies
-from evidence_data import Evidence, Need, Source
-from quoted_numbers import locate, read_comparison
+from evidence_data import Evidence, Need, Source, read_record
+from quoted_numbers import locate
 
 from zoo.comparison.racing import LOOK_LEVEL
 from zoo.comparison.ranking import (
@@ -164,11 +164,7 @@ def find_subject(origin: str) -> Subject:
         plain = {"data": recipe.plain()["data"]}
         (trained, *_) = list_conditions(recipe, build_data(recipe).spec)
         return _build_subject(plain, trained.describe(), metric)
-    comparison = read_comparison(locate(source))
-    if query.startswith("tuning."):
-        assert comparison.tuning is not None
-        samples = comparison.trained.describe()
-        return _build_subject(comparison.base, samples, comparison.tuning.monitor)
+    comparison = read_record(locate(source))
     if query.startswith("variants."):
         _, variant, _, cell, _, measurement, _, metric = query.split(".")
         cells = comparison.variants[int(variant)].cells

@@ -7,10 +7,10 @@ from mkdocs.structure.files import File, InclusionLevel
 
 from zoo import registry
 from zoo.comparison.page.comparison_page import render
-from zoo.comparison.results import Comparison
 
 sys.path.insert(0, str(Path(__file__).parent))
-from record_figures import list_results
+from evidence_data import read_record
+from record_figures import list_records
 from typeset import typeset_page
 
 
@@ -34,9 +34,9 @@ def _add_groups(entry, groups):
 def on_files(files, config):
     docs = Path(config.docs_dir)
     # of docs/records the site has only these pages
-    for path in list_results():
-        page = path.relative_to(docs).with_suffix(".html").as_posix()
-        content = render(Comparison.read(path))
+    for folder in list_records():
+        page = (folder / "results.html").relative_to(docs).as_posix()
+        content = render(read_record(folder))
         made = File.generated(config, page, content=content, inclusion=InclusionLevel.INCLUDED)
         files.append(made)
     return files

@@ -42,12 +42,12 @@ from statistics import fmean
 from typing import Any
 
 from claims_page import judge_hypothesis
-from evidence_data import Evidence, read_evidence
-from record_baselines import add_baselines
+from evidence_data import Evidence, read_evidence, read_record
 
 from zoo import packages, registry
 from zoo.benchmark.result import BenchResult
 from zoo.comparison.hypotheses import judge_hypotheses
+from zoo.comparison.plan import PLAN
 from zoo.comparison.ranking import average_baselines, collect_values, rank_variants
 from zoo.comparison.results import Comparison
 from zoo.comparison.text import count_decimals, format_estimate
@@ -194,12 +194,12 @@ def _evaluate(source: str, query: str) -> float:
         return 100 * (own / other - 1)
     if word == "baseline":
         name, _, condition = query.removeprefix("baseline ").partition(" at ")
-        comparison = read_comparison(path)
+        comparison = read_record(path)
         found = comparison.find_condition(condition or "trained")
         return average_baselines(comparison, found)[name.replace("_", " ")]
     if word == "mean":
-        return _find_mean(read_comparison(path), rest[0], " ".join(rest[2:]))
-    plain = _read_json(path)
+        return _find_mean(read_record(path), rest[0], " ".join(rest[2:]))
+    plain = _read_json(path) if path.is_file() else read_record(path).to_dict()
     if word in ("highest", "lowest"):
         extreme = max if word == "highest" else min
         return 100 * extreme(_walk_all(plain, rest[0].split(".")))
@@ -208,20 +208,16 @@ def _evaluate(source: str, query: str) -> float:
 
 
 def locate(source: str) -> Path:
-    """Return the path of a recorded file by its name in a source."""
+    """Return the path of a recorded file or comparison by its name in a source."""
     folder = DOCS if source.startswith(("speed/", "equip/", "records/")) else DOCS / "questions"
+    if (folder / source / PLAN).exists():
+        return folder / source
     return folder / f"{source}.json"
 
 
 @cache
 def _read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-@cache
-def read_comparison(path: Path) -> Comparison:
-    """Return a recorded comparison, with the baselines of its conditions."""
-    return add_baselines(Comparison.read(path), path.parent.name, path.parent.parent)
 
 
 @cache
@@ -252,7 +248,7 @@ def _find_mean(comparison: Comparison, name: str, condition: str) -> float:
 
 
 def _find_interval(path: Path, name: str, at: str = "", condition: str = "trained") -> str:
-    comparison = read_comparison(path)
+    comparison = read_record(path)
     standings = rank_variants(comparison, comparison.find_condition(condition))
     found = next(one for one in standings if one.variant.name.replace(" ", "_") == name)
     if found.mean is None:
@@ -261,7 +257,7 @@ def _find_interval(path: Path, name: str, at: str = "", condition: str = "traine
 
 
 def _find_verdict(path: Path, hypothesis: str) -> str:
-    judgements = judge_hypotheses(read_comparison(path))
+    judgements = judge_hypotheses(read_record(path))
     found = next(one for one in judgements if one.hypothesis.text == hypothesis)
     if found.difference is None:
         return found.verdict

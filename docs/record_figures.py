@@ -1,7 +1,7 @@
-"""The figure of each recorded comparison, drawn anew as soon as its results have changed.
+"""The figure of each recorded comparison, drawn anew as soon as its cells have changed.
 
 `python docs/pages.py` draws them into docs/images/records. A figure keeps the SHA-256 of the
-results that it shows, so that a test finds one that is older.
+cells that it shows, so that a test finds one that is older.
 """
 
 from __future__ import annotations
@@ -11,30 +11,32 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
+from evidence_data import read_record
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from zoo.comparison.figures import draw_figures
-from zoo.comparison.results import Comparison
+from zoo.comparison.hypotheses import HYPOTHESES
+from zoo.comparison.plan import PLAN
+from zoo.comparison.record_file import CELLS_FILE
 from zoo.reporting.charts import to_png, to_svg
 
 DOCS = Path(__file__).parent
 FOLDER = DOCS / "images" / "records"
-SOURCE = "results"
-"""The text of a PNG that has the SHA-256."""
+SOURCE = "cells"
+"""The text of a PNG that has the SHA-256 of plan, hypotheses and cells."""
 
 
-def list_results() -> list[Path]:
-    """List the results of all recorded comparisons; a suite has another kind of results."""
-    found = sorted(DOCS.glob("records/*/results.json"))
-    return [path for path in found if path.with_name("plan.json").exists()]
+def list_records() -> list[Path]:
+    """List the folders of all recorded comparisons but those of suites."""
+    return [path.parent for path in sorted(DOCS.glob(f"records/*/{PLAN}"))]
 
 
 def list_figures() -> Iterator[tuple[Path, Path]]:
-    """Yield (results, figure) of each comparison that has a tested cell."""
-    for results in list_results():
-        if any(one.measurements for one in Comparison.read(results).cells):
-            yield results, locate_figure(results.parent.name)
+    """Yield (folder, figure) of each comparison that has a tested cell."""
+    for folder in list_records():
+        if any(cell.measurements for cell in read_record(folder).cells):
+            yield folder, locate_figure(folder.name)
 
 
 def locate_figure(name: str) -> Path:
@@ -42,28 +44,30 @@ def locate_figure(name: str) -> Path:
     return FOLDER / f"{name}.png"
 
 
-def is_current(results: Path, figure: Path) -> bool:
-    """Return whether a figure shows these results."""
+def is_current(folder: Path, figure: Path) -> bool:
+    """Return whether a figure shows the cells of a comparison."""
     if not figure.exists():
         return False
     with Image.open(figure) as image:
-        return image.info.get(SOURCE) == _hash(results)
+        return image.info.get(SOURCE) == _hash(folder)
 
 
 def draw_stale() -> list[Path]:
-    """Draw what is missing or older than its results; return the paths."""
+    """Draw what is missing or older than its cells; return the paths."""
     stale = [pair for pair in list_figures() if not is_current(*pair)]
     FOLDER.mkdir(exist_ok=True)
-    for results, figure in stale:
-        charts = draw_figures(Comparison.read(results))
+    for folder, figure in stale:
+        charts = draw_figures(read_record(folder))
         # against resolution or length, where more than one is measured
         png = to_png(to_svg(charts.get("sizes", charts["ranking"])))
         text = PngInfo()
-        text.add_text(SOURCE, _hash(results))
+        text.add_text(SOURCE, _hash(folder))
         with Image.open(io.BytesIO(png)) as image:
             image.save(figure, optimize=True, pnginfo=text)
     return [figure for _, figure in stale]
 
 
-def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _hash(folder: Path) -> str:
+    files = (folder / name for name in (PLAN, HYPOTHESES, CELLS_FILE))
+    content = b"".join(path.read_bytes() for path in files if path.exists())
+    return hashlib.sha256(content).hexdigest()

@@ -1,13 +1,12 @@
 """What speaks against a record is named on its page: every fault is planted, and found."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
-from comparisons import plant_cells
+from comparisons import edit_cell, plant_cells, read_cell
 from tiny import TINY
 
-from zoo.comparison.record import read_portable
+from zoo.comparison.record_file import write_cells
 from zoo.comparison.results import Comparison
 
 BASE = [
@@ -38,24 +37,19 @@ def test_every_planted_fault_is_named_on_the_page(compared):
     # a hypothesis that was written when the cells were there
     assert compared(*BASE, f"hypotheses=[{early},{late}]")[0] == 0
     # a digit changed by hand
-    path = Path("c/cells/none-0-0.json")
-    plain = json.loads(path.read_text())
-    plain["test"]["test/accuracy"] = 0.99
-    path.write_text(json.dumps(plain))
+    edit_cell("c", "none-0-0", test={"test/accuracy": 0.99})
     # a trial tested although validation chose another
-    path = Path("c/cells/none-1-1.json")
-    replace(read_portable(path), test={"test/accuracy": 0.9}).write(path)
+    leaked = replace(read_cell("c", "none-1-1"), test={"test/accuracy": 0.9})
     # a cell of a study trained elsewhere
-    path = Path("c/cells/learned-2-0.json")
-    cell = read_portable(path)
+    cell = read_cell("c", "learned-2-0")
     elsewhere = replace(cell.environment, devices={"processor": "another"})
-    replace(cell, environment=elsewhere).write(path)
+    write_cells(Path("c"), [leaked, replace(cell, environment=elsewhere)])
 
     code, out, message = compared("rebuild", "c")
     assert code == 4, message  # the edited cell counts nowhere
     found = Comparison.read(Path("c/results.json"))
     told = {
-        "edited": "none-0-0.json: its content does not fit its SHA-256",
+        "edited": "cells.jsonl: none-0-0: its content does not fit its SHA-256",
         "split block": "the cells of study 2 were trained on several machines",
         "test leak": "none, study 1: none-1-1 was tested, though validation chose none-1-0",
         "late hypothesis": f"{late}: written after 12 runs had ended, so no prediction",

@@ -16,7 +16,7 @@ from latex import read_table
 import zoo
 from zoo.cli import main
 from zoo.comparison.overall import FILES, rank_over_tasks, rank_scores
-from zoo.comparison.results import RaceResult, StoppedVariant, TuningResult
+from zoo.comparison.results import RaceResult, StoppedVariant, StudiesResult
 from zoo.errors import DataError
 
 NAMES = [f"v{number}" for number in range(8)]
@@ -93,10 +93,8 @@ def write(folder, comparison):
 
 def test_folders_are_ranked_with_table_json_page_and_figure(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    tuning = TuningResult(
-        budget=8, seed=1000, monitor="val/loss", better="low", keys=(), variants={}
-    )
-    tuned = replace(with_baseline(0.8), tuning=tuning)
+    studies = StudiesResult(budget=8, criterion="val/loss", better="low", keys=(), variants={})
+    tuned = replace(with_baseline(0.8), studies=studies)
     paths = [write(tmp_path / "a", with_baseline(0.9)), write(tmp_path / "b", tuned)]
     beaten = write(tmp_path / "c", with_baseline(0.9999))
     code = main(["compare", "rank", *paths, beaten, "to=overall"])

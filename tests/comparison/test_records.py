@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from comparisons import plant_cells, plant_records
+from comparisons import edit_cell, plant_cells, plant_records, read_cell
 from tiny import TINY
 
 from zoo.cli.compare import parse_words
 from zoo.comparison.compare import plan_comparison
 from zoo.comparison.plan import ComparisonPlan, join_existing
-from zoo.comparison.record import hash_recipe, list_portable, locate_portable, read_portable
+from zoo.comparison.record import hash_recipe
+from zoo.comparison.record_file import CELLS_FILE, read_cells, write_cells
 from zoo.comparison.records import find_recorded, read_records
 from zoo.comparison.request import check_request
 from zoo.comparison.suite_run import SuiteRequest, check_parts, plan_suite
@@ -46,8 +47,7 @@ def test_only_what_no_record_has_is_trained(compared, recorded):
     code, _, message = compared(*BASE, *words)
     assert code == 0, message
     assert "2 cells of 4 taken from records/a" in message
-    taken = json.loads(Path("c/cells/none-1.json").read_text())
-    assert taken["minutes"] == 3.0
+    assert read_cell("c", "none-1").minutes == 3.0
     assert not Path("c/cells/none-1").exists()
     assert Path("c/cells/sinusoidal-1").exists()
     # the file is that of the record, with the settings that differ from this base
@@ -77,12 +77,11 @@ def test_a_trial_is_taken_as_the_same_trial_judged_by_the_same_metric(compared):
 
 
 def test_what_was_changed_by_hand_is_not_taken(compared, recorded):
-    path = Path("records/a/cells/none-0.json")
-    path.write_text(path.read_text().replace("3.0", "2.0"))
+    edit_cell("records/a", "none-0", minutes=2.0)
     words = ["encodings=[none]", "seeds=1", "records=[records]", "--dry-run"]
     code, out, message = compared(*BASE, *words)
     assert code == 0, message
-    assert "records/a/cells/none-0.json" in message
+    assert "records/a/cells.jsonl: none-0: its content" in message
     assert "it is not taken" in message
     assert "0 of them done" in out
 
@@ -105,9 +104,12 @@ def write_as_before(folder):
     cells = tuple(replace(one, recipe=drop(one.recipe)) for one in plan.cells)
     before = replace(plan, base=drop(plan.base), cells=cells)
     before.write(folder)
-    for planned in before.cells:
-        path = locate_portable(folder, planned.name)
-        replace(read_portable(path), recipe=hash_recipe(before, planned)).write(path)
+    cells = read_cells(folder)
+    changed = [
+        replace(cells[planned.name], recipe=hash_recipe(before, planned))
+        for planned in before.cells
+    ]
+    write_cells(folder, changed)
 
 
 def test_options_that_zoo_has_gained_part_no_cells(compared, recorded):
@@ -129,7 +131,7 @@ def test_options_that_zoo_has_gained_part_no_cells(compared, recorded):
     plant_records("b", minutes=3.0, steps=40)
     code, _, message = compared("merge", "b", "records/a", "to=merged")
     assert code == 0, message
-    assert len([*Path("merged/cells").glob("*.json")]) == 5
+    assert len(Path("merged", CELLS_FILE).read_text().splitlines()) == 5
 
 
 def test_an_option_that_is_not_at_its_default_parts_them(compared, recorded):
@@ -174,4 +176,4 @@ def test_recorded_comparisons_go_on_by_their_commands(name):
     for part, checked in requests.items():
         plan = join_existing(plan_comparison(checked)[0], RECORDS / name / part)
         planned = {one.name for one in plan.cells}
-        assert {path.stem for path in list_portable(RECORDS / name / part)} <= planned
+        assert {*read_cells(RECORDS / name / part)} <= planned

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from comparisons import clone_committed, read_lasting
+from comparisons import clone_committed, read_cell, read_lasting
 from tiny import TINY
 
 import zoo
@@ -16,7 +16,7 @@ from zoo.comparison import compare, request
 from zoo.comparison.design import ChoiceAxis, Range
 from zoo.comparison.effects import has_effect
 from zoo.comparison.plan import ComparisonPlan
-from zoo.comparison.record import read_portable
+from zoo.comparison.record_file import read_cells, write_cells
 from zoo.comparison.results import Comparison
 from zoo.comparison.study_trials import list_study_trials
 from zoo.config import Change
@@ -46,7 +46,7 @@ def test_each_study_tests_what_validation_chose_and_trains_nothing_twice(compare
         "none": ("optim.lr",),  # it has no parameters of its own
         "learned": ("optim.lr", "optim.encoding_lr"),
     }
-    cells = {one.name: read_portable(Path(f"whole/cells/{one.name}.json")) for one in plan.cells}
+    cells = {one.name: read_cell("whole", one.name) for one in plan.cells}
     assert len(cells) == 8
     assert {one.seed for one in cells.values()} == {0, 1}
     found = Comparison.read(Path("whole/results.json"))
@@ -88,7 +88,7 @@ def test_each_study_tests_what_validation_chose_and_trains_nothing_twice(compare
         assert zoo.check_comparison("second", cell=one.name, verbose=False).differences == ()
 
     # one that was not planned is named as a leak
-    replace(leaked, test=tested.test).write(Path(f"whole/cells/{leaked.name}.json"))
+    write_cells(Path("whole"), [replace(leaked, test=tested.test)])
     out = compared("rebuild", "whole")[1]
     assert f"test leak: {leaked.variant}, study {leaked.study}: {leaked.name} was tested" in out
 
@@ -136,7 +136,7 @@ def test_a_study_that_was_left_before_its_test_is_tested_elsewhere(compared, mon
     with monkeypatch.context() as leaving:
         leaving.setattr(compare, "_test_chosen", lambda *given: None)
         compared(*words, "to=left")
-    assert len(list(Path("left/cells").glob("*.json"))) == 4
+    assert len(read_cells(Path("left"))) == 4
     # its weights stay on its machine
     clone_committed("left", "cloned")
     code, out, message = compared(*words, "to=cloned")

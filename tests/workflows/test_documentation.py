@@ -584,11 +584,11 @@ def prepare_comparing(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     # the hash of a commit chooses the cell that is trained again
     for words in (["init"], ["config", "user.name", "me"], ["config", "user.email", "me@here"]):
         subprocess.run(["git", *words], check=True, capture_output=True)
-    recorded = ROOT / "docs" / "records" / "withdrawn" / "memory" / "flipflop_tuned.json"
+    recorded = ROOT / "docs" / "records" / "copying"
     for name in ("flipflop", "recall", "lm"):
         folder = reader.folder / "comparisons" / name
         folder.mkdir()
-        shutil.copy(recorded, folder / "results.json")
+        shutil.copytree(recorded, folder, dirs_exist_ok=True)
 
 
 PREPARE: dict[str, Callable[[Reader, pytest.MonkeyPatch], None]] = {

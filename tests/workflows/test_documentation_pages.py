@@ -15,7 +15,6 @@ import torch
 import zoo
 from zoo import registry
 from zoo.attention import functional
-from zoo.comparison.results import Comparison
 from zoo.config import load, recipe_files
 from zoo.laws import LAWS
 from zoo.laws.certificate import Certificate
@@ -48,15 +47,12 @@ def test_the_glossary_is_short():
     )
 
 
-def test_only_comparisons_in_studies_are_shown_and_others_are_withdrawn(pages):
+def test_only_comparisons_in_studies_are_shown(pages):
     """What tuned nothing, or once before its seeds, calls equal encodings unequal too often."""
     figures = importlib.import_module("record_figures")
-    shown = figures.list_results()
+    shown = figures.list_records()
     assert shown
-    assert all(Comparison.read(path).studies for path in shown)
-    withdrawn = [*(ROOT / "docs" / "records" / "withdrawn").rglob("*.json")]
-    assert withdrawn
-    assert not any(Comparison.read(path).studies for path in withdrawn)
+    assert all(figures.read_record(folder).studies for folder in shown)
 
 
 def test_figures_of_records_show_their_results(pages):
@@ -67,7 +63,7 @@ def test_figures_of_records_show_their_results(pages):
     assert not stale, "run python docs/pages.py"
 
 
-def test_the_site_excludes_withdrawn_records():
+def test_the_site_excludes_records():
     excluded = (ROOT / "mkdocs.yml").read_text().partition("exclude_docs: |")[2]
     # images/records, their figures, stays
     assert "\n  /records/\n" in excluded.partition("validation:")[0]
@@ -94,11 +90,11 @@ def test_the_example_of_the_layer_runs():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_hold(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        path = (
-            (page.parent / target).with_suffix(".json")
-            if target.endswith(".html")
-            else page.parent / target
-        )
+        path = page.parent / target
+        if "records/" in target and target.endswith(".html"):
+            path = path.with_name("plan.json")
+        elif target.endswith(".html"):
+            path = path.with_suffix(".json")
         assert target.startswith("http") or path.exists(), (
             target
         )  # the site makes pages of the numbers of comparisons

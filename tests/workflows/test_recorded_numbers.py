@@ -94,27 +94,22 @@ def test_a_wrong_number_is_found_and_written_anew(docs):
     assert docs.list_unquoted(words) == ["half of them", "Twice so"]
     assert docs.count_made("a 1.13\n| t5 | 0.5 |\n## Recorded\n2 of 3, t5") == 3
 
-    for source in (
-        "speed/lm_small: ratio nobody",
-        "records/withdrawn/memory/flipflop_tuned: mean nobody",
-    ):
+    for source in ("speed/lm_small: ratio nobody", "records/copying: mean nobody"):
         with pytest.raises(ValueError, match="nothing is found"):
             docs.look_up(source)
-    record = "records/withdrawn/memory/flipflop_tuned"
-    interval = quote("has {} at", f"{record}: interval rope at 256")
+    record = "records/copying"
+    interval = quote("has {} at", f"{record}: interval rope at longer")
     assert docs.update_numbers("has 0.1 (0.0 to 0.2) at", [interval]) == (
-        "has 0.778 (0.619 to 0.937) at"
+        "has 0.134 (0.053 to 0.215) at"
     )
-    broken = "has 0.778\n(0.619 to\n0.937) at"
+    broken = "has 0.134\n(0.053 to\n0.215) at"
     assert docs.update_numbers(broken, [interval]) == broken
-    both = quote("{} and {}, so", f"{record}: mean rope at 256", f"{record}: mean rope at 256")
-    assert docs.update_numbers("0.000 and 0.00, so", [both]) == "0.778 and 0.78, so"
-    verdict = quote(
-        "is {}.", "records/withdrawn/length/shakespeare_tuned: verdict alibi < rope at 8192"
-    )
+    both = quote("{} and {}, so", *[f"{record}: mean rope at longer"] * 2)
+    assert docs.update_numbers("0.000 and 0.00, so", [both]) == "0.134 and 0.13, so"
+    verdict = quote("is {}.", "records/copying: verdict none > rope at longer")
     for old in ("undecided", "not held, +0.1 (0.0 to 0.2)"):
         new = docs.update_numbers(f"This is {old}.", [verdict])
-        assert new.startswith("This is held, \N{MINUS SIGN}1.550 (")
+        assert new.startswith("This is held, +0.306 (")
         assert docs.list_unquoted(f"This is {old}.", [verdict]) == []
 
 

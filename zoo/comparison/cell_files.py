@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from zoo.comparison.hypotheses import read_hypotheses
 from zoo.comparison.plan import CELLS, ComparisonPlan, PlannedCell, list_changes
 from zoo.comparison.record import (
     MAX_VALIDATIONS,
@@ -18,16 +19,16 @@ from zoo.comparison.record import (
     CellRecord,
     Environment,
     bin_positions,
-    compact,
     group_by_module,
     group_weights,
+    hash_hypotheses,
     hash_plain,
+    hash_plan,
     hash_recipe,
-    list_setting_differences,
-    locate_portable,
-    read_portable,
+    round_drawn,
     thin_curve,
 )
+from zoo.comparison.record_file import append_cell, read_cells
 from zoo.comparison.results import Better, CellMeasurement
 from zoo.comparison.solving import find_steps_to_solve
 from zoo.errors import DataError
@@ -53,7 +54,17 @@ REMEDY = "restore it, or delete the folder of the cell to train it again"
 ACCURACY = "val/accuracy"
 
 COSTS = ("minutes", "processor_minutes")
-BEGUN = ("parameters", "backends", "monitor", "order", "batch", "device", "planned_steps", "flops")
+BEGUN = (
+    "parameters",
+    "backends",
+    "monitor",
+    "order",
+    "batch",
+    "device",
+    "planned_steps",
+    "flops",
+    "first_losses",
+)
 ENDED = ("steps", *COSTS, "step_seconds", "memory", "device")
 KEYS: Mapping[str, Mapping[str, str]] = {
     START: dict(zip(BEGUN, BEGUN, strict=True)),
@@ -103,6 +114,7 @@ def read_run(run: Path) -> CellRecord:
         **judged,
         **{key: spent.get(key) for key in COSTS},
         "start": hash_plain({"weights": weights, "order": order, "batch": batch}),
+        "initial_weights": hash_plain(weights) if weights else None,
         "weights": groups,
         "order": order and order[:SHORT_DIGITS],
         "batch": batch[:SHORT_DIGITS],
@@ -147,9 +159,11 @@ def build_record(
     if planned.trial is not None and cell.criterion:
         cell = _judge_by(f"val/{plan.measure.removeprefix('test/')}", plan.better, cell, run)
     solved = find_steps_to_solve(read_curve(run, ACCURACY)) if plan.has_answers else None
-    return compact(
+    return round_drawn(
         replace(
             cell,
+            plan=hash_plan(plan),
+            hypotheses=hash_hypotheses(read_hypotheses(folder)),
             settings=list_changes(plan.base, planned.recipe),
             recipe=hash_recipe(plan, planned),
             measured=tuple(_drop_repeated(one, plan.measure) for one in cell.measured),
@@ -249,10 +263,32 @@ def _drop_repeated(one: CellMeasurement, measure: str) -> CellMeasurement:
     return replace(one, baselines=kept)
 
 
-def find_cell(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> CellRecord:
-    """Return what an output folder has of a cell, from its portable file or its run directory."""
+def find_cell(
+    plan: ComparisonPlan,
+    folder: Path,
+    planned: PlannedCell,
+    cells: Mapping[str, CellRecord] | None = None,
+) -> CellRecord:
+    """Return what an output folder has of a cell, from the file of finished ones or from its run.
 
-    def refuse(reason: str) -> CellRecord:
+    Args:
+        plan: The plan.
+        folder: The output folder.
+        planned: The cell.
+        cells: The finished cells, as `read_cells` returns them; read if left out.
+    """
+    record = (read_cells(folder) if cells is None else cells).get(planned.name)
+    if record is not None and record.is_refused:
+        return replace(record, variant=planned.variant, seed=planned.seed)
+    if record is not None:
+        return record
+    try:
+        state, error_text = read_state(folder / CELLS / planned.name)
+        return replace(build_record(plan, folder, planned, state), error=error_text)
+    except DataError as error:
+        reason = f"{error.problem}; {REMEDY}"
+        if error.place:
+            reason = f"{os.path.relpath(error.place, folder)}: {reason}"
         return CellRecord(
             name=planned.name,
             variant=planned.variant,
@@ -262,20 +298,11 @@ def find_cell(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> CellR
             is_refused=True,
         )
 
-    path = locate_portable(folder, planned.name)
-    if os.path.lexists(path):
-        try:
-            return read_portable(path)
-        except DataError as error:
-            return refuse(f"{path.name}: {error.problem}")
-    try:
-        state, error_text = read_state(folder / CELLS / planned.name)
-        return replace(build_record(plan, folder, planned, state), error=error_text)
-    except DataError as error:
-        reason = f"{error.problem}; {REMEDY}"
-        if error.place:
-            reason = f"{os.path.relpath(error.place, folder / CELLS)}: {reason}"
-        return refuse(reason)
+
+def find_cells(plan: ComparisonPlan, folder: Path) -> dict[str, CellRecord]:
+    """Return {name: record} of all cells of a plan, as `find_cell` does."""
+    cells = read_cells(folder)
+    return {planned.name: find_cell(plan, folder, planned, cells) for planned in plan.cells}
 
 
 def is_done(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> bool:
@@ -283,7 +310,7 @@ def is_done(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> bool:
 
     A cell whose results are damaged is not done: its process says what is wrong with them.
     """
-    if os.path.lexists(locate_portable(folder, planned.name)):
+    if planned.name in read_cells(folder):
         return True
     run = folder / CELLS / planned.name
     try:
@@ -299,13 +326,12 @@ def is_done(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> bool:
 def keep_finished(
     plan: ComparisonPlan, folder: Path, planned: PlannedCell, *, keeps_weights: bool
 ) -> None:
-    """Write the portable file of a cell that is done, and delete its weights unless kept."""
+    """Write the record of a cell that is done, and delete its weights unless kept."""
     run = folder / CELLS / planned.name
-    path = locate_portable(folder, planned.name)
-    if not os.path.lexists(path):
+    if planned.name not in read_cells(folder):
         if not is_done(plan, folder, planned):
             return
-        build_record(plan, folder, planned).write(path)
+        append_cell(folder, build_record(plan, folder, planned))
     elif read_state(run)[0] != "done":
         return
     else:
@@ -315,34 +341,12 @@ def keep_finished(
 
 
 def set_aside_damaged_end(run: Path) -> None:
-    """Rename a damaged end.json of a cell whose portable file has the results, and say so."""
+    """Rename a damaged end.json of a cell whose record has the results, and say so."""
     end = run / END
     try:
         read_entries(run, END)
     except DataError as error:
         aside = end.with_name(f"{END}.damaged")
         os.replace(end, aside)
-        log.warning("%s; renamed to %s, since %s.json has the results", error, aside.name, run.name)
-
-
-def check_portable(plan: ComparisonPlan, folder: Path) -> None:
-    """Check all portable cells of a plan.
-
-    Raises:
-        DataError: Some were changed, or are of another recipe; all of them are named.
-    """
-    problems = []
-    for planned in plan.cells:
-        path = locate_portable(folder, planned.name)
-        if not os.path.lexists(path):
-            continue
-        try:
-            found = read_portable(path)
-        except DataError as error:
-            problems.append(str(error))
-            continue
-        differences = list_setting_differences(plan, planned, found)
-        if differences:
-            problems.append(f"{path}: of another recipe: {'; '.join(differences)}")
-    if problems:
-        raise DataError("\n".join(problems))
+        message = "%s; renamed to %s, since the record of the cell has the results"
+        log.warning(message, error, aside.name)

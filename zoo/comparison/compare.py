@@ -10,7 +10,7 @@ from pathlib import Path
 from signal import Signals
 
 from zoo.comparison.cell import is_time_over, write_deadline
-from zoo.comparison.cell_files import TRIAL, UNTESTED, check_portable, find_cell, is_done
+from zoo.comparison.cell_files import TRIAL, UNTESTED, find_cells, is_done
 from zoo.comparison.hypotheses import record_hypotheses
 from zoo.comparison.outputs import collect_results, is_trained, write_results
 from zoo.comparison.plan import (
@@ -24,7 +24,7 @@ from zoo.comparison.plan import (
     write_plan,
 )
 from zoo.comparison.race_text import describe_stopped
-from zoo.comparison.record import list_portable, locate_portable
+from zoo.comparison.record_file import check_cells, drop_cell, read_cells
 from zoo.comparison.records import read_records, take_recorded
 from zoo.comparison.request import CheckedRequest, CompareRequest, count_gpus, list_seeds, read_part
 from zoo.comparison.results import LOOKS, Comparison, Measure, RaceResult, find_direction
@@ -85,7 +85,7 @@ def run_comparison(checked: CheckedRequest) -> Outcome:
     with run_dir.lock(folder, "another zoo compare is working in this folder"):
         plan = write_plan(plan, folder)
         _record_hypotheses(checked, folder, plan.measure)
-        check_portable(plan, folder)
+        check_cells(plan, folder)
         take_recorded(plan, folder, records)
         write_deadline(folder, until)
         chosen = choose_part(plan, request.options.part)
@@ -249,7 +249,7 @@ def _test_chosen(
 
 def _list_chosen(block: ComparisonPlan, folder: Path) -> list[PlannedCell]:
     """List the trials that validation chose and that are to be tested."""
-    found = {cell.name: find_cell(block, folder, cell) for cell in block.cells}
+    found = find_cells(block, folder)
     results = [choose_result(trials) for trials in group_trials(block, found).values()]
     # not one that failed, nor one that is tested already
     return [planned for planned, one in results if one.recipe and one.state == "stopped"]
@@ -258,8 +258,8 @@ def _list_chosen(block: ComparisonPlan, folder: Path) -> list[PlannedCell]:
 def _reopen(folder: Path, cell: PlannedCell) -> Path:
     """Reopen a cell that is done, so that it runs on; return its run directory."""
     run = make_run_dir(folder / CELLS / cell.name)
-    for path in (run / STATE, locate_portable(folder, cell.name)):
-        path.unlink(missing_ok=True)
+    (run / STATE).unlink(missing_ok=True)
+    drop_cell(folder, cell.name)
     return run
 
 
@@ -273,7 +273,7 @@ def choose_part(plan: ComparisonPlan, part: str | None) -> ComparisonPlan:
 def _record_hypotheses(checked: CheckedRequest, folder: Path, measure: str) -> None:
     """Write the hypotheses as soon as the folder is known to be theirs."""
     ended = [path for name in (END, TRIAL) for path in folder.glob(f"{CELLS}/*/{name}")]
-    names = {path.parent.name for path in ended} | {path.stem for path in list_portable(folder)}
+    names = {path.parent.name for path in ended} | {*read_cells(folder)}
     record_hypotheses(checked.request.options.hypotheses, folder, len(names), measure)
 
 

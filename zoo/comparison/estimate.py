@@ -19,7 +19,7 @@ from zoo.comparison.cell_files import is_done
 from zoo.comparison.compare import choose_folder, plan_comparison
 from zoo.comparison.plan import PLAN, ComparisonPlan, PlannedCell, count_length, join_existing
 from zoo.comparison.ranking import PASSES
-from zoo.comparison.record import SIZE, locate_portable, read_portable
+from zoo.comparison.record_file import read_cells
 from zoo.comparison.records import find_recorded, read_records
 from zoo.comparison.request import CheckedRequest
 from zoo.config import Recipe
@@ -36,6 +36,7 @@ CHECKPOINTS = 2
 """Checkpoints of a cell: the last and the best one."""
 WEIGHT_BYTES = 4
 COPIES = 3
+RECORD_BYTES = 4000
 """Numbers in a checkpoint for each weight: its value and the two moments of AdamW."""
 FREE = ("name", "seed", "optim", "evaluate", "generate", "predict", "init_from")
 """Sections of recipes that have nothing to do with the time of a step."""
@@ -147,7 +148,7 @@ class ComparisonEstimate:
             for size in [CHECKPOINTS * one.checkpoint_bytes] * one.cells
         ]
         kept = len(sizes) if self.keeps_weights else self._count_kept()
-        return sum(sorted(sizes)[len(sizes) - min(kept, len(sizes)) :]) + SIZE * self.cells
+        return sum(sorted(sizes)[len(sizes) - min(kept, len(sizes)) :]) + RECORD_BYTES * self.cells
 
     def _count_kept(self) -> int:
         """Return how many cells have checkpoints at a time; trials of a study wait for its end."""
@@ -210,18 +211,16 @@ def list_records(places: Sequence[Path]) -> dict[str, list[CellCost]]:
     for path in dict.fromkeys(paths):
         folder = path.parent
         try:
-            plan = ComparisonPlan.read(folder)
+            plan, cells = ComparisonPlan.read(folder), read_cells(folder)
         except DataError as error:
             log.info("%s", error)
             continue
         for planned in plan.cells:
-            file = locate_portable(folder, planned.name)
-            if not file.exists():
+            one = cells.get(planned.name)
+            if one is None:
                 continue
-            try:
-                one = read_portable(file)
-            except DataError as error:
-                log.info("%s", error)
+            if one.is_refused:
+                log.info("%s/%s", folder, one.error)
                 continue
             unit, length = count_length(planned.recipe["trainer"])
             cost = CellCost(

@@ -25,14 +25,8 @@ from zoo.comparison.plan import (
     prepare_folder,
     write_plan,
 )
-from zoo.comparison.record import (
-    CellRecord,
-    adopt,
-    list_setting_differences,
-    list_unequal,
-    locate_portable,
-    read_portable,
-)
+from zoo.comparison.record import CellRecord, adopt, list_setting_differences, list_unequal
+from zoo.comparison.record_file import CELLS_FILE, read_cells, write_cells
 from zoo.comparison.results import Axis, Comparison, RecordedHypothesis
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, Message, RecipeError, Setting
 from zoo.options.plain import format_value
@@ -114,11 +108,11 @@ def _write(
     prepare_folder(target)
     with run_dir.lock(target, "another zoo compare is working in this folder"):
         plan = write_plan(plan, target)
-        for name, cell in cells.items():
-            path = locate_portable(target, name)
-            # one that is there has been compared with the others, unless it was changed by hand
-            if not path.exists() or _is_changed(path):
-                cell.write(path)
+        there = read_cells(target)
+        # one that is there has been compared with the others, unless it was changed by hand
+        kept = {name for name, one in there.items() if not one.is_refused}
+        further = [cell for name, cell in cells.items() if name not in kept]
+        write_cells(target, [*(there[name] for name in kept if name in cells), *further])
         hypotheses = _join_hypotheses(folders)
         if hypotheses:
             content = {"hypotheses": [asdict(one) for one in hypotheses]}
@@ -130,14 +124,6 @@ def _write(
         # recipes follow from the plan
         shutil.rmtree(target / RECIPES, ignore_errors=True)
     return comparison
-
-
-def _is_changed(path: Path) -> bool:
-    try:
-        read_portable(path)
-    except DataError:
-        return True
-    return False
 
 
 def _join_plans(folders: Sequence[Path]) -> tuple[ComparisonPlan, list[Path], list[str]]:
@@ -211,39 +197,40 @@ def _collect_cells(
         {name: cell}, and the cells that do not fit the plan or each other, with the difference.
     """
     found: dict[str, CellRecord] = {}
-    origins: dict[str, Path] = {}
+    origins: dict[str, str] = {}
     refused = []
     for folder in folders:
         own = ComparisonPlan.read(folder)
         owned = {cell.name: cell for cell in own.cells}
+        finished = read_cells(folder)
         for planned in plan.cells:
-            path = locate_portable(folder, planned.name)
-            one = find_cell(own, folder, owned.get(planned.name, planned))
+            place = f"{folder / CELLS_FILE}, {planned.name}"
+            one = find_cell(own, folder, owned.get(planned.name, planned), finished)
             if one.is_refused:
-                refused.append(f"{path.parent}/{one.error}")
+                refused.append(f"{folder}/{one.error}")
             if one.state != "done":
                 continue
-            portable = one
+            record = one
             if planned.name in owned:
-                portable = adopt(portable, own, owned[planned.name], plan, planned)
-            differences = list_setting_differences(plan, planned, portable)
+                record = adopt(record, own, owned[planned.name], plan, planned)
+            differences = list_setting_differences(plan, planned, record)
             if differences:
-                refused.append(f"{path}: of another recipe: {'; '.join(differences)}")
+                refused.append(f"{place}: of another recipe: {'; '.join(differences)}")
                 continue
             # of equal cells either may stay; the first folder is the one that the user named first
-            first = found.setdefault(planned.name, portable)
-            if first is portable:
-                origins[planned.name] = path
+            first = found.setdefault(planned.name, record)
+            if first is record:
+                origins[planned.name] = place
                 continue
-            unequal = list_unequal(first, portable)
+            unequal = list_unequal(first, record)
             # other digests at the start mean other weights or samples: such cells are not the same
             # experiment
-            if first.start != portable.start:
+            if first.start != record.start:
                 starts = [str(one) for one in unequal if one.field in START_FIELDS]
-                where = f"{path}: did not start as {origins[planned.name]}"
+                where = f"{place}: did not start as {origins[planned.name]}"
                 refused.append(f"{where}: {'; '.join(starts)}")
             elif unequal:
-                where = f"{path}: {origins[planned.name]} stays, from which it differs"
+                where = f"{place}: {origins[planned.name]} stays, from which it differs"
                 refused.append(f"{where}: {'; '.join(map(str, unequal))}")
     return found, refused
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zoo.comparison.cell_files import find_cell
+from zoo.comparison.cell_files import find_cells
 from zoo.comparison.fairness import count_shared_weights, find_different_starts, find_flags
 from zoo.comparison.findings import list_findings
 from zoo.comparison.hypotheses import describe_judgements, read_hypotheses
@@ -55,7 +55,7 @@ def collect_results(plan: ComparisonPlan, folder: Path, target: float | None = N
         folder: The output folder.
         target: Value of the monitored metric whose time of arrival is compared.
     """
-    everything = {one.name: find_cell(plan, folder, one) for one in plan.cells}
+    everything = find_cells(plan, folder)
     hypotheses = read_hypotheses(folder)
     if plan.design is None:
         chosen = [(one, everything[one.name]) for one in plan.cells]
@@ -68,6 +68,15 @@ def collect_results(plan: ComparisonPlan, folder: Path, target: float | None = N
     race = find_race(found)
     kept = [one for one in chosen if is_trained(race, one[0])]
     return _build_comparison(plan, everything, kept, hypotheses, race, target)
+
+
+def read_comparison(folder: Path) -> Comparison:
+    """Return the comparison of an output folder, computed from its plan and its cells.
+
+    Raises:
+        DataError: The folder holds no comparison.
+    """
+    return collect_results(ComparisonPlan.read(folder), folder)
 
 
 def is_trained(race: RaceResult, planned: PlannedCell) -> bool:

@@ -30,6 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from zoo.comparison.outputs import read_comparison
+from zoo.comparison.plan import PLAN
 from zoo.comparison.ranking import average_baselines, collect_values, find_winning_baseline
 from zoo.comparison.results import Comparison
 from zoo.comparison.statistics import FEWEST, LEVEL, find_range, measure_pairs
@@ -174,6 +176,9 @@ def rank_tasks(comparisons: Mapping[str, Comparison], command: str) -> OverallRa
 
 def _read(path: Path) -> Comparison:
     file = path / "results.json" if path.is_dir() else path
+    if not file.exists() and (path / PLAN).exists():
+        # a record has what results follow from, and no results
+        return read_comparison(path)
     if not file.is_file():
         problem = "holds no results.json" if path.exists() else describe_absence(path)
         raise DataError(f"{path}: {problem}; name the output folder of a comparison")
@@ -231,7 +236,7 @@ def _build_task(path: str, comparison: Comparison, names: Sequence[str]) -> Rank
         one=best,
         one_value=one,
         seeds=tuple(seeds),
-        is_tuned=comparison.tuning is not None or comparison.studies is not None,
+        is_tuned=comparison.studies is not None,
         scores={
             name: tuple((own[seed] - zero) / span for seed in seeds) for name, own in values.items()
         },

@@ -49,9 +49,11 @@ UNCOMPARED = (*resume.UNCOMPARED, "trainer.logger", "diagnostics")
 """Keys that change no result, and what is below them."""
 IGNORE = ".gitignore"
 IGNORED = """\
-# what is committed: plan.json, hypotheses.json, results.json, comparison.md, the files of cells
-/cells/*/
+# what is committed: plan.json, hypotheses.json, cells.jsonl; all else follows from these
+/cells/
 /recipes/
+/results.json
+/comparison.md
 /*.html
 /*.png
 /*.svg
@@ -59,7 +61,11 @@ IGNORED = """\
 /table.*
 /.*
 !/.gitignore
+!/.gitattributes
 """
+ATTRIBUTES = ".gitattributes"
+MERGED = "cells.jsonl merge=union\n"
+"""Cells that two branches added are both kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,7 +404,7 @@ def _check_names(folder: Path, names: Sequence[str]) -> None:
     """Raise RecipeError where a folder holds files of something else."""
     others = [name for name in names if not name.startswith((run_dir.LOCK, WRITE_TEST))]
     # a comparison that was stopped before its first cell has no more
-    early = {HYPOTHESES, IGNORE, *(f".{one}{WRITING}" for one in (PLAN, HYPOTHESES))}
+    early = {HYPOTHESES, IGNORE, ATTRIBUTES, *(f".{one}{WRITING}" for one in (PLAN, HYPOTHESES))}
     is_known = PLAN in others or {*others} <= early
     if others and not is_known:
         problem = f"{folder} holds other files, {others[0]} among them"
@@ -422,6 +428,8 @@ def write_plan(plan: ComparisonPlan, folder: Path) -> ComparisonPlan:
     # one that an older zoo wrote lacks lines; one with lines of its owner stays
     if not ignore.exists() or {*ignore.read_bytes().splitlines()} < lines:
         write_file(io.BytesIO(IGNORED.encode()), ignore)
+    if not (folder / ATTRIBUTES).exists():
+        write_file(io.BytesIO(MERGED.encode()), folder / ATTRIBUTES)
     (folder / RECIPES).mkdir(exist_ok=True)
     for cell in plan.cells:
         path = folder / RECIPES / f"{cell.name}.yaml"

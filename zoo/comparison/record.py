@@ -1,47 +1,42 @@
 """The record of a cell: what was planned, what it began with, what it reached and cost.
 
-A finished cell or trial is one small file `cells/NAME.json` that outlives its machine, with its own
-SHA-256. Results are always built from records, so that a comparison gives the same numbers whether
-its run directories are still there or not.
+Records of finished cells are lines of one file (`record_file`) that outlives their machines.
+Results are always built from records, so that a comparison gives the same numbers whether its run
+directories are still there or not.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import fsum
-from pathlib import Path
 from typing import Any
 
-from zoo.comparison.plan import CELLS, ComparisonPlan, PlannedCell, list_changes
-from zoo.comparison.results import CellMeasurement, StepsToSolve
-from zoo.errors import DataError
+from zoo.comparison.plan import ComparisonPlan, PlannedCell, list_changes
+from zoo.comparison.results import CellMeasurement, RecordedHypothesis, StepsToSolve
 from zoo.launch.executor import State
 from zoo.options.plain import to_plain
-from zoo.options.stored import build_stored
 from zoo.reporting.numbers import finite
-from zoo.utils import read_json, write_file
 
-FORMAT = 1
+FORMAT = 2
 HASH = "sha256"
-PROBLEM = "holds no finished cell"
-SIZE = 3000
-"""Target size of a file in bytes. Metrics are kept even if they exceed it."""
-MACHINE_SIZE = 600
-"""Bytes of these for what differs from machine to machine: versions, processor, times."""
-FEWEST_VALIDATIONS, MAX_VALIDATIONS, POINT_SIZE = 6, 24, 17
-FEW_POSITIONS, MAX_POSITIONS = 8, 32
-METRIC_DIGITS, DRAWN_DIGITS = 9, 6
-"""Significant digits: nine tell all numbers of 32 bits apart, six are more than a chart shows."""
+MAX_VALIDATIONS = 24
+"""Points of a learning curve that a record keeps."""
+MAX_POSITIONS = 32
+"""Losses by position that a record keeps one by one; more of them are averaged over bins."""
+DRAWN_DIGITS = 6
+"""Significant digits of curves and of losses by position, more than a chart shows."""
+METRIC_DIGITS = 9
+"""Significant digits of metrics in some records of format 1; they tell float32 numbers apart."""
 SHORT_DIGITS = 8
 """Hexadecimal digits of a digest that only serves to find what differs."""
-EDITED = "its content does not fit its SHA-256: it was changed by hand or damaged"
 STATE_FIELDS = ("state", "error", "is_refused")
 """Fields that the file does not have: it is of a cell that is done."""
+DIGESTS = ("plan", "hypotheses", "initial_weights", "first_losses")
+"""Fields that are null where they are not known: records of format 1 had none of them."""
 COSTS = (
     "environment",
     "continued",
@@ -80,7 +75,13 @@ class CellRecord:
         trial: The number of the trial in the study.
         settings: {key: value} in which its recipe differs from that of the plan.
         recipe: SHA-256 of all settings of its recipe.
+        plan: SHA-256 of the plan as it was when the cell was trained, as `hash_plan` computes it;
+            None if it is not known.
+        hypotheses: SHA-256 of each hypothesis that was written by then; None if not known.
         start: SHA-256 of the digests of weights, sample order and first batch.
+        initial_weights: SHA-256 of the digests of all initial weights; None if not known.
+        first_losses: The losses of the first batches, None where one was not finite; None if they
+            are not known.
         weights: Digests of weights that have the same name in all blocks.
         order: The first digits of the digest of the sample order; None for a stream.
         batch: Those of the first batch.
@@ -93,7 +94,7 @@ class CellRecord:
         test: Metrics on the test data of the recipe at the end of training.
         measured: What was measured under each condition.
         trained_size: The training size.
-        curve: (step, monitored metric) of validations, thinned.
+        curve: (step, monitored metric) of at most 24 validations, evenly spaced.
         steps_to_solve: When the task was solved, if it is one that can be.
         baselines: {metric: {baseline: value}}.
         parameters: Number of parameters.
@@ -119,7 +120,11 @@ class CellRecord:
     trial: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     recipe: str = ""
+    plan: str | None = None
+    hypotheses: tuple[str, ...] | None = None
     start: str = ""
+    initial_weights: str | None = None
+    first_losses: tuple[float | None, ...] | None = None
     weights: Mapping[str, WeightGroup] = field(default_factory=dict)
     order: str | None = None
     batch: str = ""
@@ -167,54 +172,21 @@ class CellRecord:
         return ", ".join(devices.get("cuda") or ()) or str(devices.get("processor", ""))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON with its SHA-256; what is empty or unknown is left out."""
-        plain = to_plain(self)
-        plain = _drop_empty(finite({k: v for k, v in plain.items() if k not in STATE_FIELDS}))
-        return {**plain, HASH: hash_plain(plain)}
-
-    def write(self, path: Path) -> None:
-        """Write the file, a key on each line."""
-        plain = self.to_dict()
-        lines = ",\n".join(f"{json.dumps(key)}: {_format(value)}" for key, value in plain.items())
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(io.BytesIO(f"{{\n{lines}\n}}\n".encode()), path)
-
-
-def read_portable(path: Path) -> CellRecord:
-    """Return the cell of a file.
-
-    Raises:
-        DataError: The file holds something else, or its content does not fit its SHA-256.
-    """
-    plain = read_json(path, PROBLEM)
-    if not isinstance(plain, dict) or HASH not in plain:
-        raise DataError(f"{PROBLEM}", place=path)
-    given = plain.pop(HASH)
-    if given != _hash_or_none(plain):
-        raise DataError(f"{EDITED}; restore it, or delete it to train the cell again", place=path)
-    if plain.get("format") != FORMAT:
-        raise DataError(
-            f"written by another version of zoo, format {plain.get('format')}", place=path
-        )
-    return build_stored(CellRecord, plain, path, PROBLEM)
-
-
-def _hash_or_none(plain: Any) -> str | None:
-    try:
-        return hash_plain(plain)
-    except ValueError:
-        # a number that is none, which zoo never writes
-        return None
-
-
-def locate_portable(folder: Path, name: str) -> Path:
-    """Return where the file of a cell is in an output folder."""
-    return folder / CELLS / f"{name}.json"
+        """Return plain data for JSON with its SHA-256; what is empty is left out."""
+        plain = finite(to_plain(self))
+        written = _drop_empty({k: v for k, v in plain.items() if k not in STATE_FIELDS})
+        # null says "not known", an empty list "none"
+        entries = {
+            k: plain[k] if k in DIGESTS else written[k]
+            for k in plain
+            if k in written or k in DIGESTS
+        }
+        return {**entries, HASH: hash_plain(entries)}
 
 
 def hash_plain(plain: Any) -> str:
     """Return the SHA-256 of plain data as canonical JSON: sorted keys, no spaces, UTF-8."""
-    return hashlib.sha256(_format(plain, is_sorted=True).encode()).hexdigest()
+    return hashlib.sha256(format_json(plain, is_sorted=True).encode()).hexdigest()
 
 
 def hash_recipe(plan: ComparisonPlan, planned: PlannedCell) -> str:
@@ -222,7 +194,31 @@ def hash_recipe(plan: ComparisonPlan, planned: PlannedCell) -> str:
     return hash_plain(plan.list_settings(planned))
 
 
-def _format(value: Any, *, is_sorted: bool = False) -> str:
+def hash_plan(plan: ComparisonPlan) -> str:
+    """Return the SHA-256 of what a plan says of all cells, also of those that are added to it."""
+    design = plan.design
+    return hash_plain(
+        to_plain(
+            {
+                "base": plan.base,
+                "measure": plan.measure,
+                "better": plan.better,
+                "axes": [one.key for one in plan.axes],
+                "budget": design and design.budget,
+                "keys": design and design.keys,
+                "is_raced": design and design.is_raced,
+            }
+        )
+    )
+
+
+def hash_hypotheses(hypotheses: Iterable[RecordedHypothesis]) -> tuple[str, ...]:
+    """Return the SHA-256 of the text of each hypothesis and of the time at which it was written."""
+    return tuple(hash_plain([one.text, one.written]) for one in hypotheses)
+
+
+def format_json(value: Any, *, is_sorted: bool = False) -> str:
+    """Return plain data as JSON without spaces. Raises ValueError for NaN and infinity."""
     return json.dumps(
         value, sort_keys=is_sorted, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
@@ -243,99 +239,25 @@ def _drop_empty(value: Any) -> Any:
     return {key: one for key, one in kept.items() if one not in ("", [], {})}
 
 
-def compact(cell: CellRecord) -> CellRecord:
-    """Shorten a cell step by step until its file has the size of a portable one.
-
-    A small cell keeps all numbers, and a compact one stays unchanged. What differs from machine to
-    machine is counted as a constant, so that all machines keep the same.
-    """
-    # of all cells, so that those of one comparison have the same groups
-    cell = replace(cell, weights=group_by_module(cell.weights))
-    steps = (_round_numbers, _drop_middle_positions, _bin_short_windows, _drop_first_positions)
-    for shorten in steps:
-        if _measure_size(cell) <= SIZE:
-            return cell
-        cell = shorten(cell)
-    left = (SIZE - _measure_size(replace(cell, curve=()))) // POINT_SIZE
-    points = min(max(left, FEWEST_VALIDATIONS), MAX_VALIDATIONS)
-    return replace(cell, curve=thin_curve(cell.curve, points))
-
-
-def _measure_size(cell: CellRecord) -> int:
-    """Return how many bytes a cell takes, with a constant for what the machine adds."""
-    blank = replace(
-        _drop_baselines(cell),
-        environment=Environment(),
-        continued=(),
-        minutes=None,
-        processor_minutes=None,
-        step_seconds=None,
-        memory=None,
-    )
-    return MACHINE_SIZE + len(_format(blank.to_dict()))
-
-
-def _round_numbers(cell: CellRecord) -> CellRecord:
-    measured = [
+def round_drawn(cell: CellRecord) -> CellRecord:
+    """Round what is only drawn: the curve, and losses by position."""
+    measured = tuple(
         replace(
             one,
-            metrics=_round_metrics(one.metrics),
-            baselines={
-                metric: {name: _round(value, METRIC_DIGITS) for name, value in values.items()}
-                for metric, values in one.baselines.items()
-            },
             position_losses=tuple(
-                loss if loss is None else _round(loss, DRAWN_DIGITS) for loss in one.position_losses
+                loss if loss is None else round_digits(loss, DRAWN_DIGITS)
+                for loss in one.position_losses
             ),
         )
         for one in cell.measured
-    ]
-    return replace(
-        cell,
-        test=_round_metrics(cell.test),
-        measured=tuple(measured),
-        curve=tuple((step, _round(value, DRAWN_DIGITS)) for step, value in cell.curve),
     )
+    curve = tuple((step, round_digits(value, DRAWN_DIGITS)) for step, value in cell.curve)
+    return replace(cell, measured=measured, curve=curve)
 
 
-def _round_metrics(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
-    return {
-        key: value if value is None else _round(value, METRIC_DIGITS)
-        for key, value in metrics.items()
-    }
-
-
-def _round(value: float, digits: int) -> float:
+def round_digits(value: float, digits: int) -> float:
+    """Return a number with so many significant digits."""
     return float(f"{value:.{digits}g}")
-
-
-def _drop_middle_positions(cell: CellRecord) -> CellRecord:
-    """Keep the losses by position of the first and the last condition, mostly the longest."""
-    return _keep_positions(cell, {0, len(cell.measured) - 1})
-
-
-def _drop_first_positions(cell: CellRecord) -> CellRecord:
-    """Keep the losses by position of the last condition only."""
-    return _keep_positions(cell, {len(cell.measured) - 1})
-
-
-def _keep_positions(cell: CellRecord, kept: Collection[int]) -> CellRecord:
-    measured = [
-        one if number in kept else replace(one, position_losses=(), position_edges=())
-        for number, one in enumerate(cell.measured)
-    ]
-    return replace(cell, measured=tuple(measured))
-
-
-def _bin_short_windows(cell: CellRecord) -> CellRecord:
-    """Bin those windows by powers of two that are otherwise kept for each position."""
-    measured = []
-    for one in cell.measured:
-        if not one.position_edges:
-            losses, edges = bin_positions(one.position_losses, most=FEW_POSITIONS)
-            one = replace(one, position_losses=losses, position_edges=edges)
-        measured.append(one)
-    return _round_numbers(replace(cell, measured=tuple(measured)))
 
 
 def group_weights(weights: Mapping[str, Sequence[int | str]]) -> dict[str, WeightGroup]:
@@ -424,22 +346,18 @@ def thin_curve(
     return tuple(curve[number] for number in sorted(chosen))
 
 
-def list_portable(folder: Path) -> list[Path]:
-    """Return the portable files of an output folder."""
-    return sorted(folder.glob(f"{CELLS}/*.json"))
-
-
 def list_setting_differences(
     plan: ComparisonPlan, planned: PlannedCell, found: CellRecord
 ) -> list[str]:
-    """Return in which settings a portable cell differs from a planned one; none if equal."""
+    """Return in which settings a record differs from a planned cell; none if equal."""
     if found.recipe == hash_recipe(plan, planned):
         return []
     own = list_changes(plan.base, planned.recipe)
-    keys = [key for key in {**own, **found.settings} if own.get(key) != found.settings.get(key)]
+    pairs = {key: (found.settings.get(key), own.get(key)) for key in {**own, **found.settings}}
     return [
-        f"{key} is {_format(found.settings.get(key))} there, {_format(own.get(key))} in the plan"
-        for key in keys
+        f"{key} is {format_json(there)} there, {format_json(here)} in the plan"
+        for key, (there, here) in pairs.items()
+        if there != here
     ] or ["its base recipe differs"]
 
 
@@ -479,27 +397,55 @@ class Difference:
 
 def list_unequal(one: CellRecord, other: CellRecord) -> list[Difference]:
     """List where two records of a cell differ, apart from time, memory and machine."""
-    names = [each.name for each in fields(one) if each.name not in COSTS]
-    # one of them may have been written before conditions had baselines, or cells were shortened
-    if not (_has_baselines(one) and _has_baselines(other)):
-        one, other = _drop_baselines(one), _drop_baselines(other)
-    one, other = compact(one), compact(other)
+    one, other = _reduce(one, other), _reduce(other, one)
     plain, others = (finite(to_plain(cell)) for cell in (one, other))
     return [
-        Difference(name, f"{place} is {_format(before)} and {_format(after)}")
-        for name in names
+        Difference(name, f"{place} is {format_json(before)} and {format_json(after)}")
+        for name in plain
+        if name not in COSTS
         for place, before, after in _compare(name, plain[name], others[name])
     ]
 
 
-def _has_baselines(cell: CellRecord) -> bool:
-    """Return whether some condition of a cell has baselines of its own."""
-    return any(one.baselines for one in cell.measured)
+def _reduce(cell: CellRecord, other: CellRecord) -> CellRecord:
+    """Return a record without what another one of the cell does not have.
+
+    Records of format 1 were shortened to a size: they lack validations, losses by position, or
+    digits. Baselines of conditions came later, as did the digests of format 2.
+    """
+    cell = round_drawn(cell)
+    has_baselines = any(one.baselines for one in other.measured)
+    theirs = {one.condition.name: one for one in other.measured}
+    measured = []
+    for one in cell.measured:
+        there = theirs.get(one.condition.name)
+        if there is not None and one.position_edges != there.position_edges:
+            one = replace(one, position_losses=(), position_edges=())
+        if there is not None and not there.position_losses:
+            one = replace(one, position_losses=(), position_edges=())
+        if not has_baselines:
+            one = replace(one, baselines={})
+        measured.append(one)
+    steps = {step for step, _ in other.curve}
+    changes: dict[str, Any] = {
+        "measured": tuple(measured),
+        "curve": tuple(point for point in cell.curve if point[0] in steps),
+        "weights": group_by_module(cell.weights),
+        **{name: None for name in DIGESTS if getattr(other, name) is None},
+    }
+    if cell.plan is None or other.plan is None:
+        changes["test"] = _round_metrics(cell.test)
+        changes["measured"] = tuple(
+            replace(one, metrics=_round_metrics(one.metrics)) for one in measured
+        )
+    return replace(cell, **changes)
 
 
-def _drop_baselines(cell: CellRecord) -> CellRecord:
-    """Return a cell whose conditions have no baselines."""
-    return replace(cell, measured=tuple(replace(one, baselines={}) for one in cell.measured))
+def _round_metrics(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
+    return {
+        key: value if value is None else round_digits(value, METRIC_DIGITS)
+        for key, value in metrics.items()
+    }
 
 
 def _compare(place: str, one: Any, other: Any) -> list[tuple[str, Any, Any]]:

@@ -7,21 +7,14 @@ among them; a trial must be the same one of its study too, and judged by the sam
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zoo.comparison.cell_files import is_done
 from zoo.comparison.plan import PLAN, ComparisonPlan, PlannedCell, list_changes
-from zoo.comparison.record import (
-    CellRecord,
-    hash_plain,
-    hash_recipe,
-    list_portable,
-    locate_portable,
-    read_portable,
-)
+from zoo.comparison.record import CellRecord, hash_plain, hash_recipe
+from zoo.comparison.record_file import CELLS_FILE, read_cells, write_cells
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
 from zoo.reporting.numbers import pluralize
 from zoo.utils import describe_absence
@@ -67,24 +60,23 @@ def read_records(folders: Sequence[str | Path]) -> dict[Identity, RecordedCell]:
 
 def _read_folder(folder: Path) -> Iterator[tuple[Identity, RecordedCell]]:
     """Yield the finished cells of a comparison; damaged ones and those of no plan are logged."""
-    paths = list_portable(folder)
-    if not paths:
-        return
     try:
-        plan = ComparisonPlan.read(folder)
+        cells = read_cells(folder)
+        plan = ComparisonPlan.read(folder) if cells else None
     except DataError as error:
         log.warning("%s; its cells are not taken", error)
         return
+    if plan is None:
+        return
     planned = {cell.name: cell for cell in plan.cells}
-    for path in paths:
-        try:
-            cell = read_portable(path)
-        except DataError as error:
-            log.warning("%s; it is not taken", error)
+    for name, cell in cells.items():
+        if cell.is_refused:
+            log.warning("%s/%s; it is not taken", folder, cell.error)
             continue
-        own = planned.get(path.stem)
+        own = planned.get(name)
         if own is None or cell.recipe != hash_recipe(plan, own):
-            log.warning("%s: it is not of the plan beside it; it is not taken", path)
+            place = folder / CELLS_FILE
+            log.warning("%s: %s is not of the plan beside it; it is not taken", place, name)
             continue
         yield _identify(plan, own), RecordedCell(folder, cell)
 
@@ -114,11 +106,13 @@ def take_recorded(
     Returns:
         {name: recorded cell} of those that were written.
     """
-    taken = {}
+    taken: dict[str, RecordedCell] = {}
+    records_here = []
+    finished = read_cells(folder)
     cells = {planned.name: planned for planned in plan.cells}
     for name, recorded in find_recorded(plan, records).items():
-        planned, path = cells[name], locate_portable(folder, name)
-        if os.path.lexists(path) or is_done(plan, folder, planned):
+        planned = cells[name]
+        if name in finished or is_done(plan, folder, planned):
             continue
         # written anew as of this plan: names may differ, and settings are relative to its base
         own = replace(
@@ -128,9 +122,10 @@ def take_recorded(
             settings=list_changes(plan.base, planned.recipe),
             recipe=hash_recipe(plan, planned),
         )
-        own.write(path)
+        records_here.append(own)
         taken[name] = recorded
     if taken:
+        write_cells(folder, records_here)
         names = ", ".join(dict.fromkeys(str(one.folder) for one in taken.values()))
         log.info("%s of %d taken from %s", pluralize(len(taken), "cell"), len(plan.cells), names)
     return taken

@@ -9,6 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from zoo.errors import DataError
 from zoo.launch.executor import State
 from zoo.options.plain import to_plain
 from zoo.options.stored import build_stored
@@ -209,52 +210,6 @@ class RangeEnd:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VariantTuning:
-    """The trials of a variant that was tuned once.
-
-    Attributes:
-        trials: The trials; the first has the settings of the recipe.
-        best: The number of the best one; None if all became non-finite.
-        near: The trials near the best one.
-        edges: Ends at which the best setting lies.
-    """
-
-    trials: tuple[TrialResult, ...]
-    best: int | None
-    near: tuple[int, ...] = ()
-    edges: tuple[RangeEnd, ...] = ()
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """The settings of the best trial; empty if there is none."""
-        return {} if self.best is None else self.trials[self.best].settings
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuningResult:
-    """The results of tuning all variants once, before seeds were run.
-
-    Recorded comparisons have it. New ones are tuned in studies: an interval over seeds leaves out
-    the chance of tuning once.
-
-    Attributes:
-        budget: Trials of each variant.
-        seed: The seed of all trials.
-        monitor: The validation metric.
-        better: Whether high or low values of it are better.
-        keys: The tuned keys.
-        variants: {variant: its trials}.
-    """
-
-    budget: int
-    seed: int
-    monitor: str
-    better: Better
-    keys: tuple[SearchedKey, ...]
-    variants: Mapping[str, VariantTuning]
-
-
-@dataclass(frozen=True, kw_only=True)
 class StudyResult:
     """The trials of a variant in a study, and the number of the one that was tested."""
 
@@ -415,7 +370,6 @@ class Comparison:
         shared_weights: How many weights all variants have, by name and shape, with equal initial
             values.
         variants: The variants.
-        tuning: The results of the trials, if it was tuned once, before studies.
         hypotheses: The hypotheses of the output folder.
         findings: Reasons to doubt the record.
         studies: What the studies chose, if there are some; a seed is then that of a study.
@@ -438,7 +392,6 @@ class Comparison:
     windows: str = ""
     shared_weights: int = 0
     variants: tuple[Variant, ...]
-    tuning: TuningResult | None = None
     hypotheses: tuple[RecordedHypothesis, ...] = ()
     findings: tuple[RecordFlaw, ...] = ()
     studies: StudiesResult | None = None
@@ -466,10 +419,6 @@ class Comparison:
         """The range of the measure: a loss is positive, an accuracy is at most 1."""
         return find_bounds(self.better)
 
-    def find_settings(self, variant: str) -> dict[str, Any]:
-        """Return {key: value} that the trials of a variant found; empty without tuning."""
-        return {} if self.tuning is None else dict(self.tuning.variants[variant].settings)
-
     def find_condition(self, name: str) -> Condition:
         """Return the condition of a name. Raises KeyError if there is none."""
         return {one.name: one for one in self.conditions}[name]
@@ -488,6 +437,9 @@ class Comparison:
         if isinstance(found, dict):
             # computed anew from the cells, so that an edited or older analysis is never believed
             found = {key: value for key, value in found.items() if key not in ANALYSIS}
+            if found.pop("tuning", None) is not None:
+                problem = "was tuned once before its seeds, which zoo no longer reads"
+                raise DataError(f"{problem}; compare in studies instead", place=path)
         return build_stored(cls, found, path, "holds no comparison")
 
 

@@ -176,11 +176,11 @@ class CellRunner:
                 self._write_state(run, "failed", error_text)
 
     def _keep(self, cell: PlannedCell) -> None:
-        """Write the portable file of a cell that is done; a full disk does not end the others."""
+        """Write the record of a cell that is done; a full disk does not end the others."""
         try:
             keep_finished(self.plan, self.folder, cell, keeps_weights=self.keeps_weights)
         except (ZooError, OSError) as problem:
-            log.info("%s: its portable file cannot be written: %s", cell.name, problem)
+            log.info("%s: its record cannot be written: %s", cell.name, problem)
 
     def _write_state(self, run: Path, state: State, error: str = "") -> None:
         """Write a state; if that fails, as on a full disk, the other cells are still followed."""

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zoo.comparison.cell import train_cell
-from zoo.comparison.cell_files import UNTESTED, build_record, check_portable
+from zoo.comparison.cell_files import UNTESTED, build_record
 from zoo.comparison.plan import CELLS, RECIPES, ComparisonPlan, PlannedCell, write_plan
-from zoo.comparison.record import CellRecord, list_unequal, locate_portable, read_portable
+from zoo.comparison.record import CellRecord, list_unequal
+from zoo.comparison.record_file import CELLS_FILE, check_cells
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
 from zoo.launch.executor import make_run_dir
 from zoo.suggestions import nearest
@@ -33,7 +34,7 @@ class CheckResult:
     """The outcome of training a committed cell again.
 
     Attributes:
-        path: The file of the cell.
+        path: The file with the record of the cell.
         cell: Its name.
         commit: The commit that chose it; empty if it was named.
         differences: The fields that differ, with both values; empty if all digits are equal.
@@ -58,9 +59,10 @@ class CheckResult:
     def table(self) -> str:
         """Return the result as text."""
         chosen = f", chosen by commit {self.commit[:12]}" if self.commit else ""
+        place = f"{self.path}, {self.cell}"
         if self.is_equal:
-            return f"{self.path}: equal to the last digit{chosen}"
-        lines = [f"{self.path}: not equal{chosen}", *(f"  {one}" for one in self.differences)]
+            return f"{place}: equal to the last digit{chosen}"
+        lines = [f"{place}: not equal{chosen}", *(f"  {one}" for one in self.differences)]
         if self.machine != self.machine_here:
             lines.append(f"  it was trained on {self.machine}, and here on {self.machine_here}")
         return "\n".join(lines)
@@ -79,8 +81,8 @@ def check(folder: Path, options: CheckOptions) -> CheckResult:
             changed by hand.
     """
     plan = ComparisonPlan.read(folder)
-    check_portable(plan, folder)
-    done = {cell.name: cell for cell in plan.cells if locate_portable(folder, cell.name).exists()}
+    cells = check_cells(plan, folder)
+    done = {cell.name: cell for cell in plan.cells if cell.name in cells}
     if not done:
         raise DataError(f"{folder}: holds no finished cell")
     # a named cell needs no commit, so it can be checked before one exists
@@ -91,13 +93,12 @@ def check(folder: Path, options: CheckOptions) -> CheckResult:
         raise RecipeError(ConfigIssue(ARGUMENT, "cell", problem, nearest(name, done)))
 
     log.info("%s: training %s again", folder, name)
-    path = locate_portable(folder, name)
-    committed = read_portable(path)
+    committed = cells[name]
     # tested only if the committed cell was: a trial must not read test samples
     again = _train_again(plan, done[name], is_tested=committed.is_tested)
     differences = [str(one) for one in list_unequal(committed, again)]
     return CheckResult(
-        path=path,
+        path=folder / CELLS_FILE,
         cell=name,
         commit=commit,
         differences=tuple(differences),

@@ -11,7 +11,7 @@ from zoo.comparison.compare import Outcome
 from zoo.comparison.overall import OverallRanking, rank_tasks
 from zoo.comparison.plan import CELLS
 from zoo.comparison.ranking import average_baselines, rank_variants
-from zoo.comparison.record import locate_portable
+from zoo.comparison.record_file import read_cells
 from zoo.comparison.result_table import INTERVAL, build_value, describe_marks
 from zoo.comparison.results import Comparison
 from zoo.comparison.statistics import LEVEL
@@ -129,12 +129,12 @@ def collect_suite(outcome: SuiteOutcome) -> SuiteComparison:
 def _collect_part(plan: SuitePlan, request: PartRequest, outcome: Outcome | None) -> PartResult:
     folder = plan.folder / request.name
     comparison = None if outcome is None else outcome.comparison
-    names = [Path(one.run_dir).name for one in comparison.cells] if comparison else []
+    names = {Path(one.run_dir).name for one in comparison.cells} if comparison else set()
     # a cell that was trained here has a run directory
     recorded = [
         name
-        for name in names
-        if locate_portable(folder, name).exists() and not (folder / CELLS / name).exists()
+        for name in read_cells(folder)
+        if name in names and not (folder / CELLS / name).exists()
     ]
     return PartResult(request=request, folder=folder, comparison=comparison, recorded=len(recorded))
 

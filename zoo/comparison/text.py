@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -30,7 +29,6 @@ from zoo.comparison.scaling import format_scaling
 from zoo.comparison.solving import format_speeds
 from zoo.comparison.statistics import FEWEST, Estimate
 from zoo.comparison.study_text import format_studies
-from zoo.comparison.tuning import is_finite_number
 from zoo.config.schema import format_size
 from zoo.reporting import numbers
 from zoo.reporting.html import read_file
@@ -41,7 +39,7 @@ from zoo.run.machine import format_machine
 from zoo.utils import escape_strings
 
 TEMPLATE = "comparison/comparison.md.jinja"
-Part = Literal["costs", "tuning", "tuning_sentence", "conventions", "setup"]
+Part = Literal["costs", "conventions", "setup"]
 """A block of the template."""
 
 MB = 2**20
@@ -375,10 +373,8 @@ def _strip_lines(text: str) -> str:
 
 def _collect_variables(comparison: Comparison) -> dict[str, Any]:
     """Return the variables of the template."""
-    tuning = comparison.tuning
     varied = [axis.key for axis in comparison.axes]
-    found = tuning or comparison.studies
-    tuned = [one.key for one in found.keys] if found else []
+    tuned = [one.key for one in comparison.studies.keys] if comparison.studies else []
     named = [*varied, *tuned]
     tables = {one: _format_condition(comparison, one) for one in comparison.conditions}
     machine = comparison.machine
@@ -401,16 +397,10 @@ def _collect_variables(comparison: Comparison) -> dict[str, Any]:
         },
         "costs": format_costs(comparison),
         "equal_compute": _format_equal_compute(comparison),
-        "tuning": tuning,
         "studies": format_studies(comparison),
         "race": format_race(comparison),
         "speeds": format_speeds(comparison),
         "scaling": format_scaling(comparison),
-        "trials": _format_trials(comparison),
-        "searched": ", ".join(f"{one.key} over {one.searched}" for one in tuning.keys)
-        if tuning
-        else "",
-        "tuning_warnings": list_tuning_warnings(comparison),
         "flags": [*_list_flags(comparison)],
         "has_intervals": len(comparison.seeds) >= FEWEST,
         "seeds": join_names([str(seed) for seed in comparison.seeds], MAX_SEEDS),
@@ -504,55 +494,6 @@ def _mean(cells: Sequence[ComparisonCell], key: str) -> float | None:
     values = [value for cell in cells if (value := getattr(cell, key)) is not None]
     values = [value for value in values if isfinite(value)]
     return fmean(values) if values else None
-
-
-def _format_trials(comparison: Comparison) -> str:
-    """Format the best settings of each variant as a table; empty if nothing was tuned."""
-    tuning = comparison.tuning
-    if tuning is None:
-        return ""
-    keys = [one.key for one in tuning.keys]
-    rows = []
-    for name, found in tuning.variants.items():
-        best = None if found.best is None else found.trials[found.best].value
-        rows.append(
-            [
-                name,
-                *(_format_setting(found.settings.get(key)) for key in keys),
-                f"{found.best}",
-                _format_value(best),
-                _format_value(found.trials[0].value),
-                f"{len(found.near)} of {len(found.trials)}",
-            ]
-        )
-    head = ["variant", *keys, "best trial", tuning.monitor, "at the recipe's own"]
-    return format_markdown([*head, f"within {NEAR:.0%}"], rows, ("variant",))
-
-
-def list_tuning_warnings(comparison: Comparison) -> list[str]:
-    """Name variants whose best setting lies at an edge, and trials without a value."""
-    tuning = comparison.tuning
-    found = []
-    searched = {one.key: one.searched for one in tuning.keys} if tuning else {}
-    for name, own in tuning.variants.items() if tuning else ():
-        for edge in own.edges:
-            setting = _format_setting(own.settings[edge.key])
-            found.append(
-                f"{name}: {edge.key} = {setting} lies at the {edge.side} edge of what was tried of "
-                f"{searched[edge.key]}; widen it"
-            )
-        failed = [str(number) for number, one in enumerate(own.trials) if one.value is None]
-        if failed:
-            found.append(f"{name}: trials {', '.join(failed)} became non-finite")
-    return found
-
-
-def _format_setting(value: Any) -> str:
-    return f"{value:g}" if is_finite_number(value) else json.dumps(value, ensure_ascii=False)
-
-
-def _format_value(value: float | None) -> str:
-    return "non-finite" if value is None else f"{value:.4f}"
 
 
 def _list_flags(comparison: Comparison) -> Iterator[tuple[str, str]]:

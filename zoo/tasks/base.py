@@ -95,6 +95,8 @@ class Task(L.LightningModule):
         self.model, self.optim, self.spec = model, optim, spec
         self._target_weights: TargetWeights | None = None
         self._window_sums: Tensor | None = None
+        self.batch_loss: Tensor | None = None
+        """The loss of the last batch of training, a scalar."""
         """Sums of losses and of targets, [2], over the accumulated batches of a logged step."""
 
     def configure_model(self) -> None:
@@ -205,7 +207,7 @@ class Task(L.LightningModule):
             num_targets: Number of targets, or the sum of their weights, a scalar. None: a target
                 for each sample.
         """
-        loss = loss.detach()
+        self.batch_loss = loss = loss.detach()
         dtype = torch.promote_types(loss.dtype, torch.float32)  # half precision rounds numbers
         if num_targets is None:
             num_targets = torch.full_like(loss, samples, dtype=dtype)

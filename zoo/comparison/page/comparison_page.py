@@ -36,7 +36,6 @@ from zoo.comparison.text import (
     format_measure,
     format_part,
     format_question,
-    list_tuning_warnings,
     name_extreme,
     summarize,
 )
@@ -228,10 +227,6 @@ def _list_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     yield "held equal", _describe_controls(comparison)
     yield "conventions", format_part(comparison, "conventions")
     yield "hypotheses", explain_hypotheses(comparison) if comparison.hypotheses else ""
-    yield (
-        "tuning",
-        " ".join([format_part(comparison, "tuning_sentence"), *list_tuning_warnings(comparison)]),
-    )
     yield "studies", " ".join([describe_studies(comparison), *list_edges(comparison)])
     yield "chosen", "; ".join(list_choices(comparison))
     stopped = comparison.race.stopped if comparison.race else ()

@@ -22,17 +22,24 @@ from torch import Tensor, nn
 
 from zoo.config import Recipe
 from zoo.data.sampler import ResumableSampler
+from zoo.reporting.numbers import finite
 from zoo.run import loggers
 from zoo.run.processes import compute_batch_size
+from zoo.tasks.base import Task
 from zoo.utils import write_json
 
 START, END = "start.json", "end.json"
+NUM_FIRST_LOSSES = 20
+"""Number of batches at the beginning of a run whose losses are kept."""
 # epochs whose sample order is digested, and at most so many samples of each
 DIGESTED_EPOCHS, DIGESTED_SAMPLES = 2, 100_000
 
 
 class StartManifest(L.Callback):
     """Writes start.json at the first batch. Built before training, while weights are initial.
+
+    The losses of the first batches follow when there are enough of them. They show whether a run on
+    another processor begins as this one did, before rounding leads them apart.
 
     Args:
         run: The run directory.
@@ -52,6 +59,8 @@ class StartManifest(L.Callback):
             },
             **facts,
         }
+        self.losses: list[Tensor] = []
+        """Losses of the first batches of this process."""
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
@@ -63,6 +72,31 @@ class StartManifest(L.Callback):
         self.content["planned_steps"] = int(trainer.estimated_stepping_batches)
         self.content["order"] = digest_order(trainer.train_dataloader)
         self.content["batch"] = digest(list_batch_tensors(batch))
+        write_json(self.content, self.path)
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: Task,  # type: ignore[override]
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Keep the loss of the batch, and write the file again when there are enough."""
+        if "first_losses" not in self.content and pl_module.batch_loss is not None:
+            self.losses.append(pl_module.batch_loss)
+            if len(self.losses) == NUM_FIRST_LOSSES:
+                self._write_losses()
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Write the losses of a training of few batches."""
+        if self.losses:
+            self._write_losses()
+
+    def _write_losses(self) -> None:
+        # read from the device at once, so that no batch waits for it
+        self.content["first_losses"] = finite(torch.stack(self.losses).tolist())
+        self.losses = []
         write_json(self.content, self.path)
 
 
