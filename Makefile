@@ -45,7 +45,7 @@ clean:
 	$(BIN)/python $(INSTALL) -e .
 	touch $@
 
-# and every extra but ray, with the tools of developers; older versions of pip know no groups
+# and every extra, with the tools of developers; older versions of pip know no groups
 .venv/installed: .venv/core
 	$(BIN)/python $(INSTALL) 'pip>=25.1'
 	$(BIN)/python $(INSTALL) -e . --group dev

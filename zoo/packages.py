@@ -47,7 +47,6 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "timm": ("timm", "safetensors"),
         "export": ("onnx", "onnx-ir", "onnxscript", "onnxruntime", "safetensors"),
         "slurm": ("submitit",),
-        "ray": ("ray",),
         "shell": ("shtab",),
         "peers": ("timm", "x-transformers"),
         "notebooks": ("ipykernel", "nbclient", "nbformat"),

@@ -82,13 +82,11 @@ KINDS: Mapping[str, MemberKind] = MappingProxyType(
         "loggers": MemberKind(("loggers",), collections=("run/loggers",)),
         "launchers": MemberKind(
             ("launch",),
-            frozenset({"executor", "launch", "local", "ray", "slurm_executor"}),
+            frozenset({"executor", "launch", "local", "slurm_executor"}),
             in_recipes=False,
         ),
         "executors": MemberKind(
-            ("executors",),
-            collections=("launch/local", "launch/ray", "launch/slurm_executor"),
-            in_recipes=False,
+            ("executors",), collections=("launch/local", "launch/slurm_executor"), in_recipes=False
         ),
     }
 )

@@ -9,9 +9,9 @@ import torch
 
 import zoo
 from zoo.attention.backends import chunked
+from zoo.attention.backends.biased_softmax import is_softmax_of_sums
 from zoo.attention.backends.dispatch import attend, choose_backend
 from zoo.attention.backends.reference import weights
-from zoo.attention.backends.softmax import is_softmax_of_sums
 from zoo.attention.call import AttentionCall
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
@@ -232,10 +232,10 @@ FACTS = {
 }
 
 
-def make_call_with(facts):
+def make_call_with(facts, cap):
     facts = dict(facts)
     changes = {key: facts.pop(key) for key in ("window", "mask", "query_index") if key in facts}
-    call = make_call(**facts).replace(softcap=CAP, **changes)
+    call = make_call(**facts).replace(softcap=cap, **changes)
     chosen = call.query_index
     if chosen is None:
         return call
@@ -243,11 +243,12 @@ def make_call_with(facts):
 
 
 @pytest.mark.parametrize("sinks", [None, SINKS], ids=["", "sinks"])
+@pytest.mark.parametrize("cap", [None, CAP], ids=["", "cap"])
 @pytest.mark.parametrize("facts", FACTS.values(), ids=FACTS)
-def test_chunks_with_a_cap_are_the_whole(facts, sinks, monkeypatch):
+def test_chunks_are_the_whole(facts, cap, sinks, monkeypatch):
     use_chunks(monkeypatch)
-    call = make_call_with(facts)
-    assert is_softmax_of_sums(call)
+    call = make_call_with(facts, cap)
+    assert is_softmax_of_sums(call) == (cap is None)
     leaves = [call.q.requires_grad_(), call.k.requires_grad_(), call.v.requires_grad_()]
     if sinks is not None:
         leaves.append(sinks.clone().requires_grad_())
@@ -279,5 +280,6 @@ def test_autocast_leaves_capped_scores_in_float32(monkeypatch):
     call.q.requires_grad_()
     exact = torch.autograd.grad(attend(call, "chunked")[0].square().sum(), call.q)[0]
     with torch.autocast("cpu", torch.bfloat16):
-        found = torch.autograd.grad(attend(call, "chunked")[0].square().sum(), call.q)[0]
+        loss = attend(call, "chunked")[0].square().sum()
+    found = torch.autograd.grad(loss, call.q)[0]
     assert torch.equal(found, exact)

@@ -7,8 +7,8 @@ import torch
 from largest import Largest
 
 import zoo
+from zoo.attention.backends import biased_softmax
 from zoo.attention.backends import chunked as chunking
-from zoo.attention.backends import softmax
 from zoo.encodings import kerple, t5
 
 TOKENS = 48
@@ -144,7 +144,7 @@ def test_gradients_are_those_of_the_parameters_that_were_called_with(name):
 
 @pytest.mark.parametrize(
     ("name", "module", "part"),
-    [("cope", chunking, "apply_weights"), ("kerple", softmax, "add_gradients")],
+    [("cope", chunking, "apply_weights"), ("kerple", biased_softmax, "add_gradients")],
 )
 def test_a_pass_that_failed_leaves_nothing_to_the_next(name, module, part, monkeypatch):
     model, x = layer(name), torch.randn(2, TOKENS, 32).double().requires_grad_()

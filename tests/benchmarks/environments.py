@@ -85,7 +85,6 @@ EXTRAS: dict[str, list[list[str]]] = {
         ["zoo", "export", "run", "to=onnx", "onnx"],
     ],
     "slurm": [["python", "-c", "import submitit"]],
-    "ray": [["python", "-c", "import ray"]],
     "shell": [["zoo", "--print-completion", "bash"]],
     "notebooks": [["python", "-c", "import ipykernel, nbclient, nbformat"]],
 }

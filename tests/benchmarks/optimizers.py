@@ -30,7 +30,7 @@ from zoo.run.callbacks.stop_on_signal import StopOnSignal
 from zoo.run.resume import find_resume_point
 
 RECIPE = [*TINY, "model.encoding=none", "trainer.max_epochs=null", "diagnostics.every_n_steps=null"]
-RATES = {"adadelta": 1.0, "sgd": 0.1, "asgd": 0.1, "rprop": 0.001, "muon": 0.001}
+RATES = {"sgd": 0.1, "muon": 0.001}
 
 
 def start(run: Path, words: list[str], killed_at: int | None = None) -> int:

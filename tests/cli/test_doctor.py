@@ -61,11 +61,11 @@ def test_a_cache_that_cannot_be_written_has_a_remedy(tmp_path, monkeypatch):
 
 def test_extras_that_are_absent_come_with_the_command(monkeypatch):
     monkeypatch.setattr(
-        doctor, "list_missing", lambda names: [one for one in names if one == "ray"]
+        doctor, "list_missing", lambda names: [one for one in names if one == "submitit"]
     )
     checks = {check.name: check for check in doctor.check_extras()}
-    assert checks["[ray]"].state == "absent"
-    assert checks["[ray]"].detail == f"ray: {suggest_extra('ray')}"
+    assert checks["[slurm]"].state == "absent"
+    assert checks["[slurm]"].detail == f"submitit: {suggest_extra('slurm')}"
 
 
 def test_new_files_work_and_are_never_overwritten(tmp_path, monkeypatch, capsys):

@@ -227,7 +227,7 @@ def test_faults_of_all_cells_are_told_together_before_anything_is_started(compar
         ),
         (("vit_comrope", "encodings=[none]", "seeds=[1,1]"), "the list names a seed twice"),
         (("rebuild", "nowhere"), "nowhere: holds no comparison"),
-        (("vit_comrope", "encodings=[none]", "engine=ray", "cpus=0"), "cpus: must be at least 1"),
+        (("vit_comrope", "encodings=[none]", "engine=slurm", "cpus=0"), "cpus: must be at least 1"),
     ],
 )
 def test_a_mistake_is_told(words, expected, compared):

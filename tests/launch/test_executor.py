@@ -1,21 +1,19 @@
 """Engines that run cells elsewhere, tried with the least that their libraries are asked for."""
 
-import _thread
 import contextlib
 import multiprocessing
 import os
 import sys
-import threading
 import time
 import types
 from pathlib import Path
-from signal import SIG_IGN, SIGINT, SIGTERM, getsignal, signal
+from signal import SIGTERM
 
 import pytest
 
 from zoo.cli import worker
 from zoo.errors import OptionError, RecipeError, ZooError
-from zoo.launch import executor, ray
+from zoo.launch import executor
 from zoo.launch import slurm_executor as slurm
 from zoo.launch.executor import (
     OUTPUT,
@@ -186,72 +184,11 @@ def test_what_slurm_would_refuse_is_told():
         slurm.SlurmExecutor(time="1")
 
 
-@pytest.mark.parametrize(
-    ("engine", "extra"), [(slurm.SlurmExecutor(), "slurm"), (ray.RayExecutor(), "ray")]
-)
-def test_an_engine_that_is_not_installed_says_what_to_install(engine, extra, monkeypatch):
+def test_an_engine_that_is_not_installed_says_what_to_install(monkeypatch):
+    engine = slurm.SlurmExecutor()
     monkeypatch.setattr(f"{type(engine).__module__}.find_spec", lambda name: None)
-    with pytest.raises(RecipeError, match=rf"pip install -e .*\[{extra}\]"):
+    with pytest.raises(RecipeError, match=r"pip install -e .*\[slurm\]"):
         engine.plan_resources(4, None, 0)
-
-
-class Library:
-    """Of Ray, what is asked for; its tasks run when they are asked after."""
-
-    def init(self, **options):
-        self.options = options
-        signal(SIGTERM, SIG_IGN)  # Ray puts handlers of its own in place of those that are there
-
-    def remote(self, **needs):
-        self.needs = needs
-
-        def made(function):
-            class Remote:
-                remote = staticmethod(lambda *given: (function, given))
-
-            return Remote
-
-        return made
-
-    def wait(self, references, timeout):
-        return references, []
-
-    def get(self, reference):
-        function, given = reference
-        return function(*given)
-
-
-def test_ray_is_given_one_task_for_each_cell(tasks, monkeypatch):
-    engine, library = ray.RayExecutor(cpus=2), Library()
-    monkeypatch.setattr(engine, "_import_ray", lambda: library)
-    monkeypatch.setenv("ZOO_PLUGINS", "mine")
-    kept = getsignal(SIGTERM)
-    engine.start(tasks(SLEEP.format(0, 0), SLEEP.format(0, 3)), Resources(2, 2, 0))
-    assert getsignal(SIGTERM) is kept
-    plugins = {"env_vars": {"ZOO_PLUGINS": "mine"}}
-    assert library.needs == {"num_cpus": 2, "num_gpus": 0, "max_retries": 0, "runtime_env": plugins}
-    assert ended(engine.handles) == [0, 3]
-
-
-def test_a_task_of_ray_is_broken_off_between_two_lines_also_where_sigint_is_ignored(
-    tasks, tmp_path
-):
-    (task,) = tasks("open('begun', 'w'); import time; time.sleep(120); open('ended', 'w')")
-
-    def interrupt():  # as Ray does it, in a worker
-        while not (tmp_path / "begun").exists():
-            time.sleep(0.01)
-        time.sleep(0.2)  # until the worker waits for the task
-        _thread.interrupt_main()
-
-    before = signal(SIGINT, SIG_IGN)
-    try:
-        threading.Thread(target=interrupt, daemon=True).start()
-        with pytest.raises(KeyboardInterrupt):
-            ray._run(task)
-    finally:
-        signal(SIGINT, before)
-    assert not (tmp_path / "ended").exists()  # which a task that waits for its end would have
 
 
 def test_submitit_runs_a_cell(tmp_path):

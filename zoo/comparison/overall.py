@@ -185,10 +185,6 @@ def _read(path: Path) -> Comparison:
     return Comparison.read(file)
 
 
-def _is_stopped(comparison: Comparison, variant: str) -> bool:
-    return comparison.race is not None and comparison.race.find_stopped(variant) is not None
-
-
 def _list_empty_seeds(comparison: Comparison) -> list[int]:
     """Return the seeds that were trained, but for which no variant has a value."""
     trained = {cell.seed for cell in comparison.cells}

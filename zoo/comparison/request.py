@@ -80,7 +80,7 @@ class CompareOptions:
     records: tuple[str, ...] = ()
     """Folders of recorded comparisons whose finished cells are taken instead of training anew."""
     engine: str = "local"
-    """Executor of the cells: local (this machine), slurm or ray."""
+    """Executor of the cells: local (this machine) or slurm."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,14 +14,13 @@ from zoo.launch.executor import State
 from zoo.options.plain import to_plain
 from zoo.options.stored import build_stored
 from zoo.reporting.numbers import finite
-from zoo.run.conditions import TRAINED, Condition
+from zoo.run.conditions import Condition
 from zoo.utils import read_json
 
 Better = Literal["high", "low"]
 Measure = Literal["accuracy", "exact", "loss", "miou"]
 """The metrics that a comparison can be of."""
 
-TRAINED_CONDITION = Condition(TRAINED, "trained")
 LOOKS = (3, 5, 8, 12, 18)
 """Numbers of finished studies after which a race looks at the data."""
 ANALYSIS = (

@@ -152,8 +152,7 @@ class RunningCell:
     def wait(self) -> int:
         """Return the exit code, once there is one.
 
-        It is polled: Ray interrupts a task between two lines of Python, not by a signal that would
-        end a wait.
+        It is polled, so that a signal ends the wait between two lines of Python.
         """
         while (code := self.poll()) is None:
             time.sleep(POLL_SECONDS)

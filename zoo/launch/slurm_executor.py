@@ -36,7 +36,7 @@ class SlurmExecutor:
     account: str | None = None
     """With engine=slurm: account that the jobs are charged to."""
     cpus: Count = 1
-    """With engine=ray or engine=slurm: CPUs of each cell."""
+    """With engine=slurm: CPUs of each cell."""
     gpus: Annotated[int, Between(0, 1)] | None = None
     """With engine=slurm: GPUs of each cell; null takes one if the recipe asks for a GPU."""
 

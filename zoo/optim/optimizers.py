@@ -101,22 +101,6 @@ class RAdam(TorchOptimizer):
 
 @register
 @dataclass(kw_only=True)
-class Adamax(TorchOptimizer):
-    """Adam with the maximum norm (Kingma and Ba 2015, arXiv:1412.6980)."""
-
-    name = "adamax"
-    algorithm = torch.optim.Adamax
-
-    beta1: Share = 0.9
-    """Decay of the mean of gradients."""
-    beta2: Share = 0.999
-    """Decay of the largest gradient."""
-    eps: Positive = 1e-8
-    """Added to the denominator."""
-
-
-@register
-@dataclass(kw_only=True)
 class SGD(TorchOptimizer):
     """Stochastic gradient descent with optional momentum."""
 
@@ -158,83 +142,6 @@ class RMSprop(TorchOptimizer):
     """Factor of the previous update."""
     centered: bool = False
     """Divide by the standard deviation of gradients instead of their root mean square."""
-
-
-@register
-@dataclass(kw_only=True)
-class Adagrad(TorchOptimizer):
-    """Adagrad (Duchi et al. 2011)."""
-
-    name = "adagrad"
-    algorithm = torch.optim.Adagrad
-
-    lr_decay: NotNegative = 0.0
-    """Decay of the learning rate by the number of steps."""
-    initial_accumulator_value: NotNegative = 0.0
-    """Initial sum of squared gradients."""
-    eps: Positive = 1e-10
-    """Added to the denominator."""
-
-
-@register
-@dataclass(kw_only=True)
-class Adadelta(TorchOptimizer):
-    """Adadelta (Zeiler 2012, arXiv:1212.5701)."""
-
-    name = "adadelta"
-    algorithm = torch.optim.Adadelta
-
-    rho: Annotated[float, Between(0, 1)] = 0.9
-    """Decay of the mean of squared gradients."""
-    eps: Positive = 1e-6
-    """Added to the denominator."""
-
-
-@register
-@dataclass(kw_only=True)
-class ASGD(TorchOptimizer):
-    """Averaged stochastic gradient descent (Polyak and Juditsky 1992)."""
-
-    name = "asgd"
-    algorithm = torch.optim.ASGD
-
-    lambd: NotNegative = 1e-4
-    """Decay term."""
-    alpha: Annotated[float, Between(0, 100)] = 0.75
-    """Power of the decay of the learning rate."""
-    t0: NotNegative = 1e6
-    """Step at which averaging begins."""
-
-
-@register
-@dataclass(kw_only=True)
-class Rprop(TorchOptimizer):
-    """Resilient backpropagation for full-batch training (Riedmiller and Braun 1993)."""
-
-    name = "rprop"
-    algorithm = torch.optim.Rprop
-
-    eta_minus: Annotated[float, Between(1e-9, 0.9999)] = 0.5
-    """Factor of a step size if the gradient changed its sign."""
-    eta_plus: Annotated[float, Between(1.0001, 1e6)] = 1.2
-    """Factor of a step size if the gradient kept its sign."""
-    min_step: Positive = 1e-6
-    """Smallest step size."""
-    max_step: Positive = 50.0
-    """Largest step size."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.weight_decay:
-            raise OptionError("weight_decay", "rprop has no weight decay; leave it out")
-
-    def _group_parameters(self, model: nn.Module) -> list[dict[str, Any]]:
-        # torch.optim.Rprop does not know the key.
-        groups = super()._group_parameters(model)
-        return [
-            {key: value for key, value in group.items() if key != "weight_decay"}
-            for group in groups
-        ]
 
 
 @register

@@ -42,6 +42,14 @@ REFUSED_MEMBERS: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
             "it is for sparse gradients, which no model here has",
             "choose adam",
         ),
+        **{
+            ("optim", name): (
+                "zoo 0.4 removed it, since no transformer here uses it",
+                "choose adamw",
+            )
+            for name in ("adamax", "adagrad", "adadelta", "asgd", "rprop")
+        },
+        ("executors", "ray"): ("zoo 0.4 removed it", "choose slurm or local"),
     }
 )
 """{(kind, name): (why no recipe can have it, what to do instead)}"""

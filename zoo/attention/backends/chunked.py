@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from zoo.attention.backends.biased_softmax import attend_span, is_softmax_of_sums
 from zoo.attention.backends.reference import apply_weights, attend_reference, weights
 from zoo.attention.backends.slices import AccumulatingSlicer
-from zoo.attention.backends.softmax import attend_span, is_softmax_of_sums
 from zoo.attention.call import AttentionCall, Span
 from zoo.attention.tokens import has_variable_sizes, is_transformed, upcast
 

@@ -1,17 +1,14 @@
-"""A chunk of attention that is a softmax of sums, with a backward pass of its own.
+"""A chunk of attention that is a softmax of plain biases, with a backward pass of its own.
 
 It computes what the reference computes, without its copies of scores: on a CPU a chunk stays in the
-cache, and most of the time beyond the matrix products is that of exp, and of tanh under a soft cap.
-The backward pass computes weights again from the log-sum-exp L of each row, and biases from what
-they are made of.
+cache, and most of the time beyond the matrix products is that of exp. The backward pass computes
+weights again from the log-sum-exp L of each row, and biases from what they are made of.
 
-    t = tanh(q k^T scale / c),  s = c t + biases + mask,  w = exp(s - L),  out = w v
-    dw = g v^T,  ds = w (dw - sum(g out)),  d(q k^T) = ds (1 - t^2) scale
+    s = q k^T scale + biases + mask,  w = exp(s - L),  out = w v
+    dw = g v^T,  ds = w (dw - sum(g out)),  d(q k^T) = ds scale
 
 All exponents have the base 2: exp2(s log2(e)) takes half the time of exp(s), and the factor is part
-of that of the queries. With the sigmoid p of 2 q k^T scale / c, which takes less than half the time
-of tanh, t = 2 p - 1 and 1 - t^2 = 4 p (1 - p). Its rounding errors are those of scores near c, so
-only the backward pass uses it.
+of that of the queries.
 """
 
 from __future__ import annotations
@@ -31,13 +28,10 @@ from zoo.attention.tokens import disable_autocast, is_derived_again, is_transfor
 
 LOG2E = math.log2(math.e)
 
-LARGEST = 60.0
-"""Soft cap up to which sums of exp(s) and exp(s) itself are far from the ends of float32."""
-
 
 def is_softmax_of_sums(call: AttentionCall) -> bool:
-    """Return whether a call has soft caps, biases, masks and sinks only, on a CPU."""
-    fields = (call.transform_scores, call.normalize, call.extra_output)
+    """Return whether a call has biases, masks and sinks only, on a CPU."""
+    fields = (call.softcap, call.transform_scores, call.normalize, call.extra_output)
     if call.dropout or any(field is not None for field in fields):
         return False
     if torch.compiler.is_compiling() or call.q.device.type != "cpu":
@@ -112,21 +106,10 @@ class Chunk:
             k: All keys [B, H, M, K].
             bias: The biases [1|B, 1|H, n, m], if there are any.
         """
-        cap = self.call.softcap
-        if cap is None:
-            return self._add_biases(self._multiply(q, k, LOG2E * self.call.scale), bias)
-        # A pass over all scores costs time, so there are as few as possible.
-        # tanh(x / 2) = 1 / (1 + 2 / expm1(x)) is exact also near 0, and faster than tanh.
-        # Scores are computed as its product with the cap, (1 / c + (2 / c) / expm1(x))^-1.
-        s = self._multiply(q, k, 2 * self.call.scale / cap).expm1_().reciprocal_()
-        factor = LOG2E * cap
-        torch.add(s.new_tensor(1 / factor), s, alpha=2 / factor, out=s).reciprocal_()
-        return self._add_biases(s, bias)
+        return self._add_biases(self._multiply(q, k, LOG2E * self.call.scale), bias)
 
-    def compute_weights(
-        self, q: Tensor, k: Tensor, bias: Tensor | None, totals: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        """Compute the weights w, and under a soft cap p: [B, H, n, m], both new.
+    def compute_weights(self, q: Tensor, k: Tensor, bias: Tensor | None, totals: Tensor) -> Tensor:
+        """Compute the weights w [B, H, n, m], a new tensor.
 
         Args:
             q: All queries [B, H, N, K].
@@ -134,14 +117,8 @@ class Chunk:
             bias: The biases [1|B, 1|H, n, m], if there are any.
             totals: The log-sum-exps L log2(e) [B, H, n, 1].
         """
-        cap = self.call.softcap
-        if cap is None:
-            s = self._multiply(q, k, LOG2E * self.call.scale).sub_(totals)
-            return self._add_biases(s, bias).exp2_(), None
-        p = self._multiply(q, k, 2 * self.call.scale / cap).sigmoid_()
-        # c (2 p - 1) - L
-        s = torch.add(-totals - LOG2E * cap, p, alpha=2 * LOG2E * cap)
-        return self._add_biases(s, bias).exp2_(), p
+        s = self._multiply(q, k, LOG2E * self.call.scale).sub_(totals)
+        return self._add_biases(s, bias).exp2_()
 
     def _multiply(self, q: Tensor, k: Tensor, factor: float) -> Tensor:
         return (q[:, :, self.span.queries] * factor) @ k[:, :, self.span.keys].mT
@@ -170,12 +147,6 @@ class Chunk:
             return bias
         with torch.no_grad():
             return self.call.sum_biases(self.span)
-
-    @property
-    def is_bounded(self) -> bool:
-        """True if no score is too large for exp: none needs the largest of its row subtracted."""
-        cap = self.call.softcap
-        return cap is not None and cap <= LARGEST and self.call.sinks is None
 
     @property
     def can_be_blind(self) -> bool:
@@ -229,14 +200,13 @@ class _Attend(torch.autograd.Function):
     ) -> Tensor:
         # all are s log2(e): scores, the largest of each row, sinks and log-sum-exps
         s = chunk.compute_scores(q, k, bias)
-        is_bounded = chunk.is_bounded and bias is None
-        top = s.new_zeros(1) if is_bounded else s.amax(-1, keepdim=True)
+        top = s.amax(-1, keepdim=True)
         column = None if sinks is None else sinks[:, None, None] * LOG2E
         if column is not None:
             top = torch.maximum(top, column)
         elif chunk.can_be_blind:
             top.masked_fill_(top == float("-inf"), 0)
-        total = (s if is_bounded else s.sub_(top)).exp2_().sum(-1, keepdim=True)
+        total = s.sub_(top).exp2_().sum(-1, keepdim=True)
         if column is not None:
             total += (column - top).exp2()
         elif chunk.can_be_blind:
@@ -295,7 +265,7 @@ def add_gradients(
         weight = (sinks[:, None, None] * LOG2E - totals).exp2_()
         of_sinks = -(weight * average).sum((0, 2, 3))
 
-    w, p = ctx.chunk.compute_weights(q, k, bias, totals)
+    w = ctx.chunk.compute_weights(q, k, bias, totals)
     if needs_v:
         _add_product(get_sum(ctx.sums[2], v)[:, :, span.keys], w.mT, gradient)
     if not (needs_q or needs_k or needs_bias):
@@ -304,10 +274,6 @@ def add_gradients(
     change.sub_(average).mul_(w)
     if bias is not None and needs_bias:
         of_bias = change.sum_to_size(bias.shape)
-    if p is not None:
-        # d s / d (q k^T) = scale (1 - t^2) = 4 scale p (1 - p)
-        change = torch.ops.aten.sigmoid_backward.grad_input(change, p, grad_input=w)
-        scale *= 4
     if needs_q:
         get_sum(ctx.sums[0], q)[:, :, span.queries] += (change @ k[:, :, span.keys]).mul_(scale)
     if needs_k:
