@@ -55,6 +55,13 @@ def test_half_precision_keeps_its_dtype():
     assert resize_maps(draw(1, 3, 16, 16).bfloat16(), (8, 8)).dtype == torch.bfloat16
 
 
+def test_double_precision_is_computed_in_it():
+    images = draw(1, 3, 16, 12).double()
+    found = resize_maps(images, (8, 8))
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, resize(images, 8, 8), rtol=0, atol=1e-15)
+
+
 def test_a_fine_pattern_is_averaged():
     """Without antialiasing, a pattern that alternates by pixel would keep every second one."""
     stripes = torch.tensor([0.0, 1.0]).repeat(16).expand(1, 1, 32, 32)

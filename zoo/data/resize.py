@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -20,9 +21,8 @@ def resize_maps(maps: Tensor, sides: tuple[int, int]) -> Tensor:
     """
     if tuple(maps.shape[-2:]) == sides:
         return maps
-    # in float32, since there is no kernel for half precision on all devices
     flat = maps.flatten(0, -4) if maps.dim() > 4 else maps
-    resized = F.interpolate(
-        flat.float(), sides, mode="bilinear", align_corners=False, antialias=True
-    )
+    # at least float32, since there is no kernel for half precision on all devices
+    wide = flat.to(torch.promote_types(maps.dtype, torch.float32))
+    resized = F.interpolate(wide, sides, mode="bilinear", align_corners=False, antialias=True)
     return resized.to(maps.dtype).view(*maps.shape[:-2], *sides)
