@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,16 +17,18 @@ from tiny import TINY
 from torch.distributed.tensor import DTensor
 from training import evaluate, fit
 
+from zoo import registry
 from zoo.config import load
 from zoo.config.command_line import parse_overrides
 from zoo.data.vision import ImageDecoder
-from zoo.errors import OptionError
+from zoo.errors import DataError, OptionError
 from zoo.evaluation.results import Evaluation
 from zoo.run import checkpoint, loggers
 from zoo.run.callbacks import nan_guard, stop_on_signal
 from zoo.run.callbacks.manifest import measure_step_seconds
 from zoo.run.callbacks.nan_guard import FiniteGuard
 from zoo.run.callbacks.stop_on_signal import SignalRhythm, StopOnSignal
+from zoo.run.fit import check_test_split
 from zoo.run.load import read_recipe
 from zoo.run.processes import compute_batch_size, divide_batch
 from zoo.tasks import base  # noqa: F401  before processes are forked, each of which would import it
@@ -435,3 +438,15 @@ def test_a_fault_is_told_once(tiny):
     Path("run/mine").touch()
     assert several(tiny, "run") == [2, 2]
     assert logs().count("run exists already") == 1
+
+
+@pytest.mark.parametrize(("processes", "is_refused"), [(1, False), (3, False), (4, True)])
+def test_a_test_split_smaller_than_the_processes_is_refused(processes, is_refused):
+    data = registry.find("data", "parity")(0, bits=4, train=8, val=4, test=3)
+    trainer = SimpleNamespace(global_rank=0, world_size=processes)
+    if not is_refused:
+        check_test_split(data, trainer)
+        return
+    message = "the test split: 3 samples cannot be split among 4 processes; train in fewer"
+    with pytest.raises(DataError, match=message):
+        check_test_split(data, trainer)

@@ -16,10 +16,10 @@ import torch
 
 from zoo.config import Recipe
 from zoo.config.schema import TrainerOptions
-from zoo.data.base import SPLITS, Datasets
+from zoo.data.base import SPLITS, DataModule, Datasets
 from zoo.data.spec import name_classes
 from zoo.diagnostics.callback import AttentionDiagnostics
-from zoo.errors import Message, Setting, ZooError
+from zoo.errors import DataError, Message, Setting, ZooError
 from zoo.models.transformer import (
     compile_blocks,
     enable_activation_checkpointing,
@@ -340,11 +340,31 @@ def _explain_failures(run: Path, processes: Processes) -> Iterator[None]:
         raise
 
 
+def check_test_split(data: DataModule, trainer: L.Trainer) -> None:
+    """Check that all processes of a trainer get samples of the test split.
+
+    Otherwise a training would end in that error, before its result is known.
+
+    Raises:
+        DataError: There are fewer samples than processes, or they cannot be read.
+    """
+    # as Lightning attaches it for training
+    data.trainer = trainer
+    data.setup("test")
+    try:
+        data.build_loader("test")
+    except DataError as error:
+        remedy = "train in fewer processes, or with a larger data.test"
+        raise DataError("the test split: ", error.problem, f"; {remedy}") from None
+
+
 def train(
     experiment: Experiment, start: Start, processes: Processes, *, is_tested: bool
 ) -> FitResult:
     """Train, then test the best checkpoint if asked."""
     recipe, data, trainer = experiment.recipe, experiment.data, experiment.trainer
+    if is_tested and processes.count > 1:
+        processes.run_on_rank_zero(partial(check_test_split, data, trainer))
     # before anything is built: initial weights and sample order follow from the seed
     L.seed_everything(recipe.seed, workers=True, verbose=False)
     task, transfer = _build_task(experiment, start, processes)
