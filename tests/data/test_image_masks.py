@@ -165,3 +165,45 @@ def test_options_that_cannot_work_are_refused(tmp_path, options, key):
     with pytest.raises(OptionError) as error:
         read(tmp_path, **options)
     assert error.value.key == key
+
+
+@pytest.mark.robustness
+@pytest.mark.parametrize(
+    ("options", "key", "message"),
+    [
+        ({"first": 2**40}, "first", "numbers of masks have 16 bits, up to 65,535"),
+        ({"classes": 33_000}, "classes", "33,000; to save memory, .* at most 32,767"),
+        ({"classes": 2**40}, "classes", "do not fit into memory, expected at most 1,048,576"),
+    ],
+)
+def test_numbers_beyond_a_mask_are_refused_with_the_reason(tmp_path, options, key, message):
+    with pytest.raises(OptionError, match=message) as error:
+        ImageMasks(0, path=str(tmp_path), **{"classes": 2, **options})
+    assert error.value.key == key
+
+
+@pytest.mark.robustness
+@pytest.mark.parametrize(("folder", "other"), [("images", "masks"), ("masks", "images")])
+def test_a_damaged_picture_of_a_pair_is_named_itself(tmp_path, folder, other):
+    pairs(tmp_path, 8)
+    for path in (tmp_path / folder).iterdir():
+        path.write_bytes(b"no picture")
+    with pytest.raises(DataError, match=rf"/{folder}/.* not an image") as error:
+        list(read(tmp_path).build_loader("train"))
+    assert f"/{other}/" not in str(error.value)
+
+
+@pytest.mark.robustness
+@pytest.mark.parametrize("kind", ["jpg", "tiff"])
+def test_masks_of_lossy_files_are_refused(tmp_path, kind):
+    pairs(tmp_path, 8)
+    for path in (tmp_path / "masks").iterdir():
+        options = {"compression": "jpeg"} if kind == "tiff" else {}
+        Image.open(path).convert("L").save(path.with_suffix(f".{kind}"), **options)
+        path.unlink()
+    data = ImageMasks(0, path=str(tmp_path), classes=4, size=16, val=0.25, test=0.25)
+    with pytest.raises(DataError, match="lossy format, which changes the numbers of classes"):
+        data.check_classes("train")
+    data.setup("fit")
+    with pytest.raises(DataError, match="lossy format"):
+        list(data.build_loader("train"))

@@ -1,5 +1,7 @@
 """Sets of points from Parquet and NPZ files: what is read, and the row and column of what is refused."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -240,3 +242,16 @@ def test_an_evaluation_has_the_classes_of_the_model(tmp_path):
         PointFiles(0, path=path, pos="time", target="state").adopt_spec(
             PointSpec(2, 1, 9, 2, names=("up", "down"))
         )
+
+
+@pytest.mark.robustness
+def test_targets_of_unequal_length_name_their_row(tmp_path):
+    rows = [
+        {"x": [[0.1, 1.0]] * 4, "pos": [0.0, 1.0, 2.0, 3.0], "target": [1.0] * (2 if n == 5 else 1)}
+        for n in range(20)
+    ]
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = PointFiles(0, path=str(path))
+    with pytest.raises(DataError, match="row 5, column target: 2 numbers to predict, and 1 in row"):
+        data.check_source()

@@ -1,5 +1,6 @@
 """Any bytes in any file give data, or a DataError that names the file, within its memory."""
 
+import os
 import random
 import resource
 import shutil
@@ -200,6 +201,38 @@ def test_float16_and_big_endian_arrays_are_read(tmp_path):
     batches = list(read_all("points", options))
     found = np.concatenate([batch.x.numpy() for batch in batches])
     assert {*found.ravel()} == {*x.astype(np.float32).ravel()}
+
+
+# names
+
+
+@pytest.mark.parametrize(
+    ("source", "form"), [(source, form) for source, forms in SAMPLES.items() for form in forms]
+)
+def test_names_that_are_not_utf_8_are_read_or_named(source, form, tmp_path):
+    options = SAMPLES[source][form](tmp_path)
+    name = os.fsdecode(b"caf\xe9\x1b")
+    if source == "text_stream" and form != "tokenizer":
+        # the files of a folder are splits by their names
+        place = tmp_path.with_name(f"{tmp_path.name}{name}")
+        old = tmp_path
+    else:
+        old = choose_file(tmp_path, source, form)
+        place = old.with_name(f"{name}{''.join(old.suffixes)}")
+    old.rename(place)
+    own = {
+        key: value.replace(str(old), str(place)) if isinstance(value, str) else value
+        for key, value in options.items()
+    }
+    other = tmp_path / "masks" / old.name
+    if other.exists():
+        other.rename(other.with_name(place.name))
+    try:
+        list(read_all(source, own))
+    except DataError as error:
+        message = str(error)
+        assert r"caf\udce9\x1b" in message or str(tmp_path) in message
+        assert message.isprintable()
 
 
 # the guard

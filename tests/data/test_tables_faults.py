@@ -309,3 +309,22 @@ def test_a_byte_order_mark_is_no_part_of_a_column_and_other_encodings_are_told(t
         path.write_text(content, encoding="latin-1")
         with pytest.raises(DataError, match=rf"latin\.{kind}: cannot be read: .*(?i:utf-?8)"):
             open_tables(str(path))
+
+
+@pytest.mark.robustness
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"text;label\nrow boat,calm\n", "separated by semicolons"),
+        (b"text;label\nrow boat;calm\nrow, boat;wild\n", "line 3, saw 2.*by semicolons"),
+        (b"text;label\nrow, boat;calm\n", "2 cells, and the header has 1.*by semicolons"),
+        (b"text\tlabel\nrow boat\tcalm\n", "separated by tabs, and zoo reads commas in"),
+        (b"text|label\nrow boat|calm\n", "separated by bars"),
+        (b"text,label\nrow,boat,calm\nlife,boat,wild\n", "3 cells, and the header has 2"),
+        (b"words\nrow boat\n", "text, label, and one before it words$"),
+    ],
+)
+def test_a_separator_that_is_not_read_is_named(tmp_path, content, message):
+    path = files(tmp_path / "set", content)
+    with pytest.raises(DataError, match=message):
+        passages(path, classes=2).setup("fit")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -43,12 +42,16 @@ from zoo.errors import DataError, OptionError
 from zoo.options import Between, Count
 from zoo.packages import explain_imports
 from zoo.registry import register
-from zoo.utils import collect_damage, describe_absence
+from zoo.utils import collect_damage, describe_absence, guard_reading
 
 USUAL_IGNORED = 255
 """The number of pixels without a class in most public datasets."""
 MAX_NUMBER = 65_535
 """Largest number of a class in a mask, of 16 bits."""
+MAX_CLASSES = 32_767
+"""Largest number of classes of pixels, which batches hold in 16 bits."""
+LOSSY = ("JPEG", "MPO", "jpeg", "tiff_jpeg", "webp")
+"""Formats of Pillow, and compressions of its TIFF files, that change numbers of pixels."""
 UNKNOWN = -1
 """The class of a number that no option names, until it is refused."""
 MAX_BASELINE_SIDE = 256
@@ -117,6 +120,9 @@ class ImageMasks(Images):
             raise OptionError("classes", "missing: set it to the number or the names of classes")
         check_classes(classes)
         count = classes if isinstance(classes, int) else len(classes)
+        if count > MAX_CLASSES:
+            problem = "to save memory, a batch holds the classes of pixels in 16 bits"
+            raise OptionError("classes", f"{count:,}; {problem}, at most {MAX_CLASSES:,}")
         super().__init__(
             seed,
             path=path,
@@ -144,6 +150,9 @@ class ImageMasks(Images):
         self.names = () if isinstance(classes, int) else classes
         if numbers is not None:
             _check_numbers(numbers, count, first)
+        elif first + count - 1 > MAX_NUMBER:
+            problem = f"classes are numbered up to {first + count - 1:,}, and the numbers of masks"
+            raise OptionError("first", f"{problem} have 16 bits, up to {MAX_NUMBER:,}")
         in_order = tuple(range(first, first + count)) if numbers is None else numbers
         # 255 is a class only where the numbers of classes reach it
         self.assumed = USUAL_IGNORED if ignore is None and USUAL_IGNORED not in in_order else None
@@ -220,13 +229,15 @@ class ImageMasks(Images):
         rows = self.splits.draw_rows(split, len(table), self.seed)
         access = choose_access(self.path, self.allow_remote)
         masks, excluded = self.masks, self.ignored_target
+        errors: dict[int, str] = {}
 
         def read(chosen: Sequence[int]) -> Counter[int]:
             counts = Counter[int]()
             for row in chosen:
-                # a mask that cannot be read is reported by the loader
-                with suppress(OSError, ValueError):
-                    content = access.read(table[int(rows[row])]["mask"])
+                # one of many masks that cannot be read is reported by the loader
+                number = int(rows[row])
+                with collect_damage(errors, number, f"{self.path}, {split}, row {number}"):
+                    content = access.read(table[number]["mask"])
                     numbers, found = np.unique(masks.read_numbers(content), return_counts=True)
                     counts.update(dict(zip(numbers.tolist(), found.tolist(), strict=True)))
             return counts
@@ -234,6 +245,8 @@ class ImageMasks(Images):
         classes = masks.list_classes()
         wanted = {number for number, name in classes.items() if name != excluded}
         found, read_count = count_drawn(len(rows), read, wanted)
+        if errors and len(errors) == read_count:
+            raise DataError(next(iter(errors.values())))
         counts = [0] * len(masks.numbers)
         for number in wanted:
             counts[classes[number]] = found[number]
@@ -309,6 +322,10 @@ def list_pairs(images: Path, masks: Path) -> Mapping[str, Any]:
             raise DataError(f"{problem} ({len(alone)} of {len(own)} have none)")
     if not found[0]:
         raise DataError(f"{images}: {describe_absence(images / '*')}")
+    for path in [*found[0].values(), *found[1].values()]:
+        # tables of Arrow hold UTF-8
+        with guard_reading(path, lambda _: "its name is not UTF-8; rename the file"):
+            str(path).encode()
     rows: dict[str, dict[str, list[str]]] = {}
     for stem in sorted(found[0]):
         split = stem.parts[0] if len(stem.parts) > 1 else "train"
@@ -411,6 +428,9 @@ def _read_numbers(file: Any, size: tuple[int, int] | None) -> Any:
     """Return the numbers of a mask as a picture of mode I. Raises ValueError if it has none."""
     from PIL import Image
 
+    if file.format in LOSSY or file.info.get("compression") in LOSSY:
+        problem = "a mask of JPEG or another lossy format, which changes the numbers of classes"
+        raise ValueError(f"{problem}; save it as PNG from the original")
     if file.mode not in INDEXED_MODES:
         problem = f"a mask with colours ({file.mode}), which are no class numbers"
         raise ValueError(f"{problem}; save it with a palette or one channel")

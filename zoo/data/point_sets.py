@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from zoo.data.finite import NotFinite, find_not_finite
 from zoo.data.spec import PointBatch
-from zoo.data.tables.open_table import open_tables
+from zoo.data.tables.open_table import explain_separator, open_tables
 from zoo.errors import DataError
 from zoo.utils import describe_absence, guard_reading
 
@@ -284,7 +284,8 @@ def _check_names(title: str, names: Sequence[str], known: Sequence[str], noun: s
     """Raise DataError where a file lacks a column or an array."""
     for name in names:
         if name not in known:
-            problem = f"no {noun} {name}; it has {', '.join(known) or 'none'}"
+            listed = f"{', '.join(known) or 'none'}{explain_separator(known)}"
+            problem = f"no {noun} {name}; it has {listed}"
             raise DataError(f"{title}: {problem}; set data.x, data.pos or data.target")
 
 

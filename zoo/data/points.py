@@ -119,6 +119,11 @@ class PointFiles(DataModule):
             raise DataError(f"{table.title}, column {columns}: {error}; rescale it") from None
         return spec
 
+    @cached_property
+    def target_width(self) -> int:
+        """Number of numbers to predict of a set, as of the first one of train."""
+        return len(self.tables[self.splits.train].read_numbers(0, self.dtype))
+
     def _select(self, split: str) -> list[PointSample]:
         """Return the sets of a split with their targets."""
         table = self.tables[self.splits.find_table(split)]
@@ -128,7 +133,12 @@ class PointFiles(DataModule):
     def _read_target(self, table: PointTable, number: int) -> Any:
         is_class = self.classes is not None or table.has_text_targets
         if not is_class:
-            return table.read_numbers(number, self.dtype)
+            numbers = table.read_numbers(number, self.dtype)
+            if len(numbers) != self.target_width:
+                first = f"{self.target_width} in row 0 of {self.tables[self.splits.train].title}"
+                problem = f"{len(numbers)} numbers to predict, and {first}"
+                raise table.refuse(number, self.columns.target[0], problem)
+            return numbers
         spec = self.trained or self.spec
         try:
             assert spec.classes is not None

@@ -17,8 +17,23 @@ from datasets.builder import Key
 from datasets.packaged_modules.csv.csv import Csv
 from datasets.streaming import extend_dataset_builder_for_streaming
 
+from zoo.data.tables.open_table import explain_separator
+from zoo.utils import describe_cause
+
 OPTIONS = {"keep_default_na": False, "na_filter": False, "encoding": "utf-8-sig"}
 """Options of the builder; the encoding drops the mark that some programs put before UTF-8."""
+
+
+class WidthError(ValueError):
+    """Rows have more cells than the header has names."""
+
+
+def _check_width(chunk: pd.DataFrame, separator: str) -> None:
+    """Raise WidthError where pandas took the first cells of rows for their names."""
+    if not isinstance(chunk.index, pd.RangeIndex):
+        problem = f"rows have {chunk.index.nlevels + len(chunk.columns)} cells"
+        remedy = f"put text with {separator!r} in it in double quotes"
+        raise WidthError(f"{problem}, and the header has {len(chunk.columns)}; {remedy}")
 
 
 def become_text(builder: Csv) -> None:
@@ -42,13 +57,20 @@ class TextCsv(Csv):  # type: ignore[misc]
                         pd.read_csv(content, iterator=True, dtype=str, **options) as chunks,
                     ):
                         for at, chunk in enumerate(chunks):
+                            _check_width(chunk, self.config.sep)
                             table = pa.Table.from_pandas(chunk, preserve_index=False)
                             yield Key(number, at), self._cast_table(self._clear_empty(table))
+                # the file is one of many, and the message is shown without its cause
                 except UnicodeDecodeError as error:
-                    # the file is one of many, and the message is shown without its cause
                     problem = f"{error.reason} at byte {error.start}"
                     name = Path(str(file)).name
                     raise ValueError(f"{name} is not UTF-8, {problem}; save it as UTF-8") from None
+                except (pd.errors.ParserError, WidthError) as error:
+                    with open(file, "rb") as content:
+                        header = content.readline().decode(errors="replace").strip()
+                    names = header.split(self.config.sep or ",")
+                    problem = f"{Path(str(file)).name}: {describe_cause(error)}"
+                    raise ValueError(f"{problem}{explain_separator(names)}") from None
 
     def _clear_empty(self, table: Any) -> Any:
         """Return a table without values in empty cells of columns that are declared as no text."""

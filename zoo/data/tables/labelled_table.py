@@ -28,6 +28,8 @@ from zoo.errors import DataError, OptionError
 log = logging.getLogger("zoo")
 
 MIN_CLASSES = 2
+MAX_CLASSES = 2**20
+"""Largest number of classes: names, counts and the last layer hold each of them in memory."""
 MAX_LISTED = 10
 """Number of class names that a message lists."""
 WHOLE_NUMBER = re.compile(r"(-?(?:0|[1-9]\d{0,17}))(?:\.0*)?")
@@ -44,7 +46,10 @@ def check_classes(classes: int | Sequence[str]) -> None:
     if count < MIN_CLASSES:
         listed = f" ({', '.join(names)})" if names else ""
         raise OptionError("classes", f"{count}{listed}, expected at least {MIN_CLASSES}")
-    repeated = sorted({name for name in names if names.count(name) > 1})
+    if count > MAX_CLASSES:
+        problem = f"{count:,} names, counts and outputs of a model do not fit into memory"
+        raise OptionError("classes", f"{problem}, expected at most {MAX_CLASSES:,}")
+    repeated = sorted(name for name, times in Counter(names).items() if times > 1)
     if repeated:
         raise OptionError("classes", f"{', '.join(repeated)} is named twice; name each class once")
 

@@ -7,7 +7,8 @@ import hashlib
 import logging
 import os
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +34,8 @@ BUILDERS = {
     ".tsv": "csv",
 }
 """Names of file formats in `datasets`, by suffix."""
+SEPARATORS = {";": "semicolons (;)", "\t": "tabs", "|": "bars (|)", ",": "commas"}
+"""Separators of columns, in the order in which they are looked for."""
 COMPRESSIONS = (".gz", ".zst")
 TEXT_TYPES = ("string", "large_string")
 MIXED_TYPE = "json"
@@ -154,9 +157,13 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 def _describe(path: str, error: BaseException) -> str:
     """Return the problem with a path that the library could not read, and a remedy."""
+    from datasets.table import CastError
+
     origin = error.__cause__ or error
     # The first line of the underlying error usually names the cause.
     if isinstance(origin, UnicodeEncodeError):
+        if any(unicodedata.category(letter) == "Cs" for letter in path):
+            return "its name is not UTF-8; rename it"
         return f"the name of {origin.object} is not UTF-8; rename the file"
     if isinstance(origin, UnicodeDecodeError):
         problem = f"{origin.reason} at byte {origin.start}"
@@ -165,6 +172,11 @@ def _describe(path: str, error: BaseException) -> str:
     if NO_CONFIGURATION in cause:
         names = " ".join(cause.strip().splitlines()[1:2])[:MAX_CAUSE]
         return f"has several configurations, name one as {path}:CONFIGURATION; {names}"
+    if isinstance(origin, CastError):
+        before, found = origin.requested_column_names, origin.table_column_names
+        hint = explain_separator(before) or explain_separator(found)
+        columns = f"the columns {', '.join(found)}, and one before it {', '.join(before)}"
+        return f"one of its files has {columns}{hint}"
     if any(words in cause for words in NO_ROWS):
         return "is empty, or one of its files is"
     remedy = HUB_REMEDY if path.startswith(HUB) else ""
@@ -186,10 +198,20 @@ def select_split(tables: Mapping[str, Any], name: str, columns: Iterable[str], p
         raise DataError(f"{name} is empty", place=path)
     for column in columns:
         if column not in known:
-            raise DataError(
-                f"no column {column} in {name}; there are {', '.join(known)}", place=path
-            )
+            listed = f"{', '.join(known)}{explain_separator([*known])}"
+            raise DataError(f"no column {column} in {name}; there are {listed}", place=path)
     return table
+
+
+def explain_separator(columns: Sequence[str]) -> str:
+    """Return what seems to separate the names of a header that is read as one column, if any."""
+    if len(columns) != 1:
+        return ""
+    found = [name for separator, name in SEPARATORS.items() if separator in columns[0]]
+    if not found:
+        return ""
+    remedy = "zoo reads commas in .csv and tabs in .tsv files; write it again with those"
+    return f"; its columns seem to be separated by {found[0]}, and {remedy}"
 
 
 def rename_columns(table: Any, columns: Mapping[str, str], keep: Iterable[str] = ()) -> Any:
