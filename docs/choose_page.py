@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import equip_page
-from claims_page import NO_EVIDENCE
+from claims_page import FLAT, NO_EVIDENCE
 from evidence_data import DOCS, Convention, Evidence
-from evidence_rows import Row, build_rows, find_subject
+from evidence_rows import UNFINISHED, Row, build_rows, find_subject
 from quoted_numbers import look_up
 from recipe_heads import read_head
 
@@ -54,6 +54,9 @@ intervals hold with {100 * LOOK_LEVEL:.0f} % for all pairs of encodings together
 because studies may be added and looked at again. [The claims of papers](claims.md) have the set-up
 and all values; they judge a pair by the noise of its own two encodings, which is stricter.
 
+*{UNFINISHED.capitalize()}* are encodings whose validation metric still changed by more than
+{100 * FLAT:.0f} % between the last two recorded validations: longer training may rank otherwise.
+
 """
 COSTS = """## What it costs, and where it works
 
@@ -71,9 +74,10 @@ IMAGE_COSTS = """
 A training step relative to `none`.
 
 """
-RESULTS = """From tuned studies: [which encoding should I take?](docs/choose.md), [claims of
+RESULTS = f"""From tuned studies: [which encoding should I take?](docs/choose.md), [claims of
 papers](docs/claims.md). All numbers of a row were measured on the same samples. Means have 95 %
 intervals; an encoding is *not excluded* if the interval of its difference to the best holds 0.
+Where encodings were *{UNFINISHED}*, longer training may rank otherwise.
 
 """
 DEFAULTS = """

@@ -17,7 +17,7 @@ from evidence_data import DOCS, Evidence, PaperClaim, read_papers
 from record_figures import locate_figure
 from scipy import stats
 
-from zoo.comparison.hypotheses import Hypothesis, parse_hypothesis
+from zoo.comparison.hypotheses import Hypothesis, judge_hypotheses, parse_hypothesis
 from zoo.comparison.racing import LOOK_LEVEL, Claim, judge_claims
 from zoo.comparison.ranking import average_baselines, collect_values, find_winning_baseline
 from zoo.comparison.record_file import CELLS_FILE, read_cells
@@ -53,6 +53,8 @@ def _percent(share: float) -> str:
 PAGE = DOCS / "claims.md"
 NO_EVIDENCE = "no evidence yet"
 NOT_DECIDABLE = "not decidable here"
+PAGE_VERDICTS = {"held": "held", "reversed": "not held", "undecided": "undecided"}
+"""{verdict: what the page of a comparison calls it}"""
 FLAT = 0.02
 TITLE = "# Claims of papers"
 ABOUT = f"""
@@ -78,9 +80,10 @@ verdict is about the task and size in its row.
 Claims are judged after {", ".join(map(str, LOOKS[:-1]))} and {LOOKS[-1]} studies only. Intervals
 hold with {_percent(LOOK_LEVEL)} at each of these looks, for all hypotheses of a comparison
 together, so that all verdicts hold with {_percent(LEVEL)}. The page of a comparison ("every study")
-judges hypotheses at its own level, by the noise of all its variants, and has narrower intervals
-where no further study is planned; what is said of papers rests on the verdicts here. A difference
-is positive if it is on the claimed side.
+has another rule: its intervals rest on the noise of all its variants, and hold with
+{_percent(LEVEL)} where no further study is planned, so that they may be narrower. Where it comes to
+another verdict, the table of hypotheses says so; what is said of papers rests on the verdicts here.
+A difference is positive if it is on the claimed side.
 
 All hypotheses of a comparison stand in its section below, whatever became of them. Some became
 claims of papers only after a result was seen; their row says so.
@@ -552,13 +555,15 @@ def _value_table(comparison: Comparison) -> str:
 def _hypothesis_table(name: str, comparison: Comparison, evidence: Evidence) -> str:
     """Return the verdict on every hypothesis of a comparison, whether it became a claim or not."""
     claims = {one.hypothesis: one for one in evidence.claims if one.comparison == name}
+    on_page = {one.hypothesis.text: one.verdict for one in judge_hypotheses(comparison)}
     rows = []
     for one in comparison.hypotheses:
         judged = judge_hypothesis(one.text, name, evidence)
+        reason, other = judged.reason, on_page[one.text]
+        if other != PAGE_VERDICTS.get(judged.verdict, other):
+            reason = f"{reason}; *{other}* by the rule of [its page](records/{name}/results.html)"
         paper = read_papers()[claims[one.text].paper] if one.text in claims else "none"
-        rows.append(
-            [f"`{one.text}`", judged.verdict, judged.difference or "none", judged.reason, paper]
-        )
+        rows.append([f"`{one.text}`", judged.verdict, judged.difference or "none", reason, paper])
     head = ["hypothesis", "verdict", "difference", "rests on", "claim of"]
     return format_markdown(head, rows, head)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from claims_page import NO_EVIDENCE, count_studies
+from claims_page import NO_EVIDENCE, count_studies, list_steep
 from evidence_data import Evidence, Need, Source, read_record
 from quoted_numbers import locate
 
@@ -37,6 +37,7 @@ UNITS = {
     "loss": "nats per target",
 }
 """The unit of each metric that a comparison can be of."""
+UNFINISHED = "not trained to the end"
 LOADING = ("batch_size", "global_batch_size", "workers", "prefetch_factor")
 """Options of data that change no test sample."""
 
@@ -262,7 +263,8 @@ def build_row(need: Need, evidence: Evidence) -> Row:
     others = [*by_verdict["possible"], *by_verdict["unsure"]]
     row = replace(
         row,
-        measured=f"{task}: {format_measure(comparison)}, {condition.describe()}",
+        measured=f"{task}: {format_measure(comparison)}, {condition.describe()}"
+        f"{describe_unfinished(comparison)}",
         subject=describe_subject(comparison, condition),
         best=read_means(comparison, condition, by_verdict["best"]),
         baselines=read_baselines(comparison, condition),
@@ -274,6 +276,16 @@ def build_row(need: Need, evidence: Evidence) -> Row:
         not_excluded=read_differences(comparison, condition, others),
         excludes_some=bool(by_verdict["worse"]),
     )
+
+
+def describe_unfinished(comparison: Comparison) -> str:
+    """Return which encodings were not trained to the end, as a clause; empty if all were."""
+    steep = list_steep(comparison)
+    if not steep:
+        return ""
+    is_all = len(steep) == len(comparison.variants)
+    shown = "all encodings" if is_all else ", ".join(f"`{name}`" for name in steep)
+    return f"; {UNFINISHED}: {shown}"
 
 
 def _explain_winner(comparison: Comparison, condition: Condition) -> str:

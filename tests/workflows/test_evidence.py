@@ -13,7 +13,7 @@ import yaml
 from comparisons import images, replace_metrics
 
 from zoo.cli.compare import parse_words
-from zoo.comparison.hypotheses import HYPOTHESES
+from zoo.comparison.hypotheses import HYPOTHESES, judge_hypotheses
 from zoo.comparison.plan import PLAN, ComparisonPlan
 from zoo.comparison.record import CellRecord
 from zoo.comparison.record_file import CELLS_FILE, check_cells, read_cells, write_cells
@@ -277,6 +277,56 @@ def test_a_curve_that_still_falls_is_named(docs, evidence, tmp_path):
     cells = [replace(cell, curve=((10, 0.9), (20, 0.8))) for cell in none.cells]
     falling = replace(comparison, variants=(replace(none, cells=tuple(cells)), other))
     assert docs["claims_page"].list_steep(falling) == ["none"]
+
+
+@pytest.mark.parametrize(
+    ("steep", "text"),
+    [
+        ((), ""),
+        ((0,), "; not trained to the end: `none`"),
+        ((0, 1), "; not trained to the end: all encodings"),
+    ],
+)
+def test_a_row_says_which_encodings_were_not_trained_to_the_end(
+    steep, text, docs, evidence, tmp_path
+):
+    found = evidence(STEADY)
+    comparison = found.read_comparison("made")
+    variants = [*comparison.variants]
+    for number in steep:
+        cells = [replace(cell, curve=((10, 0.9), (20, 0.8))) for cell in variants[number].cells]
+        variants[number] = replace(variants[number], cells=tuple(cells))
+    comparison = replace(comparison, variants=tuple(variants))
+    write_results(tmp_path / "steep" / "made", comparison)
+    found = replace(found, records=str(tmp_path / "steep"))
+    (row,) = docs["evidence_rows"].build_rows(found)
+    assert row.measured.partition("; not")[0] == row.measured.removesuffix(text)
+    page = docs["choose_page"]
+    for written in (page.write_guide(found), page.write_results(found)):
+        (line,) = [line for line in written.splitlines() if line.startswith("| images ")]
+        assert f"{text} |" in re.sub(" +", " ", line)
+        assert ("not trained to the end: " in written) == bool(text)
+
+
+def test_a_verdict_that_the_page_of_the_comparison_contradicts_says_so(docs):
+    """The rule of that page is another one; each of the verdicts names the other."""
+    found = docs["evidence_data"].read_evidence()
+    pages = docs["claims_page"]
+    page = pages.write_claims_page(found)
+    contradicted = 0
+    for name in found.comparisons:
+        comparison = found.read_comparison(name)
+        section = page.partition(f"### {name}\n")[2].partition("\n### ")[0]
+        for judgement in () if comparison is None else judge_hypotheses(comparison):
+            text = judgement.hypothesis.text
+            judged = pages.judge_hypothesis(text, name, found)
+            (row,) = [line for line in section.splitlines() if line.startswith(f"| `{text}` ")]
+            own = {"reversed": "not held"}.get(judged.verdict, judged.verdict)
+            is_ruled_alike = own in (judgement.verdict, "no evidence yet", "not decidable here")
+            other = f"*{judgement.verdict}* by the rule of [its page](records/{name}/results.html)"
+            assert (other in row) == (not is_ruled_alike)
+            contradicted += not is_ruled_alike
+    assert contradicted
 
 
 def test_a_cell_that_waited_counts_as_the_median_of_its_variant(docs, tmp_path):

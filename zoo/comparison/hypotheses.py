@@ -358,7 +358,9 @@ def explain_hypotheses(comparison: Comparison) -> str:
     return (
         f"Without another condition a hypothesis is about {where}. Differences are to the second "
         "variant, less the margin if there is one; intervals and p-values are corrected for all "
-        f"{len(recorded)} hypotheses (Bonferroni). Held: the interval lies on the claimed side of "
+        f"{len(recorded)} hypotheses (Bonferroni), by the noise of all variants. The intervals "
+        f"hold together with {100 * find_level(comparison):g} % at one look at the seeds. Held: "
+        "the interval lies on the claimed side of "
         f"0; not held: on the other; undecided: it holds 0.{loss} SHA-256 of the texts: "
         f"{hash_hypotheses(recorded)}."
     )
