@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self, Unpack
 
 import numpy as np
 import torch
@@ -16,10 +16,10 @@ from torch import Tensor
 
 from zoo.data.baselines import Baselines, fit_pixels
 from zoo.data.class_counts import ClassCounts, count_drawn
-from zoo.data.images import Images, choose_access
+from zoo.data.images import Images, PictureOptions, choose_access
 from zoo.data.pictures import find_upright_size
 from zoo.data.random_crop import DrawnCrop, RandomCrop, resize_crop
-from zoo.data.spec import IGNORE_INDEX, SegmentationSpec, get_sides
+from zoo.data.spec import IGNORE_INDEX, SegmentationSpec
 from zoo.data.tables.labelled_table import FetchesRows, RowBatch, TableRows, check_classes
 from zoo.data.tables.open_table import (
     HUB,
@@ -29,15 +29,7 @@ from zoo.data.tables.open_table import (
     rename_columns,
     select_split,
 )
-from zoo.data.vision import (
-    MAX_MEGAPIXELS,
-    Augmentation,
-    ImageAccess,
-    ImageDecoder,
-    Probability,
-    Size,
-    stack_padded,
-)
+from zoo.data.vision import Augmentation, ImageAccess, ImageDecoder, Probability, stack_padded
 from zoo.errors import DataError, OptionError
 from zoo.options import Between, Count
 from zoo.packages import explain_imports
@@ -91,30 +83,15 @@ class ImageMasks(Images):
         self,
         seed: int,
         *,
-        path: str | None = None,
-        train: str = "train",
-        val: float | str = 0.1,
-        test: float | str = "test",
         image: str = "images",
         mask: str = "masks",
         classes: Count | tuple[str, ...] | None = None,
         first: Annotated[int, Between(0)] = 0,
         numbers: tuple[Annotated[int, Between(0, MAX_NUMBER)], ...] | None = None,
         ignore: tuple[int, ...] | None = None,
-        allow_remote: bool = False,
-        channels: Literal[1, 3] = 3,
-        size: Size = 224,
-        resize: Literal["crop", "exact"] = "crop",
-        aspect: Literal["fixed", "keep"] = "fixed",
-        pack: Count | None = None,
-        max_megapixels: Annotated[float, Between(0)] = MAX_MEGAPIXELS,
-        mean: tuple[float, ...] = (0.5,),
-        std: tuple[float, ...] = (0.5,),
         batch_size: Count = 16,
         augment: PairAugmentation = PairAugmentation(),
-        skip: Annotated[float, Between(0, 1)] = 0.0,
-        workers: Annotated[int, Between(0)] = 0,
-        prefetch_factor: Count | None = None,
+        **options: Unpack[PictureOptions],
     ) -> None:
         if classes is None:
             raise OptionError("classes", "missing: set it to the number or the names of classes")
@@ -125,27 +102,12 @@ class ImageMasks(Images):
             raise OptionError("classes", f"{count:,}; {problem}, at most {MAX_CLASSES:,}")
         super().__init__(
             seed,
-            path=path,
-            train=train,
-            val=val,
-            test=test,
             image=image,
             label=mask,
-            allow_remote=allow_remote,
             classes=count,
-            channels=channels,
-            size=size,
-            resize=resize,
-            aspect=aspect,
-            pack=pack,
-            max_megapixels=max_megapixels,
-            mean=mean,
-            std=std,
             batch_size=batch_size,
             augment=Augmentation(area=augment.area, flip=augment.flip),
-            skip=skip,
-            workers=workers,
-            prefetch_factor=prefetch_factor,
+            **options,
         )
         self.names = () if isinstance(classes, int) else classes
         if numbers is not None:
@@ -159,10 +121,10 @@ class ImageMasks(Images):
         if ignore is None:
             ignore = () if self.assumed is None else (self.assumed,)
         self._masks = MaskDecoder(
-            get_sides(size),
+            self._decoder.sides,
             1,
-            resize,
-            max_megapixels,
+            self._decoder.resize,
+            self._decoder.max_megapixels,
             numbers=in_order,
             first=first if numbers is None else 0,
             ignore=ignore,

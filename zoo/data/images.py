@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict
 
 import numpy as np
 import torch
@@ -72,6 +72,27 @@ PIXELS_VERSION = 2
 """Raised when the same file is decoded to other pixels, so that no older ones are read again."""
 CHUNK = 1000
 """Number of rows that are decoded together."""
+
+
+class PictureOptions(TypedDict, total=False):
+    """Options of pictures with any targets, which a source hands to `Images`."""
+
+    path: str | None
+    train: str
+    val: float | str
+    test: float | str
+    allow_remote: bool
+    channels: Literal[1, 3]
+    size: Size
+    resize: Literal["crop", "exact"]
+    aspect: Literal["fixed", "keep"]
+    pack: Count | None
+    max_megapixels: Annotated[float, Between(0)]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    skip: Annotated[float, Between(0, 1)]
+    workers: Annotated[int, Between(0)]
+    prefetch_factor: Count | None
 
 
 @register

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Unpack
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from zoo.data.digits import select_digits
 from zoo.data.sampler import Key
 from zoo.data.spec import VideoSpec, get_sides
-from zoo.data.synthetic.base import SyntheticTask, split_keys
+from zoo.data.synthetic.base import LoaderOptions, SyntheticTask, split_keys
 from zoo.data.vision import Size
 from zoo.errors import OptionError
 from zoo.options import Between, Count
@@ -45,11 +45,10 @@ class MovingDigits(SyntheticTask):
         digits: Count = 1,
         speed: Annotated[float, Between(0.01)] = 2.0,
         label: Literal["digit", "direction"] = "digit",
-        batch_size: Count = 64,
         train: Count = 4_000,
         val: Count = 500,
         test: Count = 1_000,
-        workers: Annotated[int, Between(0)] = 0,
+        **options: Unpack[LoaderOptions],
     ) -> None:
         height, width = get_sides(size)
         if (shorter := min(height, width)) - side < 2 * speed:
@@ -60,7 +59,7 @@ class MovingDigits(SyntheticTask):
             raise OptionError("digits", problem)
         classes = 10 if label == "digit" else HEADINGS
         spec = VideoSpec(channels=1, height=height, width=width, classes=classes, frames=frames)
-        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        super().__init__(seed, spec, train=train, val=val, test=test, **options)
         self.label, self.digits = label, digits
         self.motion = Motion(frames, (width, height), side, speed)
 

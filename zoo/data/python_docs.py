@@ -5,13 +5,10 @@ from __future__ import annotations
 import hashlib
 import sysconfig
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Unpack
 
-from zoo.data.corpus.corpus import CharacterSplit, Corpus, Document
-from zoo.data.corpus.source import CorpusSource
-from zoo.data.corpus.tokenizer import TokenizerOptions
-from zoo.data.corpus.windows import WindowOptions
-from zoo.options import Between, Count
+from zoo.data.corpus.corpus import CharacterSplit, Document
+from zoo.data.corpus.source import CorpusOptions, CorpusSource
 from zoo.registry import register
 
 SKIPPED_FOLDERS = {"__pycache__", "idle_test", "test", "tests"}
@@ -38,27 +35,12 @@ class PythonDocs(CorpusSource):
         seed: int,
         *,
         library: bool = False,
-        tokens: Literal["character", "byte", "subword"] = "character",
-        tokenizer: str | None = None,
-        vocabulary: Count | None = None,
-        length: Count = 128,
-        batch_size: Count = 32,
         val: float = 0.1,
         test: float = 0.1,
-        windows: Literal["contiguous", "random"] = "contiguous",
-        documents: bool = False,
-        streams: bool = False,
-        stride: Count | None = None,
-        workers: Annotated[int, Between(0)] = 0,
-        prefetch_factor: Count | None = None,
+        **options: Unpack[CorpusOptions],
     ) -> None:
-        options = TokenizerOptions(tokens, tokenizer, vocabulary)
-        corpus = Corpus(
-            read_library if library else read_topics, options, CharacterSplit(val, test)
-        )
-        window = WindowOptions(length, batch_size, windows, documents, streams, stride)
-        super().__init__(seed, corpus, window, workers)
-        self.set_prefetch_factor(prefetch_factor, workers)
+        read = read_library if library else read_topics
+        super().__init__(seed, read, CharacterSplit(val, test), **options)
 
 
 def read_topics() -> list[Document]:

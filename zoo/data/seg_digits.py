@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Self
+from typing import Annotated, Self, Unpack
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from zoo.data.baselines import Baselines, fit_pixels
 from zoo.data.digits import select_digits
 from zoo.data.sampler import Key
 from zoo.data.spec import SegmentationSpec, get_sides
-from zoo.data.synthetic.base import SyntheticTask, split_keys
+from zoo.data.synthetic.base import LoaderOptions, SyntheticTask, split_keys
 from zoo.data.vision import Size
 from zoo.errors import OptionError
 from zoo.options import Between, Count
@@ -52,11 +52,10 @@ class SegDigits(SyntheticTask):
         most: Count = 20,
         stretch: Annotated[float, Between(0, 0.5)] = 0.25,
         noise: Annotated[float, Between(0, 1)] = 0.05,
-        batch_size: Count = 64,
         train: Count = 4_000,
         val: Count = 300,
         test: Count = 600,
-        workers: Annotated[int, Between(0)] = 0,
+        **options: Unpack[LoaderOptions],
     ) -> None:
         height, width = get_sides(size)
         if least > most:
@@ -66,7 +65,7 @@ class SegDigits(SyntheticTask):
             problem = f"digits of {most} pixels on a canvas of {height} x {width}"
             raise OptionError("most", f"{problem}; write {min(height, width)} or less")
         spec = SegmentationSpec(1, height, width, classes=len(NAMES), names=NAMES)
-        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        super().__init__(seed, spec, train=train, val=val, test=test, **options)
         self.spec: SegmentationSpec = spec  # narrower than of other tasks
         self.sides, self.heights = (height, width), (least, most)
         self.stretch, self.noise = stretch, noise

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import Unpack
 
-from zoo.data.corpus.corpus import CharacterSplit, Corpus, read_documents
-from zoo.data.corpus.source import CorpusSource
-from zoo.data.corpus.tokenizer import TokenizerOptions
-from zoo.data.corpus.windows import WindowOptions
+from zoo.data.corpus.corpus import CharacterSplit, read_documents
+from zoo.data.corpus.source import CorpusOptions, CorpusSource
 from zoo.errors import OptionError
-from zoo.options import Between, Count
 from zoo.registry import register
 
 
@@ -32,25 +29,12 @@ class Text(CorpusSource):
         seed: int,
         *,
         files: tuple[str, ...] | str,
-        tokens: Literal["character", "byte", "subword"] = "character",
-        tokenizer: str | None = None,
-        vocabulary: Count | None = None,
-        length: Count = 128,
-        batch_size: Count = 32,
         val: float = 0.1,
         test: float = 0.1,
-        windows: Literal["contiguous", "random"] = "contiguous",
-        documents: bool = False,
-        streams: bool = False,
-        stride: Count | None = None,
-        workers: Annotated[int, Between(0)] = 0,
-        prefetch_factor: Count | None = None,
+        **options: Unpack[CorpusOptions],
     ) -> None:
         if not files:
             raise OptionError("files", "the list is empty; name at least one file")
         patterns = (files,) if isinstance(files, str) else tuple(files)
-        options = TokenizerOptions(tokens, tokenizer, vocabulary)
-        corpus = Corpus(partial(read_documents, patterns), options, CharacterSplit(val, test))
-        window = WindowOptions(length, batch_size, windows, documents, streams, stride)
-        super().__init__(seed, corpus, window, workers)
-        self.set_prefetch_factor(prefetch_factor, workers)
+        read = partial(read_documents, patterns)
+        super().__init__(seed, read, CharacterSplit(val, test), **options)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Any, Unpack
 
-from zoo.data.corpus.corpus import SPLITS, Corpus, Document
-from zoo.data.corpus.source import CorpusSource
-from zoo.data.corpus.tokenizer import TokenizerOptions
-from zoo.data.corpus.windows import WindowOptions
+from zoo.data.corpus.corpus import SPLITS, Document
+from zoo.data.corpus.source import CorpusOptions, CorpusSource
 from zoo.data.tables.open_table import (
     SplitOptions,
     find_files,
@@ -18,7 +16,6 @@ from zoo.data.tables.open_table import (
     select_text,
 )
 from zoo.errors import OptionError
-from zoo.options import Between, Count
 from zoo.registry import register
 
 
@@ -44,26 +41,13 @@ class TextTable(CorpusSource):
         test: float | str = "test",
         text: str = "text",
         between: str = "\n\n",
-        tokens: Literal["character", "byte", "subword"] = "character",
-        tokenizer: str | None = None,
-        vocabulary: Count | None = None,
-        length: Count = 128,
-        batch_size: Count = 32,
-        windows: Literal["contiguous", "random"] = "contiguous",
-        documents: bool = False,
-        streams: bool = False,
-        stride: Count | None = None,
-        workers: Annotated[int, Between(0)] = 0,
-        prefetch_factor: Count | None = None,
+        **options: Unpack[CorpusOptions],
     ) -> None:
         if path is None:
             remedy = "set it to the location of your table, or to a dataset as hub:owner/name"
             raise OptionError("path", f"missing: {remedy}")
         rows = TableDocuments(path, text, between, SplitOptions(train, val, test), seed)
-        options = TokenizerOptions(tokens, tokenizer, vocabulary)
-        window = WindowOptions(length, batch_size, windows, documents, streams, stride)
-        super().__init__(seed, Corpus(rows.read, options, rows), window, workers)
-        self.set_prefetch_factor(prefetch_factor, workers)
+        super().__init__(seed, rows.read, rows, **options)
         self.path = path
 
     def check_source(self) -> None:

@@ -15,10 +15,10 @@ import functools
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_type_hints
+from typing import Any, Literal, NamedTuple, Unpack, get_args, get_origin, get_type_hints
 
 from zoo.options.marks import Count
 from zoo.registry import (
@@ -95,16 +95,34 @@ def extras(kind: str) -> Mapping[str, Option]:
 
 
 def options(cls: type) -> dict[str, Option]:
-    """Return the keyword-only arguments of a class, in the order of its signature."""
+    """Return the keyword-only arguments of a class, in the order of its signature.
+
+    An `__init__` with `**options: Unpack[SomeOptions]` hands the keys of that TypedDict to its
+    base, where their defaults are.
+    """
     if "__dataclass_fields__" in vars(cls):
         return fields(cls, keyword_only=True)
-    hints = _read_hints(cls.__init__)  # type: ignore[misc]
-    parameters = inspect.signature(cls.__init__).parameters.values()  # type: ignore[misc]
-    return {
-        parameter.name: Option(hints[parameter.name], parameter.default)
-        for parameter in parameters
-        if parameter.kind is parameter.KEYWORD_ONLY
-    }
+    found: dict[str, Option] = {}
+    handed: Collection[str] | None = None
+    for init in (vars(base)["__init__"] for base in cls.__mro__ if "__init__" in vars(base)):
+        hints, parameters = _read_hints(init), inspect.signature(init).parameters.values()
+        for parameter in parameters:
+            is_handed = handed is None or parameter.name in handed
+            if parameter.kind is parameter.KEYWORD_ONLY and is_handed:
+                option = Option(hints[parameter.name], parameter.default)
+                found.setdefault(parameter.name, option)
+        rest = [one.name for one in parameters if one.kind is one.VAR_KEYWORD]
+        unpacked = hints.get(rest[0]) if rest else None
+        if get_origin(unpacked) is not Unpack:
+            break
+        (options_class,) = get_args(unpacked)
+        handed = _narrow(handed, options_class.__annotations__)
+    return found
+
+
+def _narrow(handed: Collection[str] | None, names: Iterable[str]) -> Collection[str]:
+    """Return the names that a class hands to its base, of those that were handed to it."""
+    return {name for name in names if handed is None or name in handed}
 
 
 def fields(cls: type, keyword_only: bool = False) -> dict[str, Option]:
@@ -139,7 +157,11 @@ def read_options(kind: str, name: str) -> dict[str, Option]:
     """
     member = find_member(kind, name)
     try:
-        return _read_arguments(*_find_constructor(member))
+        found: dict[str, Option] = {}
+        for constructor in _list_constructors(member):
+            for key, option in _read_arguments(constructor).items():
+                found.setdefault(key, option)
+        return found
     except NotImportedError:
         raise
     except Exception:  # an import tells the truth, or what is wrong with the file
@@ -152,11 +174,11 @@ def read_option_names(kind: str, name: str) -> tuple[str, ...]:
     A class that cannot be read has none here.
     """
     try:
-        names, node = _find_constructor(find_member(kind, name))
-        if isinstance(node, ast.FunctionDef):
-            return tuple(argument.arg for argument in node.args.kwonlyargs)
-        if isinstance(node, ast.ClassDef):
-            return tuple(_list_fields(names, node))
+        found: dict[str, None] = {}
+        for constructor in _list_constructors(find_member(kind, name)):
+            listed = _list_argument_names(constructor)
+            found |= dict.fromkeys(filter(constructor.takes, listed))
+        return tuple(found)
     except LookupError:
         pass
     try:
@@ -176,47 +198,89 @@ def read_class(path: str) -> dict[str, Option]:
     return _read_fields(*names.find_class(name))
 
 
-def _read_arguments(names: ModuleNames, node: ast.stmt | None) -> dict[str, Option]:
+def _read_arguments(constructor: Constructor) -> dict[str, Option]:
     """Return the keyword-only arguments of an `__init__`, or those of a dataclass."""
+    names, node = constructor.names, constructor.node
     if isinstance(node, ast.ClassDef):
         return {
             key: dataclasses.replace(option, comment="")
             for key, option in _read_fields(names, node).items()
+            if constructor.takes(key)
         }
     if not isinstance(node, ast.FunctionDef):
         return {}
     found = {}
     for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
-        annotation = names.evaluate(argument.annotation, is_annotation=True)
-        value = inspect.Parameter.empty if default is None else names.evaluate(default)
-        found[argument.arg] = Option(annotation, value)
+        if constructor.takes(argument.arg):
+            annotation = names.evaluate(argument.annotation, is_annotation=True)
+            value = inspect.Parameter.empty if default is None else names.evaluate(default)
+            found[argument.arg] = Option(annotation, value)
     return found
 
 
-def _find_constructor(member: Member) -> tuple[ModuleNames, ast.stmt | None]:
-    """Return what makes an object of a member's class, and the names of the file that has it.
+def _list_argument_names(constructor: Constructor) -> list[str]:
+    """Return the names of the keyword-only arguments of an `__init__`, or of a dataclass."""
+    node = constructor.node
+    if isinstance(node, ast.ClassDef):
+        return [*_list_fields(constructor.names, node)]
+    return [one.arg for one in node.args.kwonlyargs] if isinstance(node, ast.FunctionDef) else []
 
-    Returns:
-        The `__init__` of the class or of a base, or the class or base that is a dataclass; None
-        where neither the class nor a base has arguments.
+
+class Constructor(NamedTuple):
+    """What makes an object of a class: the text of an `__init__`, or of a dataclass.
+
+    Attributes:
+        names: The names of the file that has it.
+        node: The function or the class.
+        handed: The options that it gets from the classes before; None: all that it has.
+    """
+
+    names: ModuleNames
+    node: ast.stmt
+    handed: Collection[str] | None
+
+    def takes(self, name: str) -> bool:
+        """Return whether an option of this name can be given."""
+        return self.handed is None or name in self.handed
+
+
+def _list_constructors(member: Member) -> Iterator[Constructor]:
+    """Yield what makes an object of a member's class, as `options` follows it.
+
+    Nothing is yielded where neither the class nor a base has arguments.
 
     Raises:
         LookupError: It is in none of the files of zoo and of plug-ins.
     """
+    handed: Collection[str] | None = None
     names, node = ModuleNames(member.module, member.path).find_class(member.class_name)
     while True:
         for statement in node.body:
             if isinstance(statement, ast.FunctionDef) and statement.name == "__init__":
-                return names, statement
+                yield Constructor(names, statement, handed)
+                unpacked = _find_unpacked(statement)
+                if unpacked is None:
+                    return
+                handed = _narrow(handed, _list_fields(*names.find_class(unpacked)))
         if _is_dataclass(node):
             if not _is_keyword_only(node):
                 raise LookupError(f"some fields of {node.name} may be no options")
-            return names, node
+            yield Constructor(names, node, handed)
+            return
         if not node.bases:
-            return names, None
+            return
         if len(node.bases) > 1:
             raise LookupError(f"{node.name} has several bases")
         names, node = names.find_class(ast.unparse(node.bases[0]))
+
+
+def _find_unpacked(init: ast.FunctionDef) -> str | None:
+    """Return the class of `**options: Unpack[Class]`; None if there is no such argument."""
+    rest = init.args.kwarg
+    annotation = None if rest is None else rest.annotation
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Unpack":
+        return ast.unparse(annotation.slice)
+    return None
 
 
 def _is_dataclass(node: ast.ClassDef) -> bool:

@@ -7,19 +7,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zoo.data.base import DataModule, FileBatch
 from zoo.data.baselines import MAX_TEST, Baselines, load_ngram_loss
-from zoo.data.corpus.corpus import SPLITS, Corpus, TokenStream, read_document
-from zoo.data.corpus.tokenizer import CorpusVocabulary, vocabulary_from_dict
+from zoo.data.corpus.corpus import SPLITS, Corpus, Document, Splitter, TokenStream, read_document
+from zoo.data.corpus.tokenizer import CorpusVocabulary, TokenizerOptions, vocabulary_from_dict
 from zoo.data.corpus.windows import WindowDataset, WindowOptions
 from zoo.data.sampler import ResumableLoader
 from zoo.data.spec import DataSpec, TextSpec
 from zoo.errors import DataError, OptionError
+from zoo.options import Between, Count
 from zoo.utils import collect_damage
 
 log = logging.getLogger("zoo")
@@ -28,12 +29,48 @@ DIGEST_DIGITS = 12
 LONGEST_GRAM = 5
 
 
+class CorpusOptions(TypedDict, total=False):
+    """Options of every source of windows of texts, which a source hands to `CorpusSource`."""
+
+    tokens: Literal["character", "byte", "subword"]
+    tokenizer: str | None
+    vocabulary: Count | None
+    length: Count
+    batch_size: Count
+    windows: Literal["contiguous", "random"]
+    documents: bool
+    streams: bool
+    stride: Count | None
+    workers: Annotated[int, Between(0)]
+    prefetch_factor: Count | None
+
+
 class CorpusSource(DataModule):
     """Windows of a corpus that is in memory, or mapped from the cache."""
 
-    def __init__(self, seed: int, corpus: Corpus, window: WindowOptions, workers: int) -> None:
+    def __init__(
+        self,
+        seed: int,
+        read: Callable[[], list[Document]],
+        splitter: Splitter,
+        *,
+        tokens: Literal["character", "byte", "subword"] = "character",
+        tokenizer: str | None = None,
+        vocabulary: Count | None = None,
+        length: Count = 128,
+        batch_size: Count = 32,
+        windows: Literal["contiguous", "random"] = "contiguous",
+        documents: bool = False,
+        streams: bool = False,
+        stride: Count | None = None,
+        workers: Annotated[int, Between(0)] = 0,
+        prefetch_factor: Count | None = None,
+    ) -> None:
         super().__init__()
-        self.seed, self.corpus, self.window, self.workers = seed, corpus, window, workers
+        self.seed, self.workers = seed, workers
+        self.corpus = Corpus(read, TokenizerOptions(tokens, tokenizer, vocabulary), splitter)
+        self.window = WindowOptions(length, batch_size, windows, documents, streams, stride)
+        self.set_prefetch_factor(prefetch_factor, workers)
         self._has_logged = False
 
     @cached_property

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import numpy as np
 
 from zoo.data.corpus.tokenizer import Characters
 from zoo.data.spec import TextSpec
-from zoo.data.synthetic.base import Example, SyntheticTask, Workers, append_answer, refuse_least
+from zoo.data.synthetic.base import (
+    Example,
+    SyntheticOptions,
+    SyntheticTask,
+    append_answer,
+    refuse_least,
+)
 from zoo.options import Between, Count
 from zoo.registry import register
 
@@ -35,15 +41,11 @@ class Addition(SyntheticTask):
         *,
         digits: Digits = 20,
         least: Count = 1,
-        batch_size: Count = 64,
-        train: Count = 16_000,
-        val: Count = 1_000,
-        test: Count = 1_000,
-        workers: Workers = 0,
+        **options: Unpack[SyntheticOptions],
     ) -> None:
         refuse_least(least, digits, "digits")
         spec = TextSpec(3 * digits + 3, CHARACTERS, targets="answers")
-        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        super().__init__(seed, spec, **options)
         self.least, self.digits = least, digits
 
     def draw_example(self, rng: np.random.Generator) -> Example:

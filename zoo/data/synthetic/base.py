@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ClassVar, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypedDict
 
 import numpy as np
 import torch
@@ -15,11 +15,9 @@ from zoo.data.baselines import Baselines, score_answers
 from zoo.data.sampler import Key, ResumableLoader
 from zoo.data.spec import IGNORE_INDEX, DataSpec, TextBatch
 from zoo.errors import OptionError
-from zoo.options import Between
+from zoo.options import Between, Count
 
 PADDING_DOCUMENT = -1
-
-Workers = Annotated[int, Between(0)]
 
 
 class Example(NamedTuple):
@@ -31,6 +29,21 @@ class Example(NamedTuple):
     """Next tokens, int64 [N]; -100 for tokens without a target."""
     depth: float | None = None
     """Place of the answer in the text, from 0 (its start) to 1 (right before the question)."""
+
+
+class LoaderOptions(TypedDict, total=False):
+    """Options of every synthetic task, which a task hands to `SyntheticTask`."""
+
+    batch_size: Count
+    workers: Annotated[int, Between(0)]
+
+
+class SyntheticOptions(LoaderOptions, total=False):
+    """These, and the numbers of samples of tasks with the usual ones."""
+
+    train: Count
+    val: Count
+    test: Count
 
 
 class SyntheticTask(DataModule):
@@ -45,11 +58,19 @@ class SyntheticTask(DataModule):
     """True if training samples differ from epoch to epoch."""
 
     def __init__(
-        self, seed: int, spec: DataSpec, batch_size: int, sizes: tuple[int, int, int], workers: int
+        self,
+        seed: int,
+        spec: DataSpec,
+        *,
+        batch_size: Count = 64,
+        train: Count = 16_000,
+        val: Count = 1_000,
+        test: Count = 1_000,
+        workers: Annotated[int, Between(0)] = 0,
     ) -> None:
         super().__init__()
         self.seed, self.spec, self.batch_size, self.workers = seed, spec, batch_size, workers
-        self.sizes = dict(zip(SPLITS, sizes, strict=True))
+        self.sizes = {"train": train, "val": val, "test": test}
 
     def draw_example(self, rng: np.random.Generator) -> Example:
         """Draw one sequence."""

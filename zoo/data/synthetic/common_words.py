@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import numpy as np
 
 from zoo.data.corpus.tokenizer import Words
 from zoo.data.spec import TextSpec
-from zoo.data.synthetic.base import Example, SyntheticTask, Workers, append_answer
+from zoo.data.synthetic.base import Example, SyntheticOptions, SyntheticTask, append_answer
 from zoo.errors import OptionError
 from zoo.options import Between, Count
 from zoo.registry import register
@@ -35,11 +35,7 @@ class CommonWords(SyntheticTask):
         common_repeats: Annotated[int, Between(2)] = 30,
         other_repeats: Count = 3,
         words: Count = 512,
-        batch_size: Count = 64,
-        train: Count = 16_000,
-        val: Count = 1_000,
-        test: Count = 1_000,
-        workers: Workers = 0,
+        **options: Unpack[SyntheticOptions],
     ) -> None:
         if other_repeats >= common_repeats:
             problem = f"other words would occur as often, {other_repeats} times"
@@ -56,7 +52,7 @@ class CommonWords(SyntheticTask):
 
         names = [f"w{number}" for number in range(words)]
         spec = TextSpec(length, Words((*names, "?")), targets="answers")
-        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        super().__init__(seed, spec, **options)
         self.words, self.common, self.others = words, common, others
         self.filler = length - taken
         self.common_repeats, self.other_repeats = common_repeats, other_repeats

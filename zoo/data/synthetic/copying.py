@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Unpack
 
 import numpy as np
 
 from zoo.data.corpus.tokenizer import Characters
 from zoo.data.spec import TextSpec
-from zoo.data.synthetic.base import Example, SyntheticTask, Workers, append_answer, refuse_least
+from zoo.data.synthetic.base import (
+    Example,
+    SyntheticOptions,
+    SyntheticTask,
+    append_answer,
+    refuse_least,
+)
 from zoo.options import Count
 from zoo.registry import register
 
@@ -38,15 +44,11 @@ class Copying(SyntheticTask):
         order: Order = "same",
         symbols: Count = 20,
         least: Count = 1,
-        batch_size: Count = 64,
-        train: Count = 16_000,
-        val: Count = 1_000,
-        test: Count = 1_000,
-        workers: Workers = 0,
+        **options: Unpack[SyntheticOptions],
     ) -> None:
         refuse_least(least, symbols, "symbols")
         spec = TextSpec(2 * symbols + 1, CHARACTERS, targets="answers")
-        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        super().__init__(seed, spec, **options)
         self.order, self.least, self.symbols = order, least, symbols
 
     def draw_example(self, rng: np.random.Generator) -> Example:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import numpy as np
 
 from zoo.data.corpus.tokenizer import Words
 from zoo.data.spec import TextSpec
-from zoo.data.synthetic.base import Example, SyntheticTask, Workers, append_answer, refuse_least
+from zoo.data.synthetic.base import (
+    Example,
+    LoaderOptions,
+    SyntheticTask,
+    append_answer,
+    refuse_least,
+)
 from zoo.options import Between, Count
 from zoo.registry import register
 
@@ -45,15 +51,14 @@ class Counting(SyntheticTask):
         steps: Count = 512,
         least: Count = 3,
         variables: Annotated[int, Between(1, len(NAMES))] = 1,
-        batch_size: Count = 64,
         train: Count = 10_000,
         val: Count = 1_000,
         test: Count = 1_000,
-        workers: Workers = 0,
+        **options: Unpack[LoaderOptions],
     ) -> None:
         refuse_least(least, steps, "steps")
         spec = TextSpec(MAX_STATEMENT * steps + 2, WORDS, targets="some")
-        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        super().__init__(seed, spec, train=train, val=val, test=test, **options)
         self.least, self.steps, self.variables = least, steps, variables
 
     def draw_example(self, rng: np.random.Generator) -> Example:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from zoo.data.corpus.tokenizer import Characters
 from zoo.data.sampler import Key
 from zoo.data.spec import IGNORE_INDEX, TextBatch, TextSpec
-from zoo.data.synthetic.base import SyntheticTask, Workers, split_keys
+from zoo.data.synthetic.base import LoaderOptions, SyntheticTask, split_keys
 from zoo.errors import OptionError
 from zoo.options import Between, Count
 from zoo.registry import register
@@ -38,17 +38,16 @@ class Flipflop(SyntheticTask):
         *,
         length: Annotated[int, Between(4)] = 64,
         ignore: Annotated[float, Between(0, 1)] = 0.8,
-        batch_size: Count = 64,
         train: Count = 16_000,
         val: Count = 1_000,
         test: Count = 4_000,
-        workers: Workers = 0,
+        **options: Unpack[LoaderOptions],
     ) -> None:
         if length % 2:
             message = f"{length} is odd, but tokens are pairs of operation and bit"
             raise OptionError("length", f"{message}; write {length + 1}")
         spec = TextSpec(length, SYMBOLS, targets="some")
-        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        super().__init__(seed, spec, train=train, val=val, test=test, **options)
         self.pairs, self.ignore = length // 2, ignore
 
     def draw_batch(self, seed: tuple[int, int], keys: Sequence[Key]) -> TextBatch:

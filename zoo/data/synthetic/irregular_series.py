@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from zoo.data.baselines import Baselines, score_points
 from zoo.data.point_sets import PointSample, pad_points
 from zoo.data.sampler import Key
 from zoo.data.spec import PointBatch, PointSpec
-from zoo.data.synthetic.base import SyntheticTask, Workers, refuse_least, split_keys
+from zoo.data.synthetic.base import SyntheticOptions, SyntheticTask, refuse_least, split_keys
 from zoo.errors import OptionError
 from zoo.options import Between, Count
 from zoo.registry import register
@@ -46,11 +46,7 @@ class IrregularSeries(SyntheticTask):
         shortest: Positive = 2.0,
         longest: Positive = 6.0,
         noise: Annotated[float, Between(0, 1e6)] = 0.1,
-        batch_size: Count = 64,
-        train: Count = 16_000,
-        val: Count = 1_000,
-        test: Count = 1_000,
-        workers: Workers = 0,
+        **options: Unpack[SyntheticOptions],
     ) -> None:
         refuse_least(least, points, "points")
         self.is_order = question == "first"
@@ -66,7 +62,7 @@ class IrregularSeries(SyntheticTask):
             spread = (longest - shortest) / math.sqrt(12)
             middle = (shortest + longest) / 2
             spec = PointSpec(1, 1, points, target_means=(middle,), target_stds=(spread,))
-        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        super().__init__(seed, spec, **options)
         self.spec: PointSpec = spec
         self.least, self.points, self.duration = least, points, duration
         self.waves, self.periods, self.noise = waves, (shortest, longest), noise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from zoo.data.corpus.classification import pad_tokens, read_text_files
 from zoo.data.corpus.tokenizer import Characters
 from zoo.data.sampler import Key
 from zoo.data.spec import DataSpec, TextClassificationSpec
-from zoo.data.synthetic.base import SyntheticTask, Workers, refuse_least, split_keys
+from zoo.data.synthetic.base import LoaderOptions, SyntheticTask, refuse_least, split_keys
 from zoo.errors import OptionError
 from zoo.options import Count
 from zoo.registry import register
@@ -40,18 +41,17 @@ class MarkerOffset(SyntheticTask):
         length: Count = 24,
         least: Count = 12,
         offset: Count = 3,
-        batch_size: Count = 64,
         train: Count = 16_000,
         val: Count = 1_000,
         test: Count = 4_000,
-        workers: Workers = 0,
+        **options: Unpack[LoaderOptions],
     ) -> None:
         refuse_least(least, length, "letters")
         if offset >= least:
             message = f"{offset} exceeds the end of {least} letters; write {least - 1} or less"
             raise OptionError("offset", message)
         spec = TextClassificationSpec(length, SYMBOLS, len(LETTERS), tuple(LETTERS))
-        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        super().__init__(seed, spec, train=train, val=val, test=test, **options)
         self.least, self.length, self.offset = least, length, offset
 
     def draw_batch(self, seed: tuple[int, int], keys: Sequence[Key]) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import numpy as np
 
@@ -10,8 +10,8 @@ from zoo.data.corpus.tokenizer import Words
 from zoo.data.spec import TextSpec
 from zoo.data.synthetic.base import (
     Example,
+    SyntheticOptions,
     SyntheticTask,
-    Workers,
     append_answer,
     scatter_statements,
 )
@@ -45,11 +45,7 @@ class MultikeyPasskey(SyntheticTask):
         length: Count = 256,
         keys: Annotated[int, Between(1, len(NAMES))] = 4,
         digits: Count = 7,
-        batch_size: Count = 64,
-        train: Count = 16_000,
-        val: Count = 1_000,
-        test: Count = 1_000,
-        workers: Workers = 0,
+        **options: Unpack[SyntheticOptions],
     ) -> None:
         statements = keys * (len(STATEMENT.split()) + 1 + digits)
         # The question has a name in addition, and the last digit of the answer is only a target.
@@ -58,7 +54,7 @@ class MultikeyPasskey(SyntheticTask):
             message = f"{keys} keys of {digits} digits and the question take {least}"
             raise OptionError("length", f"{message}; write that or more")
         spec = TextSpec(length, WORDS, targets="answers")
-        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        super().__init__(seed, spec, **options)
         self.filler, self.keys, self.digits = length - least, keys, digits
 
     def draw_example(self, rng: np.random.Generator) -> Example:

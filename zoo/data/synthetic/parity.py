@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import numpy as np
 
 from zoo.data.corpus.tokenizer import Characters
 from zoo.data.spec import TextSpec
-from zoo.data.synthetic.base import Example, SyntheticTask, Workers, append_answer, refuse_least
+from zoo.data.synthetic.base import (
+    Example,
+    SyntheticOptions,
+    SyntheticTask,
+    append_answer,
+    refuse_least,
+)
 from zoo.options import Count
 from zoo.registry import register
 
@@ -26,20 +34,11 @@ class Parity(SyntheticTask):
     pads = True
 
     def __init__(
-        self,
-        seed: int,
-        *,
-        bits: Count = 20,
-        least: Count = 1,
-        batch_size: Count = 64,
-        train: Count = 16_000,
-        val: Count = 1_000,
-        test: Count = 1_000,
-        workers: Workers = 0,
+        self, seed: int, *, bits: Count = 20, least: Count = 1, **options: Unpack[SyntheticOptions]
     ) -> None:
         refuse_least(least, bits, "bits")
         spec = TextSpec(bits + 1, CHARACTERS, targets="some")
-        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        super().__init__(seed, spec, **options)
         self.least, self.bits = least, bits
 
     def draw_example(self, rng: np.random.Generator) -> Example:

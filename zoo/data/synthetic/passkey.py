@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Unpack
 
 import numpy as np
 
 from zoo.data.corpus.tokenizer import Words
 from zoo.data.spec import TextSpec
-from zoo.data.synthetic.base import Example, SyntheticTask, Workers, append_answer
+from zoo.data.synthetic.base import Example, SyntheticOptions, SyntheticTask, append_answer
 from zoo.errors import OptionError
 from zoo.options import Between, Count
 from zoo.registry import register
@@ -49,11 +49,7 @@ class Passkey(SyntheticTask):
         length: Count = 256,
         digits: Count = 5,
         depth: Depth = "random",
-        batch_size: Count = 64,
-        train: Count = 16_000,
-        val: Count = 1_000,
-        test: Count = 1_000,
-        workers: Workers = 0,
+        **options: Unpack[SyntheticOptions],
     ) -> None:
         filler = length + 1 - len(WORDS.encode(f"{STATEMENT} . {QUESTION}")) - 2 * digits
         if filler < 0:
@@ -61,7 +57,7 @@ class Passkey(SyntheticTask):
             message = f"a key of {digits} digits and the question take {least}; write that or more"
             raise OptionError("length", message)
         spec = TextSpec(length, WORDS, targets="answers")
-        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        super().__init__(seed, spec, **options)
         self.filler, self.digits, self.depth = filler, digits, depth
 
     def draw_example(self, rng: np.random.Generator) -> Example:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import numpy as np
 
 from zoo.data.corpus.tokenizer import Words
 from zoo.data.spec import IGNORE_INDEX, TextSpec
-from zoo.data.synthetic.base import Example, SyntheticTask, Workers
+from zoo.data.synthetic.base import Example, SyntheticOptions, SyntheticTask
 from zoo.errors import OptionError
 from zoo.options import Between, Count
 from zoo.registry import register
@@ -32,11 +32,7 @@ class Recall(SyntheticTask):
         pairs: Count = 32,
         keys: Count = 64,
         values: Annotated[int, Between(2)] = 64,
-        batch_size: Count = 64,
-        train: Count = 16_000,
-        val: Count = 1_000,
-        test: Count = 1_000,
-        workers: Workers = 0,
+        **options: Unpack[SyntheticOptions],
     ) -> None:
         steps = length // 2
         if length % 2:
@@ -51,7 +47,7 @@ class Recall(SyntheticTask):
         names = [f"k{number}" for number in range(keys)]
         names += [f"v{number}" for number in range(values)]
         spec = TextSpec(length, Words(tuple(names)), targets="some")
-        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        super().__init__(seed, spec, **options)
         self.steps, self.pairs, self.keys, self.values = steps, pairs, keys, values
 
     def draw_example(self, rng: np.random.Generator) -> Example:

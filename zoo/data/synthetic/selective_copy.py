@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import numpy as np
 
 from zoo.data.corpus.tokenizer import Characters
 from zoo.data.spec import TextSpec
-from zoo.data.synthetic.base import Example, SyntheticTask, Workers, append_answer
+from zoo.data.synthetic.base import Example, SyntheticOptions, SyntheticTask, append_answer
 from zoo.options import Between, Count
 from zoo.registry import register
 
@@ -33,14 +33,10 @@ class SelectiveCopy(SyntheticTask):
         *,
         symbols: Count = 128,
         blanks: Annotated[int, Between(0)] = 128,
-        batch_size: Count = 64,
-        train: Count = 16_000,
-        val: Count = 1_000,
-        test: Count = 1_000,
-        workers: Workers = 0,
+        **options: Unpack[SyntheticOptions],
     ) -> None:
         spec = TextSpec(blanks + 2 * symbols, CHARACTERS, targets="answers")
-        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        super().__init__(seed, spec, **options)
         self.symbols, self.blanks = symbols, blanks
 
     def draw_example(self, rng: np.random.Generator) -> Example:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import numpy as np
 
@@ -11,8 +11,8 @@ from zoo.data.corpus.tokenizer import Words
 from zoo.data.spec import TextSpec
 from zoo.data.synthetic.base import (
     Example,
+    SyntheticOptions,
     SyntheticTask,
-    Workers,
     append_answer,
     scatter_statements,
 )
@@ -47,11 +47,7 @@ class VariableTracking(SyntheticTask):
         length: Count = 256,
         chains: Count = 1,
         hops: Annotated[int, Between(0)] = 4,
-        batch_size: Count = 64,
-        train: Count = 16_000,
-        val: Count = 1_000,
-        test: Count = 1_000,
-        workers: Workers = 0,
+        **options: Unpack[SyntheticOptions],
     ) -> None:
         if chains * (hops + 1) > len(NAMES):
             problem = f"{chains} chains of {hops} hops take more than {len(NAMES)} variables"
@@ -64,7 +60,7 @@ class VariableTracking(SyntheticTask):
             message = f"{chains} chains of {hops} hops and the question take {least}"
             raise OptionError("length", f"{message}; write that or more")
         spec = TextSpec(length, WORDS, targets="answers")
-        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        super().__init__(seed, spec, **options)
         self.filler, self.chains, self.hops = length - least, chains, hops
 
     def draw_example(self, rng: np.random.Generator) -> Example:

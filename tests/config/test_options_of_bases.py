@@ -1,0 +1,31 @@
+"""Options that a class hands to its base: read once, and typed for editors."""
+
+from typing import get_type_hints
+
+import pytest
+
+from zoo.data.corpus.source import CorpusOptions, CorpusSource
+from zoo.data.image_masks import ImageMasks
+from zoo.data.images import Images, PictureOptions
+from zoo.data.synthetic.base import SyntheticOptions, SyntheticTask
+from zoo.data.synthetic.copying import Copying
+from zoo.options.signature import options, read_options
+
+TYPED = ((CorpusOptions, CorpusSource), (SyntheticOptions, SyntheticTask), (PictureOptions, Images))
+
+
+@pytest.mark.parametrize(("handed", "base"), TYPED, ids=lambda cls: cls.__name__)
+def test_options_that_are_handed_to_a_base_have_its_types(handed, base):
+    """They are written a second time, for type checkers and editors."""
+    hints = get_type_hints(handed, include_extras=True)
+    assert hints == {key: options(base)[key].annotation for key in hints}
+
+
+def test_options_of_a_base_follow_those_of_a_class():
+    found = options(Copying)
+    assert list(found) == list(read_options("data", "copying"))
+    assert [*found][-2:] == ["test", "workers"]
+    # what is not handed to the base is no option
+    assert "label" not in options(ImageMasks)
+    assert options(ImageMasks)["size"] == options(Images)["size"]
+    assert options(ImageMasks)["batch_size"].default == 16
