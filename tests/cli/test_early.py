@@ -1,4 +1,7 @@
-"""What the command line decides is refused before torch is imported, and before missing packages."""
+"""What the command line decides is refused before torch is imported, and before missing packages.
+
+Files and packages come later: `test_missing_extras.py`.
+"""
 
 import json
 import os
@@ -62,23 +65,6 @@ MISTAKES = [
     ("docter", "did you mean doctor?"),
 ]
 """Command lines, and what is said about each."""
-NEEDS = [
-    ("diagnose run", "altair"),
-    ("compare vit_comrope encodings=[none] seeds=1", "altair"),
-    ("compare suite=small", "altair"),
-    ("compare rebuild folder", "altair"),
-    ("compare rank folder", "altair"),
-    ("compare merge one other", "altair"),
-    ("compare pack folder", "altair"),
-    ("compare check folder", "altair"),
-    ("convert weights", "safetensors"),
-    ("convert weights.gguf", "gguf"),
-    ("export run to=onnx folder", "onnx"),
-    ("export run to=hf folder", "safetensors"),
-    ("export run to=safetensors folder", "safetensors"),
-    ("show rope picture=rope.png", "altair"),
-]
-"""Command lines that are right, and the package that each needs first."""
 REFUSE_TORCH = """
 import contextlib, importlib, io, json, sys
 from importlib.machinery import PathFinder
@@ -142,14 +128,3 @@ def test_every_command_is_among_the_mistakes():
         if any(f"{line} ".startswith(f"{command} ") for line, _ in MISTAKES)
     }
     assert known == {*COMMANDS}
-
-
-def test_missing_packages_are_named_before_torch_is_imported(tmp_path):
-    (tmp_path / "weights").mkdir()
-    (tmp_path / "weights" / "model.safetensors").touch()
-    (tmp_path / "weights.gguf").touch()
-    extras = {name_module(name) for names in EXTRAS.values() for name in names}
-    results = refuse(tmp_path, extras, [line for line, _ in NEEDS])
-    for (line, package), (code, text, attempts) in zip(NEEDS, results, strict=True):
-        assert (code, attempts) == (2, 0), f"{line}: {text}"
-        assert text.startswith(f"zoo: this needs {package}"), f"{line}: {text}"

@@ -19,7 +19,6 @@ from zoo.config.command_line import parse_overrides
 from zoo.encodings.common.chains import build_shortest_chain, format_chain
 from zoo.run.load import load_experiment
 
-QUIET = ("picture=null",)
 USERS = cache(describe.list_users)
 
 
@@ -31,7 +30,7 @@ def _recipes_read_once(monkeypatch):
 
 @pytest.mark.parametrize("name", encoding_names())
 def test_an_encoding_is_shown(name, zoo):
-    code, out, _ = zoo("show", name, *QUIET)
+    code, out, _ = zoo("show", name)
     assert code == 0
     for word in ("options", "facts", "axes", "coordinates"):
         assert f"\n{word}" in out or f"  {word}" in out
@@ -49,14 +48,12 @@ def test_a_recipe_is_shown_before_there_is_data(zoo):
 
 
 def test_recipes_that_name_it_are_told(zoo):
-    _, out, _ = zoo("show", "comrope_ld", *QUIET)
+    _, out, _ = zoo("show", "comrope_ld")
     assert re.search(r"^recipes\n(  \w+\n)*  vit_comrope\n", out, re.MULTILINE)
 
 
 def test_parameters_are_those_of_the_sizes_and_options(zoo):
-    code, out, _ = zoo(
-        "show", "liere", "dim=48", "heads=4", "depth=3", "length=[7,7]", "block=4", *QUIET
-    )
+    code, out, _ = zoo("show", "liere", "dim=48", "heads=4", "depth=3", "length=[7,7]", "block=4")
     assert code == 0
     assert "cost, for dim 48, 4 heads, depth 3, 7 x 7 tokens" in out
     assert re.search(
@@ -74,29 +71,27 @@ def test_parameters_are_those_of_the_sizes_and_options(zoo):
     ],
 )
 def test_facts_are_those_of_the_sizes_and_options(words, yes, zoo):
-    _, out, _ = zoo("show", *words, "dim=16", "heads=2", *QUIET)
+    _, out, _ = zoo("show", *words, "dim=16", "heads=2")
     (line,) = [line for line in out.splitlines() if "shift_invariant" in line]
     assert (" yes" in line) == yes
 
 
 def test_what_layers_share_is_counted_once(zoo):
-    _, out, _ = zoo("show", "learned", "dim=16", "heads=2", "length=10", *QUIET)
+    _, out, _ = zoo("show", "learned", "dim=16", "heads=2", "length=10")
     assert re.search(r"parameters +160 \(for all layers\)", out)
-    _, out, _ = zoo(
-        "show", "learned", "dim=16", "heads=2", "length=10", "shared=false", "depth=2", *QUIET
-    )
+    _, out, _ = zoo("show", "learned", "dim=16", "heads=2", "length=10", "shared=false", "depth=2")
     assert re.search(r"parameters +320 \(160 in each of 2 layers\)", out)
 
 
 def test_the_last_layer_may_have_fewer(zoo):
-    _, out, _ = zoo("show", "tape", "dim=16", "heads=2", "depth=3", *QUIET)
+    _, out, _ = zoo("show", "tape", "dim=16", "heads=2", "depth=3")
     assert re.search(r"parameters +\d+ \(0 to \d+ in each of 3 layers\)", out)
 
 
 def test_the_time_of_a_layer_is_the_recorded_one(zoo, monkeypatch):
     """Nothing is measured anew, which would differ from run to run and from the site."""
     monkeypatch.setattr(time, "perf_counter", lambda: pytest.fail("a time was measured"))
-    first, again = (zoo("show", "rope", *QUIET)[1] for _ in range(2))
+    first, again = (zoo("show", "rope")[1] for _ in range(2))
     assert first == again
     block = first.split("time of a layer")[1]
     for result in read_recorded_layers():
@@ -124,24 +119,21 @@ def test_every_encoding_has_a_recorded_time():
 
 
 def test_a_list_is_shown_where_one_is_needed(zoo):
-    code, out, _ = zoo("show", "dape", "dim=16", "heads=2", "length=8", "hidden=3", "picture=null")
+    code, out, _ = zoo("show", "dape", "dim=16", "heads=2", "length=8", "hidden=3")
     assert code == 0
     assert "attention on cpu   chunked (transform_scores needs whole rows of scores)" in out
 
 
-@pytest.mark.parametrize(
-    ("words", "name"), [((), "kerple.png"), (("picture=drawn.png",), "drawn.png")]
-)
-def test_a_picture_is_drawn_and_named(words, name, zoo, tmp_path):
-    _, out, _ = zoo("show", "kerple", "dim=16", "heads=2", "length=8", *words)
-    assert out.endswith(f"picture: {name}\n")
-    assert [path.name for path in tmp_path.iterdir()] == [name]
-    with Image.open(tmp_path / name) as picture:
+def test_a_picture_is_drawn_where_it_is_named(zoo, tmp_path):
+    _, out, _ = zoo("show", "kerple", "dim=16", "heads=2", "length=8", "picture=drawn.png")
+    assert out.endswith("picture: drawn.png\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["drawn.png"]
+    with Image.open(tmp_path / "drawn.png") as picture:
         assert picture.width > 800
 
 
-def test_no_picture_where_none_is_wanted(zoo, tmp_path):
-    assert "picture" not in zoo("show", "rope", *QUIET)[1]
+def test_no_picture_where_none_is_named(zoo, tmp_path):
+    assert "picture: " not in zoo("show", "rope")[1]
     assert not [*tmp_path.iterdir()]
 
 
@@ -162,7 +154,7 @@ def test_no_picture_where_none_is_wanted(zoo, tmp_path):
     ],
 )
 def test_what_cannot_be_shown_is_refused_in_words(name, words, message, zoo, tmp_path):
-    code, out, error = zoo("show", name, *words, *([] if "picture" in words[0] else QUIET))
+    code, out, error = zoo("show", name, *words)
     assert code == 2
     assert not out
     assert all(word in error for word in message), error
@@ -170,7 +162,7 @@ def test_what_cannot_be_shown_is_refused_in_words(name, words, message, zoo, tmp
 
 
 def test_options_within_options_are_set(zoo):
-    code, _, error = zoo("show", "rope", "scaling.rule=linear", "scaling.factor=4.0", *QUIET)
+    code, _, error = zoo("show", "rope", "scaling.rule=linear", "scaling.factor=4.0")
     assert (code, error) == (0, "")
 
 

@@ -318,18 +318,12 @@ def name_taken_folder(words: list[str]) -> list[str]:
     return ["to=taken", *few, *([SHALLOW] if is_of_recipe and is_depth_free(words) else [])]
 
 
-def show_quickly(words: list[str]) -> list[str]:
-    """List the option that keeps `zoo show` from drawing."""
-    return ["picture=null"] if words[1] in library.encoding_names() else []
-
-
 SMALL_COMMANDS: dict[str, Callable[[list[str]], list[str]]] = {
     "fit": shorten_fit,
     "compare": name_taken_folder,
     "bench": name_taken_folder,
     "verify": lambda words: ["laws=[decoding_equals_one_pass]"],
     "generate": lambda words: ["tokens=5"],
-    "show": show_quickly,
 }
 """What is added to a command, by its verb."""
 

@@ -40,7 +40,7 @@ def test_a_benchmark_that_cannot_be_written_is_printed(zoo, monkeypatch):
 
 def test_an_explanation_whose_picture_cannot_be_written_is_printed(zoo, monkeypatch):
     monkeypatch.setattr(Path, "write_bytes", fail)
-    code, out, message = zoo("show", "alibi")
+    code, out, message = zoo("show", "alibi", "picture=alibi.png")
     assert code == 1
     assert "cost, for" in out
     assert "zoo: alibi.png: cannot be written, No space left on device" in message
@@ -65,7 +65,7 @@ def test_a_diagnosis_that_cannot_be_written_is_put_elsewhere(zoo, monkeypatch, t
 
 def test_a_full_disk_is_noticed_before_the_work(zoo, monkeypatch):
     monkeypatch.setattr("tempfile._TemporaryFileWrapper.write", fail, raising=False)
-    code, _, message = zoo("show", "alibi")
+    code, _, message = zoo("show", "alibi", "picture=alibi.png")
     assert (code, "alibi.png cannot be written, No space left on device" in message) == (2, True)
     code, _, message = zoo("bench", "none", "shape=lm_toy")
     assert (code, "bench cannot be written, No space left on device" in message) == (2, True)

@@ -100,7 +100,7 @@ def test_a_run_without_its_plug_in_is_told(beside, monkeypatch):
 def test_a_name_that_zoo_has_is_refused(beside, tmp_path):
     taken = tmp_path / "zoo_example" / "encodings" / "rope.py"
     (tmp_path / "zoo_example" / "encodings" / "gaussian.py").rename(taken)
-    for words in (["list", "encodings"], ["show", "rope", "picture=null"]):
+    for words in (["list", "encodings"], ["show", "rope"]):
         code, out, message = beside(*words, "--plugin", "zoo_example")
         assert (code, out) == (2, "")
         assert "rope among encodings" in message

@@ -156,7 +156,7 @@ def _read_variants(recipe: str, edits: Sequence[Edit], encodings: Any) -> None:
 
 def list_packages(known: argparse.Namespace) -> tuple[str, ...]:
     """Return the packages that compute the intervals and draw the figures."""
-    return EXTRAS["compare"]
+    return () if known.dry_run else EXTRAS["compare"]
 
 
 def list_words(known: argparse.Namespace) -> list[str]:

@@ -6,7 +6,6 @@ import argparse
 from typing import Any
 
 from zoo.errors import ZooError
-from zoo.packages import EXTRAS
 from zoo.reporting.numbers import as_json
 
 SUMMARY = "train one finished cell again, chosen by the commit, and compare it to the last digit"
@@ -29,11 +28,6 @@ def read(known: argparse.Namespace) -> dict[str, Any]:
 
     (options,) = parse_options(known.overrides, [CHECK])
     return options
-
-
-def list_packages(known: argparse.Namespace) -> tuple[str, ...]:
-    """Return the packages that draw the figures."""
-    return EXTRAS["compare"]
 
 
 def run(known: argparse.Namespace) -> None:

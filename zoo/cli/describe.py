@@ -48,7 +48,7 @@ from zoo.options.signature import (
     read_options,
 )
 from zoo.options.unknown import OptionOwner
-from zoo.packages import explain_imports, skip_without_package
+from zoo.packages import explain_imports
 from zoo.reporting.numbers import format_number
 from zoo.reporting.tables import format_table
 from zoo.run.build import Experiment, build_inputs, build_model
@@ -216,8 +216,8 @@ class Sizes:
 class ShowOptions:
     """Options of `zoo show ENCODING` in addition to sizes and the encoding's own."""
 
-    picture: str | None = ""
-    """The PNG file to draw; empty for NAME.png, null for none."""
+    picture: str | None = None
+    """The PNG file to draw; null for none."""
     cite: bool = False
     """Print only the papers of the encoding, as BibTeX."""
 
@@ -231,7 +231,7 @@ class UnwrittenPicture(ZooError):
 
 
 def explain_encoding(name: str, words: Sequence[str]) -> str:
-    """Return all there is to know about an encoding, and draw its picture.
+    """Return all there is to know about an encoding, and draw its picture if asked.
 
     Args:
         name: A registered encoding.
@@ -240,6 +240,7 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
     Raises:
         RecipeError: A word is no option, or has a value that cannot work.
         UnwrittenPicture: The picture cannot be written.
+        PackageError: A package is missing that draws it.
     """
     cls = registry.find("encodings", name)
     option_values, facts, size_values, own = parse_options(
@@ -249,7 +250,7 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
         return "\n\n".join(find_citations(name))
     given_facts = {fact: value for fact, value in facts.items() if value is not None}
     choices = build_shortest_chain(cls, {**option_values, **given_facts})
-    picture = None if own["picture"] is None else _check_path(own["picture"] or f"{name}.png")
+    picture = None if own["picture"] is None else _check_path(own["picture"])
 
     unwritten = ""
     with _report_option_errors():
@@ -260,15 +261,11 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
             (*_, link) = Chain.of(encoding(choices, dims))
         if picture:
             has_sizes = any(word.partition("=")[0] in size_values for word in words)
-            # a picture that was asked for by name is not left out
-            check = explain_imports() if own["picture"] else skip_without_package("no picture")
-            path, picture = picture, None
-            with check:
+            with explain_imports():
                 try:
-                    draw_portrait(choices, path, dims if has_sizes else None)
-                    picture = path
+                    draw_portrait(choices, picture, dims if has_sizes else None)
                 except OSError as error:
-                    unwritten = f"{path}: cannot be written, {error.strerror or error}"
+                    unwritten = f"{picture}: cannot be written, {error.strerror or error}"
 
     recipes = list_users().get(name, ["none yet"])
     blocks = [
@@ -282,7 +279,7 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
     # the page has the encodings of zoo, and none of a plug-in
     if cls.__module__.startswith("zoo.encodings."):
         blocks.append(f"play with it: {SITE}play.html#{name}")
-    if picture:
+    if picture and not unwritten:
         blocks.append(f"picture: {picture}")
     text = "\n\n".join(blocks)
     if unwritten:
@@ -417,13 +414,13 @@ def _check_path(text: str) -> Path:
     path = Path(text)
     if path.is_dir() or not path.parent.is_dir():
         problem = f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-        remedy = "name a file in one that exists, or null for none"
+        remedy = "name a file in one that exists"
         raise RecipeError(ConfigIssue(ARGUMENT, "picture", problem, remedy))
     try:
         check_writable(path.parent)
     except OSError as error:
         problem = f"{path} cannot be written, {error.strerror or error}"
-        remedy = "name a file elsewhere, or null for none"
+        remedy = "name a file elsewhere"
         raise RecipeError(ConfigIssue(ARGUMENT, "picture", problem, remedy)) from None
     return path
 

@@ -51,8 +51,13 @@ def list_packages(known: argparse.Namespace) -> tuple[str, ...]:
 def run(known: argparse.Namespace) -> None:
     """Write the page, and print its path or its numbers."""
     from zoo.api.evaluation import diagnose
-    from zoo.diagnosis.page.viewer_data import to_json
 
     names, edits, options = read(known)
     result = diagnose(names, edits, verbose=None, **options)
-    print(to_json(result.report) if known.json else escape_text(str(result.path)))
+    if known.json:
+        # not before: its module draws
+        from zoo.diagnosis.page.viewer_data import to_json
+
+        print(to_json(result.report))
+    else:
+        print(escape_text(str(result.path)))

@@ -20,7 +20,7 @@ from zoo.cli.hints import name_zoo, write_command, write_example
 from zoo.cli.imports import handle_imports
 from zoo.cli.mistakes import check_words, explain_argument, explain_command, find_flags_as_keys
 from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError, ZooError
-from zoo.packages import explain_imports, require
+from zoo.packages import explain_imports
 from zoo.registry import PLUGINS
 from zoo.utils import (
     EscapingFormatter,
@@ -66,7 +66,8 @@ def import_command(name: str) -> ModuleType:
     the dataclasses of its `key=value` options for `--help`; JSON is true if it can print JSON, and
     COMPUTES if it trains, evaluates or measures models.
     `read(known)` reads the words without importing torch or optional packages, and
-    `list_packages(known)` returns the optional packages that the command needs for these words.
+    `list_packages(known)` returns the optional packages that the command needs for these words,
+    for hints. The command itself requires them after it has found the files of the user.
     """
     return importlib.import_module(f"zoo.cli.{name.replace(' ', '_')}")
 
@@ -141,7 +142,7 @@ def _add_arguments(parser: Parser, name: str, command: ModuleType) -> None:
 
 
 def run_command(command: ModuleType, known: argparse.Namespace) -> None:
-    """Run a command once its words are right and the packages that it needs are installed.
+    """Run a command once its words are right.
 
     Args:
         command: The module of the command.
@@ -149,14 +150,11 @@ def run_command(command: ModuleType, known: argparse.Namespace) -> None:
 
     Raises:
         RecipeError: A word is wrong; nothing slow was imported.
-        PackageError: A package is missing; nothing slow was imported.
     """
     if hasattr(command, "read"):
         from zoo.options.signature import check_early
 
         check_early(partial(command.read, known))
-    if hasattr(command, "list_packages"):
-        require(*command.list_packages(known))
     if getattr(command, "COMPUTES", False):
         _flush_denormals()
     command.run(known)

@@ -50,7 +50,7 @@ def read(known: argparse.Namespace) -> None:
 
 
 def list_packages(known: argparse.Namespace) -> tuple[str, ...]:
-    """Return the packages that draw a picture which is named; another one may be left out."""
+    """Return the packages that draw a picture."""
     is_named = any(word.startswith("picture=") for word in known.overrides)
     return EXTRAS["compare"] if is_named else ()
 

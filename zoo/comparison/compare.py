@@ -19,6 +19,7 @@ from zoo.comparison.plan import (
     PlannedCell,
     build_plan,
     describe_costs,
+    join_existing,
     prepare_folder,
     set_seed,
     write_plan,
@@ -32,7 +33,7 @@ from zoo.comparison.runner import CellRunner
 from zoo.comparison.studies import choose_result, group_trials, plan_studies
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, Stopped, ZooError
 from zoo.launch.executor import STATE, CellProcess, Executor, Resources, make_run_dir
-from zoo.packages import require
+from zoo.packages import EXTRAS, list_missing, require_extra
 from zoo.run import run_dir
 from zoo.run.callbacks.manifest import END
 
@@ -71,8 +72,8 @@ def run_comparison(checked: CheckedRequest) -> Outcome:
 
     Raises:
         RecipeError: The output folder cannot be used; nothing was started.
+        PackageError: A package is missing that draws the page; nothing was started.
     """
-    require("altair", "vl-convert-python", "scipy")  # for the page, after hours of training
     request = checked.request
     records = read_records(request.options.records)
     minutes = request.options.minutes
@@ -81,6 +82,10 @@ def run_comparison(checked: CheckedRequest) -> Outcome:
     if plan.design is not None:
         log.info("%s", describe_costs(plan))
     folder = choose_folder(request, plan)
+    if list_missing(EXTRAS["compare"]) and folder.exists():
+        # a folder of something else is named before a missing package
+        join_existing(plan, folder)
+    require_extra("compare")  # for the page, after hours of training
     prepare_folder(folder)
     with run_dir.lock(folder, "another zoo compare is working in this folder"):
         plan = write_plan(plan, folder)
@@ -295,8 +300,11 @@ def rebuild(folder: Path, options: RebuildOptions, command: str = "") -> Compari
     Raises:
         RecipeError: No cell has the measure.
         DataError: The folder holds no comparison.
+        PackageError: A package is missing that computes the intervals or draws the figures.
     """
-    comparison = collect_results(ComparisonPlan.read(folder), folder, options.target)
+    plan = ComparisonPlan.read(folder)
+    require_extra("compare")
+    comparison = collect_results(plan, folder, options.target)
     if options.measure is not None:
         # only what is reported: trials were chosen, and variants raced, by the metric of the plan
         comparison = replace(

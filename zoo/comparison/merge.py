@@ -30,6 +30,7 @@ from zoo.comparison.record_file import CELLS_FILE, read_cells, write_cells
 from zoo.comparison.results import Axis, Comparison, RecordedHypothesis
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, Message, RecipeError, Setting
 from zoo.options.plain import format_value
+from zoo.packages import require, require_extra
 from zoo.run import run_dir
 from zoo.utils import write_json
 
@@ -49,6 +50,8 @@ class PackOptions:
 def pack(folder: Path, options: PackOptions) -> tuple[Comparison, int]:
     """Write plan, hypotheses, finished cells and results of a comparison into another folder.
 
+    Page and figures are not committed, and not written.
+
     Returns:
         The comparison, and the number of packed cells and trials.
 
@@ -56,13 +59,15 @@ def pack(folder: Path, options: PackOptions) -> tuple[Comparison, int]:
         RecipeError: The output folder cannot be used.
         DataError: The folder holds no comparison, or a cell that was changed by hand; nothing is
             written.
+        PackageError: scipy is missing, which computes the intervals.
     """
-    plan = ComparisonPlan.read(folder)
     target = _require_target(options)
+    plan = ComparisonPlan.read(folder)
     cells, refused = _collect_cells([folder], plan)
     if refused:
         raise DataError("\n".join(refused))
-    return _write([folder], plan, cells, target), len(cells)
+    require("scipy")
+    return _write([folder], plan, cells, target, draws=False), len(cells)
 
 
 def merge(folders: Sequence[Path], options: PackOptions) -> tuple[Comparison, int, tuple[str, ...]]:
@@ -79,6 +84,7 @@ def merge(folders: Sequence[Path], options: PackOptions) -> tuple[Comparison, in
         RecipeError: The output folder cannot be used.
         DataError: A folder holds no comparison, or none of the others has a cell that fits the
             first; nothing is written.
+        PackageError: A package is missing that computes the intervals or draws the figures.
     """
     target = _require_target(options)
     folders = [*dict.fromkeys([*([target] if (target / PLAN).exists() else []), *folders])]
@@ -91,6 +97,7 @@ def merge(folders: Sequence[Path], options: PackOptions) -> tuple[Comparison, in
     refused += more
     if refused and (not cells or len(fitting) == 1):
         raise DataError("\n".join(refused))
+    require_extra("compare")
     return _write(fitting, plan, cells, target), len(cells), tuple(refused)
 
 
@@ -102,9 +109,22 @@ def _require_target(options: PackOptions) -> Path:
 
 
 def _write(
-    folders: Sequence[Path], plan: ComparisonPlan, cells: dict[str, CellRecord], target: Path
+    folders: Sequence[Path],
+    plan: ComparisonPlan,
+    cells: dict[str, CellRecord],
+    target: Path,
+    *,
+    draws: bool = True,
 ) -> Comparison:
-    """Write plan, cells, hypotheses and results into the output folder."""
+    """Write plan, cells, hypotheses and results into the output folder.
+
+    Args:
+        folders: The folders of the comparisons.
+        plan: The plan of all cells.
+        cells: {name: finished cell}.
+        target: The output folder.
+        draws: Whether page and figures are written, which are not committed.
+    """
     prepare_folder(target)
     with run_dir.lock(target, "another zoo compare is working in this folder"):
         plan = write_plan(plan, target)
@@ -120,7 +140,7 @@ def _write(
         for one in find_split_blocks([*cells.values()], plan):
             log.info("warning: %s", one.text)
         comparison = collect_results(plan, target)
-        write_results(comparison, target)
+        write_results(comparison, target, draws=draws)
         # recipes follow from the plan
         shutil.rmtree(target / RECIPES, ignore_errors=True)
     return comparison

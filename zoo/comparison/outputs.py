@@ -252,28 +252,38 @@ def describe_comparison(comparison: Comparison) -> dict[str, Any]:
     return {**comparison.to_dict(), **found}
 
 
-def write_results(comparison: Comparison, folder: Path, *, intervals: bool = False) -> list[Path]:
+def write_results(
+    comparison: Comparison, folder: Path, *, intervals: bool = False, draws: bool = True
+) -> list[Path]:
     """Write numbers, tables, page and figures; existing files are overwritten.
 
     One process writes at a time: the names of unfinished files are the same for all.
+    Figures come last: their renderer may end the process where memory is short.
 
     Args:
         comparison: The comparison.
         folder: The output folder.
         intervals: Whether the table for LaTeX has intervals.
+        draws: Whether page and figures are written too.
     """
-    # altair takes its time to import, and cells need none of it
-    from zoo.comparison.figures import save_figures
-    from zoo.comparison.page.comparison_page import render
-
     message = "another process is writing its files"
     with run_dir.lock(folder, message, PATIENCE, WRITING):
         texts = {
             RESULTS: as_json(describe_comparison(comparison)) + "\n",
             TABLE: disarm_tags(format_comparison(comparison)) + "\n",
-            PAGE: render(comparison),
             **format_tables(build_result_table(comparison), intervals=intervals),
         }
         for name, text in texts.items():
             write_file(io.BytesIO(text.encode()), folder / name)
-        return [*(folder / name for name in texts), *save_figures(comparison, folder)]
+        drawn = _draw(comparison, folder) if draws else []
+        return [*(folder / name for name in texts), *drawn]
+
+
+def _draw(comparison: Comparison, folder: Path) -> list[Path]:
+    """Write page and figures; return their paths."""
+    # altair takes its time to import, and cells need none of it
+    from zoo.comparison.figures import save_figures
+    from zoo.comparison.page.comparison_page import render
+
+    write_file(io.BytesIO(render(comparison).encode()), folder / PAGE)
+    return [folder / PAGE, *save_figures(comparison, folder)]

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special, stats
 
 from zoo.comparison.outputs import read_comparison
 from zoo.comparison.plan import PLAN
@@ -36,7 +35,7 @@ from zoo.comparison.ranking import average_baselines, collect_values, find_winni
 from zoo.comparison.results import Comparison
 from zoo.comparison.statistics import FEWEST, LEVEL, find_range, measure_pairs
 from zoo.errors import DataError
-from zoo.reporting.html import Section, render_page
+from zoo.packages import require_extra
 from zoo.reporting.numbers import as_json, finite, format_fixed
 from zoo.reporting.tables import (
     ResultColumn,
@@ -115,8 +114,11 @@ def rank_over_tasks(paths: Sequence[str], command: str) -> OverallRanking:
 
     Raises:
         DataError: A path holds no comparison, or fewer than two tasks or variants remain.
+        PackageError: A package is missing that computes the intervals or draws the figure.
     """
-    return rank_tasks({path: _read(Path(path)) for path in paths}, command)
+    comparisons = {path: _read(Path(path)) for path in paths}
+    require_extra("compare")
+    return rank_tasks(comparisons, command)
 
 
 def rank_tasks(comparisons: Mapping[str, Comparison], command: str) -> OverallRanking:
@@ -253,6 +255,8 @@ def rank_scores(tasks: Sequence[Scores], names: Sequence[str]) -> list[OverallSt
     Returns:
         Standings, the best first.
     """
+    from scipy import stats
+
     means = np.mean([one.mean(1) for one in tasks], axis=0)
     ranks = np.mean([stats.rankdata(-one.mean(1)) for one in tasks], axis=0)
     order = np.argsort(-means, kind="stable")
@@ -301,6 +305,8 @@ def _count_effective(squared: NDArray[np.float64]) -> float:
 
 def _find_half(tasks: Sequence[Scores], number: int) -> float:
     """Return half the width of the interval of one variant's mean score."""
+    from scipy import special
+
     squared = np.array([one[number].var(ddof=1) / one.shape[1] for one in tasks])
     freedom = (min(one.shape[1] for one in tasks) - 1) * _count_effective(squared)
     critical = float(special.stdtrit(freedom, (1 + LEVEL) / 2))
@@ -313,18 +319,23 @@ def write_ranking(ranking: OverallRanking, to: str | None, *, intervals: bool = 
     digest = hashlib.sha256(json.dumps([one.path for one in ranking.tasks]).encode()).hexdigest()
     folder = Path(to or f"comparisons/overall-{digest[:8]}")
     folder.mkdir(parents=True, exist_ok=True)
+    numbers, table, page = FILES
+    texts = {
+        numbers: f"{as_json(asdict(ranking))}\n",
+        table: f"{disarm_tags(format_ranking(ranking))}\n",
+        **format_tables(build_result_table(ranking), intervals=intervals),
+    }
+    _write_files({name: text.encode() for name, text in texts.items()}, folder)
+    # after the numbers: the renderer may end the process where memory is short
     pictures = _render(ranking)
-    contents = (
-        f"{as_json(asdict(ranking))}\n",
-        f"{disarm_tags(format_ranking(ranking))}\n",
-        render_ranking(ranking, pictures["overall.png"]),
-    )
-    texts = format_tables(build_result_table(ranking), intervals=intervals)
-    texts |= dict(zip(FILES, contents, strict=True))
-    files = {name: text.encode() for name, text in texts.items()}
-    for name, content in {**files, **pictures}.items():
-        write_file(io.BytesIO(content), folder / name)
+    html = render_ranking(ranking, pictures["overall.png"])
+    _write_files({page: html.encode(), **pictures}, folder)
     return folder
+
+
+def _write_files(contents: Mapping[str, bytes], folder: Path) -> None:
+    for name, content in contents.items():
+        write_file(io.BytesIO(content), folder / name)
 
 
 def build_result_table(ranking: OverallRanking) -> ResultTable:
@@ -460,6 +471,8 @@ def format_ranking(ranking: OverallRanking) -> str:
 
 def render_ranking(ranking: OverallRanking, picture: bytes) -> str:
     """Return the page as HTML: it opens from a file, and no request goes out from it."""
+    from zoo.reporting.html import Section, render_page
+
     return render_page(
         "comparison/page/overall.html",
         styles=("comparison/page/comparison.css",),

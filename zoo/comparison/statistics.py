@@ -23,6 +23,8 @@ and the best one is among those that may be best. Comparisons that were named be
 intervals are simultaneous. (Holm's p-values are smaller, but intervals at their levels are not.)
 
 Fewer than three values have no interval: two that happen to agree would have one of width zero.
+
+scipy is imported by the functions that compute with it: a request is read without it.
 """
 
 from __future__ import annotations
@@ -37,8 +39,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special, stats
-from scipy.optimize import brentq
 
 LEVEL = 0.95
 POWER = 0.8
@@ -129,6 +129,8 @@ def estimate_mean(values: Sequence[float], bounds: tuple[float, float] = ANY_VAL
     mean, count = fmean(values), len(values)
     if count < FEWEST:
         return Estimate(mean, None, None, count)
+    from scipy import special
+
     half = float(special.stdtrit(count - 1, (1 + LEVEL) / 2)) * sqrt(_vary(values) / count)
     return Estimate(mean, max(mean - half, bounds[0]), min(mean + half, bounds[1]), count)
 
@@ -280,6 +282,8 @@ def find_smallest_difference(values: Values, noise: Noise, level: float = LEVEL)
         return None
     # of all pairs, since the smallest difference is stated once for the whole comparison
     error, freedom = median(one.error for one in found), median(one.freedom for one in found)
+    from scipy import special, stats
+
     judged = _judge_pair(PairedMean(0.0, FEWEST, 1.0, freedom), noise.variants, ANY_VALUE, level)
     critical = judged.estimate.high or 0.0
     # the noncentrality at which a t statistic exceeds the critical value with probability POWER
@@ -293,6 +297,7 @@ def find_smallest_difference(values: Values, noise: Noise, level: float = LEVEL)
 @lru_cache(maxsize=512)
 def find_range(count: int, freedom: float, level: float = LEVEL) -> float:
     """Return the quantile of the studentized range of `count` means at a level."""
+    from scipy.optimize import brentq
 
     def exceed(value: float) -> float:
         return _exceed_range(value, count, freedom) - (1 - level)
@@ -305,6 +310,8 @@ def _exceed_range(value: float, count: int, freedom: float) -> float:
 
     By quadrature, as scipy's takes half a second for one quantile; a test compares them.
     """
+    from scipy import special
+
     nodes, weights, scales = _find_nodes(freedom)
     # integrates over the largest of the means, whose density vanishes beyond 8 deviations
     largest = 8 * nodes
@@ -317,6 +324,8 @@ def _exceed_range(value: float, count: int, freedom: float) -> float:
 @lru_cache(maxsize=128)
 def _find_nodes(freedom: float) -> tuple[NDArray[np.float64], ...]:
     """Return nodes and weights on [-1, 1], and quantiles of the estimated deviation at them."""
+    from scipy import stats
+
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     return nodes, weights, np.sqrt(stats.chi2.ppf((nodes + 1) / 2, freedom) / freedom)
 
@@ -431,6 +440,8 @@ def _find_unequal(values: Values, squares: NDArray[np.float64]) -> str:
 @lru_cache(maxsize=128)
 def _find_largest_share(count: int, freedom: int) -> float:
     """Return the share of all squares above which one variant obviously varies more (Cochran)."""
+    from scipy import stats
+
     ratio = float(stats.f.isf(UNEQUAL / count, freedom, (count - 1) * freedom))
     return 1 / (1 + (count - 1) / ratio)
 
@@ -461,6 +472,8 @@ def _judge_by_bonferroni(
     pair: PairedMean, family: int, bounds: tuple[float, float], level: float
 ) -> Difference:
     """Judge a pair as one of a family of comparisons."""
+    from scipy import special
+
     critical = -float(special.stdtrit(pair.freedom, (1 - level) / family / 2))
     p_value = float(pair.mean == 0)
     if pair.error > ROUNDING * abs(pair.mean):

@@ -21,7 +21,6 @@ from zoo.comparison.suite_results import (
     list_value_rows,
     list_warnings,
 )
-from zoo.reporting.html import Section, render_page
 from zoo.reporting.numbers import as_json, pluralize
 from zoo.reporting.tables import (
     BOLD,
@@ -109,6 +108,8 @@ def _list_blocks(found: SuiteComparison) -> Iterator[str]:
 
 def render_suite(found: SuiteComparison, picture: bytes | None) -> str:
     """Return the page as HTML: it opens from a file, and no request goes out from it."""
+    from zoo.reporting.html import Section, render_page
+
     heads, rows = list_value_rows(found)
     standings = [] if found.ranking is None else list_standing_rows(found.ranking)
     return render_page(
@@ -147,23 +148,29 @@ def render_suite(found: SuiteComparison, picture: bytes | None) -> str:
 
 def write_suite(found: SuiteComparison, *, intervals: bool = False) -> None:
     """Write page, Markdown, tables for papers, numbers and the figure into the output folder."""
-    # altair takes its time to import
-    from zoo.reporting import charts
-
-    pictures: dict[str, bytes] = {}
-    if any(True for _ in list_scores(found)):
-        rendered = charts.render_formats(draw_scores(found))
-        pictures = {f"{FIGURE}{suffix}": content for suffix, content in rendered.items()}
+    folder = found.plan.folder
     texts = {
         RESULTS: as_json(found.to_dict()) + "\n",
         TABLE: disarm_tags(format_suite(found)) + "\n",
-        PAGE: render_suite(found, pictures.get(f"{FIGURE}.png")),
         IGNORE: IGNORED,
         **format_tables(build_suite_table(found), intervals=intervals),
     }
-    found.plan.folder.mkdir(parents=True, exist_ok=True)
-    for name, content in {
-        **{key: text.encode() for key, text in texts.items()},
-        **pictures,
-    }.items():
-        write_file(io.BytesIO(content), found.plan.folder / name)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        write_file(io.BytesIO(text.encode()), folder / name)
+    # after the numbers: the renderer may end the process where memory is short
+    pictures = _render_scores(found)
+    page = render_suite(found, pictures.get(f"{FIGURE}.png"))
+    for name, content in {PAGE: page.encode(), **pictures}.items():
+        write_file(io.BytesIO(content), folder / name)
+
+
+def _render_scores(found: SuiteComparison) -> dict[str, bytes]:
+    """Return the figure of the scores in each format, by file name; none without scores."""
+    # altair takes its time to import
+    from zoo.reporting import charts
+
+    if not any(True for _ in list_scores(found)):
+        return {}
+    rendered = charts.render_formats(draw_scores(found))
+    return {f"{FIGURE}{suffix}": content for suffix, content in rendered.items()}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from importlib.resources import files
 from itertools import groupby
 from math import floor, isfinite, log10
 from statistics import fmean
 from typing import Any, Literal
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
+from jinja2 import Environment, StrictUndefined, Template
 
 from zoo.comparison.hypotheses import format_hypotheses
 from zoo.comparison.race_text import format_race, name_drop
@@ -31,7 +32,6 @@ from zoo.comparison.statistics import FEWEST, Estimate
 from zoo.comparison.study_text import format_studies
 from zoo.config.schema import format_size
 from zoo.reporting import numbers
-from zoo.reporting.html import read_file
 from zoo.reporting.numbers import format_fixed
 from zoo.reporting.tables import format_markdown
 from zoo.run.conditions import Condition
@@ -356,14 +356,14 @@ def format_part(comparison: Comparison, part: Part) -> str:
 @cache
 def _load_template() -> Template:
     environment = Environment(
-        loader=FunctionLoader(read_file),
         autoescape=False,  # Markdown: tags are disarmed where it is written
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters["join_names"] = join_names
-    return environment.get_template(TEMPLATE)
+    # not by the reader of pages, which imports altair
+    return environment.from_string(files("zoo").joinpath(TEMPLATE).read_text(encoding="utf-8"))
 
 
 def _strip_lines(text: str) -> str:

@@ -273,9 +273,6 @@ def list_pairs(images: Path, masks: Path) -> Mapping[str, Any]:
     Raises:
         DataError: A file of one folder has no file of the same name in the other, or there is none.
     """
-    with explain_imports():
-        import datasets
-
     found = _list_stems(images), _list_stems(masks)
     for own, other, place in ((found[0], found[1], masks), (found[1], found[0], images)):
         alone = sorted(own.keys() - other.keys())
@@ -288,6 +285,9 @@ def list_pairs(images: Path, masks: Path) -> Mapping[str, Any]:
         # tables of Arrow hold UTF-8
         with guard_reading(path, lambda _: "its name is not UTF-8; rename the file"):
             str(path).encode()
+    with explain_imports():
+        import datasets
+
     rows: dict[str, dict[str, list[str]]] = {}
     for stem in sorted(found[0]):
         split = stem.parts[0] if len(stem.parts) > 1 else "train"

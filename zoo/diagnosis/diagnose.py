@@ -51,7 +51,7 @@ from zoo.errors import (
 from zoo.integrations.equip import observe_attention
 from zoo.models.transformer import Transformer
 from zoo.options import Count
-from zoo.packages import explain_imports
+from zoo.packages import explain_imports, require_extra
 from zoo.run.checkpoint import find_run_dir
 from zoo.run.hub import is_cached
 from zoo.utils import check_writable, format_now, read_object
@@ -170,6 +170,7 @@ def diagnose_runs(
         _check_layers(subject, options)
         # files of a run are read now, so that a damaged one fails before long work
         subject.read_saved()
+    require_extra("compare")
     return _write([diagnose_subject(subject, options) for subject in subjects], page)
 
 
@@ -193,12 +194,14 @@ def diagnose_model(
     Raises:
         OptionError: The model is neither equipped nor one that can be.
         RecipeError: The page cannot be written, or the model lacks a layer.
+        PackageError: A package is missing that draws the page.
         NonFiniteError: Attention is not finite.
     """
     page = choose_page(options.to, [])
     with nullcontext() if find_encoded(model) else observe_attention(model):
         subject = EquippedModel(model, batch, decode)
         _check_layers(subject, options)
+        require_extra("compare")
         found = diagnose_subject(subject, options)
     return _write([found], page)
 

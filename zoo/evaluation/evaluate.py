@@ -228,8 +228,11 @@ class Evaluator:
             raise Stopped(number, f"{problem}; {self.file} has the results so far") from None
         result = replace(result, partial=False)
         if is_written and self.processes.first:
-            result = self._draw(result) if others else self._write(result)
+            self._write(result)
             self._write_tables(result)
+            # after the numbers: the renderer may end the process where memory is short
+            if others:
+                result = self._draw(result)
         return replace(result, problem=self.problem)
 
     def _check_writable(self) -> None:
@@ -246,8 +249,7 @@ class Evaluator:
             raise RecipeError(ConfigIssue(ARGUMENT, "to", problem, remedy)) from None
 
     def _draw(self, result: Evaluation) -> Evaluation:
-        """Write the result and its figure; the numbers are safe whatever becomes of the figure."""
-        self._write(result)
+        """Write the figure, and its path into the result."""
         with self._keep_measuring(), skip_without_package("no figure of the evaluation"):
             result = replace(result, figure=save_figure(result, self.file.parent))
             self._write(result)

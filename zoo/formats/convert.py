@@ -300,21 +300,31 @@ def _name_configuration(source: Path, published: Published) -> Iterator[None]:
 
 def build_family(published: Published, pool: Pool) -> PublishedFamily:
     """Return the family of weights. Raises CheckpointError if zoo has none of that kind."""
-    kind = str(published.config.get("model_type", ""))
-    if kind not in FAMILIES:
-        # An empty list of layers with experts is that of a dense model.
-        is_dense = published.config.get("moe_layers") == []
-        if not is_dense and any(published.config.get(key) for key in EXPERTS):
-            problem = f"{kind} is a mixture of experts, which zoo's decoder does not have"
-            raise CheckpointError(f"zoo has no recipe for it: {problem}; {EQUIP}")
-        if published.config.get("attention_chunk_size"):
-            problem = f"{kind} attends within chunks of tokens, and zoo's decoder within windows"
-            raise CheckpointError(f"zoo has no recipe for it: {problem}; {EQUIP}")
-        known = ", ".join([*filter(None, FAMILIES), EXPORTED])
-        problem = f"model_type {kind!r} is not known; known are {known}, and RoPE-ViT"
-        raise CheckpointError(f"{problem}; {EQUIP}")
+    kind = check_kind(published.config)
     vocabulary = None if published.tokenizer is None else Subwords(published.tokenizer)
     return FAMILIES[kind](published.config, pool, vocabulary)
+
+
+def check_kind(settings: Mapping[str, Any]) -> str:
+    """Return the `model_type` of a configuration.
+
+    Raises:
+        CheckpointError: zoo has no such family.
+    """
+    kind = str(settings.get("model_type", ""))
+    if kind in FAMILIES:
+        return kind
+    # An empty list of layers with experts is that of a dense model.
+    is_dense = settings.get("moe_layers") == []
+    if not is_dense and any(settings.get(key) for key in EXPERTS):
+        problem = f"{kind} is a mixture of experts, which zoo's decoder does not have"
+        raise CheckpointError(f"zoo has no recipe for it: {problem}; {EQUIP}")
+    if settings.get("attention_chunk_size"):
+        problem = f"{kind} attends within chunks of tokens, and zoo's decoder within windows"
+        raise CheckpointError(f"zoo has no recipe for it: {problem}; {EQUIP}")
+    known = ", ".join([*filter(None, FAMILIES), EXPORTED])
+    problem = f"model_type {kind!r} is not known; known are {known}, and RoPE-ViT"
+    raise CheckpointError(f"{problem}; {EQUIP}")
 
 
 def build_recipe(
@@ -382,10 +392,15 @@ def read_published(source: Path) -> Published:
         return read_gguf(find_gguf(source))
     if others := found.list_others():
         log.info("not read, as transformers does not read them: %s", escape_text(", ".join(others)))
-    weights = read_files(found)
+    # the small files first: what is wrong with them is named before safetensors, if that is missing
     settings, tokenizer = read_json(source / "config.json"), source / TOKENIZER
     if not isinstance(settings, dict):
         raise CheckpointError(f"{source / 'config.json'}: not a mapping")
+    if settings.get("model_type") != EXPORTED:
+        try:
+            check_kind(settings)
+        except CheckpointError as error:
+            raise CheckpointError(escape_text(f"{source}: {error}")) from None
     text = None
     if tokenizer.is_file():
         try:
@@ -393,7 +408,7 @@ def read_published(source: Path) -> Published:
             parse_tokenizer(text)
         except (DataError, OSError, ValueError) as error:
             raise CheckpointError(f"{tokenizer}: {error}") from None
-    return Published(source.resolve().name, settings, weights, text, folder=source)
+    return Published(source.resolve().name, settings, read_files(found), text, folder=source)
 
 
 def read_files(found: WeightFiles) -> dict[str, Tensor]:

@@ -18,7 +18,8 @@ from zoo.data.spec import ImageSpec
 from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError, Setting
 from zoo.formats.folders import new_folder
 from zoo.formats.hub import check_token, push_folder
-from zoo.formats.targets import OWN_MODELS, TARGETS, ExportOptions, check_options
+from zoo.formats.targets import OWN_MODELS, TARGETS, ExportOptions, check_options, list_packages
+from zoo.packages import require
 from zoo.run import checkpoint
 from zoo.run.load import restore
 from zoo.tasks.base import Task
@@ -107,10 +108,9 @@ def export_model(
     Raises:
         RecipeError: The folder exists, or the recipe does not fit the format.
         CheckpointError: As `zoo.load` raises it.
+        PackageError: A package that the format needs is missing.
     """
     check_options(options)
-    if options.push is not None:
-        check_token(options.push)
     path = checkpoint.locate(os.fspath(run))
     # the machine that trained the model may have had GPUs
     experiment, task = restore(path, join_overrides(CPU, overrides))
@@ -127,6 +127,9 @@ def export_model(
         problem = f"to={options.to} holds models of zoo, and {name} is one of another library"
         raise RecipeError(source.recipe.make_issue("model.name", problem, source.suggest_others()))
 
+    require(*list_packages(options))
+    if options.push is not None:
+        check_token()
     module, _, function = TARGETS[options.to].writer.partition(":")
     write = getattr(importlib.import_module(module), function)
     with new_folder(folder) as unfinished:

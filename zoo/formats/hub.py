@@ -8,34 +8,14 @@ from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, ZooError
 from zoo.packages import explain_imports
 
 
-def check_token(repository: str) -> None:
-    """Check that a folder could be uploaded, before it is written.
-
-    Raises:
-        RecipeError: There is no token, or the name is not that of a repository.
-    """
+def check_token() -> None:
+    """Raise RecipeError where there is no token to upload a folder with, before it is written."""
     with explain_imports():
         from huggingface_hub import get_token
 
-    problem = ""
-    if not _is_repository(repository):
-        problem, remedy = f"{repository!r} is not a repository", "write owner/name"
-    elif get_token() is None:
+    if get_token() is None:
         problem, remedy = "found no token for the Hub", "run hf auth login, or set HF_TOKEN"
-    if problem:
         raise RecipeError(ConfigIssue(ARGUMENT, "push", problem, remedy))
-
-
-def _is_repository(name: str) -> bool:
-    """Return whether a name has the form owner/name."""
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
-
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        return False
-    return "/" in name
 
 
 def push_folder(folder: Path, repository: str) -> str:

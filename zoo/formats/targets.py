@@ -5,6 +5,7 @@ This module imports no torch: a wrong option is refused before that takes time.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -49,6 +50,9 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         "torch_export": Target("zoo.formats.traced:write_torch_export", ()),
     }
 )
+
+NAME = re.compile(r"\w([\w.-]{0,94}\w)?", re.ASCII)
+"""An owner or a name on the Hub."""
 
 OWN_MODELS = ("hf", "llama", "qwen3", "smollm3", "olmo3", "gemma2", "gemma3", "cohere2", "vit")
 """Targets that hold a model of zoo: they build it, or write its weights under other names."""
@@ -116,5 +120,15 @@ def check_options(options: ExportOptions) -> None:
         problem = f"to={options.to} holds a model, and features are outputs of a graph"
         remedy = Message("use ", Setting("to", "onnx"), ", or leave it out")
         issues.append(ConfigIssue(ARGUMENT, "features", problem, remedy))
+    if options.push is not None and not is_repository(options.push):
+        problem = f"{options.push!r} is not a repository"
+        issues.append(ConfigIssue(ARGUMENT, "push", problem, "write owner/name"))
     if issues:
         raise RecipeError(*issues)
+
+
+def is_repository(text: str) -> bool:
+    """Return whether text has the form owner/name, as huggingface_hub takes it."""
+    parts = text.split("/")
+    has_names = len(parts) == 2 and all(map(NAME.fullmatch, parts))
+    return has_names and not ("--" in text or ".." in text or text.endswith(".git"))

@@ -371,10 +371,10 @@ def load_tokenizer(name: str) -> Subwords:
     Raises:
         DataError: It cannot be downloaded or read.
     """
-    with explain_imports():
-        from tokenizers import Tokenizer
-
     if name.startswith(HUB):
+        with explain_imports():
+            from tokenizers import Tokenizer
+
         with guard_reading(name, _describe_download):
             return Subwords(Tokenizer.from_pretrained(name.removeprefix(HUB)).to_str())
     path = Path(name).expanduser()

@@ -62,12 +62,13 @@ def open_tables(path: str, streaming: bool = False) -> Mapping[str, Any]:
     Raises:
         DataError: There is no such path, or `datasets` cannot read it.
     """
+    # a wrong path is named before a missing package
+    name, files = find_files(path)
     with explain_imports():
         import datasets
 
     datasets.disable_progress_bars()
     _silence_datasets()
-    name, files = find_files(path)
     configuration = None
     if path.startswith(HUB):
         name, _, configuration = name.partition(":")

@@ -52,18 +52,20 @@ LINES_PER_RUN, MAX_LINES = 2, 8  # largest numbers of lines per run, and in one 
 
 def write(report: Report, path: Path) -> None:
     """Write the page to `path`, and its numbers to the file with the suffix .json next to it."""
-    # Existing files are replaced only after both new ones are complete.
-    texts = {path: render(report), path.with_suffix(".json"): viewer_data.to_json(report)}
-    fresh = {one: one.with_name(f".{one.name}-{os.getpid()}") for one in texts}
+    # numbers first: the renderer of figures may end the process where memory is short
+    _write(viewer_data.to_json(report), path.with_suffix(".json"))
+    _write(render(report), path)
+
+
+def _write(text: str, path: Path) -> None:
+    """Write a file; an existing one is replaced only after the new one is complete."""
+    fresh = path.with_name(f".{path.name}-{os.getpid()}")
     try:
-        for one, text in texts.items():
-            with name_file(one):
-                fresh[one].write_text(text, encoding="utf-8", newline="\n")
-        for one in texts:
-            fresh[one].replace(one)
+        with name_file(path):
+            fresh.write_text(text, encoding="utf-8", newline="\n")
+        fresh.replace(path)
     finally:
-        for one in fresh.values():
-            one.unlink(missing_ok=True)
+        fresh.unlink(missing_ok=True)
 
 
 def render(report: Report) -> str:
