@@ -26,7 +26,7 @@ browser: .venv/browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/browser
 
 docs: .venv/docs
-	$(BIN)/python docs/pages.py
+	$(BIN)/python docs/build/pages.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 notebooks: .venv/installed

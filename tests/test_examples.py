@@ -101,12 +101,12 @@ def test_a_notebook_is_stored_with_its_outputs(path):
 
 
 def test_the_notebook_of_the_tour_has_the_text_and_code_of_its_page():
-    made = load_example("tour_notebook", "docs")
+    made = load_example("tour_notebook", "docs/build")
     cells = json.loads(made.NOTEBOOK.read_text(encoding="utf-8"))["cells"]
     stored = [(cell["cell_type"], "".join(cell["source"]).split()) for cell in cells]
     page = made.PAGE.read_text(encoding="utf-8")
     written = [(kind, source.split()) for kind, source in made.list_cells(page)]
-    assert written == stored, "run python docs/tour_notebook.py, then make notebooks"
+    assert written == stored, "run python docs/build/tour_notebook.py, then make notebooks"
 
 
 def test_the_pictures_of_the_tour_are_small_and_drawn_again(tmp_path):

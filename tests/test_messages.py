@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FILES = [*sorted((ROOT / "zoo").rglob("*.py")), *sorted((ROOT / "docs").glob("*.py"))]
+FILES = [*sorted((ROOT / "zoo").rglob("*.py")), *sorted((ROOT / "docs" / "build").glob("*.py"))]
 
 MAKERS = ("describe", "explain", "format", "spell")
 """How functions begin that write text for people."""
@@ -42,8 +42,8 @@ ALLOWED = {
     "zoo/laws/gradients.py undeclared_axes_are_refused": "a law: the refusal names the axes",
     # text is changed for a reader, and nothing depends on it
     "zoo/formats/published.py name_fields": "names of entries become those of a GGUF file",
-    "docs/equip_page.py try_encoding": "a row names its encoding, so its footnotes need not",
-    "docs/measured_pages.py _speed_section": "headings become those of a page",
+    "docs/build/equip_page.py try_encoding": "a row names its encoding, so its footnotes need not",
+    "docs/build/measured_pages.py _speed_section": "headings become those of a page",
 }
 """{file and function: why it may read a message}"""
 

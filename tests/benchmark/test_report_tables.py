@@ -167,7 +167,7 @@ def test_what_holds_no_benchmark_is_neither_read_nor_replaced(tmp_path, content)
 
 
 def test_a_recorded_result_is_a_section_of_the_page(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "docs"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "docs" / "build"))
     page, folder = tmp_path / "speed.md", tmp_path / "speed"
     page.write_text("written\n\n## Recorded\n\nold")
     folder.mkdir()

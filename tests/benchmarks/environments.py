@@ -10,7 +10,7 @@ nothing else but what the extra brings. `torchvision` installs one that belongs 
 `--releases` installs the wheel and no extra for each interpreter and release of torch, trains the main recipe for an
 epoch, and runs the tests of encodings. It writes versions, sizes, seconds and results to a file, and keeps what the file
 has of other pairs. Other packages are as released today; `PYTHON=constraints` takes constraints.txt instead of a release
-of torch. `python docs/pages.py` then writes the table of docs/environments.md.
+of torch. `python docs/build/pages.py` then writes the table of docs/environments.md.
 """
 
 import argparse

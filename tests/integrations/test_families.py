@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 from zoo.errors import OptionError  # noqa: E402
 from zoo.integrations.families import FAMILIES, REASONS  # noqa: E402
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "build"))
 page = importlib.import_module("equip_families")
 sys.path.pop(0)
 
@@ -36,7 +36,7 @@ def test_a_family_does_what_the_table_says(title):
     if ROWS[title].library == "timm":
         import_timm()
     expected = {column: RECORDED[title][column] for column in page.CHEAP}
-    assert page.measure(ROWS[title], page.CHEAP) == expected, "python docs/equip_families.py"
+    assert page.measure(ROWS[title], page.CHEAP) == expected, "python docs/build/equip_families.py"
 
 
 def test_the_page_shows_the_recorded_answers():

@@ -29,9 +29,9 @@ EXAMPLE_FILES = {"zoo/encodings/window.py"}
 
 @pytest.fixture(scope="module")
 def pages():
-    """docs/pages.py, which finds the file beside it."""
+    """docs/build/pages.py, which finds the file beside it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "docs"))
+        patch.syspath_prepend(str(ROOT / "docs" / "build"))
         yield importlib.import_module("pages")
 
 
@@ -60,7 +60,7 @@ def test_figures_of_records_show_their_results(pages):
     pairs = [*figures.list_figures()]
     assert pairs
     stale = [figure.name for results, figure in pairs if not figures.is_current(results, figure)]
-    assert not stale, "run python docs/pages.py"
+    assert not stale, "run python docs/build/pages.py"
 
 
 def test_the_site_excludes_records():
@@ -139,7 +139,7 @@ def test_the_classes_of_peers_are_those_of_the_tested_versions():
 def test_pages_made_from_the_code_are_current(pages):
     written = pages.write_pages()
     stale = [path.name for path, text in written.items() if not is_current(path, text)]
-    assert not stale, "run python docs/pages.py"
+    assert not stale, "run python docs/build/pages.py"
     assert {*(ROOT / "docs" / "encodings").iterdir()} <= {*written}
 
 
@@ -179,7 +179,7 @@ def test_every_encoding_has_its_picture():
 
 @pytest.fixture(scope="module")
 def typeset(pages):
-    """docs/typeset.py."""
+    """docs/build/typeset.py."""
     return importlib.import_module("typeset")
 
 

@@ -36,7 +36,7 @@ RECORDS = ROOT / "docs" / "records"
 def docs():
     """The modules of docs/ by name."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "docs"))
+        patch.syspath_prepend(str(ROOT / "docs" / "build"))
         names = ("evidence_data", "claims_page", "choose_page", "evidence_rows", "quoted_numbers")
         names += ("record_baselines",)
         modules = {name: importlib.import_module(name) for name in names}

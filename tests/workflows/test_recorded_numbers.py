@@ -22,16 +22,16 @@ FACTS = ("Python 3.11 or newer", "95 % intervals", "Apache-2.0")
 
 @pytest.fixture(scope="module")
 def docs():
-    """docs/quoted_numbers.py, where the scripts of docs can be imported."""
+    """docs/build/quoted_numbers.py, where the scripts of docs can be imported."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "docs"))
+        patch.syspath_prepend(str(ROOT / "docs" / "build"))
         yield importlib.import_module("quoted_numbers")
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_prose_has_no_number_but_quoted_ones(page, docs):
     text = (ROOT / page).read_text().partition("## Recorded\n")[0]
-    # made by docs/choose_page.py, as another test holds
+    # made by docs/build/choose_page.py, as another test holds
     text = re.sub("<!-- results -->.*<!-- end of results -->", "", text, flags=re.DOTALL)
     assert docs.list_unquoted(text, docs.read_quotes()[page], FACTS) == []
 
@@ -41,7 +41,7 @@ def test_quoted_numbers_are_those_of_their_files(docs):
     assert {*PAGES} <= {*quotes}
     for page, own in quotes.items():
         text = (ROOT / page).read_text()
-        assert docs.update_numbers(text, own) == text, f"{page}: run python docs/pages.py"
+        assert docs.update_numbers(text, own) == text, f"{page}: run python docs/build/pages.py"
 
 
 def test_sentences_have_no_comments():

@@ -1,7 +1,7 @@
 """The recorded time of an attention layer with each encoding, which comes with zoo.
 
-`python docs/record_layers.py` writes the files. `zoo show ENCODING` and the site read them: a time
-that is measured anew each time differs by a fifth on a busy machine.
+`python docs/build/record_layers.py` writes the files. `zoo show ENCODING` and the site read them: a
+time that is measured anew each time differs by a fifth on a busy machine.
 """
 
 from __future__ import annotations

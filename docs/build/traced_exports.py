@@ -1,4 +1,4 @@
-"""Export every encoding to ONNX and torch.export: `python docs/traced_exports.py` in some minutes.
+"""Export every encoding to ONNX and torch.export, by `python docs/build/traced_exports.py`.
 
 A decoder of texts, an encoder of texts and a vision transformer of each encoding, with random
 weights, are exported by `zoo export`, computed by ONNX Runtime and by the loaded graph of PyTorch,
@@ -29,7 +29,7 @@ from zoo.run.checkpoint import build_metadata
 from zoo.run.load import load_recipe
 from zoo.tasks.base import Task
 
-PAGE = Path(__file__).parent / "export.md"
+PAGE = Path(__file__).parents[1] / "export.md"
 BEGIN, END = "<!-- traced exports -->\n", "<!-- end of traced exports -->\n"
 SMALL = ("model.dim=32", "model.depth=2", "model.heads=2", "trainer.accelerator=cpu")
 RECIPES = {"decoder": "lm_rope", "encoder": "mlm_tupe", "ViT": "vit_comrope"}
@@ -123,7 +123,9 @@ def write_table(names: Sequence[str]) -> str:
                 print(lines[-1], flush=True)
     versions = f"zoo {zoo.__version__}, torch {torch.__version__}"
     versions += f", onnxruntime {onnxruntime.__version__}"
-    return "\n".join([*lines, "", f"Recorded by `python docs/traced_exports.py` ({versions})."])
+    return "\n".join(
+        [*lines, "", f"Recorded by `python docs/build/traced_exports.py` ({versions})."]
+    )
 
 
 def main(names: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""The notebook of docs/tour.md: `python docs/tour_notebook.py`, then `make notebooks`.
+"""The notebook of docs/tour.md: `python docs/build/tour_notebook.py`, then `make notebooks`.
 
 Its text and code are those of the page; where the page has a picture, the notebook draws it.
 """
@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "tour.md"
 NOTEBOOK = ROOT / "examples" / "tour.ipynb"
 PARTS = re.compile(

@@ -1,4 +1,4 @@
-"""Numbers in prose that are looked up in recorded files: `python docs/pages.py` writes them anew.
+"""Numbers in prose that are looked up in recorded files; `python docs/build/pages.py` writes them.
 
 docs/quoted_numbers.toml lists, by page, pieces of text and where their numbers are looked up:
 
@@ -26,7 +26,7 @@ decimals that it is written with. Before the colon is a file below docs/; after 
 
 A test checks that the hand-written prose of the README and the question pages has no other number,
 in figures or in words, than these and the facts that the test lists. `python
-docs/quoted_numbers.py` counts the quoted numbers.
+docs/build/quoted_numbers.py` counts the quoted numbers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from zoo.comparison.results import Comparison
 from zoo.comparison.text import count_decimals, format_estimate
 from zoo.reporting.numbers import format_fixed
 
-DOCS = Path(__file__).parent
+DOCS = Path(__file__).parents[1]
 QUOTES = DOCS / "quoted_numbers.toml"
 MARK = "## Recorded\n"
 PLACE = "{}"

@@ -25,7 +25,7 @@ from zoo.comparison.plan import PLAN
 from zoo.comparison.results import Comparison, find_direction
 from zoo.options.validation import read_data
 
-DOCS = Path(__file__).parent
+DOCS = Path(__file__).parents[1]
 DECLARED = DOCS / "claims.yaml"
 RECORDS = DOCS / "records"
 PAPERS = Path(zoo.__file__).parent / "encodings" / "references.bib"
@@ -116,7 +116,7 @@ class Convention:
         what: The measured number, and of what.
         one: The convention before.
         other: The convention after.
-        before: Where the number before is looked up, as docs/quoted_numbers.py says.
+        before: Where the number before is looked up, as docs/build/quoted_numbers.py says.
         after: The number after.
     """
 

@@ -1,7 +1,7 @@
 """Read the comments that open recipes, write the page of recorded results, record heads again.
 
-`python docs/recipe_heads.py lm_rope flipflop_cope` trains these recipes, one thread each and one
-per core at a time, and replaces the numbers in their heads, or writes the first ones. Without
+`python docs/build/recipe_heads.py lm_rope flipflop_cope` trains these recipes, one thread each and
+one per core at a time, and replaces the numbers in their heads, or writes the first ones. Without
 arguments it trains every recipe whose head has numbers. With `--baselines` it trains none and
 writes only the baselines, which follow from the data.
 
@@ -33,8 +33,8 @@ from zoo.tasks.metrics import find_best_baseline, is_beaten
 
 RESULTS = """# Recorded results
 
-Made by `python docs/pages.py` from the heads of the recipes: one run each. The recipes differ in
-more than their encodings, so these numbers show that they train and what to expect, not which
+Made by `python docs/build/pages.py` from the heads of the recipes: one run each. The recipes differ
+in more than their encodings, so these numbers show that they train and what to expect, not which
 encoding is better. A baseline has the metric and the unit of the first number, on the same test
 samples; where it is not beaten, the number shows nothing about an encoding.
 """

@@ -1,7 +1,7 @@
 """The page of claims (docs/claims.md): what papers claim, and what comparisons in studies show.
 
-`python docs/pages.py` writes it from docs/claims.yaml and docs/records. A claim is judged after 3,
-5, 8, 12 and 18 studies, as racing does, so that it may be looked at after every block.
+`python docs/build/pages.py` writes it from docs/claims.yaml and docs/records. A claim is judged
+after 3, 5, 8, 12 and 18 studies, as racing does, so that it may be looked at after every block.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ PAGE_VERDICTS = {"held": "held", "reversed": "not held", "undecided": "undecided
 FLAT = 0.02
 TITLE = "# Claims of papers"
 ABOUT = f"""
-Written by `python docs/pages.py` from `docs/claims.yaml` and the comparisons in `docs/records`.
-Each comparison tunes every encoding anew in each study ([how](comparing.md)); nothing here comes
-from one setting for all encodings. Our models and tasks are far smaller than those of the papers: a
-verdict is about the task and size in its row.
+Written by `python docs/build/pages.py` from `docs/claims.yaml` and the comparisons in
+`docs/records`. Each comparison tunes every encoding anew in each study ([how](comparing.md));
+nothing here comes from one setting for all encodings. Our models and tasks are far smaller than
+those of the papers: a verdict is about the task and size in its row.
 
 - *held*: the interval of the difference lies on the claimed side of 0, and reaches the paper's
   effect if that is in units of our metric;

@@ -1,8 +1,8 @@
 """The page about equipped models: which encodings fit which models, and which models are known.
 
-`python docs/equip_page.py` tries every encoding in a small model of each family (transformers and
-timm are needed), and writes the table between the markers of docs/equip.md. A test does the same
-and compares. `python docs/pages.py` writes the rest.
+`python docs/build/equip_page.py` tries every encoding in a small model of each family (transformers
+and timm are needed), and writes the table between the markers of docs/equip.md. A test does the
+same and compares. `python docs/build/pages.py` writes the rest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from zoo.errors import OptionError
 from zoo.integrations.equipment import NAME
 from zoo.integrations.families import FAMILIES, REASONS
 
-PAGE = Path(__file__).parent / "equip.md"
+PAGE = Path(__file__).parents[1] / "equip.md"
 BEGIN, END = "<!-- encodings and models -->\n", "<!-- end of encodings and models -->\n"
 MARK = "## Which models of transformers\n"
 

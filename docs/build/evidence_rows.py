@@ -155,7 +155,8 @@ def find_subject(origin: str) -> Subject:
     """Return what a recorded number was measured on.
 
     Args:
-        origin: Where the number is looked up, as docs/quoted_numbers.py says; or "recipe: NAME
+        origin: Where the number is looked up, as docs/build/quoted_numbers.py says; or "recipe:
+        NAME
             METRIC" for a number of the head of a recipe.
     """
     source, _, query = origin.partition(": ")

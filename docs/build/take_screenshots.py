@@ -1,7 +1,7 @@
 """Take screenshots of a diagnosis page: light, dark, and on a phone.
 
     make browser
-    python docs/take_screenshots.py PAGE [#VIEW]
+    python docs/build/take_screenshots.py PAGE [#VIEW]
 
 PAGE is what `zoo diagnose` wrote; VIEW selects a sample and head, as in the page's address bar.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-IMAGES = Path(__file__).parent / "images"
+IMAGES = Path(__file__).parents[1] / "images"
 VIEWS = {
     "diagnosis-light": {"viewport": {"width": 1280, "height": 1100}, "color_scheme": "light"},
     "diagnosis-dark": {"viewport": {"width": 1280, "height": 1100}, "color_scheme": "dark"},

@@ -1,8 +1,8 @@
-"""Pages made from code, recipes and recorded files: `python docs/pages.py` writes them.
+"""Pages made from code, recipes and recorded files: `python docs/build/pages.py` writes them.
 
 A test holds that they are current. Missing pictures of encodings are drawn too (`python
-docs/pages.py rope fox` redraws these, `python docs/pages.py all` every one), and the figures of
-recorded comparisons whose results have changed.
+docs/build/pages.py rope fox` redraws these, `python docs/build/pages.py all` every one), and the
+figures of recorded comparisons whose results have changed.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from zoo.config import Recipe, load, recipe_files
 from zoo.diagnostics.portrait.portrait import draw_portrait
 from zoo.encodings.common.chains import build_shortest_chain, format_chain
 
-DOCS = Path(__file__).parent
+DOCS = Path(__file__).parents[1]
 PICTURES = DOCS / "images" / "encodings"
 FORMULAS = tomllib.loads((DOCS / "formulas.toml").read_text(encoding="utf-8"))
 INDEX = """# Encodings
 
-Made by `python docs/pages.py` from docstrings, declared facts and recipes. `zoo show NAME` prints
-the same for sizes of your own.
+Made by `python docs/build/pages.py` from docstrings, declared facts and recipes. `zoo show NAME`
+prints the same for sizes of your own.
 [Play with them](play.html#rope): scores, pictures and formulas with numbers, as you move options.
 
 """

@@ -1,8 +1,8 @@
 """The recorded parts of three pages: install, speed, and other positions in a pretrained model.
 
 The last is made from the cells of tests/benchmarks/pretrained.py in docs/questions/pretrained.
-`python docs/measured_pages.py` draws its figures again, `python docs/measured_pages.py FOLDER`
-takes the cells of a folder first; `python docs/pages.py` writes the pages.
+`python docs/build/measured_pages.py` draws its figures again, `python docs/build/measured_pages.py
+FOLDER` takes the cells of a folder first; `python docs/build/pages.py` writes the pages.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from zoo.reporting.tables import format_markdown
 from zoo.suggestions import join_words
 
 MARK = "## Recorded\n"
-ENVIRONMENTS = Path(__file__).parent / "records" / "environments.json"
-CELLS = Path(__file__).parent / "questions" / "pretrained"
+ENVIRONMENTS = Path(__file__).parents[1] / "records" / "environments.json"
+CELLS = Path(__file__).parents[1] / "questions" / "pretrained"
 TRAINED = 8192  # tokens: the window that the model was pretrained with
 RULES = ("none", "linear", "ntk", "yarn")
 STYLE = Style(width=300, height=230)
@@ -44,8 +44,8 @@ def write_speed_page(page: Path) -> str:
     text = page.read_text(encoding="utf-8").partition(MARK)[0]
     lines = [
         "",
-        "Written by `python docs/pages.py` from the files in docs/speed, and from those of layers,",
-        "which come with zoo and which `zoo show ENCODING` reads.",
+        "Written by `python docs/build/pages.py` from the files in docs/speed, and from those of",
+        "layers, which come with zoo and which `zoo show ENCODING` reads.",
         "",
     ]
     folder = page.with_suffix("")
@@ -98,7 +98,7 @@ def write_install_page(page: Path) -> str:
         "",
         f"Python {_next_minor(newest)} and newer were not tried.",
         "`python tests/benchmarks/environments.py --releases PYTHON=TORCH` measures a row, and",
-        "`python docs/pages.py` writes this table.",
+        "`python docs/build/pages.py` writes this table.",
         "",
     ]
     return text + MARK + "\n".join(lines)
@@ -177,7 +177,7 @@ def write_pretrained_page(page: Path, quotes: Iterable[Quote] = ()) -> str:
     found = Pretrained.read(page.with_suffix(""))
     lines = [
         "",
-        "Written by `python docs/pages.py` from the files in docs/questions/pretrained.",
+        "Written by `python docs/build/pages.py` from the files in docs/questions/pretrained.",
         "",
     ]
     lines += [*_extension_section(found), *_transplant_section(found)]

@@ -1,6 +1,6 @@
 """docs/play.html: one page on which to play with all encodings, from the scripts in docs/play.
 
-`python docs/pages.py` writes it. The scripts compute everything in the page, and
+`python docs/build/pages.py` writes it. The scripts compute everything in the page, and
 tests/workflows/test_play_page.py compares them with zoo.
 """
 
@@ -20,7 +20,7 @@ from zoo.encodings.common.chains import list_changes
 from zoo.reporting.html import POLICY, SHARED, read_file, to_script_json
 from zoo.reporting.style import DARK, LIGHT, css_variables
 
-DOCS = Path(__file__).parent
+DOCS = Path(__file__).parents[1]
 SCRIPTS = DOCS / "play"
 PAGE = DOCS / "play.html"
 FORMULAS = ("numbers", "tokens", "added", "rotations", "biases", "rows")

@@ -1,8 +1,9 @@
 """Score trivial baselines under all conditions of recorded comparisons, on the samples of each.
 
-`python docs/record_baselines.py` writes docs/records/condition_baselines.json. Cells that were
-recorded before evaluations scored baselines have only those of the test data of their recipe; newer
-ones have their own. `python docs/record_baselines.py digits copying` scores only these anew.
+`python docs/build/record_baselines.py` writes docs/records/condition_baselines.json. Cells that
+were recorded before evaluations scored baselines have only those of the test data of their recipe;
+newer ones have their own. `python docs/build/record_baselines.py digits copying` scores only these
+anew.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from zoo.config import Recipe, from_plain
 from zoo.run.build import Experiment
 from zoo.run.conditions import choose_data_options, list_conditions
 
-RECORDS = Path(__file__).parent / "records"
+RECORDS = Path(__file__).parents[1] / "records"
 FILE = "condition_baselines.json"
 DIGITS = 9
 

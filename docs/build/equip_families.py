@@ -1,9 +1,9 @@
 """The table of families: what works in an equipped model of each, measured in small models.
 
-`python docs/equip_families.py` builds a model of each family of transformers, several kinds of timm
-and the modules of torch, runs every check, and writes docs/equip/families.json and the table of
-docs/equip.md. With names of rows it prints them and writes nothing. A test repeats the cheap checks
-of each family and compares them with the file.
+`python docs/build/equip_families.py` builds a model of each family of transformers, several kinds
+of timm and the modules of torch, runs every check, and writes docs/equip/families.json and the
+table of docs/equip.md. With names of rows it prints them and writes nothing. A test repeats the
+cheap checks of each family and compares them with the file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from zoo.errors import OptionError
 from zoo.integrations.equipment import NAME
 from zoo.integrations.families import FAMILIES
 
-PAGE, RECORD = Path(__file__).parent / "equip.md", Path(__file__).parent / "equip/families.json"
+PAGE, RECORD = (
+    Path(__file__).parents[1] / "equip.md",
+    Path(__file__).parents[1] / "equip/families.json",
+)
 BEGIN, END = "<!-- families -->\n", "<!-- end of families -->\n"
 TOLERANCE = 1e-4  # of outputs in float32, relative to the largest
 
@@ -621,7 +624,11 @@ def main(titles: Sequence[str]) -> None:
     if titles:
         answers = {title: {**read_record()["rows"], **answers}[title] for title in rows}
     libraries = {name: version(name) for name in ("torch", "transformers", "timm", "peft")}
-    record = {"command": "python docs/equip_families.py", "versions": libraries, "rows": answers}
+    record = {
+        "command": "python docs/build/equip_families.py",
+        "versions": libraries,
+        "rows": answers,
+    }
     RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     write_page(answers)
 

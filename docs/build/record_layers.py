@@ -1,9 +1,9 @@
-"""Record the time of an attention layer with each encoding: `python docs/record_layers.py`.
+"""Record the time of an attention layer with each encoding: `python docs/build/record_layers.py`.
 
 Each shape is measured as `zoo bench` does, on one thread. The layers take turns and each ratio is
 taken within a round, so that other work on the machine widens the quartiles but shifts no median.
-`zoo show ENCODING` and the pages of encodings read the files, `python docs/pages.py` writes the
-pages anew.
+`zoo show ENCODING` and the pages of encodings read the files, `python docs/build/pages.py` writes
+the pages anew.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from zoo.benchmark.recorded_layers import FOLDER, MEASURE
 
-DOCS = Path(__file__).parent
+DOCS = Path(__file__).parents[1]
 RECORDED = DOCS.parent / "zoo" / FOLDER
 PICTURES = DOCS / "speed"
 LENGTHS = {"lm_small": 512, "vit_s": 224}

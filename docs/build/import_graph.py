@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent.parent / "zoo"
-PICTURE = Path(__file__).parent / "images" / "architecture.svg"
+PACKAGE = Path(__file__).parents[2] / "zoo"
+PICTURE = Path(__file__).parents[1] / "images" / "architecture.svg"
 # Everybody imports the last three, and the front door `zoo/__init__.py` imports only on first use.
 OMITTED = {"__init__", "__main__", "__version__", "errors", "packages", "utils"}
 

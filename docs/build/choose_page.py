@@ -1,7 +1,7 @@
 """The guide "Which encoding should I take?" (docs/choose.md), and the results of the README.
 
-`python docs/pages.py` writes both from docs/claims.yaml, docs/records, docs/speed and the table of
-equipped models. Only comparisons in studies answer a question.
+`python docs/build/pages.py` writes both from docs/claims.yaml, docs/records, docs/speed and the
+table of equipped models. Only comparisons in studies answer a question.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ IMAGES = {"step": "vit_s"}
 CONVENTION_KEYS = ("coordinates", "model.scale_embeddings", "optim.encoding_lr")
 ABOUT = """# Which encoding should I take?
 
-Written by `python docs/pages.py` from comparisons that tune every encoding in each study (the
+Written by `python docs/build/pages.py` from comparisons that tune every encoding in each study (the
 files in `docs/records`), and from the recorded [speed](speed.md) and [equipped models](equip.md).
 All numbers of a row were measured on the same samples, in the same metric. There is no answer yet
 if fewer than three studies are recorded, or if no encoding beats a trivial baseline, on the samples

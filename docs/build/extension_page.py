@@ -1,8 +1,8 @@
 """The recorded part of the page of context extension, from the files in docs/extend.
 
 `python examples/extend.py` makes both files: extension.json of two small models, whose figure this
-program draws again (`python docs/extension_page.py`), and published.json of published weights.
-`python docs/pages.py` writes the page.
+program draws again (`python docs/build/extension_page.py`), and published.json of published
+weights. `python docs/build/pages.py` writes the page.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from zoo.reporting.tables import format_markdown
 
 MARK = "## Recorded\n"
-DOCS = Path(__file__).parent
+DOCS = Path(__file__).parents[1]
 FOLDER = DOCS / "extend"
 WHAT = {
     "lm_rope": ("Loss of a manual", "nats per token, lower is better", min),
@@ -40,7 +40,7 @@ def load_example() -> ModuleType:
 def write_extension_page(page: Path) -> str:
     """Return the page: its own text up to the mark, then both records."""
     text = page.read_text(encoding="utf-8").partition(MARK)[0]
-    lines = ["", "Written by `python docs/pages.py` from the files in docs/extend.", ""]
+    lines = ["", "Written by `python docs/build/pages.py` from the files in docs/extend.", ""]
     example, content = load_example(), _read(FOLDER / "extension.json")
     for recipe, found in content["studies"].items():
         lines += _describe_study(example, recipe, found)

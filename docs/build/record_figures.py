@@ -1,6 +1,6 @@
 """The figure of each recorded comparison, drawn anew as soon as its cells have changed.
 
-`python docs/pages.py` draws them into docs/images/records. A figure keeps the SHA-256 of the
+`python docs/build/pages.py` draws them into docs/images/records. A figure keeps the SHA-256 of the
 cells that it shows, so that a test finds one that is older.
 """
 
@@ -21,7 +21,7 @@ from zoo.comparison.plan import PLAN
 from zoo.comparison.record_file import CELLS_FILE
 from zoo.reporting.charts import to_png, to_svg
 
-DOCS = Path(__file__).parent
+DOCS = Path(__file__).parents[1]
 FOLDER = DOCS / "images" / "records"
 SOURCE = "cells"
 """The text of a PNG that has the SHA-256 of plan, hypotheses and cells."""
