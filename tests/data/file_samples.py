@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import inspect
 import io
 import json
 import tarfile
@@ -18,6 +17,7 @@ import numpy as np
 
 from zoo import registry
 from zoo.data.tables.open_table import BUILDERS
+from zoo.options.signature import read_option_names
 
 COUNT = 8
 """Number of samples of a source."""
@@ -236,11 +236,8 @@ for name in TOKENIZED:
 
 def list_reading_sources() -> list[str]:
     """Return the names of registered sources with an option that names files."""
-    return [
-        name
-        for name, member in registry.members("data").items()
-        if {"path", "files", "tokenizer"} & inspect.signature(member.load()).parameters.keys()
-    ]
+    named = {"path", "files", "tokenizer"}
+    return [name for name in registry.names("data") if named & {*read_option_names("data", name)}]
 
 
 def read_all(source: str, options: Mapping[str, Any]) -> Iterator[Any]:
