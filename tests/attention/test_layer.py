@@ -210,3 +210,10 @@ def test_attention_dropout_is_refused_where_nothing_can_be_dropped():
         SelfAttention(DIMS, options, attention="linear")
     with pytest.raises(OptionError, match="flex has no dropout"):
         SelfAttention(DIMS, options, backend="flex")
+
+
+@pytest.mark.parametrize("context", [torch.ones(1, 3, 16), torch.zeros(1), "cache", 0, False])
+def test_what_is_no_context_is_refused_by_name(context):
+    layer = zoo.Attention(zoo.Dims(16, 2), "rope")
+    with pytest.raises(OptionError, match="context: expected a KeyValueCache or a SegmentMemory"):
+        layer(torch.randn(1, 3, 16), context=context)

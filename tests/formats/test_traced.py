@@ -67,6 +67,9 @@ def test_onnx_runtime_reads_texts_of_any_length(write, tmp_path, entry):
     assert result.difference <= 1e-5
     given, compute = run_onnx(tmp_path / "out")
     assert given.shape == ["batch", "length"]
+    onnxruntime = pytest.importorskip("onnxruntime")
+    (logits,) = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx").get_outputs()
+    assert logits.shape[:2] == given.shape
     sizes = ((1, 1), (1, 4), (2, 19), (3, 50))
     require_equal(compute, task, [torch.randint(10, size) for size in sizes])
     text = json.loads((tmp_path / "out" / "model.json").read_text())

@@ -454,12 +454,17 @@ class Attention(nn.Module):
             The output [B, N, D].
 
         Raises:
-            OptionError: `pos` does not have the encoding's axes, or tokens and grid do not match.
+            OptionError: `pos` does not have the encoding's axes, tokens and grid do not match, or
+                `context` is no context.
         """
         check_tensor("x", x, [None, None, self.layer.dims.dim], kind="floating")
         check_per_token("has_position", has_position, "boolean", ("x", x))
         check_per_token("document", document, "integer", ("x", x))
-        context = context or Context()
+        # not by `or`: a tensor has no truth value
+        if context is None:
+            context = Context()
+        elif not isinstance(context, Context):
+            raise refuse_type("context", context, "a KeyValueCache or a SegmentMemory")
         if pos is None:
             tokens = self._make_tokens(x, has_position, document, context.seen)
         else:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from zoo import registry
 from zoo.comparison.cell_files import find_cells
 from zoo.comparison.fairness import count_shared_weights, find_different_starts, find_flags
 from zoo.comparison.findings import list_findings
@@ -220,9 +221,13 @@ def list_further(
 
 
 def _list_baselines(planned: PlannedCell, record: CellRecord) -> Mapping[str, Mapping[str, float]]:
-    """Return the baselines by metric; none of models that fill masks, whose loss is another."""
-    is_other = planned.recipe.get("task", {}).get("name") == "masked_lm"
-    return {} if is_other else record.baselines
+    """Return the baselines by metric; none of a task that has another loss than its data."""
+    name = planned.recipe.get("task", {}).get("name")
+    # a record may be of a plug-in that is not installed here
+    is_known = name in registry.names("tasks")
+    if is_known and not registry.find("tasks", name).has_data_baselines:
+        return {}
+    return record.baselines
 
 
 def collect_conditions(

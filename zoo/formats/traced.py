@@ -256,8 +256,14 @@ def write_onnx(source: ExportSource, options: ExportOptions, folder: Path) -> fl
         raise _refuse(source, reason[:300], "use to=torch_export") from error
 
     assert converted is not None
+    renamed: dict[str, int | str] = {}
     for one, names in zip(converted.model.graph.inputs, sizes.names.values(), strict=True):
+        renamed |= zip(map(str, one.shape or ()), names, strict=True)
         one.shape = onnx_ir.Shape(names)
+    # an output that has an axis of its input has its name too
+    for one in converted.model.graph.outputs:
+        if one.shape is not None:
+            one.shape = onnx_ir.Shape([renamed.get(str(size), size) for size in one.shape])
     with hide_output():
         converted.save(folder / "model.onnx")
     session = onnxruntime.InferenceSession(
