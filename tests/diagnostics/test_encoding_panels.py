@@ -169,8 +169,10 @@ def test_words_and_positions_add_up_to_scores(options):
 
 
 @torch.no_grad()
-def test_heads_that_share_keys_add_up_too():
-    dims = Dims(32, 4, length=LENGTH, depth=1, kv_heads=2)
+@pytest.mark.parametrize("head_dim", [8, 4, 16, 40])
+def test_heads_that_share_keys_add_up_too(head_dim):
+    """All heads together may be narrower or wider than the states, and one head too."""
+    dims = Dims(32, 4, length=LENGTH, depth=1, kv_heads=2, head_dim=head_dim)
     made, chain = block(dims), make_chain("sinusoidal", dims)
     before, after = enter(chain)
     read = after.replace(x=made.norm1(after.x))

@@ -1,5 +1,8 @@
 """Conditions past the size of training: their factors, and the methods that a model knows."""
 
+import json
+from dataclasses import replace
+
 import language
 import pytest
 import torch
@@ -54,6 +57,33 @@ def test_an_unknown_rule_is_explained_with_those_that_the_model_knows():
     model = language.decoder(encoding=scaled)
     message = conditions.explain_unknown(model, language.SAMPLES, "yarn", (2.0,))
     assert "rope with scaling ntk, knows no extrapolation yarn" in message
+
+
+@pytest.mark.parametrize("method", ["linear", "ntk", "yarn", "dynamic"])
+def test_a_factor_is_used_and_stored_with_all_its_digits(method):
+    """Its name is for people: nothing reads the factor back from it."""
+    factors = [2.0, 2.123456789, 2.12345678901, 1e7 + 0.25]
+    evaluate = {
+        "evaluate.lengths": ["4x"],
+        "evaluate.extrapolation": [method],
+        "evaluate.factors": factors,
+    }
+    recipe = zoo.load_recipe("flipflop_rope", evaluate)
+    swept = [
+        one
+        for one in conditions.list_conditions(recipe, language.SAMPLES)
+        if one.kind == "extrapolation"
+    ]
+    assert [one.factor for one in swept] == factors
+    assert len({one.name for one in swept}) == len({one.describe() for one in swept}) == 4
+    model = language.decoder("rope")
+    for condition, factor in zip(swept, factors, strict=True):
+        plain = json.loads(json.dumps(condition.to_dict()))
+        assert conditions.Condition.from_dict(plain) == condition
+        renamed = replace(condition, name="another name")
+        changes = conditions.find_changes(model, method, (4.0,), renamed.factor)
+        assert changes
+        assert {options["scaling"].factor for _, options in changes} == {factor}
 
 
 def test_a_method_that_changes_no_encoding_is_recognised():
