@@ -162,7 +162,7 @@ def test_files_of_another_shape_are_named(odd, collect, tmp_path):
     assert found.conditions == (found.trained,)
     cell = found.variants[0].cells[0]
     assert (cell.state, cell.measurements) == ("failed", ())
-    assert cell.error.startswith("none-0/")
+    assert cell.error.startswith("cells/none-0/")
     assert "not as zoo writes it" in cell.error
     (run / STATE).write_text(json.dumps(odd))
     with pytest.raises(DataError, match=r"cell\.json: holds no state of a cell"):

@@ -1,6 +1,6 @@
 """Options that a class hands to its base: read once, and typed for editors."""
 
-from typing import get_type_hints
+from typing import Required, get_origin, get_type_hints
 
 import pytest
 
@@ -9,15 +9,28 @@ from zoo.data.image_masks import ImageMasks
 from zoo.data.images import Images, PictureOptions
 from zoo.data.synthetic.base import SyntheticOptions, SyntheticTask
 from zoo.data.synthetic.copying import Copying
+from zoo.data.tables.labelled_table import LabelledTable, LabelledTableOptions
+from zoo.models.embedding import LanguageModel, LanguageOptions
+from zoo.models.transformer import Transformer, TransformerOptions
 from zoo.options.signature import options, read_options
 
-TYPED = ((CorpusOptions, CorpusSource), (SyntheticOptions, SyntheticTask), (PictureOptions, Images))
+TYPED = (
+    (CorpusOptions, CorpusSource),
+    (LabelledTableOptions, LabelledTable),
+    (LanguageOptions, LanguageModel),
+    (TransformerOptions, Transformer),
+    (SyntheticOptions, SyntheticTask),
+    (PictureOptions, Images),
+)
 
 
 @pytest.mark.parametrize(("handed", "base"), TYPED, ids=lambda cls: cls.__name__)
 def test_options_that_are_handed_to_a_base_have_its_types(handed, base):
     """They are written a second time, for type checkers and editors."""
-    hints = get_type_hints(handed, include_extras=True)
+    hints = {
+        key: hint.__args__[0] if get_origin(hint) is Required else hint
+        for key, hint in get_type_hints(handed, include_extras=True).items()
+    }
     assert hints == {key: options(base)[key].annotation for key in hints}
 
 

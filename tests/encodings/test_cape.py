@@ -18,7 +18,7 @@ from zoo.attention.encoding import Dims
 from zoo.attention.tokens import Tokens
 from zoo.encodings.cape import CAPE
 from zoo.errors import OptionError
-from zoo.models.transformer import AttentionOptions, BlockOptions, Transformer
+from zoo.models.transformer import Transformer
 
 # evaluation
 
@@ -213,7 +213,7 @@ def test_a_centre_is_refused_under_a_causal_mask():
     dims, centred = Dims(32, 2), {"name": "cape", "centre": True}
     links = {"cape": lambda dims: zoo.encoding("cape", dims, centre=True)}
     with pytest.raises(OptionError, match="reads the whole sequence"):
-        Transformer().add_blocks(dims, links, BlockOptions(), AttentionOptions(causal=True))
+        Transformer(dim=32, heads=2, depth=1, encoding=links).add_blocks(axes=1, causal=True)
     with pytest.raises(OptionError, match="reads the whole sequence"):
         zoo.Attention(dims, centred, causal=True)
     with pytest.raises(OptionError, match="reads the whole sequence"):

@@ -4,13 +4,11 @@ import pytest
 import torch
 
 from zoo.attention.chain import make_factory
-from zoo.attention.encoding import Dims
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
 from zoo.models.transformer import (
     GRAPHS_PER_BLOCK,
-    AttentionOptions,
     Block,
     BlockOptions,
     Transformer,
@@ -38,8 +36,8 @@ def stack(names, **block):
     torch.manual_seed(0)
     links = {name: make_factory(Choice(name)) for name in names}
     options = BlockOptions(dropout=0.2, drop_path=0.2, **block)
-    model = Stack()
-    model.add_blocks(Dims(16, 2, length=12, depth=3), links, options, AttentionOptions(causal=True))
+    model = Stack(dim=16, heads=2, depth=3, encoding=links, block=options)
+    model.add_blocks(axes=1, length=12, causal=True)
     return model.double().train()
 
 

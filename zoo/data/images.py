@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict
+from typing import Annotated, Any, ClassVar, Literal, Self, Unpack
 
 import numpy as np
 import torch
@@ -28,7 +28,9 @@ from zoo.data.spec import DataSpec, ImageSpec, get_sides
 from zoo.data.tables.labelled_table import (
     FetchesRows,
     LabelledTable,
+    LabelledTableOptions,
     RowBatch,
+    SplitTableOptions,
     TableRows,
     check_classes,
     list_declared_classes,
@@ -38,13 +40,11 @@ from zoo.data.tables.open_table import (
     HUB,
     MIXED_TYPE,
     TEXT_TYPES,
-    SplitOptions,
     find_files,
     open_tables,
     rename_columns,
     select_split,
 )
-from zoo.data.tables.stream import StreamOptions
 from zoo.data.vision import (
     MAX_MEGAPIXELS,
     RESIZING,
@@ -74,13 +74,9 @@ CHUNK = 1000
 """Number of rows that are decoded together."""
 
 
-class PictureOptions(TypedDict, total=False):
+class PictureOptions(SplitTableOptions, total=False):
     """Options of pictures with any targets, which a source hands to `Images`."""
 
-    path: str | None
-    train: str
-    val: float | str
-    test: float | str
     allow_remote: bool
     channels: Literal[1, 3]
     size: Size
@@ -90,9 +86,6 @@ class PictureOptions(TypedDict, total=False):
     max_megapixels: Annotated[float, Between(0)]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    skip: Annotated[float, Between(0, 1)]
-    workers: Annotated[int, Between(0)]
-    prefetch_factor: Count | None
 
 
 @register
@@ -128,12 +121,7 @@ class Images(LabelledTable):
         self,
         seed: int,
         *,
-        path: str | None = None,
-        train: str = "train",
-        val: float | str = 0.1,
-        test: float | str = "test",
         image: str = "image",
-        label: str = "label",
         allow_remote: bool = False,
         classes: Count | None = None,
         channels: Literal[1, 3] = 3,
@@ -146,20 +134,13 @@ class Images(LabelledTable):
         std: tuple[float, ...] = (0.5,),
         batch_size: Count = 64,
         augment: Augmentation = Augmentation(),
-        skip: Annotated[float, Between(0, 1)] = 0.0,
         keep: Annotated[float, Between(0)] = 1.0,
-        stream: StreamOptions | None = None,
-        workers: Annotated[int, Between(0)] = 0,
-        prefetch_factor: Count | None = None,
+        **options: Unpack[LabelledTableOptions],
     ) -> None:
-        if path is None:
-            raise OptionError("path", "missing: set it to the location of your images")
+        super().__init__(seed, "images", batch_size, **options)
         if classes is not None:
             check_classes(classes)
-        splits = SplitOptions(train, val, test)
-        super().__init__(seed, path, splits, batch_size, skip, stream, workers)
-        self.set_prefetch_factor(prefetch_factor, workers)
-        self.columns, self.classes, self.keep = (image, label), classes, keep
+        self.columns, self.classes, self.keep = (image, self.label), classes, keep
         self.keeps_aspect, self.pack, self.augment = aspect == "keep", pack, augment
         check_aspect(self.keeps_aspect, pack)
         if self.keeps_aspect and resize != "crop":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, Unpack
 
 from zoo.data.base import FileBatch
 from zoo.data.corpus.classification import TextRowReader, open_class_folders, read_text_files
@@ -13,21 +13,15 @@ from zoo.data.corpus.tokenizer import Bytes, CorpusVocabulary, load_tokenizer, v
 from zoo.data.spec import DataSpec, TextClassificationSpec
 from zoo.data.tables.labelled_table import (
     LabelledTable,
+    LabelledTableOptions,
     check_classes,
     list_classes,
     list_declared_classes,
     map_classes,
 )
-from zoo.data.tables.open_table import (
-    SplitOptions,
-    check_text_column,
-    open_tables,
-    rename_columns,
-    select_split,
-)
-from zoo.data.tables.stream import StreamOptions
+from zoo.data.tables.open_table import check_text_column, open_tables, rename_columns, select_split
 from zoo.errors import OptionError
-from zoo.options import Between, Count
+from zoo.options import Count
 from zoo.registry import register
 
 
@@ -48,30 +42,18 @@ class TextClassification(LabelledTable):
         self,
         seed: int,
         *,
-        path: str | None = None,
-        train: str = "train",
-        val: float | str = 0.1,
-        test: float | str = "test",
         text: str = "text",
-        label: str = "label",
         classes: Count | tuple[str, ...] | None = None,
         tokenizer: str | None = None,
         length: Count = 256,
         batch_size: Count = 32,
-        skip: Annotated[float, Between(0, 1)] = 0.0,
-        stream: StreamOptions | None = None,
-        workers: Annotated[int, Between(0)] = 0,
-        prefetch_factor: Count | None = None,
+        **options: Unpack[LabelledTableOptions],
     ) -> None:
-        if path is None:
-            raise OptionError("path", "missing: set it to the location of your texts")
+        super().__init__(seed, "texts", batch_size, **options)
         if classes is not None:
             check_classes(classes)
-        splits = SplitOptions(train, val, test)
-        super().__init__(seed, path, splits, batch_size, skip, stream, workers)
-        self.set_prefetch_factor(prefetch_factor, workers)
         self.tokenizer, self.classes = tokenizer, classes
-        self.columns, self.length = (text, label), length
+        self.columns, self.length = (text, self.label), length
 
     @cached_property
     def vocabulary(self) -> CorpusVocabulary:

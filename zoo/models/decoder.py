@@ -5,21 +5,18 @@ It reads texts of any length that its encoding allows.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Unpack
 
 import torch
 from torch import Tensor
 
-from zoo.attention.coordinates import PositionAugmentation, set_known_range
-from zoo.attention.encoding import Dims, EncodingFactories
+from zoo.attention.coordinates import set_known_range
 from zoo.attention.layer import Context
-from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens, document_positions
 from zoo.data.spec import TextSpec
 from zoo.errors import OptionError
-from zoo.models.embedding import LanguageModel, init_weights
-from zoo.models.layer_types import LayerTypes
-from zoo.models.transformer import AttentionOptions, BlockOptions, Depth, Heads, Softcap
+from zoo.models.embedding import LanguageModel, LanguageOptions, init_weights
+from zoo.models.transformer import Softcap
 from zoo.options import Between, Count
 from zoo.registry import register
 
@@ -32,33 +29,14 @@ class Decoder(LanguageModel):
 
     Args:
         spec: Vocabulary and length of the texts.
-        dim: Model dimension D.
-        depth: Number of blocks.
-        heads: Number of query heads H.
-        kv_heads: Number of key-value heads G (arXiv:2305.13245); H by default.
         head_dim: Head dim K; dim divided by heads by default.
-        encoding: Positional encodings by name.
-        position_augmentation: Random changes of positions in training.
-        block: Options of the blocks.
-        tie_embeddings: Predict with the embedding table.
-        scale_embeddings: Multiply embeddings by sqrt(dim).
         logit_softcap: Bound c of the logits z, which become c tanh(z / c) (Gemma 2,
             arXiv:2408.00118). None: no bound.
         memory_length: Number of earlier tokens whose states are remembered from batch to batch, in
             training and evaluation (Transformer-XL, arXiv:1901.02860). Each row of a batch must
             then continue the same row of the batch before.
-        window: A token attends to the last `window` tokens, including itself. None: to all.
-        softcap: Bound c of the scaled products s of queries and keys, which become c tanh(s / c)
-            before biases and the softmax (Gemma 2, arXiv:2408.00118). None: no bound.
-        sinks: Add a learned score per head to the denominator of the softmax (GPT-OSS,
-            arXiv:2508.10925).
-        temperature: Factors of queries that grow with the position (Llama 4). None: no factors.
-        layer_types: Types of layers, by name what differs from the options of the model: encoding,
-            window, softcap, sinks or temperature. None: all layers are alike.
-        layer_pattern: The types in the order of the layers, repeated over the depth; `local*5`
-            stands for five layers of a type.
-        attention: "softmax", or "linear" for linear attention with elu features.
-        backend: The attention backend.
+        **options: Those of `LanguageModel` and `Transformer`. With `window`, a token attends to the
+            last `window` tokens, including itself.
 
     Raises:
         OptionError: An option does not fit the others.
@@ -68,59 +46,20 @@ class Decoder(LanguageModel):
         self,
         spec: TextSpec,
         *,
-        dim: Count,
-        depth: Depth,
-        heads: Heads,
-        kv_heads: Heads | None = None,
         head_dim: Count | None = None,
-        encoding: EncodingFactories,
-        position_augmentation: PositionAugmentation = PositionAugmentation(),
-        block: BlockOptions = BlockOptions(),
-        tie_embeddings: bool = True,
-        scale_embeddings: bool = False,
         logit_softcap: Softcap | None = None,
         memory_length: Annotated[int, Between(0)] = 0,
-        window: Count | None = None,
-        softcap: Softcap | None = None,
-        sinks: bool = False,
-        temperature: Temperature | None = None,
-        layer_types: LayerTypes = None,
-        layer_pattern: tuple[str, ...] | None = None,
-        attention: Literal["softmax", "linear"] = "softmax",
-        backend: Literal["auto", "reference", "chunked", "sdpa", "flex"] = "auto",
+        **options: Unpack[LanguageOptions],
     ) -> None:
-        super().__init__(
-            spec.vocabulary,
-            dim,
-            tie_embeddings=tie_embeddings,
-            scale_embeddings=scale_embeddings,
-            logit_softcap=logit_softcap,
-        )
-        self.position_augmentation, self.memory_length = position_augmentation, memory_length
-        dims = Dims(
-            dim,
-            heads,
+        super().__init__(spec.vocabulary, logit_softcap=logit_softcap, **options)
+        self.memory_length = memory_length
+        self.add_blocks(
             axes=1,
             length=spec.length,
-            depth=depth,
-            kv_heads=kv_heads,
-            head_dim=head_dim or 0,
-        )
-        self.add_blocks(
-            dims,
-            encoding,
-            block,
-            AttentionOptions(
-                causal=True,
-                backend=backend,
-                attention=attention,
-                window=window,
-                softcap=softcap,
-                sinks=sinks,
-                temperature=temperature,
-            ),
-            layer_types=layer_types,
-            layer_pattern=layer_pattern,
+            head_dim=head_dim,
+            causal=True,
+            window=self.window,
+            temperature=self.temperature,
         )
         init_weights(self)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Self
+from typing import Self, Unpack
 
 import torch
 from torch import Tensor, nn
 
+from zoo.attention.coordinates import PositionAugmentation
 from zoo.attention.layer import Projection, project
+from zoo.attention.temperature import Temperature
 from zoo.data.spec import Vocabulary
-from zoo.models.transformer import Block, Transformer
+from zoo.models.transformer import Block, Transformer, TransformerOptions
+from zoo.options import Count
 
 INIT_STD = 0.02
 
@@ -57,32 +60,51 @@ class LMHead(Projection):
         return _match_rows(self.weight, self.vocabulary, value, source.vocabulary)
 
 
+class LanguageOptions(TransformerOptions, total=False):
+    """Options of every model of texts, which a model hands to `LanguageModel`."""
+
+    position_augmentation: PositionAugmentation
+    tie_embeddings: bool
+    scale_embeddings: bool
+    window: Count | None
+    temperature: Temperature | None
+
+
 class LanguageModel(Transformer):
     """A transformer that reads and predicts tokens.
 
     Args:
         vocabulary: The tokens.
-        dim: Model dimension D.
+        position_augmentation: Random changes of positions in training.
         tie_embeddings: Predict with the embedding table (arXiv:1608.05859).
         scale_embeddings: Multiply embeddings by sqrt(dim).
+        window: Number of tokens in the sliding window of attention. None: no window.
+        temperature: Factors of queries that grow with the position (Llama 4). None: no factors.
         logit_softcap: Bound c of the logits z, which become c tanh(z / c) (Gemma 2,
             arXiv:2408.00118). None: no bound.
         extra_rows: Number of rows of the table after those of the vocabulary, which are never
             predicted.
+        **options: Those of `Transformer`.
     """
 
     def __init__(
         self,
         vocabulary: Vocabulary,
-        dim: int,
         *,
-        tie_embeddings: bool,
-        scale_embeddings: bool,
+        position_augmentation: PositionAugmentation = PositionAugmentation(),
+        tie_embeddings: bool = True,
+        scale_embeddings: bool = False,
+        window: Count | None = None,
+        temperature: Temperature | None = None,
         logit_softcap: float | None = None,
         extra_rows: int = 0,
+        **options: Unpack[TransformerOptions],
     ) -> None:
-        super().__init__()
+        super().__init__(**options)
+        self.position_augmentation = position_augmentation
+        self.window, self.temperature = window, temperature
         self.logit_softcap = logit_softcap
+        dim = options["dim"]
         self.vocabulary_size = len(vocabulary)
         self.embed_tokens = TokenEmbedding(
             vocabulary, dim, scale=scale_embeddings, extra_rows=extra_rows

@@ -5,21 +5,16 @@ It predicts masked tokens or the class of a document.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention.coordinates import PositionAugmentation, set_known_range
-from zoo.attention.encoding import Dims, EncodingFactories
-from zoo.attention.temperature import Temperature
+from zoo.attention.coordinates import set_known_range
 from zoo.attention.tokens import Tokens, document_lengths, document_positions
 from zoo.data.spec import TextClassificationSpec, TextSpec
-from zoo.models.embedding import INIT_STD, LanguageModel, init_weights
-from zoo.models.layer_types import LayerTypes
-from zoo.models.transformer import AttentionOptions, BlockOptions, Depth, Heads, Softcap
-from zoo.options import Count
+from zoo.models.embedding import INIT_STD, LanguageModel, LanguageOptions, init_weights
 from zoo.registry import register
 
 
@@ -35,62 +30,28 @@ class Encoder(LanguageModel):
         spec: Vocabulary and length of the texts, and their classes if they have labels.
         cls_token: Prepend a learned token without a position. It belongs to the last document of
             its row; without classes its output is dropped.
-        window: A token attends to tokens less than `window` away and to the CLS token, which
-            attends to all. None: to all.
-
-    The other arguments are those of `Decoder`.
+        **options: Those of `LanguageModel` and `Transformer`. With `window`, a token attends to
+            tokens less than `window` away and to the CLS token, which attends to all.
     """
 
     def __init__(
         self,
         spec: TextSpec | TextClassificationSpec,
         *,
-        dim: Count,
-        depth: Depth,
-        heads: Heads,
-        kv_heads: Heads | None = None,
-        encoding: EncodingFactories,
-        position_augmentation: PositionAugmentation = PositionAugmentation(),
-        block: BlockOptions = BlockOptions(),
-        tie_embeddings: bool = True,
-        scale_embeddings: bool = False,
         cls_token: bool = False,
-        window: Count | None = None,
-        softcap: Softcap | None = None,
-        sinks: bool = False,
-        temperature: Temperature | None = None,
-        layer_types: LayerTypes = None,
-        layer_pattern: tuple[str, ...] | None = None,
-        attention: Literal["softmax", "linear"] = "softmax",
-        backend: Literal["auto", "reference", "chunked", "sdpa", "flex"] = "auto",
+        **options: Unpack[LanguageOptions],
     ) -> None:
-        classes = spec.classes if isinstance(spec, TextClassificationSpec) else None
-        super().__init__(
-            spec.vocabulary,
-            dim,
+        classes, dim = None, options["dim"]
+        if isinstance(spec, TextClassificationSpec):
+            classes = spec.classes
             # A classifier predicts no tokens and needs no head for them.
-            tie_embeddings=tie_embeddings or classes is not None,
-            scale_embeddings=scale_embeddings,
-            extra_rows=1,
-        )
-        self.position_augmentation, self.mask_token = position_augmentation, len(spec.vocabulary)
+            options["tie_embeddings"] = True
+        super().__init__(spec.vocabulary, extra_rows=1, **options)
+        self.mask_token = len(spec.vocabulary)
         self.head = None if classes is None else nn.Linear(dim, classes)
         self.cls_token = nn.Parameter(torch.randn(1, 1, dim) * INIT_STD) if cls_token else None
-        dims = Dims(dim, heads, axes=1, length=spec.length, depth=depth, kv_heads=kv_heads)
         self.add_blocks(
-            dims,
-            encoding,
-            block,
-            AttentionOptions(
-                backend=backend,
-                attention=attention,
-                window=window,
-                softcap=softcap,
-                sinks=sinks,
-                temperature=temperature,
-            ),
-            layer_types=layer_types,
-            layer_pattern=layer_pattern,
+            axes=1, length=spec.length, window=self.window, temperature=self.temperature
         )
         init_weights(self)
         # A head of zeros gives uniform predictions at the first step.

@@ -6,25 +6,15 @@ al. 2019, arXiv:1810.00825).
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention.encoding import Dims, EncodingFactories
 from zoo.attention.tokens import Tokens, check_tensor
 from zoo.data.spec import PointSpec
-from zoo.models.layer_types import LayerTypes
-from zoo.models.transformer import (
-    AttentionOptions,
-    BlockOptions,
-    Depth,
-    Heads,
-    Softcap,
-    Transformer,
-)
-from zoo.options import Count
+from zoo.models.transformer import Transformer, TransformerOptions
 from zoo.registry import register
 
 
@@ -39,41 +29,22 @@ class PointEncoder(Transformer):
     Args:
         spec: Features, axes, and classes or numbers to predict.
         pool: Predict from the mean of the points, or from a CLS token, which has no position.
-
-    The other arguments are those of `ViT`.
+        **options: Those of `Transformer`.
     """
 
     def __init__(
         self,
         spec: PointSpec,
         *,
-        dim: Count,
-        depth: Depth,
-        heads: Heads,
-        kv_heads: Heads | None = None,
-        encoding: EncodingFactories,
-        block: BlockOptions = BlockOptions(),
         pool: Literal["mean", "class"] = "mean",
-        softcap: Softcap | None = None,
-        sinks: bool = False,
-        layer_types: LayerTypes = None,
-        layer_pattern: tuple[str, ...] | None = None,
-        attention: Literal["softmax", "linear"] = "softmax",
-        backend: Literal["auto", "reference", "chunked", "sdpa", "flex"] = "auto",
+        **options: Unpack[TransformerOptions],
     ) -> None:
-        super().__init__()
+        super().__init__(**options)
+        dim = options["dim"]
         self.features, self.axes = spec.features, spec.axes
         self.feature_embed = nn.Linear(spec.features, dim)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim)) if pool == "class" else None
-        dims = Dims(dim, heads, axes=spec.axes, depth=depth, kv_heads=kv_heads, points=True)
-        self.add_blocks(
-            dims,
-            encoding,
-            block,
-            AttentionOptions(backend=backend, attention=attention, softcap=softcap, sinks=sinks),
-            layer_types=layer_types,
-            layer_pattern=layer_pattern,
-        )
+        self.add_blocks(axes=spec.axes, points=True)
         self.head = nn.Linear(dim, spec.outputs)
         for module in self.blocks.modules():
             if isinstance(module, nn.Linear):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import Annotated, Any, Literal, Required, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +18,8 @@ from zoo.attention.layer import SOFTCAP, Context, Encoded, LayerOptions, Project
 from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens, is_transformed, silu
 from zoo.errors import OptionError
-from zoo.models.layer_types import expand_pattern
-from zoo.options import Between
+from zoo.models.layer_types import LayerTypes, expand_pattern
+from zoo.options import Between, Count
 
 Rate = Annotated[float, Between(0, 0.99)]
 Softcap = Annotated[float, SOFTCAP]
@@ -217,12 +218,47 @@ def make_norm(dim: int, options: BlockOptions) -> nn.Module:
     return nn.LayerNorm(dim, eps=options.norm_eps, bias=options.norm_bias)
 
 
+class TransformerOptions(TypedDict, total=False):
+    """Options of every transformer, which a model hands to `Transformer`."""
+
+    dim: Required[Count]
+    depth: Required[Depth]
+    heads: Required[Heads]
+    kv_heads: Heads | None
+    encoding: Required[EncodingFactories]
+    block: BlockOptions
+    softcap: Softcap | None
+    sinks: bool
+    layer_types: LayerTypes
+    layer_pattern: tuple[str, ...] | None
+    attention: Literal["softmax", "linear"]
+    backend: Literal["auto", "reference", "chunked", "sdpa", "flex"]
+
+
 class Transformer(nn.Module, Encoded):
     """The base class of models: encodings, blocks and a final norm.
 
     A subclass creates its embeddings, then calls `add_blocks`, then creates its head. This order
     matters for seeds, because parameters are drawn in it. The forward pass of a subclass makes
     `Tokens` of its inputs and passes them to `run_blocks`.
+
+    Args:
+        dim: Model dimension D.
+        depth: Number of blocks.
+        heads: Number of query heads H.
+        kv_heads: Number of key-value heads G (arXiv:2305.13245); H by default.
+        encoding: Positional encodings by name, each a function of the sizes of its layer.
+        block: Options of the blocks.
+        softcap: Bound c of the scaled products s of queries and keys, which become c tanh(s / c)
+            before biases and the softmax (Gemma 2, arXiv:2408.00118). None: no bound.
+        sinks: Add a learned score per head to the denominator of the softmax (GPT-OSS,
+            arXiv:2508.10925).
+        layer_types: Types of layers, by name what differs from the options of the model: those of
+            `LAYER_KEYS` that the model has. None: all layers are alike.
+        layer_pattern: The types in the order of the layers, repeated over the depth; `local*5`
+            stands for five layers of a type.
+        attention: "softmax", or "linear" for linear attention with elu features.
+        backend: The attention backend.
 
     Attributes:
         encoding: The encodings by name; see `build_chains`.
@@ -245,42 +281,66 @@ class Transformer(nn.Module, Encoded):
     norm: nn.Module
     activation_checkpointing = False
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        dim: Count,
+        depth: Depth,
+        heads: Heads,
+        kv_heads: Heads | None = None,
+        encoding: EncodingFactories,
+        block: BlockOptions = BlockOptions(),
+        softcap: Softcap | None = None,
+        sinks: bool = False,
+        layer_types: LayerTypes = None,
+        layer_pattern: tuple[str, ...] | None = None,
+        attention: Literal["softmax", "linear"] = "softmax",
+        backend: Literal["auto", "reference", "chunked", "sdpa", "flex"] = "auto",
+    ) -> None:
         super().__init__()
         self.token_hooks = []
+        self._make_dims = partial(Dims, dim, heads, depth=depth, kv_heads=kv_heads)
+        self._attention = AttentionOptions(
+            backend=backend, attention=attention, softcap=softcap, sinks=sinks
+        )
+        self._factories, self._block_options, self._types = encoding, block, layer_types or {}
+        if layer_types or layer_pattern:
+            self.layer_types = expand_pattern(layer_types, layer_pattern, depth)
 
     def add_blocks(
         self,
-        dims: Dims,
-        factories: EncodingFactories,
-        options: BlockOptions,
-        attention: AttentionOptions = AttentionOptions(),
         *,
-        layer_types: Mapping[str, Mapping[str, Any]] | None = None,
-        layer_pattern: Sequence[str] | None = None,
+        axes: int,
+        length: int | Sequence[int] | None = None,
+        head_dim: int | None = None,
+        points: bool = False,
+        causal: bool = False,
+        window: int | None = None,
+        temperature: Temperature | None = None,
     ) -> None:
         """Create the encodings, the blocks and the final norm.
 
         Args:
-            dims: Sizes of a layer; `dims.depth` is the number of blocks.
-            factories: The encodings by name, each a function of the sizes of its layer.
-            options: Options of the blocks.
-            attention: Options of attention.
-            layer_types: For each type of layers, the keys of `LAYER_KEYS` that differ from
-                `factories` and `attention`. None: all layers are alike.
-            layer_pattern: The types in the order of the layers; see `expand_pattern`.
+            axes: Number of coordinates of a token.
+            length: Number of tokens along each axis in training; see `Dims`.
+            head_dim: Head dim K; dim divided by heads by default.
+            points: Whether tokens are points at any real coordinates.
+            causal: Whether attention has a causal mask.
+            window: Number of tokens in the sliding window of attention. None: no window.
+            temperature: Factors of queries that grow with the position. None: no factors.
 
         Raises:
-            OptionError: An encoding does not fit the model, or the types do not fit the pattern.
+            OptionError: An encoding does not fit the model, or a size another.
         """
-        if layer_types or layer_pattern:
-            self.layer_types = expand_pattern(layer_types, layer_pattern, dims.depth or 1)
-        changes = [(layer_types or {})[name] for name in self.layer_types]
+        dims = self._make_dims(axes=axes, length=length, head_dim=head_dim or 0, points=points)
+        attention = replace(self._attention, causal=causal, window=window, temperature=temperature)
+        options = self._block_options
+        changes = [self._types[name] for name in self.layer_types]
         self.layer_keys = tuple(map(frozenset, changes))
         self.encoding, self.chains = build_chains(
             dims,
-            factories,
-            causal=attention.causal,
+            self._factories,
+            causal=causal,
             by_layer=[one.get("encoding") for one in changes],
             keys=[self.locate(layer, "encoding") for layer in range(len(changes))],
         )
@@ -298,6 +358,8 @@ class Transformer(nn.Module, Encoded):
         self.embed_norm = make_norm(dims.dim, options) if options.embed_norm else None
         is_post = options.norm_position == "post"
         self.norm = nn.Identity() if is_post else make_norm(dims.dim, options)
+        # a model is pickled without what it was built from
+        del self._make_dims, self._attention, self._factories, self._block_options, self._types
 
     def locate(self, layer: int, key: str) -> str:
         """Return the full key of an option of a layer: that of the model, or of the layer's type.

@@ -6,7 +6,7 @@ Videos are divided into tubelets (Arnab et al. 2021, arXiv:2103.15691).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -14,22 +14,13 @@ from torch.nn import functional as F
 
 from zoo.attention import coordinates
 from zoo.attention.coordinates import PositionAugmentation
-from zoo.attention.encoding import Dims, EncodingFactories
 from zoo.attention.layer import check_layers
 from zoo.attention.tokens import Tokens
 from zoo.data.patch_rows import PatchRows, find_covered
 from zoo.data.spec import ImageSpec, SegmentationSpec, VideoSpec
 from zoo.errors import OptionError
 from zoo.models.dense_head import LinearHead, MultiscaleHead
-from zoo.models.layer_types import LayerTypes
-from zoo.models.transformer import (
-    AttentionOptions,
-    BlockOptions,
-    Depth,
-    Heads,
-    Softcap,
-    Transformer,
-)
+from zoo.models.transformer import Transformer, TransformerOptions
 from zoo.options import Between, Count
 from zoo.registry import register
 
@@ -46,14 +37,8 @@ class ViT(Transformer):
 
     Args:
         spec: Channels, size and classes of the images.
-        dim: Model dimension D.
-        depth: Number of blocks.
-        heads: Number of query heads H.
-        kv_heads: Number of key-value heads G (arXiv:2305.13245); H by default.
         patch_size: Height and width of a patch in pixels.
-        encoding: Positional encodings by name.
         position_augmentation: Random changes of positions in training.
-        block: Options of the blocks.
         pool: Predict the class from the mean of the patches, or from the CLS token. Classes of
             pixels are predicted from their patches; `class` then only adds the CLS token.
         dense_head: The head for images with masks: `linear`, a linear layer on each patch, resized
@@ -61,16 +46,7 @@ class ViT(Transformer):
         cls_position: The CLS token has no position, or the centre of the image.
         registers: Number of register tokens (arXiv:2309.16588), which have no position.
         tubelet: Number of frames of a video in one token.
-        softcap: Bound c of the scaled products s of queries and keys, which become c tanh(s / c)
-            before biases and the softmax (Gemma 2, arXiv:2408.00118). None: no bound.
-        sinks: Add a learned score per head to the denominator of the softmax (GPT-OSS,
-            arXiv:2508.10925).
-        layer_types: Types of layers, by name what differs from the options of the model: encoding,
-            softcap or sinks. None: all layers are alike.
-        layer_pattern: The types in the order of the layers, repeated over the depth; `local*5`
-            stands for five layers of a type.
-        attention: "softmax", or "linear" for linear attention with elu features.
-        backend: The attention backend.
+        **options: Those of `Transformer`.
 
     Raises:
         OptionError: An option does not fit the others.
@@ -80,27 +56,17 @@ class ViT(Transformer):
         self,
         spec: ImageSpec | SegmentationSpec,
         *,
-        dim: Count,
-        depth: Depth,
-        heads: Heads,
-        kv_heads: Heads | None = None,
         patch_size: Count,
-        encoding: EncodingFactories,
         position_augmentation: PositionAugmentation = PositionAugmentation(),
-        block: BlockOptions = BlockOptions(),
         pool: Literal["mean", "class"] = "mean",
         dense_head: Literal["linear", "multiscale"] = "linear",
         cls_position: Literal["none", "centre"] = "none",
         registers: Annotated[int, Between(0)] = 0,
         tubelet: Count = 1,
-        softcap: Softcap | None = None,
-        sinks: bool = False,
-        layer_types: LayerTypes = None,
-        layer_pattern: tuple[str, ...] | None = None,
-        attention: Literal["softmax", "linear"] = "softmax",
-        backend: Literal["auto", "reference", "chunked", "sdpa", "flex"] = "auto",
+        **options: Unpack[TransformerOptions],
     ) -> None:
-        super().__init__()
+        super().__init__(**options)
+        dim = options["dim"]
         if cls_position == "centre" and pool != "class":
             raise OptionError("cls_position", "there is no CLS token; set pool to class")
         is_video = isinstance(spec, VideoSpec)
@@ -120,7 +86,6 @@ class ViT(Transformer):
 
         # The patch embedding is a convolution whose stride is its kernel size.
         grid = self.grid_size(*spec.grid)
-        dims = Dims(dim, heads, axes=len(grid), length=grid, depth=depth, kv_heads=kv_heads)
         convolution = nn.Conv3d if is_video else nn.Conv2d
         self.patch_embed = convolution(
             spec.channels,
@@ -132,14 +97,7 @@ class ViT(Transformer):
         self.register_tokens = None
         if registers:
             self.register_tokens = nn.Parameter(torch.randn(1, registers, dim) * 0.02)
-        self.add_blocks(
-            dims,
-            encoding,
-            block,
-            AttentionOptions(backend=backend, attention=attention, softcap=softcap, sinks=sinks),
-            layer_types=layer_types,
-            layer_pattern=layer_pattern,
-        )
+        self.add_blocks(axes=len(grid), length=grid)
         if self.is_dense:
             self.head = _build_dense_head(dense_head, dim, spec.classes, patch_size)
         else:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import islice
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Annotated, Any, NamedTuple, Protocol, Self, TypedDict
 
 from numpy.typing import NDArray
 from torch import Tensor
@@ -24,6 +24,7 @@ from zoo.data.spec import ImageSpec, TextClassificationSpec, name_classes
 from zoo.data.tables.open_table import TEXT_TYPES, SplitOptions
 from zoo.data.tables.stream import StreamingLoader, StreamOptions, split_batches
 from zoo.errors import DataError, OptionError
+from zoo.options import Between, Count
 
 log = logging.getLogger("zoo")
 
@@ -341,10 +342,43 @@ class StreamedRowLoader(StreamingLoader):
             yield len(batch), self.reader.read_rows(self.share.take(batch), epoch)
 
 
+class SplitTableOptions(TypedDict, total=False):
+    """Options of tables with splits, in memory, which a source hands to `LabelledTable`."""
+
+    path: str | None
+    train: str
+    val: float | str
+    test: float | str
+    skip: Annotated[float, Between(0, 1)]
+    workers: Annotated[int, Between(0)]
+    prefetch_factor: Count | None
+
+
+class LabelledTableOptions(SplitTableOptions, total=False):
+    """These, and those of tables of labels, which may be streamed."""
+
+    label: str
+    stream: StreamOptions | None
+
+
 class LabelledTable(DataModule):
     """The base class of sources that read labelled samples from a table, in memory or streamed.
 
     A subclass opens the table of a split and makes the reader of its rows.
+
+    Args:
+        seed: The seed of the recipe.
+        noun: What the samples are, such as "images".
+        batch_size: Samples of a process in a batch.
+        path: Where the table is.
+        train: The name of the split to train on.
+        val: The name of a split, or a fraction of `train`.
+        test: The name of a split, or a fraction of `train`.
+        label: The name of the column of labels.
+        skip: Largest fraction of rows that may be corrupt, and are skipped.
+        stream: How rows are streamed. None: they are held in memory.
+        workers: Number of processes that load batches.
+        prefetch_factor: Number of batches that each worker loads in advance; None: as torch does.
     """
 
     spec: ImageSpec | TextClassificationSpec
@@ -352,14 +386,25 @@ class LabelledTable(DataModule):
     def __init__(
         self,
         seed: int,
-        path: str,
-        splits: SplitOptions,
+        noun: str,
         batch_size: int,
-        skip: float,
-        stream: StreamOptions | None,
-        workers: int,
+        *,
+        path: str | None = None,
+        train: str = "train",
+        val: float | str = 0.1,
+        test: float | str = "test",
+        label: str = "label",
+        skip: Annotated[float, Between(0, 1)] = 0.0,
+        stream: StreamOptions | None = None,
+        workers: Annotated[int, Between(0)] = 0,
+        prefetch_factor: Count | None = None,
     ) -> None:
         super().__init__()
+        if path is None:
+            raise OptionError("path", f"missing: set it to the location of your {noun}")
+        splits = SplitOptions(train, val, test)
+        self.set_prefetch_factor(prefetch_factor, workers)
+        self.label = label
         if stream is not None:
             splits.check_streaming(workers)
         self.seed, self.path, self.splits, self.batch_size = seed, path, splits, batch_size
