@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import equip_page
-from claims_page import FLAT, NO_EVIDENCE
+from claims_page import NO_EVIDENCE
 from evidence_data import DOCS, Convention, Evidence
 from evidence_rows import UNFINISHED, Row, build_rows, find_subject
 from quoted_numbers import look_up
 from recipe_heads import read_head
 
 from zoo.benchmark.result import BenchResult
+from zoo.comparison.claims import FLAT
 from zoo.comparison.racing import LOOK_LEVEL
 from zoo.comparison.text import join_names
 from zoo.config import recipe_files

@@ -6,32 +6,20 @@ after 3, 5, 8, 12 and 18 studies, as racing does, so that it may be looked at af
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import combinations
-from math import inf, sqrt
+from collections.abc import Iterator
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 
 from evidence_data import DOCS, Evidence, PaperClaim, read_papers
 from record_figures import locate_figure
-from scipy import stats
 
-from zoo.comparison.hypotheses import Hypothesis, judge_hypotheses, parse_hypothesis
-from zoo.comparison.racing import LOOK_LEVEL, Claim, judge_claims
-from zoo.comparison.ranking import average_baselines, collect_values, find_winning_baseline
+from zoo.comparison.claims import FLAT, JudgedClaim, count_studies, judge_claim, list_steep, percent
+from zoo.comparison.hypotheses import judge_hypotheses
+from zoo.comparison.racing import LOOK_LEVEL
+from zoo.comparison.ranking import average_baselines, collect_values
 from zoo.comparison.record_file import CELLS_FILE, read_cells
-from zoo.comparison.results import LOOKS, Comparison, ComparisonCell
-from zoo.comparison.statistics import (
-    FEWEST,
-    LEVEL,
-    POWER,
-    Pair,
-    PairedMean,
-    compare_pair,
-    estimate_mean,
-    measure_noise,
-)
+from zoo.comparison.results import LOOKS, Comparison
+from zoo.comparison.statistics import FEWEST, LEVEL, POWER, estimate_mean
 from zoo.comparison.study_text import list_edges
 from zoo.comparison.text import (
     capitalize,
@@ -43,19 +31,11 @@ from zoo.comparison.text import (
 )
 from zoo.reporting.numbers import format_fixed
 from zoo.reporting.tables import format_markdown
-from zoo.run.conditions import Condition
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
-
 
 PAGE = DOCS / "claims.md"
 NO_EVIDENCE = "no evidence yet"
-NOT_DECIDABLE = "not decidable here"
 PAGE_VERDICTS = {"held": "held", "reversed": "not held", "undecided": "undecided"}
 """{verdict: what the page of a comparison calls it}"""
-FLAT = 0.02
 TITLE = "# Claims of papers"
 ABOUT = f"""
 Written by `python docs/build/pages.py` from `docs/claims.yaml` and the comparisons in
@@ -69,19 +49,19 @@ those of the papers: a verdict is about the task and size in its row.
 - *reversed*: the interval lies on the other side of 0;
 - *undecided*: the interval holds 0, or there are fewer than {FEWEST} studies, or studies that do
   not differ at all, and so no interval;
-- *{NOT_DECIDABLE}*: our task cannot show the paper's effect. Either the second encoding is so close
-  to the bound of the metric that there is no room for it (a *ceiling*), or even {LOOKS[-1]} studies
-  would miss it with a probability of more than {_percent(1 - POWER)}; the row then states their
-  power, by the noise of the two variants or of the median pair, whichever is larger;
+- *not decidable here*: our task cannot show the paper's effect. Either the second encoding is so
+  close to the bound of the metric that there is no room for it (a *ceiling*), or even {LOOKS[-1]}
+  studies would miss it with a probability of more than {percent(1 - POWER)}; the row then states
+  their power, by the noise of the two variants or of the median pair, whichever is larger;
 - *{NO_EVIDENCE}*: no study is recorded, or no model beats a trivial baseline, at the training size
   or under the condition of the claim. Where an image is larger than in training, the baselines
   include softmax regression on images *resized* to the training size.
 
 Claims are judged after {", ".join(map(str, LOOKS[:-1]))} and {LOOKS[-1]} studies only. Intervals
-hold with {_percent(LOOK_LEVEL)} at each of these looks, for all hypotheses of a comparison
-together, so that all verdicts hold with {_percent(LEVEL)}. The page of a comparison ("every study")
+hold with {percent(LOOK_LEVEL)} at each of these looks, for all hypotheses of a comparison
+together, so that all verdicts hold with {percent(LEVEL)}. The page of a comparison ("every study")
 has another rule: its intervals rest on the noise of all its variants, and hold with
-{_percent(LEVEL)} where no further study is planned, so that they may be narrower. Where it comes to
+{percent(LEVEL)} where no further study is planned, so that they may be narrower. Where it comes to
 another verdict, the table of hypotheses says so; what is said of papers rests on the verdicts here.
 A difference is positive if it is on the claimed side.
 
@@ -91,124 +71,21 @@ claims of papers only after a result was seen; their row says so.
 """
 
 
-@dataclass(frozen=True)
-class JudgedClaim:
-    """The verdict on a claim, and what it rests on."""
-
-    claim: PaperClaim
-    verdict: str
-    difference: str
-    """With its interval, if it has one; empty without a study."""
-    reason: str
-    studies: int
-
-
 def judge(claim: PaperClaim, evidence: Evidence) -> JudgedClaim:
-    """Judge a claim by the recorded studies of its comparison."""
-    comparison = evidence.read_comparison(claim.comparison)
-    hypothesis = parse_hypothesis(claim.hypothesis)
-    seen_late = ", a claim since its result was seen" if claim.seen else ""
-    values = {} if comparison is None else collect_pair(comparison, hypothesis)
-    shared = set.intersection(*(set(own) for own in values.values())) if values else set()
-    if comparison is None or not shared:
-        power = _describe_power(claim, evidence, None)
-        verdict = NOT_DECIDABLE if power and power.is_hopeless else NO_EVIDENCE
-        return JudgedClaim(claim, verdict, "", power.text if power else "", 0)
-    if reason := _explain_winner(comparison, hypothesis):
-        return JudgedClaim(claim, NO_EVIDENCE, "", reason + seen_late, len(shared))
-
-    decimals = count_decimals(comparison)
-    late = "" if is_predicted(comparison, hypothesis) else ", no prediction: written after a run"
-    late += seen_late
-    if len(shared) < FEWEST:
-        sign = 1 if hypothesis.sign == ">" else -1
-        one, other = (values[name] for name in (hypothesis.one, hypothesis.other))
-        shown = [
-            format_fixed(sign * (one[seed] - other[seed]), decimals, sign=True)
-            for seed in sorted(shared)
-        ]
-        reason = f"{_count(len(shared), 'study', 'studies')}, no interval{late}"
-        return JudgedClaim(claim, "undecided", ", ".join(shown), reason, len(shared))
-
-    # later studies wait for the next look: each look has its own share of the false alarms
-    look = max(one for one in LOOKS if one <= len(shared))
-    kept = sorted(shared)[:look]
-    seen = {name: {seed: own[seed] for seed in kept} for name, own in values.items()}
-    pooled = ""
-    if len({values[hypothesis.one][seed] - values[hypothesis.other][seed] for seed in kept}) == 1:
-        # both at the bound of the metric, say: without a spread the interval would have no width
-        seen |= _collect_others(comparison, hypothesis, kept)
-        pooled = ", which do not differ: the interval is by the noise of all variants"
-    has_metric = not hypothesis.metric or hypothesis.metric == comparison.measure.split("/")[-1]
-    (decision,) = judge_claims(
-        seen,
-        [Claim(hypothesis.one, hypothesis.other, claim.margin)],
-        better="high" if hypothesis.sign == ">" else "low",
-        bounds=comparison.bounds if has_metric else (-inf, inf),
+    """Judge a claim of a paper by the recorded studies of its comparison."""
+    return judge_claim(
+        claim.hypothesis,
+        evidence.read_comparison(claim.comparison),
+        margin=claim.margin,
         family=count_family(claim, evidence),
-        level=LOOK_LEVEL,
+        note=", a claim since its result was seen" if claim.seen else "",
     )
-    verdict, reason = str(decision.verdict), f"after {look} studies{pooled}{late}"
-    estimate = decision.estimate
-    if estimate is not None and estimate.low == estimate.high:
-        shown = format_fixed(estimate.mean, decimals, sign=True)
-        reason = f"{look} studies, which do not differ, so that their noise is unknown{late}"
-        return JudgedClaim(claim, "undecided", shown, reason, look)
-    ceiling = _explain_ceiling(claim, comparison, seen[hypothesis.other].values())
-    if ceiling and verdict in ("undecided", "smaller than the paper's"):
-        verdict, reason = NOT_DECIDABLE, f"{ceiling}; {reason}"
-    elif verdict == "undecided":
-        power = _describe_power(claim, evidence, comparison)
-        if power and power.is_hopeless:
-            verdict, reason = NOT_DECIDABLE, power.text + late
-    shown_difference = "" if estimate is None else format_estimate(estimate, decimals, sign=True)
-    return JudgedClaim(claim, verdict, shown_difference, reason, look)
 
 
 def judge_hypothesis(text: str, name: str, evidence: Evidence) -> JudgedClaim:
     """Judge a hypothesis of a comparison as claims are judged, without the effect of a paper."""
     claim = PaperClaim(claim=text, paper="", effect="", comparison=name, hypothesis=text)
     return judge(claim, evidence)
-
-
-def _explain_winner(comparison: Comparison, found: Hypothesis) -> str:
-    """Return which baseline no model beats where a hypothesis is judged; empty without one."""
-    condition, metric = find_subject(comparison, found)
-    if name := find_winning_baseline(comparison):
-        return f"no model beats the baseline: {name}"
-    if metric != comparison.measure:
-        return ""
-    name = find_winning_baseline(comparison, condition)
-    return f"no model beats the baseline at {condition.name}: {name}" if name else ""
-
-
-def _explain_ceiling(claim: PaperClaim, comparison: Comparison, values: Iterable[float]) -> str:
-    """Return why the metric has no room for the paper's effect; empty if it has.
-
-    Args:
-        claim: The claim; its hypothesis is about the compared metric, if it has a margin.
-        comparison: Its comparison.
-        values: The values of the variant that the claim calls worse.
-    """
-    hypothesis = parse_hypothesis(claim.hypothesis)
-    low, high = comparison.bounds
-    mean = fmean(values)
-    room = high - mean if hypothesis.sign == ">" else mean - low
-    if not claim.margin or room >= claim.margin:
-        return ""
-    decimals = count_decimals(comparison)
-    return (
-        f"ceiling: `{hypothesis.other}` has {format_fixed(mean, decimals)}, which leaves "
-        f"{format_fixed(room, decimals)} of the paper's {claim.margin:g}"
-    )
-
-
-def is_predicted(comparison: Comparison, found: Hypothesis) -> bool:
-    """Return whether a hypothesis was written before the first run of its comparison."""
-    return any(
-        one.text == found.text and not one.runs_ended and not one.withdrawn
-        for one in comparison.hypotheses
-    )
 
 
 def count_family(claim: PaperClaim, evidence: Evidence) -> int:
@@ -226,125 +103,13 @@ def count_family(claim: PaperClaim, evidence: Evidence) -> int:
     return len({*written, *claimed, claim.hypothesis})
 
 
-def collect_pair(comparison: Comparison, found: Hypothesis) -> dict[str, dict[int, float]]:
-    """Return {variant: {seed: value}} of the two variants of a hypothesis; empty without values."""
-    names = {one.name: one for one in comparison.variants}
-    condition, metric = find_subject(comparison, found)
-    values = {
-        name: collect_values(names[name], condition, metric) for name in (found.one, found.other)
-    }
-    return values if all(values.values()) else {}
-
-
-def _collect_others(
-    comparison: Comparison, found: Hypothesis, seeds: Sequence[int]
-) -> dict[str, dict[int, float]]:
-    """Return {variant: {seed: value}} of the variants that a hypothesis does not name."""
-    condition, metric = find_subject(comparison, found)
-    others = {
-        one.name: collect_values(one, condition, metric)
-        for one in comparison.variants
-        if one.name not in (found.one, found.other)
-    }
-    return {
-        name: {seed: own[seed] for seed in seeds if seed in own} for name, own in others.items()
-    }
-
-
-def find_subject(comparison: Comparison, found: Hypothesis) -> tuple[Condition, str]:
-    """Return the condition and the metric that a hypothesis is about."""
-    metric = f"test/{found.metric}" if found.metric else comparison.measure
-    if not found.condition:
-        return comparison.trained, metric
-    # nothing is measured under a condition that no cell has been tested under
-    known = {one.name: one for one in comparison.conditions}
-    return known.get(found.condition, Condition(found.condition, "size")), metric
-
-
-@dataclass(frozen=True)
-class PowerOfStudies:
-    """Whether the studies up to the last look can find an effect."""
-
-    needed: int | None
-    """Studies that find it with a probability of 80 %; None if a thousand do not."""
-    at_last: float
-    """The probability that the last look finds it."""
-
-    @property
-    def is_hopeless(self) -> bool:
-        """True if the last look would miss it too often."""
-        return self.needed is None or self.needed > LOOKS[-1]
-
-    @property
-    def text(self) -> str:
-        """The power in a sentence."""
-        needed = "more than 1,000" if self.needed is None else f"{self.needed}"
-        if self.is_hopeless:
-            return (
-                f"power of {LOOKS[-1]} studies {_percent(self.at_last)}; {_percent(POWER)} need "
-                f"{needed}, by the noise of its studies"
-            )
-        return f"{needed} studies have a power of {_percent(POWER)}, by the noise of its studies"
-
-
-def _describe_power(
-    claim: PaperClaim, evidence: Evidence, comparison: Comparison | None
-) -> PowerOfStudies | None:
-    """Return the power for the margin of a claim; None without a margin or anything to go by."""
-    if comparison is None or not claim.margin:
-        return None
-    deviation = _find_deviation(comparison, parse_hypothesis(claim.hypothesis))
-    if deviation is None:
-        return None
-
-    family = count_family(claim, evidence)
-    powers = (find_power(number, claim.margin, deviation, family) for number in range(FEWEST, 1001))
-    needed = next((n for n, power in enumerate(powers, start=FEWEST) if power >= POWER), None)
-    return PowerOfStudies(needed, find_power(LOOKS[-1], claim.margin, deviation, family))
-
-
-def _find_deviation(comparison: Comparison, found: Hypothesis) -> float | None:
-    """Return the standard deviation of differences of a pair over studies; None if unknown.
-
-    Few studies estimate that of one pair badly, so it is at least that of the median pair.
-    """
-    condition, metric = find_subject(comparison, found)
-    every = {one.name: collect_values(one, condition, metric) for one in comparison.variants}
-    values = {name: own for name, own in every.items() if len(own) >= FEWEST}
-    if not {found.one, found.other} <= {*values}:
-        return None
-    noise = measure_noise(values)
-    deviations = {}
-    for pair in combinations(values, 2):
-        mean = compare_pair(values, Pair(*pair), noise)
-        if isinstance(mean, PairedMean):
-            deviations[frozenset(pair)] = mean.error * sqrt(mean.count)
-    own = deviations.get(frozenset((found.one, found.other)))
-    return None if own is None else max(own, median(deviations.values()))
-
-
-def find_power(studies: int, effect: float, deviation: float, family: int) -> float:
-    """Return the probability that a look finds an effect.
-
-    Args:
-        studies: The number of studies.
-        effect: The true difference.
-        deviation: The standard deviation of differences over studies.
-        family: The number of hypotheses that intervals are corrected for.
-    """
-    if deviation == 0:
-        return 1.0
-    critical = stats.t.ppf(1 - (1 - LOOK_LEVEL) / (2 * family), studies - 1)
-    shift = effect * sqrt(studies) / deviation
-    return float(stats.nct.sf(critical, studies - 1, shift))
-
-
 def write_claims_page(evidence: Evidence) -> str:
     """Return docs/claims.md: one row per claim, then the comparisons that judge them."""
     judged = [judge(claim, evidence) for claim in evidence.claims]
+    pairs = zip(evidence.claims, judged, strict=True)
     head = ["claim", "paper", "its effect", "our task and size", "verdict", "difference"]
     head += ["rests on", "command", "cells"]
-    rows = [_write_row(one, evidence) for one in judged]
+    rows = [_write_row(claim, one, evidence) for claim, one in pairs]
     lines = [TITLE, ABOUT.rstrip("\n"), "", _count_verdicts(judged), ""]
     lines += [*_describe_hours(Path(evidence.records))]
     lines += [format_markdown(head, rows, head), "", "## Comparisons", ""]
@@ -400,15 +165,15 @@ def count_hours(records: Path) -> tuple[int, float]:
     return len(worked) + sum(map(len, groups)), counted / 60
 
 
-def _write_row(one: JudgedClaim, evidence: Evidence) -> list[str]:
-    name = one.claim.comparison
+def _write_row(claim: PaperClaim, one: JudgedClaim, evidence: Evidence) -> list[str]:
+    name = claim.comparison
     comparison = evidence.read_comparison(name)
     size = "" if comparison is None else f", {_describe_size(comparison)}"
     recorded = f"[cells](records/{name}/results.html)" if comparison else "none"
     return [
-        f"{one.claim.claim} (`{one.claim.hypothesis}`)",
-        read_papers()[one.claim.paper],
-        one.claim.effect,
+        f"{claim.claim} (`{claim.hypothesis}`)",
+        read_papers()[claim.paper],
+        claim.effect,
         f"{evidence.comparisons[name].task}{size}",
         one.verdict,
         one.difference or "none",
@@ -427,15 +192,6 @@ def _describe_size(comparison: Comparison) -> str:
 
 def _count(number: int, singular: str, plural: str) -> str:
     return f"{number} {singular if number == 1 else plural}"
-
-
-def count_studies(comparison: Comparison) -> int:
-    """Return how many studies have a tested trial of each variant that a race has not stopped."""
-    race = comparison.race
-    running = [
-        one for one in comparison.variants if race is None or race.find_stopped(one.name) is None
-    ]
-    return min(len(collect_values(one, comparison.trained, comparison.measure)) for one in running)
 
 
 def _tell_stopped(comparison: Comparison) -> str:
@@ -472,7 +228,7 @@ def _comparison_section(name: str, evidence: Evidence) -> Iterator[str]:
         names = join_names([f"`{name}`" for name in steep], len(steep))
         yield from (
             f"**Not trained to the end**: the validation metric of {names} changed by more than "
-            f"{_percent(FLAT)} between the last two recorded validations, relative to its largest "
+            f"{percent(FLAT)} between the last two recorded validations, relative to its largest "
             "value or to the loss of a baseline, whichever is larger.",
             "",
         )
@@ -509,30 +265,6 @@ def describe_training(comparison: Comparison) -> str:
         f"{minutes:.1f} minutes, {comparison.machine['jobs']} at a time on "
         f"{comparison.machine['cores']} cores."
     )
-
-
-def list_steep(comparison: Comparison) -> list[str]:
-    """Return the variants whose curves are not flat at the end in most studies."""
-    found = []
-    for variant in comparison.variants:
-        tested = [cell for cell in variant.cells if len(cell.curve) > 1 and cell.measurements]
-        steep = [cell for cell in tested if not _is_flat(cell)]
-        if 2 * len(steep) > len(tested):
-            found.append(variant.name)
-    return found
-
-
-def _is_flat(cell: ComparisonCell) -> bool:
-    """Return whether the last two validations that are kept hardly differ."""
-    values = [value for _, value in cell.curve]
-    finite = [value for value in values if value is not None]
-    if len(finite) < len(values):
-        return False
-    sizes = [*map(abs, finite)]
-    if finite[0] > finite[-1]:
-        # a loss, which may begin below that of a guess
-        sizes += cell.baselines.get("test/loss", {}).values()
-    return abs(finite[-1] - finite[-2]) <= FLAT * max(sizes)
 
 
 def _value_table(comparison: Comparison) -> str:

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from claims_page import NO_EVIDENCE, count_studies, list_steep
+from claims_page import NO_EVIDENCE
 from evidence_data import Evidence, Need, Source, read_record
 from quoted_numbers import locate
 
+from zoo.comparison.claims import count_studies, list_steep
 from zoo.comparison.racing import LOOK_LEVEL
 from zoo.comparison.ranking import (
     Standing,

@@ -272,7 +272,7 @@ def _read_evidence() -> Evidence:
 
 
 def _find_claim(path: Path, hypothesis: str) -> str:
-    judged = judge_hypothesis(hypothesis, path.parent.name, _read_evidence())
+    judged = judge_hypothesis(hypothesis, path.name, _read_evidence())
     return f"{judged.verdict}, {judged.difference}" if judged.difference else judged.verdict
 
 

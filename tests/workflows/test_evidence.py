@@ -13,6 +13,7 @@ import yaml
 from comparisons import images, replace_metrics
 
 from zoo.cli.compare import parse_words
+from zoo.comparison import claims
 from zoo.comparison.hypotheses import HYPOTHESES, judge_hypotheses
 from zoo.comparison.plan import PLAN, ComparisonPlan
 from zoo.comparison.record import CellRecord
@@ -272,11 +273,11 @@ def test_a_claim_that_was_written_late_and_an_edited_record_are_named(docs, evid
 def test_a_curve_that_still_falls_is_named(docs, evidence, tmp_path):
     found = evidence(STEADY)
     comparison = found.read_comparison("made")
-    assert docs["claims_page"].list_steep(comparison) == []
+    assert claims.list_steep(comparison) == []
     none, other = comparison.variants
     cells = [replace(cell, curve=((10, 0.9), (20, 0.8))) for cell in none.cells]
     falling = replace(comparison, variants=(replace(none, cells=tuple(cells)), other))
-    assert docs["claims_page"].list_steep(falling) == ["none"]
+    assert claims.list_steep(falling) == ["none"]
 
 
 @pytest.mark.parametrize(
@@ -499,9 +500,9 @@ def test_recorded_baselines_follow_from_the_data(docs):
 
 def test_studies_that_cannot_see_an_effect_say_their_power(docs, evidence):
     page = docs["claims_page"]
-    assert page.find_power(5, 1.0, 0.1, 1) > 0.99
-    assert page.find_power(5, 0.0, 0.1, 1) == pytest.approx(0.005, abs=1e-6)
-    powers = [page.find_power(number, 0.1, 0.1, 2) for number in (3, 5, 8, 12, 18)]
+    assert claims.find_power(5, 1.0, 0.1, 1) > 0.99
+    assert claims.find_power(5, 0.0, 0.1, 1) == pytest.approx(0.005, abs=1e-6)
+    powers = [claims.find_power(number, 0.1, 0.1, 2) for number in (3, 5, 8, 12, 18)]
     assert powers == sorted(powers)
     found = evidence(NOISY, margin=0.02)
     judged = page.judge(found.claims[0], found)
