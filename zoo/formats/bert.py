@@ -17,6 +17,7 @@ class BertFamily(PublishedFamily):
     table = "bert.embeddings.word_embeddings.weight"
     auto, has_logits = "AutoModel", False
     dropped = r"cls\..*|classifier\..*|bert\.pooler\..*|bert\.embeddings\.position_ids"
+    required = ("num_hidden_layers", "num_attention_heads")
     ignored = frozenset(
         {
             "tie_word_embeddings",

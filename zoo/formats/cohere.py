@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.data.spec import DataSpec
+from zoo.formats.config_entries import EntryError
 from zoo.formats.decoder_target import (
     BLOCK_NAMES,
     FULL,
@@ -18,7 +19,6 @@ from zoo.formats.decoder_target import (
 from zoo.formats.export import ExportSource
 from zoo.formats.llama import DecoderFamily, describe_windows
 from zoo.formats.native import DECODER
-from zoo.formats.published import EntryError
 from zoo.formats.targets import ExportOptions
 
 COHERE_BLOCK = {own: other for own, other in BLOCK_NAMES.items() if own != "norm2"}

@@ -24,6 +24,7 @@ from zoo.data.spec import DataSpec, check_spec
 from zoo.errors import CheckpointError, DataError, RecipeError
 from zoo.formats.bert import BertFamily
 from zoo.formats.cohere import Cohere2Family
+from zoo.formats.config_entries import EntryError, check_entries
 from zoo.formats.dinov3 import DINOv3Family
 from zoo.formats.folders import new_folder
 from zoo.formats.gemma import Gemma2Family, Gemma3Family
@@ -33,7 +34,7 @@ from zoo.formats.huggingface import restore_exported
 from zoo.formats.llama import LlamaFamily, MistralFamily, Qwen2Family, Qwen3Family
 from zoo.formats.olmo import Olmo2Family, Olmo3Family
 from zoo.formats.phi3 import Phi3Family
-from zoo.formats.published import EQUIP, TOKENIZER, EntryError, Pool, Published, PublishedFamily
+from zoo.formats.published import EQUIP, TOKENIZER, Pool, Published, PublishedFamily
 from zoo.formats.rope_vit import RoPEViTFamily
 from zoo.formats.safetensors import read_safetensors
 from zoo.formats.smollm3 import SmolLM3Family
@@ -200,7 +201,7 @@ def convert_family(
         CheckpointError: The weights are not those of a model that zoo has.
         RecipeError: An override is wrong.
     """
-    pool = Pool(published.weights)
+    pool = Pool(published.weights, published.names)
     with _name_source(source, published, f"{published.origin}: an entry is missing or wrong"):
         family = build_family(published, pool)
         sections, spec = family.describe()
@@ -220,10 +221,12 @@ def convert_family(
     pool.drop(family.dropped)
     raise_issues(source, "damaged, or not published for training", pool.faults)
     issues = [f"missing: {name}" for name in pool.missing]
-    issues += [f"unknown: {name} {list(weight.shape)}" for name, weight in pool.rest.items()]
+    issues += [
+        f"unknown: {pool.name(name)} {list(weight.shape)}" for name, weight in pool.rest.items()
+    ]
     raise_issues(source, "not the weights of its configuration", issues)
     # compared on the meta device before anything is allocated
-    compare_shapes(source, build_task(recipe, spec, "meta").model, pool.taken)
+    compare_shapes(source, build_task(recipe, spec, "meta").model, pool)
     task = _load_task(recipe, spec, pool)
     if not task.model.state_dict().keys() <= pool.taken.keys():
         log.info("no classification head was published; it starts at 0")
@@ -300,19 +303,23 @@ def _name_configuration(source: Path, published: Published) -> Iterator[None]:
 
 def build_family(published: Published, pool: Pool) -> PublishedFamily:
     """Return the family of weights. Raises CheckpointError if zoo has none of that kind."""
-    kind = check_kind(published.config)
+    kind = check_configuration(published.config)
     vocabulary = None if published.tokenizer is None else Subwords(published.tokenizer)
     return FAMILIES[kind](published.config, pool, vocabulary)
 
 
-def check_kind(settings: Mapping[str, Any]) -> str:
-    """Return the `model_type` of a configuration.
+def check_configuration(settings: Mapping[str, Any]) -> str:
+    """Return the `model_type` of a configuration whose entries have types that are read.
 
     Raises:
         CheckpointError: zoo has no such family.
+        EntryError: An entry is missing or of a wrong type or range.
     """
-    kind = str(settings.get("model_type", ""))
+    kind = settings.get("model_type", "")
+    if not isinstance(kind, str):
+        raise EntryError(f"model_type: expected a string, got {kind!r:.40}")
     if kind in FAMILIES:
+        check_entries(settings, FAMILIES[kind].required)
         return kind
     # An empty list of layers with experts is that of a dense model.
     is_dense = settings.get("moe_layers") == []
@@ -350,19 +357,21 @@ def build_recipe(
         return build_experiment(config.load(file, overrides), spec).recipe
 
 
-def compare_shapes(source: Path, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Compare weights with those of a model; a head need not be published.
+def compare_shapes(source: Path, model: nn.Module, pool: Pool) -> None:
+    """Compare weights that were taken with those of a model; a head need not be published.
 
     Raises:
         CheckpointError: With every weight that is missing, unknown or of another shape.
     """
-    own = model.state_dict()
+    own, weights = model.state_dict(), pool.taken
     issues = [
-        f"{name}: {list(weight.shape)} in the file, {list(own[name].shape)} by the recipe"
+        f"{pool.name_taken(name)}: {list(weight.shape)} in the file, {list(own[name].shape)} by "
+        f"the recipe"
         for name, weight in weights.items()
         if name in own and weight.shape != own[name].shape
     ]
-    issues += [f"{name}: not in the recipe's model" for name in weights if name not in own]
+    unknown = [name for name in weights if name not in own]
+    issues += [f"{pool.name_taken(name)}: not in the recipe's model" for name in unknown]
     # a head is published as a whole, or not at all
     parts = ("head.",) if not any(name.startswith("head.") for name in weights) else ()
     absent = [name for name in own if name not in weights and not name.startswith(parts)]
@@ -398,9 +407,10 @@ def read_published(source: Path) -> Published:
         raise CheckpointError(f"{source / 'config.json'}: not a mapping")
     if settings.get("model_type") != EXPORTED:
         try:
-            check_kind(settings)
+            check_configuration(settings)
         except CheckpointError as error:
-            raise CheckpointError(escape_text(f"{source}: {error}")) from None
+            origin = "config.json: " if isinstance(error, EntryError) else ""
+            raise CheckpointError(escape_text(f"{source}: {origin}{error}")) from None
     text = None
     if tokenizer.is_file():
         try:

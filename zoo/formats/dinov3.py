@@ -19,6 +19,13 @@ class DINOv3Family(PublishedFamily):
 
     dropped = r"embeddings\.mask_token"
     auto, has_logits = "AutoModel", False
+    required = (
+        "num_hidden_layers",
+        "num_attention_heads",
+        "image_size",
+        "num_register_tokens",
+        "rope_theta",
+    )
     ignored = frozenset(
         {
             "apply_layernorm",
@@ -37,7 +44,6 @@ class DINOv3Family(PublishedFamily):
         config = self.config
         self.require(hidden_act="gelu", use_gated_mlp=False, is_causal=False, mlp_bias=True)
         self.require(query_bias=True, value_bias=True, proj_bias=True)
-        self.require_squares()
         patches = "embeddings.patch_embeddings.weight"
         dim = self.read_size("hidden_size", patches, 0)
         channels = self.read_size("num_channels", patches, 1)

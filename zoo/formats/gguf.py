@@ -67,8 +67,21 @@ def read_gguf(file: Path) -> Published:
             raise
         problem = f"its metadata are damaged or lack an entry: {error!r:.120}"
         raise CheckpointError(escape_text(f"{file}: {problem}")) from None
-    fields = list_fields(fields["general.architecture"])
-    return Published(file.stem, config, weights, tokenizer, "metadata", fields)
+    architecture = fields["general.architecture"]
+    layers = list_tensor_names(architecture, config["num_hidden_layers"]).items()
+    return Published(
+        file.stem,
+        config,
+        weights,
+        tokenizer,
+        origin="metadata",
+        fields=list_fields(architecture),
+        names={
+            f"{other}.{part}": f"{own}.{part}"
+            for own, other in layers
+            for part in ("weight", "bias")
+        },
+    )
 
 
 def check_architecture(fields: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ class GPT2Family(PublishedFamily):
 
     prefix = "transformer."
     table, ties = "transformer.wte.weight", True
+    required = ("n_layer", "n_head")
     ignored = frozenset(
         {
             "n_ctx",

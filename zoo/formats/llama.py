@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from zoo.data.spec import DataSpec
-from zoo.errors import CheckpointError, OptionError
+from zoo.errors import OptionError
+from zoo.formats.config_entries import EntryError
 from zoo.formats.decoder_target import (
     BLOCK_NAMES,
     FULL,
@@ -27,7 +28,7 @@ from zoo.formats.decoder_target import (
 from zoo.formats.export import ExportSource
 from zoo.formats.layer_plan import describe_layers
 from zoo.formats.native import DECODER, join_halves
-from zoo.formats.published import EQUIP, EntryError, PublishedFamily, mlp_ratio
+from zoo.formats.published import EQUIP, PublishedFamily, mlp_ratio
 from zoo.formats.targets import ExportOptions
 from zoo.integrations.rope_parameters import (
     DEFAULT_BASE,
@@ -52,6 +53,7 @@ class DecoderFamily(PublishedFamily):
     """Decoders of the shape of Llama, which differ in windows, biases, norms and encodings."""
 
     prefix = "model."
+    required = ("num_hidden_layers", "num_attention_heads", "max_position_embeddings")
     table = "model.embed_tokens.weight"
     follows_fraction = False
     """Whether its code follows `partial_rotary_factor`; others rotate whole heads."""
@@ -85,10 +87,6 @@ class DecoderFamily(PublishedFamily):
         config, pool = self.config, self.pool
         heads, depth = config["num_attention_heads"], config["num_hidden_layers"]
         self.require(**self.activation, is_causal=True)
-        if heads < 1:
-            raise EntryError(f"num_attention_heads must be at least 1, got {heads}")
-        if depth < 1:
-            raise EntryError(f"num_hidden_layers must be at least 1, got {depth}")
         if depth > len(pool.rest):
             count = f"{len(pool.rest):,}"
             raise EntryError(f"num_hidden_layers is {depth:,}, but the file has {count} tensors")
@@ -172,8 +170,8 @@ class DecoderFamily(PublishedFamily):
 
     def read_window(self) -> int | None:
         """Return the number of tokens in the window of layers that have one."""
-        window = self.config.get("sliding_window", 4096)  # as transformers has it
-        return int(window) if window else None
+        window: int | None = self.config.get("sliding_window", 4096)  # as transformers has it
+        return window
 
     def list_kinds(self) -> list[str]:
         """Return the type of each layer, as transformers calls it."""
@@ -186,11 +184,12 @@ class DecoderFamily(PublishedFamily):
         Raises:
             CheckpointError: A type is one that zoo does not have, or they are not one per layer.
         """
-        kinds = self.config.get("layer_types") or default
+        stated = self.config.get("layer_types")
+        kinds = default if stated is None else stated
         for kind in dict.fromkeys(kinds):
             if kind not in KINDS:
                 problem = f"layer_types has {kind}; zoo has {', '.join(KINDS)}"
-                raise CheckpointError(f"zoo has no recipe for it: {problem}; {EQUIP}")
+                raise EntryError(f"zoo has no recipe for it: {problem}; {EQUIP}")
         if len(kinds) != len(default):
             problem = f"layer_types names {len(kinds)} layers of {len(default)}"
             raise EntryError(problem)
@@ -205,7 +204,7 @@ class DecoderFamily(PublishedFamily):
         Raises:
             EntryError: It is under a name that transformers writes and does not read.
         """
-        step = int(self.config.get("sliding_window_pattern", default))
+        step: int = self.config.get("sliding_window_pattern", default)
         written = self.config.get("_sliding_window_pattern", step)
         if written != step and not self.config.get("layer_types"):
             problem = f"_sliding_window_pattern is {written}, which transformers does not read"
@@ -273,7 +272,7 @@ class DecoderFamily(PublishedFamily):
         try:
             options = read_rope_parameters(found, config["max_position_embeddings"])
         except OptionError as error:
-            raise CheckpointError(f"zoo has no recipe for it: {error}") from None
+            raise EntryError(f"zoo has no recipe for it: {error}") from None
         fraction = found.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
         if self.follows_fraction:
             self.fraction = float(fraction) if fraction else 1.0
@@ -281,7 +280,7 @@ class DecoderFamily(PublishedFamily):
         # The code of these families follows it in rules only, and rotates whole heads.
         if kind not in ("default", "proportional") and fraction not in (None, 1):
             problem = f"partial_rotary_factor is {fraction}, but {kind} rotates whole heads"
-            raise CheckpointError(f"zoo has no recipe for it: {problem}")
+            raise EntryError(f"zoo has no recipe for it: {problem}")
         return {"name": "rope", **options}
 
     def rename(self, heads: int) -> None:

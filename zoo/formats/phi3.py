@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from zoo.data.spec import DataSpec
+from zoo.errors import CheckpointError
 from zoo.formats.decoder_target import FULL, SLIDING
 from zoo.formats.llama import DecoderFamily
 from zoo.integrations.rope_parameters import ENTRIES, LENGTH_ENTRY, read_kind
@@ -24,7 +25,7 @@ class Phi3Family(DecoderFamily):
 
     def describe(self) -> tuple[dict[str, Any], DataSpec]:
         pool, depth = self.pool, self.config["num_hidden_layers"]
-        for number in range(depth if isinstance(depth, int) else 0):
+        for number in range(depth):
             start = f"model.layers.{number}."
             # as wide as what the heads return
             width = pool.shape(f"{start}self_attn.o_proj.weight", 2)[1]
@@ -35,23 +36,24 @@ class Phi3Family(DecoderFamily):
     def _split(self, start: str, name: str, parts: Sequence[str], first: int = 0) -> None:
         """Take a weight apart: the first part has a number of rows, the others have equal ones.
 
-        A weight that cannot be cut stays, and is reported with what is missing.
+        Raises:
+            CheckpointError: There is no such weight, or it cannot be cut.
         """
-        rest = self.pool.rest
-        packed = rest.get(f"{start}{name}.weight")
-        count = len(parts) - 1 if first else len(parts)
-        if packed is None or len(packed) <= first or (len(packed) - first) % count:
-            return
-        del rest[f"{start}{name}.weight"]
+        rows, count = self.pool.shape(f"{start}{name}.weight", 2)[0], len(parts) - bool(first)
+        if rows <= first or (rows - first) % count:
+            own = self.pool.name(f"{start}{name}.weight")
+            raise CheckpointError(f"{own} has {rows} rows, which are not {' and '.join(parts)}")
+        packed = self.pool.rest[f"{start}{name}.weight"]
         size = (len(packed) - first) // count
         sizes = [*([first] if first else []), *[size] * count]
-        for part, weight in zip(parts, packed.split(sizes), strict=True):
-            rest[f"{start}{part}.weight"] = weight
+        names = [f"{start}{part}.weight" for part in parts]
+        weights = dict(zip(names, packed.split(sizes), strict=True))
+        self.pool.split_rest(f"{start}{name}.weight", weights)
 
     def read_window(self) -> int | None:
         """Return the window of all layers; None if they have none."""
-        window = self.config.get("sliding_window")
-        return int(window) if window else None
+        window: int | None = self.config.get("sliding_window")
+        return window
 
     def list_kinds(self) -> list[str]:
         """Return the type of each layer, as transformers calls it."""

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from zoo.data.corpus.tokenizer import TokenCount
 from zoo.data.spec import DataSpec, ImageSpec, TextSpec, Vocabulary
 from zoo.errors import CheckpointError
+from zoo.formats.config_entries import EntryError
 from zoo.weights import describe_fault
 
 log = logging.getLogger("zoo")
@@ -32,6 +34,7 @@ class Published:
         tokenizer: tokenizer.json; None where there is none.
         origin: Where the entries of `config` come from.
         fields: The origin's own names of entries, where they differ from those of config.json.
+        names: The file's own names of tensors, where they differ from those of transformers.
         folder: The folder, which transformers reads too; None for a file.
     """
 
@@ -41,15 +44,12 @@ class Published:
     tokenizer: str | None = None
     origin: str = "config.json"
     fields: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
     folder: Path | None = None
 
     def name_fields(self, problem: str) -> str:
         """Return a problem with the origin's own names of entries."""
         return re.sub(r"\w+", lambda word: self.fields.get(word[0], word[0]), problem)
-
-
-class EntryError(CheckpointError):
-    """An entry of a configuration is wrong. Whoever read it names the file in front of it."""
 
 
 TOKENIZER = "tokenizer.json"
@@ -63,28 +63,73 @@ Change = Callable[[Tensor], Tensor]
 class Pool:
     """Published weights that are taken one by one.
 
+    Args:
+        weights: The weights.
+        names: The file's own names of weights, where they differ.
+
     Attributes:
         missing: Names that were asked for and are not there.
         faults: What is wrong with weights that were taken, each with its name.
         dropped: Names of weights that a model of zoo has no use for.
         rest: Weights that nobody has taken.
+        taken: Weights by their names in zoo.
     """
 
-    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, weights: Mapping[str, Tensor], names: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.rest, self.missing, self.faults = dict(weights), list[str](), list[str]()
         self.dropped: list[str] = []
         self.taken: dict[str, Tensor] = {}
+        self._names, self._taken_names, self._prefix = dict(names), dict[str, str](), ""
+
+    def name(self, name: str) -> str:
+        """Return the file's own name of a weight, which may be missing."""
+        return self._names.get(name, name.removeprefix(self._prefix))
+
+    def name_taken(self, target: str) -> str:
+        """Return the file's own name of a weight that was taken."""
+        return self._taken_names.get(target, target)
+
+    def rename(self, former: str, name: str) -> None:
+        """Give a weight another name than the file does."""
+        self._names[name] = self.name(former)
+        self.rest[name] = self.rest.pop(former)
+
+    def split_rest(self, name: str, parts: Mapping[str, Tensor]) -> None:
+        """Replace a weight that nobody has taken by parts of it, by other names."""
+        self._names |= dict.fromkeys(parts, self.name(name))
+        del self.rest[name]
+        self.rest |= parts
+
+    def add_prefix(self, prefix: str, others: tuple[str, ...]) -> None:
+        """Add what the names of a file without a head lack, except to names that begin otherwise.
+
+        Args:
+            prefix: The start of the names.
+            others: What other names begin with.
+        """
+        for name in [*self.rest]:
+            if not name.startswith(others):
+                self.rename(name, prefix + name)
+        self._prefix = prefix
 
     def take(self, name: str, target: str, change: Change = lambda weight: weight) -> None:
         """Take a weight over as `target`, or note that it is missing."""
         if name not in self.rest:
-            self.missing.append(name)
+            self.missing.append(self.name(name))
             return
-        weight = self.rest.pop(name)
+        weight, self._taken_names[target] = self.rest.pop(name), self.name(name)
         if fault := describe_fault(weight):
-            self.faults.append(f"{name} {fault}")
+            self.faults.append(f"{self.name(name)} {fault}")
             return
-        self.taken[target] = self._change(name, weight, change)
+        self.taken[target] = self._change(self.name(name), weight, change)
+
+    def split(self, name: str, parts: Mapping[str, Tensor]) -> None:
+        """Replace a weight that was taken by parts of it, by their names in zoo."""
+        del self.taken[name]
+        self.taken |= parts
+        self._taken_names |= dict.fromkeys(parts, self.name_taken(name))
 
     def take_layers(
         self,
@@ -117,7 +162,7 @@ class Pool:
         """Change all weights taken whose names match a pattern as a whole."""
         for name in self.taken:
             if re.fullmatch(pattern, name):
-                self.taken[name] = self._change(name, self.taken[name], change)
+                self.taken[name] = self._change(self.name_taken(name), self.taken[name], change)
 
     def _change(self, name: str, weight: Tensor, change: Change) -> Tensor:
         try:
@@ -132,7 +177,7 @@ class Pool:
         names = [name for name in self.rest if re.fullmatch(pattern, name)]
         for name in names:
             del self.rest[name]
-        self.dropped += names
+        self.dropped += map(self.name, names)
 
     def has(self, pattern: str) -> bool:
         """Return whether the name of a remaining weight matches a pattern as a whole."""
@@ -141,10 +186,10 @@ class Pool:
     def shape(self, name: str, rank: int | None = None) -> tuple[int, ...]:
         """Return the shape of a weight. Raises CheckpointError if there is none of that rank."""
         if name not in self.rest:
-            raise CheckpointError(f"missing: {name}")
+            raise CheckpointError(f"missing: {self.name(name)}")
         found = tuple(self.rest[name].shape)
         if rank not in (None, len(found)):
-            problem = f"{name} has {len(found)} dimensions, not {rank}"
+            problem = f"{self.name(name)} has {len(found)} dimensions, not {rank}"
             raise CheckpointError(f"wrong number of dimensions: {problem}")
         return found
 
@@ -261,6 +306,9 @@ class PublishedFamily(ABC):
     ignored: frozenset[str] = frozenset()
     """Entries of the configuration that change nothing, in addition to IGNORED."""
 
+    required: tuple[str, ...] = ()
+    """Entries of the configuration that must be there."""
+
     table, head = "", "lm_head.weight"
     """The tensors of the embeddings of tokens and of the head."""
 
@@ -281,10 +329,7 @@ class PublishedFamily(ABC):
         self.sizes: dict[str, int] = {}
         if self.prefix and not pool.has(f"{re.escape(self.prefix)}.*"):
             heads = ("lm_head.", "cls.", "classifier.")
-            pool.rest = {
-                name if name.startswith(heads) else self.prefix + name: weight
-                for name, weight in pool.rest.items()
-            }
+            pool.add_prefix(self.prefix, heads)
 
     @abstractmethod
     def describe(self) -> tuple[dict[str, Any], DataSpec]:
@@ -299,18 +344,18 @@ class PublishedFamily(ABC):
         """Take the weights that the model has; `heads` are those of the recipe."""
 
     def require(self, **values: Any) -> None:
-        """Check entries of the configuration, where they are given.
+        """Check entries of the configuration, where they are given; null stands for false.
 
         Raises:
-            CheckpointError: With all entries that zoo has no recipe for.
+            EntryError: With all entries that zoo has no recipe for.
         """
         wrong = [
             f"{key} is {self.config[key]}, expected {right}"
             for key, right in values.items()
-            if self.config.get(key, right) not in (right, None)
+            if self.config.get(key, right) != right and not (self.config[key] is None and not right)
         ]
         if wrong:
-            raise CheckpointError("zoo has no recipe for it: " + "; ".join(wrong))
+            raise EntryError("zoo has no recipe for it: " + "; ".join(wrong))
 
     def check_read(self) -> None:
         """Check that every entry of the configuration was read, after `describe`.
@@ -343,6 +388,7 @@ class PublishedFamily(ABC):
             CheckpointError: There is no such tensor, or the configuration states another size.
         """
         shape, stated = self.pool.shape(name), self.config.get(entry)
+        name = self.pool.name(name)
         if axis >= len(shape):
             raise CheckpointError(f"wrong number of dimensions: {name} {list(shape)}")
         size, rest = divmod(shape[axis], per)
@@ -369,10 +415,10 @@ class PublishedFamily(ABC):
         names = [name for name in self.pool.rest if re.fullmatch(pattern, name)]
         if bool(names) == bool(default if stated is None else stated):
             return bool(names)
-        held = f"the file has {names[0]}" if names else "the file has no such tensor"
+        found = self.pool.name(names[0]) if names else "no such tensor"
         shown = f"{entry} is {stated}" if stated is not None else f"no {entry} means {default}"
         right = "true" if names else "false"
-        problem = f"{shown}, but {held}; set {entry} to {right} if the file is right"
+        problem = f"{shown}, but the file has {found}; set {entry} to {right} if the file is right"
         raise EntryError(problem)
 
     def read_tied(self) -> bool:
@@ -385,54 +431,40 @@ class PublishedFamily(ABC):
             EntryError: There is no head, and `tie_word_embeddings` is false.
         """
         rest, stated = self.pool.rest, self.config.get("tie_word_embeddings")
+        table_name, head_name = self.pool.name(self.table), self.pool.name(self.head)
         is_tied = self.ties if stated is None else bool(stated)
         table, head = rest.get(self.table), rest.get(self.head)
         if head is None:
             if not is_tied:
                 shown = "false" if stated is not None else "not there, which means false"
-                problem = f"tie_word_embeddings is {shown}, but the file has no {self.head}"
-                remedy = f"set it to true if {self.table} predicts, or add the tensor"
+                problem = f"tie_word_embeddings is {shown}, but the file has no {head_name}"
+                remedy = f"set it to true if {table_name} predicts, or add the tensor"
                 raise EntryError(f"{problem}; {remedy}")
             return True
         if not is_tied:
             return False
         if table is not None and not torch.equal(table, head):
             log.info(
-                "%s differs from %s, and predicts; tied is only the flag", self.head, self.table
+                "%s differs from %s, and predicts; tied is only the flag", head_name, table_name
             )
             return False
         # the same numbers twice, or only under the name of the head
-        rest[self.table] = rest.pop(self.head)
+        self.pool.rename(self.head, self.table)
         return True
-
-    def require_squares(self) -> None:
-        """Check that images and patches have one size.
-
-        Raises:
-            CheckpointError: One has two sides that differ.
-        """
-        for key in ("image_size", "patch_size"):
-            if not isinstance(self.config[key], int):
-                problem = f"{key} is {self.config[key]}, expected one number"
-                raise CheckpointError(f"zoo has no recipe for it: {problem}")
 
     def describe_text(self, length: int, task: str) -> tuple[dict[str, Any], TextSpec]:
         """Return the data and task sections of a language model, and the facts of its data.
 
         Without a tokenizer, the vocabulary is as large as the table of tokens.
         """
-        rows = self.read_size("vocab_size", self.table, 0)
+        rows, table = self.read_size("vocab_size", self.table, 0), self.pool.name(self.table)
         self.vocabulary = self.vocabulary or TokenCount(rows)
         count = len(self.vocabulary)
         if count > rows:
-            problem = f"{TOKENIZER} has {count} tokens, {self.table} {rows} rows"
+            problem = f"{TOKENIZER} has {count} tokens, {table} {rows} rows"
             raise CheckpointError(problem)
         if count < rows:
-            log.info(
-                "left out: the last %d rows of %s, past %s", rows - count, self.table, TOKENIZER
-            )
-        if length < 1:
-            raise CheckpointError(f"max_position_embeddings is {length}, so no text has a length")
+            log.info("left out: the last %d rows of %s, past %s", rows - count, table, TOKENIZER)
         data = {
             "name": "python_docs",
             "tokens": "subword",
@@ -447,6 +479,8 @@ class PublishedFamily(ABC):
     ) -> tuple[dict[str, Any], ImageSpec]:
         """Return the data and task sections of an image model, and the facts of its data."""
         labels = self.config.get("id2label") or {}
+        if wrong := [key for key in labels if not key.isdecimal()]:
+            raise EntryError(f"id2label: expected numbers of classes, got {wrong[0]!r:.40}")
         names = [str(labels[key]) for key in sorted(labels, key=int)]
         if self.has_logits and names and len(names) != classes:
             raise EntryError(f"id2label has {len(names)} classes, but the file has {classes}")
@@ -481,9 +515,9 @@ def mlp_ratio(hidden: int, dim: int) -> float:
 def split_qkv(pool: Pool) -> None:
     """Split joint projections to queries, keys and values into three."""
     for name in [name for name in pool.taken if ".attn.qkv." in name]:
-        weight = pool.taken.pop(name)
+        weight = pool.taken[name]
         if len(weight) % 3:
-            raise CheckpointError(f"{name} {list(weight.shape)} is not three projections in one")
-        parts = weight.chunk(3)
-        for letter, part in zip("qkv", parts, strict=True):
-            pool.taken[name.replace("attn.qkv", f"attn.{letter}_proj")] = part
+            problem = f"{list(weight.shape)} is not three projections in one"
+            raise CheckpointError(f"{pool.name_taken(name)} {problem}")
+        names = [name.replace("attn.qkv", f"attn.{letter}_proj") for letter in "qkv"]
+        pool.split(name, dict(zip(names, weight.chunk(3), strict=True)))

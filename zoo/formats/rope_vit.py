@@ -34,7 +34,7 @@ class RoPEViTFamily(PublishedFamily):
     def describe(self) -> tuple[dict[str, Any], DataSpec]:
         pool = self.pool
         if "freqs" in pool.rest and "rope.freqs" not in pool.rest:
-            pool.rest["rope.freqs"] = pool.rest.pop("freqs")
+            pool.rename("freqs", "rope.freqs")
         # coordinates of patches
         pool.drop("freqs_t_[xy]")
         dim, channels, patch, _ = pool.shape("patch_embed.proj.weight", 4)
@@ -82,5 +82,7 @@ class RoPEViTFamily(PublishedFamily):
                 "rope.freqs",
                 lambda table: table.reshape(2, depth, heads, -1).flip(0).transpose(0, 1),
             )
-            for number, table in enumerate(pool.taken.pop("rope.freqs", ())):
-                pool.taken[f"encoding.rope_mixed.{number}.frequencies"] = table
+            if "rope.freqs" in pool.taken:
+                tables = enumerate(pool.taken["rope.freqs"])
+                names = {f"encoding.rope_mixed.{number}.frequencies": one for number, one in tables}
+                pool.split("rope.freqs", names)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from zoo.formats.config_entries import EntryError
 from zoo.formats.decoder_target import FULL, SLIDING, DecoderTarget, write_decoder
 from zoo.formats.export import ExportSource
 from zoo.formats.llama import DecoderFamily, LlamaFamily, describe_windows
 from zoo.formats.native import DECODER
-from zoo.formats.published import EntryError
 from zoo.formats.targets import ExportOptions
 
 
@@ -37,8 +37,8 @@ class SmolLM3Family(DecoderFamily):
 
     def read_window(self) -> int | None:
         """Return the number of tokens in the window of layers that have one."""
-        window = self.config.get("sliding_window")
-        return int(window) if window else None
+        window: int | None = self.config.get("sliding_window")
+        return window
 
     def list_kinds(self) -> list[str]:
         """Return the type of each layer, as transformers calls it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -107,8 +108,9 @@ def load_reference(source: Path, published: Published, family: PublishedFamily) 
     if kind not in transformers.CONFIG_MAPPING:
         log.info("not compared with transformers, which does not have %s", escape_text(kind))
         return None
+    # transformers changes nested entries
     settings = {
-        key: value
+        key: deepcopy(value)
         for key, value in published.config.items()
         # code of a repository, which would be downloaded
         if key != "auto_map" and not key.endswith("_implementation")

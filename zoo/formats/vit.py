@@ -51,6 +51,7 @@ class ViTFamily(PublishedFamily):
     prefix = "vit."
     auto = "AutoModelForImageClassification"
     dropped = r"vit\.pooler\..*|vit\.embeddings\.mask_token"
+    required = ("num_hidden_layers", "num_attention_heads", "image_size")
     ignored = frozenset({"encoder_stride", "pooler_act", "pooler_output_size"})
 
     def describe(self) -> tuple[dict[str, Any], DataSpec]:
@@ -67,7 +68,6 @@ class ViTFamily(PublishedFamily):
         )
         head_dim = dim // config["num_attention_heads"]
         self.require(hidden_act="gelu", qkv_bias=True, head_dim=head_dim, is_causal=False)
-        self.require_squares()
         self.has_key_bias = self.read_key_bias(r".*attention\.attention\.key\.bias")
         block = {
             "norm_eps": config.get("layer_norm_eps", 1e-12),
