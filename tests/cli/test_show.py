@@ -1,6 +1,7 @@
 """`zoo show ENCODING`: what it costs in sizes and options of one's own, its time, its picture, and what is refused."""
 
 import json
+import os
 import re
 import time
 from functools import cache
@@ -16,6 +17,7 @@ from zoo.benchmark.recorded_layers import describe_recorded_layers, read_recorde
 from zoo.benchmark.result import compute_quartiles
 from zoo.cli import describe
 from zoo.config.command_line import parse_overrides
+from zoo.data.tables import open_table
 from zoo.encodings.common.chains import build_shortest_chain, format_chain
 from zoo.run.load import load_experiment
 
@@ -34,6 +36,20 @@ def test_an_encoding_is_shown(name, zoo):
     assert code == 0
     for word in ("options", "facts", "axes", "coordinates"):
         assert f"\n{word}" in out or f"  {word}" in out
+
+
+def test_a_recipe_whose_data_are_on_the_hub_is_shown_without_a_network(zoo, monkeypatch):
+    monkeypatch.setattr(open_table, "_make_builder", refuse_connection)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    code, out, _ = zoo("show", "lm_alibi_wikitext103")
+    assert code == 0
+    assert out.startswith("# not on this machine: hub:Salesforce/wikitext:wikitext-103-raw-v1, ")
+    assert "\n# lm_alibi_wikitext103, resolved\n" in out
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+
+
+def refuse_connection(*_):
+    raise ConnectionError("offline")
 
 
 def test_a_recipe_is_shown_before_there_is_data(zoo):

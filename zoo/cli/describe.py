@@ -29,9 +29,10 @@ from zoo.citations import find_citations
 from zoo.config import Overrides, load, recipe_files
 from zoo.config.command_line import format_edits, parse_options
 from zoo.data.spec import DataSpec
+from zoo.data.tables.open_table import HUB
 from zoo.diagnostics.portrait.portrait import draw_portrait
 from zoo.encodings.common.chains import build_shortest_chain, format_chain
-from zoo.errors import ARGUMENT, ConfigIssue, OptionError, RecipeError, ZooError
+from zoo.errors import ARGUMENT, ConfigIssue, DataError, OptionError, RecipeError, ZooError
 from zoo.models.decoder import Decoder
 from zoo.models.layer_types import LAYER_KEYS
 from zoo.models.transformer import find_transformers
@@ -67,8 +68,18 @@ Size = Annotated[int, Between(1, 2**16)]
 
 
 def describe_recipe(name: str, overrides: Overrides) -> str:
-    """Return the resolved recipe as YAML, with parameters, tokens and backends as comments."""
-    experiment, stands_for = load_for_description(name, overrides)
+    """Return the resolved recipe as YAML, with parameters, tokens and backends as comments.
+
+    Of a recipe whose data are only on the Hub, the recipe is all that is known.
+    """
+    try:
+        experiment, stands_for = load_for_description(name, overrides)
+    except DataError as error:
+        if not error.place.startswith(HUB):
+            raise
+        recipe = load(name, overrides)
+        missing = f"# not on this machine: {error.place}, which tokens and parameters depend on"
+        return "\n".join([missing, f"# {recipe.name}, resolved", recipe.yaml()])
     recipe, spec = experiment.recipe, experiment.spec
     model = build_model(recipe, spec)
 

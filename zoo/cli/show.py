@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Sequence
 
 from zoo import registry
@@ -71,6 +72,8 @@ def run(known: argparse.Namespace) -> None:
             print(error.text)
             raise
     else:
+        # the library of the Hub reads it when it is imported, and tries five times without it
+        os.environ["HF_HUB_OFFLINE"] = "1"
         from zoo.cli.describe import describe_recipe
         from zoo.config import find_recipe
         from zoo.config.command_line import parse_overrides
