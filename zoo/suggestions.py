@@ -19,6 +19,8 @@ CUTOFFS = ((2, 0.5), (7, 0.6), (MAX_LENGTH, 0.7))
 TYPO = 0.78
 """From here on two words are the same but for a slip of the finger."""
 SAME, SYNONYM = 1.0, 0.99
+LEAST_SLIP = 4
+"""In words of fewer letters, another letter is another word."""
 ALTERNATIVES = 3
 WIDTH = 110
 
@@ -313,8 +315,25 @@ def _compare_spelling(one: str, other: str) -> float:
     return min(score, 0.97)
 
 
+def is_slip(word: str, known: str) -> bool:
+    """Return whether words differ by one letter, or by two neighbours that changed places."""
+    one, other = _normalise(word.rpartition(".")[2]), _normalise(known.rpartition(".")[2])
+    if min(len(one), len(other)) < LEAST_SLIP or abs(len(one) - len(other)) > 1:
+        return False
+    if len(one) == len(other):
+        places = [at for at in range(len(one)) if one[at] != other[at]]
+        is_swap = len(places) == 2 and one[places[0]] + one[places[1]] == (
+            other[places[1]] + other[places[0]]
+        )
+        return len(places) == 1 or (is_swap and places[1] == places[0] + 1)
+    short, long = sorted((one, other), key=len)
+    return any(long[:at] + long[at + 1 :] == short for at in range(len(long)))
+
+
 def find_meant(word: str, known: Iterable[str], least: float | None = None) -> list[str]:
     """Return the known words that a word is likeliest to mean; several if they mean the same.
+
+    A slip of one letter is likelier than another word for the same.
 
     Args:
         word: The word.
@@ -327,6 +346,10 @@ def find_meant(word: str, known: Iterable[str], least: float | None = None) -> l
         least = next(cutoff for length, cutoff in CUTOFFS if len(word) <= length)
     scores = {one: measure(word, one) for one in known if one != word}
     best = max(scores.values(), default=0.0)
+    slips = {one: score for one, score in scores.items() if score >= TYPO and is_slip(word, one)}
+    # device is a slip of devices, and another word for accelerator and devices
+    if slips and max(slips.values()) < best < SAME:
+        scores, best = slips, max(slips.values())
     if best < least:
         return []
     found = [one for one, score in scores.items() if score == best]

@@ -131,9 +131,11 @@ def find_flags_as_keys(
         key, equals, value = word.partition("=")
         if not equals or not key.isidentifier():
             continue
-        for meant in [key] if key in flags else find_meant(key, [*flags], SYNONYM):
+        near = [key] if key in flags else find_meant(key, [*flags], SYNONYM)
+        for meant in near or find_meant(key, [*flags], TYPO):
             keys = [*list_keys()]
-            if key in keys or (key not in flags and find_meant(key, keys, SYNONYM)):
+            least = SYNONYM if near else TYPO
+            if key in keys or (key not in flags and find_meant(key, keys, least)):
                 continue
             takes_value = flags[meant].nargs != 0
             flag = flags[meant].option_strings[-1]

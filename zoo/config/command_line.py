@@ -172,9 +172,10 @@ def split_words(
     for key in (word.partition("=")[0] for word in own):
         if key not in known:
             beside = [*known, *sections, *others]
-            # at once where a key is near, else any key of a recipe
-            within = [] if find_meant(key, beside, TYPO) else find_meant(key, list_keys(), SYNONYM)
-            remedy = offer(key, within) if within else suggest(key, beside)
+            # the command's own options, then what stands beside them, then any key of a recipe
+            meant = find_meant(key, known, TYPO) or find_meant(key, beside, TYPO)
+            meant = meant or find_meant(key, list_keys(), SYNONYM)
+            remedy = offer(key, meant) if meant else suggest(key, beside)
             issues.append(ConfigIssue(ARGUMENT, key, "unknown key", remedy))
     if issues:
         raise RecipeError(*issues)
