@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from zoo.benchmark.measures import (
     CacheMeasure,
@@ -38,6 +39,16 @@ def test_every_encoding_runs_on_a_text_or_an_image():
     )
     for one in build_all_contenders():
         assert not (find_refusal(one, [text]) and find_refusal(one, [image])), one.name
+
+
+@pytest.mark.parametrize("workload", [TEXT, IMAGE], ids=["text", "image"])
+def test_a_layer_is_measured_of_every_encoding_that_a_model_of_the_kind_has(workload):
+    small = replace(workload, shape=replace(workload.shape, depth=1, heads=4))
+    for one in build_all_contenders():
+        if not find_refusal(one, [small]):
+            layer = one.layer(small)
+            dims = layer.layer.dims
+            assert layer(torch.zeros(1, dims.tokens, dims.dim)).isfinite().all(), one.name
 
 
 def test_options_are_part_of_the_name():

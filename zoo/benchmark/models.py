@@ -155,7 +155,10 @@ def build_contender(choices: Sequence[Choice], scores: ScoreOption | None = None
         grid = (side, side) if shape.kind == "image" else (shape.length,)
         # depth 2, since the last layer may have less to do
         dims = Dims(shape.dim, shape.heads, len(grid), grid, depth=2)
-        return Attention(dims, choices, causal=shape.kind == "text", **options)
+        # as in a model of that kind
+        is_text = shape.kind == "text"
+        chain = _index_positions(tuple(choices)) if is_text else choices
+        return Attention(dims, chain, causal=is_text, **options)
 
     name = f"{format_chain(choices)} with {scores}" if scores else format_chain(choices)
     return replace(_build_own_contender(name, make), layer=layer)
