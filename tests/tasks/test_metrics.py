@@ -9,8 +9,10 @@ from several import run
 from torch.nn import functional as F
 
 from zoo.data.corpus.tokenizer import Words
-from zoo.data.spec import IGNORE_INDEX, TextSpec
+from zoo.data.spec import IGNORE_INDEX, ImageSpec, SegmentationSpec, TextSpec
 from zoo.errors import OptionError
+from zoo.optim.optimizers import AdamW
+from zoo.tasks.classification import Classification
 from zoo.tasks.metrics import (
     DIRECTIONS,
     PositionLoss,
@@ -20,6 +22,7 @@ from zoo.tasks.metrics import (
     is_beaten,
     mean_loss,
 )
+from zoo.tasks.segmentation import Segmentation
 
 
 def make_batch():
@@ -213,3 +216,10 @@ def test_a_window_of_one_token_has_one_place():
     found = metrics.compute()
     torch.testing.assert_close(found.position_losses(), [math.log(4)])
     assert found.position_accuracies() == [0.5]
+
+
+@pytest.mark.parametrize("task", [Classification, Segmentation])
+def test_more_classes_than_memory_holds_pairs_of_are_refused_before_training(task):
+    kind = ImageSpec if task is Classification else SegmentationSpec
+    with pytest.raises(OptionError, match=r"33,000 classes have a confusion matrix of 8\.7 GB"):
+        task(torch.nn.Identity(), AdamW(lr=1e-3), kind(3, 8, 8, 33_000))

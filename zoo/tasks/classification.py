@@ -15,7 +15,7 @@ from zoo.errors import OptionError
 from zoo.options import Between, Choice
 from zoo.registry import register
 from zoo.tasks.base import Metrics, Optimizer, Task
-from zoo.tasks.metrics import build_metrics, propagate_infinity
+from zoo.tasks.metrics import build_metrics, check_pairs, propagate_infinity
 
 CHOSEN = (Choice("f1"), Choice("ece"))
 TOP = 5
@@ -56,6 +56,7 @@ class Classification(Task):
         classes = spec.classes
         if classes is None:
             raise OptionError("name", "the targets are numbers, not classes; choose regression")
+        check_pairs(classes)
         self.monitor, self.mode = f"val/{monitor}", "max" if monitor == "accuracy" else "min"
         self.label_smoothing = label_smoothing
         self.val_metrics = _make_metrics(classes)

@@ -35,6 +35,8 @@ from zoo.utils import write_file
 DEPTHS = 10
 """Bins of the depth at which a text states an answer."""
 CONFUSION = "confusion.json"  # in the run directory
+MAX_MATRIX_CLASSES = 2**13
+"""Largest number of classes whose pairs are counted, in 0.5 GB; metrics may hold several copies."""
 DIRECTIONS: Mapping[str, Literal["high", "low"]] = {
     "loss": "low",
     "perplexity": "low",
@@ -391,6 +393,18 @@ def _require_classes(spec: ImageSpec | TextClassificationSpec | PointSpec) -> in
     if spec.classes is None:
         raise OptionError("name", "it counts classes, and the targets are numbers; leave it out")
     return spec.classes
+
+
+def check_pairs(classes: int) -> None:
+    """Check that the pairs of all classes can be counted, before a training that ends with it.
+
+    Raises:
+        OptionError: There are too many classes.
+    """
+    if classes > MAX_MATRIX_CLASSES:
+        size = 8 * classes**2 / 1e9
+        problem = f"{classes:,} classes have a confusion matrix of {size:,.1f} GB"
+        raise OptionError("name", f"{problem}; expected at most {MAX_MATRIX_CLASSES:,} classes")
 
 
 def build_metrics(

@@ -20,7 +20,7 @@ from zoo.data.spec import IGNORE_INDEX, SegmentationSpec
 from zoo.errors import DataError, OptionError
 from zoo.registry import register
 from zoo.tasks.base import Metrics, Optimizer, Task
-from zoo.tasks.metrics import build_metrics, propagate_infinity
+from zoo.tasks.metrics import build_metrics, check_pairs, propagate_infinity
 
 
 @register
@@ -65,6 +65,7 @@ class Segmentation(Task):
         metrics: Metrics = (),
     ) -> None:
         super().__init__(model, optim, spec)
+        check_pairs(spec.classes)
         self.monitor, self.mode = f"val/{monitor}", "max" if monitor == "miou" else "min"
         self.ignore_index, self.targets_per_sample = ignore_index, math.prod(spec.grid)
         weights = None if class_weights is None else _check_weights(class_weights, spec.classes)
