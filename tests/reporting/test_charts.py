@@ -1,6 +1,8 @@
 """Charts, tables and scales, without a page around them."""
 
 import io
+import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -8,8 +10,17 @@ import reports
 import torch
 from PIL import Image
 
+import zoo
 from zoo.reporting.charts import draw_panel, render_formats
-from zoo.reporting.panel import Heatmap, HeatmapGrid, LineChart, Scale, fit_height
+from zoo.reporting.panel import (
+    Heatmap,
+    HeatmapGrid,
+    LineChart,
+    Scale,
+    fit_height,
+    label_heads,
+    name_head,
+)
 from zoo.reporting.render import draw_for_page
 from zoo.reporting.style import DARK, LIGHT, Style, channels
 from zoo.reporting.tables import format_markdown, format_table
@@ -72,3 +83,15 @@ def test_columns_of_tables_are_aligned():
     assert format_table(rows, left={0}) == "name   loss\nrope    1.5\nt5    12.25"
     markdown = format_markdown(["model", "ms"], [["a|b", "1"]])
     assert markdown == "| model | ms |\n| ----- | -: |\n| a\\|b  |  1 |"
+
+
+def test_heads_are_counted_from_1_wherever_they_are_named():
+    assert [*label_heads(torch.zeros(2, 3))] == [name_head(0), name_head(1)] == ["head 1", "head 2"]
+    package, named = Path(zoo.__file__).parent, []
+    for file in sorted(package.rglob("*.py")):
+        named += [file.name for _ in re.findall(r"[\"' ]head \{", file.read_text())]
+    assert not named, "call name_head"
+    scripts = [*package.rglob("*.js"), *(package.parent / "docs" / "play").glob("*.js")]
+    for script in scripts:
+        for number in re.findall(r"[`' ]head \$\{([^}]*)\}", script.read_text()):
+            assert number.endswith("+ 1"), f"{script.name}: {number}"

@@ -290,8 +290,13 @@ def distinct(values: Tensor) -> Tensor:
     return values[:1] if same(values, values[:1]) else values
 
 
+def name_head(index: int, kind: str = "head") -> str:
+    """Return the name of a head on pages and pictures, which count heads from 1."""
+    return f"{kind} {index + 1}"
+
+
 def label_heads(values: Tensor, kind: str = "head") -> dict[str, Tensor]:
     """Label heads [H, ...] as "head 1", "head 2", ...; a single one is "all heads"."""
     if len(values) == 1:
         return {"all heads": values[0]}
-    return {f"{kind} {number}": value for number, value in enumerate(values, start=1)}
+    return {name_head(index, kind): value for index, value in enumerate(values)}

@@ -20,7 +20,16 @@ from zoo.diagnostics.portrait.probe import (
     subtract_base,
     wave_vectors,
 )
-from zoo.reporting.panel import Heatmap, HeatmapGrid, Panel, Points, distinct, label_heads, same
+from zoo.reporting.panel import (
+    Heatmap,
+    HeatmapGrid,
+    Panel,
+    Points,
+    distinct,
+    label_heads,
+    name_head,
+    same,
+)
 
 ADDED = "added by position"
 COLUMN, ROW = "column of patches", "row of patches"
@@ -124,7 +133,7 @@ def _heads(title: str, maps: Tensor, patch: tuple[int, int]) -> HeatmapGrid:
         caption=HEADS,
         unit=ADDED,
         values=maps[heads],
-        labels=tuple(f"head {head + 1}" for head in heads),
+        labels=tuple(name_head(int(head)) for head in heads),
         mark=patch,
     )
 

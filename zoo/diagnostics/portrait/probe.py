@@ -17,7 +17,7 @@ from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Encoding
 from zoo.attention.layer import Context, LayerOptions, SelfAttention
-from zoo.reporting.panel import distinct, same
+from zoo.reporting.panel import distinct, name_head, same
 
 # Changes of weights relative to the largest of a row. Below VISIBLE,
 # parameters are moved by growing STEPS until the change is PLAIN.
@@ -182,7 +182,7 @@ def is_zero(values: Tensor) -> bool:
 def choose_head(values: Tensor) -> tuple[Tensor, str]:
     """Return the middle one of heads [H, ...], and its name for a title if heads differ."""
     head = len(values) // 2
-    return values[head], f", head {head + 1}" if len(distinct(values)) > 1 else ""
+    return values[head], f", {name_head(head)}" if len(distinct(values)) > 1 else ""
 
 
 def _test_calls(probe: EncodingProbe) -> list[AttentionCall]:
