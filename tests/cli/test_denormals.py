@@ -7,7 +7,9 @@ import sys
 
 import pytest
 import torch
+from PIL import Image
 
+import zoo
 from zoo.cli import main, worker
 from zoo.cli.main import COMMANDS, import_command
 from zoo.comparison import cell
@@ -75,6 +77,9 @@ COUNTED = """
 import logging
 import sys
 import torch
+from PIL import Image
+
+import zoo
 import zoo.api.training
 from zoo.cli import main
 from zoo.run import machine
@@ -125,3 +130,29 @@ def test_a_program_is_told_how_to_flush(monkeypatch, caplog):
     monkeypatch.setattr(torch, "set_flush_denormal", lambda mode: False)
     machine.check_denormals("cpu")
     assert not caplog.messages
+
+
+def test_every_function_that_computes_on_a_cpu_tells_a_program(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "run"
+    overrides = {
+        "model.dim": 16,
+        "model.depth": 1,
+        "model.heads": 2,
+        "model.patch_size": 8,
+        "trainer.max_steps": 1,
+        "trainer.accelerator": "cpu",
+        "diagnostics.every_n_steps": None,
+    }
+    Image.new("L", (16, 16)).save("picture.png")
+    for compute in (
+        lambda: zoo.fit("vit_none", overrides, run_dir=run, verbose=None),
+        lambda: zoo.evaluate(run, verbose=None),
+        lambda: zoo.predict(run, ["picture.png"], verbose=None),
+        lambda: zoo.diagnose(run, verbose=None),
+        lambda: zoo.bench(["rope"], shape="lm_toy", rounds=1, measures=["layer"], verbose=None),
+    ):
+        caplog.clear()
+        caplog.set_level(logging.INFO, "zoo")
+        compute()
+        assert any(SLOW in message for message in caplog.messages)
