@@ -73,7 +73,7 @@ MISTAKES = {
     "model.encoding={name: liere, base: 3}": "liere has block, init_std, shared, coordinates",
     "model.encoding.0.blok=4": "block is an option of comrope_ap, comrope_ld and liere; rope has",
     "data.size=3": "it is an option of digits, image_masks, images and 3 others; "
-    "python_docs has library, tokens,",
+    "python_docs has library, val,",
     "model.patch_size=3": "it is an option of timm and vit; decoder has dim, depth,",
     "optim.momentum=3": "it is an option of muon, rmsprop and sgd; adamw has lr,",
     "task.label_smoothing=0.1": "it is an option of classification; causal_lm has metrics",

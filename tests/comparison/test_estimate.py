@@ -9,7 +9,7 @@ from tiny import TINY
 
 import zoo
 from zoo.api.comparison import compare
-from zoo.comparison.estimate import count_samples
+from zoo.comparison.estimate import RECORD_BYTES, count_samples
 from zoo.config import load
 
 BASE = [
@@ -51,9 +51,9 @@ def test_steps_and_operations_follow_from_the_recipe(compared):
     assert learned["parameters"] == none["parameters"] + 256
     # weights and two moments in 32 bits
     assert none["checkpoint_bytes"] == 12 * none["parameters"]
-    assert found["disk"] == 4 * learned["checkpoint_bytes"] + 6 * 3000
+    assert found["disk"] == 4 * learned["checkpoint_bytes"] + 6 * RECORD_BYTES
     kept = estimate(compared, *STEPS, "seeds=3", "keep=weights")["disk"]
-    assert kept == 6 * (none["checkpoint_bytes"] + learned["checkpoint_bytes"]) + 6 * 3000
+    assert kept == 6 * (none["checkpoint_bytes"] + learned["checkpoint_bytes"]) + 6 * RECORD_BYTES
 
 
 def test_trials_are_counted(compared):

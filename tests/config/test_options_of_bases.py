@@ -10,9 +10,10 @@ from zoo.data.images import Images, PictureOptions
 from zoo.data.synthetic.base import SyntheticOptions, SyntheticTask
 from zoo.data.synthetic.copying import Copying
 from zoo.data.tables.labelled_table import LabelledTable, LabelledTableOptions
+from zoo.models.decoder import Decoder
 from zoo.models.embedding import LanguageModel, LanguageOptions
 from zoo.models.transformer import Transformer, TransformerOptions
-from zoo.options.signature import options, read_options
+from zoo.options.signature import options, read_option_names, read_options
 
 TYPED = (
     (CorpusOptions, CorpusSource),
@@ -35,6 +36,9 @@ def test_options_that_are_handed_to_a_base_have_its_types(handed, base):
 
 
 def test_options_of_a_base_follow_those_of_a_class():
+    assert [*options(Decoder)][:4] == ["dim", "depth", "heads", "encoding"]
+    assert [*options(Decoder)] == [*read_options("models", "decoder")]
+    assert [*options(Decoder)] == [*read_option_names("models", "decoder")]
     found = options(Copying)
     assert list(found) == list(read_options("data", "copying"))
     assert [*found][-2:] == ["test", "workers"]

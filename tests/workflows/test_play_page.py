@@ -40,7 +40,7 @@ const listKnobs = (name) => JSON.stringify(encodings[name].knobs ?? []);
 @pytest.fixture(scope="module")
 def play_page():
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(DOCS))
+        patch.syspath_prepend(str(DOCS / "build"))
         yield importlib.import_module("play_page")
 
 

@@ -117,7 +117,12 @@ def options(cls: type) -> dict[str, Option]:
             break
         (options_class,) = get_args(unpacked)
         handed = _narrow(handed, options_class.__annotations__)
-    return found
+    return _put_required_first(found)
+
+
+def _put_required_first(found: Mapping[str, Option]) -> dict[str, Option]:
+    """Return options in their order, but those without a default, of whatever class, first."""
+    return dict(sorted(found.items(), key=lambda pair: not pair[1].is_required))
 
 
 def _narrow(handed: Collection[str] | None, names: Iterable[str]) -> Collection[str]:
@@ -161,7 +166,7 @@ def read_options(kind: str, name: str) -> dict[str, Option]:
         for constructor in _list_constructors(member):
             for key, option in _read_arguments(constructor).items():
                 found.setdefault(key, option)
-        return found
+        return _put_required_first(found)
     except NotImportedError:
         raise
     except Exception:  # an import tells the truth, or what is wrong with the file
@@ -174,11 +179,12 @@ def read_option_names(kind: str, name: str) -> tuple[str, ...]:
     A class that cannot be read has none here.
     """
     try:
-        found: dict[str, None] = {}
+        found: dict[str, bool] = {}
         for constructor in _list_constructors(find_member(kind, name)):
-            listed = _list_argument_names(constructor)
-            found |= dict.fromkeys(filter(constructor.takes, listed))
-        return tuple(found)
+            for key, is_required in _list_arguments(constructor):
+                if constructor.takes(key):
+                    found.setdefault(key, is_required)
+        return tuple(sorted(found, key=lambda key: not found[key]))
     except LookupError:
         pass
     try:
@@ -218,12 +224,15 @@ def _read_arguments(constructor: Constructor) -> dict[str, Option]:
     return found
 
 
-def _list_argument_names(constructor: Constructor) -> list[str]:
-    """Return the names of the keyword-only arguments of an `__init__`, or of a dataclass."""
+def _list_arguments(constructor: Constructor) -> Iterator[tuple[str, bool]]:
+    """Yield the arguments that are options, and whether they are required."""
     node = constructor.node
     if isinstance(node, ast.ClassDef):
-        return [*_list_fields(constructor.names, node)]
-    return [one.arg for one in node.args.kwonlyargs] if isinstance(node, ast.FunctionDef) else []
+        for key, field in _list_fields(constructor.names, node).items():
+            yield key, field.statement.value is None
+    elif isinstance(node, ast.FunctionDef):
+        for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
+            yield argument.arg, default is None
 
 
 class Constructor(NamedTuple):
@@ -316,10 +325,11 @@ class FieldText(NamedTuple):
 
 
 def _list_fields(names: ModuleNames, node: ast.ClassDef) -> dict[str, FieldText]:
-    """Return the fields of a dataclass and of its bases, not evaluated."""
+    """Return the fields of a dataclass or a TypedDict, and of its bases, not evaluated."""
     found: dict[str, FieldText] = {}
-    for base in node.bases:
-        found |= _list_fields(*names.find_class(ast.unparse(base)))
+    for base in map(ast.unparse, node.bases):
+        if base != "TypedDict":
+            found |= _list_fields(*names.find_class(base))
     for statement, below in zip(node.body, [*node.body[1:], None], strict=True):
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
             continue
