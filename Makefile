@@ -9,13 +9,17 @@ remove_broken_torchvision = $(1) -c 'import torchvision' 2> /dev/null || $(1) -m
 # compile modules once, not anew in each process of the tests
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: fit test check browser docs notebooks pretrained clean
+.PHONY: fit test nightly check browser docs notebooks pretrained clean
 
 fit: .venv/core
 	$(BIN)/zoo fit recipes/vit_comrope.yaml
 
 test: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
+
+# the pages, recipes and records that `make test` leaves out
+nightly: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal -m nightly
 
 check: .venv/installed
 	$(BIN)/ruff check

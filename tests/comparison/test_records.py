@@ -163,7 +163,14 @@ def check_command(words):
 
 
 @pytest.mark.parametrize(
-    "name", [*sorted(one.parent.name for one in RECORDS.glob("*/plan.json")), "suite_small"]
+    "name",
+    [
+        *(
+            pytest.param(name, marks=() if name == "copying" else pytest.mark.nightly)
+            for name in sorted(one.parent.name for one in RECORDS.glob("*/plan.json"))
+        ),
+        "suite_small",
+    ],
 )
 def test_recorded_comparisons_go_on_by_their_commands(name):
     """With the options that zoo has today, every recorded cell is one of those planned."""

@@ -57,7 +57,30 @@ def test_a_recipe_opens_with_its_claim(path):
 SMALL = [path for path in RECIPES if path not in LARGE or path.stem in BASES[1:]]
 
 
-@pytest.mark.parametrize("path", SMALL, ids=lambda path: path.stem)
+def list_parts(path):
+    """Return what a recipe is made of: its data, task, model, optimizer and encodings."""
+    recipe = load(path)
+    links = recipe.model.options.get("encoding") or ()
+    return {
+        ("data", recipe.data.name),
+        ("task", recipe.task.name),
+        ("model", recipe.model.name),
+        ("optim", recipe.optim.name),
+        *(("encoding", one.name) for one in links),
+    }
+
+
+def mark_most(paths):
+    """Leave recipes whose parts others have too to the night."""
+    seen = set()
+    for path in paths:
+        parts = list_parts(path)
+        marks = pytest.mark.nightly if parts <= seen else ()
+        yield pytest.param(path, marks=marks, id=path.stem)
+        seen |= parts
+
+
+@pytest.mark.parametrize("path", [*mark_most(SMALL)])
 def test_a_recipe_trains_two_steps(path, zoo, tmp_path):
     recipe = load(path)
     write_data(recipe, tmp_path)
