@@ -50,7 +50,7 @@ log = logging.getLogger("zoo")
 
 @runtime_checkable
 class Model(Protocol):
-    """A model, which is told by its methods, so that torch need not be imported."""
+    """A model, recognized by its methods, so that torch need not be imported."""
 
     def named_parameters(self) -> Any: ...
 

@@ -46,15 +46,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-class Words(NamedTuple):
-    """What the words of the command stand for: encodings, the reference, and options."""
+class BenchWords(NamedTuple):
+    """The words of the command as encodings, the reference, and options."""
 
     encodings: list[tuple[Choice, ...]]
     against: tuple[Choice, ...] | None
     options: dict[str, Any]
 
 
-def read(known: argparse.Namespace) -> Words:
+def read(known: argparse.Namespace) -> BenchWords:
     """Read the words. Raises RecipeError with the issues of options and encodings together."""
     from zoo.config.command_line import parse_encodings, parse_options
     from zoo.config.tree import collect_issues
@@ -70,7 +70,7 @@ def read(known: argparse.Namespace) -> Words:
         raise RecipeError(*issues)
     against = reference["against"]
     chain = None if against is None else parse_encodings([against], "against")[0]
-    return Words(encodings, chain, options)
+    return BenchWords(encodings, chain, options)
 
 
 def run(known: argparse.Namespace) -> None:

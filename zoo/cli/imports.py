@@ -125,7 +125,7 @@ class ExecutingFinder:
 
 @contextmanager
 def insert_finder(finder: Any) -> Iterator[None]:
-    """Have a finder asked first within the block."""
+    """Put a finder before all others within the block."""
     sys.meta_path.insert(0, finder)
     try:
         yield

@@ -44,8 +44,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-class Words(NamedTuple):
-    """What the words of the command stand for."""
+class LaunchWords(NamedTuple):
+    """The words of the command as a recipe, its changes and options."""
 
     launcher: Choice
     options: dict[str, Any]
@@ -53,7 +53,7 @@ class Words(NamedTuple):
     is_printed: bool
 
 
-def read(known: argparse.Namespace) -> Words:
+def read(known: argparse.Namespace) -> LaunchWords:
     """Read the words. Raises RecipeError where the launcher, the recipe or an option is wrong."""
     from zoo.config import load
     from zoo.config.command_line import parse_options, parse_overrides, split_words
@@ -73,7 +73,7 @@ def read(known: argparse.Namespace) -> Words:
     options, printing, special = parse_options(own, sources)
     edits = parse_overrides(overrides)
     load(known.recipe, edits)
-    return Words(Choice(known.launcher, special), options, edits, printing["print"])
+    return LaunchWords(Choice(known.launcher, special), options, edits, printing["print"])
 
 
 def run(known: argparse.Namespace) -> None:

@@ -95,7 +95,7 @@ def read_entries(run: Path, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def read_run(run: Path) -> CellRecord:
-    """Read the files of a run directory as they are. Raises DataError if one of them is damaged."""
+    """Read the files of a run directory. Raises DataError if one of them is damaged."""
     measured, trained_size = _read_measured(run / MEASURED)
     (begun, raw), (ended, rest) = read_entries(run, START), read_entries(run, END)
     judged, _ = read_entries(run, TRIAL)

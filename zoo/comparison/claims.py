@@ -249,7 +249,7 @@ def find_subject(comparison: Comparison, found: Hypothesis) -> tuple[Condition, 
 
 @dataclass(frozen=True)
 class PowerOfStudies:
-    """Whether the studies up to the last look can find an effect."""
+    """The number of studies that find an effect, and the power of the last look."""
 
     needed: int | None
     """Studies that find it with a probability of 80 %; None if a thousand do not."""

@@ -380,7 +380,7 @@ def adopt(
 
 
 @dataclass(frozen=True)
-class Difference:
+class UnequalValue:
     """A value in which two records of a cell differ.
 
     Attributes:
@@ -395,12 +395,12 @@ class Difference:
         return self.text
 
 
-def list_unequal(one: CellRecord, other: CellRecord) -> list[Difference]:
+def list_unequal(one: CellRecord, other: CellRecord) -> list[UnequalValue]:
     """List where two records of a cell differ, apart from time, memory and machine."""
     one, other = _reduce(one, other), _reduce(other, one)
     plain, others = (finite(to_plain(cell)) for cell in (one, other))
     return [
-        Difference(name, f"{place} is {format_json(before)} and {format_json(after)}")
+        UnequalValue(name, f"{place} is {format_json(before)} and {format_json(after)}")
         for name in plain
         if name not in COSTS
         for place, before, after in _compare(name, plain[name], others[name])

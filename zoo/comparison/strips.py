@@ -20,7 +20,7 @@ Sides = tuple[bool, bool]
 
 @dataclass(frozen=True, kw_only=True)
 class Strip:
-    """What a strip shows of one variant, in units of the axis.
+    """The strip of one variant, in units of the axis.
 
     Attributes:
         mean: The mean; None if it lies beyond the axis.

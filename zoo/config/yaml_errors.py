@@ -62,7 +62,7 @@ CASES: Sequence[_Case] = (
     ),
     _Case(
         r"found character '(?P<sign>.+)' that cannot start",
-        "a text that begins with {sign}",
+        "a string that begins with {sign}",
         "put it in quotes",
     ),
     _Case(
@@ -81,11 +81,11 @@ CASES: Sequence[_Case] = (
         r"mapping values are not allowed",
         "a colon where no key can be: it is indented deeper than the keys beside it, or one of two "
         "on the line",
-        "align it with them, or put a text with a colon in quotes",
+        "align it with them, or put a string with a colon in quotes",
     ),
     _Case(
         r"block mapping.*but found '<(scalar|alias|anchor)>'",
-        "something after the end of a text in quotes",
+        "something after the end of a string in quotes",
         "put the whole text in quotes, and write '' for a ' in it",
     ),
     _Case(
@@ -101,7 +101,7 @@ CASES: Sequence[_Case] = (
     _Case(
         r"found undefined alias '(?P<name>.*)'",
         "*{name} repeats an anchor &{name}, and there is none above",
-        "put a text that begins with * in quotes",
+        "put a string that begins with * in quotes",
     ),
     _Case(
         r"alias inside its own anchor",

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from zoo.data.finite import NotFinite, find_not_finite
 from zoo.data.spec import PointBatch
-from zoo.data.tables.open_table import explain_separator, open_tables
+from zoo.data.tables.open_table import open_tables
+from zoo.data.tables.separators import explain_separator
 from zoo.errors import DataError
 from zoo.utils import describe_absence, guard_reading
 

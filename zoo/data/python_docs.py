@@ -14,7 +14,7 @@ from zoo.registry import register
 SKIPPED_FOLDERS = {"__pycache__", "idle_test", "test", "tests"}
 """Folders of tests, which some distributions of Python leave out."""
 SKIPPED_PACKAGES = {"dist-packages", "encodings", "ensurepip", "pydoc_data", "site-packages"}
-"""What is installed beside the library, and tables and topics that are no code."""
+"""Folders of tests, and tables and topics without code, which are not read."""
 
 
 @register

@@ -447,7 +447,7 @@ def _check_given(spec: DataSpec) -> None:
 
 
 def _to_float32(values: Tensor) -> Tensor:
-    """Return numbers in the precision of the weights; integers as they are, to be refused."""
+    """Return numbers in the precision of the weights; integers unchanged, to be refused."""
     return values.float() if values.is_floating_point() else values
 
 

@@ -1,4 +1,4 @@
-"""Whether a model uses positions: the change of one metric, sample by sample, with an interval."""
+"""The use of positions by a model: the change of one metric by sample, with an interval."""
 
 from __future__ import annotations
 

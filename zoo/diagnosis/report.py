@@ -120,7 +120,7 @@ class PairedChange:
 
     @property
     def is_visible(self) -> bool:
-        """Whether the change is more than noise: whether its interval excludes 0."""
+        """True if the change is more than noise: its interval excludes 0."""
         return self.low > 0 or self.high < 0 or not (self.is_signed or self.mean == 0)
 
 
@@ -144,7 +144,7 @@ class Control:
 
 @dataclass(frozen=True, kw_only=True)
 class PositionUse:
-    """Whether a model uses positions, as far as changes of positions show it.
+    """The use of positions by a model, as far as changes of positions show it.
 
     Attributes:
         verdict: "uses", "hardly" or "not visible"; "unknown" if nothing was measured.

@@ -49,7 +49,7 @@ class ExportSource:
 
     @property
     def is_equipped(self) -> bool:
-        """Whether another library computes the model, and zoo its encodings."""
+        """True if another library computes the model, and zoo its encodings."""
         return any(part.calls_hooks for part in find_encoded(self.task.model))
 
     def suggest_others(self) -> Message:

@@ -196,7 +196,7 @@ def list_lengths(model: nn.Module, longest: int) -> list[int]:
 
 
 def draw_inputs(spec: DataSpec, lengths: list[int]) -> Iterator[Tensor]:
-    """Yield random inputs: texts of some lengths, or images of the size of training."""
+    """Yield random inputs: texts of some lengths, or images of the trained size."""
     generator = torch.Generator().manual_seed(0)
     if isinstance(spec, TextSpec):
         for length in lengths:

@@ -426,12 +426,12 @@ class Equipment(nn.Module, Encoded):
 
     @property
     def reads_masks(self) -> bool:
-        """Whether the result depends on which tokens are masked, beyond their visibility."""
+        """True if the result depends on which tokens are masked, beyond their visibility."""
         return not self.causal or any(chain.modifies_calls for chain in self.chains)
 
     @property
     def needs_documents(self) -> bool:
-        """Whether documents and padding are looked up, for the encodings or for an observer."""
+        """True if documents and padding are looked up, for the encodings or for an observer."""
         return self.reads_masks or bool(self.token_hooks or self.attention_hooks)
 
     def enter_layer(self, forward_pass: ForwardPass, number: int, x: Tensor) -> Layer:

@@ -236,7 +236,7 @@ def _list_arguments(constructor: Constructor) -> Iterator[tuple[str, bool]]:
 
 
 class Constructor(NamedTuple):
-    """What makes an object of a class: the text of an `__init__`, or of a dataclass.
+    """The constructor of a class: the text of an `__init__`, or of a dataclass.
 
     Attributes:
         names: The names of the file that has it.
@@ -317,7 +317,7 @@ def _read_fields(names: ModuleNames, node: ast.ClassDef) -> dict[str, Option]:
 
 
 class FieldText(NamedTuple):
-    """A field of a dataclass as it is written, and the names of the file that has it."""
+    """The text of a field of a dataclass, and the names of the file that has it."""
 
     names: ModuleNames
     statement: ast.AnnAssign

@@ -519,7 +519,7 @@ def _correct_number(text: str) -> str:
 
 
 def _bracket(value: object) -> str:
-    """Return how a list is written where a text looks like one: 1,2 or (1, 2)."""
+    """Return how a list is written where a string looks like one: 1,2 or (1, 2)."""
     inner = value.strip("()[]{} ") if isinstance(value, str) else ""
     return f"write [{inner}]" if "," in inner else ""
 

@@ -1,4 +1,4 @@
-"""Where a chart is cut: values beyond an axis, each shown as an arrow at the edge of the plot.
+"""Cuts of a chart: values beyond an axis, each shown as an arrow at the edge of the plot.
 
 An axis may end before the data does, as a logarithmic one does before 0, or because an outlier
 would squeeze all other values. What lies beyond is not left out silently.

@@ -1,4 +1,4 @@
-"""What a training needs: samples per second, data workers, and memory of each process.
+"""Requirements of a training: samples per second, data workers, and memory of each process.
 
 A time is predicted only where the assumption that it rests on can hold.
 
@@ -36,7 +36,7 @@ FUSED = ("sdpa", "flex")
 
 @dataclass(frozen=True)
 class Requirements:
-    """What each process of a training needs; a time assumes UTILIZATION of PEAK_FLOPS."""
+    """Requirements of each process of a training; a time assumes UTILIZATION of PEAK_FLOPS."""
 
     processes: int
     is_global: bool

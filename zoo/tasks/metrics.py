@@ -33,7 +33,7 @@ from zoo.registry import register
 from zoo.utils import write_file
 
 DEPTHS = 10
-"""Bins of the depth at which a text states an answer."""
+"""Bins of the depth at which the answer stands in its text."""
 CONFUSION = "confusion.json"  # in the run directory
 MAX_MATRIX_CLASSES = 2**13
 """Largest number of classes whose pairs are counted, in 0.5 GB; metrics may hold several copies."""

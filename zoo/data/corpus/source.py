@@ -169,9 +169,9 @@ class CorpusSource(DataModule):
         firsts = np.bincount(left, minlength=size)
 
         left, right = tested.list_bigrams("test")
-        asked = left.astype(np.int64) * size + right
-        at = np.searchsorted(pairs, asked).clip(max=len(pairs) - 1)
-        seen = np.where(pairs[at] == asked, counts[at], 0)
+        tested_pairs = left.astype(np.int64) * size + right
+        at = np.searchsorted(pairs, tested_pairs).clip(max=len(pairs) - 1)
+        seen = np.where(pairs[at] == tested_pairs, counts[at], 0)
         return float(-np.log((seen + 1) / (firsts[left] + size)).mean())
 
     def list_bigrams(self, split: str) -> tuple[NDArray[Any], NDArray[Any]]:

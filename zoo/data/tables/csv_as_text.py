@@ -17,7 +17,7 @@ from datasets.builder import Key
 from datasets.packaged_modules.csv.csv import Csv
 from datasets.streaming import extend_dataset_builder_for_streaming
 
-from zoo.data.tables.open_table import explain_separator
+from zoo.data.tables.separators import explain_separator
 from zoo.utils import describe_cause
 
 OPTIONS = {"keep_default_na": False, "na_filter": False, "encoding": "utf-8-sig"}

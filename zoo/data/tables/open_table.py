@@ -8,7 +8,7 @@ import logging
 import os
 import tarfile
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from zoo.data.tables.separators import explain_separator
 from zoo.errors import DataError, OptionError
 from zoo.packages import explain_imports
 from zoo.utils import MAX_CAUSE, describe_absence, describe_damage, guard_reading
@@ -34,8 +35,6 @@ BUILDERS = {
     ".tsv": "csv",
 }
 """Names of file formats in `datasets`, by suffix."""
-SEPARATORS = {";": "semicolons (;)", "\t": "tabs", "|": "bars (|)", ",": "commas"}
-"""Separators of columns, in the order in which they are looked for."""
 COMPRESSIONS = (".gz", ".zst")
 TEXT_TYPES = ("string", "large_string")
 MIXED_TYPE = "json"
@@ -202,17 +201,6 @@ def select_split(tables: Mapping[str, Any], name: str, columns: Iterable[str], p
             listed = f"{', '.join(known)}{explain_separator([*known])}"
             raise DataError(f"no column {column} in {name}; there are {listed}", place=path)
     return table
-
-
-def explain_separator(columns: Sequence[str]) -> str:
-    """Return what seems to separate the names of a header that is read as one column, if any."""
-    if len(columns) != 1:
-        return ""
-    found = [name for separator, name in SEPARATORS.items() if separator in columns[0]]
-    if not found:
-        return ""
-    remedy = "zoo reads commas in .csv and tabs in .tsv files; write it again with those"
-    return f"; its columns seem to be separated by {found[0]}, and {remedy}"
 
 
 def rename_columns(table: Any, columns: Mapping[str, str], keep: Iterable[str] = ()) -> Any:

@@ -1,6 +1,6 @@
 """What the command line decides is refused before torch is imported, and before missing packages.
 
-Files and packages come later: `test_missing_extras.py`.
+Files and packages come later: `test_main_missing_extras.py`.
 """
 
 import json

@@ -1,6 +1,6 @@
 """A wrong option, then a missing file, then a missing package: that is the order of refusals.
 
-`test_early.py` holds it for options. Here each command has lines that name something that is not
+`test_main_early.py` holds it for options. Here each command has lines that name something that is not
 there, and they run where all extras are hidden.
 """
 
