@@ -76,6 +76,18 @@ FILES = [
     ("diff nothere.yaml vit_none", "nothere.yaml: there is no such recipe"),
 ]
 """Command lines that name something that is not there, and what is said about each."""
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-6,
+}
+"""The config.json of weights whose package is missing."""
 WITHOUT_FILES = {"verify", "list", "new", "doctor"}
 """Commands that read no file that a user names."""
 NEEDS = [
@@ -136,7 +148,7 @@ def run(folder, hidden, lines):
     for name in ("bare", "strange", "weights"):
         (folder / name / "model.safetensors").touch()
     (folder / "strange" / "config.json").write_text('{"model_type": "strange"}')
-    (folder / "weights" / "config.json").write_text('{"model_type": "llama"}')
+    (folder / "weights" / "config.json").write_text(json.dumps(LLAMA))
     (folder / "weights.gguf").touch()
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", RUN],
