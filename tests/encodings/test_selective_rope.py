@@ -19,7 +19,9 @@ from heads import check_width, modify_shared
 from literal.selective_rope import selective_rope
 from parameters import HEAD, WIDTH, check_spread, list_facts, list_shapes, make_initial
 
+import zoo
 from zoo.encodings.selective_rope import SelectiveRoPE
+from zoo.errors import OptionError
 from zoo.laws import equivariance
 
 CASES = {
@@ -99,3 +101,11 @@ class Unnormalised(SelectiveRoPE):
 
 def test_planted_fault_of_the_length_of_shares():
     check_reference_catches(Unnormalised, selective_rope)
+
+
+def test_a_width_that_heads_do_not_divide_is_refused():
+    """A model with a head_dim of its own may have any width."""
+    with pytest.raises(OptionError, match="3 heads do not divide dim 44"):
+        zoo.Attention(zoo.Dims(44, 3, head_dim=12), "selective_rope", causal=True)
+    layer = zoo.Attention(zoo.Dims(45, 3, head_dim=12), "selective_rope", causal=True)
+    assert layer(torch.randn(1, 5, 45)).isfinite().all()

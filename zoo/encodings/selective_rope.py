@@ -14,6 +14,7 @@ from zoo.encodings.common.frequencies import check_head_dim, rope_frequencies
 from zoo.encodings.common.layers import apply_linear, convolve
 from zoo.encodings.common.panels import Panels, spread_panel
 from zoo.encodings.common.rotation import CumulativeRotary
+from zoo.errors import OptionError
 from zoo.options import Between
 from zoo.registry import register
 
@@ -45,6 +46,12 @@ class SelectiveRoPE(CumulativeRotary):
     ) -> None:
         super().__init__(dims)
         check_head_dim(self)
+        if dims.dim % dims.heads:
+            # with a head_dim of its own a model need not have such a width
+            problem = (
+                f"it normalizes each head's slice of the states, and {dims.heads} heads do not"
+            )
+            raise OptionError("heads", f"{problem} divide dim {dims.dim}")
         self.lookback = width - 1
         self.base, self.silu = base, silu
         channels = dims.num_kv_heads * dims.head_dim // 2
