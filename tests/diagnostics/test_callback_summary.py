@@ -49,6 +49,19 @@ def test_even_attention_over_a_text_is_measured_as_such():
     assert "distance_row" not in found
 
 
+def test_no_measure_grows_with_the_number_of_samples():
+    """Means over samples can be compared between runs that measure other numbers of them."""
+    torch.manual_seed(0)
+    layer, x = zoo.Attention(Dims(16, 2, length=(8,)), "none"), torch.randn(6, 8, 16)
+    found = {
+        len(part): measure(capture_model(layer, (part,))[0]) for part in (x, x.repeat(3, 1, 1))
+    }
+    for name in ("largest_score", "entropy", "distance", "self", "first"):
+        torch.testing.assert_close(found[18][name], found[6][name])
+    single = [measure(capture_model(layer, (x[n : n + 1],))[0])["largest_score"] for n in range(6)]
+    torch.testing.assert_close(torch.stack(single).mean(0), found[6]["largest_score"])
+
+
 def test_a_causal_mask_leaves_what_came_before():
     found = measure(even(causal=True))
     torch.testing.assert_close(found["self"], torch.full((2,), sum(1 / n for n in range(1, 9)) / 8))
