@@ -36,8 +36,9 @@ CHECKPOINTS = 2
 """Checkpoints of a cell: the last and the best one."""
 WEIGHT_BYTES = 4
 COPIES = 3
-RECORD_BYTES = 4000
 """Numbers in a checkpoint for each weight: its value and the two moments of AdamW."""
+RECORD_BYTES = 4000
+"""Size of the record of a finished cell."""
 FREE = ("name", "seed", "optim", "evaluate", "generate", "predict", "init_from")
 """Sections of recipes that have nothing to do with the time of a step."""
 FREE_KEYS = ("trainer.max_steps", "trainer.max_epochs", "trainer.num_threads")

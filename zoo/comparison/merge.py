@@ -130,9 +130,8 @@ def _write(
         plan = write_plan(plan, target)
         there = read_cells(target)
         # one that is there has been compared with the others, unless it was changed by hand
-        kept = {name for name, one in there.items() if not one.is_refused}
-        further = [cell for name, cell in cells.items() if name not in kept]
-        write_cells(target, [*(there[name] for name in kept if name in cells), *further])
+        kept = {name: record for name, record in there.items() if not record.is_refused}
+        write_cells(target, [kept.get(name, cell) for name, cell in cells.items()])
         hypotheses = _join_hypotheses(folders)
         if hypotheses:
             content = {"hypotheses": [asdict(one) for one in hypotheses]}
