@@ -1,7 +1,7 @@
 """Guess what an unknown word means: the nearest by spelling, or another word for it.
 
-Recipes, the command line and Python share one table of words that mean the same in other libraries
-and in papers, so that `learning_rate` is answered with `lr` wherever it is written.
+Recipes, the command line and Python share the words of other libraries and of papers in
+`synonyms.toml`, so that `learning_rate` is answered with `lr` wherever it is written.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from __future__ import annotations
 import difflib
 import re
 import textwrap
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 
 MAX_LENGTH = 100
@@ -23,240 +26,8 @@ LEAST_SLIP = 4
 """In words of fewer letters, another letter is another word."""
 ALTERNATIVES = 3
 WIDTH = 110
-
-_OTHER_WORDS: Mapping[str, str] = MappingProxyType(
-    {
-        # sections
-        "seed": "random_seed manual_seed rng_seed rng random_state",
-        "init_from": "checkpoint ckpt init_checkpoint load_from finetune_from init_weights "
-        "from_checkpoint pretrained_from pretrained_path "
-        "pretrained weights",
-        "model": "network net architecture",
-        "data": "dataset datasets datamodule data_module ds",
-        "task": "objective loss criterion loss_fn problem",
-        "optim": "optimizer optimiser opt optimization",
-        "trainer": "training train train_args training_args training_arguments fit",
-        "evaluate": "eval evaluation validation testing",
-        "generate": "generation sampling sample generation_config",
-        "predict": "prediction predictions inference",
-        "diagnostics": "diagnose diagnosis diagnostic",
-        "extends": "extend inherit inherits base _base_ defaults include includes import imports "
-        "parent parents",
-        "name": "type class kind _target_ target class_name class_path id",
-        # training
-        "max_epochs": "epochs epoch num_epochs n_epochs nb_epochs num_train_epochs train_epochs "
-        "total_epochs training_epochs",
-        "max_steps": "steps num_steps n_steps max_iters iters iterations num_iterations "
-        "max_iterations limit_train_batches train_steps training_steps total_steps "
-        "num_train_steps num_training_steps train_iters num_iters",
-        "accelerator": "device use_cuda use_gpu cuda gpu",
-        "devices": "device gpus num_gpus n_gpus ngpus num_devices nproc_per_node gpu_ids",
-        "num_nodes": "nodes nnodes n_nodes",
-        "strategy": "distributed distributed_strategy parallel parallelism ddp fsdp",
-        "precision": "dtype torch_dtype amp use_amp mixed_precision fp16 bf16 half float16 "
-        "bfloat16",
-        "gradient_clip_val": "grad_clip clip clip_grad max_grad_norm gradient_clip clip_norm "
-        "grad_clip_norm clip_grad_norm gradient_clipping grad_norm_clip grad_clip_val max_norm",
-        "accumulate_grad_batches": "gradient_accumulation_steps grad_accum accumulation_steps "
-        "grad_accum_steps gradient_accumulation accum accum_steps accumulate grad_accumulation "
-        "accumulate_steps",
-        "log_every_n_steps": "log_interval logging_steps log_every log_freq print_every "
-        "log_every_steps",
-        "val_every_n_steps": "eval_interval eval_steps val_check_interval eval_every "
-        "eval_every_n_steps val_interval validate_every eval_freq val_every "
-        "check_val_every_n_epoch",
-        "save_every_n_steps": "save_steps save_interval save_every checkpoint_interval "
-        "checkpoint_every ckpt_every ckpt_interval every_n_train_steps",
-        "save_top_k": "save_total_limit keep_checkpoints max_to_keep",
-        "early_stopping": "patience early_stop early_stopping_patience",
-        "patience": "early_stopping_patience",
-        "compile": "torch_compile use_compile",
-        "float32_matmul": "tf32 allow_tf32 float32_matmul_precision matmul_precision",
-        "fused": "fused_adam fused_adamw use_fused",
-        "activation_checkpointing": "gradient_checkpointing grad_checkpointing checkpointing remat",
-        "ema_decay": "ema ema_rate ema_momentum",
-        "num_threads": "threads n_threads cpu_threads torch_threads cpus",
-        "overfit_batches": "overfit",
-        "fast_dev_run": "dry_run dev_run smoke_test debug",
-        "logger": "loggers report_to tracker wandb tensorboard",
-        "callbacks": "callback",
-        # data
-        "batch_size": "bs batch batchsize train_batch_size per_device_train_batch_size "
-        "per_device_batch_size mini_batch_size minibatch minibatch_size micro_batch_size "
-        "batch_sz",
-        "global_batch_size": "total_batch_size effective_batch_size batch_size_global",
-        "prefetch_factor": "prefetch prefetch_batches dataloader_prefetch_factor",
-        "workers": "num_workers n_workers nworkers dataloader_num_workers loader_workers",
-        "length": "seq_len seqlen seq_length sequence_length context context_length context_size "
-        "ctx ctx_len n_ctx max_length max_len max_seq_len max_seq_length block_size block_len "
-        "n_positions max_position_embeddings bptt tokens_per_sample num_tokens",
-        "lengths": "seq_lens seq_lengths sequence_lengths eval_lengths test_lengths contexts "
-        "context_lengths",
-        "size": "image_size img_size input_size im_size imgsz resolution crop_size max_tokens "
-        "max_patches max_num_patches",
-        "aspect": "keep_aspect keep_aspect_ratio keep_ratio aspect_ratio naflex navit "
-        "native_resolution",
-        "pack": "packing packed patch_n_pack",
-        "stretch": "rescale rescale_coords",
-        "resolutions": "image_sizes img_sizes sizes resolution eval_resolutions",
-        "path": "root folder data_dir data_path dataset_path dir directory data_root file source",
-        "files": "file path paths text_file text_files train_file corpus",
-        "val": "valid validation val_split validation_split val_fraction val_size n_val num_val "
-        "dev",
-        "test": "test_split test_fraction test_size n_test num_test",
-        "train": "train_split train_size n_train num_train train_samples num_samples n_samples",
-        "classes": "num_classes n_classes nb_classes num_labels n_labels",
-        "channels": "in_channels in_chans num_channels n_channels",
-        "frames": "num_frames n_frames",
-        "vocabulary": "vocab_size vocab n_vocab",
-        "tokenizer": "tokeniser tokenizer_path tokenizer_name tokenizer_file",
-        "augment": "augmentation augmentations aug transform transforms",
-        # models
-        "dim": "hidden_size d_model dmodel hidden_dim embed_dim embedding_dim emb_dim n_embd "
-        "model_dim width embed_size emb_size embedding_size n_embed hidden_units hidden",
-        "depth": "n_layers num_layers n_layer nlayers num_hidden_layers layers n_blocks num_blocks "
-        "num_encoder_layers num_decoder_layers nlayer layer_count",
-        "heads": "n_heads num_heads n_head nhead nheads num_attention_heads attention_heads "
-        "num_q_heads n_attn_heads",
-        "kv_heads": "n_kv_heads num_kv_heads n_kv_head num_key_value_heads n_head_kv kv_groups "
-        "num_query_groups",
-        "head_dim": "head_size d_head dim_head d_k",
-        "logit_softcap": "final_logit_softcapping logits_soft_cap final_softcap",
-        "encoding": "encodings positional_encoding position_encoding pos_encoding pos_enc posenc "
-        "pe positional_encodings pos_embed pos_emb pos_embedding position_embedding "
-        "positional_embedding position_embedding_type positional position positions rope",
-        "mlp_ratio": "ff_mult ffn_mult mlp_mult ffn_dim_multiplier intermediate_size ff_dim "
-        "ffn_dim d_ff dim_feedforward feedforward_dim mlp_dim ffn_hidden_size hidden_mult ff ffn "
-        "ff_ratio ffn_ratio",
-        "mlp": "activation act hidden_act activation_function act_layer activation_fn act_fn",
-        "norm": "norm_layer normalization norm_type layer_norm rms_norm rmsnorm layernorm",
-        "norm_position": "prenorm pre_norm norm_first postnorm post_norm",
-        "norm_eps": "layer_norm_eps rms_norm_eps layer_norm_epsilon",
-        "dropout": "drop drop_rate dropout_rate resid_pdrop hidden_dropout_prob dropout_p "
-        "p_dropout hidden_dropout resid_dropout",
-        "attention_dropout": "attn_dropout attn_pdrop attn_drop attention_probs_dropout_prob "
-        "attn_drop_rate attention_drop",
-        "drop_path": "drop_path_rate stochastic_depth droppath",
-        "layer_scale": "layerscale init_values ls_init layer_scale_init",
-        "qk_norm": "qknorm use_qk_norm qk_layernorm query_key_norm",
-        "mlp_bias": "bias use_bias",
-        "tie_embeddings": "tie_word_embeddings weight_tying tie_weights tied_embeddings "
-        "share_embeddings tied",
-        "memory_length": "mem_len memory mem memory_len",
-        "window": "window_size sliding_window attention_window local_window",
-        "attention": "attn attention_type attn_type",
-        "backend": "attn_implementation attention_backend attn_backend kernel flash "
-        "flash_attention use_flash_attention",
-        "cls_token": "class_token use_cls_token cls",
-        "arch": "model_name timm_name variant timm_model",
-        "patch_size": "patch patchsize patch_dim",
-        "pool": "pooling global_pool",
-        "registers": "num_registers n_registers reg_tokens register_tokens num_register_tokens",
-        "tubelet": "tubelet_size",
-        "lora_rank": "lora_r lora",
-        "lora_targets": "target_modules lora_target_modules",
-        "label_smoothing": "smoothing ls label_smooth",
-        "metrics": "metric eval_metrics",
-        "monitor": "monitor_metric metric_for_best_model",
-        "mask_ratio": "mlm_probability mask_prob mask_probability mask_rate masking_ratio",
-        # optimization
-        "lr": "learning_rate learningrate base_lr max_lr peak_lr initial_lr lrate eta "
-        "base_learning_rate",
-        "weight_decay": "wd weightdecay decay l2 l2_reg weight_decay_rate",
-        "schedule": "scheduler lr_scheduler lr_schedule lr_scheduler_type sched lr_decay_style",
-        "warmup_ratio": "warmup warmup_steps num_warmup_steps warmup_iters warmup_epochs "
-        "warmup_fraction lr_warmup",
-        "min_lr_ratio": "min_lr end_lr final_lr lr_end eta_min min_learning_rate lr_min "
-        "final_div_factor",
-        "encoding_lr": "pe_lr pos_lr encoding_learning_rate positional_lr",
-        "param_groups": "parameter_groups groups params layer_decay",
-        "beta1": "betas adam_beta1 b1",
-        "beta2": "betas adam_beta2 b2",
-        "eps": "epsilon adam_epsilon adam_eps",
-        "momentum": "mom",
-        # encodings
-        "base": "theta rope_theta rope_base base_frequency freq_base rotary_base max_period "
-        "rotary_emb_base emb_base",
-        "rotary_fraction": "partial_rotary_factor rotary_pct rotary_percent rotary_dim "
-        "partial_rotary rope_fraction",
-        "scaling": "rope_scaling",
-        "num_buckets": "buckets n_buckets relative_attention_num_buckets",
-        "max_distance": "relative_attention_max_distance max_relative_position max_dist clip "
-        "max_relative_positions",
-        "block": "block_size group_size",
-        "max_positions": "max_position_embeddings n_positions npos_max",
-        "init_std": "initializer_range",
-        "shared": "share share_layers shared_layers",
-        # generation and evaluation
-        "tokens": "max_new_tokens max_tokens num_tokens n_tokens new_tokens max_length length",
-        "temperature": "temp",
-        "top_k": "topk",
-        "top_p": "topp nucleus",
-        "stop": "stop_token stop_sequence stop_sequences eos stop_at",
-        "samples": "num_samples n_samples num_return_sequences",
-        "cache": "use_cache kv_cache",
-        "prompt": "text input prefix",
-        "top": "topk top_k",
-        # commands
-        "run_dir": "output_dir output out out_dir save_dir log_dir logdir workdir exp_dir "
-        "default_root_dir experiment_dir rundir",
-        "to": "output out out_dir output_dir output_folder dest destination target save_to format",
-        "resume": "resume_from resume_from_checkpoint ckpt_path continue continue_from",
-        "seeds": "num_seeds n_seeds",
-        "fit": "train training",
-        "eval": "evaluate test evaluation",
-        "compare": "sweep ablate ablation grid",
-        "list": "ls encodings recipes",
-        "show": "describe info print cat help",
-        "bench": "benchmark profile",
-        "doctor": "env info check versions",
-        "verify": "test check validate",
-        # registered names
-        "rope": "rotary rotary_embedding roformer rope_1d yarn ntk longrope rope_scaling",
-        "rope_axial": "axial_rope rope_2d rope2d 2d_rope axial rope_3d",
-        "rope_mixed": "mixed_rope",
-        "learned": "absolute ape learnable learned_absolute learned_embedding trainable",
-        "sinusoidal": "sin sinusoid sincos sin_cos sine fourier vaswani",
-        "none": "nope no_pe null off no",
-        "t5": "t5_bias relative_bias rpb relative_position_bias",
-        "shaw": "relative relative_key",
-        "transformer_xl": "xl relative_xl",
-        "decoder": "gpt gpt2 llama lm transformer causal language_model",
-        "encoder": "bert transformer",
-        "vit": "vision_transformer visiontransformer deit",
-        "transformers": "hf huggingface auto_model automodel",
-        "causal_lm": "lm clm language_modeling next_token language_model",
-        "masked_lm": "mlm masked masked_language_modeling",
-        "classification": "classify cross_entropy image_classification",
-        "text": "txt text_file",
-        "images": "imagefolder image_folder",
-        "wsd": "trapezoidal",
-        "cuda": "gpu gpus nvidia",
-        "constant": "none no off fixed",
-        "subword": "bpe wordpiece sentencepiece unigram word words",
-        "character": "char chars characters letter letters",
-        "byte": "bytes utf8 utf-8",
-        "rule": "type rope_type kind method",
-        "factor": "scale scaling_factor",
-        "original": "original_max_position_embeddings original_length",
-        "32-true": "32 fp32 float32 float full single",
-        "16-mixed": "16 fp16 float16 half amp mixed",
-        "bf16-mixed": "bf16 bfloat16 mixed",
-        "64-true": "64 fp64 float64 double",
-        "gelu_tanh": "gelu_new gelu_pytorch_tanh quick_gelu",
-        "swiglu": "silu swish glu",
-        "rms": "rmsnorm rms_norm",
-        "layer": "layernorm layer_norm ln",
-        "pre": "prenorm pre_norm",
-        "post": "postnorm post_norm",
-        "sdpa": "flash_attention_2 flash flash_attention",
-        "reference": "eager naive",
-    }
-)
-SYNONYMS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {word: frozenset(others.split()) for word, others in _OTHER_WORDS.items()}
-)
-"""Of each of zoo's words, those of other libraries, of papers and of the field."""
+SYNONYMS = Path(__file__).with_name("synonyms.toml")
+"""The words of other libraries for each of zoo's."""
 
 NOTES: Mapping[str, tuple[re.Pattern[str], str]] = MappingProxyType(
     {
@@ -275,7 +46,14 @@ NOTES: Mapping[str, tuple[re.Pattern[str], str]] = MappingProxyType(
 
 def list_synonyms(word: str) -> frozenset[str]:
     """Return the words that other libraries have for one of zoo's."""
-    return SYNONYMS.get(word, frozenset())
+    return _read_synonyms().get(word, frozenset())
+
+
+@cache
+def _read_synonyms() -> Mapping[str, frozenset[str]]:
+    """Read the words of other libraries, of papers and of the field for each of zoo's words."""
+    words = tomllib.loads(SYNONYMS.read_text(encoding="utf-8"))
+    return MappingProxyType({word: frozenset(others) for word, others in words.items()})
 
 
 def _normalise(word: str) -> str:

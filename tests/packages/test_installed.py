@@ -61,7 +61,9 @@ def test_the_wheel_holds_zoo_alone(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     (licence,) = [name for name in names if name.endswith("licenses/LICENSE")]
     assert zipfile.ZipFile(wheel).read(licence) == (ROOT / "LICENSE").read_bytes()
-    assert {"zoo/data/digits.csv.gz", "zoo/data/digits.LICENSE"} <= set(names)
+    data = [path for path in (ROOT / "zoo").rglob("*.*") if path.suffix not in (".py", ".pyc")]
+    files = {path.relative_to(ROOT).as_posix() for path in data if path.is_file()}
+    assert {"zoo/data/digits.csv.gz", "zoo/synonyms.toml"} < files <= set(names)
 
 
 def test_the_readme_of_the_wheel_has_no_relative_link(wheel):
