@@ -25,7 +25,8 @@ from zoo.attention.encoding import (
     check_per_token,
     explain_types,
 )
-from zoo.attention.layer import Context, SelfAttention, check_softcap
+from zoo.attention.layer import Context, SelfAttention
+from zoo.attention.soft_cap import check_softcap
 from zoo.attention.temperature import TemperatureSpec, read_temperature
 from zoo.attention.tokens import (
     Tokens,
@@ -310,7 +311,8 @@ def _describe_call(
     # Integer and half-precision coordinates would round angles and distances.
     pos = pos.to(torch.promote_types(torch.promote_types(pos.dtype, q.dtype), torch.float32))
     check_per_token("document", document, "integer", keys)
-    check_softcap(softcap)
+    if softcap is not None:
+        check_softcap(softcap)
     if sinks is not None:
         check_tensor("sinks", sinks, [heads], kind="floating", like=keys)
     factors = read_temperature(temperature)

@@ -19,6 +19,7 @@ from zoo.attention.call import AttentionCall, repeat_kv_heads
 from zoo.attention.chain import Chain
 from zoo.attention.encoding import Dims
 from zoo.attention.linear import LinearCall, LinearState
+from zoo.attention.soft_cap import check_softcap
 from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens, disable_autocast, order_padding_first, take_tokens
 from zoo.errors import OptionError, refuse_type
@@ -30,7 +31,6 @@ MAX_ROWS = 4
 MIN_WEIGHTS = 2**16
 
 
-SOFTCAP = Between(1e-12, 1e30)
 """Bounds of scores that are finite, and different from each other, in float32."""
 
 
@@ -512,23 +512,8 @@ def _check_scores(
         if is_given and attention == "linear":
             problem = "linear attention has no scores"
             raise OptionError(key, f"{problem}; leave it out, or choose attention softmax")
-    check_softcap(softcap)
-
-
-def check_softcap(softcap: float | None) -> None:
-    """Check that the bound of scores is a positive number, or None.
-
-    Raises:
-        OptionError: It is not.
-    """
-    if softcap is None:
-        return
-    if isinstance(softcap, bool) or not isinstance(softcap, int | float):
-        raise OptionError("softcap", f"softcap is {type(softcap).__name__}, not a number")
-    if not 0 < softcap < float("inf"):
-        raise OptionError("softcap", f"softcap {softcap} is not positive and finite")
-    if not SOFTCAP.low <= softcap <= SOFTCAP.high:
-        raise OptionError("softcap", f"softcap {softcap} is not {SOFTCAP}")
+    if softcap is not None:
+        check_softcap(softcap)
 
 
 class Projection(nn.Linear):

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
-from torchmetrics.functional.classification import multiclass_jaccard_index
 
 from zoo.data.cache import CacheEntry, load_or_make
+from zoo.data.mean_iou import compute_mean_iou
 from zoo.data.resize import resize_maps
 from zoo.data.spec import IGNORE_INDEX, DataSpec, ImageSpec, PointSpec, SegmentationSpec, TextBatch
 
@@ -295,8 +295,7 @@ class PixelBaselines:
                 name: float((own == labels).float().mean()) for name, own in predicted.items()
             },
             "test/miou": {
-                name: float(multiclass_jaccard_index(own, labels, self.classes))
-                for name, own in predicted.items()
+                name: compute_mean_iou(own, labels, self.classes) for name, own in predicted.items()
             },
         }
         means = {name: float(loss) for name, loss in losses.items()}

@@ -17,6 +17,7 @@ from torch import Tensor
 from zoo.data.baselines import Baselines, fit_pixels
 from zoo.data.class_counts import ClassCounts, count_drawn
 from zoo.data.images import Images, PictureOptions, choose_access
+from zoo.data.padding import stack_padded
 from zoo.data.pictures import find_upright_size
 from zoo.data.random_crop import DrawnCrop, RandomCrop, resize_crop
 from zoo.data.spec import IGNORE_INDEX, SegmentationSpec
@@ -29,7 +30,7 @@ from zoo.data.tables.open_table import (
     rename_columns,
     select_split,
 )
-from zoo.data.vision import Augmentation, ImageAccess, ImageDecoder, Probability, stack_padded
+from zoo.data.vision import Augmentation, ImageAccess, ImageDecoder, Probability
 from zoo.errors import DataError, OptionError
 from zoo.options import Between, Count
 from zoo.packages import explain_imports

@@ -1,4 +1,4 @@
-"""Sets of points as samples: one set, several as a batch, and those of Parquet and NPZ files."""
+"""Sets of points as samples: those of Parquet and NPZ files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from zoo.data.finite import NotFinite, find_not_finite
-from zoo.data.spec import PointBatch
 from zoo.data.tables.open_table import open_tables
 from zoo.data.tables.separators import explain_separator
 from zoo.errors import DataError
@@ -27,33 +26,6 @@ MASK = "mask"
 """The array of an NPZ file that tells which points are real."""
 RESOLUTION = 1e-5
 """Largest rounding of coordinates to float32, relative to the extent of a set along an axis."""
-
-
-class PointSample(NamedTuple):
-    """One set of points with its target."""
-
-    x: NDArray[Any]
-    """Features [N, F]."""
-    pos: NDArray[Any]
-    """Coordinates [N, P]."""
-    target: int | NDArray[Any]
-    """A class, or the numbers to predict [T]."""
-
-
-def pad_points(samples: Sequence[PointSample]) -> PointBatch:
-    """Stack sets of points, padded with zeros to the largest one."""
-    counts = [len(sample.x) for sample in samples]
-    most = max(counts, default=0)
-    features, axes = (one.shape[1] for one in samples[0][:2])
-    x = np.zeros((len(samples), most, features), np.float32)
-    pos = np.zeros((len(samples), most, axes), np.float32)
-    for row, sample in enumerate(samples):
-        x[row, : counts[row]], pos[row, : counts[row]] = sample.x, sample.pos
-    mask = np.arange(most) < np.array(counts)[:, None]
-    target = np.stack([np.asarray(sample.target) for sample in samples])
-    if target.dtype.kind == "f":
-        target = target.astype(np.float32)
-    return PointBatch(*map(torch.from_numpy, (x, pos, mask, target)))
 
 
 def explain_lost_differences(pos: NDArray[Any], noun: str = "coordinates") -> str:

@@ -13,17 +13,17 @@ from torch.utils.data import Dataset
 
 from zoo.data.base import DataModule, FileBatch
 from zoo.data.baselines import Baselines, score_points
+from zoo.data.batches import PointBatch, PointSample
 from zoo.data.class_counts import ClassCounts, count_samples
+from zoo.data.padding import pad_points
 from zoo.data.point_sets import (
     PointColumns,
-    PointSample,
     PointTable,
     explain_lost_differences,
     open_point_tables,
-    pad_points,
 )
 from zoo.data.sampler import Key, ResumableLoader
-from zoo.data.spec import DataSpec, PointBatch, PointSpec, check_spec
+from zoo.data.spec import DataSpec, PointSpec, check_spec
 from zoo.data.tables.labelled_table import check_classes, read_label, spell_label
 from zoo.data.tables.open_table import SplitOptions
 from zoo.errors import DataError, OptionError

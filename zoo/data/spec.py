@@ -6,13 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import UnionType
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, get_args
 
+from zoo.data.batches import PointBatch as PointBatch
+from zoo.data.batches import TextBatch as TextBatch
 from zoo.errors import OptionError
 
 # Only annotations need torch.
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 
 MAX_SAMPLE = 2**25
@@ -149,35 +151,6 @@ class PointSpec:
     def outputs(self) -> int:
         """Number of outputs of a model: one for each class, or for each number to predict."""
         return len(self.target_means) if self.classes is None else self.classes
-
-
-class PointBatch(NamedTuple):
-    """A batch of sets of points."""
-
-    x: Tensor
-    """Features [B, N, F]."""
-    pos: Tensor
-    """Coordinates [B, N, P], in the units of the data."""
-    mask: Tensor
-    """Bool [B, N], False for padding."""
-    target: Tensor
-    """Classes int64 [B], or the numbers to predict [B, T] in the units of the data."""
-
-
-class TextBatch(NamedTuple):
-    """A batch of token windows."""
-
-    inputs: Tensor
-    """Tokens, int64 [B, N]."""
-    targets: Tensor
-    """Next tokens, int64 [B, N]; -100 for tokens without a target."""
-    documents: Tensor | None = None
-    """Document numbers, int64 [B, N], -1 for padding. None: one document without padding."""
-    target_bytes: Tensor | None = None
-    """Length of each target in bytes of UTF-8, int64 [B, N]. None: all tokens have one unit."""
-    answer_depths: Tensor | None = None
-    """Place of each answer in its text, float [B], from 0 (its start) to 1 (right before the
-    question). None: it has no single place."""
 
 
 DataSpec = ImageSpec | SegmentationSpec | TextSpec | TextClassificationSpec | PointSpec

@@ -15,10 +15,12 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from zoo.data.base import SPLITS, DataModule, Datasets
+from zoo.data.batches import PointSample
 from zoo.data.class_counts import ClassCounts, count_drawn, count_samples
 from zoo.data.finite import find_not_finite
+from zoo.data.padding import pad_points, pad_texts, stack_padded
 from zoo.data.patch_rows import check_aspect, fit_grid, place_patches
-from zoo.data.point_sets import PointSample, explain_lost_differences, pad_points
+from zoo.data.point_sets import explain_lost_differences
 from zoo.data.sampler import Key, ResumableLoader
 from zoo.data.spec import (
     IGNORE_INDEX,
@@ -33,7 +35,7 @@ from zoo.data.spec import (
     check_spec,
     get_sides,
 )
-from zoo.data.vision import Size, stack_padded
+from zoo.data.vision import Size
 from zoo.errors import DataError, OptionError
 from zoo.options import Between, Count
 from zoo.registry import register
@@ -313,7 +315,7 @@ class SampleBatches(Dataset[Any]):
             batch = self.collate(samples)
             self._check_finite(numbers, batch)
         elif isinstance(self.spec, TextClassificationSpec):
-            batch = _pad_texts(samples)
+            batch = pad_texts(samples)
         elif isinstance(self.spec, PointSpec):
             sets = [PointSample(*map(_to_array, sample)) for sample in samples]
             for number, one in zip(numbers, sets, strict=True):
@@ -479,13 +481,6 @@ def _describe_samples(spec: DataSpec) -> str:
     if isinstance(spec, PointSpec):
         return "a sample is (features [N, F], coordinates [N, P], label or numbers [T])"
     return "a sample is (int64 tensor [N], label)"
-
-
-def _pad_texts(samples: Sequence[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
-    """Return texts [B, N] padded with -1, and labels [B]."""
-    texts = [torch.as_tensor(text) for text, _ in samples]
-    padded = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=-1)
-    return padded, torch.as_tensor([int(label) for _, label in samples])
 
 
 def _build_text_batch(batch: Any) -> TextBatch:

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from zoo.data.base import FileBatch
+from zoo.data.padding import stack_padded
 from zoo.data.patch_rows import fit_grid, place_patches
 from zoo.data.pictures import find_upright_size, read_pixels, reduce_scale
 from zoo.data.random_crop import DrawnCrop, resize_crop
@@ -199,21 +200,6 @@ class ImageDecoder:
         if resized != image.size:
             image = image.resize(resized, resampling)
         return image.crop((left, top, left + width, top + height))
-
-
-def stack_padded(arrays: Sequence[NDArray[Any]], fill: int) -> Tensor:
-    """Stack arrays [.., H, W] of several sizes in the upper left corners of one size.
-
-    Args:
-        arrays: The arrays.
-        fill: The value of padding.
-    """
-    sides = [max(one.shape[axis] for one in arrays) for axis in (-2, -1)]
-    first = arrays[0]
-    stacked = np.full((len(arrays), *first.shape[:-2], *sides), fill, first.dtype)
-    for place, one in zip(stacked, arrays, strict=True):
-        place[..., : one.shape[-2], : one.shape[-1]] = one
-    return torch.from_numpy(stacked)
 
 
 def _check_aspect_ratio(width: int, height: int) -> None:

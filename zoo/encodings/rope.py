@@ -13,19 +13,21 @@ from torch import Tensor
 from zoo.attention import Dims, is_transformed
 from zoo.attention.coordinates import get_known_range
 from zoo.encodings.common.frequencies import (
-    FIXED_LENGTH,
     TURN,
-    Scaling,
-    ScalingRule,
     choose_wavelengths,
     compute_angles,
     float64_like,
-    refuse_scaled_points,
     refuse_with_wavelengths,
     rope_frequencies,
-    scale_frequencies,
 )
 from zoo.encodings.common.rotation import Rotary, cos_sin
+from zoo.encodings.common.scaling import (
+    FIXED_LENGTH,
+    Scaling,
+    ScalingRule,
+    refuse_scaled_points,
+    scale_frequencies,
+)
 from zoo.errors import OptionError
 from zoo.options import Between
 from zoo.registry import register
@@ -63,7 +65,8 @@ class RoPE(Rotary):
         scaling: Scaling | None = None,
     ) -> None:
         super().__init__(dims)
-        refuse_scaled_points(self, scaling)
+        if scaling is not None:
+            refuse_scaled_points(self)
         self.wavelengths = choose_wavelengths(t_min, t_max, 1)
         if self.wavelengths:
             refuse_with_wavelengths(self, base=base != BASE, scaling=scaling is not None)

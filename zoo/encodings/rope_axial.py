@@ -11,19 +11,21 @@ from torch import Tensor
 
 from zoo.attention import POINT_AXES, Dims
 from zoo.encodings.common.frequencies import (
-    GridScaling,
     axis_frequencies,
     check_head_dim,
-    check_scaled_coordinates,
     choose_wavelengths,
     compute_angles,
-    extend_grid,
     float64_like,
-    refuse_scaled_points,
     refuse_with_wavelengths,
-    scale_frequencies,
 )
 from zoo.encodings.common.rotation import Rotary, cos_sin
+from zoo.encodings.common.scaling import (
+    GridScaling,
+    check_scaled_coordinates,
+    extend_grid,
+    refuse_scaled_points,
+    scale_frequencies,
+)
 from zoo.errors import OptionError
 from zoo.options import Between
 from zoo.registry import register
@@ -66,7 +68,8 @@ class RoPEAxial(Rotary):
     ) -> None:
         super().__init__(dims)
         check_head_dim(self)
-        refuse_scaled_points(self, scaling)
+        if scaling is not None:
+            refuse_scaled_points(self)
         self.wavelengths = choose_wavelengths(t_min, t_max, dims.axes)
         if self.wavelengths:
             refuse_with_wavelengths(
@@ -79,7 +82,8 @@ class RoPEAxial(Rotary):
         self.identity_at_zero = all(one.sharpening == 1 for one in self.by_axis)
 
     def check_options(self) -> None:
-        check_scaled_coordinates(self, self.scaling)
+        if self.scaling is not None:
+            check_scaled_coordinates(self, self.scaling)
         counts = self.coordinates in ("index", "interpolated") and not self.dims.points
         if self.unit != 1 and counts:
             problem = f"unit turn rotates the fastest pairs by whole turns at {self.coordinates}"

@@ -10,17 +10,19 @@ from torch import Tensor, nn
 
 from zoo.attention import POINT_AXES, Dims, Tokens, disable_autocast, upcast
 from zoo.encodings.common.frequencies import (
-    GridScaling,
     adapt_axes,
     axis_frequencies,
     check_head_dim,
-    check_scaled_coordinates,
     compute_angles,
+)
+from zoo.encodings.common.rotation import Rotary, rotate_pairs, rotation_tables
+from zoo.encodings.common.scaling import (
+    GridScaling,
+    check_scaled_coordinates,
     extend_grid,
     refuse_scaled_points,
     stretch_wave_vectors,
 )
-from zoo.encodings.common.rotation import Rotary, rotate_pairs, rotation_tables
 from zoo.options import Between, ByAxes
 from zoo.registry import register
 
@@ -53,7 +55,8 @@ class RoPEMixed(Rotary):
         super().__init__(dims)
         check_head_dim(self)
         self.base = base = BASES.choose(base, dims.axes)
-        refuse_scaled_points(self, scaling)
+        if scaling is not None:
+            refuse_scaled_points(self)
         self.scaling = scaling
         self.by_axis = () if scaling is None else scaling.split(dims)
         # A pair turns along all axes; the axis that grew most sets its factor of cos and sin.
@@ -66,7 +69,8 @@ class RoPEMixed(Rotary):
         self.frequencies = nn.Parameter(torch.cat(groups, dim=-1))  # [P, G, K/2]
 
     def check_options(self) -> None:
-        check_scaled_coordinates(self, self.scaling)
+        if self.scaling is not None:
+            check_scaled_coordinates(self, self.scaling)
 
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
         if self.dims.axes == 1 or self.scaling is not None:

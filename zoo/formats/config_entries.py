@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Annotated, Any
 
 from zoo.data.spec import MAX_SAMPLE
-from zoo.encodings.common.frequencies import Factor, NotNegative, Positive
+from zoo.encodings.common.scaling import Factor, NotNegative, Positive
 from zoo.errors import CheckpointError
 from zoo.integrations.rope_parameters import LENGTH_ENTRY
 from zoo.options import COUNTED, Between, Count

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Self, Unpack
 
-import torch
 from torch import Tensor, nn
 
 from zoo.attention.coordinates import PositionAugmentation
 from zoo.attention.layer import Projection, project
+from zoo.attention.soft_cap import apply_soft_cap
 from zoo.attention.temperature import Temperature
 from zoo.data.spec import Vocabulary
 from zoo.models.transformer import Block, Transformer, TransformerOptions
@@ -119,7 +119,7 @@ class LanguageModel(Transformer):
             logits = project(x, self.embed_tokens.weight[: self.vocabulary_size])
         if self.logit_softcap is None:
             return logits
-        return torch.tanh(logits / self.logit_softcap) * self.logit_softcap
+        return apply_soft_cap(logits, self.logit_softcap)
 
 
 def init_weights(model: Transformer) -> None:

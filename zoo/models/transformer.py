@@ -14,7 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 from zoo.attention.chain import Chain, build_chains, embed_groups
 from zoo.attention.encoding import Dims, EncodingFactories
-from zoo.attention.layer import SOFTCAP, Context, Encoded, LayerOptions, Projection, SelfAttention
+from zoo.attention.layer import Context, Encoded, LayerOptions, Projection, SelfAttention
+from zoo.attention.soft_cap import SOFTCAP
 from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens, is_transformed, silu
 from zoo.errors import OptionError

@@ -15,7 +15,7 @@ from zoo.attention.layer import find_encoded
 from zoo.config import Recipe
 from zoo.config.schema import format_size, parse_length, parse_sides
 from zoo.data.spec import DataSpec, ImageSpec, SegmentationSpec, get_sides
-from zoo.encodings.common.frequencies import GridScaling, Scaling
+from zoo.encodings.common.scaling import GridScaling, Scaling
 from zoo.errors import OptionError
 from zoo.options import Choice
 from zoo.options.validation import explain_misfit

@@ -9,13 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics import MeanMetric, MetricCollection
-from torchmetrics.classification import (
-    MulticlassAccuracy,
-    MulticlassConfusionMatrix,
-    MulticlassJaccardIndex,
-)
+from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
 from zoo.attention.tokens import upcast
+from zoo.data.mean_iou import MeanIoU, compute_class_ious
 from zoo.data.spec import IGNORE_INDEX, SegmentationSpec
 from zoo.errors import DataError, OptionError
 from zoo.registry import register
@@ -129,10 +126,7 @@ class Segmentation(Task):
         counts = self._confusion.compute()
         _check_measured(counts.sum(), "test")
         self.confusion = counts.tolist()
-        common = counts.diagonal()
-        union = counts.sum(0) + counts.sum(1) - common
-        pairs = zip(common.tolist(), union.tolist(), strict=True)
-        self.class_ious = [part / whole if whole else None for part, whole in pairs]
+        self.class_ious = compute_class_ious(counts)
 
     def _update(
         self, split: str, metrics: MetricCollection, batch: tuple[Tensor, ...], batch_idx: int
@@ -183,6 +177,6 @@ def _make_metrics(classes: int) -> MetricCollection:
             "accuracy": MulticlassAccuracy(
                 classes, average="micro", ignore_index=IGNORE_INDEX, validate_args=False
             ),
-            "miou": MulticlassJaccardIndex(classes, ignore_index=IGNORE_INDEX, validate_args=False),
+            "miou": MeanIoU(classes),
         }
     )

@@ -24,6 +24,7 @@ from zoo.attention.backends.sinks import (
     refuse_second_derivative,
 )
 from zoo.attention.call import AttentionCall
+from zoo.attention.soft_cap import apply_soft_cap
 from zoo.attention.tokens import (
     Tokens,
     check_count,
@@ -226,7 +227,7 @@ def _change_scores(call: AttentionCall) -> ScoreMod | None:
 
     def change(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         if cap is not None:
-            score = cap * torch.tanh(score / cap)
+            score = apply_soft_cap(score, cap)
         return score if bias is None else score + bias(b, h, i, j).to(score.dtype)
 
     return change

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zoo.attention.call import AttentionCall, Span
+from zoo.attention.soft_cap import apply_soft_cap
 from zoo.attention.tokens import disable_autocast, upcast
 
 
@@ -31,7 +32,7 @@ def scores(call: AttentionCall, span: Span | None = None) -> Tensor:
             upcast(span.slice_queries(call.q)) * call.scale, upcast(span.slice_keys(call.k))
         )
         if call.softcap is not None:
-            products = call.softcap * torch.tanh(products / call.softcap)
+            products = apply_soft_cap(products, call.softcap)
         bias, hidden = call.sum_biases(span), hide(call, span)
         # A transform receives the biased scores of all pairs, and the mask of visible ones.
         if call.transform_scores is not None:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zoo.data.baselines import Baselines, score_points
-from zoo.data.point_sets import PointSample, pad_points
+from zoo.data.batches import PointSample
+from zoo.data.padding import pad_points
 from zoo.data.sampler import Key
 from zoo.data.spec import PointBatch, PointSpec
 from zoo.data.synthetic.base import SyntheticOptions, SyntheticTask, refuse_least, split_keys
