@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -79,6 +80,21 @@ def test_libraries_stay_where_they_belong():
         assert not tops & {"omegaconf", "yaml"} or part == "config", where
         assert not tops & CHARTS or part in DRAWING, where
         assert not tops & {"numpy", "torchmetrics", "scipy", "PIL"} or part not in ONLY_TORCH, where
+
+
+def test_no_branch_asks_which_data():
+    """Specs answer, so that a plug-in adds a kind of data; sources and formats have one kind."""
+    for path in FILES:
+        if find_part(path) in ("data", "formats"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or ast.unparse(node.func) not in (
+                "isinstance",
+                "type",
+            ):
+                continue
+            kinds = re.findall(r"\b(?!Data)\w+Spec\b", ast.unparse(node))
+            assert not kinds, f"{path.relative_to(PACKAGE)}:{node.lineno} asks for {kinds}"
 
 
 def test_no_branch_asks_which_encoding():

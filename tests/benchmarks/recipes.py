@@ -37,7 +37,6 @@ from zoo.options import Between, Choice, Choices
 from zoo.options.signature import Option, extras, fields, read_options
 from zoo.registry import names
 from zoo.run import fit as training
-from zoo.run.build import build_sample
 from zoo.run.load import build_stored_model
 
 TOLERANCE = 1e-8  # of numbers in float64, relative to the largest
@@ -350,7 +349,7 @@ def use_run(run: Path, result: Any, number: int) -> None:
     if number % 4 == 0:
         zoo.generate(run, spec.vocabulary.decode([1]), verbose=False)
         check_decoder(model, len(spec.vocabulary), spec.length)
-    sample = build_sample(spec)
+    (sample,) = spec.build_inputs()
     sample = sample.double() if sample.is_floating_point() else sample
     compare("a second pass", model(sample), model(sample), 0.0)
     check_export(run, model, sample, number)

@@ -8,7 +8,7 @@ from tables import jsonl
 from zoo.data.base import Datasets
 from zoo.data.finite import find_not_finite
 from zoo.data.points import PointFiles
-from zoo.data.spec import ImageSpec, PointSpec, SegmentationSpec, VideoSpec, check_spec
+from zoo.data.spec import ImageSpec, PointSpec, SegmentationSpec, VideoSpec
 from zoo.data.torch_dataset import TorchDataset
 from zoo.data.vision import Augmentation, ImageTransform
 from zoo.errors import DataError, OptionError
@@ -188,7 +188,7 @@ def test_images_of_other_types_are_read_in_float32(dtype):
 )
 def test_scales_of_targets_are_numbers_of_float32(means, stds):
     with pytest.raises(ValueError, match="float32 cannot hold the square"):
-        check_spec(PointSpec(1, 1, 4, target_means=means, target_stds=stds))
+        PointSpec(1, 1, 4, target_means=means, target_stds=stds).check()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-PLUGINS = {"my_zoo", "zoo_example"}
+PLUGINS = {"my_zoo", "zoo_example", "zoo_series"}
 
 
 @pytest.fixture(autouse=True)

@@ -52,7 +52,7 @@ from zoo.options.unknown import OptionOwner
 from zoo.packages import explain_imports
 from zoo.reporting.numbers import format_number
 from zoo.reporting.tables import format_table
-from zoo.run.build import Experiment, build_inputs, build_model
+from zoo.run.build import Experiment, build_model
 from zoo.run.load import load_for_description
 from zoo.run.preflight import count_parameters, count_tokens, plan_backends
 from zoo.run.requirements import describe_requirements, estimate_requirements
@@ -167,7 +167,7 @@ def _describe_cache(experiment: Experiment) -> Iterator[str]:
     # dropout and augmentation do not belong to decoding
     cache, mode = KeyValueCache(), model.training
     with torch.device("meta"), torch.no_grad():
-        model.eval()(*build_inputs(experiment.spec), context=cache)
+        model.eval()(*experiment.spec.build_inputs(), context=cache)
     model.train(mode)
     # on the meta device, a cache has shapes without numbers
     sizes = cache.measure()

@@ -9,9 +9,8 @@ import torch
 
 from zoo.comparison.design import Axis
 from zoo.config import Recipe
-from zoo.data.spec import TextClassificationSpec, TextSpec
 from zoo.optim.base import find_encoding_parameters
-from zoo.run.build import build_data, build_inputs, build_model
+from zoo.run.build import build_data, build_model
 
 ENCODING_RATE = "optim.encoding_lr"
 MODEL = "model."
@@ -46,13 +45,14 @@ def _compute(recipe: Recipe) -> list[torch.Tensor]:
         spec = build_data(recipe).spec
         model = build_model(recipe, spec).train()
         initial = [value.clone() for value in model.state_dict().values()]
-        inputs = build_inputs(spec)
-        if isinstance(spec, TextSpec | TextClassificationSpec):
-            size = len(spec.vocabulary)
-            inputs = tuple(torch.randint_like(one, size) for one in inputs)
+        inputs = spec.build_inputs()
+        if (vocabulary := spec.token_vocabulary) is not None:
+            size = len(vocabulary)
+            inputs = tuple(torch.randint_like(numbers, size) for numbers in inputs)
         else:
             inputs = tuple(
-                torch.randn_like(one) if one.is_floating_point() else one for one in inputs
+                torch.randn_like(values) if values.is_floating_point() else values
+                for values in inputs
             )
         # weights that begin at zero would hide what they multiply
         for parameter in model.parameters():

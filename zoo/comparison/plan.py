@@ -19,14 +19,14 @@ from zoo.comparison.hypotheses import HYPOTHESES
 from zoo.comparison.request import CompareRequest, list_seeds
 from zoo.comparison.results import Axis, Better, SearchedKey, find_direction
 from zoo.config import Recipe, from_plain
-from zoo.data.spec import DataSpec, PointSpec, SegmentationSpec, TextSpec
+from zoo.data.spec import DataSpec
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
 from zoo.launch.executor import Resources
 from zoo.options.plain import to_plain
 from zoo.options.stored import build_stored
 from zoo.run import resume, run_dir
 from zoo.run.build import build_data
-from zoo.run.conditions import TRAINED, Condition, choose_data_options, get_size, list_conditions
+from zoo.run.conditions import TRAINED, Condition, choose_data_options, list_conditions
 from zoo.run.machine import describe_machine
 from zoo.utils import (
     WRITE_TEST,
@@ -289,12 +289,12 @@ def build_plan(
     """Plan all cells: each recipe with each seed, and threads unless the recipe sets them."""
     first = next(iter(recipes.values()))
     specs = [build_data(recipe).spec for recipe in recipes.values()]
-    sizes = {get_size(one) for one in specs}
+    sizes = {spec.size for spec in specs}
     windows: dict[str, None] = {}
     for recipe, one in zip(recipes.values(), specs, strict=True):
         windows |= dict.fromkeys(_describe_windows(recipe, one))
 
-    measure = request.options.measure or _choose_measure(specs[0])
+    measure = request.options.measure or specs[0].default_measure
     seeds = list_seeds(request.options.seeds, first)
     machine = {
         **describe_machine("cuda" if resources.gpus and is_local else "cpu"),
@@ -323,7 +323,9 @@ def build_plan(
         training_size=sizes.pop() if len(sizes) == 1 else None,
         windows=" or ".join(windows),
         # of texts in which every token is a target, no model predicts all
-        has_answers=all(isinstance(one, TextSpec) and one.targets != "every" for one in specs),
+        has_answers=all(
+            spec.target_unit == "token" and spec.default_measure == "accuracy" for spec in specs
+        ),
         automatic_threads=not any(_fixes_threads(one) for one in recipes.values()),
         variants={one.name: one.values for one in recipes},
         cells=tuple(cells),
@@ -357,16 +359,6 @@ def count_length(trainer: Mapping[str, Any]) -> tuple[str, int]:
     """Return what ends training by the recipe's section `trainer`: its steps, or its epochs."""
     key = "max_steps" if trainer["max_steps"] else "max_epochs"
     return key, trainer[key]
-
-
-def _choose_measure(spec: DataSpec) -> str:
-    """Return miou of pixels, the loss of numbers and of whole texts, accuracy of others."""
-    if isinstance(spec, SegmentationSpec):
-        return "miou"
-    if isinstance(spec, PointSpec) and spec.classes is None:
-        return "loss"
-    is_every_token = isinstance(spec, TextSpec) and spec.targets == "every"
-    return "loss" if is_every_token else "accuracy"
 
 
 def _fixes_threads(recipe: Recipe) -> bool:

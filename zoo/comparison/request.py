@@ -30,7 +30,6 @@ from zoo.config.arguments import list_options, validate_given
 from zoo.config.overrides import list_edits
 from zoo.config.schema import SEEDS, Seed
 from zoo.config.tree import collect_issues
-from zoo.data.spec import SegmentationSpec, TextSpec
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, Message, OptionError, RecipeError, Setting
 from zoo.launch.executor import Executor
 from zoo.options import Between, Count
@@ -429,12 +428,12 @@ def _check_recipe(
         experiment = load_experiment(request.recipe, changes)
 
     data = experiment.data
-    has_answers = isinstance(data.spec, TextSpec) and data.spec.targets == "answers"
+    has_answers = data.spec.has_answers
     if request.options.measure == "exact" and not has_answers:
         problem = f"data {recipe.data.name} has no single answer in each window, so none is exact"
         remedy = Message("write ", Setting("measure", "accuracy"))
         raise RecipeError(ConfigIssue(ARGUMENT, "measure", problem, remedy))
-    is_dense = isinstance(data.spec, SegmentationSpec)
+    is_dense = data.spec.target_unit == "pixel"
     if request.options.measure == "miou" and not is_dense:
         problem = f"data {recipe.data.name} has no masks, so no pixel has a class"
         remedy = Message("write ", Setting("measure", "accuracy"))

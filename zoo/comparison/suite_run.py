@@ -276,7 +276,7 @@ def _build_stand_in(part: PartRequest) -> DataSpec | None:
         return build_data(loaded, path=ABSENT).spec
     # the tokenizer may be on another machine too
     spec = build_data(loaded, path=ABSENT, tokenizer=None).spec
-    return TextSpec(spec.length, TokenCount(sizes.vocabulary))  # type: ignore[union-attr]
+    return TextSpec(spec.size[0], TokenCount(sizes.vocabulary))
 
 
 def load_part(part: PartRequest, encoding: Any) -> Recipe:

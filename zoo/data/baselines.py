@@ -233,13 +233,13 @@ def fit_labels(splits: Mapping[str, Any], spec: DataSpec) -> LabelBaselines:
         spec: The facts of the samples. Softmax regression requires images of at most 64 x 64
             pixels and 100 classes.
     """
+    classes = spec.class_count or 0
     is_small = type(spec) is ImageSpec and max(spec.grid) <= MAX_SIDE
-    if not is_small or spec.classes > MAX_CLASSES:  # type: ignore[union-attr,operator]
+    if not is_small or classes > MAX_CLASSES:
         return LabelBaselines(_read_labels(splits["train"]))
-    assert isinstance(spec, ImageSpec)
-    sides = (spec.height, spec.width)
+    sides = (spec.size[0], spec.size[1])
     train, val = (_read_images(splits[split], sides)[:2] for split in ("train", "val"))
-    regression = _fit_softmax_regression(train, val, spec.classes)
+    regression = _fit_softmax_regression(train, val, classes)
     return LabelBaselines(train[1], regression, sides)
 
 

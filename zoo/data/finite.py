@@ -1,4 +1,4 @@
-"""The check that samples are finite in the precision in which a model reads them."""
+"""Checks that the precision in which a model reads numbers can hold them and their differences."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+RESOLUTION = 1e-5
+"""Largest rounding of coordinates to float32, relative to the extent of a set along an axis."""
 
 
 @dataclass(frozen=True)
@@ -45,3 +49,21 @@ def find_not_finite(values: NDArray[Any] | Tensor, dtype: torch.dtype) -> NotFin
     name = str(dtype).removeprefix("torch.")
     problem = f"is infinite in {name}" if math.isfinite(value) else "is not a finite number"
     return NotFinite(index, f"{value:g} {problem}")
+
+
+def explain_lost_differences(pos: NDArray[Any], noun: str = "coordinates") -> str:
+    """Return why float32 cannot tell numbers [N, P] apart, such as Unix times; else nothing.
+
+    Args:
+        pos: The numbers.
+        noun: What they are.
+    """
+    if not len(pos):
+        return ""
+    extents, largest = np.ptp(pos, axis=0), np.abs(pos).max(0)
+    steps = np.spacing(largest.astype(np.float32))
+    for extent, most, step in zip(extents, largest, steps, strict=True):
+        if extent > 0 and step > RESOLUTION * extent:
+            near = f"{noun} up to {most:g} are {extent:g} apart at most"
+            return f"{near}, and float32 has steps of {step:g} there"
+    return ""

@@ -15,7 +15,7 @@ import torch
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from zoo.data.finite import NotFinite, find_not_finite
+from zoo.data.finite import NotFinite, explain_lost_differences, find_not_finite
 from zoo.data.tables.open_table import open_tables
 from zoo.data.tables.separators import explain_separator
 from zoo.errors import DataError
@@ -24,26 +24,6 @@ from zoo.utils import describe_absence, guard_reading
 NPZ, NPY = ".npz", ".npy"
 MASK = "mask"
 """The array of an NPZ file that tells which points are real."""
-RESOLUTION = 1e-5
-"""Largest rounding of coordinates to float32, relative to the extent of a set along an axis."""
-
-
-def explain_lost_differences(pos: NDArray[Any], noun: str = "coordinates") -> str:
-    """Return why float32 cannot tell numbers [N, P] apart, such as Unix times; else nothing.
-
-    Args:
-        pos: The numbers.
-        noun: What they are.
-    """
-    if not len(pos):
-        return ""
-    extents, largest = np.ptp(pos, axis=0), np.abs(pos).max(0)
-    steps = np.spacing(largest.astype(np.float32))
-    for extent, most, step in zip(extents, largest, steps, strict=True):
-        if extent > 0 and step > RESOLUTION * extent:
-            near = f"{noun} up to {most:g} are {extent:g} apart at most"
-            return f"{near}, and float32 has steps of {step:g} there"
-    return ""
 
 
 class PointColumns(NamedTuple):

@@ -15,15 +15,11 @@ from zoo.data.base import DataModule, FileBatch
 from zoo.data.baselines import Baselines, score_points
 from zoo.data.batches import PointBatch, PointSample
 from zoo.data.class_counts import ClassCounts, count_samples
+from zoo.data.finite import explain_lost_differences
 from zoo.data.padding import pad_points
-from zoo.data.point_sets import (
-    PointColumns,
-    PointTable,
-    explain_lost_differences,
-    open_point_tables,
-)
+from zoo.data.point_sets import PointColumns, PointTable, open_point_tables
 from zoo.data.sampler import Key, ResumableLoader
-from zoo.data.spec import DataSpec, PointSpec, check_spec
+from zoo.data.spec import DataSpec, PointSpec
 from zoo.data.tables.labelled_table import check_classes, read_label, spell_label
 from zoo.data.tables.open_table import SplitOptions
 from zoo.errors import DataError, OptionError
@@ -113,7 +109,7 @@ class PointFiles(DataModule):
         means = tuple(map(float, targets.mean(0)))
         spec = PointSpec(features, axes, length, target_means=means, target_stds=tuple(stds))
         try:
-            check_spec(spec)
+            spec.check()
         except ValueError as error:
             columns = ", ".join(self.columns.target)
             raise DataError(f"{table.title}, column {columns}: {error}; rescale it") from None

@@ -15,26 +15,12 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from zoo.data.base import SPLITS, DataModule, Datasets
-from zoo.data.batches import PointSample
 from zoo.data.class_counts import ClassCounts, count_drawn, count_samples
 from zoo.data.finite import find_not_finite
-from zoo.data.padding import pad_points, pad_texts, stack_padded
+from zoo.data.padding import stack_padded
 from zoo.data.patch_rows import check_aspect, fit_grid, place_patches
-from zoo.data.point_sets import explain_lost_differences
 from zoo.data.sampler import Key, ResumableLoader
-from zoo.data.spec import (
-    IGNORE_INDEX,
-    DataSpec,
-    ImageSpec,
-    PointSpec,
-    SegmentationSpec,
-    TextBatch,
-    TextClassificationSpec,
-    TextSpec,
-    VideoSpec,
-    check_spec,
-    get_sides,
-)
+from zoo.data.spec import IGNORE_INDEX, DataSpec, TextBatch, get_sides, to_array, to_float32
 from zoo.data.vision import Size
 from zoo.errors import DataError, OptionError
 from zoo.options import Between, Count
@@ -98,16 +84,15 @@ class TorchDataset(DataModule):
             problem = "the datasets come without a spec"
             raise DataError(f"data: {problem}; pass spec=zoo.ImageSpec(...) or another one")
         _check_given(spec)
-        is_image = isinstance(spec, ImageSpec) and not isinstance(spec, VideoSpec)
-        if self.keeps_aspect and not is_image:
+        is_resizable = spec.is_image and len(spec.grid) == 2
+        if self.keeps_aspect and not is_resizable:
             raise OptionError("aspect", f"{spec.noun} have no shape to keep; leave it out")
         # Resizing changes the size of the samples, and therefore the spec.
         if self.sides is None:
             return spec
-        if not isinstance(spec, ImageSpec) or isinstance(spec, VideoSpec):
+        if not is_resizable:
             raise OptionError("size", f"{spec.noun} are not resized; leave it null")
-        height, width = self.sides
-        return replace(spec, height=height, width=width)
+        return spec.with_size(self.sides)
 
     def adopt_datasets(self, datasets: Datasets) -> None:
         self.datasets = datasets
@@ -129,27 +114,30 @@ class TorchDataset(DataModule):
         if samples.read_targets([0]).is_floating_point():
             return None
         spec, total = self.spec, len(samples)
-        if isinstance(spec, TextSpec):
+        if spec.target_unit == "token":
             # of tokens it only matters whether they have targets
-            found, read = count_drawn(total, samples.count_targets, {1})
+            counts, read = count_drawn(total, samples.count_targets, {1})
             return ClassCounts(
-                targets=found[1],
-                ignored={IGNORE_INDEX: found[0]} if found[0] else {},
+                targets=counts[1],
+                ignored={IGNORE_INDEX: counts[0]} if counts[0] else {},
                 unit="token",
                 read=read,
                 total=total,
                 place=place,
             )
-        assert spec.classes is not None
-        wanted = {*range(spec.classes)} - {ignored}
-        found, read = count_drawn(total, samples.count_targets, wanted)
-        if not isinstance(spec, SegmentationSpec):
-            return count_samples(found, spec.classes, read, total, place)
-        counts = tuple(0 if n == ignored else found[n] for n in range(spec.classes))
+        classes = spec.class_count
+        assert classes is not None
+        wanted = {*range(classes)} - {ignored}
+        counts, read = count_drawn(total, samples.count_targets, wanted)
+        if spec.target_unit == "sample":
+            return count_samples(counts, classes, read, total, place)
+        by_class = tuple(0 if number == ignored else counts[number] for number in range(classes))
         return ClassCounts(
-            targets=sum(counts),
-            classes=counts,
-            ignored={n: found[n] for n in (IGNORE_INDEX, ignored) if found[n]},
+            targets=sum(by_class),
+            classes=by_class,
+            ignored={
+                number: counts[number] for number in (IGNORE_INDEX, ignored) if counts[number]
+            },
             unit="pixel",
             excluded=ignored,
             read=read,
@@ -268,7 +256,7 @@ class SampleBatches(Dataset[Any]):
         numbers = [key[1] if isinstance(key, tuple) else key for key in keys]
         batch = self._fetch(numbers)
         # A class that does not exist would end training within a kernel, which names no sample.
-        for number, problem in self._find_unknown(numbers, batch):
+        for number, problem in self._list_unknown(numbers, batch):
             raise DataError(f"data, {self.split}, sample {number}: {problem}")
         return batch
 
@@ -300,7 +288,7 @@ class SampleBatches(Dataset[Any]):
     def count_targets(self, numbers: Sequence[int]) -> Counter[int]:
         """Count the classes in samples; of text, the tokens with a target (1) and without (0)."""
         targets = self.read_targets(numbers)
-        if isinstance(self.spec, TextSpec):
+        if self.spec.target_unit == "token":
             targets = (targets != IGNORE_INDEX).long()
         values, counts = targets.unique(return_counts=True)
         return Counter(dict(zip(values.tolist(), counts.tolist(), strict=True)))
@@ -314,34 +302,33 @@ class SampleBatches(Dataset[Any]):
         if self.collate is not None:
             batch = self.collate(samples)
             self._check_finite(numbers, batch)
-        elif isinstance(self.spec, TextClassificationSpec):
-            batch = pad_texts(samples)
-        elif isinstance(self.spec, PointSpec):
-            sets = [PointSample(*map(_to_array, sample)) for sample in samples]
-            for number, one in zip(numbers, sets, strict=True):
-                parts = [np.asarray(part, np.float64)[None] for part in one]
-                self._check_finite([number], [*map(torch.from_numpy, parts)])
-                if one.pos.ndim == 2 and (lost := explain_lost_differences(one.pos)):
-                    problem = f"{lost}; subtract a start"
-                    raise DataError(f"data, {self.split}, sample {number}: {problem}")
-            batch = pad_points(sets)
-        else:
-            batch = default_collate(samples)
+        elif self.spec.has_equal_shapes:
+            batch = self.spec.collate(samples)
             self._check_finite(numbers, batch)
-        if isinstance(self.spec, TextSpec):
-            return _build_text_batch(batch)
-        if isinstance(self.spec, PointSpec):
-            return batch
-        images, labels = batch
-        images, labels = _to_float32(images), torch.as_tensor(labels)
-        if self.sides is not None:
-            if isinstance(self.spec, SegmentationSpec):
-                # classes have no mean: a pixel takes that of the nearest one
-                labels = F.interpolate(labels[:, None].float(), self.sides).long()[:, 0]
-            images = F.interpolate(
-                images, size=self.sides, mode="bilinear", align_corners=False, antialias=True
-            )
-        return images, labels
+        else:
+            for number, sample in zip(numbers, samples, strict=True):
+                self._check_sample(number, sample)
+            batch = self.spec.collate(samples)
+        batch = self.spec.arrange(batch)
+        return batch if self.sides is None else self._resize(*batch)
+
+    def _check_sample(self, number: int, sample: Any) -> None:
+        """Check a sample before it is padded. Raises DataError."""
+        parts = [np.asarray(to_array(part), np.float64)[None] for part in sample]
+        self._check_finite([number], [*map(torch.from_numpy, parts)])
+        if problem := self.spec.explain_sample(sample):
+            raise DataError(f"data, {self.split}, sample {number}: {problem}")
+
+    def _resize(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Resize images [B, C, H, W] and their masks [B, H, W], if the targets are some."""
+        assert self.sides is not None
+        if self.spec.target_unit == "pixel":
+            # classes have no mean: a pixel takes that of the nearest one
+            targets = F.interpolate(targets[:, None].float(), self.sides).long()[:, 0]
+        images = F.interpolate(
+            images, size=self.sides, mode="bilinear", align_corners=False, antialias=True
+        )
+        return images, targets
 
     def _resize_samples(
         self, numbers: Sequence[int], samples: Sequence[Any]
@@ -352,38 +339,23 @@ class SampleBatches(Dataset[Any]):
             image, target = torch.as_tensor(image), torch.as_tensor(target)
             self._check_finite([number], (image[None], target[None]))
             try:
-                yield self.shaping.resize(_to_float32(image), target)
+                yield self.shaping.resize(to_float32(image), target)
             except ValueError as error:
                 raise DataError(f"data, {self.split}, sample {number}: {error}") from None
 
-    def _find_unknown(self, numbers: Sequence[int], batch: Any) -> Iterator[tuple[int, str]]:
+    def _list_unknown(self, numbers: Sequence[int], batch: Any) -> Iterator[tuple[int, str]]:
         """Yield the number of each sample with a class or token that does not exist, and why."""
-        spec, (inputs, *_) = self.spec, batch
-        targets = batch.targets if isinstance(spec, TextSpec) else torch.as_tensor(batch[-1])
-        checked = []
-        if isinstance(spec, TextSpec | TextClassificationSpec):
-            # -1 is padding
-            checked.append((inputs, len(spec.vocabulary), {-1}, "token"))
-        if isinstance(spec, TextSpec):
-            checked.append((targets, len(spec.vocabulary), {IGNORE_INDEX}, "target"))
-        elif isinstance(spec, SegmentationSpec):
-            checked.append((targets, spec.classes, {IGNORE_INDEX, self.ignored}, "class"))
-        # numbers to predict have no classes
-        elif spec.classes is not None:
-            checked.append((targets, spec.classes, set(), "label"))
-        for values, count, allowed, noun in checked:
+        for values, count, noun, others, remedy in self.spec.list_numberings(batch, self.ignored):
             # check_first refuses other shapes and types with a description of samples
             if values.is_floating_point() or len(values) != len(numbers):
                 continue
             bad = (values < 0) | (values >= count)
-            for one in allowed:
-                bad &= values != one
+            for other in others:
+                bad &= values != other
             for row in bad.view(len(bad), -1).any(1).nonzero().flatten().tolist():
                 value = int(values[row][bad[row]].flatten()[0])
                 problem = f"{noun} {value}, but there are {count}, counted from 0"
-                if isinstance(spec, SegmentationSpec):
-                    problem += "; set task.ignore_index if it stands for no class"
-                yield numbers[row], problem
+                yield numbers[row], f"{problem}{remedy}"
 
     def check_first(self) -> None:
         """Check the first sample against the spec.
@@ -396,38 +368,14 @@ class SampleBatches(Dataset[Any]):
         # Anything may go wrong in a user's dataset; these errors mean samples of another form.
         try:
             batch = self.__getitems__([0])
-            inputs, targets, *others = batch
+            _inputs, _targets, *_ = batch
         except (TypeError, ValueError, AttributeError) as error:
             summary = (str(error).splitlines() or [type(error).__name__])[0]
-            problem = f"a sample cannot be read, {summary}; {_describe_samples(self.spec)}"
+            problem = f"a sample cannot be read, {summary}; {self.spec.sample_form}"
             raise DataError(f"data, {self.split}: {problem}") from None
-        if isinstance(self.spec, PointSpec):
-            problem = _find_point_problem(self.spec, inputs, targets, others[-1])
-        else:
-            problem = self._find_problem(inputs, targets if self.shaping is None else batch[-1])
+        problem = self.spec.explain_misfit(batch, any_shape=self.shaping is not None)
         if problem:
-            raise DataError(f"data, {self.split}: {problem}; {_describe_samples(self.spec)}")
-
-    def _find_problem(self, inputs: Tensor, targets: Tensor) -> str:
-        """Return how a batch of one sample differs from the spec, or an empty string."""
-        spec, shape = self.spec, tuple(inputs.shape[1:])
-        assert not isinstance(spec, PointSpec)
-        if isinstance(spec, ImageSpec):
-            expected = (spec.channels, *spec.grid)
-            if self.shaping is not None:
-                expected = (spec.channels, *shape[1:])
-            if shape != expected:
-                return f"a sample has shape {shape}, not {expected}"
-            if not inputs.is_floating_point():
-                return f"a sample is {inputs.dtype}, not floating point"
-        elif inputs.is_floating_point() or len(shape) != 1 or shape[0] > spec.length:
-            return f"a sample is {inputs.dtype} {shape}, not at most {spec.length} integers"
-        shape = tuple(targets.shape[1:])
-        grid = inputs.shape[2:] if self.shaping is not None else getattr(spec, "grid", None)
-        is_mask = shape == grid and not targets.is_floating_point()
-        if isinstance(spec, SegmentationSpec) and not is_mask:
-            return f"a mask is {targets.dtype} {shape}, not integers {spec.grid}"
-        return ""
+            raise DataError(f"data, {self.split}: {problem}; {self.spec.sample_form}")
 
 
 def _check_given(spec: DataSpec) -> None:
@@ -443,56 +391,9 @@ def _check_given(spec: DataSpec) -> None:
         problem = f"expected a vocabulary, such as {words}, got {vocabulary!r:.40}"
         raise DataError(f"data: the `vocabulary` of the spec: {problem}")
     try:
-        check_spec(spec)
+        spec.check()
     except ValueError as error:
         raise DataError(f"data: the spec: {error}") from None
-
-
-def _to_float32(values: Tensor) -> Tensor:
-    """Return numbers in the precision of the weights; integers unchanged, to be refused."""
-    return values.float() if values.is_floating_point() else values
-
-
-def _to_array(value: Any) -> Any:
-    return value.numpy() if isinstance(value, Tensor) else np.asarray(value)
-
-
-def _find_point_problem(spec: PointSpec, x: Tensor, pos: Tensor, target: Tensor) -> str:
-    """Return how one set of points differs from the spec, or an empty string."""
-    count = x.shape[1]
-    for noun, values, width in (("features", x, spec.features), ("coordinates", pos, spec.axes)):
-        if values.shape[1:] != (count, width):
-            return f"a sample has {noun} {tuple(values.shape[1:])}, not ({count}, {width})"
-    if count > spec.length:
-        return f"a sample has {count} points, more than {spec.length}"
-    if spec.classes is None:
-        shape = tuple(target.shape[1:])
-        return "" if shape == (spec.outputs,) else f"a target is {shape}, not ({spec.outputs},)"
-    return "" if target.dim() == 1 else f"a label is {tuple(target.shape[1:])}, not a class"
-
-
-def _describe_samples(spec: DataSpec) -> str:
-    if isinstance(spec, SegmentationSpec):
-        return "a sample is (float tensor [channels, height, width], mask [height, width])"
-    if isinstance(spec, ImageSpec):
-        return "a sample is (float tensor [channels, height, width], label)"
-    if isinstance(spec, TextSpec):
-        return "a sample is an int64 tensor [N + 1], or a pair of inputs and targets [N]"
-    if isinstance(spec, PointSpec):
-        return "a sample is (features [N, F], coordinates [N, P], label or numbers [T])"
-    return "a sample is (int64 tensor [N], label)"
-
-
-def _build_text_batch(batch: Any) -> TextBatch:
-    """Return a batch of windows; [B, N + 1] becomes inputs and their next tokens, [B, N] each."""
-    # TensorDataset(tokens) has tuples of one tensor
-    if isinstance(batch, list | tuple) and len(batch) == 1:
-        (batch,) = batch
-    if isinstance(batch, TextBatch):
-        return batch
-    if isinstance(batch, Tensor):
-        return TextBatch(batch[:, :-1], batch[:, 1:])
-    return TextBatch(*batch)
 
 
 def collect_datasets(data: Any, spec: DataSpec | None = None) -> Datasets:

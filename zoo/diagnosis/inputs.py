@@ -19,15 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from zoo.config import Recipe
 from zoo.data.base import DataModule
 from zoo.data.patch_rows import find_covered
-from zoo.data.spec import (
-    IGNORE_INDEX,
-    DataSpec,
-    ImageSpec,
-    PointBatch,
-    PointSpec,
-    TextBatch,
-    TextSpec,
-)
+from zoo.data.spec import IGNORE_INDEX, PADDING, DataSpec, PointBatch, TextBatch, format_numbers
 from zoo.diagnosis import training_curves
 from zoo.diagnosis.report import Sample, SegmentedImage
 from zoo.diagnostics import metrics
@@ -48,9 +40,7 @@ from zoo.utils import read_object, read_text
 log = logging.getLogger("zoo")
 
 MAX_ROLLOUT_WEIGHTS = 2**27  # attention weights of one layer
-PADDING = -1  # of a text's tokens
 SHAPED_BATCHES = 8  # batches of images of several shapes, from which some of one shape are taken
-MOST_NUMBERS = 6  # coordinates, features or targets of a point that a page shows
 
 Inputs = tuple[Tensor | None, ...]
 
@@ -230,18 +220,20 @@ def describe_samples(
     """Return the samples of a batch with titles, as pictures, text or points."""
     titles, shown, layout = _make_titles(task, batch, inputs), inputs[0], seen.layout
     assert shown is not None
-    if isinstance(task.spec, ImageSpec):
+    if task.spec.is_image:
         images = data.denormalize(shown.float())
         return tuple(
             Sample(title=title, pictures=to_pictures(image, layout.grid[0]))
             for title, image in zip(titles, images, strict=True)
         )
     columns = list(layout.grid_columns)
-    if isinstance(task.spec, PointSpec):
-        parts = (part[:, columns] for part in batch[:3])
-        sets = zip(titles, *parts, strict=True)
-        return tuple(Sample(title=title, tokens=_name_points(*one)) for title, *one in sets)
-    vocabulary = task.spec.vocabulary
+    vocabulary = task.spec.token_vocabulary
+    if vocabulary is None:
+        parts = (part[:, columns] for part in inputs if part is not None)
+        samples = zip(titles, *parts, strict=True)
+        return tuple(
+            Sample(title=title, tokens=task.spec.name_tokens(*tokens)) for title, *tokens in samples
+        )
     # Whatever stands in padding is no text.
     rows = shown[:, columns].cpu().where(seen.is_real, PADDING)
     return tuple(
@@ -253,17 +245,17 @@ def describe_samples(
 def _make_titles(task: Task, batch: Any, inputs: Inputs) -> list[str]:
     """Return the number of each sample and, if it has a class, the class and the prediction."""
     spec = task.spec
-    if isinstance(spec, TextSpec):
+    if spec.target_unit == "token":
         return [f"test window {number + 1}" for number in range(len(batch[0]))]
-    if spec.classes is None:
+    if spec.class_count is None:
         with evaluation_mode(task):
             numbers = task(*inputs)
         pairs = zip(batch[-1].tolist(), numbers.tolist(), strict=True)
         return [
-            f"test sample {number + 1}: {_join_numbers(right)}, predicted {_join_numbers(found)}"
-            for number, (right, found) in enumerate(pairs)
+            f"test sample {number + 1}: {format_numbers(right)}, predicted {format_numbers(guess)}"
+            for number, (right, guess) in enumerate(pairs)
         ]
-    names = [*spec.names] or [f"class {number}" for number in range(spec.classes)]
+    names = [*spec.class_names] or [f"class {number}" for number in range(spec.class_count)]
     with evaluation_mode(task.model):
         outputs: Tensor = task.model(*inputs)
     if isinstance(task, Segmentation):
@@ -280,20 +272,6 @@ def _make_titles(task: Task, batch: Any, inputs: Inputs) -> list[str]:
         outcome = "correct" if label == guess else f"predicted {names[guess]}"
         titles.append(f"test sample {number + 1}: {names[label]}, {outcome}")
     return titles
-
-
-def _name_points(x: Tensor, pos: Tensor, mask: Tensor) -> tuple[str, ...]:
-    """Name points [N] by their coordinates and features; padding has an empty name."""
-    pairs = zip(pos.tolist(), x.tolist(), mask.tolist(), strict=True)
-    return tuple(
-        f"{_join_numbers(place)}: {_join_numbers(features)}" if is_real else ""
-        for place, features, is_real in pairs
-    )
-
-
-def _join_numbers(numbers: Sequence[float]) -> str:
-    shown = [f"{one:.4g}" for one in numbers[:MOST_NUMBERS]]
-    return ", ".join(shown + ["\u2026"] * (len(numbers) > MOST_NUMBERS))
 
 
 def describe_masks(
@@ -329,11 +307,9 @@ def read_saved(checkpoint: Path, stored: Recipe, spec: DataSpec) -> Saved:
     another trainer. Raises DataError where a file cannot be read.
     """
     run = find_run_dir(checkpoint)
-    is_image = isinstance(spec, ImageSpec)
-    unit = "patches" if is_image else "tokens"
     return Saved(
         recipe=_read_recipe(run / "recipe.yaml", checkpoint, stored),
-        training=_read_training(run / "metrics.csv", unit),
+        training=_read_training(run / "metrics.csv", spec.token_noun),
         extrapolation=_read_extrapolation(run / RESULT, checkpoint),
     )
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from zoo.config import Overrides, Recipe, join_overrides
 from zoo.data.base import Datasets
-from zoo.data.spec import SegmentationSpec, name_classes
+from zoo.data.spec import name_classes
 from zoo.diagnosis.inputs import (
     CapturedAttention,
     Inputs,
@@ -117,7 +117,7 @@ class TrainedRun:
     def classes(self) -> tuple[str, ...]:
         """The names of the classes of pixels; none for other tasks."""
         spec = self.task.spec
-        return name_classes(spec, spec.classes) if isinstance(spec, SegmentationSpec) else ()
+        return name_classes(spec, spec.class_count or 0) if spec.target_unit == "pixel" else ()
 
     def run_controls(self, changes: Mapping[str, Change], limit: int | None) -> Iterator[Control]:
         """Test on the test data, first with unchanged positions, then with each change.

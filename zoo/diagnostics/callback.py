@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zoo.config.schema import DiagnosticsOptions
-from zoo.data.spec import ImageSpec
 from zoo.diagnostics.capture import LayerAttention, capture_layers, number_layers
 from zoo.diagnostics.head_metrics import list_metrics
 from zoo.errors import OptionError
@@ -289,7 +288,7 @@ class AttentionDiagnostics(L.Callback):
                     trainer.precision_plugin.convert_input(batch), dataloader_idx=0
                 )
                 inputs = task.inputs(batch)
-            if isinstance(task.spec, ImageSpec) and len(inputs) > 1:
+            if task.spec.is_image and len(inputs) > 1:
                 return "images that keep their shape have no common grid"
         except OptionError as error:
             return str(error)

@@ -9,7 +9,6 @@ from lightning.fabric.utilities import move_data_to_device
 
 from zoo.attention.backends.reference import attention_mask
 from zoo.data.base import DataModule
-from zoo.data.spec import ImageSpec
 from zoo.diagnostics import metrics
 from zoo.diagnostics.capture import LayerAttention, capture_layers
 from zoo.errors import OptionError
@@ -33,7 +32,7 @@ def measure_entropies(task: Task, data: DataModule) -> tuple[dict[str, float], t
     batch = move_data_to_device(next(iter(data.build_loader("test"))), task.device)
     inputs = task.inputs(data.on_after_batch_transfer(batch, 0))
     # images of one size come alone; others have rows of patches, which samples may share
-    if isinstance(task.spec, ImageSpec) and len(inputs) > 1:
+    if task.spec.is_image and len(inputs) > 1:
         problem = "images that keep their shape have no common number of patches"
         raise OptionError("entropy", f"{problem}; leave it out")
     found: dict[int, list[float]] = {}

@@ -18,14 +18,7 @@ import lightning as L
 from zoo.config import Overrides, Recipe, join_overrides
 from zoo.data.base import DataModule, Datasets
 from zoo.data.baselines import Baselines
-from zoo.data.spec import (
-    DataSpec,
-    ImageSpec,
-    PointSpec,
-    TextClassificationSpec,
-    TextSpec,
-    name_classes,
-)
+from zoo.data.spec import name_classes
 from zoo.errors import (
     ARGUMENT,
     ConfigIssue,
@@ -200,14 +193,14 @@ class Evaluator:
         self._write_confusion()
 
         # an override of the data may have changed its size
-        base = replace(base, size=conditions.get_size(data.spec))
+        base = replace(base, size=data.spec.size)
         first = replace(first, condition=base)
         result = Evaluation(
             recipe=self.recipe.name,
             checkpoint=self.path,
             data=data.title,
             count=data.count_samples("test"),
-            trained_size=conditions.get_size(trained),
+            trained_size=trained.size,
             conditions=(first,),
             resizing=data.resizing or "",
         )
@@ -345,9 +338,9 @@ class Evaluator:
     @cached_property
     def _score_baselines(self) -> Callable[[DataModule], Baselines]:
         """The baselines that are fitted on the training data, if these are at hand."""
-        data, trained = self.experiment.data, conditions.get_size(self.task.spec)
+        data, trained = self.experiment.data, self.task.spec.size
         try:
-            if conditions.get_size(data.spec) != trained:
+            if data.spec.size != trained:
                 # an override of the data has changed its size
                 key = "size" if len(trained) == 2 else "length"
                 if key not in self.recipe.data.options:
@@ -385,9 +378,9 @@ def measure(
     """
     metrics = measure_metrics(trainer, task, data)
     positions: dict[str, Any] = {}
-    if isinstance(data.spec, TextSpec):
+    if data.spec.target_unit == "token":
         # a task counts up to the training length at least
-        length = data.spec.length
+        (length,) = data.spec.size
         positions = {
             name: tuple(values[:length])
             for name in POSITION_LISTS
@@ -413,8 +406,8 @@ def measure_metrics(trainer: L.Trainer, task: Task, data: DataModule) -> dict[st
         OptionError: The data is not what the model was trained on.
     """
     adapt_data(task, data)
-    if isinstance(data.spec, TextSpec):
-        task.longest_test_window = data.spec.length
+    if data.spec.target_unit == "token":
+        (task.longest_test_window,) = data.spec.size
     (metrics,) = trainer.test(task, datamodule=data, verbose=False)
     return {name: float(value) for name, value in metrics.items()}
 
@@ -433,33 +426,4 @@ def adapt_data(task: Task, data: DataModule) -> None:
     """
     # before its set-up: the data encodes with the vocabulary of the checkpoint instead of its own
     data.adopt_spec(task.spec)
-    trained, found = task.spec, data.spec
-    if isinstance(trained, ImageSpec):
-        _check_equal(trained, found, "channels", "classes")
-        return
-    if isinstance(trained, PointSpec):
-        if isinstance(found, PointSpec) and (trained.classes is None) != (found.classes is None):
-            own = "numbers" if found.classes is None else "classes"
-            raise OptionError("", f"its targets are {own}, and the model predicts other ones")
-        _check_equal(trained, found, "features", "axes", "outputs")
-        return
-    vocabulary = None
-    if isinstance(found, TextSpec | TextClassificationSpec):
-        vocabulary = found.vocabulary
-    if vocabulary is None or vocabulary.to_dict() != trained.vocabulary.to_dict():
-        problem = f"{data.name} has another vocabulary than the data of training"
-        raise OptionError("name", f"{problem}; choose text")
-    keys = ("classes",) if isinstance(trained, TextClassificationSpec) else ()
-    _check_equal(trained, found, *keys)
-
-
-def _check_equal(trained: DataSpec, found: DataSpec, *keys: str) -> None:
-    """Raise OptionError where samples differ from those of training in more than their size."""
-    if type(found) is not type(trained):
-        raise OptionError("name", f"the model reads {trained.noun}")
-    for key in keys:
-        ours, theirs = getattr(found, key), getattr(trained, key)
-        if ours != theirs:
-            # the numbers of points, unlike those of images and texts, are no options of sources
-            option = "" if isinstance(trained, PointSpec) else key
-            raise OptionError(option, f"{ours} {key}, but the model was trained with {theirs}")
+    task.spec.check_tested(data.spec, data.name)

@@ -17,7 +17,7 @@ from torch import nn
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
 from zoo.attention.layer import Context
 from zoo.config import GenerateOptions, Overrides, Recipe, join_overrides
-from zoo.data.spec import TextSpec, Vocabulary
+from zoo.data.spec import DataSpec, Vocabulary
 from zoo.errors import OptionError, RecipeError
 from zoo.evaluation.evaluate import DEFAULT_OVERRIDES
 from zoo.models.generation import TextStreamer, sample_tokens
@@ -115,33 +115,39 @@ def generate_samples(
     """
     spec = task.spec
     try:
-        prompt = _encode_prompt(recipe, task.model, spec)
+        vocabulary, prompt = _encode_prompt(recipe, task.model, spec)
     except OptionError as error:
         raise RecipeError(recipe.make_issue(error.key, str(error))) from None
-    assert isinstance(spec, TextSpec)
 
     start, samples = time.monotonic(), []
     for number in range(recipe.generate.samples):
-        samples.append(_generate_sample(recipe, task.model, spec.vocabulary, prompt, number, show))
-    _log_summary(samples, len(prompt), spec.length, time.monotonic() - start)
+        samples.append(_generate_sample(recipe, task.model, vocabulary, prompt, number, show))
+    _log_summary(samples, len(prompt), spec.size[0], time.monotonic() - start)
     return samples
 
 
-def _encode_prompt(recipe: Recipe, model: nn.Module, spec: Any) -> list[int]:
-    """Return the prompt as tokens. Raises OptionError with the full key of what is wrong."""
-    if not isinstance(spec, TextSpec) or not _can_generate(model):
+def _encode_prompt(
+    recipe: Recipe, model: nn.Module, spec: DataSpec
+) -> tuple[Vocabulary, list[int]]:
+    """Return the vocabulary, and the prompt as tokens.
+
+    Raises:
+        OptionError: With the full key of what is wrong.
+    """
+    vocabulary = spec.token_vocabulary
+    if vocabulary is None or spec.target_unit != "token" or not _can_generate(model):
         problem = f"{recipe.model.name} does not write text from left to right; a decoder does"
         raise OptionError("model.name", problem)
     if not recipe.generate.cache and getattr(model, "memory_length", None):
         problem = "a model with memory cannot read the whole text again for each token"
         raise OptionError("generate.cache", f"{problem}; leave it true")
     try:
-        prompt = spec.vocabulary.encode(recipe.generate.prompt)
+        prompt = vocabulary.encode(recipe.generate.prompt)
     except OptionError as error:
         raise OptionError("generate.prompt", str(error)) from None
     if not prompt:
         raise OptionError("generate.prompt", "there is no text to continue; write some")
-    return prompt
+    return vocabulary, prompt
 
 
 def _can_generate(model: nn.Module) -> bool:

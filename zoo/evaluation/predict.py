@@ -23,15 +23,7 @@ from zoo.data.base import FileBatch
 from zoo.data.finite import find_not_finite
 from zoo.data.patch_rows import find_covered
 from zoo.data.pictures import read_pixels
-from zoo.data.spec import (
-    DataSpec,
-    ImageSpec,
-    PointSpec,
-    SegmentationSpec,
-    TextClassificationSpec,
-    TextSpec,
-    VideoSpec,
-)
+from zoo.data.spec import DataSpec
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, OptionError, RecipeError
 from zoo.evaluation.evaluate import DEFAULT_OVERRIDES
 from zoo.evaluation.generate import move_to_device
@@ -47,9 +39,6 @@ from zoo.tasks.segmentation import Segmentation
 from zoo.utils import Ticker, describe_absence, escape_text, format_duration
 
 log = logging.getLogger("zoo")
-
-TEXT_SUFFIXES = (".txt",)
-POINT_SUFFIXES = (".npz", ".parquet")
 
 
 class SamplePredictor(ABC):
@@ -97,10 +86,9 @@ class ClassPredictor(SamplePredictor):
     def __init__(self, task: Classification, top: int) -> None:
         super().__init__(task)
         spec = task.spec
-        assert not isinstance(spec, TextSpec)
-        assert spec.classes is not None
-        self.top = min(top, spec.classes)
-        self.labels: Sequence[str | int] = spec.names or range(spec.classes)
+        assert spec.class_count is not None
+        self.top = min(top, spec.class_count)
+        self.labels: Sequence[str | int] = spec.class_names or range(spec.class_count)
 
     def predict_batch(self, *inputs: Tensor) -> Iterator[dict[str, Any]]:
         """Yield {label, probability, top} of each of the model inputs [B, ...]."""
@@ -122,9 +110,10 @@ class PixelPredictor:
     """Predicts which share of the pixels of each file the `top` most common classes have."""
 
     def __init__(self, task: Segmentation, top: int) -> None:
-        assert isinstance(task.spec, SegmentationSpec)
-        self.task, self.top = task, min(top, task.spec.classes)
-        self.labels: Sequence[str | int] = task.spec.names or range(task.spec.classes)
+        spec = task.spec
+        assert spec.class_count is not None
+        self.task, self.top = task, min(top, spec.class_count)
+        self.labels: Sequence[str | int] = spec.class_names or range(spec.class_count)
 
     def predict(self, batches: Iterable[FileBatch]) -> Iterator[dict[str, Any]]:
         """Yield {path, classes: [{label, share}, ...]} of each file, as it is resized."""
@@ -316,9 +305,7 @@ def predict(
 
 
 def _list_suffixes(spec: DataSpec) -> Iterable[str]:
-    if isinstance(spec, PointSpec):
-        return POINT_SUFFIXES
-    return list_image_suffixes() if isinstance(spec, ImageSpec) else TEXT_SUFFIXES
+    return list_image_suffixes() if spec.is_image else spec.suffixes
 
 
 def predict_inputs(experiment: Experiment, task: Task, inputs: Any) -> list[dict[str, Any]]:
@@ -335,22 +322,13 @@ def predict_inputs(experiment: Experiment, task: Task, inputs: Any) -> list[dict
         DataError: An input cannot be read.
     """
     predictor = _choose_predictor(experiment, task)
-    if isinstance(task.spec, PointSpec) and isinstance(predictor, SamplePredictor):
-        if isinstance(inputs, tuple) and all(isinstance(one, Tensor) for one in inputs):
-            single = inputs[0].dim() == 2
-            batched = [one[None] if single else one for one in inputs]
-            _check_finite(*batched)
-            with torch.inference_mode(), _explain_misfit(experiment.recipe):
-                return [*predictor.predict_batch(*batched)]
-    elif isinstance(inputs, Tensor) and isinstance(predictor, ClassPredictor):
-        dimensions = 2 if isinstance(task.spec, TextClassificationSpec) else 4
-        if isinstance(task.spec, VideoSpec):
-            dimensions = 5
+    if isinstance(predictor, SamplePredictor) and (tensors := _read_tensors(task.spec, inputs)):
         # a single input becomes a batch of one
-        batch = inputs[None] if inputs.dim() == dimensions - 1 else inputs
-        _check_finite(batch)
+        is_single = tensors[0].dim() == len(task.spec.shape)
+        batch = [tensor[None] if is_single else tensor for tensor in tensors]
+        _check_finite(*batch)
         with torch.inference_mode(), _explain_misfit(experiment.recipe):
-            return [*predictor.predict_batch(batch)]
+            return [*predictor.predict_batch(*batch)]
     given = [*inputs] if isinstance(inputs, list | tuple) else [inputs]
     with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
         paths = [
@@ -367,6 +345,14 @@ def predict_inputs(experiment: Experiment, task: Task, inputs: Any) -> list[dict
     return found
 
 
+def _read_tensors(spec: DataSpec, inputs: Any) -> tuple[Tensor, ...]:
+    """Return inputs that are the arguments of a model; none if they are files or pictures."""
+    takes_several = len(spec.build_inputs()) > 1
+    if takes_several and isinstance(inputs, tuple):
+        return inputs if all(isinstance(value, Tensor) for value in inputs) else ()
+    return (inputs,) if isinstance(inputs, Tensor) and not takes_several else ()
+
+
 def _check_finite(*inputs: Tensor) -> None:
     """Raise DataError where a model input [B, ...] is not finite, outside padding of points."""
     mask = inputs[2] if len(inputs) > 2 else None
@@ -379,7 +365,7 @@ def _check_finite(*inputs: Tensor) -> None:
 
 
 def _is_path(source: Any, task: Task) -> bool:
-    is_text_model = isinstance(task.spec, TextSpec | TextClassificationSpec)
+    is_text_model = task.spec.token_vocabulary is not None
     return isinstance(source, Path) or (isinstance(source, str) and not is_text_model)
 
 

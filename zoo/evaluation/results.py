@@ -410,7 +410,7 @@ def build_panels(result: Evaluation, unit: str) -> list[Panel]:
     panels: list[Panel] = []
     of_images = MIOU if MIOU in result.metrics else ACCURACY
     metrics = {"pixels": (of_images,), "tokens": (LOSS, ACCURACY), "": ()}[unit]
-    for metric in metrics:
+    for metric in filter(result.metrics.__contains__, metrics):
         panels.append(plot_by_size(result, unit, metric))
         # only texts have a loss at each position
         if unit == "tokens" and get_positions(result.conditions[0], metric):

@@ -20,7 +20,7 @@ from zoo import config
 from zoo.config import Recipe
 from zoo.config.overrides import Overrides, join_overrides
 from zoo.data.corpus.tokenizer import Subwords, parse_tokenizer
-from zoo.data.spec import DataSpec, check_spec
+from zoo.data.spec import DataSpec
 from zoo.errors import CheckpointError, DataError, RecipeError
 from zoo.formats.bert import BertFamily
 from zoo.formats.cohere import Cohere2Family
@@ -206,7 +206,7 @@ def convert_family(
         family = build_family(published, pool)
         sections, spec = family.describe()
         family.check_read()
-        check_spec(spec)
+        spec.check()
         check_sizes(sections["model"], published.weights, published.origin)
 
     recipe = _build_own_recipe(published, source, sections, spec, overrides)

@@ -14,7 +14,6 @@ import torch
 from zoo.attention.layer import find_encoded
 from zoo.config import Recipe
 from zoo.config.overrides import Change, Overrides, join_overrides
-from zoo.data.spec import ImageSpec
 from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError, Setting
 from zoo.formats.folders import new_folder
 from zoo.formats.hub import check_token, push_folder
@@ -152,8 +151,7 @@ def _check_features(source: ExportSource, options: ExportOptions) -> None:
     """Raise RecipeError where the model has no such maps."""
     # Computed once, so that the model itself refuses layers that it does not have.
     spec = source.task.spec
-    sides = (spec.channels, *spec.grid) if isinstance(spec, ImageSpec) else ()
     try:
-        source.task.features(torch.zeros(1, *sides), options.features)
+        source.task.features(torch.zeros(1, *spec.shape), options.features)
     except OptionError as error:
         raise RecipeError(ConfigIssue(ARGUMENT, "features", error.message)) from None

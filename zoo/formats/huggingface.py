@@ -18,14 +18,7 @@ from zoo.config import Recipe
 from zoo.config.overrides import Overrides
 from zoo.data.corpus.tokenizer import Subwords
 from zoo.data.pictures import read_pixels
-from zoo.data.spec import (
-    ImageSpec,
-    PointSpec,
-    SegmentationSpec,
-    TextClassificationSpec,
-    TextSpec,
-    VideoSpec,
-)
+from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec, name_classes
 from zoo.errors import CheckpointError, DataError, OptionError, RecipeError
 from zoo.formats.export import ExportSource
 from zoo.formats.model_card import write_card
@@ -124,7 +117,7 @@ def choose_class(source: ExportSource) -> HeadClass:
         if getattr(model, "mask_token", None) is not None:
             return HeadClass("AutoModelForMaskedLM", "fill-mask")
         return HeadClass("AutoModelForCausalLM", "text-generation")
-    if isinstance(spec, VideoSpec | SegmentationSpec | PointSpec):
+    if type(spec) is not ImageSpec:
         problem = f"models of {spec.noun} have no class in transformers that zoo writes"
         raise RecipeError(source.recipe.make_issue("data.name", problem, "use to=safetensors"))
     return HeadClass("AutoModelForImageClassification", "image-classification")
@@ -143,12 +136,11 @@ def write_huggingface(source: ExportSource, options: ExportOptions, folder: Path
     write_json(describe_config(source, chosen), folder / CONFIG)
 
     spec = source.task.spec
-    if isinstance(spec, ImageSpec):
+    if spec.is_image:
         write_image_processor(source, folder)
-    else:
-        assert not isinstance(spec, PointSpec)
+    elif (vocabulary := spec.token_vocabulary) is not None:
         mask = getattr(source.task.model, "mask_token", None)
-        write_tokenizer(spec.vocabulary, folder, mask)
+        write_tokenizer(vocabulary, folder, mask)
     if chosen.auto == "AutoModelForCausalLM":
         write_generation_config(source, folder)
     (folder / "README.md").write_text(write_card(source, chosen.task), encoding="utf-8")
@@ -178,19 +170,18 @@ def describe_config(source: ExportSource, chosen: HeadClass) -> dict[str, Any]:
     content |= {name: options[key] for key, name in sizes.items() if options.get(key) is not None}
     if isinstance(spec, ImageSpec):
         content |= {"image_size": max(spec.grid), "num_channels": spec.channels}
-    else:
-        assert not isinstance(spec, PointSpec)
-        size = len(spec.vocabulary)
-        content |= {"vocab_size": size, "max_position_embeddings": spec.length}
+    elif (vocabulary := spec.token_vocabulary) is not None:
+        size = len(vocabulary)
+        content |= {"vocab_size": size, "max_position_embeddings": spec.size[0]}
         content["zoo"] = reduce_vocabulary(content["zoo"], size)
-    if isinstance(spec, ImageSpec | TextClassificationSpec):
+    if spec.class_count is not None:
         content |= describe_labels(spec)
     return content
 
 
-def describe_labels(spec: ImageSpec | TextClassificationSpec) -> dict[str, Any]:
+def describe_labels(spec: DataSpec) -> dict[str, Any]:
     """Return the names of classes, in both directions."""
-    labels = spec.names or tuple(map(str, range(spec.classes)))
+    labels = name_classes(spec, spec.class_count or 0)
     return {
         "id2label": {str(number): label for number, label in enumerate(labels)},
         "label2id": {label: number for number, label in enumerate(labels)},

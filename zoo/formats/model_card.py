@@ -14,7 +14,7 @@ from statistics import NormalDist
 from typing import Any, Literal
 
 from zoo.citations import find_citations
-from zoo.data.spec import ImageSpec, PointSpec, SegmentationSpec, TextClassificationSpec, TextSpec
+from zoo.data.spec import ImageSpec, TextClassificationSpec, TextSpec
 from zoo.errors import CheckpointError, DataError, RecipeError
 from zoo.formats.export import ExportSource
 from zoo.packages import explain_imports
@@ -57,7 +57,6 @@ task = zoo.load({path})  # a folder, or hf://owner/name
 NO_RESULTS = "None are recorded for this checkpoint."
 NO_LICENCE = "None is given: ask who published the model."
 Z = NormalDist().inv_cdf(0.975)
-SAMPLES = (ImageSpec, TextClassificationSpec, PointSpec)
 """Data whose accuracy is a share of independent samples, unlike that of pixels and tokens."""
 CARD = """\
 ---
@@ -217,8 +216,7 @@ def _format_results(source: ExportSource, results: Results) -> str:
     """Return a table of the metrics with their intervals and the best baseline of each."""
     if not results.metrics:
         return NO_RESULTS
-    is_independent = isinstance(source.task.spec, SAMPLES)
-    is_independent &= not isinstance(source.task.spec, SegmentationSpec)
+    is_independent = source.task.spec.target_unit == "sample"
     rows, has_interval = [], False
     for key, value in results.metrics.items():
         interval = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
-from torch.export import Dim, ExportedProgram
+from torch.export import ExportedProgram
 
 from zoo.attention.layer import find_encoded
-from zoo.data.spec import DataSpec, ImageSpec, PointSpec, TextSpec, name_classes
+from zoo.data.spec import ImageSpec, name_classes
 from zoo.errors import Message, OptionError, RecipeError, ZooError
 from zoo.formats.export import ExportSource
 from zoo.formats.huggingface import PixelReader
+from zoo.formats.input_sizes import InputSizes, make_sizes
 from zoo.formats.outputs import Outputs, compare_outputs, copy_to_float64, hide_output
 from zoo.formats.targets import ExportOptions
 from zoo.formats.tokenizer_files import write_tokenizer
@@ -65,104 +66,9 @@ class BoundedModel(nn.Module):
         return self.model(inputs, *others)
 
 
-class InputSizes:
-    """The variable sizes of a model's inputs, and inputs of such sizes.
-
-    Args:
-        source: The trained model.
-        max_length: Length of the longest text that it accepts, or None.
-    """
-
-    def __init__(self, source: ExportSource, max_length: int | None = None) -> None:
-        self.spec: DataSpec = source.task.spec
-        self.max_length = max_length
-        self.patch: tuple[int, ...] = getattr(source.task.model, "patch_shape", ())
-        self.generator = torch.Generator().manual_seed(0)
-
-    @property
-    def names(self) -> dict[str, tuple[str | int, ...]]:
-        """Each axis of each input: the name of a variable size, or a fixed size."""
-        if isinstance(self.spec, PointSpec):
-            axes = ("batch", "points")
-            return {"x": (*axes, self.spec.features), "pos": (*axes, self.spec.axes), "mask": axes}
-        if isinstance(self.spec, ImageSpec):
-            sides = ("frames", "height", "width")[-len(self.patch) :]
-            return {"inputs": ("batch", self.spec.channels, *sides)}
-        return {"inputs": ("batch", "length")}
-
-    def build_dynamic_shapes(self) -> tuple[Any, ...]:
-        """Return the variable axes of each argument; sides of images are multiples of a patch."""
-        if isinstance(self.spec, PointSpec):
-            axes = {0: Dim("batch"), 1: Dim("points")}
-            # the others are the variable arguments of the captured model
-            return axes, (axes, axes)
-        if not isinstance(self.spec, ImageSpec):
-            return ({0: Dim("batch"), 1: Dim("length", max=self.max_length)},)
-        counts = ("tubelets", "rows", "columns")[-len(self.patch) :]
-        sides = {}
-        for axis, (name, step) in enumerate(zip(counts, self.patch, strict=True), start=2):
-            # torch.export then knows that sides are multiples of a patch, and divides without a
-            # remainder
-            sides[axis] = step * Dim(name, min=1, max=2**20) if step > 1 else Dim(name)
-        return ({0: Dim("batch"), **sides},)
-
-    def draw(self, batch: int, *counts: int) -> tuple[Tensor, ...]:
-        """Draw inputs of so many tokens, or of so many patches along each axis."""
-        if isinstance(self.spec, PointSpec):
-            x, pos = (
-                torch.randn(batch, counts[0], width, generator=self.generator)
-                for width in (self.spec.features, self.spec.axes)
-            )
-            # the last point is padding, except in the first sample
-            mask = torch.ones(batch, counts[0], dtype=torch.bool)
-            mask[1:, -1] = False
-            return x, pos, mask
-        if isinstance(self.spec, ImageSpec):
-            sides = [count * step for count, step in zip(counts, self.patch, strict=True)]
-            shape = (batch, self.spec.channels, *sides)
-            return (torch.randn(shape, generator=self.generator),)
-        length = min(counts[0], self.max_length or counts[0])
-        size = len(self.spec.vocabulary)
-        return (torch.randint(size, (batch, length), generator=self.generator),)
-
-    def draw_examples(self) -> Iterator[tuple[Tensor, ...]]:
-        """Yield inputs of several sizes; the first is the one to capture."""
-        if isinstance(self.spec, ImageSpec):
-            shapes = ((2, 3, 4), (1, 4, 4), (3, 6, 3), (2, 8, 10))
-            frames = ((2,), (3,), (2,), (4,)) if len(self.patch) == 3 else ((),) * 4
-            for (batch, *sides), time in zip(shapes, frames, strict=True):
-                yield self.draw(batch, *time, *sides)
-        else:
-            for batch, length in ((2, 11), (1, 5), (3, 37), (2, 2 * self.spec.length)):
-                yield self.draw(batch, length)
-
-
-def find_max_length(model: nn.Module, spec: DataSpec) -> int | None:
-    """Find the longest text that a model accepts; None if it accepts four times the training's."""
-    if isinstance(spec, ImageSpec | PointSpec):
-        return None
-
-    def accepts(length: int) -> bool:
-        try:
-            model(torch.zeros(1, length, dtype=torch.long))
-        except OptionError:
-            return False
-        return True
-
-    refused = 4 * spec.length
-    if accepts(refused):
-        return None
-    accepted = 1
-    # by bisection, since a model says only whether it accepts a length
-    while refused - accepted > 1:
-        middle = (accepted + refused) // 2
-        accepted, refused = (middle, refused) if accepts(middle) else (accepted, middle)
-    return accepted
-
-
 def capture(
     source: ExportSource, layers: Sequence[int] = ()
-) -> tuple[ExportedProgram, InputSizes, BoundedModel]:
+) -> tuple[ExportedProgram, InputSizes[Any], BoundedModel]:
     """Capture a model once for all sizes.
 
     Args:
@@ -181,9 +87,13 @@ def capture(
             if chain.no_export_reason:
                 raise _refuse(source, chain.no_export_reason, source.suggest_others())
 
-    max_length = find_max_length(model, source.task.spec)
-    sizes = InputSizes(source, max_length)
-    bounded = BoundedModel(model, max_length, layers).eval()
+    try:
+        sizes = make_sizes(source.task.spec, model)
+    except OptionError as error:
+        raise RecipeError(
+            source.recipe.make_issue(error.key, str(error.message), "use to=safetensors")
+        ) from None
+    bounded = BoundedModel(model, sizes.max_length, layers).eval()
     example = next(sizes.draw_examples())
     try:
         with hide_output():
@@ -321,7 +231,7 @@ def bake_parameters(module: fx.GraphModule) -> int:
     return count
 
 
-def _compare(source: ExportSource, graph: Any, model: nn.Module, sizes: InputSizes) -> float:
+def _compare(source: ExportSource, graph: Any, model: nn.Module, sizes: InputSizes[Any]) -> float:
     """Return the largest difference of outputs, relative to 1 + |output|, at several sizes.
 
     Raises:
@@ -362,42 +272,34 @@ def name_outputs(layers: Sequence[int]) -> list[str]:
 
 
 def _write_companions(
-    source: ExportSource, sizes: InputSizes, folder: Path, layers: Sequence[int]
+    source: ExportSource, sizes: InputSizes[Any], folder: Path, layers: Sequence[int]
 ) -> None:
     """Write the recipe, what the model reads and predicts, and how inputs are made."""
     (folder / "recipe.yaml").write_text(source.recipe.yaml(), encoding="utf-8")
     spec = source.task.spec
     content: dict[str, Any] = {
         "recipe": source.recipe.name,
-        "inputs": {"name": "inputs", "shape": list(next(iter(sizes.names.values())))},
+        "inputs": sizes.describe(),
         "outputs": {"name": "logits"},
     }
-    if isinstance(spec, PointSpec):
-        dtypes = ("float32", "float32", "bool")
-        pairs = zip(sizes.names.items(), dtypes, strict=True)
-        content["inputs"] = [
-            {"name": name, "shape": list(shape), "dtype": dtype} for (name, shape), dtype in pairs
-        ]
-        if spec.classes is None:
-            content["outputs"]["standardized"] = {
-                "means": spec.target_means,
-                "stds": spec.target_stds,
-            }
-    elif isinstance(spec, ImageSpec):
-        content["inputs"] |= {"dtype": "float32", "multiples": list(sizes.patch)}
+    if spec.is_image:
         content["preprocessing"] = describe_preprocessing(source)
-    else:
-        content["inputs"] |= {"dtype": "int64", "max_length": sizes.max_length}
+    elif (vocabulary := spec.token_vocabulary) is not None:
         content["tokenizer"] = "tokenizer.json"
-        write_tokenizer(spec.vocabulary, folder, getattr(source.task.model, "mask_token", None))
-    classes = None if isinstance(spec, TextSpec) else spec.classes
+        write_tokenizer(vocabulary, folder, getattr(source.task.model, "mask_token", None))
+    elif spec.class_count is None:
+        task: Any = source.task
+        content["outputs"]["standardized"] = {
+            "means": task.spec.target_means,
+            "stds": task.spec.target_stds,
+        }
     if layers:
         content["outputs"] = [
             {"name": name, "layer": number, "layout": "batch, channels, rows, columns"}
             for name, number in zip(name_outputs(layers), layers, strict=True)
         ]
-    elif classes is not None:
-        content["classes"] = name_classes(spec, classes)
+    elif spec.class_count is not None:
+        content["classes"] = name_classes(spec, spec.class_count)
     write_json(content, folder / "model.json")
 
 

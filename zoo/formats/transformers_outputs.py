@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention.layer import SelfAttention
-from zoo.data.spec import DataSpec, ImageSpec, TextSpec
+from zoo.data.spec import DataSpec
 from zoo.errors import CheckpointError
 from zoo.formats.outputs import compare_outputs, copy_to_float64, hide_output
 from zoo.formats.published import Published, PublishedFamily
@@ -198,8 +198,8 @@ def list_lengths(model: nn.Module, longest: int) -> list[int]:
 def draw_inputs(spec: DataSpec, lengths: list[int]) -> Iterator[Tensor]:
     """Yield random inputs: texts of some lengths, or images of the trained size."""
     generator = torch.Generator().manual_seed(0)
-    if isinstance(spec, TextSpec):
+    if (vocabulary := spec.token_vocabulary) is not None:
         for length in lengths:
-            yield torch.randint(len(spec.vocabulary), (2, length), generator=generator)
-    elif isinstance(spec, ImageSpec):
-        yield torch.randn(2, spec.channels, *spec.grid, generator=generator)
+            yield torch.randint(len(vocabulary), (2, length), generator=generator)
+    elif spec.is_image:
+        yield torch.randn(2, *spec.shape, generator=generator)

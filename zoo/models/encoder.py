@@ -41,9 +41,8 @@ class Encoder(LanguageModel):
         cls_token: bool = False,
         **options: Unpack[LanguageOptions],
     ) -> None:
-        classes, dim = None, options["dim"]
-        if isinstance(spec, TextClassificationSpec):
-            classes = spec.classes
+        classes, dim = spec.class_count, options["dim"]
+        if classes is not None:
             # A classifier predicts no tokens and needs no head for them.
             options["tie_embeddings"] = True
         super().__init__(spec.vocabulary, extra_rows=1, **options)

@@ -17,7 +17,7 @@ from zoo.attention.coordinates import PositionAugmentation
 from zoo.attention.layer import check_layers
 from zoo.attention.tokens import Tokens
 from zoo.data.patch_rows import PatchRows, find_covered
-from zoo.data.spec import ImageSpec, SegmentationSpec, VideoSpec
+from zoo.data.spec import ImageSpec, SegmentationSpec
 from zoo.errors import OptionError
 from zoo.models.dense_head import LinearHead, MultiscaleHead
 from zoo.models.transformer import Transformer, TransformerOptions
@@ -69,12 +69,12 @@ class ViT(Transformer):
         dim = options["dim"]
         if cls_position == "centre" and pool != "class":
             raise OptionError("cls_position", "there is no CLS token; set pool to class")
-        is_video = isinstance(spec, VideoSpec)
+        is_video = len(spec.grid) == 3
         if tubelet > 1 and not is_video:
             problem = f"images have no frames to join into tubelets of {tubelet}; leave it out"
             raise OptionError("tubelet", problem)
         self.head: nn.Module
-        self.is_dense = isinstance(spec, SegmentationSpec)
+        self.is_dense = spec.target_unit == "pixel"
         if dense_head != "linear" and not self.is_dense:
             problem = f"{spec.noun} have one class each, and no pixel has one; leave it out"
             raise OptionError("dense_head", problem)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal, cast, get_args, get_type_hints
+from typing import Any, Literal, cast
 
 import lightning as L
 import torch
@@ -24,15 +24,7 @@ from zoo.attention.layer import SelfAttention
 from zoo.config import Recipe
 from zoo.config.schema import ONCE, OURS
 from zoo.data.base import DataModule, Datasets
-from zoo.data.spec import (
-    IGNORE_INDEX,
-    DataSpec,
-    ImageSpec,
-    PointSpec,
-    TextClassificationSpec,
-    TextSpec,
-    is_kind_of,
-)
+from zoo.data.spec import IGNORE_INDEX, DataSpec, is_kind_of, list_kinds, name_kinds
 from zoo.errors import OptionError, RecipeError, refuse_type
 from zoo.optim.base import freeze
 from zoo.options import Choice
@@ -110,7 +102,7 @@ class Experiment:
         hides = _note_hidden_pairs(self.meta_model)
         # on the meta device, operations are counted without being computed
         with torch.device("meta"), torch.no_grad(), counter, hides as hidden:
-            self.meta_model(*build_inputs(self.spec))
+            self.meta_model(*self.spec.build_inputs())
         return counter.get_total_flops() - sum(hidden)
 
     @cached_property
@@ -214,7 +206,7 @@ def build_model(recipe: Recipe, spec: DataSpec | None = None) -> nn.Module:
         raise refuse_type("recipe", recipe, "a recipe of zoo.load_recipe")
     if spec is None:
         spec = build_data(recipe).spec
-    if not isinstance(spec, get_args(DataSpec)):
+    if not isinstance(spec, DataSpec):
         raise refuse_type("spec", spec, "facts of samples, such as zoo.ImageSpec")
     options = build_factories(recipe.model.options)
     return cast(nn.Module, find_reader(recipe, "model", spec)(spec, **options))
@@ -268,12 +260,10 @@ def find_reader(recipe: Recipe, section: Literal["model", "task"], spec: DataSpe
     """
     name = getattr(recipe, section).name
     cls = registry.find(f"{section}s", name)
-    # the annotation of `spec` declares which kinds of samples the class reads
-    expected = get_type_hints(cls.__init__).get("spec", object)
-    if not is_kind_of(spec, expected):
-        kinds = " or ".join(kind.noun for kind in get_args(expected) or (expected,))
-        problem = f"{section} {name} reads {kinds}, data {recipe.data.name} yields {spec.noun}"
-        raise OptionError("name", problem)
+    kinds = list_kinds(cls)
+    if not is_kind_of(spec, kinds):
+        problem = f"{section} {name} reads {name_kinds(kinds)}"
+        raise OptionError("name", f"{problem}, data {recipe.data.name} yields {spec.noun}")
     return cls
 
 
@@ -342,22 +332,6 @@ def silence_libraries() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     for message in IGNORED_WARNINGS:
         warnings.filterwarnings("ignore", message=message)
-
-
-def build_inputs(spec: DataSpec) -> tuple[torch.Tensor, ...]:
-    """Build the arguments of a model for one sample of zeros, as `Task.inputs` returns them."""
-    if not isinstance(spec, PointSpec):
-        return (build_sample(spec),)
-    shape = (1, spec.length)
-    mask = torch.ones(shape, dtype=torch.bool)
-    return torch.zeros(*shape, spec.features), torch.zeros(*shape, spec.axes), mask
-
-
-def build_sample(spec: ImageSpec | TextSpec | TextClassificationSpec) -> torch.Tensor:
-    """Build one all-zero input of the samples' shape: [1, N], or [1, C, height, width]."""
-    if isinstance(spec, TextSpec | TextClassificationSpec):
-        return torch.zeros(1, spec.length, dtype=torch.long)
-    return torch.zeros(1, spec.channels, *spec.grid)
 
 
 def _is_choices(value: Any) -> bool:

@@ -18,7 +18,6 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zoo import registry
 from zoo.config import Recipe
 from zoo.data.corpus.tokenizer import vocabulary_from_dict
 from zoo.data.spec import (
@@ -36,11 +36,11 @@ from zoo.data.spec import (
     TextClassificationSpec,
     TextSpec,
     VideoSpec,
-    check_spec,
+    list_kinds,
 )
 from zoo.errors import CheckpointError, ZooError
+from zoo.options.validation import read_data
 from zoo.packages import PackageError, explain_imports
-from zoo.registry import recipe_files
 from zoo.utils import (
     LATEST,
     WRITING,
@@ -57,6 +57,10 @@ SEAL_NAME = b"zoo sha256 "
 SEAL_LENGTH = len(SEAL_NAME) + 64
 # a zip archive ends with the length of its comment, two bytes, and the comment
 NO_COMMENT = b"\0\0"
+KINDS = (ImageSpec, VideoSpec, SegmentationSpec, TextSpec, TextClassificationSpec, PointSpec)
+"""Kinds of samples that a checkpoint tells apart by their facts."""
+KIND = "kind"
+"""The entry of a checkpoint that names another kind, of a plug-in."""
 REMOTE = "hf:/"
 """The start of addresses of the Hub; a Path makes one slash of two."""
 METADATA, CHECKSUM = "zoo", "zoo sha256"  # entries of the header of a safetensors file
@@ -76,24 +80,15 @@ def build_metadata(recipe: Recipe, spec: DataSpec) -> dict[str, Any]:
 
 def _spec_to_plain(spec: DataSpec) -> dict[str, Any]:
     """Return the facts of samples as plain data; an evaluation may have other data."""
-    if isinstance(spec, ImageSpec):
-        masks = {"masks": True} if isinstance(spec, SegmentationSpec) else {}
-        return {**asdict(spec), "names": [*spec.names], **masks}
-    if isinstance(spec, PointSpec):
-        return {name: _to_list(value) for name, value in asdict(spec).items()}
-    plain: dict[str, Any] = {"length": spec.length, "vocabulary": spec.vocabulary.to_dict()}
-    if isinstance(spec, TextSpec) and spec.targets != "every":
-        plain["targets"] = spec.targets
-    if isinstance(spec, TextClassificationSpec):
-        plain |= {"classes": spec.classes, "names": [*spec.names]}
-    return plain
+    plain = spec.to_dict()
+    return plain if type(spec) in KINDS else {KIND: type(spec).__name__, **plain}
 
 
 def read_spec(content: Mapping[str, Any], path: Path) -> DataSpec:
     """Return the facts of samples that a checkpoint's content stores. Raises CheckpointError."""
     try:
-        spec = _build_spec(content["zoo"]["samples"])
-        check_spec(spec)
+        spec = _build_spec(content["zoo"]["samples"], content["zoo"].get("recipe", {}))
+        spec.check()
         return spec
     except Exception as error:
         raise_if_out_of_memory(error)
@@ -102,11 +97,9 @@ def read_spec(content: Mapping[str, Any], path: Path) -> DataSpec:
         raise CheckpointError(f"{path}: {problem}; {_describe_others(path)}") from None
 
 
-def _to_list(value: Any) -> Any:
-    return [*value] if isinstance(value, tuple) else value
-
-
-def _build_spec(stored: Mapping[str, Any]) -> DataSpec:
+def _build_spec(stored: Mapping[str, Any], recipe: Mapping[str, Any]) -> DataSpec:
+    if KIND in stored:
+        return _build_plugged_in(stored, recipe)
     if "axes" in stored:
         lists = {key: tuple(stored[key]) for key in ("names", "target_means", "target_stds")}
         return PointSpec(**{**stored, **lists})
@@ -123,6 +116,15 @@ def _build_spec(stored: Mapping[str, Any]) -> DataSpec:
         names = tuple(stored["names"])
         return TextClassificationSpec(stored["length"], vocabulary, stored["classes"], names)
     return TextSpec(stored["length"], vocabulary, stored.get("targets", "every"))
+
+
+def _build_plugged_in(stored: Mapping[str, Any], recipe: Mapping[str, Any]) -> DataSpec:
+    """Build the spec of a plug-in, one of the kinds that the recipe's model reads."""
+    model = registry.find("models", recipe["model"]["name"])
+    for kind in list_kinds(model):
+        if issubclass(kind, DataSpec) and kind.__name__ == stored[KIND]:
+            return read_data(kind, {key: stored[key] for key in stored if key != KIND})
+    raise ValueError(f"{stored[KIND]} is none of the data that model {model.name} reads")
 
 
 def is_remote(name: str | os.PathLike[str]) -> bool:
@@ -165,7 +167,7 @@ def _locate(path: Path) -> Path:
 
     suggestion: Path | None = None
     absence = describe_absence(path, "checkpoint")
-    if str(path) in recipe_files() and not (Path("runs") / path).is_dir():
+    if str(path) in registry.recipe_files() and not (Path("runs") / path).is_dir():
         raise CheckpointError(f"{path}: {absence}; it is a recipe: train it first")
     if follow_latest(newest := Path("runs") / path / LATEST).is_dir():
         raise CheckpointError(f"{path}: {absence}; did you mean {newest}?")

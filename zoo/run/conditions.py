@@ -14,12 +14,12 @@ from zoo.attention.encoding import Encoding
 from zoo.attention.layer import find_encoded
 from zoo.config import Recipe
 from zoo.config.schema import format_size, parse_length, parse_sides
-from zoo.data.spec import DataSpec, ImageSpec, SegmentationSpec, get_sides
+from zoo.data.spec import DataSpec, get_sides
 from zoo.encodings.common.scaling import GridScaling, Scaling
 from zoo.errors import OptionError
 from zoo.options import Choice
 from zoo.options.validation import explain_misfit
-from zoo.run.build import Experiment, build_sample, build_task
+from zoo.run.build import Experiment, build_task
 from zoo.run.processes import compute_batch_size
 from zoo.run.resized import ResizedInputs, explain_unresizable
 from zoo.run.sliding_window import SlidingWindow, explain_unslidable
@@ -144,7 +144,7 @@ def list_conditions(recipe: Recipe, spec: DataSpec) -> tuple[Condition, ...]:
     Raises:
         OptionError: A size is not an integer number of pixels or tokens.
     """
-    trained = get_size(spec)
+    trained = spec.size
     sizes = dict.fromkeys(list_sizes(recipe, spec))
     methods = dict.fromkeys(
         (method, factor)
@@ -191,11 +191,6 @@ def applies_at(method: str, factors: Sequence[float]) -> bool:
     return max(factors) > 1
 
 
-def get_size(spec: DataSpec) -> tuple[int, ...]:
-    """Return the size of samples: tokens `(length,)`, or pixels `(height, width)`."""
-    return (spec.height, spec.width) if isinstance(spec, ImageSpec) else (spec.length,)
-
-
 def list_sizes(recipe: Recipe, spec: DataSpec) -> list[tuple[int, ...]]:
     """Return the sizes to evaluate at; data has resolutions or lengths, never both.
 
@@ -203,14 +198,15 @@ def list_sizes(recipe: Recipe, spec: DataSpec) -> list[tuple[int, ...]]:
         OptionError: A size is not an integer number of pixels or tokens.
     """
     evaluate = recipe.evaluate
-    if isinstance(spec, ImageSpec):
-        sides = (spec.height, spec.width)
+    if spec.size_key == "resolutions":
+        height, width = spec.size
         return [
-            parse_sides(word, sides, f"resolutions.{index}")
+            parse_sides(word, (height, width), f"resolutions.{index}")
             for index, word in enumerate(evaluate.resolutions or ())
         ]
+    (length,) = spec.size
     return [
-        (parse_length(word, spec.length, f"lengths.{index}"),)
+        (parse_length(word, length, f"lengths.{index}"),)
         for index, word in enumerate(evaluate.lengths or ())
     ]
 
@@ -247,13 +243,13 @@ def check_data(experiment: Experiment) -> Iterator[OptionError]:
     slides = bool(evaluate.resolutions) and SLIDING_WINDOW in (evaluate.extrapolation or ())
     if evaluate.stride and slides:
         # pixels between windows would not be predicted
-        side = min(get_size(experiment.spec))
+        side = min(experiment.spec.size)
         if evaluate.stride > side:
             problem = f"windows of {side} pixels leave gaps; write {side} or less"
             yield OptionError("stride", problem)
     elif evaluate.stride and not evaluate.lengths:
         what = "other lengths; add evaluate.lengths"
-        if isinstance(experiment.spec, SegmentationSpec):
+        if experiment.spec.target_unit == "pixel":
             what = "larger images; add sliding_window to evaluate.extrapolation"
         yield OptionError("stride", f"a stride applies to windows of {what}")
     if evaluate.resolutions:
@@ -272,7 +268,7 @@ def _check_sizes(experiment: Experiment, key: str) -> Iterator[OptionError]:
         problem = f"data {recipe.data.name} has no option {option}, so it cannot vary"
         yield OptionError(key, problem)
         return
-    if isinstance(spec, ImageSpec) != (key == "resolutions"):
+    if spec.size_key != key:
         problem = f"data {recipe.data.name} yields {spec.noun}, which have none"
         yield OptionError(key, problem)
         return
@@ -314,13 +310,13 @@ def check_model(experiment: Experiment) -> Iterator[OptionError]:
     """Yield why the model cannot follow some condition; called within torch's meta device."""
     recipe, model, spec = experiment.recipe, experiment.meta_model, experiment.spec
     sizes = list_sizes(recipe, spec)
-    if isinstance(spec, ImageSpec):
-        for height, width in sizes:
+    if spec.size_key == "resolutions":
+        for size in sizes:
             # a sample of the training size has passed already
-            if (height, width) == (spec.height, spec.width):
+            if size == spec.size:
                 continue
             try:
-                model(build_sample(replace(spec, height=height, width=width)))
+                model(*spec.with_size(size).build_inputs())
             except OptionError as error:
                 yield OptionError("resolutions", str(error))
 
@@ -334,9 +330,10 @@ def check_model(experiment: Experiment) -> Iterator[OptionError]:
     for index, method in enumerate(methods):
         factors = next((one for one in all_factors if applies_at(method, one)), None)
         if factors is None:
-            key = "resolutions" if isinstance(spec, ImageSpec) else "lengths"
             what = "differs from" if method == RESIZE else "exceeds"
-            problem = f"{method}: no size {what} the training size; add evaluate.{key}=[2x]"
+            problem = (
+                f"{method}: no size {what} the training size; add evaluate.{spec.size_key}=[2x]"
+            )
             yield OptionError(f"extrapolation.{index}", problem)
         elif problem := explain_unknown(model, spec, method, factors):
             yield OptionError(f"extrapolation.{index}", problem)
@@ -355,7 +352,7 @@ def compute_factors(spec: DataSpec, size: Sequence[int]) -> tuple[float, ...]:
         spec: The samples of training.
         size: A length, or height and width; the frames of videos stay.
     """
-    before = spec.grid if isinstance(spec, ImageSpec) else (spec.length,)
+    before = spec.grid
     # videos are extended along height and width only
     after = (*before[: len(before) - len(size)], *size)
     return tuple(now / then for now, then in zip(after, before, strict=True))
@@ -480,15 +477,15 @@ def build_extended_task(
         weights = {name: weights[name] for name in extended.state_dict()}
     extended.load_state_dict(weights, strict=True)
     if method == TRUNCATE:
-        (length,) = get_size(task.spec)
+        (length,) = task.spec.size
         extended.model = TruncatedContext(extended.model, length)
     if method == SLIDING_WINDOW:
-        height, width = get_size(task.spec)
+        height, width = task.spec.size
         stride = recipe.evaluate.stride
         extended.model = SlidingWindow(extended.model, (height, width), stride)
     if method == RESIZE:
-        height, width = get_size(task.spec)
-        is_dense = isinstance(task.spec, SegmentationSpec)
+        height, width = task.spec.size
+        is_dense = task.spec.target_unit == "pixel"
         extended.model = ResizedInputs(extended.model, (height, width), is_dense=is_dense)
     return extended.eval()
 

@@ -22,13 +22,13 @@ from zoo.attention.layer import AttentionInput, SelfAttention, find_encoded
 from zoo.attention.tokens import Tokens
 from zoo.config import Recipe
 from zoo.data.base import Datasets
-from zoo.data.spec import DataSpec, ImageSpec
+from zoo.data.spec import DataSpec
 from zoo.diagnostics import capture
 from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
 from zoo.models.transformer import enable_activation_checkpointing, find_transformers
 from zoo.models.vit import ViT
 from zoo.run import conditions
-from zoo.run.build import Experiment, build_inputs, find_reader, silence_libraries
+from zoo.run.build import Experiment, find_reader, silence_libraries
 from zoo.tasks.base import Task
 
 UNBOUNDED = 2.0**20
@@ -211,7 +211,7 @@ def _check_model(experiment: Experiment, issues: IssueCollector, *, is_trained: 
     # the meta device computes shapes only, so a model of any size is checked in a moment
     with issues.collect("model"), _refuse_overflow(), torch.device("meta"):
         model = experiment.meta_model
-        model(*build_inputs(spec))
+        model(*spec.build_inputs())
         _check_memory(recipe, model)
         _check_positions(model, is_trained=is_trained)
         if recipe.data.options.get("aspect") == "keep":
@@ -282,7 +282,6 @@ def _check_pack(recipe: Recipe, model: nn.Module, spec: DataSpec) -> None:
     """Raise OptionError where a row has no room for the patches of an image."""
     pack: int | None = recipe.data.options.get("pack")
     assert isinstance(model, ViT)
-    assert isinstance(spec, ImageSpec)
     patches = math.prod(model.grid_size(*spec.grid))
     if pack is not None and pack < patches:
         problem = f"a row of {pack} patches, and an image of data.size has {patches}"
@@ -384,7 +383,7 @@ def plan_backends(model: nn.Module, spec: DataSpec, device: str) -> list[tuple[s
     for part in equipped:
         part.attention_hooks.append(note_equipped)
     with torch.no_grad():
-        model(*build_inputs(spec))
+        model(*spec.build_inputs())
     for hook in hooks:
         hook.remove()
     for part in equipped:
@@ -412,5 +411,5 @@ def count_tokens(model: nn.Module, spec: DataSpec) -> int:
     counts: list[int] = []
     see = capture.hook_attention(model, lambda given: counts.append(len(given.tokens)))
     with see, torch.no_grad():
-        model(*build_inputs(spec))
+        model(*spec.build_inputs())
     return counts[0]

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import torch
 
-from zoo.data.spec import ImageSpec, TextSpec
 from zoo.run.build import Experiment
 from zoo.run.preflight import count_tokens, plan_backends
 from zoo.run.processes import compute_batch_size
@@ -115,10 +114,10 @@ def estimate_requirements(experiment: Experiment, processes: int | None = None) 
         accumulated=accumulated,
         steps=trainer.max_steps or 0,
         workers=options.get("workers", 0),
-        is_decoded=isinstance(spec, ImageSpec) and "path" in options,
+        is_decoded=spec.is_image and "path" in options,
         tokenizer_workers=options.get("tokenizer_workers") if options.get("tokenizer") else None,
         tokens=tokens,
-        unit=_name_unit(spec),
+        unit=spec.unit,
         step_flops=step_flops,
         step_seconds=None if unpredicted else step_flops / (PEAK_FLOPS * UTILIZATION),
         unpredicted=unpredicted,
@@ -151,12 +150,6 @@ def explain_unpredicted(precision: str, width: int, tokens: int) -> str:
     return ""
 
 
-def _name_unit(spec: object) -> str:
-    if isinstance(spec, ImageSpec):
-        return spec.noun
-    return "tokens" if isinstance(spec, TextSpec) else "samples"
-
-
 def _compute_weight_bytes(experiment: Experiment, processes: int) -> float:
     trainer = experiment.recipe.trainer
     count = sum(parameter.numel() for parameter in experiment.meta_model.parameters())
@@ -184,7 +177,8 @@ def _compute_activation_bytes(experiment: Experiment, batch: int, tokens: int) -
         total = float(layer * depth)
     # the formula counts 16 bits
     total *= 2 if trainer.precision == "32-true" else 1
-    outputs = tokens * len(spec.vocabulary) if isinstance(spec, TextSpec) else 0
+    vocabulary = spec.token_vocabulary
+    outputs = tokens * len(vocabulary) if vocabulary and spec.target_unit == "token" else 0
     # logits in 32 bits, and their gradient
     return batch * (total + 8 * outputs)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from zoo.data.resize import resize_maps
-from zoo.data.spec import DataSpec, ImageSpec
+from zoo.data.spec import DataSpec
 
 
 class ResizedInputs(nn.Module):
@@ -35,7 +35,7 @@ class ResizedInputs(nn.Module):
 
 def explain_unresizable(spec: DataSpec) -> str:
     """Return why samples cannot be resized to the training size; empty if they can."""
-    if isinstance(spec, ImageSpec):
+    if spec.is_image:
         return ""
     problem = f"resize applies to images, and this model reads {spec.noun}"
     return f"{problem}; leave it out of evaluate.extrapolation"

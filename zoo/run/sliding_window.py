@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from zoo.data.spec import DataSpec, SegmentationSpec
+from zoo.data.spec import DataSpec
 
 
 class SlidingWindow(nn.Module):
@@ -46,7 +46,7 @@ class SlidingWindow(nn.Module):
 
 def explain_unslidable(spec: DataSpec) -> str:
     """Return why a model of such samples cannot read windows of an image; empty if it can."""
-    if isinstance(spec, SegmentationSpec):
+    if spec.target_unit == "pixel":
         return ""
     problem = f"sliding_window joins predictions of pixels, and {spec.noun} have no masks"
     return f"{problem}; leave it out of evaluate.extrapolation"

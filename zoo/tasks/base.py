@@ -12,7 +12,7 @@ from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.utilities import GradClipAlgorithmType
 from torch import Tensor, distributed, nn
 
-from zoo.data.spec import DataSpec, ImageSpec
+from zoo.data.spec import DataSpec
 from zoo.errors import OptionError, ZooError
 from zoo.options import Choice, Choices
 from zoo.tasks.sharding import Sharding, shard
@@ -168,12 +168,12 @@ class Task(L.LightningModule):
             OptionError: The model has no patches, or there is no such layer.
         """
         compute = getattr(self.model, "features", None)
-        if not callable(compute) or not isinstance(self.spec, ImageSpec):
+        if not callable(compute):
             problem = f"{type(self.model).__name__} has no maps of patches"
             raise OptionError("model", f"{problem}; vision transformers have")
-        axes = len(self.spec.grid) + 1
-        found: list[Tensor] = compute(images[None] if images.dim() == axes else images, layers)
-        return found
+        is_single = images.dim() == len(self.spec.shape)
+        maps: list[Tensor] = compute(images[None] if is_single else images, layers)
+        return maps
 
     def generate(self, prompt: str, **options: Any) -> str:
         """Continue a prompt with a language model that `zoo.load` returned.

@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args, get_type_hints
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,8 @@ from zoo.data.spec import (
     TextClassificationSpec,
     TextSpec,
     is_kind_of,
+    list_kinds,
+    name_kinds,
 )
 from zoo.errors import OptionError
 from zoo.options import Choice, Count
@@ -433,11 +435,10 @@ def build_metrics(
         if name in built or name in measured:
             raise OptionError(key, f"{name} is measured already; leave it out")
         cls = registry.find("metrics", name)
-        # The annotation of `spec` names the kinds of data that a metric applies to.
-        expected = get_type_hints(cls.__init__).get("spec", object)
-        if not is_kind_of(spec, expected):
-            kinds = " or ".join(kind.noun for kind in get_args(expected) or (expected,))
-            raise OptionError(key, f"{name} applies to {kinds}, but the data yields {spec.noun}")
+        kinds = list_kinds(cls)
+        if not is_kind_of(spec, kinds):
+            problem = f"{name} applies to {name_kinds(kinds)}, but the data yields {spec.noun}"
+            raise OptionError(key, problem)
         try:
             built[name] = cls(spec, **choice.options)
         except OptionError as error:

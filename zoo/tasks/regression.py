@@ -48,8 +48,8 @@ class Regression(Task):
         metrics: Metrics = (),
     ) -> None:
         super().__init__(model, optim, spec)
-        if spec.classes is not None:
-            problem = f"the targets are {spec.classes} classes, not numbers"
+        if (classes := spec.class_count) is not None:
+            problem = f"the targets are {classes} classes, not numbers"
             raise OptionError("name", f"{problem}; choose classification")
         self.monitor = f"val/{monitor}"
         for name, values in (("means", spec.target_means), ("stds", spec.target_stds)):
@@ -98,7 +98,8 @@ class Regression(Task):
             self.keep_sample_losses(losses, torch.ones_like(losses))
         for name, metric in metrics.items():
             if name != "loss":
-                metric.update(predicted, target.float())
+                # torchmetrics flattens views
+                metric.update(predicted, target.float().contiguous())
         # once is enough: Lightning then computes them after the last batch
         if batch_idx == 0:
             values = {f"{split}/{name}": metric for name, metric in metrics.items()}
