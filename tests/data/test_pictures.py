@@ -1,12 +1,14 @@
 """One picture, however it is stored, gives the same pixels; what a file says and zoo does not follow is refused."""
 
 import io
+import re
 import struct
 import zlib
 
 import numpy as np
 import pytest
 from PIL import Image, ImageCms, ImageOps
+from tiny import ROOT
 
 from zoo.data.pictures import read_pixels
 from zoo.data.vision import ImageDecoder
@@ -14,6 +16,12 @@ from zoo.data.vision import ImageDecoder
 SIZE = (10, 6)
 GREY = np.random.default_rng(0).integers(0, 256, (SIZE[1], SIZE[0]), np.uint8)
 COLOURS = np.random.default_rng(1).integers(0, 256, (SIZE[1], SIZE[0], 3), np.uint8)
+PRIMARIES = {
+    b"rXYZ": (0.4361, 0.2225, 0.0139),
+    b"gXYZ": (0.3851, 0.7169, 0.0971),
+    b"bXYZ": (0.1431, 0.0606, 0.7141),
+}
+"""Those of sRGB under the white of profiles."""
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -169,23 +177,74 @@ def test_transparency_shows_white_however_it_is_stored():
     assert set(decode(write(half)).flat) == {127}
 
 
-def test_profiles_and_gamma_are_followed():
+def make_profile(name="sRGB", *, gamma=None, primaries=PRIMARIES):
+    """A profile of three colours with curves: a gamma, or the parameters of sRGB."""
+
+    def pad(data):
+        return data + bytes(-len(data) % 4)
+
+    def fixed(*numbers):
+        return struct.pack(f">{len(numbers)}i", *(round(number * 65536) for number in numbers))
+
+    curve = b"curv" + bytes(4) + struct.pack(">IH", 1, round((gamma or 0) * 256))
+    if gamma is None:
+        numbers = fixed(2.4, 1 / 1.055, 0.055 / 1.055, 1 / 12.92, 0.04045)
+        curve = b"para" + bytes(4) + struct.pack(">HH", 3, 0) + numbers
+    title = name.encode()
+    tags = {
+        b"desc": b"desc" + bytes(4) + struct.pack(">I", len(title) + 1) + title + bytes(79),
+        b"wtpt": b"XYZ " + bytes(4) + fixed(0.9642, 1.0, 0.8249),
+        **{band: b"XYZ " + bytes(4) + fixed(*one) for band, one in primaries.items()},
+        **dict.fromkeys((b"rTRC", b"gTRC", b"bTRC"), curve),
+    }
+    entries, body, place = b"", b"", 132 + 12 * len(tags)
+    for key, data in tags.items():
+        entries += key + struct.pack(">II", place + len(body), len(data))
+        body += pad(data)
+    header = struct.pack(">II", place + len(body), 0) + struct.pack(">I", 0x02400000)
+    header += b"mntrRGB XYZ " + bytes(12) + b"acsp" + bytes(28) + fixed(0.9642, 1.0, 0.8249)
+    return header.ljust(128, b"\0") + struct.pack(">I", len(tags)) + entries + body
+
+
+def test_profiles_of_srgb_are_known_by_their_content():
     grey = Image.fromarray(GREY)
-    linear = write_png(8, 0, [row.tobytes() for row in GREY], (b"gAMA", struct.pack(">I", 100000)))
-    expected = 255 * (GREY / 255) ** 0.45455
-    assert np.abs(decode(linear, 1)[..., 0] - expected).max() <= 0.51
-    # a profile of sRGB that swaps red and blue, as a stand-in for other primaries
-    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    other = profile.replace(b"rXYZ", b"tmpX").replace(b"bXYZ", b"rXYZ").replace(b"tmpX", b"bXYZ")
-    assert (
-        np.abs(
-            decode(write(Image.fromarray(COLOURS), icc_profile=other))
-            - COLOURS[..., ::-1].astype(int)
-        ).max()
-        <= 2
-    )
-    # an sRGB profile on grey, which many programs leave there
-    assert np.array_equal(decode(write(grey, icc_profile=profile), 1)[..., 0], GREY)
+    pillow = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    for profile in (pillow, make_profile(), make_profile("c2"), make_profile("GIMP built-in")):
+        assert np.array_equal(decode(write(Image.fromarray(COLOURS), icc_profile=profile)), COLOURS)
+        # many programs leave a profile of colours on grey
+        assert np.array_equal(decode(write(grey, icc_profile=profile), 1)[..., 0], GREY)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
+def test_other_profiles_are_refused_by_name(kind):
+    wide = {**PRIMARIES, b"gXYZ": (0.2051, 0.6257, 0.0609), b"rXYZ": (0.6097, 0.3111, 0.0195)}
+    others = {
+        "Adobe RGB (1998)": make_profile("Adobe RGB (1998)", gamma=2.2, primaries=wide),
+        # a name is no proof
+        "sRGB": make_profile("sRGB", gamma=1.0),
+        "swapped": make_profile(
+            "swapped",
+            primaries={**PRIMARIES, b"rXYZ": PRIMARIES[b"bXYZ"], b"bXYZ": PRIMARIES[b"rXYZ"]},
+        ),
+    }
+    for name, profile in others.items():
+        problem = f"colour profile is {name!r}, not sRGB; convert it: vips icc_transform"
+        with pytest.raises(ValueError, match=re.escape(problem)):
+            decode(write(Image.fromarray(COLOURS), kind, icc_profile=profile))
+
+
+def test_the_page_has_a_conversion_that_works(tmp_path):
+    """What docs/images.md says about a refused file makes it readable, in the right colours."""
+    page = (ROOT / "docs" / "images.md").read_text(encoding="utf-8")
+    (script,) = [one for one in re.findall(r"```python\n(.*?)```", page, re.S) if "ImageCms" in one]
+    path = tmp_path / "photo.png"
+    red = PRIMARIES[b"rXYZ"]
+    swapped = make_profile(primaries={**PRIMARIES, b"rXYZ": PRIMARIES[b"bXYZ"], b"bXYZ": red})
+    path.write_bytes(write(Image.fromarray(COLOURS), icc_profile=swapped))
+    code = script.replace('"photos"', repr(str(tmp_path)))
+    assert code != script
+    exec(compile(code, "images.md", "exec"), {})
+    assert np.abs(decode(path.read_bytes()) - COLOURS[..., ::-1].astype(int)).max() <= 2
 
 
 def test_main_pictures_of_stacks_are_read():
@@ -221,6 +280,10 @@ def list_refused():
         "signed": (write(Image.fromarray(GREY), "TIFF", tiffinfo={339: 2}), "said to be white"),
         "key of 16 bits": (write_png(16, 2, rows, key), "only 8 are read"),
         "primaries": (write_png(8, 2, small, (b"cHRM", primaries)), "primaries"),
+        "gamma": (
+            write_png(8, 2, small, (b"gAMA", struct.pack(">I", 100000))),
+            "gamma is 1, not 0.45455 of sRGB",
+        ),
         "profile": (write(first, icc_profile=b"no profile"), "colour profile"),
         "cut profile": (write(first, icc_profile=profile[:200]), "colour profile"),
         "profile of colours for CMYK": (

@@ -1,7 +1,7 @@
-"""Read pictures as their files say that they look: upright, in sRGB, 8 bits, on white.
+"""Read pictures as their files say that they look: upright, 8 bits, on white.
 
 Everything that decodes a picture calls `read_pixels`, so that a picture gives the same pixels
-however it is stored. What a file says and zoo does not follow is refused.
+however it is stored. Colours are those of sRGB; a file that says otherwise is refused.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ KEY_SCALES = {"1": 255, "L;2": 85, "L;4": 17}
 """White of a PNG by its raw mode, in units of which it states its transparent grey."""
 MAX_ROUNDING = 3
 """A profile that changes no colour by more levels is sRGB, written by another program."""
+CONVERT = "convert it: vips icc_transform FILE NEW srgb --embedded (docs/images.md: in Python)"
 
 
 def read_pixels(file: Any, mode: str) -> Any:
@@ -39,12 +40,12 @@ def read_pixels(file: Any, mode: str) -> Any:
         mode: "RGB" or "L".
 
     Returns:
-        A picture of that mode: turned as its tags say, of 16 bits the upper eight, converted to
-        sRGB by its colour profile, and laid on white where it is transparent.
+        A picture of that mode: turned as its tags say, of 16 bits the upper eight, and laid on
+        white where it is transparent.
 
     Raises:
         ValueError: It says something that is not followed: several pictures, numbers of an unknown
-            range, a profile or tags that are damaged.
+            range, colours other than those of sRGB, tags that are damaged.
     """
     if getattr(file, "is_animated", False) and file.format not in STACKS_WITH_A_MAIN_PICTURE:
         raise ValueError("it holds several pictures; save the one that counts as a file")
@@ -53,7 +54,9 @@ def read_pixels(file: Any, mode: str) -> Any:
     picture = _turn_upright(file)
     picture = _reduce_bits(picture, getattr(file, "format", None), getattr(file, "tag_v2", {}))
     colours, alpha = _split_alpha(picture, file.info.get("transparency"), raw_mode)
-    colours = _convert_to_srgb(colours, file.info)
+    _check_srgb(colours.mode, file.info)
+    if colours.mode == "CMYK":
+        colours = colours.convert("RGB")
     if alpha is not None:
         colours = _lay_on_white(colours, alpha)
     # Pillow would copy a picture that has the mode
@@ -188,31 +191,29 @@ def _lay_on_white(colours: Any, alpha: Any) -> Any:
     return Image.composite(colours, Image.new(colours.mode, colours.size, "white"), alpha)
 
 
-def _convert_to_srgb(colours: Any, info: Mapping[str, Any]) -> Any:
-    """Return colours in mode L or RGB, as the profile, gamma or primaries of a file ask for."""
-    if profile := info.get("icc_profile"):
-        space, transform = _build_transform(profile, colours.mode)
-        if space == "RGB" and colours.mode == "L":
-            colours = colours.convert("RGB")
-        if transform is not None:
-            from PIL import ImageCms
+def _check_srgb(mode: str, info: Mapping[str, Any]) -> None:
+    """Check that colours in a mode are those of sRGB, as far as a file says which they are.
 
-            return ImageCms.applyTransform(colours, transform)
+    Raises:
+        ValueError: The profile, the gamma or the primaries of the file are others.
+    """
+    if profile := info.get("icc_profile"):
+        name = _find_other_profile(profile, mode)
+        if name is not None:
+            raise ValueError(f"its colour profile is {name!r:.60}, not sRGB; {CONVERT}")
     elif "srgb" not in info:
-        gamma = info.get("gamma") or GAMMA
-        primaries = info.get("chromaticity")
-        is_other = primaries and max(abs(np.subtract(primaries, PRIMARIES))) > 0.01
-        if colours.mode != "L" and is_other:
+        gamma, primaries = info.get("gamma") or GAMMA, info.get("chromaticity")
+        if mode != "L" and primaries and max(abs(np.subtract(primaries, PRIMARIES))) > 0.01:
             raise ValueError("its primaries are not those of sRGB; save it in sRGB")
         if abs(gamma / GAMMA - 1) > 0.05:
-            levels = 255 * np.linspace(0, 1, 256) ** (GAMMA / gamma)
-            colours = colours.point([*map(int, levels.round())] * len(colours.getbands()))
-    return colours.convert("RGB") if colours.mode == "CMYK" else colours
+            raise ValueError(f"its gamma is {gamma:g}, not {GAMMA:g} of sRGB; save it in sRGB")
 
 
 @lru_cache(maxsize=64)
-def _build_transform(content: bytes, mode: str) -> tuple[str, Any]:
-    """Return the colour space of a profile, and the transform to sRGB; None where it is sRGB.
+def _find_other_profile(content: bytes, mode: str) -> str | None:
+    """Return the name of a profile that is not sRGB; None for one that is.
+
+    Many programs write sRGB profiles, under many names. What counts is that no colour changes.
 
     Raises:
         ValueError: The profile is damaged, or one of another kind of picture.
@@ -222,18 +223,20 @@ def _build_transform(content: bytes, mode: str) -> tuple[str, Any]:
 
     try:
         profile = ImageCms.ImageCmsProfile(BytesIO(content))
-        space = profile.profile.xcolor_space.strip()
-        source = "RGB" if space == "RGB" and mode == "L" else mode
+        name = ImageCms.getProfileDescription(profile).strip()
+        is_rgb = profile.profile.xcolor_space.strip() == "RGB"
+        # many programs leave a profile of colours on grey
+        source = "RGB" if is_rgb and mode == "L" else mode
         transform = ImageCms.buildTransform(profile, ImageCms.createProfile("sRGB"), source, "RGB")
     except (ImageCms.PyCMSError, OSError, TypeError, ValueError) as error:
         problem = "its colour profile is damaged, or that of another kind of picture"
-        raise ValueError(f"{problem} ({error}); save it in sRGB") from None
+        raise ValueError(f"{problem} ({error}); remove it, or save the picture in sRGB") from None
     if source == "CMYK":
-        return space, transform
+        return name
     # a cube of colours, or all greys
     steps = np.arange(256, dtype=np.uint8)[:: 1 if source == "L" else 17]
     cube = steps if source == "L" else np.stack(np.meshgrid(*[steps] * 3), -1).reshape(-1, 3)
-    own = Image.fromarray(cube[None])
-    found = np.asarray(ImageCms.applyTransform(own, transform)).astype(int)
-    change = np.abs(found - np.asarray(own.convert("RGB"))).max()
-    return space, None if change <= MAX_ROUNDING else transform
+    before = Image.fromarray(cube[None])
+    after = np.asarray(ImageCms.applyTransform(before, transform)).astype(int)
+    change = np.abs(after - np.asarray(before.convert("RGB"))).max()
+    return None if change <= MAX_ROUNDING else name
