@@ -30,6 +30,9 @@ def escape_text(text: str, keep: str = "") -> str:
         text: Text that is not trusted, such as the name of a file or a class.
         keep: Characters that are left unchanged.
     """
+    # printable characters are of no such category
+    if text.isprintable():
+        return text
     return "".join(
         character.encode("unicode_escape").decode()
         if character not in keep and unicodedata.category(character) in UNSAFE

@@ -140,6 +140,11 @@ def forbid_imports() -> Iterator[None]:
         _imports_forbidden.reset(token)
 
 
+def are_imports_forbidden() -> bool:
+    """Return whether this runs in a block of `forbid_imports`."""
+    return _imports_forbidden.get()
+
+
 def may_import(module: str) -> bool:
     """Return whether a module may be imported, or was imported already."""
     return module in sys.modules or not _imports_forbidden.get()
@@ -265,6 +270,11 @@ class Member:
     summary: str  # the first line of the docstring of the file, in a collection of the class
     group: str = ""  # of an encoding, a key of GROUPS
 
+    @property
+    def modified(self) -> int:
+        """When its file was modified, in nanoseconds since 1970."""
+        return self.path.stat().st_mtime_ns
+
     def load(self) -> Any:
         """Import the file and return its registered class.
 
@@ -366,8 +376,10 @@ def find(kind: str, name: str) -> Any:
     return find_member(kind, name).load()
 
 
-def _list_collected(kind: str) -> Iterator[Member]:
-    """Yield the members of zoo's collections of a kind."""
+@functools.cache
+def _list_collected(kind: str) -> tuple[Member, ...]:
+    """Return the members of zoo's collections of a kind."""
+    found = []
     for collection in KINDS[kind].collections:
         path = Path(__file__).parent / f"{collection}.py"
         module = f"zoo.{collection.replace('/', '.')}"
@@ -378,7 +390,8 @@ def _list_collected(kind: str) -> Iterator[Member]:
                 continue
             summary = (ast.get_docstring(node) or "").partition("\n")[0]
             (name,) = [str(name) for _, name in _list_values_given(node, "name")]
-            yield Member(name, module, path, node.name, summary)
+            found.append(Member(name, module, path, node.name, summary))
+    return tuple(found)
 
 
 def _list_modules(kind: str, name: str | None = None) -> Iterator[tuple[str, Path]]:

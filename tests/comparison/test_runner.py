@@ -12,7 +12,7 @@ from zoo.comparison.plan import CELLS, ComparisonPlan, PlannedCell
 from zoo.comparison.runner import CellRunner
 from zoo.errors import ZooError
 from zoo.launch.executor import CellProcess, Resources, make_run_dir, read_state, write_state
-from zoo.run.callbacks.manifest import START
+from zoo.run.callbacks.manifest import END, START
 from zoo.run.load import load_recipe
 
 
@@ -162,7 +162,10 @@ def test_cells_that_end_at_once_are_counted_one_after_another(driven, tmp_path):
     class Quick(Engine):
         def start(self, tasks, needs):
             for seed in range(2):
-                write_state(make_run_dir(tmp_path / CELLS / f"c-{seed}"), "done")
+                run = make_run_dir(tmp_path / CELLS / f"c-{seed}")
+                for name in (START, END):
+                    (run / name).write_text("{}")
+                write_state(run, "done")
             super().start(tasks, needs)
 
     _, message = driven(Quick([0, 0]))

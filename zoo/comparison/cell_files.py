@@ -31,7 +31,7 @@ from zoo.comparison.record import (
 from zoo.comparison.record_file import append_cell, read_cells
 from zoo.comparison.results import Better, CellMeasurement
 from zoo.comparison.solving import find_steps_to_solve
-from zoo.errors import DataError
+from zoo.errors import DataError, ZooError
 from zoo.evaluation.results import ConditionResult
 from zoo.launch.executor import State, read_state
 from zoo.options.stored import build_stored, read_part
@@ -310,34 +310,46 @@ def is_done(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> bool:
 
     A cell whose results are damaged is not done: its process says what is wrong with them.
     """
-    if planned.name in read_cells(folder):
-        return True
-    run = folder / CELLS / planned.name
+    return planned.name in read_cells(folder) or _build_finished(plan, folder, planned) is not None
+
+
+def _build_finished(plan: ComparisonPlan, folder: Path, planned: PlannedCell) -> CellRecord | None:
+    """Build the record of a cell from its run directory; None if the cell is not done there."""
     try:
-        if read_state(run)[0] != "done":
-            return False
-        require_finished(run, planned)
-        read_run(run)
+        if read_state(folder / CELLS / planned.name)[0] != "done":
+            return None
+        return build_record(plan, folder, planned)
     except DataError:
-        return False
-    return True
+        return None
 
 
 def keep_finished(
     plan: ComparisonPlan, folder: Path, planned: PlannedCell, *, keeps_weights: bool
-) -> None:
-    """Write the record of a cell that is done, and delete its weights unless kept."""
+) -> CellRecord | None:
+    """Write the record of a cell that is done, and delete its weights unless kept.
+
+    A record that cannot be written, as on a full disk, is named in the log.
+
+    Returns:
+        The record; None if the cell is not done.
+    """
     run = folder / CELLS / planned.name
-    if planned.name not in read_cells(folder):
-        if not is_done(plan, folder, planned):
-            return
-        append_cell(folder, build_record(plan, folder, planned))
-    elif read_state(run)[0] != "done":
-        return
-    else:
-        set_aside_damaged_end(run)
-    if not keeps_weights:
-        shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    written = read_cells(folder).get(planned.name)
+    record = written or _build_finished(plan, folder, planned)
+    if record is None:
+        return None
+    try:
+        if written is None:
+            append_cell(folder, record)
+        elif read_state(run)[0] != "done":
+            return record
+        else:
+            set_aside_damaged_end(run)
+        if not keeps_weights:
+            shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    except (ZooError, OSError) as error:
+        log.info("%s: its record cannot be written: %s", planned.name, error)
+    return record
 
 
 def set_aside_damaged_end(run: Path) -> None:

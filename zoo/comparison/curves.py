@@ -5,7 +5,7 @@ By size, by position, in training, by cost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite, nan
 from statistics import fmean
@@ -316,14 +316,22 @@ def _charts_by_position(comparison: Comparison, condition: Condition) -> tuple[L
     )
 
 
-def _bin(rows: Sequence[Sequence[float | None]]) -> Iterator[tuple[float, float]]:
-    """Yield position and mean of runs of neighbouring positions, over all seeds."""
+def _bin(rows: Sequence[Sequence[float | None]]) -> list[tuple[float, float]]:
+    """Return position and mean of runs of neighbouring positions, over all seeds."""
     longest = max(map(len, rows))
     run = max(1, longest // BINS)
-    for start in range(0, longest, run):
-        parts = [row[start : start + run] for row in rows]
-        found = [one for part in parts for one in part if one is not None and isfinite(one)]
-        yield start + (min(run, longest - start) - 1) / 2, fmean(found) if found else nan
+    bins: list[list[float]] = [[] for _ in range(0, longest, run)]
+    for row in rows:
+        for position, loss in enumerate(row):
+            if loss is not None and isfinite(loss):
+                bins[position // run].append(loss)
+    return [
+        (
+            number * run + (min(run, longest - number * run) - 1) / 2,
+            fmean(losses) if losses else nan,
+        )
+        for number, losses in enumerate(bins)
+    ]
 
 
 def _to_tensor(found: Sequence[float | None]) -> Tensor:

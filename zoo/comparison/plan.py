@@ -22,7 +22,7 @@ from zoo.config import Recipe, from_plain
 from zoo.data.spec import DataSpec
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
 from zoo.launch.executor import Resources
-from zoo.options.plain import to_plain
+from zoo.options.plain import to_plain, walk
 from zoo.options.stored import build_stored
 from zoo.run import resume, run_dir
 from zoo.run.build import build_data
@@ -47,6 +47,7 @@ PLAN, CELLS, RECIPES = "plan.json", "cells", "recipes"
 MAX_DIFFERENCES = 10
 UNCOMPARED = (*resume.UNCOMPARED, "trainer.logger", "diagnostics")
 """Keys that change no result, and what is below them."""
+UNCOMPARED_PREFIXES = tuple(f"{key}." for key in UNCOMPARED)
 IGNORE = ".gitignore"
 IGNORED = """\
 # what is committed: plan.json, hypotheses.json, cells.jsonl; all else follows from these
@@ -174,7 +175,7 @@ class ComparisonPlan:
 
     def list_settings(self, cell: PlannedCell) -> dict[str, Any]:
         """Return {full key: value} of a cell's recipe."""
-        found = dict(_walk_leaves(cell.recipe))
+        found = _list_leaves(cell.recipe)
         if self.automatic_threads:
             found.pop("trainer.num_threads", None)
         return found
@@ -255,7 +256,7 @@ def list_changes(base: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str
 
 def is_uncompared(key: str) -> bool:
     """Return whether a full key changes no result."""
-    return any(key == one or key.startswith(f"{one}.") for one in UNCOMPARED)
+    return f"{key}.".startswith(UNCOMPARED_PREFIXES)
 
 
 def complete_recipe(recipe: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -425,7 +426,7 @@ def write_plan(plan: ComparisonPlan, folder: Path) -> ComparisonPlan:
     (folder / RECIPES).mkdir(exist_ok=True)
     for cell in plan.cells:
         path = folder / RECIPES / f"{cell.name}.yaml"
-        text = from_plain(cell.recipe, origin=str(path), name=cell.name).yaml()
+        text = config.dump(cell.recipe)
         if not _holds(path, text):
             # those of hundreds of cells, which follow from the plan, need not wait for the disk
             with create_file(path) as file:
@@ -541,11 +542,9 @@ def _refuse_folder(problem: str, remedy: str) -> RecipeError:
     return RecipeError(ConfigIssue(ARGUMENT, "to", problem, remedy))
 
 
-def _walk_leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (full key, value) of everything that is not a list or mapping."""
-    if not isinstance(value, Mapping | list | tuple) or not value:
-        yield key, value
-        return
-    items = value.items() if isinstance(value, Mapping) else enumerate(value)
-    for part, each in items:
-        yield from _walk_leaves(each, f"{key}.{part}" if key else str(part))
+def _list_leaves(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return {full key: value} of everything that is not a list or mapping, or an empty one."""
+    containers = (Mapping, list, tuple)
+    return {
+        key: value for key, value in walk(recipe) if not value or not isinstance(value, containers)
+    }

@@ -297,8 +297,12 @@ def describe_analysis(comparison: Comparison) -> dict[str, Any]:
 
 def collect_values(variant: Variant, condition: Condition, measure: str) -> dict[int, float]:
     """Return {seed: value} of the cells that have a finite value."""
-    found = {cell.seed: cell.find(condition).metrics.get(measure) for cell in variant.cells}
-    return {seed: value for seed, value in found.items() if value is not None and isfinite(value)}
+    values = {}
+    for cell in variant.cells:
+        value = cell.find(condition).metrics.get(measure)
+        if value is not None and isfinite(value):
+            values[cell.seed] = value
+    return values
 
 
 def explain_missing(variant: Variant, condition: Condition, measure: str) -> tuple[str, ...]:

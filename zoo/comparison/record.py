@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -37,6 +38,8 @@ STATE_FIELDS = ("state", "error", "is_refused")
 """Fields that the file does not have: it is of a cell that is done."""
 DIGESTS = ("plan", "hypotheses", "initial_weights", "first_losses")
 """Fields that are null where they are not known: records of format 1 had none of them."""
+BLOCK_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+"""A number between the points of the name of a weight."""
 COSTS = (
     "environment",
     "continued",
@@ -227,16 +230,16 @@ def format_json(value: Any, *, is_sorted: bool = False) -> str:
 def _drop_empty(value: Any) -> Any:
     """Drop entries of mappings that are None or empty, at every level but that of settings."""
     if isinstance(value, list):
-        return [_drop_empty(one) for one in value]
+        return [_drop_empty(entry) if isinstance(entry, dict | list) else entry for entry in value]
     if not isinstance(value, Mapping):
         return value
     kept = {
-        key: one if key == "settings" else _drop_empty(one)
-        for key, one in value.items()
+        key: _drop_empty(entry) if isinstance(entry, dict | list) and key != "settings" else entry
+        for key, entry in value.items()
         # a metric that is no number stays, as null
-        if one is not None or "/" in key
+        if entry is not None or "/" in key
     }
-    return {key: one for key, one in kept.items() if one not in ("", [], {})}
+    return {key: entry for key, entry in kept.items() if entry not in ("", [], {})}
 
 
 def round_drawn(cell: CellRecord) -> CellRecord:
@@ -269,7 +272,7 @@ def group_weights(weights: Mapping[str, Sequence[int | str]]) -> dict[str, Weigh
     members: dict[str, list[str]] = {}
     for name, digests in weights.items():
         if digests:
-            pattern = ".".join("*" if part.isdecimal() else part for part in name.split("."))
+            pattern = BLOCK_NUMBER.sub("*", name)
             members.setdefault(pattern, []).append(name)
     return {
         pattern: (
@@ -330,8 +333,8 @@ def bin_positions(
             for loss, weight in zip(losses[low:high], weights[low:high], strict=True)
             if loss is not None and weight
         ]
-        total = sum(weight for _, weight in pairs)
-        means.append(fsum(loss * weight for loss, weight in pairs) / total if total else None)
+        total = sum([weight for _, weight in pairs])
+        means.append(fsum([loss * weight for loss, weight in pairs]) / total if total else None)
     return tuple(means), tuple(edges)
 
 

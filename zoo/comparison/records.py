@@ -85,6 +85,8 @@ def find_recorded(
     plan: ComparisonPlan, records: Mapping[Identity, RecordedCell]
 ) -> dict[str, RecordedCell]:
     """Return {name: recorded cell} of the planned cells that a record has."""
+    if not records:
+        return {}
     found = {}
     for planned in plan.cells:
         recorded = records.get(_identify(plan, planned))

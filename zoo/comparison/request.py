@@ -357,11 +357,16 @@ def resolve_recipes(
     issues: dict[ConfigIssue, list[str]] = {}
     missing: list[str] = []
     checked: dict[str, Experiment] = {}
+    # trials of several studies may have the same settings
+    loaded: dict[str, Recipe] = {}
     for combination in combinations:
         own: list[ConfigIssue] = []
+        edits = repr(combination.edits)
         try:
             with collect_issues(own):
-                recipes[combination] = _load_recipe(request, combination, is_local, checked)
+                if edits not in loaded:
+                    loaded[edits] = _load_recipe(request, combination, is_local, checked)
+                recipes[combination] = loaded[edits]
         except DataError as error:
             missing.append(str(error))
         for issue in own:

@@ -9,8 +9,10 @@ from pathlib import Path
 from signal import SIGINT, SIGKILL, SIGTERM, Signals
 
 from zoo.comparison.cell import is_time_over
-from zoo.comparison.cell_files import find_cell, is_done, keep_finished, read_entries
+from zoo.comparison.cell_files import DAMAGED, find_cell, is_done, keep_finished
 from zoo.comparison.plan import CELLS, ComparisonPlan, PlannedCell
+from zoo.comparison.record import CellRecord
+from zoo.comparison.record_file import read_cells
 from zoo.errors import DataError, ZooError
 from zoo.launch.executor import (
     POLL_SECONDS,
@@ -26,7 +28,7 @@ from zoo.launch.executor import (
 )
 from zoo.run import loggers, run_dir
 from zoo.run.callbacks.manifest import START
-from zoo.utils import Ticker, format_duration, stop_on_signal
+from zoo.utils import Ticker, format_duration, read_object, stop_on_signal
 
 log = logging.getLogger("zoo")
 
@@ -77,11 +79,13 @@ class CellRunner:
             The signal that stopped it, if one did. Cells save their state then; a second signal
             kills them.
         """
-        for cell in self.plan.cells:
-            # of a driver that was killed
-            self._keep(cell)
         pairs = zip(self.plan.cells, processes, strict=True)
-        given = [(cell, process) for cell, process in pairs if self._read_state(cell) != "done"]
+        # a driver that was killed may have left cells that are done without their records
+        given = [
+            (cell, process)
+            for cell, process in pairs
+            if self._keep(cell) is None and self._read_state(cell) != "done"
+        ]
         self.done = len(processes) - len(given)
         log.info(
             "%s: %d of %d cells are done, %d run at the same time",
@@ -157,10 +161,10 @@ class CellRunner:
             code, lost = 1, (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
         title = f"{cell.variant}, seed {cell.seed}"
-        if self._read_state(cell) == "done":
+        record = self._keep(cell)
+        if record is not None:
             self.done += 1
-            self._keep(cell)
-            log.info("done: %s: %s", title, self._describe_cell(cell))
+            log.info("done: %s: %s", title, self._describe_cell(cell, record))
         elif code == 0 and is_time_over(self.folder):
             log.info("not started: %s: the minutes are over", title)
         elif run_dir.is_locked(run):
@@ -168,35 +172,32 @@ class CellRunner:
         elif self.stopped or code in STOPPED_CODES:
             self._write_state(run, "stopped")
         else:
-            found = find_cell(self.plan, self.folder, cell)
+            record = find_cell(self.plan, self.folder, cell)
             # what is damaged says more than the code, and needs no record
-            error_text = found.error if found.is_refused else lost or describe_failure(run, code)
+            error_text = record.error if record.is_refused else lost or describe_failure(run, code)
             log.info("failed: %s: %s", title, error_text)
-            if not found.is_refused:
+            if not record.is_refused:
                 self._write_state(run, "failed", error_text)
 
-    def _keep(self, cell: PlannedCell) -> None:
-        """Write the record of a cell that is done; a full disk does not end the others."""
-        try:
-            keep_finished(self.plan, self.folder, cell, keeps_weights=self.keeps_weights)
-        except (ZooError, OSError) as problem:
-            log.info("%s: its record cannot be written: %s", cell.name, problem)
+    def _keep(self, cell: PlannedCell) -> CellRecord | None:
+        """Write the record of a cell if it is done, and return it; None if it is not done."""
+        return keep_finished(self.plan, self.folder, cell, keeps_weights=self.keeps_weights)
 
-    def _write_state(self, run: Path, state: State, error: str = "") -> None:
+    def _write_state(self, run: Path, state: State, reason: str = "") -> None:
         """Write a state; if that fails, as on a full disk, the other cells are still followed."""
         try:
-            write_state(make_run_dir(run), state, error)
-        except (ZooError, OSError) as problem:
-            log.info("%s: its state, %s, cannot be written: %s", run, state, problem)
+            write_state(make_run_dir(run), state, reason)
+        except (ZooError, OSError) as error:
+            log.info("%s: its state, %s, cannot be written: %s", run, state, error)
 
-    def _describe_cell(self, planned: PlannedCell) -> str:
-        found = find_cell(self.plan, self.folder, planned)
-        if planned.trial is not None and not found.is_tested:
-            text = "non-finite" if found.value is None else f"{found.criterion} {found.value:.4f}"
+    def _describe_cell(self, planned: PlannedCell, record: CellRecord) -> str:
+        if planned.trial is not None and not record.is_tested:
+            value, criterion = record.value, record.criterion
+            text = "non-finite" if value is None else f"{criterion} {value:.4f}"
             return f"{text}; {self.done} of {len(self.plan.cells)} trials"
-        value = found.test.get(self.plan.measure)
+        value = record.test.get(self.plan.measure)
         reached = "" if value is None else f"{self.plan.measure} {value:.4f}, "
-        duration = format_duration(60 * (found.minutes or 0))
+        duration = format_duration(60 * (record.minutes or 0))
         return f"{reached}trained in {duration}; {self.done} of {len(self.plan.cells)} cells"
 
     def _describe_progress(self) -> str:
@@ -213,20 +214,24 @@ class CellRunner:
 
     def _sum_progress(self) -> float:
         """Return how many cells' worth of training is done."""
-        return sum(self._measure_progress(cell) for cell in self.plan.cells)
+        finished = read_cells(self.folder)
+        left = [cell for cell in self.plan.cells if cell.name not in finished]
+        return len(self.plan.cells) - len(left) + sum(map(self._measure_progress, left))
 
     def _measure_progress(self, cell: PlannedCell) -> float:
-        if self._read_state(cell) in ("done", "failed"):
-            return 1.0
         run = self.folder / CELLS / cell.name
         try:
-            planned = read_entries(run, START)[0].get("planned_steps")
+            if read_state(run)[0] in ("done", "failed"):
+                return 1.0
+            planned = read_object(run / START, DAMAGED).get("planned_steps")
             _, rows = loggers.read(run / "metrics.csv")
             step = float(rows[-1]["step"])
         except (DataError, IndexError):
             # nothing is logged yet; what is damaged is told where its result is read
             return 0.0
-        return min(TRAINED_SHARE, step / planned) if planned else 0.0
+        if not isinstance(planned, int) or planned <= 0:
+            return 0.0
+        return min(TRAINED_SHARE, step / planned)
 
     def _read_state(self, cell: PlannedCell) -> State:
         if is_done(self.plan, self.folder, cell):

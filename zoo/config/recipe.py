@@ -373,7 +373,8 @@ def _find_absent_sections(tree: Tree) -> Iterator[ConfigIssue]:
 
 
 def _resolve(tree: Tree, issues: list[ConfigIssue], reported: frozenset[str]) -> Tree:
-    if not any(is_interpolation(value) for _, value in walk(tree.data)):
+    texts = [value for _, value in walk(tree.data) if isinstance(value, str)]
+    if not any(map(is_interpolation, texts)):
         return tree
     typed = Validator(tree.locations, reported).validate_fields(SECTIONS, tree.data, "")
     typed = _choose_batch(typed)

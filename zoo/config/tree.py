@@ -13,6 +13,7 @@ import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -134,13 +135,37 @@ def read_file(path: Path, issues: list[ConfigIssue]) -> Tree:
         RecipeError: The file cannot be read, or holds no mapping.
     """
     name = show_path(path)
-    tree = parse(_read_text(path, name), lambda line: f"{name}:{line}", issues)
+    parsed = _parse_file(_read_text(path, name), name)
+    issues += parsed.issues
+    if parsed.error is not None:
+        raise RecipeError(*parsed.error.issues)
+    tree = parsed.tree
     if tree.data is None:
         raise RecipeError(ConfigIssue(name, "", "the file is empty"))
     if not isinstance(tree.data, dict):
         remedy = "write `model: {name: ...}` and so on"
         raise tree.make_error("", "a recipe is a mapping of sections", remedy)
     return tree
+
+
+@dataclass(frozen=True)
+class ParsedFile:
+    """The content of a YAML file, the issues of single keys, and what keeps it from being read."""
+
+    tree: Tree
+    issues: tuple[ConfigIssue, ...]
+    error: RecipeError | None = None
+
+
+# the trials of a comparison load the same few files
+@lru_cache(maxsize=64)
+def _parse_file(text: str, name: str) -> ParsedFile:
+    issues: list[ConfigIssue] = []
+    try:
+        tree = parse(text, lambda line: f"{name}:{line}", issues)
+    except RecipeError as error:
+        return ParsedFile(Tree(None, {}), tuple(issues), error)
+    return ParsedFile(tree, tuple(issues))
 
 
 def _read_text(path: Path, name: str) -> str:

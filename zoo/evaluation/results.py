@@ -120,11 +120,13 @@ def _read_number(value: Any) -> float:
 def _read_numbers(name: str, values: Any) -> tuple[Any, ...]:
     if not isinstance(values, list | tuple):
         raise TypeError(f"{name} is no list")
-    if name == "position_counts" and not all(type(value) is int for value in values):
+    types = {*map(type, values)}
+    if name == "position_counts" and not types <= {int}:
         raise TypeError(f"{name} holds something else than integers")
-    for value in values:
-        # null where no token is a target
-        _read_number(value)
+    # null where no token is a target
+    if not types <= {int, float, type(None)}:
+        for value in values:
+            _read_number(value)
     return tuple(values)
 
 

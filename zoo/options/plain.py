@@ -15,6 +15,7 @@ from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.options.marks import Choice
 
 DEPTH = 32
+SCALARS = frozenset({str, int, float, bool, type(None)})
 NODES = 10_000
 REFERENCE = re.compile(r"\$\{([A-Za-z_][\w-]*(?:\.[\w-]+)*)\}")
 RESOLVER = re.compile(r"\$\{[^{}]*:")
@@ -49,11 +50,19 @@ def list_children(data: object) -> Iterable[tuple[str | int, Any]]:
     return enumerate(data) if isinstance(data, list | tuple) else ()
 
 
-def walk(data: object, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every full key with its value, those of containers before those in them."""
-    yield key, data
-    for part, child in list_children(data):
-        yield from walk(child, join(key, part))
+def walk(data: object) -> list[tuple[str, Any]]:
+    """Return every full key with its value, those of containers before those in them."""
+    # in one loop: a recipe is walked several times for each key that is set
+    found: list[tuple[str, Any]] = []
+    left: list[tuple[str, Any]] = [("", data)]
+    while left:
+        key, value = left.pop()
+        found.append((key, value))
+        if isinstance(value, dict | list | tuple | Mapping):
+            above = f"{key}." if key else ""
+            children = [(f"{above}{part}", child) for part, child in list_children(value)]
+            left += reversed(children)
+    return found
 
 
 def is_key(word: object) -> bool:
@@ -73,9 +82,14 @@ def to_plain(typed: Any) -> Any:
     elif dataclasses.is_dataclass(typed):
         names = [field.name for field in dataclasses.fields(typed) if field.init]
         typed = {name: getattr(typed, name) for name in names}
+    # scalars, which most values are, take no further call
     if isinstance(typed, Mapping):
-        return {word: to_plain(each) for word, each in typed.items()}
-    return [to_plain(each) for each in typed] if isinstance(typed, list | tuple) else typed
+        return {
+            word: each if type(each) in SCALARS else to_plain(each) for word, each in typed.items()
+        }
+    if isinstance(typed, list | tuple):
+        return [each if type(each) in SCALARS else to_plain(each) for each in typed]
+    return typed
 
 
 def format_value(value: object) -> str:
@@ -111,7 +125,7 @@ def check_interpolation(value: object) -> tuple[str, str] | None:
 
 def is_text(text: str) -> bool:
     """Return whether a string is valid text: Python's strings may hold halves of characters."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 class PlainReader:

@@ -24,6 +24,7 @@ from zoo.options.marks import Count
 from zoo.registry import (
     Member,
     NotImportedError,
+    are_imports_forbidden,
     find_member,
     forbid_imports,
     import_module,
@@ -132,6 +133,11 @@ def _narrow(handed: Collection[str] | None, names: Iterable[str]) -> Collection[
 
 def fields(cls: type, keyword_only: bool = False) -> dict[str, Option]:
     """Return the fields that a dataclass is made with."""
+    return {**_read_class_fields(cls, keyword_only)}
+
+
+@functools.cache
+def _read_class_fields(cls: type, keyword_only: bool) -> Mapping[str, Option]:
     hints = _read_hints(cls)
     return {
         field.name: Option(hints[field.name], _default(field))
@@ -161,6 +167,21 @@ def read_options(kind: str, name: str) -> dict[str, Option]:
         KeyError: No member has this name.
     """
     member = find_member(kind, name)
+    return {**read_member_options(member, member.modified, are_imports_forbidden())}
+
+
+@functools.lru_cache(maxsize=1024)
+def read_member_options(
+    member: Member, modified: int, imports_forbidden: bool
+) -> Mapping[str, Option]:
+    """Return the options of a member, as `read_options` does, read once.
+
+    Args:
+        member: The member.
+        modified: When its file was modified.
+        imports_forbidden: Whether this runs in a block of `forbid_imports`, where classes of
+            annotations are built from the text of their files.
+    """
     try:
         found: dict[str, Option] = {}
         for constructor in _list_constructors(member):

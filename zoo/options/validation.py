@@ -21,7 +21,7 @@ from zoo.options.plain import (
     locate,
     to_plain,
 )
-from zoo.options.signature import Option, extras, fields, read_options
+from zoo.options.signature import Option, extras, fields, read_member_options, read_options
 from zoo.options.unknown import (
     Explanation,
     OptionOwner,
@@ -29,7 +29,7 @@ from zoo.options.unknown import (
     explain_name,
     write_name_first,
 )
-from zoo.registry import find_member, names
+from zoo.registry import are_imports_forbidden, find_member, names
 from zoo.suggestions import TYPO, find_meant, list_words, offer
 
 REFUSED_MEMBERS: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
@@ -94,11 +94,12 @@ class Validator:
 
     def validate(self, annotation: Any, value: Any, key: str) -> Any:
         """Return a value with the type of its annotation."""
-        self.locations[key] = locate(self.given, key)
+        # data that zoo wrote have no locations
+        self.locations[key] = locate(self.given, key) if self.given else ""
         if annotation is Any:
             return value
         origin = get_origin(annotation)
-        if self.interpolates and is_interpolation(value):
+        if self.interpolates and isinstance(value, str) and is_interpolation(value):
             self.untyped.add(key)
             return value
         if origin is Annotated:
@@ -139,6 +140,7 @@ class Validator:
         is the one whose options they are.
         """
         typed = {}
+        above = f"{key}." if key else ""
         for word, value in given.items():
             if word not in schema:
                 found = self.explain_unknown(word, value, schema, key, others, member)
@@ -147,7 +149,7 @@ class Validator:
                 typed[word] = self.refuse(join(key, word), value, "unknown key", found.remedy)
         for word, option in schema.items():
             if word in given:
-                marks, value, full = get_args(option.annotation)[1:2], given[word], join(key, word)
+                marks, value, full = get_args(option.annotation)[1:2], given[word], above + word
                 if marks and isinstance(marks[0], Differences) and isinstance(value, dict):
                     own = marks[0].select(schema)
                     typed[word] = self.validate_differences(own, value, full)
@@ -157,8 +159,7 @@ class Validator:
                 continue
             elif option.is_required:
                 remedy = f"expected {describe_type(option.annotation)}"
-                above = join(key, "name") if member else key
-                self.refuse_absence(join(key, word), remedy, above)
+                self.refuse_absence(above + word, remedy, join(key, "name") if member else key)
             else:
                 typed[word] = type_default(option)
         return typed
@@ -304,7 +305,8 @@ class Validator:
         typed = self.validate_fields(schema, value or {}, key)
         if len(self.issues) + len(self.untyped) > before:
             return typed
-        if any(option.is_required and word not in typed for word, option in schema.items()):
+        # required ones only: others have their default
+        if typed.keys() < schema.keys():
             # below a key with an issue, which is all that is reported
             return typed
         try:
@@ -392,7 +394,7 @@ class Validator:
             self.refuse_absence(key, suggest("", names(kind)))
             return None
         try:
-            find_member(kind, str(name))
+            member = find_member(kind, str(name))
         except KeyError:
             if refused := REFUSED_MEMBERS.get((kind, str(name))):
                 problem, remedy = refused
@@ -401,7 +403,7 @@ class Validator:
             remedy = explain_name(kind, str(name))
             self.refuse(key, name, f"there is no {format_value(name)} among {kind}", remedy)
             return None
-        return read_options(kind, str(name))
+        return read_member_options(member, member.modified, are_imports_forbidden())
 
 
 def read_data(cls: type[T], plain: Any) -> T:
@@ -471,6 +473,9 @@ def explain_misfit(data: Choice, option: str, value: object) -> str:
 
 def type_default(option: Option) -> Any:
     """Return the default of an option, typed as if it had been written in the recipe."""
+    if option.default is None or isinstance(option.default, bool):
+        # most defaults; nothing stands for another value there, as a name may for a choice
+        return option.default
     validator = Validator({})
     typed = validator.validate(option.annotation, to_plain(option.default), "")
     assert not validator.issues, f"a default that its own annotation refuses: {validator.issues}"

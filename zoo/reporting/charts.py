@@ -21,8 +21,8 @@ from zoo.reporting.cuts import (
     NOTE,
     Cut,
     clamp,
-    find_cut,
     find_side,
+    list_cuts,
     list_line_cuts,
     list_point_cuts,
 )
@@ -403,7 +403,7 @@ def _rows(**columns: Tensor) -> list[dict[str, Any]]:
 def _is_inside(row: Mapping[str, Any], x_scale: Scale, y_scale: Scale) -> bool:
     """Return whether a point with coordinates `x` and `y` lies within the plot."""
     x, y = row["x"], row["y"]
-    return x is not None and y is not None and find_cut(0, x, y, x_scale, y_scale) is None
+    return x is not None and y is not None and not any(list_cuts(0, [x], [y], x_scale, y_scale))
 
 
 def _note_cuts(panel: Panel, cuts: Sequence[Cut]) -> Panel:

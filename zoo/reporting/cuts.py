@@ -39,19 +39,20 @@ class Cut(NamedTuple):
 
 
 def find_side(value: float, scale: Scale) -> int:
+    """Return the side of one value, as `list_sides` does."""
+    return list_sides([value], scale)[0]
+
+
+def list_sides(values: Sequence[float], scale: Scale) -> list[int]:
     """Return -1 for a value before the start of an axis, 1 for one past its end, else 0.
 
     A missing value (NaN) is on no side. On a logarithmic axis, 0 and negative values are before
     the start.
     """
-    if isnan(value):
-        return 0
-    if scale.log and value <= 0:
-        return -1
-    low, high = (scale.low, scale.high) if scale.log else (0.0, 1.0)
-    place = value if scale.log else scale(value)
-    reach = TOLERANCE * (high - low)
-    return -1 if place < low - reach else 1 if place > high + reach else 0
+    # in one call for all points of a line
+    reach = TOLERANCE * (scale.high - scale.low)
+    low, high = scale.low - reach, scale.high + reach
+    return [(value > high) - (value < low or (scale.log and value <= 0)) for value in values]
 
 
 def clamp(value: float, scale: Scale) -> float:
@@ -74,32 +75,39 @@ def list_point_cuts(panel: Points, x_scale: Scale, y_scale: Scale) -> list[Cut]:
     cuts = [
         cut
         for series, (xs, ys) in enumerate(panel.groups.values())
-        for x, y in zip(xs.double().tolist(), ys.double().tolist(), strict=True)
-        if (cut := find_cut(series, x, y, x_scale, y_scale)) is not None
+        for cut in list_cuts(series, xs.double().tolist(), ys.double().tolist(), x_scale, y_scale)
+        if cut is not None
     ]
     return _thin(cuts, x_scale, y_scale)
 
 
-def find_cut(series: int, x: float, y: float, x_scale: Scale, y_scale: Scale) -> Cut | None:
-    """Return the arrow of a point that lies beyond an axis; None if it is inside, or missing."""
-    if isnan(x) or isnan(y):
-        return None
-    across, along = find_side(x, x_scale), find_side(y, y_scale)
-    if not across and not along:
-        return None
-    towards: Direction = "up" if along > 0 else "down"
-    if not along:
-        towards = "right" if across > 0 else "left"
-    return Cut(series, clamp(x, x_scale), clamp(y, y_scale), towards)
+def list_cuts(
+    series: int, xs: Sequence[float], ys: Sequence[float], x_scale: Scale, y_scale: Scale
+) -> list[Cut | None]:
+    """Return the arrow of each point that lies beyond an axis; None if it is inside, or missing."""
+    cuts: list[Cut | None] = []
+    sides = zip(xs, ys, list_sides(xs, x_scale), list_sides(ys, y_scale), strict=True)
+    for x, y, across, along in sides:
+        if (not across and not along) or isnan(x) or isnan(y):
+            cuts.append(None)
+            continue
+        towards: Direction = "up" if along > 0 else "down"
+        if not along:
+            towards = "right" if across > 0 else "left"
+        cuts.append(Cut(series, clamp(x, x_scale), clamp(y, y_scale), towards))
+    return cuts
 
 
 def _find_runs(
     series: int, x: Tensor, y: Tensor, x_scale: Scale, y_scale: Scale, sides: Sequence[int]
 ) -> Iterator[Cut]:
     """Yield an arrow for each run of values beyond the same edge, at the furthest of them."""
-    values = zip(x.double().tolist(), y.double().tolist(), strict=True)
-    cuts = ((y, find_cut(series, x, y, x_scale, y_scale)) for x, y in values)
-    for towards, run in groupby(cuts, key=lambda pair: pair[1] and pair[1].towards):
+    xs, ys = x.double().tolist(), y.double().tolist()
+    cuts = list_cuts(series, xs, ys, x_scale, y_scale)
+    if not any(cuts):
+        return
+    pairs = zip(ys, cuts, strict=True)
+    for towards, run in groupby(pairs, key=lambda pair: pair[1] and pair[1].towards):
         if towards is None or (towards == "up" and 1 not in sides):
             continue
         if towards == "down" and -1 not in sides:

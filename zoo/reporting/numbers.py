@@ -11,6 +11,8 @@ from typing import Any
 
 from zoo.utils import escape_text
 
+EXACT = frozenset({str, int, bool, type(None)})
+"""Types of values that are finite, or no numbers."""
 MINUS = "\u2212"
 NOTHING = "\u2013"  # shown for a missing number
 SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
@@ -75,9 +77,9 @@ def _format_infinite(number: float) -> str:
 def finite(value: Any) -> Any:
     """Replace numbers that are not finite by None, in nested data."""
     if isinstance(value, Mapping):
-        return {key: finite(each) for key, each in value.items()}
+        return {key: each if type(each) in EXACT else finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(each) for each in value]
+        return [each if type(each) in EXACT else finite(each) for each in value]
     return None if isinstance(value, float) and not isfinite(value) else value
 
 

@@ -106,18 +106,17 @@ def _find_problem(columns: list[str], rows: list[dict[str, Any]]) -> str:
             # a row has the metrics of one moment, and nothing in the columns of others
             if value == "" and name != "step":
                 continue
-            is_count = name in ("step", "epoch")
-            if not (value.isdecimal() and value.isascii() if is_count else _is_number(value)):
+            is_number = True
+            if name in ("step", "epoch"):
+                is_number = value.isdecimal() and value.isascii()
+            else:
+                try:
+                    float(value)
+                except ValueError:
+                    is_number = False
+            if not is_number:
                 return f"not as zoo writes it, line {number} has {value!r:.40} as {name}"
     return ""
-
-
-def _is_number(value: str) -> bool:
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return True
 
 
 class MetricsFile(Logger):
