@@ -57,7 +57,22 @@ class CellCost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VariantEstimate:
+class TrainingCost:
+    """What training takes that is left.
+
+    Attributes:
+        steps: Training steps; None if nothing is known of the length of an epoch.
+        flops: Operations of these steps; None if unknown.
+        minutes: Minutes by records; None without records.
+    """
+
+    steps: int | None
+    flops: float | None
+    minutes: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantEstimate(TrainingCost):
     """The estimate for the cells of a variant that are not done.
 
     Attributes:
@@ -65,9 +80,6 @@ class VariantEstimate:
         cells: How many cells or trials are left.
         parameters: Its parameters.
         epochs: Epochs of those whose recipes count epochs.
-        steps: Training steps of all of them; None if nothing is known of the length of an epoch.
-        flops: Operations of these steps.
-        minutes: Minutes of all of them, one after another; None if no record is known.
         records: The folders of the records.
         processors: The processors of the records.
         checkpoint_bytes: The size of a checkpoint, with AdamW's moments.
@@ -77,9 +89,6 @@ class VariantEstimate:
     cells: int
     parameters: int
     epochs: int
-    steps: int | None
-    flops: float | None
-    minutes: float | None
     records: tuple[str, ...]
     processors: tuple[str, ...]
     checkpoint_bytes: int

@@ -17,7 +17,7 @@ from zoo.comparison.design import Range
 from zoo.comparison.grid import Combination, name_folders
 from zoo.comparison.hypotheses import HYPOTHESES
 from zoo.comparison.request import CompareRequest, list_seeds
-from zoo.comparison.results import Axis, Better, SearchedKey, find_direction
+from zoo.comparison.results import ComparisonSubject, SearchedKey, find_direction
 from zoo.config import Recipe, from_plain
 from zoo.data.spec import DataSpec
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
@@ -115,40 +115,20 @@ class StudyDesign:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparisonPlan:
+class ComparisonPlan(ComparisonSubject):
     """The cells of a comparison and the metadata of its report.
 
     Attributes:
-        zoo_version: The version of zoo.
-        created: When it was planned, UTC.
-        command: What repeats the comparison.
-        recipe: The name of the recipe.
-        base: The recipe that all cells share, as plain data.
-        machine: The machine.
-        axes: What varies.
-        seeds: The seeds.
-        measure: The compared metric, such as test/accuracy.
-        better: Whether high or low values of it are better.
         training_size: Tokens, or height and width in pixels; None if variants differ in it.
         windows: How texts are cut.
         automatic_threads: Whether zoo chose the number of threads, which is then no part of what
             is compared.
-        has_answers: Whether some tokens answer others, as in synthetic tasks, which can be solved.
         variants: {name: {key: label of its value}}.
         cells: The cells.
+        has_answers: Whether some tokens answer others, as in synthetic tasks, which can be solved.
         design: What studies tune, if the comparison has studies; its cells are their trials.
     """
 
-    zoo_version: str
-    created: str
-    command: str
-    recipe: str
-    base: Mapping[str, Any]
-    machine: Mapping[str, Any]
-    axes: tuple[Axis, ...]
-    seeds: tuple[int, ...]
-    measure: str
-    better: Better
     training_size: tuple[int, ...] | None
     windows: str
     automatic_threads: bool

@@ -17,7 +17,7 @@ from math import fsum
 from typing import Any
 
 from zoo.comparison.plan import ComparisonPlan, PlannedCell, list_changes
-from zoo.comparison.results import CellMeasurement, RecordedHypothesis, StepsToSolve
+from zoo.comparison.results import CellMeasurement, RecordedHypothesis, TrainedCell
 from zoo.launch.executor import State
 from zoo.options.plain import to_plain
 from zoo.reporting.numbers import finite
@@ -67,13 +67,12 @@ class Environment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellRecord:
+class CellRecord(TrainedCell):
     """A cell or trial, as far as it has come. What is not known of it yet is empty or None.
 
     Attributes:
         name: Its name in the comparison.
         variant: The name of its variant.
-        seed: Its seed.
         study: The number of its study, if the comparison has studies.
         trial: The number of the trial in the study.
         settings: {key: value} in which its recipe differs from that of the plan.
@@ -98,27 +97,17 @@ class CellRecord:
         measured: What was measured under each condition.
         trained_size: The training size.
         curve: (step, monitored metric) of at most 24 validations, evenly spaced.
-        steps_to_solve: When the task was solved, if it is one that can be.
-        baselines: {metric: {baseline: value}}.
-        parameters: Number of parameters.
-        flops: Operations of a forward pass of one sample.
-        backends: What computes attention.
         device: The device.
         planned_steps: Training steps of the recipe.
-        steps: Training steps that were done.
-        minutes: Minutes of training.
         processor_minutes: Minutes in which cores worked for it, all cores together.
-        step_seconds: Median seconds of a step.
         memory: Peak bytes.
         format: The version of this format.
         state: How far it has come.
-        error: Why it failed, in a line.
         is_refused: Whether it has a file that is damaged, or was changed by hand.
     """
 
     name: str
     variant: str
-    seed: int
     study: int | None = None
     trial: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -141,21 +130,12 @@ class CellRecord:
     measured: tuple[CellMeasurement, ...] = ()
     trained_size: tuple[int, ...] | None = None
     curve: tuple[tuple[int, float], ...] = ()
-    steps_to_solve: StepsToSolve | None = None
-    baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    parameters: int | None = None
-    flops: int | None = None
-    backends: tuple[str, ...] = ()
     device: str | None = None
     planned_steps: int | None = None
-    steps: int | None = None
-    minutes: float | None = None
     processor_minutes: float | None = None
-    step_seconds: float | None = None
     memory: int | None = None
     format: int = FORMAT
     state: State = "done"
-    error: str = ""
     is_refused: bool = False
 
     @property
@@ -181,7 +161,8 @@ class CellRecord:
         # null says "not known", an empty list "none"
         entries = {
             k: plain[k] if k in DIGESTS else written[k]
-            for k in plain
+            # a line begins with what it is of
+            for k in dict.fromkeys(("name", "variant", *plain))
             if k in written or k in DIGESTS
         }
         return {**entries, HASH: hash_plain(entries)}

@@ -98,36 +98,25 @@ class StepsToSolve:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparisonCell:
-    """One training run. What is not known of it yet is empty or None.
+class TrainedCell:
+    """What a training run took and how far it came. What is not known yet is empty or None.
 
     Attributes:
         seed: The seed.
-        run_dir: The run directory, relative to the output folder.
-        state: How far it has come.
         error: Why it failed, in a line.
-        measurements: What was measured, the test data of the recipe first.
-        curve: (step, monitored metric) of validations, thinned if there are many.
         steps_to_solve: When a synthetic task was solved, if it has validations.
         parameters: Number of parameters.
         flops: Operations of a forward pass of one sample, as `zoo show` counts them.
         backends: Backends that compute attention, each once.
-        steps: Training steps.
+        steps: Training steps that were done.
         minutes: Minutes of training, over all attempts.
-        step_seconds: Median over training, while other cells may run at the same time.
-        peak_memory: Peak bytes of the process.
+        step_seconds: Median seconds of a step, while other cells may run at the same time.
         baselines: {metric: {baseline: value}} of what models must beat, on the test data of the
             recipe with this seed.
-        different_start: What differed at the start from the cells of the same seed: names of
-            weights, order of samples.
     """
 
     seed: int
-    run_dir: str
-    state: State
     error: str = ""
-    measurements: tuple[CellMeasurement, ...] = ()
-    curve: tuple[tuple[int, float | None], ...] = ()
     steps_to_solve: StepsToSolve | None = None
     parameters: int | None = None
     flops: int | None = None
@@ -135,8 +124,28 @@ class ComparisonCell:
     steps: int | None = None
     minutes: float | None = None
     step_seconds: float | None = None
-    peak_memory: int | None = None
     baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonCell(TrainedCell):
+    """One training run as results have it.
+
+    Attributes:
+        run_dir: The run directory, relative to the output folder.
+        state: How far it has come.
+        measurements: What was measured, the test data of the recipe first.
+        curve: (step, monitored metric) of validations, thinned if there are many.
+        peak_memory: Peak bytes of the process.
+        different_start: What differed at the start from the cells of the same seed: names of
+            weights, order of samples.
+    """
+
+    run_dir: str
+    state: State
+    measurements: tuple[CellMeasurement, ...] = ()
+    curve: tuple[tuple[int, float | None], ...] = ()
+    peak_memory: int | None = None
     different_start: tuple[str, ...] = ()
 
     def find(self, condition: Condition) -> CellMeasurement:
@@ -349,8 +358,8 @@ class RecordFlaw:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """All variants, and how they were trained.
+class ComparisonSubject:
+    """What is compared, and how: the same in a plan and in its results.
 
     Attributes:
         zoo_version: The version of zoo that planned it.
@@ -363,6 +372,25 @@ class Comparison:
         seeds: The seeds.
         measure: The compared metric, such as test/accuracy.
         better: Whether high or low values of it are better.
+    """
+
+    zoo_version: str
+    created: str
+    command: str
+    recipe: str
+    base: Mapping[str, Any]
+    machine: Mapping[str, Any]
+    axes: tuple[Axis, ...]
+    seeds: tuple[int, ...]
+    measure: str
+    better: Better
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(ComparisonSubject):
+    """All variants, and how they were trained.
+
+    Attributes:
         conditions: The evaluation conditions: the test data of the recipe first, then the others
             in its order.
         windows: How texts were cut into windows: side by side, or sliding by a number of tokens.
@@ -377,16 +405,6 @@ class Comparison:
             they wait for a solved synthetic task.
     """
 
-    zoo_version: str
-    created: str
-    command: str
-    recipe: str
-    base: Mapping[str, Any]
-    machine: Mapping[str, Any]
-    axes: tuple[Axis, ...]
-    seeds: tuple[int, ...]
-    measure: str
-    better: Better
     conditions: tuple[Condition, ...]
     windows: str = ""
     shared_weights: int = 0

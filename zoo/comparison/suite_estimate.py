@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zoo.comparison.estimate import count_samples, estimate_comparison
+from zoo.comparison.estimate import TrainingCost, count_samples, estimate_comparison
 from zoo.comparison.plan import count_length
 from zoo.comparison.ranking import PASSES
 from zoo.comparison.suite_run import (
@@ -27,16 +27,13 @@ HOUR = 3600
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartEstimate:
+class PartEstimate(TrainingCost):
     """The cells of a part that are left, and their cost.
 
     Attributes:
         name: The part.
         cells: All its cells or trials.
         left: Those that are not done, here or in a record; all, where its data are not here.
-        steps: Training steps that are left; None if unknown.
-        flops: Operations that are left; None if unknown.
-        minutes: Minutes by records, with all jobs at work; None without records.
         has_data: Whether its data are on this machine; else it is counted by declared sizes.
         refused: {encoding: why it is not applicable}.
     """
@@ -44,9 +41,6 @@ class PartEstimate:
     name: str
     cells: int
     left: int
-    steps: int | None
-    flops: float | None
-    minutes: float | None
     has_data: bool
     refused: Mapping[str, str]
 

@@ -82,7 +82,40 @@ NotNegative = Annotated[float, Between(0)]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Scaling:
+class AxisScaling:
+    """The options of the rules that scale texts and, axis by axis, grids."""
+
+    rule: str
+    """Name of the rule."""
+    factor: float | tuple[float, ...] | None
+    """Size relative to that of training."""
+    original: int | tuple[int, ...] | None = None
+    """Training size; that of the model by default."""
+    beta_fast: Positive | None = None
+    """yarn: pairs that rotate this often within the training size, or more, keep their frequency;
+    32 by default."""
+    beta_slow: Positive | None = None
+    """yarn: rotations within the training size up to which a pair is divided by the factor; 1 by
+    default."""
+    truncate: bool | None = None
+    """yarn: whether the pairs with so many rotations are rounded to integers; true by default."""
+    attention_factor: NotNegative | None = None
+    """yarn, longrope: factor of cos and sin. By default 0.1 ln(factor) + 1, or for longrope
+    sqrt(1 + ln(factor) / ln(L))."""
+    mscale: NotNegative | None = None
+    """yarn: with mscale_all_dim, cos and sin are multiplied by (0.1 mscale ln(factor) + 1) /
+    (0.1 mscale_all_dim ln(factor) + 1)."""
+    mscale_all_dim: NotNegative | None = None
+    """yarn: see mscale."""
+
+    def __repr__(self) -> str:
+        """Name the options that were given."""
+        given = {key: value for key, value in vars(self).items() if value is not None}
+        return f"{{{', '.join(f'{key}: {value}' for key, value in given.items())}}}"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Scaling(AxisScaling):
     """A rule that scales the frequencies of RoPE for longer texts than in training.
 
     linear divides all frequencies (arXiv:2306.15595); ntk raises the base, and dynamic raises it by
@@ -102,20 +135,6 @@ class Scaling:
     length: Length | None = None
     """dynamic, longrope: length n of the full text, past which positions are refused; L by
     default."""
-    beta_fast: Positive | None = None
-    """yarn: pairs that rotate this often within L, or more, keep their frequency; 32 by default."""
-    beta_slow: Positive | None = None
-    """yarn: rotations within L up to which a pair is divided by the factor; 1 by default."""
-    truncate: bool | None = None
-    """yarn: whether the pairs with so many rotations are rounded to integers; true by default."""
-    attention_factor: NotNegative | None = None
-    """yarn, longrope: factor of cos and sin. By default 0.1 ln(factor) + 1, or for longrope
-    sqrt(1 + ln(factor) / ln(L))."""
-    mscale: NotNegative | None = None
-    """yarn: with mscale_all_dim, cos and sin are multiplied by (0.1 mscale ln(factor) + 1) /
-    (0.1 mscale_all_dim ln(factor) + 1)."""
-    mscale_all_dim: NotNegative | None = None
-    """yarn: see mscale."""
     low_freq_factor: Positive | None = None
     """llama3: rotations within L up to which a pair is divided; 1 by default."""
     high_freq_factor: Positive | None = None
@@ -156,10 +175,6 @@ class Scaling:
         if not self.low < self.high:
             problem = f"low_freq_factor {self.low:g} is not less than high_freq_factor"
             raise OptionError("low_freq_factor", f"{problem} {self.high:g}")
-
-    def __repr__(self) -> str:
-        """Name the options that were given."""
-        return _format_given(self)
 
     def with_factor(self, factor: float) -> Self:
         """Return the rule with another factor."""
@@ -253,13 +268,8 @@ class ResolvedScaling:
         return chosen or ()
 
 
-def _format_given(scaling: Scaling | GridScaling) -> str:
-    given = {key: one for key, one in vars(scaling).items() if one is not None}
-    return f"{{{', '.join(f'{key}: {one}' for key, one in given.items())}}}"
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
-class GridScaling:
+class GridScaling(AxisScaling):
     """A rule that scales the frequencies of each axis for larger grids than in training.
 
     Each axis is scaled as RoPE with K' = K/P channels is, by its own factor and training size.
@@ -271,19 +281,8 @@ class GridScaling:
     """Size relative to that of training, one number or one for each axis."""
     original: Length | tuple[Length, ...] | None = None
     """Training size in patches, one number or one for each axis; that of the model by default."""
-    beta_fast: Positive | None = None
-    """yarn: pairs that rotate this often within the training size, or more, keep their frequency;
-    32 by default."""
-    beta_slow: Positive | None = None
-    """yarn: rotations within the training size up to which a pair is divided; 1 by default."""
-    truncate: bool | None = None
-    """yarn: whether the pairs with so many rotations are rounded to integers; true by default."""
     attention_factor: NotNegative | None = None
     """yarn: factor of cos and sin; 0.1 ln(factor) + 1 by default."""
-    mscale: NotNegative | None = None
-    """yarn: as for texts."""
-    mscale_all_dim: NotNegative | None = None
-    """yarn: as for texts."""
 
     def __post_init__(self) -> None:
         if self.rule not in get_args(GridRule):
@@ -292,10 +291,6 @@ class GridScaling:
         # An axis has the checks of a text.
         for factor in self.factor if isinstance(self.factor, Sequence) else [self.factor]:
             self._make_axis(factor, None)
-
-    def __repr__(self) -> str:
-        """Name the options that were given."""
-        return _format_given(self)
 
     def with_factor(self, factor: float) -> Self:
         """Return the rule with another factor of the axes that grow."""
