@@ -71,6 +71,22 @@ def test_imports_go_down():
             assert find_floor(words[1]) < find_floor(own), f"{where} imports {module}"
 
 
+def test_only_the_edges_use_comparisons():
+    """Nothing but a statement of `api` and one of `cli` imports or names `zoo.comparison`."""
+    # texts count too: a module that is imported by its name is imported
+    lines = [
+        (str(path.relative_to(PACKAGE)), line)
+        for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyi")]
+        if find_part(path) != "comparison"
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(r"\bzoo\.comparison\b|from zoo import .*\bcomparison\b", line)
+    ]
+    assert sorted(lines) == [
+        ("api/comparison.py", "from zoo.comparison.interface import ("),
+        ("cli/compare.py", "    from zoo.comparison.suite_files import find_suite"),
+    ]
+
+
 def test_libraries_stay_where_they_belong():
     for path in FILES:
         part = find_part(path)

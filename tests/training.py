@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo import config
-from zoo.cli.predict import split_paths
+from zoo.cli.words import split_paths
 from zoo.config.command_line import parse_options, parse_overrides, split_words
 from zoo.diagnosis.diagnose import DiagnoseOptions, diagnose_runs
 from zoo.diagnosis.report import Report

@@ -6,9 +6,12 @@ from zoo.api.comparison import ComparisonResult as ComparisonResult
 from zoo.api.comparison import PackResult as PackResult
 from zoo.api.comparison import RankingResult as RankingResult
 from zoo.api.comparison import SpotCheckResult as SpotCheckResult
+from zoo.api.comparison import SuiteResult as SuiteResult
 from zoo.api.comparison import check_comparison as check_comparison
 from zoo.api.comparison import compare as compare
+from zoo.api.comparison import compare_suite as compare_suite
 from zoo.api.comparison import estimate_comparison as estimate_comparison
+from zoo.api.comparison import estimate_suite as estimate_suite
 from zoo.api.comparison import merge_comparisons as merge_comparisons
 from zoo.api.comparison import pack_comparison as pack_comparison
 from zoo.api.comparison import rank_comparisons as rank_comparisons
@@ -18,9 +21,6 @@ from zoo.api.evaluation import diagnose as diagnose
 from zoo.api.evaluation import evaluate as evaluate
 from zoo.api.evaluation import generate as generate
 from zoo.api.evaluation import predict as predict
-from zoo.api.suite import SuiteResult as SuiteResult
-from zoo.api.suite import compare_suite as compare_suite
-from zoo.api.suite import estimate_suite as estimate_suite
 from zoo.api.tools import bench as bench
 from zoo.api.tools import convert as convert
 from zoo.api.tools import export as export

@@ -36,12 +36,6 @@ CALLS = {
     "name of an encoding": (lambda: zoo.encoding(3, Dims(16, 2)), "an encoding is a name"),
     "dim": (lambda: Dims("a", 2), "dim: expected an integer, got 'a'"),
     "heads": (lambda: Dims(16, 2.0), r"heads: expected an integer, got 2\.0"),
-    "options of bench": (lambda: zoo.bench(options=3), "options: expected BenchOptions, got 3"),
-    "options of verify": (lambda: zoo.verify(options=3), "options: expected VerifyOptions, got 3"),
-    "options of compare": (
-        lambda: zoo.compare("lm_rope", options=3),
-        "options: expected CompareOptions, got 3",
-    ),
 }
 
 

@@ -11,8 +11,9 @@ from untrained import write_checkpoint
 
 import zoo
 from zoo.cli import main
+from zoo.cli.commands import COMMANDS
 from zoo.cli.edge import COMMAND_LINE
-from zoo.cli.main import COMMANDS, CommandLineFormatter
+from zoo.cli.main import CommandLineFormatter
 from zoo.errors import ARGUMENT, ConfigIssue, Message, Setting, ZooError
 
 

@@ -12,7 +12,8 @@ from tiny import ROOT, TINY
 
 from zoo import packages
 from zoo.cli import hints, main
-from zoo.cli.main import COMMANDS, build_command_parser, find_packages, import_command
+from zoo.cli.commands import COMMANDS
+from zoo.cli.main import build_command_parser, find_command, find_packages, suggest_command
 from zoo.packages import EXTRAS, suggest_extra, suggest_install
 
 PROGRAMS = ("python", "pip", "zoo", "tensorboard")
@@ -143,7 +144,7 @@ def test_no_hint_is_written_by_hand():
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_examples_are_right_and_can_be_copied(name, clone):
-    example = import_command(name).EXAMPLE
+    example = find_command(name).example
     words = shlex.split(example)
     assert words[0] == "zoo"
     rest = words[1 + len(name.split()) :]
@@ -151,17 +152,17 @@ def test_examples_are_right_and_can_be_copied(name, clone):
     assert " ".join(words[1 : 1 + len(name.split())]) == name
     # zsh looks for files with a name like this
     assert not re.search(r"(^|\s)[^'\"\s]*\[", example)
-    command = import_command(name)
-    if hasattr(command, "read"):
+    command = find_command(name)
+    if command.read is not None:
         command.read(known)
     assert hints.write_example(example).startswith(f".venv/bin/zoo {name}")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_what_is_missing_is_installed_first(name, clone, monkeypatch):
-    monkeypatch.setattr(hints, "list_missing", lambda packages: [*packages])
-    words = shlex.split(import_command(name).EXAMPLE)[1:]
-    *install, command = hints.suggest_command(*words).split(" && ")
+    monkeypatch.setattr(sys.modules["zoo.cli.main"], "list_missing", lambda packages: [*packages])
+    words = shlex.split(find_command(name).example)[1:]
+    *install, command = suggest_command(*words).split(" && ")
     assert bool(install) == bool(find_packages(words))
     for line in install:
         assert re.fullmatch(r"\.venv/bin/python -m pip install -e '\.\[[\w,]+\]'", line)
@@ -174,7 +175,7 @@ def test_extras_are_installed_by_their_names(clone):
 
 
 def test_a_run_ends_with_commands_for_its_environment(clone, monkeypatch, caplog):
-    monkeypatch.setattr(hints, "list_missing", lambda packages: [*packages])
+    monkeypatch.setattr(sys.modules["zoo.cli.main"], "list_missing", lambda packages: [*packages])
     assert main(["fit", "vit_none", *TINY, "evaluate.resolutions=null", "--run-dir", "run"]) == 0
     assert [line for line in caplog.messages if line.startswith("next: ")] == [
         "next: .venv/bin/zoo eval run",

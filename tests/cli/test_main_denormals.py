@@ -11,7 +11,8 @@ from PIL import Image
 
 import zoo
 from zoo.cli import main, worker
-from zoo.cli.main import COMMANDS, import_command
+from zoo.cli.commands import COMMANDS
+from zoo.cli.main import find_command
 from zoo.comparison import cell
 from zoo.errors import ZooError
 from zoo.run import machine
@@ -19,12 +20,12 @@ from zoo.run import machine
 COMPUTING = {
     "fit": ("zoo.api.training:fit", ["vit_comrope"]),
     "eval": ("zoo.api.evaluation:evaluate", ["run"]),
-    "generate": ("zoo.api.evaluation:generate", ["run"]),
-    "predict": ("zoo.api.evaluation:predict", ["run"]),
+    "generate": ("zoo.evaluation.generate:generate", ["run"]),
+    "predict": ("zoo.evaluation.predict:predict", ["run"]),
     "diagnose": ("zoo.api.evaluation:diagnose", ["run"]),
     "bench": ("zoo.api.tools:bench", ["rope"]),
     "compare": ("zoo.api.comparison:compare", ["vit_comrope"]),
-    "compare suite=small": ("zoo.api.suite:compare_suite", []),
+    "compare suite=small": ("zoo.api.comparison:compare_suite", []),
     "compare check": ("zoo.api.comparison:check_comparison", ["folder"]),
 }
 """{command: (what it calls to compute, further words)}"""
@@ -55,7 +56,7 @@ def test_a_command_flushes_before_it_computes(command, monkeypatch):
 def test_every_command_computes_or_does_not():
     computing = {command.removesuffix(" suite=small") for command in COMPUTING}
     assert computing | OTHERS == set(COMMANDS)
-    declared = {name for name in COMMANDS if getattr(import_command(name), "COMPUTES", False)}
+    declared = {name for name in COMMANDS if find_command(name).computes}
     assert declared == computing
 
 
@@ -68,7 +69,7 @@ def test_processes_that_commands_start_flush(monkeypatch, tmp_path):
         torch.set_flush_denormal(False)
 
     monkeypatch.setattr(cell, "run_cell", compute)
-    assert worker.run_cell(tmp_path) == 0
+    assert worker.run_cell(tmp_path, cell.WORK) == 0
     assert main(work=compute) == 0
     assert flushed == [True, True]
 

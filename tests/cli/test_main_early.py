@@ -11,7 +11,7 @@ import sys
 import pytest
 from tiny import ROOT
 
-from zoo.cli.main import COMMANDS
+from zoo.cli.commands import COMMANDS
 from zoo.packages import EXTRAS, name_module
 
 MISTAKES = [

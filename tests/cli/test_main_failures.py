@@ -4,7 +4,9 @@ import errno
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import wraps
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -113,7 +115,8 @@ def test_commands_without_a_model_say_so_too(command, zoo, monkeypatch):
     def fail(known):
         raise MemoryError
 
-    monkeypatch.setattr(f"zoo.cli.{command}.run", fail)
+    module = import_module(f"zoo.cli.{command}")
+    monkeypatch.setattr(module, "COMMAND", replace(module.COMMAND, run=fail))
     words = {"show": ["rope"], "new": ["encoding", "mine"]}.get(command, [])
     code, _, message = zoo(command, *words)
     assert (code, message.startswith("zoo: out of memory: MemoryError; ")) == (1, True)

@@ -5,14 +5,15 @@ from importlib import import_module
 
 import pytest
 
-from zoo.cli.main import COMMANDS, import_command
+from zoo.cli.commands import COMMANDS
+from zoo.cli.main import find_command
 from zoo.options.description import format_options
 from zoo.options.signature import fields, read_class
 
 SOURCES = [
     pytest.param(command, prefix, source, id=f"{command}-{source.partition(':')[2]}")
     for command in COMMANDS
-    for prefix, source in getattr(import_command(command), "OPTIONS", ())
+    for prefix, source in find_command(command).options
 ]
 
 
@@ -21,9 +22,9 @@ def test_every_command_shows_an_example(command, zoo, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["zoo", command, "--help"])
     with pytest.raises(SystemExit):
         zoo(command, "--help")
-    module = import_command(command)
-    assert f"zoo {command}" in module.EXAMPLE
-    assert not module.SUMMARY.endswith("...")
+    module = find_command(command)
+    assert f"zoo {command}" in module.example
+    assert not module.summary.endswith("...")
 
 
 @pytest.mark.parametrize(("command", "prefix", "source"), SOURCES)
@@ -53,14 +54,10 @@ def test_types_read_as_users_write_them():
 
 
 def test_every_options_class_belongs_to_a_command():
-    listed = {
-        source
-        for command in COMMANDS
-        for _, source in getattr(import_command(command), "OPTIONS", ())
-    }
+    listed = {source for command in COMMANDS for _, source in find_command(command).options}
     for source in (
         "zoo.benchmark.runner:BenchOptions",
-        "zoo.comparison.request:CompareOptions",
+        "zoo.api.comparison:CompareOptions",
         "zoo.config.schema:DiagnosticsOptions",
         "zoo.config.schema:EvaluateOptions",
         "zoo.config.schema:GenerateOptions",

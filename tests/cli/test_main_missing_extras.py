@@ -11,7 +11,8 @@ import sys
 
 from tiny import ROOT
 
-from zoo.cli.main import COMMANDS, join_command
+from zoo.cli.commands import COMMANDS
+from zoo.cli.main import join_command
 from zoo.packages import EXTRAS, REQUIRED, TRANSITIVE, name_module
 
 RECORDS = "docs/records"

@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from zoo.cli.main import COMMANDS, build_command_parser, import_command
+from zoo.cli.commands import COMMANDS
+from zoo.cli.main import build_command_parser, find_command
 from zoo.cli.mistakes import find_flags_as_keys
 from zoo.config.command_line import split_words
 from zoo.config.schema import Sections
@@ -16,12 +17,12 @@ from zoo.suggestions import find_meant, is_slip
 
 def load_options(command):
     """Return the classes that declare the options of a command, which stand in no section."""
-    words = [word for prefix, word in getattr(command, "OPTIONS", ()) if not prefix]
+    words = [word for prefix, word in command.options if not prefix]
     pairs = [word.partition(":") for word in words]
     return [getattr(importlib.import_module(module), name) for module, _, name in pairs]
 
 
-OPTIONS = {name: load_options(import_command(name)) for name in COMMANDS}
+OPTIONS = {name: load_options(find_command(name)) for name in COMMANDS}
 
 
 def list_slips(word):

@@ -31,7 +31,7 @@ def _close_inherited():
     os.closerange(kept + 1, 512)
 
 
-def _run_cell(run):
+def _run_cell(run, work):
     """Run a cell in a process that was forked off the test."""
     _close_inherited()
     signal.signal(signal.SIGINT, signal.default_int_handler)

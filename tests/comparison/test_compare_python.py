@@ -87,7 +87,7 @@ def test_wrong_arguments_are_explained_in_the_words_of_python():
 
 def test_a_range_to_tune_is_a_list_with_its_scale(monkeypatch):
     checked = []
-    monkeypatch.setattr("zoo.comparison.compare.run_comparison", checked.append)
+    monkeypatch.setattr("zoo.api.comparison.run_comparison", checked.append)
     with pytest.raises(AttributeError):
         zoo.compare(
             "vit_none",

@@ -7,7 +7,7 @@ from signal import SIG_DFL, SIG_IGN, SIGTERM, SIGUSR2, getsignal, raise_signal, 
 import pytest
 
 from zoo.comparison import runner
-from zoo.comparison.cell import run_cell
+from zoo.comparison.cell import WORK, run_cell
 from zoo.comparison.plan import CELLS, ComparisonPlan, PlannedCell
 from zoo.comparison.runner import CellRunner
 from zoo.errors import ZooError
@@ -88,7 +88,9 @@ def driven(tmp_path, caplog):
     def run(engine):
         caplog.set_level(logging.INFO, "zoo")
         driver = make_runner(tmp_path, engine)
-        stopped = driver.run([CellProcess(tmp_path / c.name, tmp_path) for c in driver.plan.cells])
+        stopped = driver.run(
+            [CellProcess(tmp_path / c.name, tmp_path, WORK) for c in driver.plan.cells]
+        )
         return stopped, caplog.text
 
     return run

@@ -3,10 +3,10 @@
 import re
 from dataclasses import replace
 
-import comparisons
 import pytest
 
-from zoo.cli.compare import redden_warnings
+import comparisons
+from zoo.cli.commands import redden_warnings
 from zoo.comparison.curves import in_training_compute
 from zoo.comparison.page.comparison_page import render
 from zoo.comparison.plan import ComparisonPlan, PlannedCell, list_differences

@@ -12,6 +12,7 @@ from signal import SIGTERM
 import pytest
 
 from zoo.cli import worker
+from zoo.comparison.cell import WORK
 from zoo.errors import OptionError, RecipeError, ZooError
 from zoo.launch import executor
 from zoo.launch import slurm_executor as slurm
@@ -38,8 +39,8 @@ def tasks(tmp_path, monkeypatch):
         lines = {f"cell-{number}": program for number, program in enumerate(programs)}
         # forked off this test, so that they have the line
         monkeypatch.setattr(executor, "get_context", lambda _: multiprocessing.get_context("fork"))
-        monkeypatch.setattr(worker, "run_cell", lambda run: exec(lines[run.name], {}))
-        return [CellProcess(Path(name), tmp_path) for name in lines]
+        monkeypatch.setattr(worker, "run_cell", lambda run, work: exec(lines[run.name], {}))
+        return [CellProcess(Path(name), tmp_path, WORK) for name in lines]
 
     return made
 
@@ -193,7 +194,7 @@ def test_an_engine_that_is_not_installed_says_what_to_install(monkeypatch):
 
 def test_submitit_runs_a_cell(tmp_path):
     submitit = pytest.importorskip("submitit")
-    task = CellProcess(Path("cells/none-0"), tmp_path)
+    task = CellProcess(Path("cells/none-0"), tmp_path, WORK)
     job = submitit.LocalExecutor(folder=tmp_path / "logs").submit(slurm.RequeuedCell(task))
     assert job.result() == 2  # of a cell whose recipe is not there
     assert describe_failure(tmp_path / "cells/none-0", 2).startswith("exit code 2: ")

@@ -12,6 +12,7 @@ from signal import SIGINT, SIGKILL, SIGTERM
 import pytest
 import torch
 
+from zoo.comparison.cell import WORK
 from zoo.launch import local
 from zoo.launch.executor import LOST, CellProcess, Resources
 from zoo.launch.local import LocalExecutor
@@ -62,7 +63,7 @@ def make_cell(folder):
     def make(name, encoding="rope_mixed", epochs=1, threads=1):
         text = RECIPE.format(encoding=encoding, epochs=epochs, threads=threads)
         (folder / "recipes" / f"{name}.yaml").write_text(text)
-        return CellProcess(Path("cells", name), folder)
+        return CellProcess(Path("cells", name), folder, WORK)
 
     return make
 
@@ -144,10 +145,11 @@ def test_a_cell_that_is_interrupted_saves_its_state(make_cell, folder):
 
 SCRIPT = """\
 from pathlib import Path
+from zoo.comparison.cell import WORK
 from zoo.launch.executor import CellProcess
 
 print("begins", flush=True)
-CellProcess(Path("cells/tied"), Path({folder!r})).start("forkserver").wait()
+CellProcess(Path("cells/tied"), Path({folder!r}), WORK).start("forkserver").wait()
 """
 
 

@@ -121,7 +121,7 @@ def test_logs_follow_no_link(folder, target):
     run = make_run_dir(folder / "cell")
     link(run / OUTPUT, target)
     with pytest.raises(OSError, match="link"):
-        CellProcess(run, folder).start()
+        CellProcess(run, folder, "zoo.comparison.cell:run_cell").start()
 
 
 def test_an_attempt_without_a_message_has_not_that_of_the_one_before(folder, monkeypatch):
@@ -139,7 +139,7 @@ def test_an_attempt_without_a_message_has_not_that_of_the_one_before(folder, mon
     monkeypatch.setattr(
         "zoo.launch.executor.get_context", lambda _: type("Context", (), {"Process": Process})()
     )
-    CellProcess(run, folder).start()
+    CellProcess(run, folder, "zoo.comparison.cell:run_cell").start()
     assert describe_failure(run, -9) == "ended by signal 9"
     with (run / OUTPUT).open("a") as output:
         output.write("zoo: other.csv: empty\n")

@@ -35,6 +35,13 @@ class Diagnosis:
     def __init__(self, path: Path, report: Report) -> None:
         self.path, self.report = path.resolve(), report
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of the JSON file next to the page."""
+        # not before: its module draws
+        from zoo.diagnosis.page.viewer_data import to_dict
+
+        return to_dict(self.report)
+
     def show(self) -> None:
         """Show the page: in a notebook below the cell, else in the browser."""
         if "ipykernel" in sys.modules:
@@ -127,7 +134,6 @@ def predict(
     overrides: Overrides = (),
     *,
     top: int | None = None,
-    show: Callable[[str], None] | None = None,
     verbose: bool | None = True,
 ) -> Predictions:
     """Classify files and folders with a trained model, as `zoo predict` does.
@@ -139,7 +145,6 @@ def predict(
         paths: Files and folders, one or several.
         overrides: Changes of the stored recipe, as of `zoo.fit`.
         top: Classes to report at most. None: what the recipe says.
-        show: Called with the lines of each file once it is done.
         verbose: Print messages, such as about files that are skipped, to standard error. None
             leaves logging to the caller.
 
@@ -155,7 +160,7 @@ def predict(
 
     given = [paths] if isinstance(paths, str | Path) else [*paths]
     edits = join_overrides(overrides, _prefix("predict", {"top": top}))
-    return run_prediction(os.fspath(run), [Path(one) for one in given], edits, show)
+    return run_prediction(os.fspath(run), [Path(one) for one in given], edits)
 
 
 @guard
@@ -172,7 +177,6 @@ def generate(
     samples: int | None = None,
     seed: int | None = None,
     cache: bool | None = None,
-    show: Callable[[str], None] | None = None,
     verbose: bool | None = False,
 ) -> Generation:
     """Continue a prompt with a language model, as `zoo generate` does.
@@ -189,7 +193,6 @@ def generate(
         samples: Continuations.
         seed: Seed of the first continuation; the others follow.
         cache: Keep keys and values of past tokens instead of computing them again.
-        show: Called with each piece of text once it is generated.
         verbose: Print progress to standard error. None leaves logging to the caller.
 
     Returns:
@@ -213,7 +216,7 @@ def generate(
         "cache": cache,
     }
     edits = join_overrides(overrides, _prefix("generate", chosen))
-    return run_generation(os.fspath(run), edits, show)
+    return run_generation(os.fspath(run), edits)
 
 
 @guard

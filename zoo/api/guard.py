@@ -16,6 +16,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType, NoneType, SimpleNamespace, UnionType
 from typing import (
@@ -31,7 +32,16 @@ from typing import (
 )
 
 from zoo.config.recipe import Recipe, list_keys
-from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError, Setting
+from zoo.errors import (
+    ARGUMENT,
+    ConfigIssue,
+    Message,
+    OptionError,
+    RecipeError,
+    Setting,
+    Stopped,
+    ZooError,
+)
 from zoo.options.description import suggest
 from zoo.packages import explain_imports
 from zoo.suggestions import SYNONYM, TYPO, find_meant
@@ -114,14 +124,29 @@ def guard(function: Callable[P, T]) -> Callable[P, T]:
         if not takes_options:
             refuse_unknown(kwargs, parameters)
         check_types(function, args, kwargs)
-        remedy = functools.partial(Message, *SMALLER.get(function.__name__, ()))
         with (
             isolate_process(kwargs.get("verbose", default)),  # type: ignore[arg-type]
-            explain_memory(remedy),
+            suggest_smaller(function.__name__),
         ):
             return function(*args, **kwargs)
 
     return call
+
+
+def suggest_smaller(function: str) -> AbstractContextManager[None]:
+    """Within the block, name what takes less memory where there is too little.
+
+    Args:
+        function: The function of `zoo.api` that does the work.
+    """
+    return explain_memory(functools.partial(Message, *SMALLER.get(function, ())))
+
+
+def log_problem(problem: ZooError | None, verbose: bool | None) -> None:
+    """Log why a result is not complete, where no command line prints it."""
+    if problem is not None and verbose is not None:
+        level = logging.INFO if isinstance(problem, Stopped) else logging.ERROR
+        log.log(level, "%s", problem)
 
 
 def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
-from zoo.api.guard import guard
+from zoo.api.calls import COMMAND
+from zoo.api.guard import guard, log_problem
 from zoo.benchmark.result import BenchResult
 from zoo.config.arguments import read_chain, read_encodings, validate_options
 from zoo.config.overrides import Overrides
@@ -19,14 +20,43 @@ from zoo.packages import explain_imports
 if TYPE_CHECKING:
     import os
 
-    from zoo.benchmark.runner import BenchOptions
     from zoo.formats.convert import ConvertResult
     from zoo.formats.export import ExportResult
-    from zoo.laws.run import VerifyOptions, VerifyResult
+    from zoo.laws.run import VerifyResult
+
+
+class BenchKeywords(TypedDict, total=False):
+    """Options of `zoo.bench`, as `zoo bench --help` describes them."""
+
+    shape: str
+    device: Literal["auto", "cpu", "cuda"]
+    lengths: int | Sequence[int] | None
+    measures: str | Sequence[str]
+    scores: str | Sequence[str]
+    layers: Sequence[str]
+    rounds: int
+    seconds: float
+    warmup: int
+    together: int
+    batch: int | None
+    precision: Literal["32-true", "bf16-mixed"] | None
+    compile: bool | None
+    jitter: float
+    peers: bool
+    prompt: int
+    tokens: int
+    contexts: Sequence[int]
+    to: str | Path
 
 
 class BenchmarkResult(BenchResult):
     """The result of a benchmark, with what papers and notebooks need of it."""
+
+    def table(self) -> str:
+        """Return the text that `zoo bench` prints."""
+        from zoo.benchmark.report import format_result
+
+        return format_result(self)
 
     def latex(self, *, intervals: bool = False) -> str:
         """Return the table for LaTeX, as table.tex has it.
@@ -53,32 +83,27 @@ def bench(
     encodings: ChainSpec | Sequence[ChainSpec] = (),
     *,
     against: ChainSpec | None = None,
-    options: BenchOptions | None = None,
-    show: Callable[[BenchmarkResult], None] = lambda result: None,
-    command: str = "",
     verbose: bool | None = True,
-    **changes: Any,
+    **options: Unpack[BenchKeywords],
 ) -> BenchmarkResult:
     """Measure time and memory of encodings on this machine, side by side.
 
     All models take turns, and ratios are taken within rounds, so that a machine that changes its
     pace changes it for all of them. An interrupt (Ctrl+C) ends the benchmark early and returns what
-    was measured, whose `stopped` is then true.
+    was measured.
 
     Args:
         encodings: Names, mappings with options, or lists of these, each of which is a chain; by
             default every registered encoding, or none if `scores` or `layers` are given.
         against: The reference; by default none for images and rope for text.
-        options: Options as a dataclass; by default those of `BenchOptions`.
-        show: Called with the result before it is written, which a full disk may prevent.
-        command: What the result records as the command that repeats it.
         verbose: Print progress to standard error. None leaves logging to the caller.
-        **changes: Fields of `BenchOptions` that replace those of `options`: shape, device, lengths,
-            measures, scores, layers, rounds, seconds, warmup, together, batch, precision, compile,
-            jitter, peers, prompt, tokens, contexts, to.
+        **options: Options as of `zoo bench`: shape, device, lengths, measures, scores, layers,
+            rounds, seconds, warmup, together, batch, precision, compile, jitter, peers, prompt,
+            tokens, contexts, to.
 
     Returns:
-        The result, which is also written to the folder `to`: numbers, tables and figure.
+        The result, which is also written to the folder `to`: numbers, tables and figure. Its
+        `problem` says what has interrupted it, or why it could not be written.
 
     Raises:
         RecipeError: An option or an encoding is wrong; nothing was measured.
@@ -88,9 +113,9 @@ def bench(
 
     issues: list[ConfigIssue] = []
     # all arguments are read before anything is raised, so that one error names all faults
-    chosen, reference = options or BenchOptions(), None
+    chosen, reference = BenchOptions(), None
     with collect_issues(issues):
-        chosen = validate_options(BenchOptions, changes, chosen, ("encodings", "against"))
+        chosen = validate_options(BenchOptions, options, ("encodings", "against"))
         load_layers(chosen.layers)
     with collect_issues(issues):
         chains = read_encodings(encodings)
@@ -98,34 +123,29 @@ def bench(
         reference = None if against is None else read_chain(against, "against")
     if issues:
         raise RecipeError(*issues)
-
-    def wrap(result: BenchResult) -> BenchmarkResult:
-        return BenchmarkResult(**{one.name: getattr(result, one.name) for one in fields(result)})
-
-    def show_result(result: BenchResult) -> None:
-        show(wrap(result))
-
-    return wrap(run_bench(chains, chosen, against=reference, show=show_result, command=command))
+    result = run_bench(chains, chosen, against=reference, command=COMMAND.get())
+    log_problem(result.problem, verbose)
+    return BenchmarkResult(**{one.name: getattr(result, one.name) for one in fields(result)})
 
 
 @guard
 def verify(
     encodings: ChainSpec | Sequence[ChainSpec] | None = None,
     *,
-    options: VerifyOptions | None = None,
-    command: str = "",
+    axes: int | Sequence[int] | None = None,
+    laws: Sequence[str] | None = None,
+    to: str | Path | None = None,
     verbose: bool | None = True,
-    **changes: Any,
 ) -> VerifyResult:
     """Check encodings against the laws that every encoding keeps.
 
     Args:
         encodings: Names, mappings with options, or lists of these, each of which is a chain. None
             for every registered encoding.
-        options: Options as a dataclass; by default those of `VerifyOptions`.
-        command: What the certificates record as the command that repeats them.
+        axes: Numbers of axes to verify; by default all that the encoding accepts.
+        laws: Names of laws to check; by default all laws, and the rounding errors of scores.
+        to: Folder for certificates, one NAME.json per encoding.
         verbose: Print progress to standard error. None leaves logging to the caller.
-        **changes: Fields of `VerifyOptions` that replace those of `options`: axes, laws, to.
 
     Returns:
         A certificate for each encoding. Its `raise_if_broken` fails if a law is broken.
@@ -136,15 +156,15 @@ def verify(
     from zoo.laws.run import VerifyOptions, run_laws, select_laws
 
     issues: list[ConfigIssue] = []
-    chosen, chains = options or VerifyOptions(), None
+    chosen, chains = VerifyOptions(), None
     with collect_issues(issues):
-        chosen = validate_options(VerifyOptions, changes, chosen, ("encodings",))
+        chosen = validate_options(VerifyOptions, {"axes": axes, "laws": laws, "to": to})
         select_laws(chosen.laws)
     with collect_issues(issues):
         chains = None if encodings is None else read_encodings(encodings)
     if issues:
         raise RecipeError(*issues)
-    return run_laws(chains, chosen, command=command)
+    return run_laws(chains, chosen, command=COMMAND.get())
 
 
 @guard

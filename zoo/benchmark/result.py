@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from signal import Signals
 from statistics import median, quantiles
 from typing import Any, Self
 
-from zoo.errors import DataError
+from zoo.errors import DataError, ZooError
 from zoo.utils import read_json
 
 MB = 2**20
@@ -72,8 +71,8 @@ class BenchResult:
     rows: tuple[BenchRow, ...]
     partial: bool = False
     """Whether it was stopped before its end."""
-    stopped: Signals | None = None
-    """The signal that stopped it; a file of the result does not record it."""
+    problem: ZooError | None = None
+    """Why it is not complete or not written; a file of the result does not record it."""
 
     def describe_depth(self) -> str:
         """Return how many layers the measured models have, such as 6 layers."""
@@ -82,7 +81,8 @@ class BenchResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON, each row with its median, quartiles and rate."""
-        plain = {name: value for name, value in asdict(self).items() if name != "stopped"}
+        plain = asdict(replace(self, problem=None))
+        del plain["problem"]
         return {**plain, "rows": [{**asdict(row), **_summarize(row)} for row in self.rows]}
 
     @classmethod
@@ -90,7 +90,7 @@ class BenchResult:
         """Return the result of a file. Raises DataError if it holds none."""
         found = read_json(path, "holds no benchmark")
         try:
-            values = {one.name: found[one.name] for one in fields(cls) if one.name != "stopped"}
+            values = {one.name: found[one.name] for one in fields(cls) if one.name != "problem"}
             return cls(**{**values, "rows": tuple(_read_row(one) for one in found["rows"])})
         except (ValueError, KeyError, TypeError, RecursionError):
             raise DataError(f"{path}: holds no benchmark") from None

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from signal import Signals
 from typing import Annotated, Literal
 
 import torch
@@ -39,7 +40,16 @@ from zoo.benchmark.protocol import (
 from zoo.benchmark.report import prepare_folder, write_result
 from zoo.benchmark.result import BenchResult, BenchRow
 from zoo.encodings.common.chains import format_chain
-from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError, Setting
+from zoo.errors import (
+    ARGUMENT,
+    ConfigIssue,
+    Message,
+    OptionError,
+    RecipeError,
+    Setting,
+    Stopped,
+    ZooError,
+)
 from zoo.options import Between, Choice
 from zoo.run.machine import are_denormals_flushed, check_denormals, describe_machine
 from zoo.utils import Ticker, format_now, is_out_of_memory, stop_on_signal
@@ -251,7 +261,6 @@ def run_bench(
     options: BenchOptions,
     *,
     against: Sequence[Choice] | None = None,
-    show: Callable[[BenchResult], None] = lambda result: None,
     command: str = "",
 ) -> BenchResult:
     """Measure, and write the files of the output folder.
@@ -261,11 +270,10 @@ def run_bench(
             of scores or layers of recipes are measured.
         options: The options.
         against: The chain that is the reference; by default that of the shape.
-        show: Called with the result before it is written, which a full disk may prevent.
         command: What the result records as the command that repeats it.
 
     Returns:
-        The result; it is `partial`, and `stopped` names the signal, if a signal ended it early.
+        The result. Its `problem` names the signal that ended it early, or why it was not written.
 
     Raises:
         RecipeError: An option does not fit the machine, or an encoding does not fit the shape;
@@ -311,11 +319,19 @@ def run_bench(
         excluded=excluded,
         rows=tuple(benchmark.rows),
         partial=bool(received),
-        stopped=next(iter(received), None),
+        problem=_describe_stop(received[0]) if received else None,
     )
-    show(result)
-    write_result(result, folder)
+    try:
+        write_result(result, folder)
+    except OSError as error:
+        # the numbers are nowhere else
+        problem = ZooError(f"{error.filename or folder}: {error.strerror or error}")
+        return replace(result, problem=problem)
     return result
+
+
+def _describe_stop(signal: Signals) -> Stopped:
+    return Stopped(signal, f"stopped by {signal.name}; what was measured before is written")
 
 
 def form_groups(

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from zoo.cli.commands import Command, print_result
 from zoo.cli.hints import write_command
-from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, Stopped
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.registry import find_recipe_file
-from zoo.reporting.numbers import as_json
 
 if TYPE_CHECKING:
     from zoo.options import Choice
 
-SUMMARY = "measure time and memory of encodings on this machine, side by side"
-EXAMPLE = "zoo bench rope alibi kerple+dape shape=lm_small 'measures=[train,decode]' rounds=10"
 BENCH, REFERENCE = "zoo.benchmark.runner:BenchOptions", "zoo.cli.bench:Reference"
-OPTIONS = (("", BENCH), ("", REFERENCE))
-JSON = True
-COMPUTES = True
 NO_RECIPE = (
     "its models have the sizes of shape=...; name encodings, give a recipe whose layers differ as "
     "layers=[...], and time a whole recipe by"
@@ -36,7 +30,7 @@ class Reference:
     """The reference, an encoding; null takes none for images and rope for text."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument(
         "overrides",
@@ -76,31 +70,10 @@ def read(known: argparse.Namespace) -> BenchWords:
 def run(known: argparse.Namespace) -> None:
     """Measure, and print the table or JSON."""
     from zoo.api.tools import bench
-    from zoo.benchmark.report import format_result
-    from zoo.benchmark.result import BenchResult
-    from zoo.benchmark.runner import BenchOptions
-
-    def show(result: BenchResult) -> None:
-        print(as_json(result.to_dict()) if known.json else format_result(result), flush=True)
 
     words = read(known)
-    result = bench(
-        words.encodings,
-        against=words.against,
-        options=BenchOptions(**words.options),
-        show=show,
-        command=format_command("bench", known.overrides, known.plugin),
-        verbose=None,
-    )
-    if result.stopped is not None:
-        message = f"stopped by {result.stopped.name}; what was measured before is written"
-        raise Stopped(result.stopped, message)
-
-
-def format_command(verb: str, words: Sequence[str], plugins: Sequence[str] | None) -> str:
-    """Return the command line that repeats a command, quoted for a shell."""
-    flags = [word for plugin in plugins or () for word in ("--plugin", plugin)]
-    return shlex.join(["zoo", verb, *words, *flags])
+    result = bench(words.encodings, against=words.against, verbose=None, **words.options)
+    print_result(result, known)
 
 
 def _parse_encodings(names: Sequence[str]) -> list[tuple[Choice, ...]]:
@@ -127,3 +100,16 @@ def is_of_recipe(word: str) -> bool:
     sections = {field.name for field in fields(Recipe)}
     key = word.lstrip("~").partition("=")[0].partition(".")[0]
     return find_recipe_file(word) is not None or (("=" in word or "~" in word) and key in sections)
+
+
+COMMAND = Command(
+    summary="measure time and memory of encodings on this machine, side by side",
+    example="zoo bench rope alibi kerple+dape shape=lm_small 'measures=[train,decode]' rounds=10",
+    add_arguments=add_arguments,
+    run=run,
+    read=read,
+    options=(("", BENCH), ("", REFERENCE)),
+    is_recorded=True,
+    prints_json=True,
+    computes=True,
+)

@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import os
-import re
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from zoo.cli.bench import format_command
+from zoo.cli.commands import Command, print_result
 from zoo.cli.hints import write_command
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.packages import EXTRAS
-from zoo.reporting.numbers import as_json
 
 if TYPE_CHECKING:
-    from zoo.api.comparison import ComparisonResult
     from zoo.config import Edit
 
-SUMMARY = "train a recipe with several encodings, or values of other keys, and rank them"
-EXAMPLE = "zoo compare vit_comrope 'encodings=[none,learned,rope_axial]' seeds=3 to=comparison"
-SUITE, COMPARE = "zoo.comparison.suite_run:SuiteOptions", "zoo.comparison.request:CompareOptions"
-OPTIONS = (("", SUITE), ("", COMPARE), ("", "zoo.launch.slurm_executor:SlurmExecutor"))
-JSON = True
-COMPUTES = True
-PASSING = ("minutes", "part")
-RED, RESET = "\033[1;31m", "\033[0m"
+SUITE, COMPARE = "zoo.api.comparison:SuiteOptions", "zoo.api.comparison:CompareOptions"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("recipe", nargs="?", metavar="RECIPE")
     parser.add_argument(
@@ -45,18 +33,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print cells, steps, FLOPs, disk and time, the latter from records, and start nothing",
     )
-
-
-def redden_warnings(text: str) -> str:
-    """Return the text for a terminal: its first bold line, a warning, is red unless NO_COLOR."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
-        return text
-    return re.sub(r"^\*\*(.*)\*\*$", f"{RED}\\1{RESET}", text, count=1, flags=re.MULTILINE)
-
-
-def print_result(result: ComparisonResult, *, as_plain: bool) -> None:
-    """Print the tables of a comparison, or JSON."""
-    print(as_json(result.to_dict()) if as_plain else redden_warnings(result.table()))
 
 
 def parse_words(words: Sequence[str]) -> dict[str, Any]:
@@ -134,7 +110,7 @@ def _read_options(given: Mapping[str, Any]) -> None:
     # a wrong one is explained by the command
     if engine in registry.names("executors"):
         schema |= read_options("executors", engine)
-        validate_given(given, {}, schema, ("encodings", "vary", "tune"))
+        validate_given(given, schema, ("encodings", "vary", "tune"))
 
 
 def _read_variants(recipe: str, edits: Sequence[Edit], encodings: Any) -> None:
@@ -164,53 +140,40 @@ def list_words(known: argparse.Namespace) -> list[str]:
     return [word for word in (known.recipe, *known.overrides) if word is not None]
 
 
-def run_suite(known: argparse.Namespace, words: Sequence[str]) -> None:
-    """Run or estimate a suite, and print the table or JSON."""
-    from zoo.api.suite import SuiteResult, compare_suite, estimate_suite
-
-    given = parse_words(words)
-    for name in ("vary", "tune"):
-        if given.pop(name):
-            remedy = "copy the file of the suite, and change it there"
-            raise RecipeError(ConfigIssue(ARGUMENT, name, "the suite decides it", remedy))
-    if known.dry_run:
-        estimate = estimate_suite(**given, verbose=None)
-        print(as_json(estimate.to_dict()) if known.json else estimate.table())
-        return
-
-    def show(result: SuiteResult) -> None:
-        print(as_json(result.to_dict()) if known.json else result.table())
-
-    lasting = [word for word in words if word.partition("=")[0] not in PASSING]
-    command = format_command("compare", lasting, known.plugin)
-    result = compare_suite(**given, show=show, command=command, verbose=None)
-    if result.stopped is not None:
-        raise result.stopped
-
-
 def run(known: argparse.Namespace) -> None:
-    """Run a comparison, and print the table or JSON."""
-    from zoo.api.comparison import compare
+    """Run or estimate a comparison or a suite, and print the table or JSON."""
+    from zoo.api import comparison
 
     words = list_words(known)
+    count: Callable[..., Any]
+    train: Callable[..., Any]
     if any(word.startswith("suite=") for word in words):
-        run_suite(known, words)
-        return
+        given = parse_words(words)
+        for name in ("vary", "tune"):
+            if given.pop(name):
+                remedy = "copy the file of the suite, and change it there"
+                raise RecipeError(ConfigIssue(ARGUMENT, name, "the suite decides it", remedy))
+        subject = given.pop("suite")
+        count, train = comparison.estimate_suite, comparison.compare_suite
+    else:
+        given, subject = parse_words(known.overrides), known.recipe
+        count, train = comparison.estimate_comparison, comparison.compare
     if known.dry_run:
-        from zoo.api.comparison import estimate_comparison
+        print_result(count(subject, verbose=None, **given), known)
+    else:
+        print_result(train(subject, verbose=None, **given), known)
 
-        found = estimate_comparison(known.recipe, **parse_words(known.overrides), verbose=None)
-        print(as_json(found.to_dict()) if known.json else found.table())
-        return
-    # of this call only: the report is the same wherever and whenever its cells are trained
-    lasting = [word for word in known.overrides if word.partition("=")[0] not in PASSING]
-    result = compare(
-        known.recipe,
-        **parse_words(known.overrides),
-        # printed before an error of failed cells is raised: the others have results
-        show=lambda result: print_result(result, as_plain=known.json),
-        command=format_command("compare", [known.recipe, *lasting], known.plugin),
-        verbose=None,
-    )
-    if result.stopped is not None:
-        raise result.stopped
+
+COMMAND = Command(
+    summary="train a recipe with several encodings, or values of other keys, and rank them",
+    example="zoo compare vit_comrope 'encodings=[none,learned,rope_axial]' seeds=3 to=comparison",
+    add_arguments=add_arguments,
+    run=run,
+    read=read,
+    list_packages=list_packages,
+    options=(("", SUITE), ("", COMPARE), ("", "zoo.launch.slurm_executor:SlurmExecutor")),
+    passing=("minutes", "part"),
+    is_recorded=True,
+    prints_json=True,
+    computes=True,
+)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from zoo.cli.commands import Command
 from zoo.errors import DataError, OptionError, RecipeError
 from zoo.reporting.numbers import as_json
 from zoo.reporting.tables import format_table
@@ -18,12 +19,8 @@ if TYPE_CHECKING:
 
 CHECKPOINT_NAMES = ("last", "best")
 
-SUMMARY = "compare two recipes, runs or checkpoints key by key"
-EXAMPLE = "zoo diff lm_rope lm_alibi"
-JSON = True
 
-
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("one", metavar="RECIPE|RUN|CHECKPOINT")
     parser.add_argument("other", metavar="RECIPE|RUN|CHECKPOINT")
@@ -152,3 +149,13 @@ def _measure_model(loaded: LoadedRecipe) -> dict[str, int | None]:
             return {"parameters": count, "tokens": count_tokens(model, experiment.spec)}
     except (OptionError, DataError, RecipeError):
         return {"parameters": None, "tokens": None}
+
+
+COMMAND = Command(
+    summary="compare two recipes, runs or checkpoints key by key",
+    example="zoo diff lm_rope lm_alibi",
+    add_arguments=add_arguments,
+    run=run,
+    read=read,
+    prints_json=True,
+)

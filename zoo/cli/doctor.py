@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from zoo.cli.commands import Command
 from zoo.errors import ZooError
 from zoo.packages import (
     EXTRAS,
@@ -31,9 +32,6 @@ from zoo.reporting.tables import format_table
 from zoo.suggestions import list_words
 from zoo.version import __version__
 
-SUMMARY = "check the environment: versions, devices, packages, common problems and how to fix them"
-EXAMPLE = "zoo doctor"
-JSON = True
 EMBEDDED = ("torchvision",)
 """Packages that others import whenever they are installed, so that a broken one breaks zoo."""
 
@@ -49,7 +47,7 @@ class Check:
     detail: str
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command, which has none."""
 
 
@@ -171,3 +169,13 @@ def _read_version(distribution: str) -> str:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return "unknown version"
+
+
+COMMAND = Command(
+    summary="check the environment: versions, devices, packages, common problems and how to fix "
+    "them",
+    example="zoo doctor",
+    add_arguments=add_arguments,
+    run=run,
+    prints_json=True,
+)

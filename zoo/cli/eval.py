@@ -5,22 +5,19 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from zoo.cli.commands import Command
 from zoo.cli.main import is_secondary_process
+from zoo.cli.words import read_edits
 from zoo.errors import ZooError
 from zoo.reporting.numbers import as_json
 
 if TYPE_CHECKING:
     from zoo.config import Edit
 
-SUMMARY = "evaluate a checkpoint, also beyond the training length or resolution"
-EXAMPLE = "zoo eval runs/lm_rope/latest 'evaluate.lengths=[1x,2x,4x]'"
 TARGET = "zoo.evaluation.evaluate:EvaluationTarget"
-OPTIONS = (("evaluate.", "zoo.config.schema:EvaluateOptions"), ("", TARGET))
-JSON = True
-COMPUTES = True
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument(
         "checkpoint",
@@ -40,14 +37,7 @@ def read(known: argparse.Namespace) -> tuple[list[Edit], dict[str, Any]]:
     # most evaluations take the recipe as it is, and have no words to parse
     if not known.overrides:
         return [], {}
-    from zoo.config import check_edits
-    from zoo.config.command_line import parse_options, parse_overrides, split_words
-
-    own, rest = split_words(known.overrides, [TARGET])
-    (options,) = parse_options(own, [TARGET])
-    edits = parse_overrides(rest)
-    check_edits(edits)
-    return edits, options
+    return read_edits(known.overrides, TARGET)
 
 
 def run(known: argparse.Namespace) -> None:
@@ -68,3 +58,15 @@ def run(known: argparse.Namespace) -> None:
     if result.problem:
         # after the result, which is nowhere else
         raise ZooError(result.problem)
+
+
+COMMAND = Command(
+    summary="evaluate a checkpoint, also beyond the training length or resolution",
+    example="zoo eval runs/lm_rope/latest 'evaluate.lengths=[1x,2x,4x]'",
+    add_arguments=add_arguments,
+    run=run,
+    read=read,
+    options=(("evaluate.", "zoo.config.schema:EvaluateOptions"), ("", TARGET)),
+    prints_json=True,
+    computes=True,
+)

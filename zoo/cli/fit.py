@@ -7,8 +7,9 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.cli.hints import log_next, suggest_command, write_command, write_tensorboard
-from zoo.cli.main import is_secondary_process
+from zoo.cli.commands import Command
+from zoo.cli.hints import log_next, write_command, write_tensorboard
+from zoo.cli.main import is_secondary_process, suggest_command
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.reporting.numbers import as_json
 
@@ -17,17 +18,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zoo")
 
-SUMMARY = "train a recipe, then test its best checkpoint"
-EXAMPLE = "zoo fit vit_comrope model.encoding=liere model.dim=192 seed=1"
-OPTIONS = (
-    ("trainer.", "zoo.config.schema:TrainerOptions"),
-    ("diagnostics.", "zoo.config.schema:DiagnosticsOptions"),
-)
-JSON = True
-COMPUTES = True
 
-
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("recipe", metavar="RECIPE", help="a YAML file or a registered name")
     parser.add_argument(
@@ -113,3 +105,18 @@ def run(known: argparse.Namespace) -> None:
         )
     if known.json:
         print(as_json(result.to_dict()))
+
+
+COMMAND = Command(
+    summary="train a recipe, then test its best checkpoint",
+    example="zoo fit vit_comrope model.encoding=liere model.dim=192 seed=1",
+    add_arguments=add_arguments,
+    run=run,
+    read=read,
+    options=(
+        ("trainer.", "zoo.config.schema:TrainerOptions"),
+        ("diagnostics.", "zoo.config.schema:DiagnosticsOptions"),
+    ),
+    prints_json=True,
+    computes=True,
+)

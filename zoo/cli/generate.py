@@ -6,21 +6,17 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from zoo.cli.commands import Command
 from zoo.reporting.numbers import as_json
 from zoo.utils import escape_text
 
 if TYPE_CHECKING:
     from zoo.config import Edit
 
-SUMMARY = "continue a prompt with a language model"
-EXAMPLE = 'zoo generate runs/lm_rope/latest prompt="The import statement" temperature=0.7'
-OPTIONS = (("", "zoo.config.schema:GenerateOptions"),)
-JSON = True
-COMPUTES = True
 TEXT_OPTIONS = ("prompt", "stop")
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument(
         "checkpoint",
@@ -32,11 +28,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Generate; with --json print only the result."""
-    from zoo.api.evaluation import generate
+    from zoo.api.guard import suggest_smaller
+    from zoo.evaluation.generate import generate
 
-    # the prompt is among the overrides, if it is not the recipe's
+    # each piece of text once it is there: `zoo.generate` returns when all are
     show = None if known.json else _print
-    result = generate(known.checkpoint, overrides=read(known), show=show, verbose=None)
+    with suggest_smaller("generate"):
+        result = generate(known.checkpoint, read(known), show)
     if known.json:
         print(as_json(result.to_dict()))
 
@@ -62,3 +60,15 @@ def _print(text: str) -> None:
     # generated text may hold control characters, which would reach the terminal
     sys.stdout.write(escape_text(text, keep="\n\t"))
     sys.stdout.flush()
+
+
+COMMAND = Command(
+    summary="continue a prompt with a language model",
+    example='zoo generate runs/lm_rope/latest prompt="The import statement" temperature=0.7',
+    add_arguments=add_arguments,
+    run=run,
+    read=read,
+    options=(("", "zoo.config.schema:GenerateOptions"),),
+    prints_json=True,
+    computes=True,
+)

@@ -1,7 +1,6 @@
 """Commands that the user can copy from a message: as they called `zoo`, and quoted for a shell.
 
-A hint is for the environment that prints it. If a command needs a package that is not installed
-there, the hint begins with the command that installs it.
+A hint is for the environment that prints it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from zoo.packages import list_missing, name_program, name_python, shorten_path, suggest_install
+from zoo.packages import name_program, name_python, shorten_path
 
 log = logging.getLogger("zoo")
 
@@ -47,20 +46,6 @@ def write_tensorboard(folder: Path) -> str:
     """Return the command that shows the logs of a run."""
     program = name_program("tensorboard", "tensorboard.main")
     return f"{program} --logdir {shlex.quote(str(folder))}"
-
-
-def suggest_command(*words: str) -> str:
-    """Return a command of zoo, after the one that installs packages that it misses, if any.
-
-    Args:
-        words: The words after `zoo`.
-    """
-    # that module writes hints too
-    from zoo.cli.main import find_packages
-
-    missing = list_missing(find_packages(words))
-    install = f"{suggest_install(*missing)} && " if missing else ""
-    return f"{install}{write_command(*words)}"
 
 
 def log_next(*commands: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zoo import registry
+from zoo.cli.commands import Command
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.suggestions import nearest
 
@@ -14,15 +15,7 @@ if TYPE_CHECKING:
     from zoo.config import Edit
     from zoo.options import Choice
 
-SUMMARY = "write the script that starts a recipe on a cluster, and continues it"
-EXAMPLE = "zoo launch slurm vit_comrope nodes=4 devices=8 time=2-00 partition=gpu"
 LAUNCH, PRINTING = "zoo.launch.launch:LaunchOptions", "zoo.cli.launch:Printing"
-OPTIONS = (
-    ("", LAUNCH),
-    ("", PRINTING),
-    ("", "zoo.launch.slurm:SlurmLauncher"),
-    ("", "zoo.launch.torchrun:TorchrunLauncher"),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +26,7 @@ class Printing:
     """Print the script instead of writing it to a file."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument(
         "launcher", metavar="slurm|torchrun", help="the program that starts the processes"
@@ -86,3 +79,18 @@ def run(known: argparse.Namespace) -> None:
         print(result.script, end="")
     else:
         result.write()
+
+
+COMMAND = Command(
+    summary="write the script that starts a recipe on a cluster, and continues it",
+    example="zoo launch slurm vit_comrope nodes=4 devices=8 time=2-00 partition=gpu",
+    add_arguments=add_arguments,
+    run=run,
+    read=read,
+    options=(
+        ("", LAUNCH),
+        ("", PRINTING),
+        ("", "zoo.launch.slurm:SlurmLauncher"),
+        ("", "zoo.launch.torchrun:TorchrunLauncher"),
+    ),
+)

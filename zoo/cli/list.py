@@ -7,19 +7,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from zoo import registry
+from zoo.cli.commands import Command
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.packages import explain_imports
 from zoo.reporting.numbers import as_json
 from zoo.reporting.tables import format_table
 from zoo.suggestions import nearest
 
-SUMMARY = "list encodings, recipes, and everything else that a recipe can use"
-EXAMPLE = "zoo list encodings"
-JSON = True
 KINDS = ("encodings", "recipes", *(kind for kind in registry.RECIPE_KINDS if kind != "encodings"))
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("kind", nargs="?", metavar="|".join(KINDS), help="by default all kinds")
 
@@ -87,3 +85,12 @@ def _summarize(kind: str) -> dict[str, str]:
         first = path.read_text(encoding="utf-8").partition("\n")[0]
         found[name] = first.removeprefix("#").strip() if first.startswith("#") else ""
     return found
+
+
+COMMAND = Command(
+    summary="list encodings, recipes, and everything else that a recipe can use",
+    example="zoo list encodings",
+    add_arguments=add_arguments,
+    run=run,
+    prints_json=True,
+)

@@ -5,22 +5,23 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
-import importlib
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import ModuleType
+from importlib import import_module
 from typing import Any, NoReturn
 
+from zoo.cli.commands import COMMANDS, Command
 from zoo.cli.completion import PrintCompletion
 from zoo.cli.edge import COMMAND_LINE
 from zoo.cli.hints import name_zoo, write_command, write_example
 from zoo.cli.imports import handle_imports
 from zoo.cli.mistakes import check_words, explain_argument, explain_command, find_flags_as_keys
 from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError, ZooError
-from zoo.packages import explain_imports
+from zoo.packages import explain_imports, list_missing, suggest_install
 from zoo.registry import PLUGINS
 from zoo.utils import (
     EscapingFormatter,
@@ -31,45 +32,23 @@ from zoo.utils import (
 )
 from zoo.version import __version__
 
-COMMANDS = (
-    "fit",
-    "eval",
-    "generate",
-    "predict",
-    "diagnose",
-    "bench",
-    "compare",
-    "compare rebuild",
-    "compare rank",
-    "compare merge",
-    "compare pack",
-    "compare check",
-    "launch",
-    "convert",
-    "export",
-    "verify",
-    "list",
-    "show",
-    "diff",
-    "new",
-    "doctor",
-)
-"""The commands in the order of `zoo --help`."""
 SECTIONS = ("seed", "model", "data", "task", "optim", "trainer", "evaluate", "generate", "predict")
 """Sections of recipes, whose words need no second look."""
 
 
-def import_command(name: str) -> ModuleType:
-    """Import the module of a command; that of `compare rank` is `compare_rank`.
+def find_command(name: str) -> Command:
+    """Return a command of the table; only its own file is imported."""
+    entry = COMMANDS[name]
+    if isinstance(entry, Command):
+        return entry
+    command: Command = import_module(entry).COMMAND
+    return command
 
-    A command is a module with SUMMARY, EXAMPLE, `arguments(parser)` and `run(known)`. OPTIONS names
-    the dataclasses of its `key=value` options for `--help`; JSON is true if it can print JSON, and
-    COMPUTES if it trains, evaluates or measures models.
-    `read(known)` reads the words without importing torch or optional packages, and
-    `list_packages(known)` returns the optional packages that the command needs for these words,
-    for hints. The command itself requires them after it has found the files of the user.
-    """
-    return importlib.import_module(f"zoo.cli.{name.replace(' ', '_')}")
+
+def join_command(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line; `compare rank` is one, since argparse has no other."""
+    joined = " ".join(words[:2])
+    return [joined, *words[2:]] if joined in COMMANDS else [*words]
 
 
 class Parser(argparse.ArgumentParser):
@@ -86,6 +65,15 @@ class Parser(argparse.ArgumentParser):
             hint = f"write it as in `{self.example}`, or {see}"
         raise RecipeError(ConfigIssue(ARGUMENT, "", message, hint))
 
+    def list_arguments(self, known: argparse.Namespace) -> list[str]:
+        """Return the parsed words that are no flags, in their order."""
+        words: list[str] = []
+        for action in self._actions:
+            if not action.option_strings:
+                value = getattr(known, action.dest)
+                words += value if isinstance(value, list) else [value]
+        return [str(word) for word in words if word is not None]
+
 
 def build_parser() -> Parser:
     """Build the parser of all commands, for help and completion."""
@@ -101,34 +89,33 @@ def build_parser() -> Parser:
     parser.add_argument("--print-completion", action=PrintCompletion)
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     for name in COMMANDS:
-        command = import_command(name)
-        _add_arguments(commands.add_parser(name, help=command.SUMMARY), name, command)
+        command = find_command(name)
+        _add_arguments(commands.add_parser(name, help=command.summary), name, command)
     return parser
 
 
 def build_command_parser(name: str) -> Parser:
     """Build the parser of the words that follow `zoo NAME`."""
     parser = Parser(prog=write_command(*name.split()))
-    _add_arguments(parser, name, import_command(name))
+    _add_arguments(parser, name, find_command(name))
     return parser
 
 
-def _add_arguments(parser: Parser, name: str, command: ModuleType) -> None:
+def _add_arguments(parser: Parser, name: str, command: Command) -> None:
     """Add the flags that all commands share, the arguments of one and its help."""
-    parser.description = command.SUMMARY
-    if isinstance(parser, Parser):
-        parser.example = write_example(command.EXAMPLE)
+    parser.description = command.summary
+    parser.example = write_example(command.example)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.set_defaults(run=partial(run_command, command), json=False)
+    parser.set_defaults(json=False)
     parser.add_argument(
         "--plugin",
         action="append",
         metavar="MODULE",
         help="a Python package with encodings, recipes or data of your own",
     )
-    if getattr(command, "JSON", False):
+    if command.prints_json:
         parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    command.arguments(parser)
+    command.add_arguments(parser)
     for action in parser._actions:
         # argparse would name a list that may be empty among the arguments that are missing
         action.required = action.required and action.nargs != "*"
@@ -136,42 +123,9 @@ def _add_arguments(parser: Parser, name: str, command: ModuleType) -> None:
     if name.split()[-1] in sys.argv and {"-h", "--help"} & set(sys.argv):
         from zoo.options.description import format_options
 
-        options = format_options(getattr(command, "OPTIONS", ()))
-        example = f"example:\n    {write_example(command.EXAMPLE)}"
+        options = format_options(command.options)
+        example = f"example:\n    {write_example(command.example)}"
         parser.epilog = "\n\n".join(filter(None, [options, example]))
-
-
-def run_command(command: ModuleType, known: argparse.Namespace) -> None:
-    """Run a command once its words are right.
-
-    Args:
-        command: The module of the command.
-        known: Its arguments.
-
-    Raises:
-        RecipeError: A word is wrong; nothing slow was imported.
-    """
-    if hasattr(command, "read"):
-        from zoo.options.signature import check_early
-
-        check_early(partial(command.read, known))
-    if getattr(command, "COMPUTES", False):
-        _flush_denormals()
-    command.run(known)
-
-
-def _flush_denormals() -> None:
-    """Flush denormal numbers to zero in this process, in which nothing was computed yet."""
-    # imports torch
-    from zoo.run.machine import flush_denormals
-
-    flush_denormals()
-
-
-def join_command(words: Sequence[str]) -> list[str]:
-    """Return the words of a command line; `compare rank` is one, since argparse has no other."""
-    joined = " ".join(words[:2])
-    return [joined, *words[2:]] if joined in COMMANDS else [*words]
 
 
 def find_packages(words: Sequence[str]) -> Sequence[str]:
@@ -181,11 +135,53 @@ def find_packages(words: Sequence[str]) -> Sequence[str]:
         words: The words after `zoo`, of a right command line.
     """
     name, *rest = join_command(words)
-    command = import_command(name)
-    if not hasattr(command, "list_packages"):
-        return ()
-    packages: Sequence[str] = command.list_packages(build_command_parser(name).parse_args(rest))
-    return packages
+    list_packages = find_command(name).list_packages
+    # most commands need none, and their files need not be read
+    return list_packages(build_command_parser(name).parse_args(rest)) if list_packages else ()
+
+
+def suggest_command(*words: str) -> str:
+    """Return a command of zoo, after the one that installs packages that it misses, if any.
+
+    Args:
+        words: The words after `zoo`.
+    """
+    missing = list_missing(find_packages(words))
+    install = f"{suggest_install(*missing)} && " if missing else ""
+    return f"{install}{write_command(*words)}"
+
+
+def run_command(known: argparse.Namespace) -> None:
+    """Run a command once its words are right.
+
+    Args:
+        known: Its parsed words.
+
+    Raises:
+        RecipeError: A word is wrong; nothing slow was imported.
+    """
+    command = find_command(known.command)
+    if command.read is not None:
+        from zoo.options.signature import check_early
+
+        check_early(partial(command.read, known))
+    if command.computes:
+        _flush_denormals()
+    if not command.is_recorded:
+        command.run(known)
+        return
+    from zoo.api.calls import record_command
+
+    with record_command(known.line):
+        command.run(known)
+
+
+def _flush_denormals() -> None:
+    """Flush denormal numbers to zero in this process, in which nothing was computed yet."""
+    # imports torch
+    from zoo.run.machine import flush_denormals
+
+    flush_denormals()
 
 
 def main(arguments: Sequence[str] | None = None, work: Callable[[], None] | None = None) -> int:
@@ -214,7 +210,7 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[], None] | None
                 _flush_denormals()
                 work()
             elif known:
-                known.run(known)
+                run_command(known)
     except ZooError as error:
         text = error.spell(COMMAND_LINE)
         # all processes find the same config errors; one report is enough
@@ -305,8 +301,8 @@ def _parse(words: list[str]) -> argparse.Namespace:
     words = join_command(words)
     if words and not words[0].startswith("-"):
         if words[0] not in COMMANDS:
-            raise RecipeError(explain_command(words, COMMANDS))
-        # reading the modules of all commands would only delay this one
+            raise RecipeError(explain_command(words, [*COMMANDS]))
+        # importing the files of all commands would only delay this one
         name, *words = words
         parser = build_command_parser(name)
     else:
@@ -331,12 +327,28 @@ def _parse(words: list[str]) -> argparse.Namespace:
     ):
         raise RecipeError(*issues)
 
+    known.command = name
+    known.line = format_line(name, parser.list_arguments(known), known.plugin)
     if known.plugin:
         # a package in the current folder is found like an installed one
         sys.path.insert(0, os.getcwd())
         # in the environment, so that the processes which this one starts know them too
         os.environ[PLUGINS] = ",".join(known.plugin)
     return known
+
+
+def format_line(name: str, words: Sequence[str], plugins: Sequence[str] | None) -> str:
+    """Return the command line that repeats a command, quoted for a shell.
+
+    Args:
+        name: The command.
+        words: Its arguments that are no flags.
+        plugins: The plug-ins that it names.
+    """
+    passing = find_command(name).passing
+    lasting = [word for word in words if word.partition("=")[0] not in passing]
+    flags = [word for plugin in plugins or () for word in ("--plugin", plugin)]
+    return shlex.join(["zoo", *name.split(), *lasting, *flags])
 
 
 def _may_be_split(word: str) -> bool:
@@ -354,11 +366,8 @@ def _list_keys(name: str, known: argparse.Namespace) -> list[str]:
     """Return what a command takes as key=value: its own options, and the keys of a recipe."""
     from zoo.options.signature import read_class
 
-    command = import_command(name)
     keys = [
-        f"{prefix}{key}"
-        for prefix, path in getattr(command, "OPTIONS", ())
-        for key in read_class(path)
+        f"{prefix}{key}" for prefix, path in find_command(name).options for key in read_class(path)
     ]
     if hasattr(known, "overrides"):
         from zoo.config.recipe import list_keys

@@ -9,12 +9,10 @@ import re
 from pathlib import Path
 
 from zoo import registry
+from zoo.cli.commands import Command
 from zoo.cli.hints import log_next, write_command
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.suggestions import nearest
-
-SUMMARY = "create a recipe or encoding from a template"
-EXAMPLE = "zoo new encoding window"
 
 RECIPE = """\
 # yaml-language-server: $schema=recipe.schema.json
@@ -68,7 +66,7 @@ class {title}(Encoding):
 KINDS = ("recipe", "encoding")
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("kind", metavar="|".join(KINDS))
     parser.add_argument(
@@ -138,3 +136,11 @@ def _write(file: Path, text: str) -> None:
 
 def _refuse(word: str, problem: str, remedy: str) -> RecipeError:
     return RecipeError(ConfigIssue(ARGUMENT, word, problem, remedy))
+
+
+COMMAND = Command(
+    summary="create a recipe or encoding from a template",
+    example="zoo new encoding window",
+    add_arguments=add_arguments,
+    run=run,
+)

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zoo.cli.commands import Command
+from zoo.cli.words import split_paths
 from zoo.reporting.numbers import as_json
 from zoo.utils import escape_text
 
 if TYPE_CHECKING:
     from zoo.config import Edit
 
-SUMMARY = "classify files and folders with a trained model"
-EXAMPLE = "zoo predict runs/vit_comrope/latest photos/ top=3"
-OPTIONS = (("", "zoo.config.schema:PredictOptions"),)
-JSON = True
-COMPUTES = True
 
-
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument(
         "checkpoint",
@@ -54,23 +49,16 @@ def read(known: argparse.Namespace) -> tuple[list[str], list[Edit]]:
 
 def run(known: argparse.Namespace) -> None:
     """Predict; with --json print only the result."""
-    from zoo.api.evaluation import predict
+    from zoo.api.guard import suggest_smaller
+    from zoo.evaluation.predict import predict
 
     paths, edits = read(known)
+    # each file once it is done: `zoo.predict` returns when all are
     show = None if known.json else _print
-    result = predict(known.checkpoint, paths, edits, show=show, verbose=None)
+    with suggest_smaller("predict"):
+        result = predict(known.checkpoint, [Path(path) for path in paths], edits, show)
     if known.json:
         print(as_json(result.to_dict()))
-
-
-def split_paths(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate paths from overrides, which have a `=` or a leading `~` and name no file."""
-    overrides = [
-        word
-        for word in words
-        if ("=" in word or word.startswith("~")) and not os.path.lexists(word)
-    ]
-    return [word for word in words if word not in overrides], overrides
 
 
 def _print(line: str) -> None:
@@ -78,3 +66,15 @@ def _print(line: str) -> None:
     # a terminal of another encoding would raise on names it cannot show
     encoding = sys.stdout.encoding or "utf-8"
     print(escape_text(line).encode(encoding, "backslashreplace").decode(encoding), flush=True)
+
+
+COMMAND = Command(
+    summary="classify files and folders with a trained model",
+    example="zoo predict runs/vit_comrope/latest photos/ top=3",
+    add_arguments=add_arguments,
+    run=run,
+    read=read,
+    options=(("", "zoo.config.schema:PredictOptions"),),
+    prints_json=True,
+    computes=True,
+)

@@ -8,18 +8,16 @@ import os
 from collections.abc import Sequence
 
 from zoo import registry
+from zoo.cli.commands import Command
 from zoo.cli.hints import write_command
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.packages import EXTRAS
 
-SUMMARY = "show a resolved recipe, explain an encoding, or print the JSON schema of recipes"
-EXAMPLE = "zoo show liere dim=768 heads=12 axes=2 length=14"
 SCHEMA = "schema"
 SHOW, SIZES = "zoo.cli.describe:ShowOptions", "zoo.cli.describe:Sizes"
-OPTIONS = (("", SHOW), ("", SIZES))
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("what", metavar="RECIPE|ENCODING|schema")
     parser.add_argument(
@@ -90,3 +88,14 @@ def _read_encoding(name: str, words: Sequence[str]) -> None:
 
     sources = (read_options("encodings", name), EveryEncoding, SIZES, SHOW)
     parse_options(words, sources, OptionOwner("encodings", name))
+
+
+COMMAND = Command(
+    summary="show a resolved recipe, explain an encoding, or print the JSON schema of recipes",
+    example="zoo show liere dim=768 heads=12 axes=2 length=14",
+    add_arguments=add_arguments,
+    run=run,
+    read=read,
+    list_packages=list_packages,
+    options=(("", SHOW), ("", SIZES)),
+)

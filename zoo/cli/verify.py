@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from zoo import registry
-from zoo.cli.bench import format_command
+from zoo.cli.commands import Command
 from zoo.cli.hints import write_command
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.reporting.numbers import as_json
@@ -15,15 +15,11 @@ from zoo.reporting.numbers import as_json
 if TYPE_CHECKING:
     from zoo.options import Choice
 
-SUMMARY = "check encodings against the laws and report what was measured"
-EXAMPLE = "zoo verify liere block=4 axes=2"
 VERIFY = "zoo.laws.run:VerifyOptions"
-OPTIONS = (("", VERIFY),)
-JSON = True
 ALL = "all"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument(
         "overrides",
@@ -61,15 +57,9 @@ def run(known: argparse.Namespace) -> None:
     """Print the certificates; fail if a law is broken."""
     from zoo.api.tools import verify
     from zoo.laws.report import format_certificates
-    from zoo.laws.run import VerifyOptions
 
     encodings, options = read(known)
-    result = verify(
-        encodings,
-        options=VerifyOptions(**options),
-        command=format_command("verify", known.overrides, known.plugin),
-        verbose=None,
-    )
+    result = verify(encodings, verbose=None, **options)
     if known.json:
         print(as_json(result.to_dict()))
     elif result.certificates:
@@ -105,3 +95,15 @@ def _parse_encodings(names: Sequence[str], own: dict[str, Any]) -> list[tuple[Ch
 
     chains = parse_encodings(names)
     return [(Choice(chains[0][0].name, own),)] if own else chains
+
+
+COMMAND = Command(
+    summary="check encodings against the laws and report what was measured",
+    example="zoo verify liere block=4 axes=2",
+    add_arguments=add_arguments,
+    run=run,
+    read=read,
+    options=(("", VERIFY),),
+    is_recorded=True,
+    prints_json=True,
+)

@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -54,19 +55,16 @@ def work(folder: Path) -> None:
         write_json(result, folder / RESULT)
 
 
-def run_cell(run: Path) -> int:
-    """Run a cell of a comparison, and return the exit code of its process.
+def run_cell(run: Path, work: str) -> int:
+    """Do the work of a cell, and return the exit code of its process.
 
     Args:
-        run: The run directory, in the folder of the comparison.
+        run: The run directory.
+        work: What is done there, `module:function`.
     """
-
-    def work() -> None:
-        from zoo.comparison import cell
-
-        cell.run_cell(run)
-
-    return main(work=work)
+    module, _, name = work.partition(":")
+    # imported within `main`, which explains what is missing
+    return main(work=lambda: getattr(import_module(module), name)(run))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ log = logging.getLogger("zoo")
 
 # a file, since cells may run on another machine, in a queue
 DEADLINE = ".until.json"
+WORK = "zoo.comparison.cell:run_cell"
+"""What the process of a cell does."""
 
 
 def run_cell(run: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
 
-from zoo.comparison.cell import is_time_over, write_deadline
+from zoo.comparison.cell import WORK, is_time_over, write_deadline
 from zoo.comparison.cell_files import TRIAL, UNTESTED, find_cells, is_done
 from zoo.comparison.hypotheses import record_hypotheses
 from zoo.comparison.outputs import collect_results, is_trained, write_results
@@ -135,7 +135,9 @@ def _run_cells(
 ) -> Signals | None:
     keeps_weights = keeps_weights or checked.request.options.keep == "weights"
     runner = CellRunner(folder, plan, executor, resources, following, keeps_weights=keeps_weights)
-    return runner.run([CellProcess(folder / CELLS / cell.name, Path.cwd()) for cell in plan.cells])
+    return runner.run(
+        [CellProcess(folder / CELLS / cell.name, Path.cwd(), WORK) for cell in plan.cells]
+    )
 
 
 def _plan_studies(

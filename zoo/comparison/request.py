@@ -26,7 +26,7 @@ from zoo.comparison.results import LOOKS, Axis, Measure
 from zoo.comparison.study_trials import StudyTrial, find_effective_keys, list_study_trials
 from zoo.comparison.tuning import EXAMPLE, TUNE, Settings, TuningRequest, read_tuned_keys
 from zoo.config import Change, Edit, Overrides, Recipe
-from zoo.config.arguments import list_options, validate_given
+from zoo.config.arguments import validate_given
 from zoo.config.overrides import list_edits
 from zoo.config.schema import SEEDS, Seed
 from zoo.config.tree import collect_issues
@@ -132,7 +132,6 @@ def check_request(
     vary: Mapping[str, Any],
     tune: Mapping[str, Any],
     given: Mapping[str, Any],
-    base: CompareOptions | None = None,
     command: str = "",
 ) -> CheckedRequest:
     """Read a request, and load and check the recipe of each variant and of each trial.
@@ -144,7 +143,6 @@ def check_request(
         vary: Other keys that vary: {key: list of values}.
         tune: The keys that are tuned: {key: range or list of choices}.
         given: Options of `CompareOptions` and of the executor, not validated yet.
-        base: Options that `given` changes.
         command: What repeats the comparison.
 
     Raises:
@@ -155,7 +153,7 @@ def check_request(
     edits: list[Edit] = []
     keys: list[VariedKey] = []
     tuning: TuningRequest | None = None
-    chosen, make_executor = _read_options(given, base, issues)
+    chosen, make_executor = _read_options(given, issues)
     with collect_issues(issues):
         edits = list_edits(overrides)
     with collect_issues(issues):
@@ -243,15 +241,13 @@ def resolve_trials(
 
 
 def _read_options(
-    given: Mapping[str, Any], base: CompareOptions | None, issues: list[ConfigIssue]
+    given: Mapping[str, Any], issues: list[ConfigIssue]
 ) -> tuple[CompareOptions, Callable[[], Executor] | None]:
     """Return the options, and what makes an executor; defaults and None if they have issues."""
     before = len(issues)
-    start = list_options(CompareOptions, base)
-    values = {**start, **given}
     cls: Any = None
     with collect_issues(issues):
-        cls = _find_executor(values.get("engine", CompareOptions.engine))
+        cls = _find_executor(given.get("engine", CompareOptions.engine))
 
     own = fields(CompareOptions)
     special = options(cls) if cls else {}
@@ -259,7 +255,7 @@ def _read_options(
     # without an engine, nobody knows which of the other options it has
     given = {key: value for key, value in given.items() if cls or key in known}
     with collect_issues(issues):
-        typed = validate_given(given, start, known, (ENCODINGS, VARY, TUNE))
+        typed = validate_given(given, known, (ENCODINGS, VARY, TUNE))
     if len(issues) > before:
         return CompareOptions(), None
     chosen = CompareOptions(**{key: typed[key] for key in own})

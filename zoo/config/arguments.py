@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -22,22 +21,18 @@ from zoo.suggestions import find_meant
 T = TypeVar("T")
 
 
-def validate_options(
-    cls: type[T], values: Mapping[str, Any], base: T | None = None, others: Sequence[str] = ()
-) -> T:
+def validate_options(cls: type[T], values: Mapping[str, Any], others: Sequence[str] = ()) -> T:
     """Build the options of a dataclass from values of any origin.
 
     Args:
         cls: The dataclass, with the types of its options and their defaults.
         values: Options by name.
-        base: Options that `values` change; those of `cls` by default.
         others: Further arguments of the caller, which a misspelt option may mean.
 
     Raises:
         RecipeError: An option is unknown, or its value does not fit; all issues are reported.
     """
-    given = list_options(cls, base)
-    edits = list_edits({**given, **values})
+    edits = list_edits(values)
     plain = {edit.key: edit.value for edit in edits if isinstance(edit, Change)}
     validator = Validator({"": ARGUMENT})
     typed = validator.validate_fields(fields(cls), plain, "", others)
@@ -47,16 +42,12 @@ def validate_options(
 
 
 def validate_given(
-    given: Mapping[str, Any],
-    base: Mapping[str, Any],
-    schema: Mapping[str, Option],
-    others: Sequence[str] = (),
+    given: Mapping[str, Any], schema: Mapping[str, Option], others: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return typed options of a command that changes recipes too, with defaults.
 
     Args:
         given: Options by name.
-        base: Options that these change.
         schema: The options that there are.
         others: Further arguments of the caller, which a misspelt option may mean.
 
@@ -73,7 +64,7 @@ def validate_given(
             issues.append(ConfigIssue(ARGUMENT, key, "unknown key", remedy))
     typed: dict[str, Any] = {}
     with collect_issues(issues):
-        edits = list_edits({**base, **given})
+        edits = list_edits(given)
         plain = {edit.key: edit.value for edit in edits if isinstance(edit, Change)}
         validator = Validator({"": ARGUMENT}, interpolates=False)
         kept = {key: to_plain(value) for key, value in plain.items() if key in schema}
@@ -82,20 +73,6 @@ def validate_given(
     if issues:
         raise RecipeError(*issues)
     return typed
-
-
-def list_options(cls: type[T], base: T | None) -> dict[str, Any]:
-    """Return the options of a dataclass by name; none without one.
-
-    Raises:
-        RecipeError: It is something else.
-    """
-    if base is None:
-        return {}
-    if not isinstance(base, cls):
-        problem = f"expected {cls.__name__}, got {reprlib.repr(base)}"
-        raise RecipeError(ConfigIssue(ARGUMENT, "options", problem))
-    return {key: getattr(base, key) for key in fields(cls)}
 
 
 def read_encodings(

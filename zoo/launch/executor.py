@@ -32,12 +32,11 @@ StartMethod = Literal["forkserver", "spawn"]
 
 # the module whose `run_cell` gives a cell the log and the exit codes of a command
 ENTRY = "zoo.cli.worker"
-# what a cell imports, late imports included
+# what cells import, late imports included, in addition to the module of their work
 PRELOADED = (
     ENTRY,
     "omegaconf",
     "torch.utils.tensorboard",
-    "zoo.comparison.cell",
     "zoo.diagnosis.training_curves",
     "zoo.reporting.charts",
     "zoo.reporting.render",
@@ -72,10 +71,17 @@ class Resources:
 
 @dataclass(frozen=True)
 class CellProcess:
-    """The process that runs a cell, started in `folder`. A call waits for its exit code."""
+    """The process that runs a cell, started in `folder`. A call waits for its exit code.
+
+    Attributes:
+        run: The run directory.
+        folder: The folder in which the process starts.
+        work: What is done there, `module:function` of the run directory.
+    """
 
     run: Path
     folder: Path
+    work: str
 
     def start(
         self, method: StartMethod = "spawn", environment: Mapping[str, str] | None = None
@@ -99,10 +105,11 @@ class CellProcess:
         context: ForkServerContext | SpawnContext = get_context("spawn")
         if method == "forkserver":
             context = get_context("forkserver")
-            context.set_forkserver_preload([*PRELOADED])
+            context.set_forkserver_preload([*PRELOADED, self.work.partition(":")[0]])
         arguments = (
             self.run,
             self.folder,
+            self.work,
             {**os.environ, **(environment or {})},
             multiprocessing.get_start_method(allow_none=True),
         )
@@ -194,7 +201,7 @@ def _hide_main_module() -> Iterator[None]:
 
 
 def _run_cell(
-    run: Path, folder: Path, environment: Mapping[str, str], start_method: str | None
+    run: Path, folder: Path, work: str, environment: Mapping[str, str], start_method: str | None
 ) -> NoReturn:
     """Run a cell in this process, which was started for it, and exit."""
     os.setsid()
@@ -210,7 +217,7 @@ def _run_cell(
     _end_with_parent()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [SIGINT])
 
-    code = importlib.import_module(ENTRY).run_cell(run)
+    code = importlib.import_module(ENTRY).run_cell(run, work)
     # loggers register their end here, which a process of `multiprocessing` skips
     atexit._run_exitfuncs()
     sys.exit(code)

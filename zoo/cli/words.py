@@ -1,0 +1,146 @@
+"""Read the words of commands: folders, changes of recipes and options, before torch is imported."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from zoo.cli.hints import write_command
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
+
+if TYPE_CHECKING:
+    from zoo.config import Edit
+    from zoo.formats.targets import ExportOptions
+
+
+class Call(NamedTuple):
+    """The arguments of a call that the words of a command stand for."""
+
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+def read_folder(known: argparse.Namespace, options: str) -> Call:
+    """Return the folder of a comparison, and options."""
+    from zoo.config.command_line import parse_options
+
+    (given,) = parse_options(known.overrides, [options])
+    return Call((known.folder,), given)
+
+
+def read_folders(known: argparse.Namespace, options: str) -> Call:
+    """Return the folders of comparisons, and options."""
+    from zoo.config.command_line import parse_options
+
+    # a folder may have "=" in its name, but then it is no identifier before it
+    words = [
+        word for word in known.overrides if word.partition("=")[0].isidentifier() and "=" in word
+    ]
+    (given,) = parse_options(words, [options])
+    return Call(([word for word in known.overrides if word not in words],), given)
+
+
+def read_edits(words: Sequence[str], options: str) -> tuple[list[Edit], dict[str, Any]]:
+    """Return changes of a recipe, and the options of a command.
+
+    Args:
+        words: Words of the command line.
+        options: The dataclass of the options, `module:Class`.
+
+    Raises:
+        RecipeError: A key is unknown, or the value of an option is wrong.
+    """
+    from zoo.config import check_edits
+    from zoo.config.command_line import parse_options, parse_overrides, split_words
+
+    own, rest = split_words(words, [options])
+    (given,) = parse_options(own, [options])
+    edits = parse_overrides(rest)
+    check_edits(edits)
+    return edits, given
+
+
+def read_runs(known: argparse.Namespace, options: str) -> Call:
+    """Return runs, changes of their recipes, and options."""
+    names, changes = split_paths(known.overrides)
+    edits, given = read_edits(changes, options)
+    return Call((names, edits), given)
+
+
+def split_paths(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Separate paths from overrides, which have a `=` or a leading `~` and name no file."""
+    overrides = [
+        word
+        for word in words
+        if ("=" in word or word.startswith("~")) and not os.path.lexists(word)
+    ]
+    return [word for word in words if word not in overrides], overrides
+
+
+def read_weights(known: argparse.Namespace, options: str) -> Call:
+    """Return the folder or file of published weights, changes of the recipe, and options."""
+    for word in known.overrides:
+        if "=" not in word and word[:1] not in "~+-":
+            problem = "not an override, nor is a run directory named so"
+            raise RecipeError(ConfigIssue(ARGUMENT, "", f"{word!r}: {problem}", f"write to={word}"))
+    edits, given = read_edits(known.overrides, options)
+    return Call((known.source, edits), given)
+
+
+def list_weight_packages(known: argparse.Namespace) -> tuple[str, ...]:
+    """Return the packages that read published weights."""
+    source: Path = known.source
+    suffixes = {path.suffix for path in (source.iterdir() if source.is_dir() else [source])}
+    # a folder with both is read as safetensors
+    if ".safetensors" in suffixes:
+        return ("safetensors",)
+    return ("gguf",) if ".gguf" in suffixes else ()
+
+
+def read_export(known: argparse.Namespace, options: str) -> Call:
+    """Return the run, the folder to write, changes of the recipe, and options."""
+    folder, edits, given = _parse_export(known)
+    return Call((known.checkpoint, folder), {"overrides": edits, **asdict(given)})
+
+
+def list_export_packages(known: argparse.Namespace) -> tuple[str, ...]:
+    """Return the packages that the format of an export needs."""
+    from zoo.formats import targets
+
+    _, _, options = _parse_export(known)
+    return targets.list_packages(options)
+
+
+def _parse_export(known: argparse.Namespace) -> tuple[str, list[Edit], ExportOptions]:
+    from zoo.config import check_edits
+    from zoo.config.command_line import parse_options, parse_overrides, split_words
+    from zoo.config.tree import collect_issues
+    from zoo.formats.targets import ExportOptions, check_options
+
+    issues: list[ConfigIssue] = []
+    rest = [word for word in known.overrides if "=" in word or word.startswith("~")]
+    with collect_issues(issues):
+        folder = _find_folder([word for word in known.overrides if word not in rest])
+    with collect_issues(issues):
+        own, words = split_words(rest, [ExportOptions])
+        (given,) = parse_options(own, [ExportOptions])
+        options = ExportOptions(**given)
+        check_options(options)
+        edits = parse_overrides(words)
+        check_edits(edits)
+    if issues:
+        raise RecipeError(*issues)
+    return folder, edits, options
+
+
+def _find_folder(folders: Sequence[str]) -> str:
+    """Return the folder to write. Raises RecipeError unless there is one."""
+    if len(folders) != 1:
+        problem = "there is no folder to write" if not folders else f"{len(folders)} folders"
+        remedy = f"name one, as in {write_command('export', 'RUN', 'to=safetensors', 'FOLDER')}"
+        raise RecipeError(ConfigIssue(ARGUMENT, "", problem, remedy))
+    return folders[0]
