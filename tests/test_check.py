@@ -41,7 +41,7 @@ def test_a_task_that_reads_other_samples_is_told(faults):
         "task.name": "task causal_lm reads text, data digits yields images"
     }
     assert faults("lm_tiny", "flipflop", "classification") == {
-        "task.name": "task classification reads images or labelled texts or points, data flipflop yields text"
+        "task.name": "task classification reads images, labelled texts or points, data flipflop yields text"
     }
 
 

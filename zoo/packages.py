@@ -13,7 +13,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -22,6 +22,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 
 from zoo.errors import ZooError
+from zoo.suggestions import join_words
 
 log = logging.getLogger("zoo")
 
@@ -131,7 +132,7 @@ def describe_missing(module: str) -> str:
     if _find_extra(distribution):
         return f"this needs {distribution}: {suggest_install(distribution)}"
 
-    needed = _join(list_missing((*REQUIRED, *TRANSITIVE)) or [distribution])
+    needed = join_words(list_missing((*REQUIRED, *TRANSITIVE)) or [distribution])
     return f"this needs {needed}: {suggest_install()}"
 
 
@@ -222,11 +223,6 @@ def _find_extra(distribution: str) -> str | None:
     return next((extra for extra, brought in EXTRAS.items() if distribution in brought), None)
 
 
-def _join(names: Sequence[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
-
-
 def suggest_repair(module: str, message: str) -> str:
     """Suggest what to do about a package that cannot be imported.
 
@@ -265,7 +261,7 @@ def require(*distributions: str) -> None:
     first_by_extra = {_find_extra(name) or name: name for name in reversed(missing)}
     if first_by_extra:
         names = [*reversed(first_by_extra.values())]
-        raise PackageError(f"this needs {_join(names)}: {suggest_install(*names)}")
+        raise PackageError(f"this needs {join_words(names)}: {suggest_install(*names)}")
 
 
 def require_extra(*extras: str) -> None:

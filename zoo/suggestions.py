@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal
 
 MAX_LENGTH = 100
 """Longer words are no slip of the finger, and comparing them takes time."""
@@ -138,19 +139,25 @@ def find_meant(word: str, known: Iterable[str], least: float | None = None) -> l
 def offer(word: str, meant: Sequence[str], parent: str = "") -> str:
     """Return the question whether one of some words was meant, as keys below `parent`."""
     full = [f"{parent}.{one}" if parent else one for one in meant]
-    question = f"did you mean {' or '.join(full)}"
+    question = f"did you mean {join_words(full, 'or')}"
     tail = meant[0].rpartition(".")[2]
     if len(meant) == 1 and tail in NOTES and NOTES[tail][0].search(_normalise(word)):
         question = f"{question} ({NOTES[tail][1]})"
     return f"{question}?"
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a remedy: the nearest known word, or the known words."""
-    known = tuple(known)
-    if meant := find_meant(word, known):
-        return offer(word, meant)
-    return f"known are {', '.join(known)}" if known else "there is none"
+def nearest(word: str, known: Iterable[str], parent: str = "") -> str:
+    """Return a remedy: the nearest known word as a key below `parent`, or the known words."""
+    others = [name for name in known if name != word]
+    if meant := find_meant(word, others):
+        return offer(word, meant, parent)
+    return list_known(others)
+
+
+def list_known(words: Iterable[str]) -> str:
+    """Return a remedy: the values that are allowed, or the words that are known."""
+    listed = list_words(words)
+    return f"known are {listed}" if listed else "none is known here"
 
 
 def list_words(names: Iterable[str]) -> str:
@@ -158,9 +165,17 @@ def list_words(names: Iterable[str]) -> str:
     return textwrap.shorten(", ".join(names), WIDTH, placeholder=" ...")
 
 
-def join_words(names: Sequence[str], most: int = 4) -> str:
-    """Write words as a sentence does: a, b and c; those beyond `most` as their number."""
-    names = [*names]
-    if len(names) > most:
+def join_words(
+    words: Iterable[object], last: Literal["and", "or"] = "and", most: int | None = None
+) -> str:
+    """Write words as a sentence does: a, b and c.
+
+    Args:
+        words: The words.
+        last: What joins the last one.
+        most: Write those beyond so many as their number: a, b and 3 others.
+    """
+    names = [*map(str, words)]
+    if most is not None and len(names) > most:
         names = [*names[: most - 1], f"{len(names) - most + 1} others"]
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    return f" {last} ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

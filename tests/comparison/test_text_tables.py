@@ -3,9 +3,9 @@
 import re
 from dataclasses import replace
 
+import comparisons
 import pytest
 
-import comparisons
 from zoo.cli.commands import redden_warnings
 from zoo.comparison.curves import in_training_compute
 from zoo.comparison.page.comparison_page import render

@@ -11,11 +11,11 @@ import pytest
 
 from zoo.errors import OptionError
 from zoo.options import Between, Choice, Choices
-from zoo.options.description import suggest
 from zoo.options.plain import to_plain
 from zoo.options.signature import Option, options, read_options
 from zoo.options.validation import Validator, type_default
 from zoo.registry import KINDS, find, names
+from zoo.suggestions import nearest
 
 Encodings = Annotated[tuple[Choice, ...], Choices("encodings")]
 
@@ -233,7 +233,7 @@ def test_typed_values_become_plain_again() -> None:
 
 
 def test_where_no_key_is_known_none_is_proposed() -> None:
-    assert suggest("entropy", ()) == "none is known here"
+    assert nearest("entropy", ()) == "none is known here"
 
 
 def test_options_are_read_from_the_text_of_members_as_python_has_them() -> None:

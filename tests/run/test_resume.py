@@ -16,8 +16,8 @@ from zoo.cli.edge import COMMAND_LINE
 from zoo.config.command_line import parse_overrides
 from zoo.errors import CheckpointError, RecipeError, Stopped, ZooError
 from zoo.run import checkpoint
-from zoo.run.callbacks.checkpointing import StepSize
 from zoo.run.callbacks.stop_on_signal import StopOnSignal
+from zoo.run.processes import StepSize
 from zoo.tasks.classification import Classification
 from zoo.utils import follow_latest
 

@@ -152,7 +152,7 @@ def test_top5_is_measured_where_it_can_be_below_1(classes, expected):
         (
             "copying_none",
             "[f1]",
-            "task.metrics.0: f1 applies to images or labelled texts or points, but the data yields text",
+            "task.metrics.0: f1 applies to images, labelled texts or points, but the data yields text",
         ),
     ],
 )

@@ -102,10 +102,10 @@ def test_weights_that_cannot_work_are_refused(weights):
 @pytest.mark.parametrize(
     ("recipe", "words", "message"),
     [
-        ("seg_digits_comrope", "task=classification", "classification reads images or labelled"),
+        ("seg_digits_comrope", "task=classification", "classification reads images, labelled"),
         ("vit_comrope", "task=segmentation", "segmentation reads images with masks"),
         ("vit_comrope", "model.dense_head=multiscale", "no pixel has one"),
-        ("seg_digits_comrope", "task.metrics=[f1]", "f1 applies to images or labelled texts"),
+        ("seg_digits_comrope", "task.metrics=[f1]", "f1 applies to images, labelled texts"),
     ],
 )
 def test_other_samples_are_refused_by_name(recipe, words, message):

@@ -113,7 +113,7 @@ def test_datasets_of_a_program_have_it(series, folder, monkeypatch, tmp_path):
 def test_other_tasks_and_formats_refuse_it_by_name(series, folder, tmp_path):
     code, _, message = series("fit", "series_rope", "task=classification", *PLUGIN)
     assert code == 2
-    assert "classification reads images or labelled texts or points" in message
+    assert "classification reads images, labelled texts or points" in message
     assert "data turns yields series" in message
     for to in ("onnx", "torch_export", "hf"):
         code, _, message = series("export", RUN, f"to={to}", str(tmp_path / to), *PLUGIN)

@@ -42,9 +42,8 @@ from zoo.errors import (
     Stopped,
     ZooError,
 )
-from zoo.options.description import suggest
 from zoo.packages import explain_imports
-from zoo.suggestions import SYNONYM, TYPO, find_meant
+from zoo.suggestions import SYNONYM, TYPO, find_meant, nearest
 from zoo.utils import EscapingFormatter, explain_memory
 
 if TYPE_CHECKING:
@@ -154,7 +153,7 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
     known = [*known]
     issues = []
     for key in (one for one in given if one not in known):
-        remedy = suggest(key, known)
+        remedy = nearest(key, known)
         if "overrides" in known and not find_meant(key, known, TYPO):
             keys = list_keys()
             for full in [key] if key in keys else find_meant(key, keys, SYNONYM)[:1]:

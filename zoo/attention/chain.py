@@ -27,6 +27,7 @@ from zoo.options.unknown import OptionOwner, explain_name, explain_nameless
 from zoo.options.validation import check_options
 from zoo.registry import find, names
 from zoo.reporting.panel import Panel
+from zoo.suggestions import join_words
 
 # Fields of a call that only one encoding of a chain may set: they cannot be combined.
 EXCLUSIVE = ("transform_scores", "normalize", "extra_output", "extra_values")
@@ -65,7 +66,7 @@ class Chain(Encoding):
         ]
         self.transforms_heads = bool(transformers)
         if len(transformers) > 1:
-            problem = f"{' and '.join(transformers)} both transform queries and keys"
+            problem = f"{join_words(transformers)} both transform queries and keys"
             raise OptionError("encoding", f"{problem}; list one of them")
 
         # The declared facts of a chain follow from those of its encodings.

@@ -378,9 +378,9 @@ class Encoding(nn.Module):
             others = list_point_encodings(dims.axes)
             known = f", which have 1 to {MAX_POINT_AXES}"
             if others:
-                known = f"; these do: {join_words(others, most=len(others))}"
+                known = f"; these do: {join_words(others)}"
             return f"{name} does not read {where}{known}"
-        accepted = " or ".join(map(str, cls.axes))
+        accepted = join_words(cls.axes, "or")
         noun = "axis" if accepted == "1" else "axes"
         refusal = f"{name} takes {accepted} {noun}, not {dims.axes}"
         reason = cls.axes_reason
@@ -397,7 +397,7 @@ def list_point_encodings(axes: int) -> list[str]:
 def describe_facts(encoding: type[Encoding] | Encoding) -> dict[str, str]:
     """Return the declared facts of an encoding or of its class, {fact: description}."""
     cls = encoding if isinstance(encoding, type) else type(encoding)
-    axes = " or ".join(map(str, encoding.axes))
+    axes = join_words(encoding.axes, "or")
     final_keys = cls.update_cached_keys is Encoding.update_cached_keys
     shift_invariant = "yes: shifting all coordinates changes no score"
     return {
@@ -526,7 +526,7 @@ def explain_types(module: nn.Module, **arguments: Tensor | None) -> Iterator[Non
         weights = {one.dtype for one in module.parameters() if one.is_floating_point()}
         for key, value in arguments.items():
             if weights and value is not None and value.dtype not in weights:
-                known = " and ".join(map(str, weights))
+                known = join_words(weights)
                 problem = f"{key} has the type {value.dtype}, the weights {known}; convert either"
                 raise OptionError(key, problem) from error
         raise

@@ -40,6 +40,7 @@ from zoo.attention.tokens import (
 )
 from zoo.errors import OptionError, refuse_type
 from zoo.options import EncodingSpec
+from zoo.suggestions import join_words
 
 
 @torch.no_grad()
@@ -269,7 +270,7 @@ def score_mod(
             states, and `x` is missing.
     """
     chain = Chain.of(encoding)
-    name = " and ".join(one.name for one in chain)
+    name = join_words(link.name for link in chain)
     check_heads(chain.dims, q, k, None, x)
     if x is None:
         x = _fill_states(chain, k)
@@ -354,7 +355,7 @@ def _fill_states(chain: Chain, k: Tensor) -> Tensor:
     readers = [one.name for one in chain if one.reads_states]
     if readers:
         verb = "reads" if len(readers) == 1 else "read"
-        problem = f"{' and '.join(readers)} {verb} the states of tokens, not only their heads"
+        problem = f"{join_words(readers)} {verb} the states of tokens, not only their heads"
         remedy = "pass x, the states [B, M, D] from which queries and keys are projected"
         raise OptionError("x", f"{problem}; {remedy}")
     # An encoding that reads them without declaring it gives NaN, and no wrong number.

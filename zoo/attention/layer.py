@@ -24,6 +24,7 @@ from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens, disable_autocast, order_padding_first, take_tokens
 from zoo.errors import OptionError, refuse_type
 from zoo.options import Between
+from zoo.suggestions import nearest
 
 # Measured bounds of the faster product of `project`: at most so many rows of x, and at least so
 # many numbers in the weight.
@@ -487,7 +488,7 @@ def _make_norm(
 
 def _check_options(attention: str, window: int | None, backend: str, dropout: float) -> None:
     if attention not in linear.KINDS:
-        problem = f"no attention {attention!r}; known are {', '.join(linear.KINDS)}"
+        problem = f"no attention {attention!r}; {nearest(str(attention), linear.KINDS)}"
         raise OptionError("attention", problem)
     if attention == "linear" and window is not None:
         problem = "linear attention has no window; leave it out, or choose attention softmax"

@@ -23,6 +23,7 @@ from zoo.attention.call import AttentionCall, repeat_kv_heads
 from zoo.attention.encoding import Encoding
 from zoo.attention.tokens import check_rows, disable_autocast, fill_padding, select_rows, upcast
 from zoo.errors import OptionError
+from zoo.suggestions import join_words
 
 KINDS = ("softmax", "linear")
 CHUNK = 64  # tokens of a chunk, whose pairs are computed; one matrix sums up all earlier tokens
@@ -86,7 +87,7 @@ def check_supported(encodings: Iterable[Encoding], call: AttentionCall) -> None:
         if transforms and call.q.shape[-1] != call.raw_query.shape[-1]:
             changed.append("the width of heads")
         if changed:
-            problem = f"{encoding.name} changes {' and '.join(changed)} of an attention call, "
+            problem = f"{encoding.name} changes {join_words(changed)} of an attention call, "
             problem += "which linear attention cannot follow"
             remedy = "use encodings that add to the input or rotate heads, as rope does"
             raise OptionError("encoding", f"{problem}; {remedy}")

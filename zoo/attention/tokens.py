@@ -14,6 +14,7 @@ from torch.autograd.forward_ad import unpack_dual
 from torch.nn import functional as F
 
 from zoo.errors import OptionError, refuse_type
+from zoo.suggestions import join_words
 
 Data = TypeVar("Data")
 Join = Callable[[str, Tensor, Tensor], Tensor]
@@ -375,7 +376,7 @@ def check_tensor(
         raise OptionError(key, f"{key} has the type {value.dtype}, not {kind}")
     if not any(_has_shape(value, shape) for shape in shapes):
         names = [str(["*" if size is None else size for size in shape]) for shape in shapes]
-        wanted = " or ".join(dict.fromkeys(names)).replace("'", "")
+        wanted = join_words(dict.fromkeys(names), "or").replace("'", "")
         raise OptionError(key, f"{key} has the shape {list(value.shape)}, not {wanted}")
     if like is not None and value.device != like[1].device:
         problem = f"{key} is on the device {value.device}, {like[0]} on {like[1].device}"

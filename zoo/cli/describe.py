@@ -38,7 +38,7 @@ from zoo.models.layer_types import LAYER_KEYS
 from zoo.models.transformer import find_transformers
 from zoo.options import Between, ByAxes, Choice
 from zoo.options.description import describe_type, format_type, format_word
-from zoo.options.plain import format_value
+from zoo.options.plain import format_call, format_value
 from zoo.options.signature import (
     EveryEncoding,
     Option,
@@ -147,8 +147,8 @@ def _describe_encoding(choice: Choice) -> str:
         for name, value in choice.options.items()
         if name not in known or known[name].default != value
     }
-    words = ", ".join(f"{name}={format_word(value)}" for name, value in given.items())
-    return f"{choice.name}({words})" if words else choice.name
+    words = (f"{name}={format_word(value)}" for name, value in given.items())
+    return format_call(choice.name, words)
 
 
 def _format_amount(count: float) -> str:

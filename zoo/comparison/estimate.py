@@ -28,6 +28,7 @@ from zoo.options.plain import to_plain
 from zoo.reporting.numbers import format_fixed, pluralize
 from zoo.reporting.tables import format_markdown
 from zoo.run.build import Experiment
+from zoo.run.processes import StepSize
 
 log = logging.getLogger("zoo")
 
@@ -305,11 +306,8 @@ def _estimate_variant(
 
 def count_samples(recipe: Recipe) -> int:
     """Return the samples of a training step; a cell is one process."""
-    total: int | None = recipe.data.options.get("global_batch_size")
-    if total is not None:
-        return total
-    batch: int = recipe.data.options.get("batch_size") or 1
-    return batch * recipe.trainer.accumulate_grad_batches
+    step = StepSize.plan(recipe, 1)
+    return step.total or step.accumulated
 
 
 def _scale(known: Sequence[CellCost], length: int, key: str) -> float | None:

@@ -46,6 +46,7 @@ from zoo.reporting.tables import (
     format_markdown,
     format_tables,
 )
+from zoo.suggestions import join_words
 from zoo.utils import describe_absence, escape_strings, write_file
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def rank_tasks(comparisons: Mapping[str, Comparison], command: str) -> OverallRa
             why = [f"was stopped by the race in {', '.join(raced)}"] if raced else []
             if others := [path for path in absent if path not in raced]:
                 why.append(f"lacks values in {', '.join(others)}")
-            left_out.append(f"{name}: {' and '.join(why)}")
+            left_out.append(f"{name}: {join_words(why)}")
     if len(common) < 2:
         raise DataError(
             f"{', '.join(kept)}: fewer than two variants have values for all seeds of all of them"

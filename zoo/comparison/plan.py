@@ -28,6 +28,7 @@ from zoo.run import resume, run_dir
 from zoo.run.build import build_data
 from zoo.run.conditions import TRAINED, Condition, choose_data_options, list_conditions
 from zoo.run.machine import describe_machine
+from zoo.suggestions import join_words
 from zoo.utils import (
     WRITE_TEST,
     WRITING,
@@ -302,7 +303,7 @@ def build_plan(
         measure=f"test/{measure}",
         better=find_direction(measure),
         training_size=sizes.pop() if len(sizes) == 1 else None,
-        windows=" or ".join(windows),
+        windows=join_words(windows, "or"),
         # of texts in which every token is a target, no model predicts all
         has_answers=all(
             spec.target_unit == "token" and spec.default_measure == "accuracy" for spec in specs

@@ -23,6 +23,7 @@ from zoo.comparison.statistics import (
 )
 from zoo.reporting.panel import Scale
 from zoo.run.conditions import Condition
+from zoo.run.processes import StepSize
 
 Verdict = Literal["best", "possible", "worse", "unsure", "missing"]
 """Where a variant stands: see `Standing.verdict`."""
@@ -227,13 +228,9 @@ def measure_compute(comparison: Comparison, variant: Variant, unit: str) -> floa
         return None
     if unit != "FLOPs":
         return fmean(found)
-    data = comparison.base.get("data", {})
-    batch, every = data.get("global_batch_size"), 1
-    if batch is None:
-        batch = data.get("batch_size")
-        every = comparison.base.get("trainer", {}).get("accumulate_grad_batches", 1)
+    samples = StepSize.read(comparison.base, 1).total
     varies = any(axis.key.startswith(("data", "trainer")) for axis in comparison.axes)
-    return PASSES * batch * every * fmean(found) if batch and not varies else None
+    return PASSES * samples * fmean(found) if samples and not varies else None
 
 
 def compare_at_equal_compute(comparison: Comparison) -> dict[str, dict[str, float]]:

@@ -13,6 +13,7 @@ from zoo.comparison.ranking import Standing
 from zoo.comparison.statistics import FEWEST, LEVEL
 from zoo.reporting.cuts import find_side
 from zoo.reporting.panel import Scale
+from zoo.suggestions import join_words
 
 Sides = tuple[bool, bool]
 """What is true of the start and of the end of an axis."""
@@ -96,7 +97,7 @@ def explain_strips(
         yield "open: may be best too"
     grey = [text for verdict, text in GREY.items() if verdict in verdicts]
     if grey:
-        yield f"grey: {' or '.join(grey)}"
+        yield f"grey: {join_words(grey, 'or')}"
     if any(strip.seeds for strip in strips):
         yield "small dots: seeds"
     if any(strip.interval for strip in strips):

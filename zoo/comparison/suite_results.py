@@ -22,6 +22,7 @@ from zoo.options.plain import to_plain
 from zoo.reporting.numbers import finite, format_fixed
 from zoo.reporting.tables import ResultColumn, ResultRow, ResultTable, ResultValue, find_established
 from zoo.run.conditions import Condition
+from zoo.suggestions import join_words
 
 if TYPE_CHECKING:
     from zoo.reporting.style import Chart
@@ -280,7 +281,7 @@ def draw_scores(found: SuiteComparison) -> Chart:
     colour = alt.Color(
         "encoding:N", sort=None, title=None, scale=alt.Scale(domain=labels, range=colours)
     )
-    zeros = " or ".join(dict.fromkeys(part.zero for part in parts))
+    zeros = join_words(dict.fromkeys(part.zero for part in parts), "or")
     cut = [row for row in rows if row["cut"]]
     note = f"; arrows: below {low:g}" if cut else ""
     x = alt.X("score:Q", title=f"score: 0 is {zeros}, 1 the best encoding{note}", scale=domain)

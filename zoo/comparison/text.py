@@ -36,6 +36,7 @@ from zoo.reporting.numbers import format_fixed
 from zoo.reporting.tables import format_markdown
 from zoo.run.conditions import Condition
 from zoo.run.machine import format_machine
+from zoo.suggestions import join_words
 from zoo.utils import escape_strings
 
 TEMPLATE = "comparison/comparison.md.jinja"
@@ -104,10 +105,7 @@ def name_extreme(comparison: Comparison) -> str:
 
 def join_names(names: Sequence[str], most: int = 5) -> str:
     """Join names as in one, two and three; of more than `most`, say how many others there are."""
-    if len(names) > most:
-        names = [*names[: most - 1], f"{len(names) - most + 1} others"]
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
+    return join_words(names, most=most)
 
 
 def count_decimals(comparison: Comparison) -> int:

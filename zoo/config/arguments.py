@@ -12,11 +12,10 @@ from zoo.config.recipe import list_keys
 from zoo.config.tree import collect_issues
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.options import ChainSpec, Choice
-from zoo.options.description import suggest
 from zoo.options.plain import to_plain
 from zoo.options.signature import Option, fields
 from zoo.options.validation import Validator
-from zoo.suggestions import find_meant
+from zoo.suggestions import find_meant, nearest
 
 T = TypeVar("T")
 
@@ -60,7 +59,7 @@ def validate_given(
             # a key of the recipe only where no option is near: seedz is seeds, not seed
             known = [*schema, *others]
             near = [words for words in (known, list_keys()) if find_meant(key, words)]
-            remedy = suggest(key, near[0] if near else known)
+            remedy = nearest(key, near[0] if near else known)
             issues.append(ConfigIssue(ARGUMENT, key, "unknown key", remedy))
     typed: dict[str, Any] = {}
     with collect_issues(issues):

@@ -20,12 +20,11 @@ from zoo.config.schema import Sections
 from zoo.config.tree import Tree, collect_issues, parse
 from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError
 from zoo.options import Choice
-from zoo.options.description import suggest
 from zoo.options.signature import Option, fields, options, read_class
 from zoo.options.unknown import OptionOwner
 from zoo.options.validation import Validator
 from zoo.registry import names
-from zoo.suggestions import SYNONYM, TYPO, find_meant, offer
+from zoo.suggestions import SYNONYM, TYPO, find_meant, nearest, offer
 
 PAIR = re.compile(r"([A-Za-z_]\w*(?:\.\w+)+):(\S+)")
 """A key and its value as YAML writes them."""
@@ -175,7 +174,7 @@ def split_words(
             # the command's own options, then what stands beside them, then any key of a recipe
             meant = find_meant(key, known, TYPO) or find_meant(key, beside, TYPO)
             meant = meant or find_meant(key, list_keys(), SYNONYM)
-            remedy = offer(key, meant) if meant else suggest(key, beside)
+            remedy = offer(key, meant) if meant else nearest(key, beside)
             issues.append(ConfigIssue(ARGUMENT, key, "unknown key", remedy))
     if issues:
         raise RecipeError(*issues)

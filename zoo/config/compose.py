@@ -16,7 +16,6 @@ from typing import Any
 from zoo.config.overrides import drop_other_batch, merge_data, relocate
 from zoo.config.tree import Tree, collect_issues, read_file, show_path
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
-from zoo.options.description import suggest
 from zoo.options.plain import (
     DEPTH,
     REFERENCE,
@@ -36,7 +35,7 @@ from zoo.registry import (
     names,
     recipe_files,
 )
-from zoo.suggestions import find_meant
+from zoo.suggestions import find_meant, nearest
 from zoo.utils import describe_absence, follow_latest
 
 STEPS = 1_000
@@ -75,7 +74,7 @@ class Composer:
             problem = (
                 f"there is no fragment or recipe {format_value(entry)}, and no file in {folder}"
             )
-            raise own.make_error(key, problem, suggest(entry, list_extendable()))
+            raise own.make_error(key, problem, nearest(entry, list_extendable()))
         if any(path.samefile(other) for other in chain):
             way = " -> ".join(show_path(each) for each in (*chain, path))
             raise own.make_error(key, f"a recipe that extends itself: {way}")
@@ -171,7 +170,7 @@ def _check_references(text: str, complete: dict[str, Any], partial: bool) -> tup
                         known for known, value in walk(complete) if not isinstance(value, dict)
                     ]
                     problem = f"{format_value(text)} takes the value of {key}, which is no key"
-                    return problem, suggest(key, known)
+                    return problem, nearest(key, known)
             elif target == "???":  # OmegaConf's word for a value that is missing
                 problem = f"{format_value(text)} takes the value of {key}, which is '???'"
                 return problem, "write a value there"
@@ -225,7 +224,7 @@ def _explain_absence(word: str, others: Sequence[str], what: str) -> ConfigIssue
     if os.path.isdir(word):
         recipe = os.path.join(word, "recipe" + RECIPE_SUFFIX)
         nearby = [str(file) for file in _list_yaml_files(Path(word))]
-        remedy = suggest("", nearby) if nearby else "name a YAML file or a registered recipe"
+        remedy = nearest("", nearby) if nearby else "name a YAML file or a registered recipe"
         if os.path.isfile(recipe):
             remedy = f"did you mean {recipe}?"
         return ConfigIssue(location, "", "a folder, not a recipe", remedy)
@@ -244,7 +243,7 @@ def _explain_absence(word: str, others: Sequence[str], what: str) -> ConfigIssue
     if word in (fragments := list_fragments()):
         return ConfigIssue(location, "", problem, "it is a fragment, which recipes extend")
     known = [*others, *recipe_files(), *_list_yaml_files(Path(word).parent)]
-    remedy = suggest(word, known)
+    remedy = nearest(word, known)
     if not find_meant(word, known) and (
         meant := find_meant(word, [*names("encodings"), *fragments])
     ):

@@ -15,9 +15,9 @@ from typing import Any
 
 from zoo.config.tree import Tree, collect_issues, parse
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, Setting, repr_entry
-from zoo.options.description import suggest
 from zoo.options.plain import DEPTH, PlainReader, format_value, is_key, join, list_ancestors, walk
 from zoo.registry import names
+from zoo.suggestions import nearest
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def _open_path(tree: Tree, parts: Sequence[str], create: bool) -> tuple[Any, Any
         elif isinstance(node, dict) and part in node:
             container, slot = node, part
         else:
-            remedy = suggest(part, node, key) if isinstance(node, dict) else ""
+            remedy = nearest(part, node, key) if isinstance(node, dict) else ""
             problem = "cannot be removed, it is not there"
             raise RecipeError(ConfigIssue(ARGUMENT, full, problem, remedy))
         key = full

@@ -31,7 +31,7 @@ from zoo.options.plain import (
 from zoo.options.signature import fields, read_option_names, read_options
 from zoo.options.validation import Validator, validate_variants
 from zoo.registry import find, names
-from zoo.suggestions import find_meant
+from zoo.suggestions import find_meant, join_words
 
 SECTIONS = MappingProxyType(fields(Sections))
 OTHERS = ("extends",)  # keys of a file that are no section
@@ -252,11 +252,13 @@ def _find_other_kind(before: Tree, tree: Tree) -> Iterator[ConfigIssue]:
     yielded = _list_kinds(spec.fget, "return") if isinstance(spec, property) else former
     if object in former | chosen | yielded or not chosen.isdisjoint(former | yielded):
         return
-    noun, other = (" or ".join(sorted(kind.noun for kind in one)) for one in (chosen, former))
+    noun, other = (
+        join_words(sorted(kind.noun for kind in kinds), "or") for kinds in (chosen, former)
+    )
     problem = f"{own[1]} reads {noun}, and {data[1]} yields {other}"
     reading = {one: _list_kinds(find("models", one).__init__, "spec") for one in names("models")}
     fitting = [one for one, kinds in reading.items() if not kinds.isdisjoint(former)]
-    remedy = f"choose {' or '.join(fitting)}, or data of {noun} too"
+    remedy = f"choose {join_words(fitting, 'or')}, or data of {noun} too"
     yield ConfigIssue(tree.locate("model"), "model", problem, remedy)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from zoo.errors import DataError, OptionError
+from zoo.suggestions import join_words
 
 log = logging.getLogger("zoo")
 
@@ -193,4 +194,4 @@ def _list_classes(numbers: Sequence[int], names: Sequence[str]) -> str:
     """Return classes by their numbers, and by their names if they have some."""
     listed = [str(n) if names[n] == str(n) else f"{n} ({names[n]})" for n in numbers[:MAX_LISTED]]
     rest = f" and {len(numbers) - MAX_LISTED} more" if len(numbers) > MAX_LISTED else ""
-    return f"class {' or '.join(listed)}{rest}"
+    return f"class {join_words(listed, 'or')}{rest}"

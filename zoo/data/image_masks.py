@@ -35,6 +35,7 @@ from zoo.errors import DataError, OptionError
 from zoo.options import Between, Count
 from zoo.packages import explain_imports
 from zoo.registry import register
+from zoo.suggestions import join_words
 from zoo.utils import collect_damage, describe_absence, guard_reading
 
 USUAL_IGNORED = 255
@@ -398,7 +399,7 @@ def _read_numbers(file: Any, size: tuple[int, int] | None) -> Any:
         problem = f"a mask with colours ({file.mode}), which are no class numbers"
         raise ValueError(f"{problem}; save it with a palette or one channel")
     if size is not None and file.size != size:
-        shapes = " and ".join(f"{width} x {height}" for width, height in (file.size, size))
+        shapes = join_words(f"{width} x {height}" for width, height in (file.size, size))
         raise ValueError(f"mask and image differ in size, {shapes} pixels")
     return Image.fromarray(np.asarray(file).astype(np.int32))
 

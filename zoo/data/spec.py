@@ -23,6 +23,7 @@ from zoo.data.finite import explain_lost_differences
 from zoo.data.padding import pad_points, pad_texts
 from zoo.errors import OptionError
 from zoo.options.plain import to_plain
+from zoo.suggestions import join_words
 
 MAX_SAMPLE = 2**25
 """Tokens of one text, or numbers of an image, that a file may ask a model for."""
@@ -569,7 +570,7 @@ def is_kind_of(spec: DataSpec, kinds: Sequence[type]) -> bool:
 
 def name_kinds(kinds: Sequence[type]) -> str:
     """Write kinds of samples for a message: images or points."""
-    return " or ".join(kind.noun for kind in kinds if issubclass(kind, DataSpec))
+    return join_words((kind.noun for kind in kinds if issubclass(kind, DataSpec)), "or")
 
 
 def _check_points(spec: PointSpec) -> None:

@@ -31,6 +31,7 @@ from zoo.integrations.rope_parameters import write_rope_parameters
 from zoo.models.layer_types import LAYER_KEYS
 from zoo.models.transformer import Block, Transformer
 from zoo.options import Choice
+from zoo.suggestions import join_words
 from zoo.utils import write_json
 
 log = logging.getLogger("zoo")
@@ -254,7 +255,7 @@ def list_layers(
         choices: Sequence[Choice] = given["encoding"] or ()
         names = [choice.name for choice in choices]
         if len(names) != 1 or names[0] not in target.encodings:
-            known = " or ".join(format_option([name]) for name in target.encodings)
+            known = join_words((format_option([name]) for name in target.encodings), "or")
             shown = f"{known}, this model {format_option(names)}"
             refuse(number, "encoding", f"a {target.name} has {shown}")
             continue

@@ -27,6 +27,7 @@ from zoo.formats.published import EQUIP
 from zoo.formats.smollm3 import SmolLM3Family
 from zoo.integrations.rope_parameters import DEFAULT_BASE, LENGTH_ENTRY, write_rope_parameters
 from zoo.packages import explain_imports
+from zoo.suggestions import list_known
 
 REQUIRED = object()
 """The default of fields that a file must have."""
@@ -235,7 +236,7 @@ def read_gguf_rope(
     default_kind = "linear" if fields.has(f"{start}factor") else "none"
     kind = fields.take(f"{start}type", str, default_kind)
     if kind not in KINDS:
-        problem = f"{fields.prefix}{start}type is {kind}; known: {', '.join(KINDS)}"
+        problem = f"{fields.prefix}{start}type is {kind}; {list_known(KINDS)}"
         raise CheckpointError(f"zoo has no recipe for it: {problem}")
     original = fields.take(f"{start}original_context_length", int, 0) or length
     options: dict[str, Any] = {}

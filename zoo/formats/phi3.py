@@ -10,6 +10,7 @@ from zoo.errors import CheckpointError
 from zoo.formats.decoder_target import FULL, SLIDING
 from zoo.formats.llama import DecoderFamily
 from zoo.integrations.rope_parameters import ENTRIES, LENGTH_ENTRY, read_kind
+from zoo.suggestions import join_words
 
 ORIGINAL_LENGTH = 4096
 """L where a configuration does not say it."""
@@ -42,7 +43,7 @@ class Phi3Family(DecoderFamily):
         rows, count = self.pool.shape(f"{start}{name}.weight", 2)[0], len(parts) - bool(first)
         if rows <= first or (rows - first) % count:
             own = self.pool.name(f"{start}{name}.weight")
-            raise CheckpointError(f"{own} has {rows} rows, which are not {' and '.join(parts)}")
+            raise CheckpointError(f"{own} has {rows} rows, which are not {join_words(parts)}")
         packed = self.pool.rest[f"{start}{name}.weight"]
         size = (len(packed) - first) // count
         sizes = [*([first] if first else []), *[size] * count]

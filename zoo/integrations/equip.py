@@ -25,9 +25,11 @@ from zoo.integrations.rope_parameters import FIXED_LENGTH
 from zoo.integrations.saved_equipment import WEIGHTS, find_model_class, load_weights, read_saved
 from zoo.integrations.torch_modules import MODULES, TorchAdapter
 from zoo.options import Choice, EncodingSpec
+from zoo.options.plain import format_call
 from zoo.options.signature import fields
 from zoo.options.validation import check_options
 from zoo.packages import explain_imports
+from zoo.suggestions import join_words, nearest
 from zoo.utils import escape_text, raise_if_out_of_memory
 from zoo.weights import check_sizes, describe_fault, limit_model
 
@@ -154,7 +156,7 @@ def equip(
             problem = f"its part {parts[0]} is equipped already"
         raise OptionError("model", f"{problem}; call zoo.unequip of that one first")
     if backend not in BACKENDS:
-        raise OptionError("backend", f"no backend {backend!r}; known are {', '.join(BACKENDS)}")
+        raise OptionError("backend", f"no backend {backend!r}; {nearest(str(backend), BACKENDS)}")
     adapter = find_adapter(model, causal)
     names, factories, equals_own = _make_factories(encoding, adapter, length)
     chosen = _choose_layers(adapter, layers)
@@ -322,7 +324,7 @@ def _read_augmentation(
     with torch.device("meta"):
         links = [make(dims) for make in factories.values()]
     if not any(one.reads_positions for one in links):
-        names = " and ".join(one.name for one in links)
+        names = join_words(link.name for link in links)
         verb = "takes" if len(links) == 1 else "take"
         problem = f"{names} {verb} no coordinates that could move; leave it out"
         raise OptionError(key, f"{key}: {problem}, or choose another encoding")
@@ -462,7 +464,7 @@ def _make_factories(
             factories["rope"] = _make_own_rope(own)
             has_own = True
             kinds = [_describe(replace(choice, options=options)) for options in own]
-            descriptions.append(" or ".join(dict.fromkeys(kinds)))
+            descriptions.append(join_words(dict.fromkeys(kinds), "or"))
         else:
             factories[choice.name] = make_factory(choice)
             descriptions.append(_describe(choice))
@@ -501,8 +503,7 @@ def _make_own_rope(ropes: Sequence[Mapping[str, Any]]) -> EncodingFactory:
 
 
 def _describe(choice: Choice) -> str:
-    options = ", ".join(f"{key}={value}" for key, value in choice.options.items())
-    return f"{choice.name}({options})" if options else choice.name
+    return format_call(choice.name, (f"{key}={value}" for key, value in choice.options.items()))
 
 
 def _report(

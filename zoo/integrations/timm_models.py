@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from zoo.attention.encoding import Dims
 from zoo.errors import OptionError
 from zoo.integrations.equipment import Equipment, ForwardPass, Surgery, find_active
+from zoo.suggestions import list_known
 
 MODELS = (VisionTransformer, Eva)
 ATTENTIONS = (Attention, AttentionRope, EvaAttention)
@@ -175,9 +176,9 @@ def _check_model(model: nn.Module) -> None:
         OptionError: It has one, or its class is unknown.
     """
     kind = type(model).__name__
-    known = ", ".join(cls.__name__ for cls in MODELS)
     if type(model) not in MODELS:
-        raise OptionError("model", f"{kind} of timm cannot be equipped; known are {known}")
+        known = list_known(cls.__name__ for cls in MODELS)
+        raise OptionError("model", f"{kind} of timm cannot be equipped; {known}")
     found: Any = model  # timm's attributes have no types
     for block in found.blocks:
         attention = getattr(block, "attn", None)

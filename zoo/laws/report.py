@@ -8,6 +8,7 @@ from zoo.laws import LAWS
 from zoo.laws.certificate import DTYPES, POSITIONS, Certificate, Finding, Rounding
 from zoo.reporting.numbers import pluralize
 from zoo.reporting.tables import format_markdown
+from zoo.suggestions import join_words
 
 ROUNDING_TITLE = (
     "Largest error of scores against float64, relative to 1 + |score|, of tokens at position 0 and"
@@ -62,10 +63,7 @@ def _format_certificate(one: Certificate) -> Iterator[str]:
 
 def describe_axes(axes: Sequence[int]) -> str:
     """Return numbers of axes as text, such as "1, 2 and 3 axes"."""
-    *before, last = map(str, axes)
-    if before:
-        return f"{', '.join(before)} and {last} axes"
-    return f"{last} {'axis' if last == '1' else 'axes'}"
+    return f"{join_words(axes)} {'axis' if [*axes] == [1] else 'axes'}"
 
 
 def _number_laws() -> dict[str, str]:

@@ -22,8 +22,8 @@ from zoo.laws import LAWS, Case, Law
 from zoo.laws.certificate import Certificate, Finding, Rounding, examine, measure_roundings
 from zoo.laws.report import describe_axes
 from zoo.options import Choice
-from zoo.options.description import suggest
 from zoo.reporting.numbers import pluralize
+from zoo.suggestions import join_words, nearest
 from zoo.utils import Ticker, check_writable, format_now, stop_on_signal, write_file
 from zoo.version import __version__
 
@@ -173,7 +173,7 @@ def select_laws(names: tuple[str, ...] | None) -> list[Law]:
     issues = []
     for name in names or ():
         if name not in known:
-            remedy = suggest(name, known)
+            remedy = nearest(name, known)
             issues.append(ConfigIssue(ARGUMENT, "laws", f"there is no law {name!r}", remedy))
     if issues:
         raise RecipeError(*issues)
@@ -212,7 +212,7 @@ def _make_candidate(
     if among_all:
         wanted = [number for number in wanted if number in accepted]
     elif refused or not wanted:
-        remedy = f"it takes {' or '.join(map(str, accepted))}"
+        remedy = f"it takes {join_words(accepted, 'or')}"
         if not accepted:
             remedy = "no number of axes suits all encodings of the list"
         raise _refuse("axes", f"{name} does not take {refused or axes}", remedy)

@@ -18,7 +18,7 @@ from zoo.attention.encoding import Encoding
 from zoo.errors import OptionError
 from zoo.options import Between, Choice, Choices
 from zoo.registry import register
-from zoo.suggestions import find_meant, list_words, offer
+from zoo.suggestions import find_meant, list_known, offer
 
 Share = Annotated[float, Between(0, 0.9999)]
 # weights in float32 stay finite over a step, whose updates may square these numbers
@@ -331,5 +331,5 @@ def _explain_no_match(group: ParamGroup, names: list[str]) -> str:
     if meant := find_meant(group.match.rstrip(".*"), prefixes):
         remedy = offer(group.match, [meant[0] if meant[0] in names else f"{meant[0]}.*"])
     else:
-        remedy = f"known are {list_words(names)}"
+        remedy = list_known(names)
     return f"no parameter has a name like {group.match}; {remedy}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import textwrap
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -13,7 +13,6 @@ from zoo.options.marks import COUNTED, Between, Choice, Choices
 from zoo.options.plain import format_value
 from zoo.options.signature import Option, read_class
 from zoo.registry import names
-from zoo.suggestions import find_meant, list_words, offer
 
 WIDTH = 100
 INDENT = 4
@@ -28,16 +27,6 @@ TYPES: Mapping[Any, tuple[str, str]] = MappingProxyType(
         type(None): ("null", "null"),
     }
 )
-
-
-def suggest(word: str, known: Iterable[str], parent: str = "") -> str:
-    """Return a remedy: the nearest known word as a key below `parent`, or the known words."""
-    known = [one for one in known if one != word]
-    if not known:
-        return "none is known here"
-    if meant := find_meant(word, known):
-        return offer(word, meant, parent)
-    return f"known are {list_words(known)}"
 
 
 def describe_type(annotation: Any) -> str:

@@ -108,7 +108,13 @@ def format_label(value: Any) -> str:
         return json.dumps(value)
     name = str(value.get("name", ""))
     options = [f"{key}={format_label(one)}" for key, one in value.items() if key != "name"]
-    return name if options == [] and name else f"{name}({','.join(options)})"
+    return format_call(name, options, ",") if options or name else "()"
+
+
+def format_call(name: str, arguments: Iterable[str], separator: str = ", ") -> str:
+    """Write a name with its arguments as a call: rope(base=100); without arguments, the name."""
+    joined = separator.join(arguments)
+    return f"{name}({joined})" if joined else name
 
 
 def check_interpolation(value: object) -> tuple[str, str] | None:

@@ -11,7 +11,17 @@ from typing import Any, NamedTuple, get_args
 from zoo.options.plain import format_value, join
 from zoo.options.signature import Option, fields, read_option_names
 from zoo.registry import KINDS, RECIPE_SUFFIX, list_folders, names
-from zoo.suggestions import ALTERNATIVES, SYNONYM, TYPO, find_meant, join_words, list_words, offer
+from zoo.suggestions import (
+    ALTERNATIVES,
+    SYNONYM,
+    TYPO,
+    find_meant,
+    join_words,
+    list_known,
+    list_words,
+    nearest,
+    offer,
+)
 
 PAIR = re.compile(r"([A-Za-z_]\w*)\s*[:=]\s*(\S+)")
 """A key with its value, written in a way that YAML reads as one text."""
@@ -95,7 +105,7 @@ def explain_key(
     if meant and (not owners or (is_section and (is_same or word not in owners.values()))):
         return Explanation(offer(word, meant))
     if member and owners:
-        remedy = f"{_say_option(word, owners)} of {join_words([*owners])}"
+        remedy = f"{_say_option(word, owners)} of {join_words(owners, most=4)}"
         return Explanation(f"{remedy}; {_list_options(member, schema)}")
     if meant := find_meant(word, beside):
         return Explanation(offer(word, meant, key), tuple(meant))
@@ -104,7 +114,7 @@ def explain_key(
             return Explanation(offer(word, meant, parent))
     if member:
         return Explanation(_list_options(member, schema))
-    return Explanation(f"known are {list_words(beside)}" if beside else "none is known here")
+    return Explanation(list_known(beside))
 
 
 def _say_option(word: str, owners: Mapping[str, str]) -> str:
@@ -184,7 +194,7 @@ def explain_name(kind: str, word: str) -> str:
         return offer(word, meant)
     for other, about in KINDS.items():
         if other != kind and about.in_recipes and word in names(other):
-            return f"{word} is one of {other}; known are {list_words(known)}"
+            return f"{word} is one of {other}; {list_known(known)}"
     if word.endswith(".txt") and kind == "data":
         return f"write {{name: text, files: [{word}]}}"
     for fragment in _list_fragments():
@@ -192,6 +202,4 @@ def explain_name(kind: str, word: str) -> str:
         is_near = len(word) > 3 and stem.startswith(word.lower())
         if kind.startswith(section) and (word in (fragment, stem) or is_near):
             return f"{fragment} is a fragment, which a recipe names in `extends`"
-    if meant := find_meant(word, known):
-        return offer(word, meant)
-    return f"known are {list_words(known)}" if known else "there is none"
+    return nearest(word, known)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError
 from zoo.options import Between, Choice, Choices, Differences, Matches
-from zoo.options.description import TYPES, describe_type, suggest
+from zoo.options.description import TYPES, describe_type
 from zoo.options.plain import (
     PlainReader,
     format_value,
@@ -30,7 +30,7 @@ from zoo.options.unknown import (
     write_name_first,
 )
 from zoo.registry import are_imports_forbidden, find_member, names
-from zoo.suggestions import TYPO, find_meant, list_words, offer
+from zoo.suggestions import TYPO, find_meant, join_words, list_words, nearest, offer
 
 REFUSED_MEMBERS: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
     {
@@ -191,7 +191,7 @@ class Validator:
         for name, changes in value.items():
             full = join(key, name)
             if not isinstance(changes, dict | None):
-                options = " and ".join(list(schema)[:2])
+                options = join_words(list(schema)[:2])
                 remedy = f"write the options that differ, such as {options}, or {{}} for none"
                 typed[name] = self.refuse_type(Mapping[str, Any], changes, full, remedy)
                 continue
@@ -335,7 +335,7 @@ class Validator:
             }
             self.given = {**self.given, **moved}
         if not entries and not mark.may_be_empty:
-            return self.refuse(key, value, f"a list of no {kind}", suggest("", names(kind)))
+            return self.refuse(key, value, f"a list of no {kind}", nearest("", names(kind)))
         typed = []
         for number, entry in enumerate(entries):
             typed.append(self.validate(annotation, entry, join(key, number)))
@@ -391,7 +391,7 @@ class Validator:
             self.untyped.add(key)
             return None
         if name is None:
-            self.refuse_absence(key, suggest("", names(kind)))
+            self.refuse_absence(key, nearest("", names(kind)))
             return None
         try:
             member = find_member(kind, str(name))

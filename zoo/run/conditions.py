@@ -24,7 +24,7 @@ from zoo.run.processes import compute_batch_size
 from zoo.run.resized import ResizedInputs, explain_unresizable
 from zoo.run.sliding_window import SlidingWindow, explain_unslidable
 from zoo.run.truncation import TruncatedContext, explain_untruncated
-from zoo.suggestions import nearest
+from zoo.suggestions import join_words, nearest
 from zoo.tasks.base import Task
 
 ConditionKind = Literal["trained", "size", "data_variant", "extrapolation"]
@@ -448,7 +448,7 @@ def explain_unknown(
     remedy = "it knows none; leave evaluate.extrapolation out"
     if methods:
         remedy = nearest(method, [NONE, *methods, DROP, TRUNCATE, SLIDING_WINDOW, RESIZE])
-    encodings = " and ".join(dict.fromkeys(names)) or "none"
+    encodings = join_words(dict.fromkeys(names)) or "none"
     return f"the encoding of the model, {encodings}, knows no extrapolation {method}; {remedy}"
 
 

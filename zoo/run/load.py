@@ -23,8 +23,8 @@ from zoo.errors import (
 )
 from zoo.run import checkpoint as checkpoints
 from zoo.run.build import Experiment, build_model
-from zoo.run.callbacks.checkpointing import StepSize
 from zoo.run.preflight import build_experiment
+from zoo.run.processes import StepSize
 from zoo.tasks.base import Task
 from zoo.utils import escape_text
 from zoo.version import __version__

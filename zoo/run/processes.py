@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isqrt
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import lightning as L
 import torch
@@ -33,6 +33,7 @@ from torch import distributed
 from zoo.config import Recipe, TrainerOptions
 from zoo.errors import AlreadyReported, OptionError, RecipeError, ZooError
 from zoo.run.machine import count_cores
+from zoo.suggestions import join_words
 from zoo.utils import write_json
 
 log = logging.getLogger("zoo")
@@ -109,6 +110,64 @@ def compute_batch_size(recipe: Recipe, processes: int | None = None) -> int | No
     return divide_batch(total, processes, trainer.accumulate_grad_batches)
 
 
+class StepSize(NamedTuple):
+    """How many samples a step of the optimizer takes, and from where.
+
+    Attributes:
+        batch: Samples of one process in one backward pass; None if the data do not say.
+        accumulated: Backward passes of one step.
+        processes: Number of processes.
+    """
+
+    batch: int | None
+    accumulated: int
+    processes: int
+
+    @classmethod
+    def read(cls, recipe: Mapping[str, Any], processes: int) -> Self:
+        """Read it from a recipe as plain data, which is known to be valid."""
+        data = recipe.get("data", {})
+        accumulated = recipe.get("trainer", {}).get("accumulate_grad_batches", 1)
+        batch = data.get("batch_size")
+        if total := data.get("global_batch_size"):
+            batch = total // (accumulated * processes)
+        return cls(batch, accumulated, processes)
+
+    @classmethod
+    def plan(cls, recipe: Recipe, processes: int) -> Self:
+        """Plan the steps of a recipe.
+
+        Raises:
+            OptionError: The samples of a step cannot be divided among the processes.
+        """
+        batch = compute_batch_size(recipe, processes)
+        return cls(batch, recipe.trainer.accumulate_grad_batches, processes)
+
+    @property
+    def total(self) -> int:
+        """Samples of a step of all processes."""
+        return (self.batch or 0) * self.accumulated * self.processes
+
+    def __str__(self) -> str:
+        return f"{self.total:,} ({self.batch} x {self.accumulated} accumulated x {self.processes})"
+
+    def explain_change(self, before: StepSize) -> str:
+        """Return a warning where devices or accumulation change the size, with the way back.
+
+        A change of the batch size itself is one that the user has accepted.
+        """
+        if self.batch is None or before.batch is None:
+            return ""
+        own, earlier = self.accumulated * self.processes, before.accumulated * before.processes
+        if own == earlier or self.total == before.total:
+            return ""
+        problem = f"Samples of a step: {self} from here on, {before} before"
+        if self.batch != before.batch or earlier % self.processes:
+            return f"{problem}; the learning rate was chosen for those before"
+        kept = earlier // self.processes
+        return f"{problem}; trainer.accumulate_grad_batches={kept} keeps their number"
+
+
 def divide_batch(total: int, processes: int, accumulated: int) -> int:
     """Return the samples of one process in one backward pass of a step.
 
@@ -127,13 +186,13 @@ def divide_batch(total: int, processes: int, accumulated: int) -> int:
     divisors = sorted({*low, *(total // number for number in low)})
     below = [number for number in divisors if number < parts]
     nearest = [*below[-1:], *(number for number in divisors if number > parts)][:2]
-    words = " or ".join(f"{number:,}" for number in nearest)
+    words = join_words((f"{number:,}" for number in nearest), "or")
     # with these devices, accumulation alone can follow
     if all(number % processes == 0 for number in nearest):
-        ways = " or ".join(str(number // processes) for number in nearest)
+        ways = join_words((number // processes for number in nearest), "or")
         words += f" (trainer.accumulate_grad_batches={ways})"
     multiples = (total - total % parts, total - total % parts + parts)
-    sizes = " or ".join(f"{size:,}" for size in multiples if size)
+    sizes = join_words((f"{size:,}" for size in multiples if size), "or")
     noun = "process" if processes == 1 else "processes"
     counts = f"{processes:,} {noun} x {accumulated:,} accumulated"
     problem = f"{total:,} samples of a step are not divisible by {parts:,} ({counts})"

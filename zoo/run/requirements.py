@@ -15,7 +15,7 @@ import torch
 
 from zoo.run.build import Experiment
 from zoo.run.preflight import count_tokens, plan_backends
-from zoo.run.processes import compute_batch_size
+from zoo.run.processes import StepSize
 
 PEAK_FLOPS = 989e12
 """Operations per second of an H100 in bfloat16, dense, from NVIDIA's data sheet."""
@@ -71,7 +71,7 @@ class Requirements:
     @property
     def global_batch(self) -> int:
         """Number of samples of a step."""
-        return self.batch * self.accumulated * self.processes
+        return StepSize(self.batch, self.accumulated, self.processes).total
 
     @property
     def units_per_second(self) -> float | None:
@@ -97,8 +97,8 @@ def estimate_requirements(experiment: Experiment, processes: int | None = None) 
     if processes is None:
         devices = trainer.devices if isinstance(trainer.devices, int) else 1
         processes = max(devices, 1) * trainer.num_nodes
-    batch = compute_batch_size(recipe, processes) or 1
-    accumulated = trainer.accumulate_grad_batches
+    step = StepSize.plan(recipe, processes)
+    batch, accumulated = step.batch or 1, step.accumulated
 
     # a backward pass takes about twice the operations of a forward pass
     step_flops = 3 * experiment.flops * batch * accumulated

@@ -143,7 +143,7 @@ def _explain_differences(
     differences: Mapping[str, str], path: Path, recipe: Recipe
 ) -> list[str | Setting | Message]:
     """Return the message that a checkpoint is of another recipe, and the ways on."""
-    listed = join_words([*differences.values()], SHOWN)
+    listed = join_words(differences.values(), most=SHOWN)
     parts: list[str | Setting | Message] = [f"{path}: of another recipe: it differs in {listed}; "]
     if differences.keys() <= {*ACCEPTABLE}:
         own = [key for key in differences if key.removeprefix("data.") in recipe.data.options]

@@ -14,6 +14,7 @@ from zoo.attention.backends.reference import attend_reference
 from zoo.attention.call import AttentionCall, BlockBias
 from zoo.attention.tokens import is_transformed, upcast
 from zoo.errors import OptionError
+from zoo.suggestions import nearest
 
 BACKENDS = ("auto", "reference", "chunked", "sdpa", "flex")
 FULL_ROW_FIELDS = ("transform_scores", "normalize", "extra_output")
@@ -84,7 +85,7 @@ def attend(call: AttentionCall, backend: str = "auto") -> tuple[Tensor, Tensor |
         OptionError: The backend is unknown, or cannot compute this call.
     """
     if backend not in BACKENDS:
-        raise OptionError("backend", f"no backend {backend!r}; known are {', '.join(BACKENDS)}")
+        raise OptionError("backend", f"no backend {backend!r}; {nearest(str(backend), BACKENDS)}")
     name = choose_backend(call)[0] if backend == "auto" else backend
     if reason := find_obstacle(call, name):
         problem = f"{name} cannot compute this attention: {reason}"

@@ -16,6 +16,7 @@ from zoo.reporting import numbers
 from zoo.reporting.html import Section, render_page
 from zoo.reporting.panel import Curves, Line, LineChart, Panel
 from zoo.reporting.render import Drawing, draw_for_page
+from zoo.suggestions import join_words
 from zoo.utils import name_file
 
 FOLDER = "diagnosis/page"
@@ -88,8 +89,7 @@ def render(report: Report) -> str:
 
 def join_names(report: Report) -> str:
     """Join the names of all runs to one title."""
-    *first, last = (run.name for run in report.runs)
-    return f"{', '.join(first)} and {last}" if first else last
+    return join_words(run.name for run in report.runs)
 
 
 def build_sections(report: Report) -> list[Section]:

@@ -13,6 +13,7 @@ from zoo.attention.chain import Chain, encoding
 from zoo.attention.encoding import Dims, Encoding
 from zoo.attention.tokens import Tokens
 from zoo.options import Choice
+from zoo.options.plain import format_call
 
 # The bias before an encoding that consumes the biases of others.
 BIASED = Choice("alibi")
@@ -85,5 +86,5 @@ def format_chain(choices: Sequence[Choice]) -> str:
 
 
 def _format_choice(choice: Choice) -> str:
-    options = ",".join(f"{key}={value}" for key, value in choice.options.items())
-    return f"{choice.name}({options})" if options else choice.name
+    options = (f"{key}={value}" for key, value in choice.options.items())
+    return format_call(choice.name, options, ",")

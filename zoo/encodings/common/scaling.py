@@ -160,7 +160,9 @@ class Scaling(AxisScaling):
             if key not in known:
                 rules = [rule for rule, options in RULE_OPTIONS.items() if key in options]
                 owners = (
-                    f"only {rules[0]} has one" if len(rules) == 1 else f"{join_words(rules)} do"
+                    f"only {rules[0]} has one"
+                    if len(rules) == 1
+                    else f"{join_words(rules, most=4)} do"
                 )
                 raise OptionError(key, f"{self.rule} has no {key}; {owners}")
         for key in REQUIRED.get(self.rule, ("factor",)):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import lightning as L
 import torch
@@ -20,7 +19,7 @@ from zoo.config.schema import EarlyStoppingOptions
 from zoo.data.base import DataModule
 from zoo.run import checkpoint as checkpoints
 from zoo.run.checkpoint import get_random_state, seed_rank, set_random_state
-from zoo.run.processes import Processes
+from zoo.run.processes import Processes, StepSize
 from zoo.tasks.base import Task
 
 log = logging.getLogger("zoo")
@@ -88,53 +87,6 @@ class KeptCheckpoint(NamedTuple):
     @property
     def name(self) -> str:
         return f"step-{self.step:08}"
-
-
-class StepSize(NamedTuple):
-    """How many samples a step of the optimizer takes, and from where.
-
-    Attributes:
-        batch: Samples of one process in one backward pass; None if the data do not say.
-        accumulated: Backward passes of one step.
-        processes: Number of processes.
-    """
-
-    batch: int | None
-    accumulated: int
-    processes: int
-
-    @classmethod
-    def read(cls, recipe: Mapping[str, Any], processes: int) -> Self:
-        """Read it from a recipe as plain data."""
-        accumulated = recipe["trainer"].get("accumulate_grad_batches", 1)
-        batch = recipe["data"].get("batch_size")
-        if total := recipe["data"].get("global_batch_size"):
-            batch = total // (accumulated * processes)
-        return cls(batch, accumulated, processes)
-
-    @property
-    def total(self) -> int:
-        """Samples of a step of all processes."""
-        return (self.batch or 0) * self.accumulated * self.processes
-
-    def __str__(self) -> str:
-        return f"{self.total:,} ({self.batch} x {self.accumulated} accumulated x {self.processes})"
-
-    def explain_change(self, before: StepSize) -> str:
-        """Return a warning where devices or accumulation change the size, with the way back.
-
-        A change of the batch size itself is one that the user has accepted.
-        """
-        if self.batch is None or before.batch is None:
-            return ""
-        own, earlier = self.accumulated * self.processes, before.accumulated * before.processes
-        if own == earlier or self.total == before.total:
-            return ""
-        problem = f"Samples of a step: {self} from here on, {before} before"
-        if self.batch != before.batch or earlier % self.processes:
-            return f"{problem}; the learning rate was chosen for those before"
-        kept = earlier // self.processes
-        return f"{problem}; trainer.accumulate_grad_batches={kept} keeps their number"
 
 
 class Checkpoints(L.Callback):

@@ -24,7 +24,7 @@ from zoo.config import Recipe
 from zoo.data.sampler import ResumableSampler
 from zoo.reporting.numbers import finite
 from zoo.run import loggers
-from zoo.run.processes import compute_batch_size
+from zoo.run.processes import StepSize
 from zoo.tasks.base import Task
 from zoo.utils import write_json
 
@@ -196,8 +196,7 @@ def measure_step_seconds(recipe: Recipe, run: Path, processes: int) -> float | N
     """Return the median seconds per step, from the rates in metrics.csv; None without rates."""
     _, rows = loggers.read(run / "metrics.csv")
     rates = [float(rate) for row in rows if (rate := row.get("perf/samples_per_second"))]
-    batch_size = compute_batch_size(recipe, processes) or 0
-    samples_per_step = batch_size * processes * recipe.trainer.accumulate_grad_batches
+    samples_per_step = StepSize.plan(recipe, processes).total
     # the median ignores the first steps, which compile and warm up
     return samples_per_step / statistics.median(rates) if rates and samples_per_step else None
 
