@@ -69,43 +69,45 @@ def measure(word: str, known: str) -> float:
         # a key without its section
         return measure(word, known.rpartition(".")[2])
     if "." in known and "." in word:
-        (one, _, tail), (other, _, known_tail) = word.rpartition("."), known.rpartition(".")
-        if one == other:
+        (section, _, tail), (other, _, known_tail) = word.rpartition("."), known.rpartition(".")
+        if section == other:
             return measure(tail, known_tail)
-    given, target = _normalise(word), _normalise(known)
-    if given == target or given.replace("_", "") == target.replace("_", ""):
+    written, target = _normalise(word), _normalise(known)
+    if written == target or written.replace("_", "") == target.replace("_", ""):
         return SAME
     others = list_synonyms(known)
-    if given in others:
+    if written in others:
         return SYNONYM
-    score = _compare_spelling(given, target)
+    score = _compare_spelling(written, target)
     # a misspelt synonym must be close, since there are many of them
-    slips = [near for other in others if (near := _compare_spelling(given, other)) >= 0.9]
-    return max([score, *(0.98 * near for near in slips if len(given) > 5)])
+    slips = [near for other in others if (near := _compare_spelling(written, other)) >= 0.9]
+    return max([score, *(0.98 * near for near in slips if len(written) > 5)])
 
 
-def _compare_spelling(one: str, other: str) -> float:
+def _compare_spelling(word: str, other: str) -> float:
     """Return the similarity of two words, a transposition of two letters counted as one slip."""
-    score = difflib.SequenceMatcher(None, one, other).ratio()
-    if len(one) == len(other) and sorted(one) == sorted(other):
-        different = [i for i, pair in enumerate(zip(one, other, strict=True)) if pair[0] != pair[1]]
+    score = difflib.SequenceMatcher(None, word, other).ratio()
+    if len(word) == len(other) and sorted(word) == sorted(other):
+        different = [
+            i for i, pair in enumerate(zip(word, other, strict=True)) if pair[0] != pair[1]
+        ]
         if len(different) == 2 and different[1] == different[0] + 1:
-            return max(score, 1 - 0.5 / len(one))
+            return max(score, 1 - 0.5 / len(word))
     return min(score, 0.97)
 
 
 def is_slip(word: str, known: str) -> bool:
     """Return whether words differ by one letter, or by two neighbours that changed places."""
-    one, other = _normalise(word.rpartition(".")[2]), _normalise(known.rpartition(".")[2])
-    if min(len(one), len(other)) < LEAST_SLIP or abs(len(one) - len(other)) > 1:
+    written, other = _normalise(word.rpartition(".")[2]), _normalise(known.rpartition(".")[2])
+    if min(len(written), len(other)) < LEAST_SLIP or abs(len(written) - len(other)) > 1:
         return False
-    if len(one) == len(other):
-        places = [at for at in range(len(one)) if one[at] != other[at]]
-        is_swap = len(places) == 2 and one[places[0]] + one[places[1]] == (
+    if len(written) == len(other):
+        places = [at for at in range(len(written)) if written[at] != other[at]]
+        is_swap = len(places) == 2 and written[places[0]] + written[places[1]] == (
             other[places[1]] + other[places[0]]
         )
         return len(places) == 1 or (is_swap and places[1] == places[0] + 1)
-    short, long = sorted((one, other), key=len)
+    short, long = sorted((written, other), key=len)
     return any(long[:at] + long[at + 1 :] == short for at in range(len(long)))
 
 
@@ -123,22 +125,26 @@ def find_meant(word: str, known: Iterable[str], least: float | None = None) -> l
         return []
     if least is None:
         least = next(cutoff for length, cutoff in CUTOFFS if len(word) <= length)
-    scores = {one: measure(word, one) for one in known if one != word}
+    scores = {candidate: measure(word, candidate) for candidate in known if candidate != word}
     best = max(scores.values(), default=0.0)
-    slips = {one: score for one, score in scores.items() if score >= TYPO and is_slip(word, one)}
+    slips = {
+        candidate: score
+        for candidate, score in scores.items()
+        if score >= TYPO and is_slip(word, candidate)
+    }
     # device is a slip of devices, and another word for accelerator and devices
     if slips and max(slips.values()) < best < SAME:
         scores, best = slips, max(slips.values())
     if best < least:
         return []
-    found = [one for one, score in scores.items() if score == best]
+    nearest_words = [candidate for candidate, score in scores.items() if score == best]
     # words that look alike by chance are no choice to offer
-    return found[:ALTERNATIVES] if best >= SYNONYM else found[:1]
+    return nearest_words[:ALTERNATIVES] if best >= SYNONYM else nearest_words[:1]
 
 
 def offer(word: str, meant: Sequence[str], parent: str = "") -> str:
     """Return the question whether one of some words was meant, as keys below `parent`."""
-    full = [f"{parent}.{one}" if parent else one for one in meant]
+    full = [f"{parent}.{candidate}" if parent else candidate for candidate in meant]
     question = f"did you mean {join_words(full, 'or')}"
     tail = meant[0].rpartition(".")[2]
     if len(meant) == 1 and tail in NOTES and NOTES[tail][0].search(_normalise(word)):

@@ -56,7 +56,7 @@ class PointTable:
     @property
     def has_text_targets(self) -> bool:
         """True if targets are strings or true and false, so that they are classes."""
-        return any(isinstance(one, str | bool) for one in self.targets)
+        return any(isinstance(target, str | bool) for target in self.targets)
 
     def refuse(self, number: int, column: str, problem: str) -> DataError:
         """Return the error of a row."""
@@ -75,21 +75,21 @@ class PointTable:
         """
         value = self.targets[number]
         try:
-            found = np.asarray(value, np.float64).reshape(-1)
+            numbers = np.asarray(value, np.float64).reshape(-1)
         except (TypeError, ValueError, OverflowError):
-            found = np.array([])
-        if not len(found):
+            numbers = np.array([])
+        if not len(numbers):
             raise self.refuse(number, self.columns.target[0], f"{value!r:.60} is no finite number")
-        wrong = find_not_finite(found, dtype)
-        if wrong is None and (square := find_not_finite(found**2, torch.float32)):
+        wrong = find_not_finite(numbers, dtype)
+        if wrong is None and (square := find_not_finite(numbers**2, torch.float32)):
             # metrics square targets
-            problem = f"the square of {found[square.index]:g} is infinite in float32"
+            problem = f"the square of {numbers[square.index]:g} is infinite in float32"
             wrong = NotFinite(square.index, problem)
         if wrong is not None:
             # one column of lists, or several columns of numbers
             at = wrong.index[0] if len(self.columns.target) > 1 else 0
             raise self.refuse(number, self.columns.target[at], wrong.problem)
-        return found
+        return numbers
 
     def place(self, dtype: torch.dtype, *, center: bool) -> Self:
         """Return the sets with their final coordinates.
@@ -233,11 +233,11 @@ def _read_npy(content: bytes) -> NDArray[Any]:
     return array.reshape(shape, order="F" if is_fortran else "C")
 
 
-def _check_names(title: str, names: Sequence[str], known: Sequence[str], noun: str) -> None:
+def _check_names(title: str, names: Sequence[str], present: Sequence[str], noun: str) -> None:
     """Raise DataError where a file lacks a column or an array."""
     for name in names:
-        if name not in known:
-            listed = f"{', '.join(known) or 'none'}{explain_separator(known)}"
+        if name not in present:
+            listed = f"{', '.join(present) or 'none'}{explain_separator(present)}"
             problem = f"no {noun} {name}; it has {listed}"
             raise DataError(f"{title}: {problem}; set data.x, data.pos or data.target")
 
@@ -281,11 +281,11 @@ def _read_cell(table: PointTable, number: int, column: str, value: Any) -> NDArr
         DataError: It is no list with a number, or equally many of them, for each point.
     """
     try:
-        found = np.asarray(value, np.float64)
+        cell = np.asarray(value, np.float64)
     except (TypeError, ValueError, OverflowError):
         problem = f"{value!r:.60} is no list of a number, or of equally many, for each point"
         raise table.refuse(number, column, problem) from None
-    if found.ndim not in (1, 2) or not found.size:
-        problem = "there is no point" if not found.size else "it is no list with an item per point"
+    if cell.ndim not in (1, 2) or not cell.size:
+        problem = "there is no point" if not cell.size else "it is no list with an item per point"
         raise table.refuse(number, column, problem)
-    return found[:, None] if found.ndim == 1 else found
+    return cell[:, None] if cell.ndim == 1 else cell

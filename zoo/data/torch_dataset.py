@@ -166,8 +166,8 @@ class TorchDataset(DataModule):
     def _build_samples(self, split: str) -> SampleBatches:
         datasets = self._get_datasets()
         if split not in datasets.splits:
-            given = ", ".join(datasets.splits) or "none"
-            raise DataError(f"data {self.name}: there is no dataset {split}, but {given}")
+            splits = ", ".join(datasets.splits) or "none"
+            raise DataError(f"data {self.name}: there is no dataset {split}, but {splits}")
         samples = SampleBatches(
             split, datasets, self.spec, self.sides, self.ignored_target, self.dtype
         )
@@ -193,9 +193,11 @@ class Shaping:
 
     def build_batch(self, samples: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
         """Return images [B, C, H, W] in upper left corners, their rows, and labels or masks."""
-        images, targets = ([one.numpy() for one in each] for each in zip(*samples, strict=True))
-        grids = [(one.shape[-2] // self.patch, one.shape[-1] // self.patch) for one in images]
-        rows = (one for one in place_patches(grids, pack=self.pack) if one is not None)
+        images, targets = (
+            [array.numpy() for array in column] for column in zip(*samples, strict=True)
+        )
+        grids = [(array.shape[-2] // self.patch, array.shape[-1] // self.patch) for array in images]
+        rows = (array for array in place_patches(grids, pack=self.pack) if array is not None)
         # Masks are padded as images are, with pixels that have no class.
         is_mask = targets[0].ndim == 2
         labels = stack_padded(targets, IGNORE_INDEX) if is_mask else torch.as_tensor(targets)

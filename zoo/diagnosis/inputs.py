@@ -66,7 +66,9 @@ class CapturedAttention(NamedTuple):
     def weights(self) -> Tensor:
         """Attention weights [S, L, H, Q, M], without keys that are padding in all samples."""
         columns = list(self.layout.columns)
-        return torch.stack([one.weights[..., columns].float().cpu() for one in self.layers], dim=1)
+        return torch.stack(
+            [layer.weights[..., columns].float().cpu() for layer in self.layers], dim=1
+        )
 
     @property
     def is_real(self) -> Tensor:
@@ -148,19 +150,22 @@ def _take_one_shape(
 
     Masks have the shape of their images; labels have none.
     """
-    found: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = {}
+    by_shape: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = {}
     for images, places, *_, targets in islice(batches, SHAPED_BATCHES):
         covered = find_covered(places, len(images), model.grid_size(*images.shape[2:]))
         # an image is the upper left rectangle of its part of the batch
         sizes = torch.stack([covered.any(2).sum(1), covered.any(1).sum(1)], dim=1)
         sides = sizes * sizes.new_tensor(model.patch_shape)  # [B, 2], in pixels
         for image, target, (height, width) in zip(images, targets, sides.tolist(), strict=True):
-            own = target[..., :height, :width] if target.dim() else target
-            found.setdefault((height, width), []).append((image[..., :height, :width], own))
-    if not found:
+            shown_target = target[..., :height, :width] if target.dim() else target
+            by_shape.setdefault((height, width), []).append(
+                (image[..., :height, :width], shown_target)
+            )
+    if not by_shape:
         return None
-    shown = max(found.values(), key=len)[:count]
-    return torch.stack([one for one, _ in shown]), torch.stack([one for _, one in shown])
+    shown = max(by_shape.values(), key=len)[:count]
+    shown_images, shown_targets = zip(*shown, strict=True)
+    return torch.stack(shown_images), torch.stack(shown_targets)
 
 
 def _take_first(batches: Iterable[Any], count: int) -> Any:
@@ -168,14 +173,16 @@ def _take_first(batches: Iterable[Any], count: int) -> Any:
     taken: list[Any] = []
     for batch in batches:
         taken.append(batch)
-        if sum(len(one[0]) for one in taken) >= count:
+        if sum(len(batch[0]) for batch in taken) >= count:
             break
     if not taken or not len(taken[0][0]):
         return None
     if isinstance(taken[0], PointBatch):
         return _join_points(taken, count)
     columns = zip(*taken, strict=True)
-    whole: list[Any] = [None if one[0] is None else _concatenate(one)[:count] for one in columns]
+    whole: list[Any] = [
+        None if column[0] is None else _concatenate(column)[:count] for column in columns
+    ]
     return TextBatch(*whole) if isinstance(taken[0], TextBatch) else tuple(whole)
 
 
@@ -209,8 +216,8 @@ def take_rows(batch: Any, count: int) -> Any:
 def _concatenate(column: Sequence[Tensor]) -> Tensor:
     """Concatenate batches; texts of unequal lengths are padded."""
     if column[0].dim() == 2:
-        longest = max(one.shape[1] for one in column)
-        column = [F.pad(one, (0, longest - one.shape[1]), value=PADDING) for one in column]
+        longest = max(part.shape[1] for part in column)
+        column = [F.pad(part, (0, longest - part.shape[1]), value=PADDING) for part in column]
     return torch.cat([*column])
 
 

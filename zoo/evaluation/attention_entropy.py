@@ -35,21 +35,21 @@ def measure_entropies(task: Task, data: DataModule) -> tuple[dict[str, float], t
     if task.spec.is_image and len(inputs) > 1:
         problem = "images that keep their shape have no common number of patches"
         raise OptionError("entropy", f"{problem}; leave it out")
-    found: dict[int, list[float]] = {}
+    by_layer: dict[int, list[float]] = {}
     even: list[float] = []
 
-    def see(one: LayerAttention) -> None:
-        entropies = metrics.entropy(one.weights)
+    def see(part: LayerAttention) -> None:
+        entropies = metrics.entropy(part.weights)
         # padding sees no key
-        visible = attention_mask(one.call).sum(-1).expand(entropies.shape)
+        visible = attention_mask(part.call).sum(-1).expand(entropies.shape)
         is_real = visible > 0
-        found.setdefault(one.layer, []).append(float(entropies[is_real].mean()))
+        by_layer.setdefault(part.layer, []).append(float(entropies[is_real].mean()))
         even.append(float(visible[is_real].double().log().mean()))
 
-    few = tuple(one if one is None else one[:SAMPLES] for one in inputs)
+    few = tuple(part if part is None else part[:SAMPLES] for part in inputs)
     capture_layers(task.model, few, see, QUERIES)
-    if not found:
+    if not by_layer:
         raise OptionError("entropy", "no attention of the model can be seen; leave it out")
     # a model that reads a text in parts is seen once for each
-    layers = tuple(fmean(found[layer]) for layer in sorted(found))
+    layers = tuple(fmean(by_layer[layer]) for layer in sorted(by_layer))
     return {ENTROPY: fmean(layers), EVEN: fmean(even)}, layers

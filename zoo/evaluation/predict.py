@@ -49,21 +49,21 @@ class SamplePredictor(ABC):
 
     def predict(self, batches: Iterable[FileBatch]) -> Iterator[dict[str, Any]]:
         """Yield {path, ...} of each sample, with its row if a file has many."""
-        for given in batches:
-            inputs = given.batch if isinstance(given.batch, tuple) else (given.batch,)
-            found = [*self.predict_batch(*inputs)]
-            rows = [{"row": row} for row in given.rows] or [{}] * len(found)
-            for path, row, one in zip(given.paths, rows, found, strict=True):
-                yield {"path": str(path), **row, **one}
+        for files in batches:
+            inputs = files.batch if isinstance(files.batch, tuple) else (files.batch,)
+            predictions = [*self.predict_batch(*inputs)]
+            rows = [{"row": row} for row in files.rows] or [{}] * len(predictions)
+            for path, row, prediction in zip(files.paths, rows, predictions, strict=True):
+                yield {"path": str(path), **row, **prediction}
 
     @abstractmethod
     def predict_batch(self, *inputs: Tensor) -> Iterator[dict[str, Any]]:
         """Yield what is predicted of each of the model inputs [B, ...]."""
 
-    def name_sample(self, one: Mapping[str, Any], width: int) -> str:
+    def name_sample(self, prediction: Mapping[str, Any], width: int) -> str:
         """Return the path and, if a file has many samples, the row."""
-        row = f"  {one['row']:>6}" if "row" in one else ""
-        return one["path"].ljust(width) + row
+        row = f"  {prediction['row']:>6}" if "row" in prediction else ""
+        return prediction["path"].ljust(width) + row
 
 
 class NumberPredictor(SamplePredictor):
@@ -71,13 +71,13 @@ class NumberPredictor(SamplePredictor):
 
     def predict_batch(self, *inputs: Tensor) -> Iterator[dict[str, Any]]:
         """Yield {numbers} of each of the model inputs [B, ...]."""
-        for row in self.task(*(one.to(self.task.device) for one in inputs)):
+        for row in self.task(*(tensor.to(self.task.device) for tensor in inputs)):
             yield {"numbers": row.tolist()}
 
-    def format_lines(self, one: dict[str, Any], width: int, first: bool) -> list[str]:
+    def format_lines(self, prediction: dict[str, Any], width: int, first: bool) -> list[str]:
         """Return the path, then the numbers."""
-        numbers = (f"{number:.6g}" for number in one["numbers"])
-        return ["  ".join([self.name_sample(one, width), *numbers])]
+        numbers = (f"{number:.6g}" for number in prediction["numbers"])
+        return ["  ".join([self.name_sample(prediction, width), *numbers])]
 
 
 class ClassPredictor(SamplePredictor):
@@ -92,7 +92,7 @@ class ClassPredictor(SamplePredictor):
 
     def predict_batch(self, *inputs: Tensor) -> Iterator[dict[str, Any]]:
         """Yield {label, probability, top} of each of the model inputs [B, ...]."""
-        logits = self.task(*(one.to(self.task.device) for one in inputs))
+        logits = self.task(*(tensor.to(self.task.device) for tensor in inputs))
         # in half precision, probabilities of likely classes round to one another
         probabilities, classes = logits.float().softmax(-1).topk(self.top)
         for row, numbers in zip(probabilities, classes, strict=True):
@@ -100,10 +100,10 @@ class ClassPredictor(SamplePredictor):
             top = [{"label": self.labels[number], "probability": p} for number, p in pairs]
             yield {**top[0], "top": top}
 
-    def format_lines(self, one: dict[str, Any], width: int, first: bool) -> list[str]:
+    def format_lines(self, prediction: dict[str, Any], width: int, first: bool) -> list[str]:
         """Return the path, then its classes, the likeliest first."""
-        classes = (f"{each['label']} {each['probability']:.4f}" for each in one["top"])
-        return ["  ".join([self.name_sample(one, width), *classes])]
+        classes = (f"{entry['label']} {entry['probability']:.4f}" for entry in prediction["top"])
+        return ["  ".join([self.name_sample(prediction, width), *classes])]
 
 
 class PixelPredictor:
@@ -117,17 +117,19 @@ class PixelPredictor:
 
     def predict(self, batches: Iterable[FileBatch]) -> Iterator[dict[str, Any]]:
         """Yield {path, classes: [{label, share}, ...]} of each file, as it is resized."""
-        for given in batches:
-            inputs = given.batch if isinstance(given.batch, tuple) else (given.batch,)
-            inputs = tuple(one.to(self.task.device) for one in inputs)
+        for files in batches:
+            inputs = files.batch if isinstance(files.batch, tuple) else (files.batch,)
+            inputs = tuple(tensor.to(self.task.device) for tensor in inputs)
             masks = self.task(*inputs).argmax(1)
-            pictures = zip(given.paths, masks, self._find_real(*inputs), strict=True)
+            pictures = zip(files.paths, masks, self._find_real(*inputs), strict=True)
             for path, mask, is_real in pictures:
                 counts = torch.bincount(mask[is_real], minlength=len(self.labels))
                 shares, numbers = (counts / is_real.sum()).topk(self.top)
                 pairs = zip(numbers.tolist(), shares.tolist(), strict=True)
-                found = [{"label": self.labels[number], "share": one} for number, one in pairs]
-                yield {"path": str(path), "classes": [one for one in found if one["share"]]}
+                entries = [
+                    {"label": self.labels[number], "share": share} for number, share in pairs
+                ]
+                yield {"path": str(path), "classes": [entry for entry in entries if entry["share"]]}
 
     def _find_real(self, images: Tensor, *rows: Tensor) -> Tensor:
         """Return which pixels of images [B, C, H, W] are no padding, bool [B, H, W]."""
@@ -140,10 +142,10 @@ class PixelPredictor:
             covered = covered.repeat_interleave(side, dim=axis)
         return covered
 
-    def format_lines(self, one: dict[str, Any], width: int, first: bool) -> list[str]:
+    def format_lines(self, prediction: dict[str, Any], width: int, first: bool) -> list[str]:
         """Return the path, then its classes, the most common first."""
-        classes = (f"{each['label']} {each['share']:.1%}" for each in one["classes"])
-        return ["  ".join([one["path"].ljust(width), *classes])]
+        classes = (f"{entry['label']} {entry['share']:.1%}" for entry in prediction["classes"])
+        return ["  ".join([prediction["path"].ljust(width), *classes])]
 
 
 class LossPredictor:
@@ -155,26 +157,26 @@ class LossPredictor:
     def predict(self, batches: Iterable[FileBatch]) -> Iterator[dict[str, Any]]:
         """Yield {path, tokens, loss, perplexity, accuracy, bits_per_...} of each text."""
         # windows of a file follow one another; a batch never holds two files
-        for (path,), windows in groupby(batches, key=lambda given: given.paths):
+        for (path,), windows in groupby(batches, key=lambda files: files.paths):
             # each text is a test of its own
             self.task.on_test_epoch_start()
-            for number, given in enumerate(windows):
-                self.task.test_step(move_data_to_device(given.batch, self.task.device), number)
+            for number, files in enumerate(windows):
+                self.task.test_step(move_data_to_device(files.batch, self.task.device), number)
             counts = self.task.test_metrics.compute()
             measures = {**counts.measures(), **counts.bits(self.task.unit)}
             values = {name: float(value) for name, value in measures.items()}
             yield {"path": str(path), "tokens": int(counts.targets.sum()), **values}
 
-    def format_lines(self, one: dict[str, Any], width: int, first: bool) -> list[str]:
+    def format_lines(self, prediction: dict[str, Any], width: int, first: bool) -> list[str]:
         """Return the path, then its numbers; before the first one their names."""
-        path, tokens, *measures = one.values()
-        titles = [title.replace("_per_", "/") for title in one]
+        path, tokens, *measures = prediction.values()
+        titles = [title.replace("_per_", "/") for title in prediction]
         row = [path.ljust(width), f"{tokens:>9}", *(f"{number:.4f}" for number in measures)]
         sizes = [max(width, 4), 9, *(max(len(title), 9) for title in titles[2:])]
         rows = [[titles[0].ljust(sizes[0]), *titles[1:]], row] if first else [row]
         return [
-            "  ".join(cell.rjust(size) for cell, size in zip(each, sizes, strict=True))
-            for each in rows
+            "  ".join(cell.rjust(size) for cell, size in zip(cells, sizes, strict=True))
+            for cells in rows
         ]
 
 
@@ -197,15 +199,15 @@ def list_image_suffixes() -> frozenset[str]:
     return frozenset(suffix for suffix, kind in Image.EXTENSION.items() if kind in Image.OPEN)
 
 
-def find_files(given: Iterable[Path], suffixes: Iterable[str]) -> Files:
+def find_files(named: Iterable[Path], suffixes: Iterable[str]) -> Files:
     """Find the named files, and those in named folders that have one of the suffixes.
 
     Names in folders that begin with a dot are left out. Raises DataError where there is none.
     """
-    known, problems = frozenset(suffixes), dict[Path, str]()
+    allowed, problems = frozenset(suffixes), dict[Path, str]()
     paths: dict[Path, None] = {}
-    for path in given:
-        paths |= dict.fromkeys(_list_files(path, known, problems))
+    for path in named:
+        paths |= dict.fromkeys(_list_files(path, allowed, problems))
     return Files([*paths], problems)
 
 
@@ -215,11 +217,11 @@ def _list_files(path: Path, suffixes: frozenset[str], problems: dict[Path, str])
     if not path.is_dir():
         return [path]
     before = len(problems)
-    found = [*_walk(path, suffixes, problems)]
-    if not found and len(problems) == before:
+    files = [*_walk(path, suffixes, problems)]
+    if not files and len(problems) == before:
         kinds = ", ".join(sorted(suffixes)) if len(suffixes) < 5 else "that of an image"
         raise DataError(f"{path}: there is no file to read in it; its name must end with {kinds}")
-    return found
+    return files
 
 
 def _walk(folder: Path, suffixes: frozenset[str], problems: dict[Path, str]) -> Iterator[Path]:
@@ -258,7 +260,7 @@ class Predictions:
         return {
             "recipe": self.recipe,
             "checkpoint": str(self.checkpoint),
-            "predictions": [dict(one) for one in self.predictions],
+            "predictions": [dict(prediction) for prediction in self.predictions],
             "skipped": [{"path": str(path), "problem": why} for path, why in self.skipped.items()],
         }
 
@@ -329,20 +331,21 @@ def predict_inputs(experiment: Experiment, task: Task, inputs: Any) -> list[dict
         _check_finite(*batch)
         with torch.inference_mode(), _explain_misfit(experiment.recipe):
             return [*predictor.predict_batch(*batch)]
-    given = [*inputs] if isinstance(inputs, list | tuple) else [inputs]
+    sources = [*inputs] if isinstance(inputs, list | tuple) else [inputs]
     with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
         paths = [
-            _write_input(one, Path(folder) / str(number), task) for number, one in enumerate(given)
+            _write_input(source, Path(folder) / str(number), task)
+            for number, source in enumerate(sources)
         ]
         files = Files(paths, {})
-        found = _predict_files(experiment, task, predictor, files)
+        predictions = _predict_files(experiment, task, predictor, files)
     if files.problems:
         raise DataError("; ".join(format_problems(files.problems)))
-    for one, source in zip(found, given, strict=True):
+    for prediction, source in zip(predictions, sources, strict=True):
         # the path of a temporary file tells nobody anything
         if not _is_path(source, task):
-            del one["path"]
-    return found
+            del prediction["path"]
+    return predictions
 
 
 def _read_tensors(spec: DataSpec, inputs: Any) -> tuple[Tensor, ...]:
@@ -429,11 +432,11 @@ def _predict_files(
     width = max((len(str(path)) for path in files.paths), default=0)
     predictions: list[dict[str, Any]] = []
     with _explain_misfit(recipe), torch.inference_mode():
-        for one in predictor.predict(_skip_unreadable(batches, files)):
+        for prediction in predictor.predict(_skip_unreadable(batches, files)):
             if show is not None:
-                for line in predictor.format_lines(one, width, first=not predictions):
+                for line in predictor.format_lines(prediction, width, first=not predictions):
                     show(line)
-            predictions.append(one)
+            predictions.append(prediction)
     return predictions
 
 
@@ -441,14 +444,14 @@ def _skip_unreadable(batches: Iterable[FileBatch], files: Files) -> Iterator[Fil
     """Yield what could be read; log what could not, and the progress now and then."""
     start, ticker = time.monotonic(), Ticker()
     seen: set[Path] = set()
-    for given in batches:
+    for batch in batches:
         # an unreadable file ends neither the others nor the command
-        files.problems.update(given.errors)
-        for problem in format_problems(given.errors):
+        files.problems.update(batch.errors)
+        for problem in format_problems(batch.errors):
             log.warning("Skipped %s", problem)
-        if given.paths:
-            yield given
-        seen |= {*given.paths, *given.errors}
+        if batch.paths:
+            yield batch
+        seen |= {*batch.paths, *batch.errors}
         if ticker.is_due():
             count = len(files.paths)
             left = (time.monotonic() - start) * (count / len(seen) - 1)

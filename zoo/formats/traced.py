@@ -161,19 +161,21 @@ def write_onnx(source: ExportSource, options: ExportOptions, folder: Path) -> fl
             )
     except Exception as error:  # of torch.onnx, or of what a converter met
         raise_if_out_of_memory(error)
-        found = MISSING_OPERATOR.search(str(error))
-        reason = f"ONNX has no operator for {found[1]}" if found else " ".join(str(error).split())
+        missing = MISSING_OPERATOR.search(str(error))
+        reason = (
+            f"ONNX has no operator for {missing[1]}" if missing else " ".join(str(error).split())
+        )
         raise _refuse(source, reason[:300], "use to=torch_export") from error
 
     assert converted is not None
     renamed: dict[str, int | str] = {}
-    for one, names in zip(converted.model.graph.inputs, sizes.names.values(), strict=True):
-        renamed |= zip(map(str, one.shape or ()), names, strict=True)
-        one.shape = onnx_ir.Shape(names)
+    for graph_input, names in zip(converted.model.graph.inputs, sizes.names.values(), strict=True):
+        renamed |= zip(map(str, graph_input.shape or ()), names, strict=True)
+        graph_input.shape = onnx_ir.Shape(names)
     # an output that has an axis of its input has its name too
-    for one in converted.model.graph.outputs:
-        if one.shape is not None:
-            one.shape = onnx_ir.Shape([renamed.get(str(size), size) for size in one.shape])
+    for output in converted.model.graph.outputs:
+        if output.shape is not None:
+            output.shape = onnx_ir.Shape([renamed.get(str(size), size) for size in output.shape])
     with hide_output():
         converted.save(folder / "model.onnx")
     session = onnxruntime.InferenceSession(
@@ -181,8 +183,8 @@ def write_onnx(source: ExportSource, options: ExportOptions, folder: Path) -> fl
     )
 
     def compute(*values: Tensor) -> tuple[Tensor, ...]:
-        given = zip(sizes.names, (one.numpy() for one in values), strict=True)
-        return tuple(map(torch.from_numpy, session.run(None, dict(given))))
+        named = zip(sizes.names, (value.numpy() for value in values), strict=True)
+        return tuple(map(torch.from_numpy, session.run(None, dict(named))))
 
     difference = _compare(source, compute, model, sizes)
     _write_companions(source, sizes, folder, options.features)
@@ -206,10 +208,10 @@ def bake_parameters(module: fx.GraphModule) -> int:
         inputs = node.all_input_nodes
         if node.op == "get_attr":
             values[node] = operator.attrgetter(node.target)(module)
-        elif node.op == "call_function" and all(one in values for one in inputs):
+        elif node.op == "call_function" and all(node_input in values for node_input in inputs):
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
             values[node] = node.target(*args, **kwargs)
-            if "linalg" in str(node.target) or any(one in derived for one in inputs):
+            if "linalg" in str(node.target) or any(node_input in derived for node_input in inputs):
                 derived.append(node)
 
     count = 0
@@ -261,7 +263,7 @@ def _compare(source: ExportSource, graph: Any, model: nn.Module, sizes: InputSiz
 
 
 def _compute_in_float64(model: nn.Module, inputs: Sequence[Tensor]) -> Outputs:
-    doubled = [one.double() if one.is_floating_point() else one for one in inputs]
+    doubled = [tensor.double() if tensor.is_floating_point() else tensor for tensor in inputs]
     outputs: Outputs = copy_to_float64(model)(*doubled)
     return outputs
 

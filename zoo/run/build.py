@@ -146,8 +146,10 @@ class Experiment:
 @contextmanager
 def _note_hidden_pairs(model: nn.Module) -> Iterator[list[int]]:
     """Make layers with a window compute all pairs, and list the operations of those outside it."""
-    found: list[int] = []
-    layers = [one for one in model.modules() if isinstance(one, SelfAttention) and one.window]
+    hidden: list[int] = []
+    layers = [
+        module for module in model.modules() if isinstance(module, SelfAttention) and module.window
+    ]
     backends = [layer.backend for layer in layers]
 
     def note(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
@@ -156,14 +158,14 @@ def _note_hidden_pairs(model: nn.Module) -> Iterator[list[int]]:
         tokens = len(arguments[0])
         seen = layer.window if layer.causal else 2 * layer.window - 1
         # a product of a query with a key, and of a weight with a value
-        found.append(4 * layer.dims.heads * layer.head_dim * tokens * max(tokens - seen, 0))
+        hidden.append(4 * layer.dims.heads * layer.head_dim * tokens * max(tokens - seen, 0))
 
     hooks = [layer.register_forward_pre_hook(note) for layer in layers]
     for layer in layers:
         # other backends leave out some pairs
         layer.backend = "reference"
     try:
-        yield found
+        yield hidden
     finally:
         for layer, backend, hook in zip(layers, backends, hooks, strict=True):
             layer.backend = backend
@@ -220,10 +222,10 @@ def build_factories(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     # each encoding draws from its own stream, so that another encoding leaves all other weights
     # equal
-    streams, known = RandomStreams(), list[tuple[Choice, EncodingFactory]]()
+    streams, factories = RandomStreams(), list[tuple[Choice, EncodingFactory]]()
     built: dict[str, Any] = {}
     for key, value in options.items():
-        built[key] = _build_encodings(value, key, streams, known)
+        built[key] = _build_encodings(value, key, streams, factories)
     return built
 
 
@@ -339,16 +341,17 @@ def _is_choices(value: Any) -> bool:
 
 
 def _build_encodings(
-    value: Any, key: str, streams: RandomStreams, known: list[tuple[Choice, EncodingFactory]]
+    value: Any, key: str, streams: RandomStreams, factories: list[tuple[Choice, EncodingFactory]]
 ) -> Any:
     """Replace each list of encodings in the value of an option by their factories.
 
-    Equal entries have one factory, so that layers can share what it builds; `known` collects them.
+    Equal entries have one factory, so that layers can share what it builds; `factories` collects
+    them.
     """
     if isinstance(value, Mapping):
         return {
-            word: _build_encodings(each, f"{key}.{word}", streams, known)
-            for word, each in value.items()
+            word: _build_encodings(entry, f"{key}.{word}", streams, factories)
+            for word, entry in value.items()
         }
     if not _is_choices(value):
         return value
@@ -358,9 +361,9 @@ def _build_encodings(
             raise OptionError(
                 f"{key}.{index}", f"{choice.name} appears twice in the list; list it once"
             )
-        same = next((factory for one, factory in known if one == choice), None)
+        same = next((factory for former, factory in factories if former == choice), None)
         built[choice.name] = same or _build_factory(choice, f"{key}.{index}", streams)
-        known.append((choice, built[choice.name]))
+        factories.append((choice, built[choice.name]))
     return built
 
 

@@ -158,10 +158,10 @@ def _locate(path: Path) -> Path:
     if path.is_dir():
         # a run that was stopped before its first validation has only `last`
         for name in ("best", "last"):
-            if (found := path / "checkpoints" / f"{name}.ckpt").is_file():
-                return found
-        if (found := path / SAFETENSORS).is_file():
-            return found
+            if (file := path / "checkpoints" / f"{name}.ckpt").is_file():
+                return file
+        if (file := path / SAFETENSORS).is_file():
+            return file
         problem = "no checkpoint in it; a run directory holds checkpoints/best.ckpt and last.ckpt"
         raise CheckpointError(f"{path}: {problem}")
 
@@ -177,7 +177,7 @@ def _locate(path: Path) -> Path:
             return named
         path = named
     if path.parent.is_dir():
-        folders = [one.name for one in path.parent.iterdir() if one.is_dir()]
+        folders = [folder.name for folder in path.parent.iterdir() if folder.is_dir()]
         for close in difflib.get_close_matches(path.name, folders, n=1):
             suggestion = path.with_name(close)
     others = find_run_dir(path) / "checkpoints"

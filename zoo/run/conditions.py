@@ -360,13 +360,13 @@ def compute_factors(spec: DataSpec, size: Sequence[int]) -> tuple[float, ...]:
 
 def find_methods(model: nn.Module, factors: tuple[float, ...]) -> dict[str, Changes]:
     """Return the extrapolation methods of a model's encodings, with the options they change."""
-    found: dict[str, list[tuple[Encoding, Mapping[str, Any]]]] = {}
+    methods: dict[str, list[tuple[Encoding, Mapping[str, Any]]]] = {}
     for link in _list_encodings(model):
         if _has_other_coordinates(link):
             continue
         for method, options in link.extrapolations(factors).items():
-            found.setdefault(method, []).append((link, options))
-    return dict(found)
+            methods.setdefault(method, []).append((link, options))
+    return dict(methods)
 
 
 def find_changes(

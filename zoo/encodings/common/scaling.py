@@ -150,14 +150,14 @@ class Scaling(AxisScaling):
     def __post_init__(self) -> None:
         if self.rule not in RULES:
             raise OptionError("rule", f"no rule {self.rule!r}; {nearest(str(self.rule), RULES)}")
-        known = RULE_OPTIONS[self.rule]
-        given = [
-            one.name
-            for one in fields(self)
-            if one.name != "rule" and getattr(self, one.name) is not None
+        allowed = RULE_OPTIONS[self.rule]
+        chosen = [
+            option.name
+            for option in fields(self)
+            if option.name != "rule" and getattr(self, option.name) is not None
         ]
-        for key in given:
-            if key not in known:
+        for key in chosen:
+            if key not in allowed:
                 rules = [rule for rule, options in RULE_OPTIONS.items() if key in options]
                 owners = (
                     f"only {rules[0]} has one"
@@ -166,7 +166,7 @@ class Scaling(AxisScaling):
                 )
                 raise OptionError(key, f"{self.rule} has no {key}; {owners}")
         for key in REQUIRED.get(self.rule, ("factor",)):
-            if key not in given:
+            if key not in chosen:
                 noun = "a finite number" if key in ("factor", "fraction") else "a list of numbers"
                 raise OptionError(key, f"missing; expected {noun}, which {self.rule} needs")
         if self.factor is not None and not self.factor >= 1:
