@@ -11,11 +11,11 @@ import pytest
 
 from zoo.errors import OptionError
 from zoo.options import Between, Choice, Choices
-from zoo.options.plain import to_plain
+from zoo.options.plain import format_call, format_label, to_plain
 from zoo.options.signature import Option, options, read_options
 from zoo.options.validation import Validator, type_default
 from zoo.registry import KINDS, find, names
-from zoo.suggestions import nearest
+from zoo.suggestions import join_words, nearest
 
 Encodings = Annotated[tuple[Choice, ...], Choices("encodings")]
 
@@ -240,3 +240,19 @@ def test_options_are_read_from_the_text_of_members_as_python_has_them() -> None:
     for kind in KINDS:
         for name in names(kind):
             assert read_options(kind, name) == options(find(kind, name))
+
+
+def test_words_are_joined_as_in_a_sentence():
+    assert join_words([]) == ""
+    assert join_words(["a"]) == "a"
+    assert join_words((1, 2)) == "1 and 2"
+    assert join_words(iter("abc"), "or") == "a, b or c"
+    assert join_words("abcdef", most=4) == "a, b, c and 3 others"
+    assert join_words("abcd", most=4) == "a, b, c and d"
+
+
+def test_calls_are_written_with_their_arguments():
+    assert format_call("rope", []) == "rope"
+    assert format_call("rope", ["base=100", "shared=true"]) == "rope(base=100, shared=true)"
+    assert format_label({"name": "rope", "base": 100}) == "rope(base=100)"
+    assert format_label([{"name": "alibi"}, {"name": "rope"}]) == "alibi+rope"

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from tables import corpus
 
+from zoo import load_recipe
 from zoo.data.corpus.tokenizer import train_bpe
 from zoo.errors import OptionError
 from zoo.run.load import load_experiment
+from zoo.run.processes import StepSize
 from zoo.run.requirements import (
     DECODED_PER_SECOND,
     ENCODED_PER_SECOND,
@@ -136,3 +138,14 @@ def test_rates_are_those_of_records():
     assert images["images_per_second"]["zoo"] == pytest.approx(DECODED_PER_SECOND, rel=0.05)
     encoded = tokens["tokens_per_second"]["encoded"]["median"]
     assert encoded == pytest.approx(ENCODED_PER_SECOND, rel=0.05)
+
+
+@pytest.mark.parametrize("size", ["batch_size", "global_batch_size"])
+def test_a_step_has_as_many_samples_in_a_recipe_as_in_its_plain_data(size):
+    samples = 8 if size == "batch_size" else 48
+    changes = {f"data.{size}": samples, "trainer.accumulate_grad_batches": 3}
+    recipe = load_recipe("lm_rope", changes)
+    planned = StepSize.plan(recipe, processes=2)
+    assert planned == StepSize(batch=8, accumulated=3, processes=2)
+    assert planned == StepSize.read(recipe.plain(), processes=2)
+    assert planned.total == 48
