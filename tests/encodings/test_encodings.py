@@ -167,7 +167,7 @@ def test_a_refusal_names_what_takes_the_place():
     assert read_refusal("sandwich", 2).endswith("distances in sequences; alibi and t5 accept grids")
     assert read_refusal("fox", 2).endswith("it depends on the order of tokens, and a grid has none")
     assert read_refusal("rope_axial", 1).endswith("rope is its form for text")
-    assert read_refusal("alibi", 4) == "alibi takes 1 or 2 or 3 axes, not 4"
+    assert read_refusal("alibi", 4) == "alibi takes 1, 2 or 3 axes, not 4"
 
 
 # points at real coordinates
