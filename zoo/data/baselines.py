@@ -77,7 +77,7 @@ def estimate_ngram_loss(
     is_start[[0, split]] = True
     numbers = np.arange(len(tokens))
     # the number of tokens before each one in its document
-    known = numbers - np.maximum.accumulate(np.where(is_start, numbers, 0))
+    preceding = numbers - np.maximum.accumulate(np.where(is_start, numbers, 0))
     # For each length, the number of the n-gram that ends at each token; 0 is the empty n-gram.
     grams = [np.zeros(len(tokens), np.int64)]
     for length in range(1, order + 1):
@@ -96,19 +96,19 @@ def estimate_ngram_loss(
     for length in range(1, order + 1):
         chance = _interpolate(
             grams,
-            known,
+            preceding,
             split,
             length,
             chance,
             is_longest=length == order,
             has_documents=starts is not None,
         )
-    return float(-np.log(chance[known[split:] > 0]).mean())
+    return float(-np.log(chance[preceding[split:] > 0]).mean())
 
 
 def _interpolate(
     grams: list[NDArray[np.int64]],
-    known: NDArray[np.int64],
+    preceding: NDArray[np.int64],
     split: int,
     length: int,
     lower: NDArray[np.float64],
@@ -120,31 +120,31 @@ def _interpolate(
 
     Args:
         grams: Numbers of the n-grams that end at each token, by length.
-        known: Number of tokens before each one in its document.
+        preceding: Number of tokens before each one in its document.
         split: Index of the first test token.
         length: Length of the n-grams.
         lower: Probabilities by shorter n-grams.
         is_longest: Count occurrences. Otherwise count different tokens before each n-gram.
         has_documents: The start of a document counts as one more token before an n-gram.
     """
-    own, shorter = grams[length], grams[length - 1]
-    size = int(own.max()) + 1
-    places = np.flatnonzero(known[:split] >= length - 1)
+    longer, shorter = grams[length], grams[length - 1]
+    size = int(longer.max()) + 1
+    places = np.flatnonzero(preceding[:split] >= length - 1)
     if is_longest:
-        counts = np.bincount(own[places], minlength=size)
+        counts = np.bincount(longer[places], minlength=size)
     else:
         # Kneser-Ney counts in how many contexts a shorter n-gram occurs.
-        extended = np.flatnonzero(known[:split] >= length)
+        extended = np.flatnonzero(preceding[:split] >= length)
         first = extended[np.unique(grams[length + 1][extended], return_index=True)[1]]
-        counts = np.bincount(own[first], minlength=size)
+        counts = np.bincount(longer[first], minlength=size)
         if has_documents:
-            counts[np.unique(own[:split][known[:split] == length - 1])] += 1
+            counts[np.unique(longer[:split][preceding[:split] == length - 1])] += 1
 
     # Absolute discounting; the discount is the estimate of Ney et al. 1994.
     once, twice = int((counts == 1).sum()), int((counts == 2).sum())
     discount = once / (once + 2 * twice) if once else 0.5
     contexts = np.concatenate([[0], shorter[:-1]])
-    seen, where = np.unique(own[places], return_index=True)
+    seen, where = np.unique(longer[places], return_index=True)
     owners = contexts[places[where]]
     contexts_size = int(shorter.max()) + 1
     totals = np.bincount(owners, counts[seen], contexts_size)
@@ -152,8 +152,8 @@ def _interpolate(
 
     context = contexts[split:]
     # The first tokens of a document have no full context: they use shorter n-grams.
-    total = np.where(known[split:] >= length - 1, totals[context], 0)
-    kept = np.maximum(counts[own[split:]] - discount, 0)
+    total = np.where(preceding[split:] >= length - 1, totals[context], 0)
+    kept = np.maximum(counts[longer[split:]] - discount, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         mixed = (kept + discount * kinds[context] * lower) / total
     return np.where(total > 0, mixed, lower)
@@ -219,9 +219,9 @@ class LabelBaselines:
         pixels, labels, is_resized = _read_images(samples, self.sides)
         logits = self.regression.compute_logits(pixels)
         name = _name_regression("softmax regression", is_resized=is_resized)
-        found = score_majority(self.labels, labels)
-        found["test/accuracy"][name] = float((logits.argmax(1) == labels).float().mean())
-        return {**found, "test/loss": {name: float(F.cross_entropy(logits, labels))}}
+        scores = score_majority(self.labels, labels)
+        scores["test/accuracy"][name] = float((logits.argmax(1) == labels).float().mean())
+        return {**scores, "test/loss": {name: float(F.cross_entropy(logits, labels))}}
 
 
 def fit_labels(splits: Mapping[str, Any], spec: DataSpec) -> LabelBaselines:
@@ -276,26 +276,28 @@ class PixelBaselines:
         has the logits of images of the training size, resized back.
         """
         resized = self._predict_resized if self.regression else None
-        found = _read_pixels(samples, self.ignored, resized)
-        labels = found.classes
+        tested = _read_pixels(samples, self.ignored, resized)
+        labels = tested.classes
         if self.majority is None or not len(labels):
             return {}
         predicted = {"majority class": torch.full_like(labels, self.majority)}
         losses = {}
         if self.regression is not None:
-            logits = self.regression.compute_logits(found.pixels)
+            logits = self.regression.compute_logits(tested.pixels)
             name = "softmax regression per pixel"
             predicted[name], losses[name] = logits.argmax(1), F.cross_entropy(logits, labels)
-            if found.resized is not None:
+            if tested.resized is not None:
                 name = _name_regression(name, is_resized=True)
-                predicted[name] = found.resized[:, 0].long()
-                losses[name] = found.resized[:, 1].mean()
+                predicted[name] = tested.resized[:, 0].long()
+                losses[name] = tested.resized[:, 1].mean()
         scores = {
             "test/accuracy": {
-                name: float((own == labels).float().mean()) for name, own in predicted.items()
+                name: float((classes == labels).float().mean())
+                for name, classes in predicted.items()
             },
             "test/miou": {
-                name: compute_mean_iou(own, labels, self.classes) for name, own in predicted.items()
+                name: compute_mean_iou(classes, labels, self.classes)
+                for name, classes in predicted.items()
             },
         }
         means = {name: float(loss) for name, loss in losses.items()}
@@ -315,8 +317,8 @@ class PixelBaselines:
         small = resize_maps(images.to(torch.float32), self.sides)
         logits = self.regression.compute_logits(small.permute(0, 2, 3, 1))
         logits = resize_maps(logits.permute(0, 3, 1, 2), (height, width))
-        known = masks.clamp(0, self.classes - 1)
-        losses = F.cross_entropy(logits, known, reduction="none")
+        targets = masks.clamp(0, self.classes - 1)
+        losses = F.cross_entropy(logits, targets, reduction="none")
         return torch.stack([logits.argmax(1).float(), losses], dim=-1)
 
 
@@ -375,19 +377,19 @@ def _read_pixels(
         has_shapes = isinstance(inputs, tuple)
         images = inputs[0] if has_shapes else inputs
         classes = masks.flatten().long()
-        known = (classes != IGNORE_INDEX) & (classes != ignored)
-        pixels = images.permute(0, 2, 3, 1).flatten(0, 2)[known].to(torch.float32)
+        has_class = (classes != IGNORE_INDEX) & (classes != ignored)
+        pixels = images.permute(0, 2, 3, 1).flatten(0, 2)[has_class].to(torch.float32)
         resized = None
         if predict_resized is not None and not has_shapes:
             resized = predict_resized(images, masks.long())
         if resized is not None:
-            resized = resized.flatten(0, 2)[known]
-        chunks.append(_Pixels(pixels, classes[known], resized))
-    parts = [[one for one in column if one is not None] for column in zip(*chunks, strict=True)]
+            resized = resized.flatten(0, 2)[has_class]
+        chunks.append(_Pixels(pixels, classes[has_class], resized))
+    parts = [[part for part in column if part is not None] for column in zip(*chunks, strict=True)]
     pixels, classes, *rest = (torch.cat(part) for part in parts if part)
     if len(classes) > MAX_PIXELS:
         drawn = np.random.default_rng(0).choice(len(classes), MAX_PIXELS, replace=False)
-        pixels, classes, *rest = (one[drawn] for one in (pixels, classes, *rest))
+        pixels, classes, *rest = (part[drawn] for part in (pixels, classes, *rest))
     return _Pixels(pixels, classes, *rest)
 
 
@@ -431,19 +433,19 @@ def score_answers(test: Any) -> Baselines:
     answers: list[tuple[int, ...]] = []
     for batch in batches:
         rows = batch.targets.tolist() if isinstance(batch, TextBatch) else batch[1][:, None]
-        answers += [tuple(int(one) for one in row if one != IGNORE_INDEX) for row in rows]
+        answers += [tuple(int(token) for token in row if token != IGNORE_INDEX) for row in rows]
 
     counts = Counter(token for answer in answers for token in answer)
     total = sum(counts.values())
     shares = np.array([*counts.values()]) / total
-    found = {
+    scores = {
         "test/accuracy": {"commonest answer": float(shares.max())},
         "test/loss": {"answer frequencies": float(-(shares * np.log(shares)).sum())},
     }
     if isinstance(batches[0], TextBatch):
         (_, most), *_ = Counter(answers).most_common(1)
-        found["test/exact"] = {"commonest answer": most / len(answers)}
-    return found
+        scores["test/exact"] = {"commonest answer": most / len(answers)}
+    return scores
 
 
 def draw_numbers(count: int, most: int = MAX_SAMPLES) -> NDArray[np.int64]:
@@ -528,17 +530,17 @@ def _fit_softmax(
         bias: Bias [classes], which is changed.
         decay: Weight decay, which does not apply to the bias.
     """
-    own = [weight.clone().requires_grad_(), bias.clone().requires_grad_()]
-    optimizer = torch.optim.LBFGS(own, max_iter=ITERATIONS, line_search_fn="strong_wolfe")
+    parameters = [weight.clone().requires_grad_(), bias.clone().requires_grad_()]
+    optimizer = torch.optim.LBFGS(parameters, max_iter=ITERATIONS, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        loss = F.cross_entropy(pixels @ own[0] + own[1], labels)
-        loss = loss + decay / 2 * own[0].square().sum()
+        loss = F.cross_entropy(pixels @ parameters[0] + parameters[1], labels)
+        loss = loss + decay / 2 * parameters[0].square().sum()
         loss.backward()
         return loss
 
     with torch.enable_grad():
         optimizer.step(closure)
-    weight.copy_(own[0].detach())
-    bias.copy_(own[1].detach())
+    weight.copy_(parameters[0].detach())
+    bias.copy_(parameters[1].detach())

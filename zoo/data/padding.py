@@ -17,7 +17,7 @@ def pad_points(samples: Sequence[PointSample]) -> PointBatch:
     """Stack sets of points, padded with zeros to the largest one."""
     counts = [len(sample.x) for sample in samples]
     most = max(counts, default=0)
-    features, axes = (one.shape[1] for one in samples[0][:2])
+    features, axes = (part.shape[1] for part in samples[0][:2])
     x = np.zeros((len(samples), most, features), np.float32)
     pos = np.zeros((len(samples), most, axes), np.float32)
     for row, sample in enumerate(samples):
@@ -43,9 +43,9 @@ def stack_padded(arrays: Sequence[NDArray[Any]], fill: int) -> Tensor:
         arrays: The arrays.
         fill: The value of padding.
     """
-    sides = [max(one.shape[axis] for one in arrays) for axis in (-2, -1)]
+    sides = [max(array.shape[axis] for array in arrays) for axis in (-2, -1)]
     first = arrays[0]
     stacked = np.full((len(arrays), *first.shape[:-2], *sides), fill, first.dtype)
-    for place, one in zip(stacked, arrays, strict=True):
-        place[..., : one.shape[-2], : one.shape[-1]] = one
+    for place, array in zip(stacked, arrays, strict=True):
+        place[..., : array.shape[-2], : array.shape[-1]] = array
     return torch.from_numpy(stacked)

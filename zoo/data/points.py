@@ -81,19 +81,19 @@ class PointFiles(DataModule):
         for key in ("train", "val", "test"):
             name = self.splits.find_table(key)
             if name not in tables:
-                known = ", ".join(tables)
-                raise DataError(f"{self.path}: there is no split {name}, but {known}")
+                names = ", ".join(tables)
+                raise DataError(f"{self.path}: there is no split {name}, but {names}")
         widths = {table.width: table.title for table in tables.values()}
         if len(widths) > 1:
-            found = ", ".join(f"{x} and {pos} in {title}" for (x, pos), title in widths.items())
-            raise DataError(f"{self.path}: features and coordinates differ: {found}")
+            listed = ", ".join(f"{x} and {pos} in {title}" for (x, pos), title in widths.items())
+            raise DataError(f"{self.path}: features and coordinates differ: {listed}")
         return {name: table.place(self.dtype, center=self.center) for name, table in tables.items()}
 
     @cached_property
     def spec(self) -> PointSpec:  # type: ignore[override]
         table = self.tables[self.splits.train]
         features, axes = table.width
-        length = max(max(map(len, one.x), default=1) for one in self.tables.values())
+        length = max(max(map(len, split.x), default=1) for split in self.tables.values())
         if isinstance(self.classes, int):
             return PointSpec(features, axes, length, self.classes)
         if self.classes is not None or table.has_text_targets:
@@ -105,7 +105,7 @@ class PointFiles(DataModule):
             problem = f"{lost}; subtract a start"
             raise DataError(f"{table.title}, column {', '.join(self.columns.target)}: {problem}")
         # A target that never varies keeps its unit.
-        stds = [float(one) or 1.0 for one in targets.std(0)]
+        stds = [float(std) or 1.0 for std in targets.std(0)]
         means = tuple(map(float, targets.mean(0)))
         spec = PointSpec(features, axes, length, target_means=means, target_stds=tuple(stds))
         try:
@@ -160,9 +160,9 @@ class PointFiles(DataModule):
         if not isinstance(spec, PointSpec):
             raise OptionError("", "the model was not trained on points")
         if spec.classes is not None:
-            names, own = set(spec.names), self.spec.names
-            if own and names and not set(own) <= names:
-                problem = f"{', '.join(own)}, but the model was trained with "
+            names, tested = set(spec.names), self.spec.names
+            if tested and names and not set(tested) <= names:
+                problem = f"{', '.join(tested)}, but the model was trained with "
                 raise OptionError("classes", f"{problem}{', '.join(spec.names)}")
             # A part of the classes may be missing in the data of an evaluation.
             self.trained = self.spec = spec
@@ -201,9 +201,9 @@ class PointFiles(DataModule):
         with collect_damage(errors, path):
             (table,) = open_point_tables(str(path), columns).values()
             if table.width != (spec.features, spec.axes):
-                found = "{} features and {} coordinates".format(*table.width)
+                widths = "{} features and {} coordinates".format(*table.width)
                 problem = f"the model reads {spec.features} and {spec.axes}"
-                raise DataError(f"its points have {found}; {problem}")
+                raise DataError(f"its points have {widths}; {problem}")
             count = len(table.x)
             table = table.place(self.dtype, center=self.center)
             sets = [PointSample(table.x[n], table.pos[n], 0) for n in range(count)]

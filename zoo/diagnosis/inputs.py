@@ -191,14 +191,14 @@ def _join_points(batches: Sequence[PointBatch], count: int) -> PointBatch:
 
     A set has no order, and neighbours are easier to see next to each other.
     """
-    sets = [one for batch in batches for one in zip(*batch, strict=True)][:count]
+    sets = [sample for batch in batches for sample in zip(*batch, strict=True)][:count]
     x, pos, targets = [], [], []
     for features, coordinates, mask, target in sets:
         order = coordinates[mask][:, 0].argsort(stable=True)
         x.append(features[mask][order])
         pos.append(coordinates[mask][order])
         targets.append(target)
-    lengths = torch.tensor([len(one) for one in x])
+    lengths = torch.tensor([len(sample) for sample in x])
     return PointBatch(
         pad_sequence(x, batch_first=True),
         pad_sequence(pos, batch_first=True),
@@ -267,8 +267,8 @@ def _make_titles(task: Task, batch: Any, inputs: Inputs) -> list[str]:
         outputs: Tensor = task.model(*inputs)
     if isinstance(task, Segmentation):
         right = outputs.argmax(1) == task.targets(batch)
-        known = (task.targets(batch) != IGNORE_INDEX).sum((1, 2))
-        shares = (right.sum((1, 2)) / known.clamp(min=1)).tolist()
+        has_class = (task.targets(batch) != IGNORE_INDEX).sum((1, 2))
+        shares = (right.sum((1, 2)) / has_class.clamp(min=1)).tolist()
         return [
             f"test sample {number + 1}: {share:.1%} of pixels correct"
             for number, share in enumerate(shares)

@@ -328,7 +328,9 @@ def check_model(experiment: Experiment) -> Iterator[OptionError]:
             return
     all_factors = [compute_factors(spec, size) for size in sizes]
     for index, method in enumerate(methods):
-        factors = next((one for one in all_factors if applies_at(method, one)), None)
+        factors = next(
+            (candidate for candidate in all_factors if applies_at(method, candidate)), None
+        )
         if factors is None:
             what = "differs from" if method == RESIZE else "exceeds"
             problem = (
@@ -387,8 +389,8 @@ def find_changes(
         (
             link,
             {
-                key: one.with_factor(factor) if isinstance(one, SCALINGS) else one
-                for key, one in options.items()
+                key: value.with_factor(factor) if isinstance(value, SCALINGS) else value
+                for key, value in options.items()
             },
         )
         for link, options in changes
@@ -397,7 +399,7 @@ def find_changes(
 
 def _has_factor(model: nn.Module, method: str, factors: tuple[float, ...]) -> bool:
     changes = find_methods(model, factors).get(method, [])
-    return any(isinstance(one, SCALINGS) for _, each in changes for one in each.values())
+    return any(isinstance(value, SCALINGS) for _, options in changes for value in options.values())
 
 
 def changes_model(model: nn.Module, method: str, factors: tuple[float, ...]) -> bool:
@@ -495,8 +497,8 @@ def _change_encodings(
 ) -> Any:
     """Change encodings, wherever an option of the model has a list of them."""
     if isinstance(value, Mapping):
-        return {word: _change_encodings(each, change) for word, each in value.items()}
-    if not isinstance(value, tuple) or not all(isinstance(one, Choice) for one in value):
+        return {word: _change_encodings(entry, change) for word, entry in value.items()}
+    if not isinstance(value, tuple) or not all(isinstance(entry, Choice) for entry in value):
         return value
     return change(value)
 
@@ -504,7 +506,7 @@ def _change_encodings(
 def _change_options(encodings: tuple[Choice, ...], changes: Changes) -> tuple[Choice, ...]:
     # Layers may have the same encoding with other options, which change in their own way.
     changed = []
-    for one in encodings:
-        options = [options for link, options in changes if link.entry == one]
-        changed.append(Choice(one.name, {**one.options, **(options[0] if options else {})}))
+    for choice in encodings:
+        options = [options for link, options in changes if link.entry == choice]
+        changed.append(Choice(choice.name, {**choice.options, **(options[0] if options else {})}))
     return tuple(changed)

@@ -94,10 +94,12 @@ class Segmentation(Task):
         total = F.cross_entropy(
             upcast(logits), targets, weights, ignore_index=IGNORE_INDEX, reduction="sum"
         )
-        known = targets != IGNORE_INDEX
+        has_target = targets != IGNORE_INDEX
         # without indices that depend on values, for which the host would wait
-        own = known if weights is None else known * weights[targets.clamp(min=0)]
-        num_targets = own.sum().to(total.dtype)
+        pixel_weights = (
+            has_target if weights is None else has_target * weights[targets.clamp(min=0)]
+        )
+        num_targets = pixel_weights.sum().to(total.dtype)
         loss = total / torch.where(num_targets == 0, 1, num_targets)
         loss = propagate_infinity(loss, logits)
         self.record_loss(loss, len(targets), num_targets)

@@ -104,12 +104,12 @@ def choose_wavelengths(
             problem = f"{key} has {len(numbers)} numbers for {axes} axes"
             raise OptionError(key, f"{problem}; give one, or {axes}")
         sides.append(numbers)
-    found = tuple(Wavelengths(*pair) for pair in zip(*sides, strict=True))
-    for one in found:
-        if one.shortest > one.longest:
-            problem = f"t_min {one.shortest:g} is more than t_max {one.longest:g}"
+    by_axis = tuple(Wavelengths(*pair) for pair in zip(*sides, strict=True))
+    for wavelengths in by_axis:
+        if wavelengths.shortest > wavelengths.longest:
+            problem = f"t_min {wavelengths.shortest:g} is more than t_max {wavelengths.longest:g}"
             raise OptionError("t_min", problem)
-    return found
+    return by_axis
 
 
 def refuse_with_wavelengths(encoding: Encoding, **others: bool) -> None:
