@@ -13,13 +13,8 @@ from zoo.comparison.estimate import ComparisonEstimate
 from zoo.comparison.estimate import estimate_comparison as count_comparison
 from zoo.comparison.merge import PackOptions, merge, pack
 from zoo.comparison.outputs import describe_comparison
-from zoo.comparison.overall import (
-    OverallRanking,
-    RankOptions,
-    draw_ranking,
-    format_ranking,
-    run_ranking,
-)
+from zoo.comparison.overall import OverallRanking, RankOptions, draw_ranking, run_ranking
+from zoo.comparison.overall import build_report as build_ranking_report
 from zoo.comparison.overall import build_result_table as build_ranking_table
 from zoo.comparison.request import CompareOptions, check_request
 from zoo.comparison.result_table import build_result_table
@@ -28,7 +23,8 @@ from zoo.comparison.spot_check import CheckOptions, CheckResult
 from zoo.comparison.spot_check import check as train_again
 from zoo.comparison.suite_estimate import SuiteEstimate
 from zoo.comparison.suite_estimate import estimate_suite as count_suite
-from zoo.comparison.suite_report import format_suite, write_suite
+from zoo.comparison.suite_report import build_report as build_suite_report
+from zoo.comparison.suite_report import write_suite
 from zoo.comparison.suite_results import (
     SuiteComparison,
     build_suite_table,
@@ -41,6 +37,7 @@ from zoo.comparison.text import format_comparison
 from zoo.errors import DataError, ZooError
 from zoo.options.plain import to_plain
 from zoo.packages import explain_imports
+from zoo.reporting.sections import format_report
 from zoo.reporting.tables import build_frame, format_latex
 
 __all__ = [
@@ -198,7 +195,7 @@ class RankingResult:
 
     def table(self) -> str:
         """Return the table that `zoo compare rank` prints."""
-        return format_ranking(self.ranking)
+        return format_report(build_ranking_report(self.ranking))
 
     def latex(self, *, intervals: bool = False) -> str:
         """Return the table for LaTeX, as table.tex has it.
@@ -321,7 +318,7 @@ class SuiteResult:
 
     def table(self) -> str:
         """Return the text that `zoo compare suite=NAME` prints."""
-        return format_suite(self.suite)
+        return format_report(build_suite_report(self.suite))
 
     def latex(self, *, intervals: bool = False) -> str:
         """Return the table of all parts for LaTeX, as table.tex has it.

@@ -15,12 +15,11 @@ alarms among ten variants where 5 % are promised; the intervals here raise at mo
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from math import sqrt
 from pathlib import Path
 from statistics import fmean
@@ -37,23 +36,18 @@ from zoo.comparison.statistics import FEWEST, LEVEL, find_range, measure_pairs
 from zoo.errors import DataError
 from zoo.packages import require_extra
 from zoo.reporting.numbers import as_json, finite, format_fixed
-from zoo.reporting.tables import (
-    ResultColumn,
-    ResultRow,
-    ResultTable,
-    ResultValue,
-    disarm_tags,
-    format_markdown,
-    format_tables,
-)
+from zoo.reporting.sections import Report, ReportSection, TextTable, write_report
+from zoo.reporting.tables import ResultColumn, ResultRow, ResultTable, ResultValue, format_tables
 from zoo.suggestions import join_words
-from zoo.utils import describe_absence, escape_strings, write_file
+from zoo.utils import describe_absence
 
 if TYPE_CHECKING:
     from zoo.reporting.style import Chart
 
 DECIMALS = 3
-FILES = ("overall.json", "overall.md", "overall.html")
+NAME = "overall"
+"""The name of its files, without suffixes."""
+STYLES = ("comparison/page/comparison.css",)
 
 Scores = NDArray[np.float64]
 """Scores [V, S] of a task by variant and seed."""
@@ -319,24 +313,19 @@ def write_ranking(ranking: OverallRanking, to: str | None, *, intervals: bool = 
     # the same comparisons give the same folder, so that the command can be repeated
     digest = hashlib.sha256(json.dumps([one.path for one in ranking.tasks]).encode()).hexdigest()
     folder = Path(to or f"comparisons/overall-{digest[:8]}")
-    folder.mkdir(parents=True, exist_ok=True)
-    numbers, table, page = FILES
-    texts = {
-        numbers: f"{as_json(asdict(ranking))}\n",
-        table: f"{disarm_tags(format_ranking(ranking))}\n",
-        **format_tables(build_result_table(ranking), intervals=intervals),
-    }
-    _write_files({name: text.encode() for name, text in texts.items()}, folder)
-    # after the numbers: the renderer may end the process where memory is short
-    pictures = _render(ranking)
-    html = render_ranking(ranking, pictures["overall.png"])
-    _write_files({page: html.encode(), **pictures}, folder)
+    write_report(
+        build_report(ranking),
+        folder,
+        name=NAME,
+        page=f"{NAME}.html",
+        texts={
+            f"{NAME}.json": f"{as_json(asdict(ranking))}\n",
+            **format_tables(build_result_table(ranking), intervals=intervals),
+        },
+        draw=partial(draw_ranking, ranking),
+        styles=STYLES,
+    )
     return folder
-
-
-def _write_files(contents: Mapping[str, bytes], folder: Path) -> None:
-    for name, content in contents.items():
-        write_file(io.BytesIO(content), folder / name)
 
 
 def build_result_table(ranking: OverallRanking) -> ResultTable:
@@ -366,14 +355,6 @@ def build_result_table(ranking: OverallRanking) -> ResultTable:
     )
 
 
-def _render(ranking: OverallRanking) -> dict[str, bytes]:
-    # altair takes its time to import
-    from zoo.reporting import charts
-
-    rendered = charts.render_formats(draw_ranking(ranking))
-    return {f"overall{suffix}": content for suffix, content in rendered.items()}
-
-
 def draw_ranking(ranking: OverallRanking) -> Chart:
     """Draw the mean score of each variant with its interval, the best on top."""
     import altair as alt
@@ -400,9 +381,9 @@ def draw_ranking(ranking: OverallRanking) -> Chart:
 HEADS = ("variant", "mean score", "to the first", "verdict", "mean rank")
 
 
-def list_standing_rows(ranking: OverallRanking) -> list[list[str]]:
-    """Return a row of texts for each variant, the best first, under `HEADS`."""
-    return [
+def build_standing_table(ranking: OverallRanking) -> TextTable:
+    """Return a row for each variant, the best first."""
+    rows = [
         [
             one.variant,
             _format(one.mean, one.interval),
@@ -412,6 +393,12 @@ def list_standing_rows(ranking: OverallRanking) -> list[list[str]]:
         ]
         for number, one in enumerate(ranking.standings)
     ]
+    return TextTable(heads=HEADS, rows=rows, left=("variant", "verdict"))
+
+
+def list_left_out(ranking: OverallRanking) -> list[str]:
+    """Return what the ranking leaves out, each with its reason."""
+    return [f"left out: {reason}" for reason in ranking.left_out]
 
 
 def _format(value: float, interval: tuple[float, float], *, sign: bool = False) -> str:
@@ -455,39 +442,30 @@ def _explain(ranking: OverallRanking) -> str:
     )
 
 
-def format_ranking(ranking: OverallRanking) -> str:
-    """Format the ranking and the tasks as Markdown."""
-    ranking = escape_strings(ranking)
-    parts = [
-        f"# Over {len(ranking.tasks)} tasks",
-        format_markdown(HEADS, list_standing_rows(ranking), ("variant", "verdict")),
-        _explain(ranking),
-        "## Tasks",
-        format_markdown(TASK_HEADS, _list_task_rows(ranking), TASK_HEADS[:5]),
-        "\n".join(f"- left out: {one}" for one in ranking.left_out),
-        f"Repeat it with: {ranking.command}" if ranking.command else "",
-    ]
-    return "\n\n".join(part for part in parts if part)
-
-
-def render_ranking(ranking: OverallRanking, picture: bytes) -> str:
-    """Return the page as HTML: it opens from a file, and no request goes out from it."""
-    from zoo.reporting.html import Section, render_page
-
-    return render_page(
-        "comparison/page/overall.html",
-        styles=("comparison/page/comparison.css",),
-        scripts=(),
-        data={},
+def build_report(ranking: OverallRanking) -> Report:
+    """Return the report of a ranking."""
+    return Report(
         kind="ranking",
         title=f"Which variant, over {len(ranking.tasks)} tasks?",
-        picture=base64.b64encode(picture).decode(),
-        explanation=_explain(ranking),
+        figure="Mean scores with 95 % intervals.",
         command=ranking.command,
-        left_out=ranking.left_out,
         sections=[
-            Section("ranking", "Ranking", "The best first.", (HEADS, list_standing_rows(ranking))),
-            Section("tasks", "Tasks", "What scores mean.", (TASK_HEADS, _list_task_rows(ranking))),
+            ReportSection(
+                key="ranking",
+                title="Ranking",
+                lead="The best first.",
+                table=build_standing_table(ranking),
+                sentences=[_explain(ranking)],
+            ),
+            ReportSection(
+                key="tasks",
+                title="Tasks",
+                lead="What scores mean.",
+                table=TextTable(
+                    heads=TASK_HEADS, rows=_list_task_rows(ranking), left=TASK_HEADS[:5]
+                ),
+                items=list_left_out(ranking),
+            ),
         ],
     )
 
