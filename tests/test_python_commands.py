@@ -422,7 +422,7 @@ def test_a_loaded_model_predicts_for_pictures_files_and_tensors(predict_json):
     with pytest.raises(package.RecipeError, match=r"predict.tpo: unknown key"):
         model.predict(pictures, tpo=2)
     with pytest.raises(package.OptionError, match=r"only a task from zoo.load"):
-        package.run.build.build_task(run.recipe).predict(pictures)
+        package.run.build.Experiment(run.recipe).build_task().predict(pictures)
 
 
 def test_a_loaded_model_generates_as_the_command_does(tmp_path, zoo):

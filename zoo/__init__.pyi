@@ -26,6 +26,7 @@ from zoo.api.tools import convert as convert
 from zoo.api.tools import export as export
 from zoo.api.tools import verify as verify
 from zoo.api.training import Run as Run
+from zoo.api.training import build_model as build_model
 from zoo.api.training import fit as fit
 from zoo.api.training import load as load
 from zoo.attention.chain import Chain as Chain
@@ -56,7 +57,6 @@ from zoo.integrations.equip import EquipReport as EquipReport
 from zoo.integrations.equip import equip as equip
 from zoo.integrations.equip import unequip as unequip
 from zoo.integrations.saved_equipment import save as save
-from zoo.run.build import build_model as build_model
 from zoo.run.load import load_recipe as load_recipe
 from zoo.version import __version__ as __version__
 

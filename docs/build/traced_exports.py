@@ -24,7 +24,7 @@ from zoo.encodings.common.chains import build_shortest_chain
 from zoo.errors import RecipeError, ZooError
 from zoo.formats.outputs import measure_difference
 from zoo.run import checkpoint
-from zoo.run.build import build_task
+from zoo.run.build import Experiment
 from zoo.run.checkpoint import build_metadata
 from zoo.run.load import load_recipe
 from zoo.tasks.base import Task
@@ -71,7 +71,7 @@ def make_run(folder: Path, recipe_name: str, overrides: Sequence[str]) -> Task:
     """Write a checkpoint of random weights, so large that attention is not close to uniform."""
     recipe = load_recipe(recipe_name, parse_overrides(overrides))
     torch.manual_seed(0)
-    task = build_task(recipe).eval()
+    task = Experiment(recipe).build_task().eval()
     for parameter in task.parameters():
         parameter.data.normal_(std=0.3)
     (folder / "checkpoints").mkdir(parents=True)

@@ -12,7 +12,6 @@ from zoo.diagnostics import metrics
 from zoo.diagnostics.callback import GAP, MARK, STOPS, draw_attention, summarize_layer
 from zoo.diagnostics.capture import capture_model
 from zoo.diagnostics.head_metrics import list_metrics, position_unit
-from zoo.run.build import build_model
 
 
 def even(axes=1, length=(8,), causal=False, queries=None):
@@ -132,7 +131,7 @@ def vit(*overrides, size=8, patch_size=2):
         f"model.patch_size={patch_size}",
         "model.encoding=rope_axial",
     ]
-    made = build_model(zoo.load_recipe("vit_comrope", parse_overrides([*words, *overrides])))
+    made = zoo.build_model(zoo.load_recipe("vit_comrope", parse_overrides([*words, *overrides])))
     (seen,) = capture_model(made, (torch.randn(2, 1, size, size),))
     return seen
 

@@ -17,7 +17,6 @@ from zoo.diagnostics.capture import (
     number_layers,
 )
 from zoo.errors import OptionError
-from zoo.run.build import build_model
 
 SAME = 1e-5
 VIT = [
@@ -40,7 +39,7 @@ ENCODINGS = ["rope", "[rope,fox]", "cope", "path", "stickbreaking", "shaw", "tap
 
 
 def model(name, *overrides):
-    return build_model(zoo.load_recipe(name, parse_overrides(overrides))).train()
+    return zoo.build_model(zoo.load_recipe(name, parse_overrides(overrides))).train()
 
 
 def outputs(model, *inputs):

@@ -9,7 +9,7 @@ from zoo.config.command_line import parse_overrides
 from zoo.errors import OptionError, RecipeError
 from zoo.optim.base import ParamGroup, freeze
 from zoo.optim.optimizers import AdamW
-from zoo.run.build import build_task
+from zoo.run.build import Experiment
 
 
 def model():
@@ -116,7 +116,9 @@ def test_a_recipe_tells_a_rule_that_matches_nothing_where_it_stands():
 
 def test_a_task_is_made_with_its_rules():
     rules = "optim.param_groups=[{match: head.*, lr: 2.0}, {match: '*', freeze: true}]"
-    task = build_task(zoo.load_recipe("vit_none", parse_overrides(["model.depth=1", rules])))
+    task = Experiment(
+        zoo.load_recipe("vit_none", parse_overrides(["model.depth=1", rules]))
+    ).build_task()
     assert [name for name, p in task.model.named_parameters() if p.requires_grad] == [
         "head.weight",
         "head.bias",
@@ -135,7 +137,7 @@ def test_a_task_is_made_with_its_rules():
 def rates(encoding, **options):
     """The learning rate of each parameter of a tiny transformer, by name."""
     overrides = [f"model.encoding={encoding}", "model.dim=16", "model.depth=2", "model.heads=2"]
-    built = build_task(zoo.load_recipe("vit_none", parse_overrides(overrides))).model
+    built = Experiment(zoo.load_recipe("vit_none", parse_overrides(overrides))).build_task().model
     names = {id(parameter): name for name, parameter in built.named_parameters()}
     optimiser = AdamW(lr=0.1, warmup_ratio=0.0, **options).configure(built, 10)["optimizer"]
     return {

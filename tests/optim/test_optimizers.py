@@ -18,7 +18,7 @@ from zoo.errors import OptionError, RecipeError
 from zoo.optim.base import PAIRS, TorchOptimizer
 from zoo.options import Choice
 from zoo.options.validation import REFUSED_MEMBERS
-from zoo.run.build import build_task
+from zoo.run.build import Experiment
 from zoo.run.preflight import build_experiment, check_optimizer
 
 SMALL = ["model.dim=16", "model.depth=1", "model.heads=2", "model.encoding=rope_mixed"]
@@ -37,7 +37,7 @@ class Loop:
     def __init__(self, name, **options):
         recipe = zoo.load_recipe("vit_none", parse_overrides(SMALL))
         torch.manual_seed(0)
-        self.model = build_task(recipe).model
+        self.model = Experiment(recipe).build_task().model
         configured = find(name)(lr=0.01, **options).configure(self.model, 20)
         self.optimizer = configured["optimizer"]
         self.schedule = configured["lr_scheduler"]["scheduler"]

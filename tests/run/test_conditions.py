@@ -11,7 +11,7 @@ import zoo
 from zoo.data.spec import ImageSpec, VideoSpec
 from zoo.models.vit import ViT
 from zoo.run import conditions
-from zoo.run.build import build_task
+from zoo.run.build import Experiment
 
 
 def test_factors_are_those_of_the_axes_of_the_model():
@@ -24,7 +24,7 @@ def test_a_task_by_a_rule_has_the_same_weights_and_other_logits():
     recipe = zoo.load_recipe(
         "flipflop_rope", {"model.dim": 16, "model.depth": 1, "model.heads": 2, "data.length": 8}
     )
-    task = build_task(recipe).eval()
+    task = Experiment(recipe).build_task().eval()
     for parameter in task.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     other = conditions.build_extended_task(recipe, task, task.state_dict(), "yarn", (4.0,))

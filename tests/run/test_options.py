@@ -19,7 +19,7 @@ from zoo.errors import CheckpointError, RecipeError
 from zoo.models.transformer import Block
 from zoo.run import checkpoint
 from zoo.run import fit as fit_module
-from zoo.run.build import build_data, build_task, build_trainer
+from zoo.run.build import Experiment, build_data, build_task, build_trainer
 from zoo.run.fit import THREAD_VARIABLES
 from zoo.run.preflight import build_experiment
 from zoo.tasks.base import Task
@@ -190,7 +190,7 @@ def test_what_is_frozen_is_as_it_began(tiny):
     fit("vit_comrope", [*tiny, *ONE, *more], Path("run"), "never")
     content = read_checkpoint("run")
     torch.manual_seed(0)
-    began = build_task(zoo.load_recipe("run/recipe.yaml")).state_dict()
+    began = Experiment(zoo.load_recipe("run/recipe.yaml")).build_task().state_dict()
     same = {
         name
         for name, value in content["state_dict"].items()

@@ -10,7 +10,7 @@ from zoo.config.command_line import parse_overrides
 from zoo.data.spec import ImageSpec
 from zoo.errors import RecipeError
 from zoo.optim.optimizers import AdamW
-from zoo.run.build import build_task
+from zoo.run.build import Experiment
 from zoo.tasks.classification import Classification, _make_metrics
 
 
@@ -22,7 +22,7 @@ def task():
         "model.registers=1",
         "model.block.layer_scale=0.1",
     ]
-    return build_task(zoo.load_recipe("vit_comrope", parse_overrides(overrides)))
+    return Experiment(zoo.load_recipe("vit_comrope", parse_overrides(overrides))).build_task()
 
 
 def test_only_matrices_decay(task):
@@ -125,10 +125,10 @@ def test_a_confusion_matrix_counts_labels_by_predictions(task, monkeypatch):
 
 def test_metrics_are_chosen_by_name_and_options():
     chosen = ["task.metrics=[{name: f1, average: weighted}]", "model.depth=1"]
-    task = build_task(zoo.load_recipe("vit_none", parse_overrides(chosen)))
+    task = Experiment(zoo.load_recipe("vit_none", parse_overrides(chosen))).build_task()
     assert {*task.test_metrics} == {"accuracy", "loss", "top5", "f1"}
     assert task.test_metrics["f1"].average == "weighted"
-    plain = build_task(zoo.load_recipe("vit_none", {"task.metrics": []}))
+    plain = Experiment(zoo.load_recipe("vit_none", {"task.metrics": []})).build_task()
     assert {*plain.val_metrics} == {"accuracy", "loss", "top5"}
 
 

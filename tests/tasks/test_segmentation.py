@@ -9,7 +9,7 @@ import zoo
 from zoo.config.command_line import parse_overrides
 from zoo.data.spec import IGNORE_INDEX, SegmentationSpec
 from zoo.errors import DataError, OptionError, RecipeError
-from zoo.run.build import Experiment, build_task
+from zoo.run.build import Experiment
 from zoo.tasks.segmentation import Segmentation
 
 SPEC = SegmentationSpec(3, 4, 6, 3)
@@ -117,7 +117,7 @@ def test_other_samples_are_refused_by_name(recipe, words, message):
 def test_a_model_learns_one_scene_by_heart(words):
     recipe = zoo.load_recipe("seg_digits_comrope", parse_overrides([*SMALL, *words]))
     torch.manual_seed(0)
-    task = build_task(recipe)
+    task = Experiment(recipe).build_task()
     task.log = lambda *args, **kwargs: None
     images, masks = Experiment(recipe).data._build_samples("train").__getitems__([0])
     optimizer = torch.optim.Adam(task.parameters(), 1e-2)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 from zoo.api.guard import guard, isolate_process, name_datasets, read_datasets
 from zoo.config import Overrides, Recipe, from_plain, join_overrides
 from zoo.config import load as load_recipe
-from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError, Stopped
+from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError, Stopped, refuse_type
 from zoo.reporting.tables import build_frame, format_html_table
 from zoo.utils import follow_latest, read_object
 
@@ -268,6 +268,36 @@ class StoredRecipe:
             recipe = self.change("generate", {**options, "prompt": prompt, "samples": 1})
             (sample,) = generate_samples(recipe, task)
             return sample.text
+
+
+def build_model(recipe: Recipe, spec: DataSpec | None = None) -> nn.Module:
+    """Build a recipe's model with initial weights from torch's random state.
+
+    Encodings draw theirs from random streams of their own, so that all other weights are equal
+    whatever the encoding.
+
+    Args:
+        recipe: A resolved recipe, as `zoo.load_recipe` returns it.
+        spec: The facts of the samples that the model is built for. None: those of the recipe's
+            data. No sample is loaded either way.
+
+    Returns:
+        The model as a plain `nn.Module`, in training mode on torch's default device.
+
+    Raises:
+        OptionError: An option cannot work, or the model does not read such samples.
+        DataError: `spec` is None and the data's text cannot be read.
+    """
+    from zoo.data.spec import DataSpec
+    from zoo.run import build
+
+    if not isinstance(recipe, Recipe):
+        raise refuse_type("recipe", recipe, "a recipe of zoo.load_recipe")
+    if spec is None:
+        spec = build.build_data(recipe).spec
+    if not isinstance(spec, DataSpec):
+        raise refuse_type("spec", spec, "facts of samples, such as zoo.ImageSpec")
+    return build.build_model(recipe, spec)
 
 
 @overload

@@ -297,18 +297,14 @@ def is_transformed(*tensors: Tensor | None) -> bool:
         return True
     if torch.compiler.is_compiling():
         return False
-    # a generator would be one more frame below every rotation
-    for one in tensors:  # noqa: SIM110
-        if one is not None and _is_dual_or_batched(one):
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        # gradients under `is_grads_batched` are batched without a transform of torch.func
+        is_batched = torch._C._functorch.is_legacy_batchedtensor(tensor)
+        if is_batched or unpack_dual(tensor).tangent is not None:
             return True
     return False
-
-
-def _is_dual_or_batched(tensor: Tensor) -> bool:
-    # Gradients under `is_grads_batched` are batched without a transform of torch.func.
-    if torch._C._functorch.is_legacy_batchedtensor(tensor):
-        return True
-    return unpack_dual(tensor).tangent is not None
 
 
 def silu(x: Tensor) -> Tensor:

@@ -32,9 +32,13 @@ def _fit(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _evaluate(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
-    from zoo.evaluation.evaluate import evaluate_recipe
+    from zoo.evaluation.evaluate import evaluate_task
+    from zoo.run.checkpoint import read
+    from zoo.run.load import restore_content
 
-    return evaluate_recipe(recipe, Path(options["checkpoint"]), to=options["to"]).to_dict()
+    path = Path(options["checkpoint"])
+    experiment, task = restore_content(read(path), path, recipe)
+    return evaluate_task(task, experiment, path, options["to"]).to_dict()
 
 
 TASKS: Mapping[str, Callable[[Recipe, Mapping[str, Any]], dict[str, Any]]] = MappingProxyType(

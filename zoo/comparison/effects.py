@@ -28,7 +28,8 @@ def has_effect(axis: Axis, load: Callable[[Mapping[str, Any]], Recipe]) -> bool:
         load: Returns the recipe of the variant with {key: value} set.
     """
     if axis.key == ENCODING_RATE:
-        model = build_model(load({}))
+        recipe = load({})
+        model = build_model(recipe, build_data(recipe).spec)
         return bool(find_encoding_parameters(model))
     if not axis.key.startswith(MODEL):
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -15,7 +15,7 @@ from typing import Any
 
 import lightning as L
 
-from zoo.config import Overrides, Recipe, join_overrides
+from zoo.config import Overrides, join_overrides
 from zoo.data.base import DataModule, Datasets
 from zoo.data.baselines import Baselines
 from zoo.data.spec import name_classes
@@ -45,7 +45,7 @@ from zoo.run.build import Experiment
 from zoo.run.callbacks.progress import EvaluationProgress
 from zoo.run.callbacks.stop_on_signal import StopOnSignal
 from zoo.run.conditions import TRAINED, Condition
-from zoo.run.load import read_recipe, restore_content
+from zoo.run.load import restore
 from zoo.run.machine import check_denormals
 from zoo.run.memory import suggest_smaller
 from zoo.run.processes import Processes, count_missing_processes, join_processes, run_in_processes
@@ -105,31 +105,25 @@ def evaluate(
         from zoo.run.hub import name_results
 
         to = str(name_results(checkpoint))
-    content = checkpoints.read(path)
-    recipe = read_recipe(content, path, join_overrides(DEFAULT_OVERRIDES, overrides))
-    return evaluate_recipe(recipe, path, content, datasets, to)
+    experiment, task = restore(path, join_overrides(DEFAULT_OVERRIDES, overrides), datasets)
+    return evaluate_task(task, experiment, path, to)
 
 
-def evaluate_recipe(
-    recipe: Recipe,
-    path: Path,
-    content: Mapping[str, Any] | None = None,
-    datasets: Datasets | None = None,
-    to: str | None = None,
+def evaluate_task(
+    task: Task, experiment: Experiment, path: Path, to: str | None = None
 ) -> Evaluation:
-    """Test a checkpoint as `evaluate` does, by a resolved recipe.
+    """Test the task of a checkpoint under all conditions of its recipe.
 
     Args:
-        recipe: The recipe of the checkpoint, after all changes.
+        task: The task.
+        experiment: The recipe of the checkpoint, after all changes, with its data and trainer.
         path: The checkpoint file.
-        content: What `checkpoint.read` returned. None: read it.
-        datasets: The samples of a Python program.
         to: The folder to write to. None: the run directory.
+
+    Returns:
+        The evaluation, in all processes.
     """
-    experiment, task = restore_content(content or checkpoints.read(path), path, recipe, datasets)
-    if datasets is not None:
-        experiment.check_single_process()
-    trainer = experiment.trainer
+    recipe, trainer = experiment.recipe, experiment.trainer
     if count := count_missing_processes(recipe, trainer):
         job = {"checkpoint": str(path), "to": to}
         result = run_in_processes(count, "evaluate", recipe, job)
@@ -181,11 +175,7 @@ class Evaluator:
         try:
             with explain_memory(partial(suggest_smaller, self.recipe)):
                 _check_classes(self.task, data)
-                first = measure(
-                    self.experiment.trainer, self.task, data, base, self.recipe.evaluate.entropy
-                )
-            if others:
-                first = self._add_baselines(first, data)
+                first = self._test(self.task, data, base, has_baselines=bool(others))
         except OptionError as error:
             key = f"data.{error.key}" if error.key else "data"
             key = "evaluate.entropy" if error.key == "entropy" else key
@@ -293,7 +283,7 @@ class Evaluator:
 
     def _measure(self, condition: Condition, done: Sequence[ConditionResult]) -> ConditionResult:
         """Measure a condition, or record why the model or the machine refuses it."""
-        trainer, task = self.experiment.trainer, self.task
+        task = self.task
         try:
             if condition.extrapolation is not None:
                 assert condition.size is not None
@@ -302,12 +292,13 @@ class Evaluator:
                 if not conditions.changes_model(task.model, method, factors):
                     # an encoding that needs no change at this size has the plain result under the
                     # method, too
-                    (found,) = (
-                        one
-                        for one in done
-                        if one.condition.kind == "size" and one.condition.size == condition.size
+                    (plain,) = (
+                        result
+                        for result in done
+                        if result.condition.kind == "size"
+                        and result.condition.size == condition.size
                     )
-                    return replace(found, condition=condition, baselines={})
+                    return replace(plain, condition=condition, baselines={})
                 log.info("%s: extrapolation to %s", self.recipe.name, condition.describe())
                 task = conditions.build_extended_task(
                     self.recipe, task, self.weights, method, factors, condition.factor
@@ -316,24 +307,59 @@ class Evaluator:
             data = self.experiment.data_variant(options)
             if condition.data_variant is not None:
                 _check_classes(task, data)
-            found = measure(trainer, task, data, condition, self.recipe.evaluate.entropy)
-            if condition.extrapolation is None:
-                found = self._add_baselines(found, data)
-            return found
+            has_baselines = condition.extrapolation is None
+            return self._test(task, data, condition, has_baselines=has_baselines)
         except OptionError as error:
             return ConditionResult(condition=condition, refused=str(error))
         except (RuntimeError, MemoryError) as error:
             # other processes would wait for this one
-            if trainer.world_size > 1 or not is_out_of_memory(error):
+            if self.processes.count > 1 or not is_out_of_memory(error):
                 raise
             return ConditionResult(condition=condition, refused="out of memory")
 
-    def _add_baselines(self, found: ConditionResult, tested: DataModule) -> ConditionResult:
-        """Add the baselines of the training data, scored on the same test samples."""
-        if not self.task.has_data_baselines:
-            return found
-        baselines = express_baselines(self._score_baselines(tested), found.metrics)
-        return replace(found, baselines=baselines)
+    def _test(
+        self, task: Task, data: DataModule, condition: Condition, *, has_baselines: bool
+    ) -> ConditionResult:
+        """Test a task on the test part of some data; keep metrics by position too.
+
+        Args:
+            task: The task, which may extrapolate.
+            data: The data, not set up.
+            condition: The condition that they are of.
+            has_baselines: Whether the baselines of the training data are scored on the samples too.
+
+        Raises:
+            OptionError: The data is not what the model was trained on.
+        """
+        metrics = measure_metrics(self.experiment.trainer, task, data)
+        positions: dict[str, Any] = {}
+        if data.spec.target_unit == "token":
+            # a task counts up to the training length at least
+            (length,) = data.spec.size
+            positions = {
+                name: tuple(values[:length])
+                for name in POSITION_LISTS
+                if (values := getattr(task, name, None))
+            }
+            positions["depth_exacts"] = tuple(getattr(task, "depth_exacts", ()))
+        if ious := getattr(task, "class_ious", None):
+            names = name_classes(data.spec, len(ious))
+            positions["class_ious"] = dict(zip(names, ious, strict=True))
+        if self.recipe.evaluate.entropy:
+            from zoo.evaluation.attention_entropy import measure_entropies
+
+            entropies, positions["entropies"] = measure_entropies(task, data)
+            metrics |= entropies
+        baselines: Baselines = {}
+        if has_baselines and task.has_data_baselines:
+            baselines = express_baselines(self._score_baselines(data), metrics)
+        return ConditionResult(
+            condition=condition,
+            metrics=metrics,
+            windows=data.windowing or "",
+            baselines=baselines,
+            **positions,
+        )
 
     @cached_property
     def _score_baselines(self) -> Callable[[DataModule], Baselines]:
@@ -355,48 +381,6 @@ class Evaluator:
         except (ZooError, OptionError) as error:
             log.info("%s: no baselines without the training data: %s", self.recipe.name, error)
             return lambda tested: {}
-
-
-def measure(
-    trainer: L.Trainer,
-    task: Task,
-    data: DataModule,
-    condition: Condition,
-    sees_attention: bool = False,
-) -> ConditionResult:
-    """Test a task on the test part of some data; keep metrics by position too.
-
-    Args:
-        trainer: The trainer.
-        task: The task.
-        data: The data, not set up.
-        condition: The condition that the data are of.
-        sees_attention: Whether the entropy of attention is measured too.
-
-    Raises:
-        OptionError: The data is not what the model was trained on.
-    """
-    metrics = measure_metrics(trainer, task, data)
-    positions: dict[str, Any] = {}
-    if data.spec.target_unit == "token":
-        # a task counts up to the training length at least
-        (length,) = data.spec.size
-        positions = {
-            name: tuple(values[:length])
-            for name in POSITION_LISTS
-            if (values := getattr(task, name, None))
-        }
-        positions["depth_exacts"] = tuple(getattr(task, "depth_exacts", ()))
-    if ious := getattr(task, "class_ious", None):
-        names = name_classes(data.spec, len(ious))
-        positions["class_ious"] = dict(zip(names, ious, strict=True))
-    if sees_attention:
-        from zoo.evaluation.attention_entropy import measure_entropies
-
-        found, positions["entropies"] = measure_entropies(task, data)
-        metrics |= found
-    windows = data.windowing or ""
-    return ConditionResult(condition=condition, metrics=metrics, windows=windows, **positions)
 
 
 def measure_metrics(trainer: L.Trainer, task: Task, data: DataModule) -> dict[str, float]:

@@ -438,6 +438,24 @@ def enable_activation_checkpointing(model: nn.Module) -> None:
         transformer.activation_checkpointing = True
 
 
+def compile_model(model: nn.Module, part: bool | Literal["blocks"], mode: str) -> None:
+    """Compile a model or each of its blocks, if asked.
+
+    Args:
+        model: The model.
+        part: True: the whole model. "blocks": each block by itself. False: nothing.
+        mode: The mode of torch.compile.
+
+    Raises:
+        OptionError: Blocks are to be compiled, and the model contains no Transformer.
+    """
+    options = {} if mode == "default" else {"mode": mode}
+    if part == "blocks":
+        compile_blocks(model, **options)
+    elif part:
+        model.compile(**options)
+
+
 def compile_blocks(model: nn.Module, **options: Any) -> None:
     """Compile each block by itself, and leave what is between them uncompiled.
 

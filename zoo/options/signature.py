@@ -414,18 +414,15 @@ def _read_comment(node: ast.stmt | None) -> str:
 
 
 def _shorten_callables(expression: ast.expr) -> ast.expr:
-    """Replace each `Callable[...]` by `Callable`, so that its classes need not be imported.
+    """Replace each `Callable[...]` by `Callable[..., object]`: none of its classes is imported.
 
     No recipe holds a function: the classes that it takes and returns are for type checkers.
     """
-
-    class Shortening(ast.NodeTransformer):
-        def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-            if ast.unparse(node.value) == "Callable":
-                return node.value
-            return self.generic_visit(node)
-
-    return Shortening().visit(copy.deepcopy(expression))
+    shortened = copy.deepcopy(expression)
+    for node in ast.walk(shortened):
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Callable":
+            node.slice = ast.parse("..., object", mode="eval").body
+    return shortened
 
 
 class ModuleNames(dict[str, Any]):
@@ -479,12 +476,9 @@ class ModuleNames(dict[str, Any]):
         names = self
         # a loop, so that the stack does not grow with the number of files
         while True:
-            statement = names.bindings.get(name)
-            if statement is None:
-                raise KeyError(name)
+            statement, source = names.bindings[name]
             if not isinstance(statement, ast.ImportFrom):
-                return Binding(names, statement, name)
-            source = {one.asname or one.name: one.name for one in statement.names}[name]
+                return Binding(names, statement, source)
             module = names.resolve(statement)
             # reading the text of a module costs far less than importing torch for an annotation
             is_entered = enters_imported or module not in sys.modules
@@ -536,17 +530,20 @@ class Binding(NamedTuple):
 
 
 @functools.cache
-def _list_bindings(tree: ast.Module) -> Mapping[str, ast.stmt]:
-    """Return {name: the last statement at the top of a file that binds it}."""
-    found: dict[str, ast.stmt] = {}
+def _list_bindings(tree: ast.Module) -> Mapping[str, tuple[ast.stmt, str]]:
+    """Return {name: (the last statement at the top of a file that binds it, its name there)}."""
+    found: dict[str, tuple[ast.stmt, str]] = {}
     for node in tree.body:
-        if isinstance(node, ast.ImportFrom | ast.Import):
-            names = [one.asname or one.name.partition(".")[0] for one in node.names]
+        if isinstance(node, ast.ImportFrom):
+            found |= {alias.asname or alias.name: (node, alias.name) for alias in node.names}
+            continue
+        if isinstance(node, ast.Import):
+            names = [alias.asname or alias.name.partition(".")[0] for alias in node.names]
         elif isinstance(node, ast.ClassDef | ast.FunctionDef):
             names = [node.name]
         elif isinstance(node, ast.Assign):
             names = [*map(ast.unparse, node.targets)]
         else:
             continue
-        found |= dict.fromkeys(names, node)
+        found |= {name: (node, name) for name in names}
     return found

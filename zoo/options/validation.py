@@ -29,7 +29,7 @@ from zoo.options.unknown import (
     explain_name,
     write_name_first,
 )
-from zoo.registry import are_imports_forbidden, find_member, names
+from zoo.registry import Member, are_imports_forbidden, find_member, names
 from zoo.suggestions import TYPO, find_meant, join_words, list_words, nearest, offer
 
 REFUSED_MEMBERS: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
@@ -351,16 +351,17 @@ class Validator:
             self.refuse_misspelt_name(given, key) or self.refuse_nested_name(kind, given, key)
         ):
             return given
-        own = self.find_options(kind, given.get("name"), join(key, "name"))
-        if own is None:
+        member = self.find_member(kind, given.get("name"), join(key, "name"))
+        if member is None:
             return given
+        own = read_member_options(member, member.modified, are_imports_forbidden())
         extra = extras(kind)
         assert not {"name", *extra} & own.keys(), (
             f"{given['name']} takes an option that every member of {kind} has"
         )
         rest = {word: each for word, each in given.items() if word != "name"}
-        member = OptionOwner(kind, str(given["name"]))
-        typed = self.validate_fields({**own, **extra}, rest, key, ("name",), member=member)
+        owner = OptionOwner(kind, str(given["name"]))
+        typed = self.validate_fields({**own, **extra}, rest, key, ("name",), member=owner)
         # options of every member that are null leave what its class or its own options say
         kept = {word: each for word, each in typed.items() if word in own or each is not None}
         return Choice(str(given["name"]), MappingProxyType(kept))
@@ -384,8 +385,8 @@ class Validator:
         self.refuse(join(key, word), value, "a name is no key", write_name_first(word, value))
         return True
 
-    def find_options(self, kind: str, name: Any, key: str) -> Mapping[str, Option] | None:
-        """Return the options of a member; None, with an issue, if there is no such member."""
+    def find_member(self, kind: str, name: Any, key: str) -> Member | None:
+        """Return the member of a name; None, with an issue, if there is no such member."""
         self.locations[key] = locate(self.given, key)
         if is_interpolation(name):
             self.untyped.add(key)
@@ -394,7 +395,7 @@ class Validator:
             self.refuse_absence(key, nearest("", names(kind)))
             return None
         try:
-            member = find_member(kind, str(name))
+            return find_member(kind, str(name))
         except KeyError:
             if refused := REFUSED_MEMBERS.get((kind, str(name))):
                 problem, remedy = refused
@@ -403,7 +404,6 @@ class Validator:
             remedy = explain_name(kind, str(name))
             self.refuse(key, name, f"there is no {format_value(name)} among {kind}", remedy)
             return None
-        return read_member_options(member, member.modified, are_imports_forbidden())
 
 
 def read_data(cls: type[T], plain: Any) -> T:

@@ -25,7 +25,7 @@ from zoo.config import Recipe
 from zoo.config.schema import ONCE, OURS
 from zoo.data.base import DataModule, Datasets
 from zoo.data.spec import IGNORE_INDEX, DataSpec, is_kind_of, list_kinds, name_kinds
-from zoo.errors import OptionError, RecipeError, refuse_type
+from zoo.errors import OptionError
 from zoo.optim.base import freeze
 from zoo.options import Choice
 from zoo.run import processes
@@ -59,7 +59,7 @@ class Experiment:
         self, recipe: Recipe, spec: DataSpec | None = None, datasets: Datasets | None = None
     ) -> None:
         self.recipe = recipe
-        self._spec, self._datasets = spec, datasets
+        self.datasets, self._spec = datasets, spec
         self._variants: dict[str, DataModule] = {}
 
     @cached_property
@@ -124,19 +124,12 @@ class Experiment:
 
     def _build_data(self, changes: Mapping[str, Any]) -> DataModule:
         data = build_data(self.recipe, **changes)
-        if self._datasets is not None:
-            data.adopt_datasets(self._datasets)
+        if self.datasets is not None:
+            data.adopt_datasets(self.datasets)
         data.patch_size = self.recipe.model.options.get("patch_size")
         data.dtype = INPUT_PRECISIONS.get(self.recipe.trainer.precision, torch.float32)
         data.ignored_target = self.recipe.task.options.get("ignore_index", IGNORE_INDEX)
         return data
-
-    def check_single_process(self) -> None:
-        """Raise RecipeError if the recipe asks for processes that cannot share Python objects."""
-        if self.trainer.world_size > 1:
-            problem = "several processes cannot share the datasets of a Python program"
-            remedy = "set it to 1, or let the recipe name its data"
-            raise RecipeError(self.recipe.make_issue("trainer.devices", problem, remedy))
 
     def build_task(self, device: str = "cpu", *, is_trained: bool = True) -> Task:
         """Build the task with freshly initialised weights on a device; see `build_task`."""
@@ -186,32 +179,11 @@ def build_data(recipe: Recipe, **changes: Any) -> DataModule:
     return cast(DataModule, cls(recipe.seed, **options))
 
 
-def build_model(recipe: Recipe, spec: DataSpec | None = None) -> nn.Module:
-    """Build a recipe's model with initial weights from torch's random state.
-
-    Encodings draw theirs from random streams of their own, so that all other weights are equal
-    whatever the encoding.
-
-    Args:
-        recipe: A resolved recipe, as `zoo.load_recipe` returns it.
-        spec: The facts of the samples that the model is built for. None: those of the recipe's
-            data. No sample is loaded either way.
-
-    Returns:
-        The model as a plain `nn.Module`, in training mode on torch's default device.
-
-    Raises:
-        OptionError: An option cannot work, or the model does not read such samples.
-        DataError: `spec` is None and the data's text cannot be read.
-    """
-    if not isinstance(recipe, Recipe):
-        raise refuse_type("recipe", recipe, "a recipe of zoo.load_recipe")
-    if spec is None:
-        spec = build_data(recipe).spec
-    if not isinstance(spec, DataSpec):
-        raise refuse_type("spec", spec, "facts of samples, such as zoo.ImageSpec")
+def build_model(recipe: Recipe, spec: DataSpec) -> nn.Module:
+    """Build a recipe's model for samples with the facts `spec`, as `zoo.build_model` does."""
+    cls = find_reader(recipe, "model", spec)
     options = build_factories(recipe.model.options)
-    return cast(nn.Module, find_reader(recipe, "model", spec)(spec, **options))
+    return cast(nn.Module, cls(spec, **options))
 
 
 def build_factories(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -230,18 +202,16 @@ def build_factories(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_task(
-    recipe: Recipe, spec: DataSpec | None = None, device: str = "cpu", *, is_trained: bool = True
+    recipe: Recipe, spec: DataSpec, device: str = "cpu", *, is_trained: bool = True
 ) -> Task:
-    """Build the task with its model on a device; see `build_model`.
+    """Build the task with its model on a device; see `zoo.build_model`.
 
     Args:
         recipe: A resolved recipe.
-        spec: The facts of the samples. None: those of the recipe's data.
+        spec: The facts of the samples.
         device: Where weights are drawn; "meta" allocates nothing.
         is_trained: Whether the task gets the optimizer, and the model its frozen weights.
     """
-    if spec is None:
-        spec = build_data(recipe).spec
     optim = None
     if is_trained:
         optim = registry.find("optim", recipe.optim.name)(**recipe.optim.options)

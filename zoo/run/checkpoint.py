@@ -141,13 +141,14 @@ def locate(name: str | Path) -> Path:
     """
     if not str(name):
         raise CheckpointError("an empty name; name a run directory or a checkpoint")
+    path = Path(name)
     if is_remote(name):
         # the only place that needs the library of the Hub
         from zoo.run.hub import fetch_folder
 
-        return _locate(fetch_folder(name))
+        path = fetch_folder(name)
     try:
-        return _locate(follow_latest(Path(name)))
+        return _locate(follow_latest(path))
     except OSError as error:
         raise CheckpointError(f"{name}: cannot be read, {error.strerror or error}") from None
 
@@ -203,12 +204,13 @@ def read(path: Path) -> dict[str, Any]:
         CheckpointError: The file is corrupt, would run code, or is not a checkpoint of this
             version of zoo.
     """
+    stored = _read_file(path)
     try:
         if path.suffix == ".safetensors":
-            weights, metadata = read_safetensors(path)
+            weights, metadata = _parse_safetensors(stored, path)
             content: Any = {"zoo": metadata, "state_dict": weights}
         else:
-            content = load_plain(read_sealed(path))
+            content = load_plain(_unseal(stored, path))
     except (CheckpointError, PackageError):
         raise
     except Exception as error:
@@ -333,23 +335,20 @@ def write_safetensors(
     write_file(file, path)
 
 
-def read_safetensors(path: Path) -> tuple[dict[str, Tensor], Any]:
+def _parse_safetensors(content: bytes, path: Path) -> tuple[dict[str, Tensor], Any]:
     """Return the weights of a file, and the plain data that `write_safetensors` was given.
 
     Raises:
-        CheckpointError: The file cannot be read, is corrupt, or was not written by zoo.
+        CheckpointError: The file is corrupt, or was not written by zoo.
     """
     with explain_imports():
         from safetensors.torch import load
 
     try:
-        content = read_bytes(path)
         weights = load(content)
         header, data = _split_header(content)
         stored = header.get("__metadata__", {})
         metadata = json.loads(stored[METADATA]) if METADATA in stored else None
-    except OSError as error:
-        raise CheckpointError(f"{path}: unreadable, {error.strerror or error}") from None
     except Exception as error:
         raise_if_out_of_memory(error)
         # the library's error class is not public
@@ -388,13 +387,23 @@ def read_sealed(path: Path) -> io.BytesIO:
     Raises:
         CheckpointError: The file cannot be read, or a byte differs from what was written.
     """
-    others = _mention_checkpoints(path, path.parent, path)
+    return _unseal(_read_file(path), path)
+
+
+def _read_file(path: Path) -> bytes:
+    """Return the bytes of a checkpoint. Raises CheckpointError."""
     try:
-        content = memoryview(read_bytes(path))
+        return read_bytes(path)
     except OSError as error:
+        others = _mention_checkpoints(path, path.parent, path)
         raise CheckpointError(f"{path}: unreadable, {error.strerror or error}{others}") from None
+
+
+def _unseal(content: bytes, path: Path) -> io.BytesIO:
+    """Return the bytes of a sealed file, once its seal is checked. Raises CheckpointError."""
+    others = _mention_checkpoints(path, path.parent, path)
     cut = max(0, len(content) - len(NO_COMMENT) - SEAL_LENGTH)
-    payload, seal = content[:cut], bytes(content[cut:])
+    payload, seal = memoryview(content)[:cut], content[cut:]
     if not seal.startswith(SEAL_START):
         problem = "corrupt, or unsafe and not written by zoo: it does not end with its checksum"
         raise CheckpointError(f"{path}: {problem}; nothing of it was used{others}")

@@ -15,23 +15,18 @@ import lightning as L
 import torch
 
 from zoo.config import Recipe
-from zoo.config.schema import TrainerOptions
 from zoo.data.base import SPLITS, DataModule, Datasets
 from zoo.data.spec import name_classes
 from zoo.diagnostics.callback import AttentionDiagnostics
 from zoo.errors import DataError, Message, Setting, ZooError
-from zoo.models.transformer import (
-    compile_blocks,
-    enable_activation_checkpointing,
-    find_transformers,
-)
+from zoo.models.transformer import compile_model, enable_activation_checkpointing, find_transformers
 from zoo.optim.base import find_encoding_parameters
 from zoo.run import checkpoint, init_from, loggers, run_dir
 from zoo.run.accepted_changes import check_accepted
 from zoo.run.build import Experiment
 from zoo.run.callbacks.checkpointing import Checkpoints, SealedCheckpointIO, StopWithoutImprovement
 from zoo.run.callbacks.ema import ExponentialMovingAverage
-from zoo.run.callbacks.manifest import CostTracker, StartManifest, measure_step_seconds, write_end
+from zoo.run.callbacks.manifest import END, CostTracker, StartManifest, measure_step_seconds
 from zoo.run.callbacks.nan_guard import FiniteGuard
 from zoo.run.callbacks.progress import EvaluationProgress, TrainingProgress
 from zoo.run.callbacks.stop_on_signal import StopOnSignal
@@ -51,7 +46,7 @@ from zoo.tasks.metrics import (
     write_confusion,
 )
 from zoo.tasks.sharding import Sharding
-from zoo.utils import explain_memory, format_duration, log_thread_failures
+from zoo.utils import explain_memory, format_duration, log_thread_failures, write_json
 
 log = logging.getLogger("zoo")
 
@@ -166,20 +161,18 @@ def fit(
         check_accepted(accept_changes, resume)
     experiment = build_experiment(recipe, datasets=datasets)
     check_data(experiment, SPLITS if is_tested else SPLITS[:2])
-    if datasets is not None:
-        experiment.check_single_process()
     # nobody has started the other processes: start all of them and wait, training nothing here
     count = count_missing_processes(recipe, experiment.trainer)
     if count:
-        path = None if run is None else str(run)
         job = {
-            "run": path,
+            "run": None if run is None else str(run),
             "resume": resume,
             "accept_changes": [*accept_changes],
             "wait": wait,
             "is_tested": is_tested,
         }
-        return FitResult.from_dict(run_in_processes(count, "fit", recipe, job))
+        result_of_first = run_in_processes(count, "fit", recipe, job)
+        return FitResult.from_dict(result_of_first)
 
     # from here on, every process of the run executes the same lines
     processes = join_processes(recipe, experiment.trainer)
@@ -385,7 +378,7 @@ def train(
         _begin(experiment, task, start, transfer)
     if recipe.trainer.activation_checkpointing:
         enable_activation_checkpointing(task.model)
-    _compile(task.model, recipe.trainer)
+    compile_model(task.model, recipe.trainer.compile, recipe.trainer.compile_mode)
 
     # handlers cover test and training, so that a signal between the two is not lost
     with signals, use_float32_matmul(recipe.trainer.float32_matmul):
@@ -415,7 +408,10 @@ def train(
     baselines = {}
     if task.has_data_baselines:
         baselines = express_baselines(data.compute_baselines(), metrics)
-    _write_confusion(experiment, task, start.run, processes)
+    if processes.first and task.confusion is not None:
+        classes = name_classes(data.spec, len(task.confusion))
+        write_confusion(start.run / CONFUSION, classes, task.confusion)
+        loggers.log_confusion(trainer.loggers, classes, task.confusion, trainer.global_step)
     loggers.log_results(trainer.loggers, recipe, metrics, trainer.global_step)
     result = replace(
         result,
@@ -437,27 +433,8 @@ def train(
             "environment": run_dir.describe_environment(recipe, processes.count),
         }
         # last of all: the file marks the run as complete
-        write_end(start.run, end)
+        write_json(end, start.run / END)
     return result
-
-
-def _compile(model: torch.nn.Module, options: TrainerOptions) -> None:
-    """Compile a model or its blocks, if the recipe says so."""
-    mode = {} if options.compile_mode == "default" else {"mode": options.compile_mode}
-    if options.compile == "blocks":
-        compile_blocks(model, **mode)
-    elif options.compile:
-        model.compile(**mode)
-
-
-def _write_confusion(experiment: Experiment, task: Task, run: Path, processes: Processes) -> None:
-    """Write and log the confusion matrix of the test, where the task has one."""
-    if not processes.first or task.confusion is None:
-        return
-    trainer, counts = experiment.trainer, task.confusion
-    classes = name_classes(experiment.data.spec, len(counts))
-    write_confusion(run / CONFUSION, classes, counts)
-    loggers.log_confusion(trainer.loggers, classes, counts, trainer.global_step)
 
 
 def _build_task(

@@ -101,11 +101,12 @@ def _read_source(path: Path) -> tuple[Source, str]:
     content = checkpoint.read(path)
     metadata = content["zoo"]
     stored = from_plain(metadata["recipe"], origin=str(path), name=metadata["name"])
+    spec = checkpoint.read_spec(content, path)
     weights = {key.removeprefix(PREFIX): value for key, value in content["state_dict"].items()}
     try:
         # its modules know the sizes for which their weights were made
         with torch.device("meta"):
-            model = build_model(stored, checkpoint.read_spec(content, path))
+            model = build_model(stored, spec)
     except OptionError as error:
         raise CheckpointError(f"{path}: its model cannot be built: {error.key}: {error}") from None
     return Source(path, weights, model), stored.model.name

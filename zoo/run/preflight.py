@@ -353,11 +353,15 @@ def _check_trainer(experiment: Experiment) -> list[ConfigIssue]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            experiment.trainer  # noqa: B018
+            trainer = experiment.trainer
     except Exception as error:
         # Lightning refuses with several types of exceptions
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         return [experiment.recipe.make_issue("trainer", cause[:200])]
+    if experiment.datasets is not None and trainer.world_size > 1:
+        problem = "several processes cannot share the datasets of a Python program"
+        remedy = "set it to 1, or let the recipe name its data"
+        return [experiment.recipe.make_issue("trainer.devices", problem, remedy)]
     return []
 
 

@@ -199,8 +199,3 @@ def measure_step_seconds(recipe: Recipe, run: Path, processes: int) -> float | N
     samples_per_step = StepSize.plan(recipe, processes).total
     # the median ignores the first steps, which compile and warm up
     return samples_per_step / statistics.median(rates) if rates and samples_per_step else None
-
-
-def write_end(run: Path, content: Mapping[str, Any]) -> None:
-    """Write end.json, last of all: where it exists, the run is complete."""
-    write_json(content, run / END)
