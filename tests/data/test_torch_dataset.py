@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from zoo import config
 from zoo.data.base import Datasets
 from zoo.data.corpus.tokenizer import Words
 from zoo.data.spec import (
@@ -15,7 +16,8 @@ from zoo.data.spec import (
     TextSpec,
 )
 from zoo.data.torch_dataset import TorchDataset
-from zoo.errors import DataError
+from zoo.errors import DataError, RecipeError
+from zoo.run.preflight import build_experiment
 
 TOKENS = Words(("a", "b", "c", "d", "e"))
 
@@ -102,3 +104,16 @@ def test_windows_may_be_tuples_of_one_tensor():
     (batch,) = data.build_loader("train")
     assert batch.inputs.tolist() == [[0, 1], [0, 1]]
     assert batch.targets.tolist() == [[1, 2], [1, 2]]
+
+
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_several_processes_cannot_share_datasets(is_trained):
+    samples = [(IMAGE, label) for label in range(3)]
+    splits = dict.fromkeys(("train", "val", "test"), samples)
+    datasets = Datasets(splits, ImageSpec(1, 4, 4, 3))
+    changes = {"data": "torch_dataset", "model.patch_size": 2, "trainer.accelerator": "cpu"}
+
+    build_experiment(config.load("vit_none", changes), datasets=datasets, is_trained=is_trained)
+    recipe = config.load("vit_none", {**changes, "trainer.devices": 2})
+    with pytest.raises(RecipeError, match=r"trainer\.devices: several processes cannot share"):
+        build_experiment(recipe, datasets=datasets, is_trained=is_trained)
