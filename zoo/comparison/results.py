@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -148,12 +149,14 @@ class ComparisonCell(TrainedCell):
     peak_memory: int | None = None
     different_start: tuple[str, ...] = ()
 
+    @cached_property
+    def by_condition(self) -> Mapping[str, CellMeasurement]:
+        """{name of a condition: what was measured under it}."""
+        return {one.condition.name: one for one in reversed(self.measurements)}
+
     def find(self, condition: Condition) -> CellMeasurement:
         """Return what was measured under a condition; without metrics if nothing was."""
-        for one in self.measurements:
-            if one.condition.name == condition.name:
-                return one
-        return CellMeasurement(condition=condition)
+        return self.by_condition.get(condition.name) or CellMeasurement(condition=condition)
 
 
 @dataclass(frozen=True)

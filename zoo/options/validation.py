@@ -57,6 +57,13 @@ REFUSED_MEMBERS: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
 T = TypeVar("T")
 
 MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
+EXACT_TYPES: Mapping[Any, tuple[type, ...]] = MappingProxyType(
+    {
+        **{kind: (kind,) for kind in (bool, int, float, str)},
+        **{kind | None: (kind, type(None)) for kind in (bool, int, float, str)},
+    }
+)
+"""{annotation: types of its values that are kept unchanged}"""
 
 SEVERAL = "a run has one value; a comparison tries several"
 NO_MEMBER = ("none", "None", "no", "off")
@@ -88,6 +95,8 @@ class Validator:
         self.reported = reported
         self.interpolates = interpolates
         self.elsewhere = elsewhere
+        # nobody asks where an entry of such a file was given
+        self.is_stored = not interpolates and not locations
         self.issues: list[ConfigIssue] = []
         self.locations: dict[str, str] = {}  # of every key that was validated
         self.untyped: set[str] = set()  # keys with a wrong type, or that wait for an interpolation
@@ -283,6 +292,8 @@ class Validator:
             members = members[:1] * len(value)
         if len(members) != len(value):
             return self.refuse_type(annotation, value, key)
+        if self.is_stored and have_types(members, value):
+            return tuple(value)
         typed = []
         for number, (member, item) in enumerate(zip(members, value, strict=True)):
             typed.append(self.validate(member, item, join(key, number)))
@@ -292,6 +303,8 @@ class Validator:
         if not isinstance(value, dict):
             return self.refuse_type(annotation, value, key)
         member = get_args(annotation)[1]
+        if self.is_stored and have_types([member] * len(value), value.values()):
+            return MappingProxyType({**value})
         return MappingProxyType(
             {word: self.validate(member, item, join(key, word)) for word, item in value.items()}
         )
@@ -473,7 +486,7 @@ def explain_misfit(data: Choice, option: str, value: object) -> str:
 
 def type_default(option: Option) -> Any:
     """Return the default of an option, typed as if it had been written in the recipe."""
-    if option.default is None or isinstance(option.default, bool):
+    if option.default is None or type(option.default) in (bool, option.annotation):
         # most defaults; nothing stands for another value there, as a name may for a choice
         return option.default
     validator = Validator({})
@@ -498,6 +511,19 @@ def has_form(annotation: Any, value: object) -> bool:
     if dataclasses.is_dataclass(annotation) or origin in (dict, Mapping):
         return isinstance(value, dict)
     return annotation is Any or fits(annotation, value)
+
+
+def have_types(annotations: Sequence[Any], values: Iterable[Any]) -> bool:
+    """Return whether all values are scalars of exactly these types, and numbers are finite.
+
+    Long curves are validated by one call. False says nothing: a value may fit nevertheless.
+    """
+    for annotation, value in zip(annotations, values, strict=True):
+        if type(value) not in EXACT_TYPES.get(annotation, ()):
+            return False
+        if type(value) is float and not -MAX_FLOAT32 <= value <= MAX_FLOAT32:
+            return False
+    return True
 
 
 def fits(annotation: Any, value: object) -> bool:
