@@ -174,7 +174,8 @@ def test_sections_without_anything_to_show_are_left_out(pages):
         return [e["attributes"]["id"] for e in Reader(pages[name]).find_named("section")]
 
     assert keys("texts") == ["numbers", "sizes", "positions", "training", "cells", "made", "recipe"]
-    assert keys("images") == ["numbers", "sizes", "training", "costs", "cells", "made", "recipe"]
+    sections = ["numbers", "sizes", "training", "costs", "compute", "cells", "made", "recipe"]
+    assert keys("images") == sections
     assert keys("empty") == ["numbers", "cells", "made", "recipe"]
 
 

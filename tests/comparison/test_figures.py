@@ -12,7 +12,7 @@ from PIL import Image
 from zoo.comparison import figures
 from zoo.comparison.curves import by_cost, by_position, by_size, in_training
 from zoo.comparison.figures import draw_charts, draw_lines_apart, save_figures
-from zoo.comparison.page.comparison_page import write_captions
+from zoo.comparison.page.comparison_page import list_panels, write_captions
 
 
 def test_figures_are_written_whole(tmp_path):
@@ -143,7 +143,10 @@ def test_one_percent_more_looks_like_one_percent():
 )
 def test_charts_explain_what_they_draw_and_nothing_else(made, has, lacks):
     drawn = figures.draw_figures(made)["sizes"].to_dict(validate=False)
-    for text in (drawn["title"]["subtitle"], write_captions(made)["sizes"].lower()):
+    for text in (
+        drawn["title"]["subtitle"],
+        write_captions(made, list_panels(made))["sizes"].lower(),
+    ):
         assert all(part in text for part in has)
         assert not [part for part in lacks if part in text]
     has_bands = any(line.band for chart in by_size(made) for line in chart.lines)

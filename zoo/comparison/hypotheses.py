@@ -24,7 +24,7 @@ from zoo.config.schema import format_size
 from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError, Setting
 from zoo.options.stored import read_stored
 from zoo.reporting.numbers import format_fixed
-from zoo.reporting.tables import format_markdown
+from zoo.reporting.sections import ReportSection, TextTable
 from zoo.run.build import build_data
 from zoo.run.conditions import Condition, list_conditions
 from zoo.suggestions import nearest
@@ -339,14 +339,20 @@ def _list_changes(one: RecordedHypothesis) -> Iterator[str]:
 JUDGEMENT_HEADS = ("hypothesis", "verdict", "difference", "p", "notes")
 
 
-def format_hypotheses(comparison: Comparison) -> str:
-    """Format the hypotheses with their verdicts as Markdown; empty if there are none."""
+def build_hypotheses_section(comparison: Comparison) -> ReportSection | None:
+    """Return the hypotheses with their verdicts; None if there are none."""
     if not comparison.hypotheses:
-        return ""
-    table = format_markdown(
-        [*JUDGEMENT_HEADS], [*list_judgement_rows(comparison)], ("hypothesis", "verdict", "notes")
+        return None
+    return ReportSection(
+        key="hypotheses",
+        title="Hypotheses",
+        table=TextTable(
+            heads=JUDGEMENT_HEADS,
+            rows=[*list_judgement_rows(comparison)],
+            left=("hypothesis", "verdict", "notes"),
+        ),
+        sentences=[explain_hypotheses(comparison)],
     )
-    return f"## Hypotheses\n\n{table}\n\n{explain_hypotheses(comparison)}"
 
 
 def explain_hypotheses(comparison: Comparison) -> str:

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from zoo.comparison.results import Comparison, StoppedVariant
 from zoo.reporting.numbers import format_number, format_p_value
-from zoo.reporting.tables import format_markdown
+from zoo.reporting.sections import ReportSection, TextTable
 
 DIGITS = 3
 
 
-def format_race(comparison: Comparison) -> str:
-    """Format the looks of a race as Markdown; empty if it is none."""
+def build_race_section(comparison: Comparison) -> ReportSection | None:
+    """Return the looks of a race; None if it is none."""
     race = comparison.race
     if race is None:
-        return ""
+        return None
     rows = []
     for one in race.looks:
         stopped = [own.variant for own in race.stopped if own.look == one.studies]
         rows.append([f"{one.studies}", one.best, ", ".join(stopped), ", ".join(one.running)])
     heads = ["studies", "best mean", "stopped", "trained further"]
-    table = format_markdown(heads, rows, heads[1:]) + "\n\n" if rows else ""
-    notes = [explain_race(comparison), *(f"- {describe_stopped(one)}" for one in race.stopped)]
-    return "## Racing\n\n" + table + "\n".join(notes)
+    return ReportSection(
+        key="racing",
+        title="Racing",
+        table=TextTable(heads=heads, rows=rows, left=heads[1:]) if rows else None,
+        sentences=[explain_race(comparison)],
+        items=[describe_stopped(one) for one in race.stopped],
+    )
 
 
 def explain_race(comparison: Comparison) -> str:

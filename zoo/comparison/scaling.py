@@ -13,7 +13,7 @@ from zoo.comparison.results import Axis, Comparison, Variant
 from zoo.comparison.statistics import Estimate, estimate_mean
 from zoo.options.plain import to_plain
 from zoo.reporting.numbers import format_fixed
-from zoo.reporting.tables import format_markdown
+from zoo.reporting.sections import ReportSection, TextTable
 
 LEAST = 3
 """Sizes that a slope needs."""
@@ -123,10 +123,14 @@ def explain_scaling(comparison: Comparison) -> str:
     )
 
 
-def format_scaling(comparison: Comparison) -> str:
-    """Format the slopes as Markdown; empty if no size of the model varies."""
+def build_scaling_section(comparison: Comparison) -> ReportSection | None:
+    """Return the slopes; None if no size of the model varies."""
     rows = list_scaling_rows(comparison)
     if not rows:
-        return ""
-    table = format_markdown(SCALING_HEADS, rows, ("variants",))
-    return f"## Scaling\n\n{table}\n\n{explain_scaling(comparison)}"
+        return None
+    return ReportSection(
+        key="scaling",
+        title="Scaling",
+        table=TextTable(heads=SCALING_HEADS, rows=rows, left=("variants",)),
+        sentences=[explain_scaling(comparison)],
+    )

@@ -12,7 +12,7 @@ import numpy as np
 
 from zoo.comparison.results import Better, Comparison, StepsToSolve
 from zoo.reporting.numbers import format_p_value
-from zoo.reporting.tables import format_markdown
+from zoo.reporting.sections import ReportSection, TextTable
 
 SOLVED = 0.95
 """Validation accuracy from which a synthetic task counts as solved."""
@@ -195,14 +195,18 @@ def explain_speeds(comparison: Comparison) -> str:
     )
 
 
-def format_speeds(comparison: Comparison) -> str:
-    """Format the steps to solve as Markdown; empty if the task cannot be solved."""
+def build_speeds_section(comparison: Comparison) -> ReportSection | None:
+    """Return the steps to solve; None if the task cannot be solved."""
     rows = list_speed_rows(comparison)
     if not rows:
-        return ""
-    table = format_markdown(list_speed_heads(comparison), rows, ("variant", "each seed"))
-    title = "Steps to solve" if comparison.target is None else "Time to target"
-    return f"## {title}\n\n{table}\n\n{explain_speeds(comparison)}"
+        return None
+    heads = list_speed_heads(comparison)
+    return ReportSection(
+        key="solving",
+        title="Steps to solve" if comparison.target is None else "Time to target",
+        table=TextTable(heads=heads, rows=rows, left=("variant", "each seed")),
+        sentences=[explain_speeds(comparison)],
+    )
 
 
 def _format_minutes(minutes: float | None) -> str:

@@ -5,42 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from zoo.comparison.results import Comparison, VariantStudies
+from zoo.comparison.results import Comparison, StudiesResult, VariantStudies
 from zoo.comparison.tuning import is_finite_number
 from zoo.options.plain import format_label
-from zoo.reporting.tables import format_markdown
+from zoo.reporting.sections import ReportSection, TextTable
 
 
-def format_studies(comparison: Comparison) -> str:
-    """Format the chosen settings of each variant as Markdown; empty without studies."""
+def build_studies_section(comparison: Comparison) -> ReportSection | None:
+    """Return the chosen settings of each variant; None without studies."""
     found = comparison.studies
     if found is None:
-        return ""
+        return None
     keys = [one.key for one in found.keys]
     rows = [
         [name, *(_format_choices(own, key) for key in keys), f"{len(own.studies)}"]
         for name, own in found.variants.items()
     ]
-    table = format_markdown(["variant", *keys, "studies"], rows, ("variant",))
-    notes = [describe_studies(comparison), *(f"- {line}" for line in list_edges(comparison))]
-    return "## Studies\n\n" + table + "\n\n" + "\n".join(notes)
+    return ReportSection(
+        key="studies",
+        title="Studies",
+        table=TextTable(heads=["variant", *keys, "studies"], rows=rows, left=("variant",)),
+        sentences=[_describe_studies(found)],
+        items=[*list_edges(comparison)],
+    )
 
 
-def list_choices(comparison: Comparison) -> Iterator[str]:
-    """Yield the settings that the studies of each variant chose."""
-    found = comparison.studies
-    if found is None:
-        return
-    for name, own in found.variants.items():
-        chosen = [f"{one.key} {_format_choices(own, one.key)}" for one in found.keys]
-        yield f"{name}: {', '.join(chosen)}"
-
-
-def describe_studies(comparison: Comparison) -> str:
-    """Describe how variants were tuned and tested; empty without studies."""
-    found = comparison.studies
-    if found is None:
-        return ""
+def _describe_studies(found: StudiesResult) -> str:
+    """Describe how variants were tuned and tested."""
     searched = ", ".join(f"{one.key} over {one.searched}" for one in found.keys)
     return (
         f"Each study tunes every variant anew by {found.budget} trials of its seed: {searched}. "

@@ -2,46 +2,32 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from importlib.resources import files
 from itertools import groupby
 from math import floor, isfinite, log10
 from statistics import fmean
-from typing import Any, Literal
 
-from jinja2 import Environment, StrictUndefined, Template
-
-from zoo.comparison.hypotheses import format_hypotheses
-from zoo.comparison.race_text import format_race, name_drop
+from zoo.comparison.race_text import name_drop
 from zoo.comparison.ranking import (
     Standing,
     Verdict,
     analyze_condition,
     average_baselines,
     collect_values,
-    compare_at_equal_compute,
     find_winning_baseline,
     rank_variants,
 )
 from zoo.comparison.results import Comparison, ComparisonCell, Variant
-from zoo.comparison.scaling import format_scaling
-from zoo.comparison.solving import format_speeds
+from zoo.comparison.sections import list_sections
 from zoo.comparison.statistics import FEWEST, Estimate
-from zoo.comparison.study_text import format_studies
 from zoo.config.schema import format_size
 from zoo.reporting import numbers
 from zoo.reporting.numbers import format_fixed
-from zoo.reporting.tables import format_markdown
+from zoo.reporting.sections import ReportSection, TextTable, format_section
 from zoo.run.conditions import Condition
 from zoo.run.machine import format_machine
 from zoo.suggestions import join_words
 from zoo.utils import escape_strings
-
-TEMPLATE = "comparison/comparison.md.jinja"
-Part = Literal["costs", "conventions", "setup"]
-"""A block of the template."""
 
 MB = 2**20
 NEAR = 0.02
@@ -341,81 +327,108 @@ def describe_unfinished(comparison: Comparison) -> str:
 def format_comparison(comparison: Comparison) -> str:
     """Format the results, a table for each condition, costs and flags, as Markdown."""
     comparison = escape_strings(comparison)
-    return _strip_lines(_load_template().render(_collect_variables(comparison)))
+    warning = describe_winning_baseline(comparison)
+    findings = [f"- {one.kind}: {one.text}" for one in comparison.findings]
+    blocks = [
+        f"# {format_question(comparison)}",
+        warning and f"**{warning}**",
+        "\n".join(describe_result(comparison, one) for one in comparison.conditions),
+        describe_unfinished(comparison),
+        "\n\n".join(["Against this record:", "\n".join(findings)]) if findings else "",
+        *list_sections(
+            comparison,
+            format_section,
+            {
+                "results": [*_list_results(comparison)],
+                "costs": [*_list_costs(comparison)],
+                "flags": [*_list_flags(comparison)],
+            },
+        ),
+        "\n".join(_describe_setup(comparison)),
+    ]
+    return "\n\n".join(filter(None, blocks))
 
 
-def format_part(comparison: Comparison, part: Part) -> str:
-    """Format one block of the page; empty if it has nothing to say."""
-    template = _load_template()
-    context = template.new_context(_collect_variables(comparison))
-    return _strip_lines("".join(template.blocks[part](context)))
-
-
-@cache
-def _load_template() -> Template:
-    environment = Environment(
-        autoescape=False,  # Markdown: tags are disarmed where it is written
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["join_names"] = join_names
-    # not by the reader of pages, which imports altair
-    return environment.from_string(files("zoo").joinpath(TEMPLATE).read_text(encoding="utf-8"))
-
-
-def _strip_lines(text: str) -> str:
-    """Leave one empty line where parts between others are empty."""
-    return re.sub(r"\n{3,}", "\n\n", text).strip("\n")
-
-
-def _collect_variables(comparison: Comparison) -> dict[str, Any]:
-    """Return the variables of the template."""
-    varied = [axis.key for axis in comparison.axes]
-    tuned = [one.key for one in comparison.studies.keys] if comparison.studies else []
-    named = [*varied, *tuned]
-    tables = {one: _format_condition(comparison, one) for one in comparison.conditions}
+def _describe_setup(comparison: Comparison) -> Iterator[str]:
+    """Yield what the numbers are, what was held equal, where it ran and what repeats it."""
+    measure = format_measure(comparison)
+    seeds = join_names([str(seed) for seed in comparison.seeds], MAX_SEEDS)
+    if len(comparison.seeds) >= FEWEST:
+        yield (
+            f"{measure}: means over seeds {seeds} with 95 % intervals (Student's t); differences "
+            "to the first are paired by seed and corrected for all pairs of variants; who may be "
+            "best includes the best with 95 %."
+        )
+    else:
+        yield f"{measure}: values of seeds {seeds}; fewer than three seeds have no interval."
+    yield describe_conventions(comparison)
     machine = comparison.machine
     where = format_machine(machine) if "processor" in machine else ""
     zoo = f"zoo {comparison.zoo_version}"
-    return {
-        "comparison": comparison,
-        "question": format_question(comparison),
-        "measure": format_measure(comparison),
-        "warning": describe_winning_baseline(comparison),
-        "results": [describe_result(comparison, one) for one in comparison.conditions],
-        "unfinished": describe_unfinished(comparison),
-        "hypotheses": format_hypotheses(comparison),
-        "standings": {
-            capitalize(describe_conditions([one])): table for one, table in tables.items() if table
-        },
-        "baselines": {
-            capitalize(describe_conditions([one])): format_baselines(comparison, one)
-            for one in comparison.conditions
-        },
-        "costs": format_costs(comparison),
-        "equal_compute": _format_equal_compute(comparison),
-        "studies": format_studies(comparison),
-        "race": format_race(comparison),
-        "speeds": format_speeds(comparison),
-        "scaling": format_scaling(comparison),
-        "flags": [*_list_flags(comparison)],
-        "has_intervals": len(comparison.seeds) >= FEWEST,
-        "seeds": join_names([str(seed) for seed in comparison.seeds], MAX_SEEDS),
-        "held": [
-            key
-            for key in CONVENTIONS
-            if not any(one == key or one.endswith(f".{key}") for one in named)
-        ],
-        "varied": varied,
-        "tuned": tuned,
-        "has_own_coordinates": not any(one.endswith(".coordinates") for one in named),
-        "facts": [*filter(None, (where, comparison.windows, zoo, comparison.created))],
-    }
+    facts = filter(None, (where, comparison.windows, zoo, comparison.created))
+    yield f"{'; '.join(facts)}."
+    yield (
+        f"{comparison.shared_weights} weights that all variants have began equal; repeat it with: "
+        f"{comparison.command}"
+    )
 
 
-def _format_condition(comparison: Comparison, condition: Condition) -> str:
-    """Format the ranking under a condition as a table; empty if nothing is measured."""
+def describe_conventions(comparison: Comparison) -> str:
+    """Return what was held equal, varied or tuned, of the keys that reverse rankings first."""
+    varied = [axis.key for axis in comparison.axes]
+    tuned = [one.key for one in comparison.studies.keys] if comparison.studies else []
+    named = [*varied, *tuned]
+    held = [
+        key
+        for key in CONVENTIONS
+        if not any(one == key or one.endswith(f".{key}") for one in named)
+    ]
+    parts = [f"Held equal: {join_names([*held, 'all other keys'])}", f"varied: {', '.join(varied)}"]
+    if tuned:
+        parts.append(f"tuned for each variant: {', '.join(tuned)}")
+    if not any(one.endswith(".coordinates") for one in named):
+        parts.append("coordinates: each encoding's own")
+    if comparison.extrapolation_methods:
+        methods = ", ".join(comparison.extrapolation_methods)
+        parts.append(f"the same trained models are evaluated unchanged and by {methods}")
+    return f"{'; '.join(parts)}. An encoding's own options are part of its entry."
+
+
+def _list_results(comparison: Comparison) -> Iterator[str]:
+    """Yield the ranking under each condition."""
+    for condition in comparison.conditions:
+        table = _build_ranking(comparison, condition)
+        if table is None:
+            continue
+        baselines = format_baselines(comparison, condition)
+        yield format_section(
+            ReportSection(
+                key=condition.name,
+                title=capitalize(describe_conditions([condition])),
+                table=table,
+                sentences=[f"Baselines: {baselines}."] if baselines else [],
+            )
+        )
+
+
+def _list_costs(comparison: Comparison) -> Iterator[str]:
+    if table := _build_cost_table(comparison):
+        yield format_section(ReportSection(key="costs", title="What it costs", table=table))
+
+
+def _list_flags(comparison: Comparison) -> Iterator[str]:
+    """Yield what variants have that others do not, or refuse."""
+    flags = [
+        f"{variant.name}: {'; '.join(flag.text for flag in variant.flags)}"
+        for variant in comparison.variants
+        if variant.flags
+    ]
+    if items := [*flags, *_list_refusals(comparison)]:
+        yield format_section(ReportSection(key="flags", title="Flags", items=items))
+
+
+def _build_ranking(comparison: Comparison, condition: Condition) -> TextTable | None:
+    """Return the ranking under a condition; None if nothing is measured."""
     standings = [one for one in rank_variants(comparison, condition) if one.mean is not None]
     head = ["variant", format_measure(comparison), "to the first", "verdict", "seeds", "flags"]
     decimals = count_decimals(comparison)
@@ -434,7 +447,8 @@ def _format_condition(comparison: Comparison, condition: Condition) -> str:
     # columns that say something
     kept = [column for column in range(len(head)) if any(row[column] for row in rows)]
     rows = [[row[column] for column in kept] for row in rows]
-    return format_markdown([head[column] for column in kept], rows, TEXT_COLUMNS) if rows else ""
+    heads = [head[column] for column in kept]
+    return TextTable(heads=heads, rows=rows, left=TEXT_COLUMNS) if rows else None
 
 
 def _name_verdict(one: Standing, best: str) -> str:
@@ -443,8 +457,8 @@ def _name_verdict(one: Standing, best: str) -> str:
     return best if one.verdict == "best" else VERDICTS.get(one.verdict, "")
 
 
-def format_costs(comparison: Comparison) -> str:
-    """Format a table of what each variant has and takes; empty if no cell has begun."""
+def _build_cost_table(comparison: Comparison) -> TextTable | None:
+    """Return what each variant has and takes; None if no cell has begun."""
     variants = [one for one in comparison.variants if any(cell.parameters for cell in one.cells)]
     rows = [_format_cost(variant) for variant in variants]
     head = ["variant", "parameters", "attention", "steps", "step ms", "minutes", "peak MiB"]
@@ -453,7 +467,7 @@ def format_costs(comparison: Comparison) -> str:
         head.insert(2, "forward MFLOPs")
         for variant, row in zip(variants, rows, strict=True):
             row.insert(2, format_fixed(_scale(_mean(variant.cells, "flops"), 1e-6), 1))
-    return format_markdown([*head, "cells done"], rows, TEXT_COLUMNS) if rows else ""
+    return TextTable(heads=[*head, "cells done"], rows=rows, left=TEXT_COLUMNS) if rows else None
 
 
 def _format_cost(variant: Variant) -> list[str]:
@@ -473,17 +487,6 @@ def _format_cost(variant: Variant) -> list[str]:
     ]
 
 
-def _format_equal_compute(comparison: Comparison) -> str:
-    """Format the validation metric at equal steps, seconds and FLOPs; empty if none differ."""
-    if not (found := compare_at_equal_compute(comparison)):
-        return ""
-    rows = [
-        [one.name, *(format_fixed(own.get(one.name), 4) for own in found.values())]
-        for one in comparison.variants
-    ]
-    return format_markdown(["variant", *(f"equal {unit}" for unit in found)], rows, TEXT_COLUMNS)
-
-
 def _scale(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
@@ -494,16 +497,8 @@ def _mean(cells: Sequence[ComparisonCell], key: str) -> float | None:
     return fmean(values) if values else None
 
 
-def _list_flags(comparison: Comparison) -> Iterator[tuple[str, str]]:
-    """Yield (variant, what it has that others do not, or refuses)."""
-    for variant in comparison.variants:
-        if variant.flags:
-            yield variant.name, "; ".join(flag.text for flag in variant.flags)
-    yield from _list_refusals(comparison)
-
-
-def _list_refusals(comparison: Comparison) -> Iterator[tuple[str, str]]:
-    """Yield (variant, conditions that it refuses), each reason once."""
+def _list_refusals(comparison: Comparison) -> Iterator[str]:
+    """Yield the conditions that a variant refuses, each reason once."""
     for variant in comparison.variants:
         conditions: dict[str, list[Condition]] = {}
         for cell in variant.cells[:1]:
@@ -511,4 +506,4 @@ def _list_refusals(comparison: Comparison) -> Iterator[tuple[str, str]]:
                 if one.refused:
                     conditions.setdefault(one.refused, []).append(one.condition)
         for reason, refused in conditions.items():
-            yield variant.name, f"refused {describe_conditions(refused)}: {reason}"
+            yield f"{variant.name}: refused {describe_conditions(refused)}: {reason}"

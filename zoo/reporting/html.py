@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -34,12 +35,14 @@ class Section:
         title: Its heading, and its entry in the table of contents.
         lead: A sentence on how to read it.
         content: The data of the template.
+        items: Items of a list below the content.
     """
 
     key: str
     title: str
     lead: str
     content: Any
+    items: Sequence[str] = ()
 
 
 def render_page(

@@ -82,10 +82,14 @@ def format_report(report: Report) -> str:
     report = escape_strings(report)
     first, *others = report.sections
     blocks = [f"# {report.title}", report.about, *_list_blocks(first)]
-    for section in others:
-        blocks += [f"## {section.title}", *_list_blocks(section)]
+    blocks += map(format_section, others)
     blocks.append(f"Repeat it with: {report.command}" if report.command else "")
     return "\n\n".join(filter(None, blocks))
+
+
+def format_section(section: ReportSection) -> str:
+    """Format a section as Markdown, with its title as heading."""
+    return "\n\n".join(filter(None, [f"## {section.title}", *_list_blocks(section)]))
 
 
 def _list_blocks(section: ReportSection) -> Iterator[str]:

@@ -18,23 +18,21 @@ from zoo.comparison.curves import (
     in_training_compute,
 )
 from zoo.comparison.grid import is_below
-from zoo.comparison.hypotheses import explain_hypotheses
 from zoo.comparison.page import number_tables, ranking_table
-from zoo.comparison.race_text import describe_stopped, explain_race
 from zoo.comparison.ranking import choose_scale, explain_missing, find_level, rank_variants
 from zoo.comparison.results import Comparison, Variant
+from zoo.comparison.sections import list_sections
 from zoo.comparison.statistics import LEVEL
 from zoo.comparison.strips import explain_strips
-from zoo.comparison.study_text import describe_studies, list_choices, list_edges
 from zoo.comparison.text import (
     capitalize,
     describe_conditions,
+    describe_conventions,
     describe_result,
     describe_unfinished,
     describe_winning_baseline,
     format_baselines,
     format_measure,
-    format_part,
     format_question,
     name_extreme,
     summarize,
@@ -45,32 +43,16 @@ from zoo.reporting import numbers
 from zoo.reporting.html import Section, break_words, render_page
 from zoo.reporting.panel import Panel
 from zoo.reporting.render import draw_for_page
+from zoo.reporting.sections import ReportSection
 from zoo.run.conditions import Condition
 
 FOLDER = "comparison/page"
-SECTIONS = {  # title and how to read it
-    "hypotheses": (
-        "Hypotheses",
-        "Claims and their verdicts, corrected for their number; a note says where one was written "
-        "after runs had ended.",
-    ),
+LEADS = {  # of the sections that only pages have: title and how to read it
     "numbers": (
         "All numbers",
         "Means with their 95 % intervals over seeds, of fewer than three seeds the values; below "
         "them the difference to the first variant, with its corrected interval where there are "
         "three. A heading sorts.",
-    ),
-    "solving": (
-        "Steps to solve or to a target",
-        "The first validation at the threshold: an accuracy of 0.95 of a synthetic task, or the "
-        "target of the comparison. A number after > is censored: training ended there "
-        "before. p: log-rank test against the fastest, corrected for all pairs.",
-    ),
-    "scaling": (
-        "Scaling",
-        "The slope of log(loss) against log(parameters), fitted for each seed or study; its "
-        "interval, of three or more, is over these. All sizes train equally long, which is not "
-        "the best use of compute for each.",
     ),
     "sizes": ("By size", "The same models at sizes other than the training size."),
     "positions": ("By position in the window", "The loss at each position."),
@@ -92,6 +74,7 @@ BEGIN, END = "\x01", "\x02"  # around names in sentences: characters that no nam
 def render(comparison: Comparison) -> str:
     """Return the page as HTML: it opens from a file, and no request goes out from it."""
     marked = _mark_names(comparison)
+    panels = list_panels(comparison)
     return render_page(
         f"{FOLDER}/comparison.html",
         styles=(f"{FOLDER}/comparison.css",),
@@ -108,28 +91,39 @@ def render(comparison: Comparison) -> str:
         reading=explain_ranking(comparison),
         ranking=ranking_table.build_table(comparison),
         flags=list_flags(comparison),
-        sections=build_sections(comparison),
-        captions=write_captions(comparison),
+        sections=build_sections(comparison, panels),
+        captions=write_captions(comparison, panels),
     )
 
 
-def build_sections(comparison: Comparison) -> list[Section]:
+def build_sections(comparison: Comparison, panels: Mapping[str, Sequence[Panel]]) -> list[Section]:
     """Return what stands below the first screen, in its order; empty sections are left out."""
-    charts = {name: _draw_charts(panels) for name, panels in _list_panels(comparison).items()}
     contents: dict[str, Any] = {
-        "hypotheses": number_tables.build_hypotheses_table(comparison),
         "numbers": number_tables.build_variants_table(comparison),
-        "solving": number_tables.build_speeds_table(comparison),
-        "scaling": number_tables.build_scaling_table(comparison),
-        **charts,
+        **{name: _draw_charts(charts) for name, charts in panels.items()},
         "cells": number_tables.build_cells_table(comparison),
         "made": [(title, text) for title, text in _list_facts(comparison) if text],
         "recipe": dump(to_plain(comparison.base)).splitlines(),
     }
-    return [Section(key, *SECTIONS[key], found) for key, found in contents.items() if found]
+    sections = {
+        key: [Section(key, *LEADS[key], content)] for key, content in contents.items() if content
+    }
+    sections["results"] = sections.pop("numbers")
+    return list_sections(comparison, _show_section, sections)
 
 
-def _list_panels(comparison: Comparison) -> dict[str, list[Panel]]:
+def _show_section(section: ReportSection) -> Section:
+    """Return a section of all formats as one of a page, whose tables are sorted by a click."""
+    return Section(
+        section.key,
+        section.title,
+        section.lead or " ".join(section.sentences),
+        number_tables.build_text_table(section.table) if section.table else None,
+        section.items,
+    )
+
+
+def list_panels(comparison: Comparison) -> dict[str, list[Panel]]:
     """Return the charts of each section that has charts."""
     return {
         "sizes": [*by_size(comparison)],
@@ -144,14 +138,14 @@ def _list_by_compute(comparison: Comparison) -> Iterator[Panel]:
         yield from in_training_compute(comparison, unit)
 
 
-def write_captions(comparison: Comparison) -> dict[str, str]:
+def write_captions(comparison: Comparison, panels: Mapping[str, Sequence[Panel]]) -> dict[str, str]:
     """Return the sentences under the charts of each section, by what the charts draw."""
     captions = {}
-    for name, panels in _list_panels(comparison).items():
-        sentences = [capitalize(explain_charts(comparison, name, panels))]
+    for name, charts in panels.items():
+        sentences = [capitalize(explain_charts(comparison, name, charts))]
         if name == "positions" and comparison.windows:
             sentences.append(f"The texts were cut into {comparison.windows}")
-        if name == "training" and any(panel.x == "seconds" for panel in panels):
+        if name == "training" and any(panel.x == "seconds" for panel in charts):
             sentences.append(
                 "Seconds are steps times the median time of a step, measured while other programs "
                 "ran"
@@ -225,13 +219,7 @@ def _list_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     yield from ((key, _join_values(value)) for key, value in comparison.machine.items())
     yield "made", f"{comparison.created}, zoo {comparison.zoo_version}"
     yield "held equal", _describe_controls(comparison)
-    yield "conventions", format_part(comparison, "conventions")
-    yield "hypotheses", explain_hypotheses(comparison) if comparison.hypotheses else ""
-    yield "studies", " ".join([describe_studies(comparison), *list_edges(comparison)])
-    yield "chosen", "; ".join(list_choices(comparison))
-    stopped = comparison.race.stopped if comparison.race else ()
-    decisions = [f"{describe_stopped(one)}." for one in stopped]
-    yield "racing", " ".join([explain_race(comparison), *decisions])
+    yield "conventions", describe_conventions(comparison)
     yield (
         "intervals",
         f"of means Student's, {LEVEL:.0%}, over seeds; of differences {find_level(comparison):.0%} "

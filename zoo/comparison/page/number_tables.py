@@ -7,13 +7,10 @@ from dataclasses import dataclass, field
 from math import isfinite
 
 from zoo.comparison.curves import mean_of
-from zoo.comparison.hypotheses import JUDGEMENT_HEADS, list_judgement_rows
 from zoo.comparison.page.ranking_table import describe_flags
 from zoo.comparison.race_text import name_drop
 from zoo.comparison.ranking import Standing, rank_variants
 from zoo.comparison.results import Comparison, ComparisonCell, Variant
-from zoo.comparison.scaling import SCALING_HEADS, list_scaling_rows
-from zoo.comparison.solving import list_speed_heads, list_speed_rows
 from zoo.comparison.text import (
     count_decimals,
     format_difference,
@@ -23,6 +20,7 @@ from zoo.comparison.text import (
     name_extreme,
 )
 from zoo.reporting import numbers
+from zoo.reporting.sections import TextTable
 
 
 @dataclass(frozen=True)
@@ -84,22 +82,10 @@ def build_variants_table(comparison: Comparison) -> SortableTable:
     return SortableTable(heads, rows, frozenset(first))
 
 
-def build_hypotheses_table(comparison: Comparison) -> SortableTable | None:
-    """Return a row for each hypothesis; None if there are none."""
-    rows = [[_build_word(text) for text in row] for row in list_judgement_rows(comparison)]
-    return SortableTable([*JUDGEMENT_HEADS], rows) if rows else None
-
-
-def build_speeds_table(comparison: Comparison) -> SortableTable | None:
-    """Return a row for each variant that may have solved the task; None if it is none to solve."""
-    rows = [[_build_word(text) for text in row] for row in list_speed_rows(comparison)]
-    return SortableTable(list_speed_heads(comparison), rows) if rows else None
-
-
-def build_scaling_table(comparison: Comparison) -> SortableTable | None:
-    """Return a row for each line of losses by size; None if no size of the model varies."""
-    rows = [[_build_word(text) for text in row] for row in list_scaling_rows(comparison)]
-    return SortableTable([*SCALING_HEADS], rows) if rows else None
+def build_text_table(table: TextTable) -> SortableTable:
+    """Return a table of texts, which are sorted as words."""
+    rows = [[_build_word(text) for text in row] for row in table.rows]
+    return SortableTable([*table.heads], rows)
 
 
 def build_cells_table(comparison: Comparison) -> SortableTable:
