@@ -272,8 +272,8 @@ def test_a_stopped_variant_stands_below_those_that_ran_on():
     assert "worse, stopped after 3 studies, p < 0.001" in text
     # intervals of a race are those of its last look; other conditions share as many false alarms
     others = len(shown.conditions) - 1
-    assert find_level(shown, shown.trained) == pytest.approx(0.955)
-    assert find_level(shown, shown.conditions[-1]) == pytest.approx(1 - 0.045 / others)
+    assert find_level(shown, shown.trained) == pytest.approx(0.99)
+    assert find_level(shown, shown.conditions[-1]) == pytest.approx(1 - 0.01 / others)
 
 
 def test_merging_refuses_what_was_not_raced_alike(tmp_path):
