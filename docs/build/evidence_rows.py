@@ -15,7 +15,7 @@ from evidence_data import Evidence, Need, Source, read_record
 from quoted_numbers import locate
 
 from zoo.comparison.claims import count_studies, list_steep
-from zoo.comparison.looks import find_look
+from zoo.comparison.racing import LOOK_LEVEL
 from zoo.comparison.ranking import (
     Standing,
     average_baselines,
@@ -254,11 +254,10 @@ def build_row(need: Need, evidence: Evidence) -> Row:
         return replace(row, problem=NO_EVIDENCE)
     done = count_studies(comparison)
     row = replace(row, studies=f"{done} of {len(comparison.seeds)}")
-    due = find_look(comparison.look_levels, done)
-    if due is None:
+    if done < FEWEST:
         return replace(row, problem=NO_EVIDENCE)
     condition = find_condition(comparison, source)
-    standings = rank_variants(comparison, condition, due[1])
+    standings = rank_variants(comparison, condition, LOOK_LEVEL)
     by_verdict = {
         verdict: [one for one in standings if one.verdict == verdict and one.mean is not None]
         for verdict in ("best", "possible", "unsure", "worse")

@@ -9,11 +9,12 @@ import comparisons
 import pytest
 from damages import DAMAGES
 
-from zoo.comparison import cell, record
+from zoo.comparison import cell, digests, record
 from zoo.comparison.cell_files import build_record, find_cell, is_done, keep_finished, read_run
+from zoo.comparison.digests import EDITED
 from zoo.comparison.outputs import collect_results, describe_comparison
 from zoo.comparison.plan import CELLS, PLAN, RECIPES, ComparisonPlan, PlannedCell
-from zoo.comparison.record_file import CELLS_FILE, EDITED, append_cell, read_cells, write_cells
+from zoo.comparison.record_file import CELLS_FILE, append_cell, read_cells, write_cells
 from zoo.launch.executor import make_run_dir, write_state
 from zoo.run.conditions import Condition
 
@@ -208,7 +209,7 @@ def test_a_comparison_with_a_file_for_each_cell_is_read(folder):
     for name, finished in cells.items():
         plain = {key: one for key, one in finished.to_dict().items() if key not in record.DIGESTS}
         plain = {**plain, "format": 1}
-        plain["sha256"] = record.hash_plain({k: v for k, v in plain.items() if k != "sha256"})
+        plain["sha256"] = digests.hash_plain({k: v for k, v in plain.items() if k != "sha256"})
         path = folder / CELLS / f"{name}.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(plain))
@@ -266,6 +267,7 @@ def test_a_damaged_plan_or_result_is_named_by_each_command(damage, folder, zoo):
 
 def test_a_cell_outside_its_comparison_is_refused(folder, zoo):
     plain = json.loads((folder / PLAN).read_text())
+    del plain["sha256"]
     for name in ("../../elsewhere", "/etc", "..", "", 3):
         plain["cells"][0]["name"] = name
         (folder / PLAN).write_text(json.dumps(plain))

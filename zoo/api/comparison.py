@@ -77,7 +77,6 @@ class SuiteKeywords(TypedDict, total=False):
 
     to: str | Path | None
     intervals: bool
-    question: str | None
     target: float | None
     jobs: int | Literal["auto"]
     minutes: float | None
@@ -130,8 +129,8 @@ def compare(
             or a list of choices.
         verbose: Print progress to standard error. None leaves logging to the caller.
         **options: Options as of `zoo compare`: seeds, studies, budget, racing, measure, to,
-            intervals, target, question, hypotheses, jobs, minutes, part, keep, records, engine; and
-            those of the engine, such as partition.
+            intervals, target, hypotheses, jobs, minutes, part, keep, records, engine; and those of
+            the engine, such as partition.
 
     Returns:
         The comparison as far as it has come. Its `problem` says which cells failed, or what has
@@ -413,24 +412,29 @@ def pack_comparison(
 
 @guard
 def check_comparison(
-    folder: str | Path, *, cell: str | None = None, verbose: bool | None = True
+    folder: str | Path,
+    *,
+    cell: str | None = None,
+    draw: str | None = None,
+    verbose: bool | None = True,
 ) -> SpotCheckResult:
-    """Train one finished cell of a committed comparison again, and compare it to the last digit.
-
-    The hash of the commit chooses the cell, so that whoever commits cannot.
+    """Train one finished cell of a comparison again, and tell whether it is the recorded one.
 
     Args:
-        folder: The output folder of the comparison, in a repository of git.
-        cell: The name of a cell to train instead.
+        folder: The output folder of the comparison.
+        cell: The name of a cell to train instead of a drawn one.
+        draw: A text that draws the cell, unknown when the cells were recorded; by default today's
+            date.
         verbose: Print progress to standard error. None leaves logging to the caller.
 
     Returns:
-        The differences; none if all digits are equal.
+        The verdict (equal, equal up to rounding, different), its reasons, and the fields that
+        differ. Its `problem` is None where another processor explains a difference.
 
     Raises:
         RecipeError: An option is wrong, or there is no such cell.
-        DataError: The folder holds no finished cell or is in no repository, or a cell was changed
-            by hand.
+        DataError: The folder holds no finished cell, the named cell is not done, or a cell, the
+            plan or the hypotheses were changed by hand.
     """
-    result = train_again(Path(folder), validate_options(CheckOptions, {"cell": cell}))
+    result = train_again(Path(folder), validate_options(CheckOptions, {"cell": cell, "draw": draw}))
     return SpotCheckResult(result.path.resolve(), result)

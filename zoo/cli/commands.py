@@ -271,7 +271,7 @@ COMMANDS: Mapping[str, Command | str] = MappingProxyType(
             list_packages=lambda known: ("scipy",),
         ),
         "compare check": build_command(
-            "train one finished cell again, chosen by the commit, and compare it to the last digit",
+            "train one finished cell again, drawn by chance, and compare it with the recorded one",
             example="zoo compare check docs/records/flipflop",
             arguments=COMPARISON,
             options="zoo.api.comparison:CheckOptions",

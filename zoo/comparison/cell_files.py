@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from zoo.comparison.digests import hash_plain
 from zoo.comparison.hypotheses import read_hypotheses
 from zoo.comparison.plan import CELLS, ComparisonPlan, PlannedCell, list_changes
 from zoo.comparison.record import (
@@ -22,13 +23,12 @@ from zoo.comparison.record import (
     group_by_module,
     group_weights,
     hash_hypotheses,
-    hash_plain,
     hash_plan,
     hash_recipe,
     round_drawn,
     thin_curve,
 )
-from zoo.comparison.record_file import append_cell, read_cells
+from zoo.comparison.record_file import append_cell, read_cells, read_checked
 from zoo.comparison.results import Better, CellMeasurement
 from zoo.comparison.solving import find_steps_to_solve
 from zoo.errors import DataError, ZooError
@@ -275,9 +275,9 @@ def find_cell(
         plan: The plan.
         folder: The output folder.
         planned: The cell.
-        cells: The finished cells, as `read_cells` returns them; read if left out.
+        cells: The finished cells, as `read_checked` returns them; read if left out.
     """
-    record = (read_cells(folder) if cells is None else cells).get(planned.name)
+    record = (read_checked(plan, folder) if cells is None else cells).get(planned.name)
     if record is not None and record.is_refused:
         return replace(record, variant=planned.variant, seed=planned.seed)
     if record is not None:
@@ -301,7 +301,7 @@ def find_cell(
 
 def find_cells(plan: ComparisonPlan, folder: Path) -> dict[str, CellRecord]:
     """Return {name: record} of all cells of a plan, as `find_cell` does."""
-    cells = read_cells(folder)
+    cells = read_checked(plan, folder)
     return {planned.name: find_cell(plan, folder, planned, cells) for planned in plan.cells}
 
 

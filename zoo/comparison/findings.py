@@ -1,4 +1,4 @@
-"""Reasons to doubt the record of a comparison: edits, split blocks, leaks, late hypotheses."""
+"""Reasons to doubt the record of a comparison, such as edits, gaps, leaks and late hypotheses."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from zoo.comparison.design import choose_best
 from zoo.comparison.plan import ComparisonPlan, PlannedCell
 from zoo.comparison.record import CellRecord
 from zoo.comparison.results import Better, RaceResult, RecordedHypothesis, RecordFlaw
+from zoo.suggestions import join_words
 
 
 def list_findings(
@@ -27,6 +28,7 @@ def list_findings(
     cells = [(cell, found[cell.name]) for cell in plan.cells if cell.name in found]
     return (
         *_find_edits(cells),
+        *_find_gaps(cells),
         *find_split_blocks([one for _, one in cells if one.state == "done"], plan),
         *_find_leaks(cells),
         *_find_late(hypotheses),
@@ -38,6 +40,27 @@ def _find_edits(cells: Sequence[tuple[PlannedCell, CellRecord]]) -> Iterator[Rec
     for _, one in cells:
         if one.is_refused:
             yield RecordFlaw(kind="edited", text=one.error)
+
+
+def _find_gaps(cells: Sequence[tuple[PlannedCell, CellRecord]]) -> Iterator[RecordFlaw]:
+    """Yield the studies that a variant lacks though it has later ones, as if chosen by result."""
+    studies: dict[str, dict[int, bool]] = {}
+    for planned, one in cells:
+        if planned.study is not None:
+            own = studies.setdefault(planned.variant, {})
+            # a refused cell is named already
+            is_there = one.state == "done" or one.is_refused
+            own[planned.study] = own.get(planned.study, True) and is_there
+    gaps: dict[tuple[int, ...], list[str]] = {}
+    for variant, own in studies.items():
+        last = max((study for study, is_done in own.items() if is_done), default=0)
+        missing = tuple(study for study in range(last) if not own.get(study))
+        if missing:
+            gaps.setdefault(missing, []).append(variant)
+    for missing, variants in gaps.items():
+        numbers = join_words(missing)
+        text = f"{join_words(variants)}: later studies are done, but not {numbers}"
+        yield RecordFlaw(kind="missing study", text=text)
 
 
 def find_split_blocks(cells: Sequence[CellRecord], plan: ComparisonPlan) -> Iterator[RecordFlaw]:

@@ -16,17 +16,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
+from zoo.comparison.digests import EDITED, is_unchanged, seal
 from zoo.comparison.ranking import collect_values, find_level
 from zoo.comparison.results import Comparison, Measure, RecordedHypothesis, find_direction
 from zoo.comparison.statistics import Estimate, Pair, compare_named, excludes_zero, measure_noise
 from zoo.config import Recipe
 from zoo.config.schema import format_size
-from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError, Setting
+from zoo.errors import ARGUMENT, ConfigIssue, DataError, Message, OptionError, RecipeError, Setting
 from zoo.options.stored import read_stored
 from zoo.reporting.numbers import format_fixed
 from zoo.reporting.sections import ReportSection, TextTable
 from zoo.run.build import build_data
-from zoo.run.conditions import TRAINED, Condition, list_conditions
+from zoo.run.conditions import Condition, list_conditions
 from zoo.suggestions import nearest
 from zoo.utils import format_now, write_json
 
@@ -62,9 +63,15 @@ class Hypothesis:
 
 @dataclass(frozen=True, kw_only=True)
 class HypothesesFile:
-    """The content of hypotheses.json."""
+    """The content of hypotheses.json.
+
+    Attributes:
+        hypotheses: The hypotheses.
+        sha256: The SHA-256 of the others; empty in files of zoo 0.3.
+    """
 
     hypotheses: tuple[RecordedHypothesis, ...]
+    sha256: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,14 +146,6 @@ def check_hypotheses(texts: Sequence[str], names: Sequence[str], recipe: Recipe)
         raise RecipeError(*issues)
 
 
-def check_question(question: str, recipe: Recipe) -> None:
-    """Raise RecipeError if a recipe has no condition of the name that is asked about."""
-    conditions = [TRAINED, *list_planned_conditions(recipe)]
-    if question not in conditions:
-        problem = f"there is no condition {question!r} here"
-        raise RecipeError(ConfigIssue(ARGUMENT, "question", problem, nearest(question, conditions)))
-
-
 def list_planned_conditions(recipe: Recipe) -> list[str]:
     """Return the names of the conditions that a recipe asks for, as results will have them."""
     try:
@@ -188,7 +187,7 @@ def record_hypotheses(texts: Sequence[str], folder: Path, runs_ended: int, measu
             recorded[text] = replace(one, withdrawn=now)
             log.info("hypothesis withdrawn: %s", text)
 
-    write_json({"hypotheses": [asdict(one) for one in recorded.values()]}, folder / HYPOTHESES)
+    write_hypotheses(recorded.values(), folder)
     for text in texts:
         log.info("hypothesis %s", explain_claim(parse_hypothesis(text), measure))
     log.info(
@@ -214,12 +213,21 @@ def read_hypotheses(folder: Path) -> tuple[RecordedHypothesis, ...]:
     """Return the hypotheses of an output folder; none if it has no file of them.
 
     Raises:
-        DataError: The file holds something else.
+        DataError: The file holds something else, or was changed by hand.
     """
     path = folder / HYPOTHESES
     if not os.path.lexists(path):
         return ()
-    return read_stored(HypothesesFile, path, "holds no hypotheses").hypotheses
+    content = read_stored(HypothesesFile, path, "holds no hypotheses")
+    if content.sha256 and not is_unchanged(asdict(content)):
+        raise DataError(f"{EDITED}; restore it", place=path)
+    return content.hypotheses
+
+
+def write_hypotheses(hypotheses: Iterable[RecordedHypothesis], folder: Path) -> None:
+    """Write the hypotheses of an output folder, with their SHA-256."""
+    entries = {"hypotheses": [asdict(one) for one in hypotheses]}
+    write_json(seal(entries), folder / HYPOTHESES)
 
 
 def hash_hypotheses(hypotheses: Iterable[RecordedHypothesis]) -> str:

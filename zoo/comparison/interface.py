@@ -253,11 +253,11 @@ class PackResult:
 
 @dataclass(frozen=True, repr=False)
 class SpotCheckResult:
-    """A committed cell and the outcome of training it again.
+    """A recorded cell and the outcome of training it again.
 
     Attributes:
         path: The file of the cell.
-        check: The cell, the differences and the machines as data.
+        check: The cell, the verdict, the differences and the machines as data.
     """
 
     path: Path
@@ -275,10 +275,10 @@ class SpotCheckResult:
 
     @property
     def problem(self) -> ZooError | None:
-        """An error where digits differ."""
-        if self.is_equal:
+        """An error where the runs differ and another processor does not explain it."""
+        if self.check.is_explained:
             return None
-        return ZooError(f"{self.path}: {len(self.differences)} fields are not equal")
+        return ZooError(f"{self.path}: {self.check.cell} is another run than the recorded one")
 
     def table(self) -> str:
         """Return the text that `zoo compare check` prints."""

@@ -5,34 +5,41 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zoo.comparison.cell_files import find_cell
 from zoo.comparison.findings import find_split_blocks
-from zoo.comparison.hypotheses import HYPOTHESES, read_hypotheses
+from zoo.comparison.hypotheses import read_hypotheses, write_hypotheses
 from zoo.comparison.outputs import collect_results, write_results
 from zoo.comparison.plan import (
     PLAN,
     RECIPES,
     ComparisonPlan,
+    StudyDesign,
     complete_recipe,
     extend_plan,
     is_uncompared,
     list_changes,
     list_differences,
-    list_race_differences,
+    list_plan_differences,
     prepare_folder,
     write_plan,
 )
-from zoo.comparison.record import CellRecord, adopt, list_setting_differences, list_unequal
-from zoo.comparison.record_file import CELLS_FILE, read_cells, write_cells
+from zoo.comparison.record import (
+    CellRecord,
+    adopt,
+    hash_hypotheses,
+    list_setting_differences,
+    list_unequal,
+)
+from zoo.comparison.record_check import count_earlier_runs
+from zoo.comparison.record_file import CELLS_FILE, check_plan, read_checked, write_cells
 from zoo.comparison.results import Axis, Comparison, RecordedHypothesis
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, Message, RecipeError, Setting
 from zoo.options.plain import format_value
 from zoo.packages import require, require_extra
 from zoo.run import run_dir
-from zoo.utils import write_json
 
 log = logging.getLogger("zoo")
 
@@ -62,7 +69,7 @@ def pack(folder: Path, options: PackOptions) -> tuple[Comparison, int]:
         PackageError: scipy is missing, which computes the intervals.
     """
     target = _require_target(options)
-    plan = ComparisonPlan.read(folder)
+    plan = _read_plan(folder)
     cells, refused = _collect_cells([folder], plan)
     if refused:
         raise DataError("\n".join(refused))
@@ -128,14 +135,13 @@ def _write(
     prepare_folder(target)
     with run_dir.lock(target, "another zoo compare is working in this folder"):
         plan = write_plan(plan, target)
-        there = read_cells(target)
-        # one that is there has been compared with the others, unless it was changed by hand
+        # of a folder that is packed again; one that is merged is among the folders
+        there = {} if target in folders else read_checked(plan, target)
         kept = {name: record for name, record in there.items() if not record.is_refused}
         write_cells(target, [kept.get(name, cell) for name, cell in cells.items()])
-        hypotheses = _join_hypotheses(folders)
+        hypotheses = count_earlier_runs(_join_hypotheses(folders), cells.values())
         if hypotheses:
-            content = {"hypotheses": [asdict(one) for one in hypotheses]}
-            write_json(content, target / HYPOTHESES)
+            write_hypotheses(hypotheses, target)
         for one in find_split_blocks([*cells.values()], plan):
             log.info("warning: %s", one.text)
         comparison = collect_results(plan, target)
@@ -147,7 +153,7 @@ def _write(
 
 def _join_plans(folders: Sequence[Path]) -> tuple[ComparisonPlan, list[Path], list[str]]:
     """Return the plan with the cells of all folders, those that fit, and why others do not."""
-    plans = [ComparisonPlan.read(folder) for folder in folders]
+    plans = [_read_plan(folder) for folder in folders]
     plan, fitting, refused = plans[0], [folders[0]], []
     for folder, other in zip(folders[1:], plans[1:], strict=True):
         differences = _list_obstacles(plan, other)
@@ -161,6 +167,13 @@ def _join_plans(folders: Sequence[Path]) -> tuple[ComparisonPlan, list[Path], li
     return plan, fitting, refused
 
 
+def _read_plan(folder: Path) -> ComparisonPlan:
+    """Return a plan. Raises DataError if it or the hypotheses do not fit the cells."""
+    plan = ComparisonPlan.read(folder)
+    check_plan(plan, folder)
+    return plan
+
+
 def _list_obstacles(plan: ComparisonPlan, other: ComparisonPlan) -> list[str]:
     """Return, field by field, why the cells of two plans cannot be compared; empty if they can."""
     missing = "nothing"
@@ -171,9 +184,7 @@ def _list_obstacles(plan: ComparisonPlan, other: ComparisonPlan) -> list[str]:
             continue
         here, there = (_find(base, key, missing) for base in (ours, theirs))
         found.append(f"{key} is {format_value(there)}, not {format_value(here)}")
-    if plan.measure != other.measure:
-        found.append(f"measure is {other.measure}, not {plan.measure}")
-    found += list_race_differences(other, plan)
+    found += list_plan_differences(other, plan)
     if [one.key for one in plan.axes] != [one.key for one in other.axes]:
         # settings of cells can be compared only where the same keys vary
         found += list_differences(plan, other)
@@ -196,9 +207,17 @@ def _unite(plan: ComparisonPlan, other: ComparisonPlan) -> ComparisonPlan:
         seeds=tuple(dict.fromkeys([*plan.seeds, *other.seeds])),
         variants={**plan.variants, **other.variants},
         command=plan.command,
+        design=_unite_designs(plan.design, other.design),
         cells=(*plan.cells, *(cell for cell in other.cells if cell.name not in known)),
     )
     return extend_plan(plan, further)
+
+
+def _unite_designs(one: StudyDesign | None, other: StudyDesign | None) -> StudyDesign | None:
+    if one is None or other is None:
+        return other
+    effective = {**one.effective, **other.effective}
+    return replace(one, budget=max(one.budget, other.budget), effective=effective)
 
 
 def _unite_axes(one: Axis, other: Axis) -> Axis:
@@ -218,10 +237,11 @@ def _collect_cells(
     found: dict[str, CellRecord] = {}
     origins: dict[str, str] = {}
     refused = []
+    renewed = _renew_digests(folders)
     for folder in folders:
         own = ComparisonPlan.read(folder)
         owned = {cell.name: cell for cell in own.cells}
-        finished = read_cells(folder)
+        finished = read_checked(own, folder)
         for planned in plan.cells:
             place = f"{folder / CELLS_FILE}, {planned.name}"
             one = find_cell(own, folder, owned.get(planned.name, planned), finished)
@@ -232,6 +252,9 @@ def _collect_cells(
             record = one
             if planned.name in owned:
                 record = adopt(record, own, owned[planned.name], plan, planned)
+            if record.hypotheses is not None:
+                digests = tuple(renewed.get(digest, digest) for digest in record.hypotheses)
+                record = replace(record, hypotheses=digests)
             differences = list_setting_differences(plan, planned, record)
             if differences:
                 refused.append(f"{place}: of another recipe: {'; '.join(differences)}")
@@ -252,6 +275,18 @@ def _collect_cells(
                 where = f"{place}: {origins[planned.name]} stays, from which it differs"
                 refused.append(f"{where}: {'; '.join(map(str, unequal))}")
     return found, refused
+
+
+def _renew_digests(folders: Sequence[Path]) -> dict[str, str]:
+    """Return {digest of a hypothesis in its folder: the one that it has when joined}."""
+    joined = _join_hypotheses(folders)
+    digests = dict(zip((one.text for one in joined), hash_hypotheses(joined), strict=True))
+    return {
+        digest: digests[one.text]
+        for folder in folders
+        for own in [read_hypotheses(folder)]
+        for digest, one in zip(hash_hypotheses(own), own, strict=True)
+    }
 
 
 def _join_hypotheses(folders: Sequence[Path]) -> list[RecordedHypothesis]:

@@ -23,6 +23,8 @@ from zoo.comparison.ranking import (
     find_winning_baseline,
 )
 from zoo.comparison.record import CellRecord
+from zoo.comparison.record_check import count_earlier_runs
+from zoo.comparison.record_file import check_plan
 from zoo.comparison.result_table import build_result_table
 from zoo.comparison.results import (
     CellMeasurement,
@@ -55,9 +57,14 @@ def collect_results(plan: ComparisonPlan, folder: Path, target: float | None = N
         plan: The plan.
         folder: The output folder.
         target: Value of the monitored metric whose time of arrival is compared.
+
+    Raises:
+        DataError: The plan or the hypotheses are not those with which the cells were trained.
     """
     everything = find_cells(plan, folder)
-    hypotheses = read_hypotheses(folder)
+    check_plan(plan, folder)
+    finished = [one for one in everything.values() if one.state == "done"]
+    hypotheses = count_earlier_runs(read_hypotheses(folder), finished)
     if plan.design is None:
         chosen = [(one, everything[one.name]) for one in plan.cells]
         return _build_comparison(plan, everything, chosen, hypotheses, target=target)
@@ -75,7 +82,7 @@ def read_comparison(folder: Path) -> Comparison:
     """Return the comparison of an output folder, computed from its plan and its cells.
 
     Raises:
-        DataError: The folder holds no comparison.
+        DataError: The folder holds no comparison, or not the plan or the hypotheses of its cells.
     """
     return collect_results(ComparisonPlan.read(folder), folder)
 
@@ -135,9 +142,6 @@ def _build_comparison(
         findings=list_findings(plan, everything, hypotheses, race),
         race=race,
         target=target,
-        earlier=plan.earlier,
-        question=plan.question,
-        looks=plan.looks,
         shared_weights=count_shared_weights(records),
         variants=tuple(replace(variant, flags=flags[variant.name]) for variant in variants),
     )

@@ -14,12 +14,11 @@ from typing import Any, Self
 
 from zoo import config
 from zoo.comparison.design import Range
+from zoo.comparison.digests import EDITED, HASH, is_unchanged, seal
 from zoo.comparison.grid import Combination, name_folders
 from zoo.comparison.hypotheses import HYPOTHESES
-from zoo.comparison.looks import plan_looks
 from zoo.comparison.request import CompareRequest, list_seeds
 from zoo.comparison.results import ComparisonSubject, SearchedKey, find_direction
-from zoo.comparison.statistics import FEWEST
 from zoo.config import Recipe, from_plain
 from zoo.data.spec import DataSpec
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
@@ -192,12 +191,12 @@ class ComparisonPlan(ComparisonSubject):
         plain = to_plain(self)
         for cell in plain["cells"]:
             cell["settings"] = list_changes(self.base, cell.pop("recipe"))
-        text = json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
+        text = json.dumps(seal(plain), indent=1, ensure_ascii=False) + "\n"
         write_file(io.BytesIO(text.encode()), folder / PLAN)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Return the plan of an output folder. Raises DataError if it holds none."""
+        """Return the plan of a folder. Raises DataError if it has none, or an edited one."""
         path, problem = folder / PLAN, "holds no plan of a comparison"
         if not path.exists():
             absent = describe_absence(folder, "folder")
@@ -205,6 +204,10 @@ class ComparisonPlan(ComparisonSubject):
             remedy = "name the output folder of a comparison"
             raise DataError(f"{folder}: holds no comparison, {cause}; {remedy}")
         plain = read_json(path, problem)
+        if isinstance(plain, dict) and HASH in plain:
+            if not is_unchanged(plain):
+                raise DataError(f"{EDITED}; restore it", place=path)
+            del plain[HASH]
         try:
             for cell in plain["cells"]:
                 _check_cell_name(cell["name"], path)
@@ -303,8 +306,6 @@ def build_plan(
         axes=request.axes,
         seeds=seeds,
         measure=f"test/{measure}",
-        question=request.options.question,
-        looks=tuple(plan_looks((len(seeds),)).items()),
         better=find_direction(measure),
         training_size=sizes.pop() if len(sizes) == 1 else None,
         windows=join_words(windows, "or"),
@@ -446,8 +447,9 @@ def _extend_existing(plan: ComparisonPlan, folder: Path) -> ComparisonPlan:
         old = ComparisonPlan.read(folder)
     except DataError as error:
         raise _refuse_folder(str(error), "name another folder") from None
-    obstacles = [*list_race_differences(old, plan)]
-    if not plan.contains(old) or obstacles:
+    obstacles = [*list_plan_differences(old, plan)]
+    is_same = [one.key for one in old.axes] == [one.key for one in plan.axes]
+    if not is_same or not plan.contains(old) or obstacles:
         differences = "; ".join([*obstacles, *list_differences(old, plan)]) or "of other cells"
         problem = f"{folder} holds another comparison: {differences}"
         raise _refuse_folder(problem, "name another folder, or ask for those and more")
@@ -467,15 +469,8 @@ def extend_plan(old: ComparisonPlan, new: ComparisonPlan) -> ComparisonPlan:
     for cell in new.cells:
         recipe = {**cell.recipe, "trainer": {**cell.recipe["trainer"], **threads}}
         cells.append(known.get(cell.name) or replace(cell, recipe=recipe))
-    earlier = old.earlier
-    if len(new.seeds) > len(old.seeds) >= FEWEST:
-        earlier = (*earlier, len(old.seeds))
-    looks = tuple(plan_looks((*earlier, len(new.seeds))).items())
     return replace(
         new,
-        earlier=earlier,
-        # looks that were taken by the rule of their time stay as they are
-        looks=None if old.looks is None else looks,
         zoo_version=old.zoo_version,
         created=old.created,
         # settings of recorded cells are relative to it
@@ -485,14 +480,17 @@ def extend_plan(old: ComparisonPlan, new: ComparisonPlan) -> ComparisonPlan:
     )
 
 
-def list_race_differences(old: ComparisonPlan, new: ComparisonPlan) -> Iterator[str]:
-    """Yield why the studies of two plans are not of one race, as text."""
+def list_plan_differences(old: ComparisonPlan, new: ComparisonPlan) -> Iterator[str]:
+    """Yield in what two plans differ that holds for all their cells, as text."""
     there, here = (plan.design for plan in (old, new))
+    if old.measure != new.measure:
+        # it chooses what is tested, and hypotheses are about it
+        yield f"measure is {old.measure} there, {new.measure} here"
     if there is None or here is None:
         return
-    if old.measure != new.measure:
-        # it chooses what is tested
-        yield f"measure is {old.measure} there, {new.measure} here"
+    if there.keys != here.keys:
+        before, after = (_format_tuned(one) for one in (there, here))
+        yield f"tuned is {before} there, {after} here"
     if there.is_raced != here.is_raced:
         before, after = (json.dumps(one.is_raced) for one in (there, here))
         yield f"racing is {before} there, {after} here"
@@ -500,6 +498,10 @@ def list_race_differences(old: ComparisonPlan, new: ComparisonPlan) -> Iterator[
         # looks that were taken without a variant would have decided otherwise
         names = ", ".join(sorted({*old.variants} ^ {*new.variants}))
         yield f"a race keeps its variants, and {names} would be another"
+
+
+def _format_tuned(design: StudyDesign) -> str:
+    return ", ".join(f"{one.key} over {one.searched}" for one in design.keys)
 
 
 def list_differences(old: ComparisonPlan, new: ComparisonPlan) -> Iterator[str]:

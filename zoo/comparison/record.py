@@ -16,6 +16,7 @@ from itertools import pairwise
 from math import fsum
 from typing import Any
 
+from zoo.comparison.digests import format_json, hash_plain, seal
 from zoo.comparison.plan import ComparisonPlan, PlannedCell, list_changes
 from zoo.comparison.results import CellMeasurement, RecordedHypothesis, TrainedCell
 from zoo.launch.executor import State
@@ -23,7 +24,6 @@ from zoo.options.plain import to_plain
 from zoo.reporting.numbers import finite
 
 FORMAT = 2
-HASH = "sha256"
 MAX_VALIDATIONS = 24
 """Points of a learning curve that a record keeps."""
 MAX_POSITIONS = 32
@@ -165,12 +165,7 @@ class CellRecord(TrainedCell):
             for k in dict.fromkeys(("name", "variant", *plain))
             if k in written or k in DIGESTS
         }
-        return {**entries, HASH: hash_plain(entries)}
-
-
-def hash_plain(plain: Any) -> str:
-    """Return the SHA-256 of plain data as canonical JSON: sorted keys, no spaces, UTF-8."""
-    return hashlib.sha256(format_json(plain, is_sorted=True).encode()).hexdigest()
+        return seal(entries)
 
 
 def hash_recipe(plan: ComparisonPlan, planned: PlannedCell) -> str:
@@ -199,13 +194,6 @@ def hash_plan(plan: ComparisonPlan) -> str:
 def hash_hypotheses(hypotheses: Iterable[RecordedHypothesis]) -> tuple[str, ...]:
     """Return the SHA-256 of the text of each hypothesis and of the time at which it was written."""
     return tuple(hash_plain([one.text, one.written]) for one in hypotheses)
-
-
-def format_json(value: Any, *, is_sorted: bool = False) -> str:
-    """Return plain data as JSON without spaces. Raises ValueError for NaN and infinity."""
-    return json.dumps(
-        value, sort_keys=is_sorted, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
 
 
 def _drop_empty(value: Any) -> Any:
@@ -360,7 +348,8 @@ def adopt(
     if not is_own or not plan.agrees(planned, own, its_planned):
         return cell
     settings = list_changes(plan.base, planned.recipe)
-    return replace(cell, recipe=hash_recipe(plan, planned), settings=settings)
+    digest = hash_plan(plan) if cell.plan == hash_plan(own) else cell.plan
+    return replace(cell, recipe=hash_recipe(plan, planned), settings=settings, plan=digest)
 
 
 @dataclass(frozen=True)

@@ -18,16 +18,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from zoo.comparison.digests import EDITED, HASH, format_json, is_unchanged
+from zoo.comparison.hypotheses import read_hypotheses
 from zoo.comparison.plan import CELLS, ComparisonPlan
-from zoo.comparison.record import (
-    FORMAT,
-    HASH,
-    CellRecord,
-    format_json,
-    hash_plain,
-    list_setting_differences,
-    list_unequal,
-)
+from zoo.comparison.record import FORMAT, CellRecord, list_unequal
+from zoo.comparison.record_check import list_plan_faults, refuse_disagreeing
 from zoo.errors import DataError
 from zoo.options.stored import build_stored
 from zoo.utils import open_own, read_bytes, read_json, write_file
@@ -36,7 +31,6 @@ log = logging.getLogger("zoo")
 
 CELLS_FILE = "cells.jsonl"
 PROBLEM = "holds no finished cell"
-EDITED = "its content does not fit its SHA-256: it was changed by hand or damaged"
 REMEDY = "restore it, or delete it to train the cell again"
 TORN = "the last line was cut off while it was written; it is left out"
 
@@ -115,29 +109,48 @@ def drop_cell(folder: Path, name: str) -> None:
     _locate_old(folder, name).unlink(missing_ok=True)
 
 
+def read_checked(plan: ComparisonPlan, folder: Path) -> dict[str, CellRecord]:
+    """Return the finished cells, as `read_cells` does; those that do not fit the plan are refused.
+
+    Args:
+        plan: The plan of the folder, or a part of its cells.
+        folder: The output folder.
+    """
+    return refuse_disagreeing(plan, read_cells(folder), CELLS_FILE)
+
+
+def check_plan(
+    plan: ComparisonPlan, folder: Path, cells: Mapping[str, CellRecord] | None = None
+) -> None:
+    """Check that plan and hypotheses of a folder are those with which its cells were trained.
+
+    Args:
+        plan: The whole plan of the folder.
+        folder: The output folder.
+        cells: Its finished cells; read if left out.
+
+    Raises:
+        DataError: They are not; all reasons are named.
+    """
+    finished = read_cells(folder) if cells is None else cells
+    faults = [*list_plan_faults(plan, read_hypotheses(folder), finished)]
+    if faults:
+        raise DataError("\n".join(f"{folder}/{fault}" for fault in faults))
+
+
 def check_cells(plan: ComparisonPlan, folder: Path) -> dict[str, CellRecord]:
     """Return the records of the finished cells of a plan, all of which are right.
 
     Raises:
-        DataError: Some were changed, or are of another recipe; all of them are named.
+        DataError: Some were changed or do not fit the plan, or the plan or the hypotheses do not
+            fit them; all of them are named.
     """
-    cells = read_cells(folder)
-    checked, problems = {}, []
-    for planned in plan.cells:
-        record = cells.get(planned.name)
-        if record is None:
-            continue
-        differences = [] if record.is_refused else list_setting_differences(plan, planned, record)
-        if record.is_refused:
-            problems.append(f"{folder}/{record.error}")
-        elif differences:
-            of_another = f"{planned.name} is of another recipe"
-            problems.append(f"{folder / CELLS_FILE}: {of_another}: {'; '.join(differences)}")
-        else:
-            checked[planned.name] = record
-    if problems:
-        raise DataError("\n".join(problems))
-    return checked
+    cells = read_checked(plan, folder)
+    refused = [f"{folder}/{cell.error}" for cell in cells.values() if cell.is_refused]
+    if refused:
+        raise DataError("\n".join(refused))
+    check_plan(plan, folder, cells)
+    return cells
 
 
 def _read_lines(path: Path) -> tuple[tuple[int, str], ...]:
@@ -215,17 +228,12 @@ def _build_record(plain: Any, version: int, path: Path) -> CellRecord:
     """Build the record of a cell. Raises DataError if it was changed, or is of another version."""
     if not isinstance(plain, Mapping) or HASH not in plain:
         raise DataError(PROBLEM, place=path)
-    entries = {key: value for key, value in plain.items() if key != HASH}
-    try:
-        is_whole = plain[HASH] == hash_plain(entries)
-    except ValueError:
-        # a number that is none, which zoo never writes
-        is_whole = False
-    if not is_whole:
+    if not is_unchanged(plain):
         raise DataError(f"{EDITED}; {REMEDY}", place=path)
     if plain.get("format") != version:
         problem = f"written by another version of zoo, format {plain.get('format')}"
         raise DataError(problem, place=path)
+    entries = {key: value for key, value in plain.items() if key != HASH}
     record = build_stored(CellRecord, entries, path, PROBLEM)
     return replace(record, format=FORMAT)
 

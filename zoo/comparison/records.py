@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zoo.comparison.cell_files import is_done
+from zoo.comparison.digests import hash_plain
 from zoo.comparison.plan import PLAN, ComparisonPlan, PlannedCell, list_changes
-from zoo.comparison.record import CellRecord, hash_plain, hash_recipe
-from zoo.comparison.record_file import CELLS_FILE, read_cells, write_cells
+from zoo.comparison.record import CellRecord, hash_recipe
+from zoo.comparison.record_file import check_plan, read_cells, read_checked, write_cells
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
 from zoo.reporting.numbers import pluralize
 from zoo.utils import describe_absence
@@ -59,10 +60,13 @@ def read_records(folders: Sequence[str | Path]) -> dict[Identity, RecordedCell]:
 
 
 def _read_folder(folder: Path) -> Iterator[tuple[Identity, RecordedCell]]:
-    """Yield the finished cells of a comparison; damaged ones and those of no plan are logged."""
+    """Yield the finished cells of a comparison; those that are refused are logged."""
     try:
         cells = read_cells(folder)
         plan = ComparisonPlan.read(folder) if cells else None
+        if plan is not None:
+            cells = read_checked(plan, folder)
+            check_plan(plan, folder, cells)
     except DataError as error:
         log.warning("%s; its cells are not taken", error)
         return
@@ -73,12 +77,7 @@ def _read_folder(folder: Path) -> Iterator[tuple[Identity, RecordedCell]]:
         if cell.is_refused:
             log.warning("%s/%s; it is not taken", folder, cell.error)
             continue
-        own = planned.get(name)
-        if own is None or cell.recipe != hash_recipe(plan, own):
-            place = folder / CELLS_FILE
-            log.warning("%s: %s is not of the plan beside it; it is not taken", place, name)
-            continue
-        yield _identify(plan, own), RecordedCell(folder, cell)
+        yield _identify(plan, planned[name]), RecordedCell(folder, cell)
 
 
 def find_recorded(
@@ -116,13 +115,16 @@ def take_recorded(
         planned = cells[name]
         if name in finished or is_done(plan, folder, planned):
             continue
-        # written anew as of this plan: names may differ, and settings are relative to its base
+        # written anew as of this plan: names may differ, and settings are relative to its base;
+        # it was trained under another plan, before or after the hypotheses of this one
         own = replace(
             recorded.cell,
             name=name,
             variant=planned.variant,
             settings=list_changes(plan.base, planned.recipe),
             recipe=hash_recipe(plan, planned),
+            plan=None,
+            hypotheses=None,
         )
         records_here.append(own)
         taken[name] = recorded

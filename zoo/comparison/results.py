@@ -10,7 +10,6 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from zoo.comparison.looks import FIVE_LOOKS
 from zoo.errors import DataError
 from zoo.launch.executor import State
 from zoo.options.plain import to_plain
@@ -23,6 +22,8 @@ Better = Literal["high", "low"]
 Measure = Literal["accuracy", "exact", "loss", "miou"]
 """The metrics that a comparison can be of."""
 
+LOOKS = (3, 5, 8, 12, 18)
+"""Numbers of finished studies after which a race looks at the data."""
 ANALYSIS = (
     "analysis",
     "baselines",
@@ -355,7 +356,9 @@ class RecordFlaw:
         text: What happened to which cell, block or hypothesis.
     """
 
-    kind: Literal["edited", "split block", "test leak", "late hypothesis", "trained on"]
+    kind: Literal[
+        "edited", "missing study", "split block", "test leak", "late hypothesis", "trained on"
+    ]
     text: str
 
 
@@ -374,9 +377,6 @@ class ComparisonSubject:
         seeds: The seeds.
         measure: The compared metric, such as test/accuracy.
         better: Whether high or low values of it are better.
-        earlier: How many seeds or studies earlier plans of this folder had, each a look at them.
-        question: The condition that is asked about; None: all of them.
-        looks: The planned looks as `plan_looks` returns them; None in plans of version 0.3.0.
     """
 
     zoo_version: str
@@ -389,19 +389,6 @@ class ComparisonSubject:
     seeds: tuple[int, ...]
     measure: str
     better: Better
-    earlier: tuple[int, ...] = ()
-    question: str | None = None
-    looks: tuple[tuple[int, float], ...] | None = None
-
-    @property
-    def look_levels(self) -> dict[int, float]:
-        """{number of studies: probability that the intervals of this look hold}."""
-        return FIVE_LOOKS if self.looks is None else dict(self.looks)
-
-    @property
-    def planned(self) -> tuple[int, ...]:
-        """How many seeds or studies were planned, in the order of the plans."""
-        return (*self.earlier, len(self.seeds))
 
 
 @dataclass(frozen=True, kw_only=True)
