@@ -18,7 +18,6 @@ from recipe_heads import read_head
 
 from zoo.benchmark.result import BenchResult
 from zoo.comparison.claims import FLAT
-from zoo.comparison.racing import LOOK_LEVEL
 from zoo.comparison.text import join_names
 from zoo.config import recipe_files
 from zoo.reporting.tables import format_markdown
@@ -51,8 +50,8 @@ softmax regression on images *resized* to the training size.
 """
 READING = f"""*Best* is the encoding with the best mean, with its 95 % interval. *Not excluded* are
 encodings that may be as good: the interval of their difference to the best holds 0. These
-intervals hold with {100 * LOOK_LEVEL:.0f} % for all pairs of encodings together (Tukey, Kramer),
-because studies may be added and looked at again. [The claims of papers](claims.md) have the set-up
+intervals hold for all pairs of encodings together (Tukey, Kramer), at the level that was planned
+for the look at so many studies. [The claims of papers](claims.md) have the set-up
 and all values; they judge a pair by the noise of its own two encodings, which is stricter.
 
 *{UNFINISHED.capitalize()}* are encodings whose validation metric still changed by more than

@@ -15,10 +15,10 @@ from record_figures import locate_figure
 
 from zoo.comparison.claims import FLAT, JudgedClaim, count_studies, judge_claim, list_steep, percent
 from zoo.comparison.hypotheses import judge_hypotheses
-from zoo.comparison.racing import LOOK_LEVEL
+from zoo.comparison.looks import FIVE_LOOKS, LOOKS, plan_looks
 from zoo.comparison.ranking import average_baselines, collect_values
 from zoo.comparison.record_file import CELLS_FILE, read_cells
-from zoo.comparison.results import LOOKS, Comparison
+from zoo.comparison.results import Comparison
 from zoo.comparison.statistics import FEWEST, LEVEL, POWER, estimate_mean
 from zoo.comparison.study_text import list_edges
 from zoo.comparison.text import (
@@ -57,11 +57,14 @@ those of the papers: a verdict is about the task and size in its row.
   or under the condition of the claim. Where an image is larger than in training, the baselines
   include softmax regression on images *resized* to the training size.
 
-Claims are judged after {", ".join(map(str, LOOKS[:-1]))} and {LOOKS[-1]} studies only. Intervals
-hold with {percent(LOOK_LEVEL)} at each of these looks, for all hypotheses of a comparison
-together, so that all verdicts hold with {percent(LEVEL)}. The page of a comparison ("every study")
-has another rule: its intervals rest on the noise of all its variants, and hold with
-{percent(LEVEL)} where no further study is planned, so that they may be narrower. Where it comes to
+Claims are judged after {", ".join(map(str, LOOKS[:-1]))} and {LOOKS[-1]} studies only, as far as
+they were planned. The looks share the {percent(1 - LEVEL)} of false alarms of all hypotheses of a
+comparison by a rule that its plan states: of three and five studies the first has
+{100 * (1 - plan_looks((5,))[3]):.1f} %, the last {100 * (1 - plan_looks((5,))[5]):.1f} %. Plans of
+version 0.3.0 state none; each look has {100 * (1 - FIVE_LOOKS[3]):.0f} % there, as it was planned.
+The page of a comparison ("every study") has another rule: its intervals rest on the noise of all
+its variants, and hold with {percent(LEVEL)} where no further study is planned, so that they may be
+narrower. Where it comes to
 another verdict, the table of hypotheses says so; what is said of papers rests on the verdicts here.
 A difference is positive if it is on the claimed side.
 

@@ -15,7 +15,7 @@ from evidence_data import Evidence, Need, Source, read_record
 from quoted_numbers import locate
 
 from zoo.comparison.claims import count_studies, list_steep
-from zoo.comparison.racing import LOOK_LEVEL
+from zoo.comparison.looks import find_look
 from zoo.comparison.ranking import (
     Standing,
     average_baselines,
@@ -254,10 +254,11 @@ def build_row(need: Need, evidence: Evidence) -> Row:
         return replace(row, problem=NO_EVIDENCE)
     done = count_studies(comparison)
     row = replace(row, studies=f"{done} of {len(comparison.seeds)}")
-    if done < FEWEST:
+    due = find_look(comparison.look_levels, done)
+    if due is None:
         return replace(row, problem=NO_EVIDENCE)
     condition = find_condition(comparison, source)
-    standings = rank_variants(comparison, condition, LOOK_LEVEL)
+    standings = rank_variants(comparison, condition, due[1])
     by_verdict = {
         verdict: [one for one in standings if one.verdict == verdict and one.mean is not None]
         for verdict in ("best", "possible", "unsure", "worse")

@@ -1,9 +1,10 @@
 """False alarms of comparisons, by simulation with a fixed seed.
 
-    python tests/benchmarks/error_rates.py [draws]
+    python tests/benchmarks/error_rates.py [draws] [measure ...]
 
-writes docs/records/error_rates.json. All variants are equal unless stated otherwise, and an
-experiment counts as wrong if any variant is called worse (or dropped). 5 % are promised.
+writes docs/records/error_rates.json: all measures, or those that are named. All variants are equal
+unless stated otherwise, and an experiment counts as wrong if any variant is called worse (or
+dropped). 5 % are promised.
 
 - `seeds`: variants of given noise, 3 to 8 seeds, no tuning; by `compare_all`, and with one variance
   for all variants (Tukey). `width_ratio`: the median width of an interval, with one variance 1.
@@ -15,12 +16,17 @@ experiment counts as wrong if any variant is called worse (or dropped). 5 % are 
 - `racing`: the same, with looks after 3, 5, 8, 12 and 18 studies; and with one variant that is
   better than all others, how often it is dropped, and how many of the others are. `claim_wrongly_
   refuted`: how often a variant that is better by what is claimed is stopped as smaller than claimed.
+- `kinds`: comparisons of equal variants whose seeds have the noise that tasks have, before and after
+  version 0.4 (`is_guarded=False` decides as 0.3.0 did), with the share of others that a variant
+  better by 4 standard deviations leaves behind. `raced_kinds`: races of five studies.
+- `growth`: a comparison of 3 seeds that is made one of 10 in the same folder, judged at both looks.
+- `conditions`: five conditions on one page.
 - `tasks`: the ranking over tasks, and a bootstrap of the interquartile mean, which it replaced.
 - `tuned_tasks`: the ranking over three tasks with five studies of four settings.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -30,9 +36,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from zoo.comparison.design import ChoiceAxis, Range, choose_best, list_settings
+from zoo.comparison.looks import FIVE_LOOKS, LOOKS, plan_looks
 from zoo.comparison.overall import rank_scores
-from zoo.comparison.racing import LOOKS, Claim, RacedClaim, race
+from zoo.comparison.racing import Claim, RacedClaim, race
 from zoo.comparison.statistics import (
+    LEVEL,
     Pair,
     compare_all,
     compare_named,
@@ -59,6 +67,158 @@ UNEQUAL = {"equal": [1.0], "one varies 3 times as much": [3.0], "one varies 5 ti
 
 Table = NDArray[np.float64]
 """Values [V, S] by variant and study or seed."""
+
+
+SPLIT_LOW, SPLIT_HIGH, JITTER = 0.55, 0.98, 0.005
+CEILING, TEST_SAMPLES = 0.997, 359
+KIND_VARIANTS, KIND_SEEDS = (2, 4, 8), (3, 5, 10)
+
+
+DrawKind = Callable[[np.random.Generator, int, int], Table]
+
+
+def draw_normal(rng: np.random.Generator, variants: int, seeds: int) -> Table:
+    """Return normal noise, with an effect of each seed that all variants share."""
+    return 0.8 + NOISE * (rng.normal(size=(variants, seeds)) + rng.normal(size=seeds))
+
+
+def draw_split(share: float, jitter: float = JITTER) -> DrawKind:
+    """Return what draws seeds that solve a task with a probability, or stay at its baseline."""
+
+    def draw(rng: np.random.Generator, variants: int, seeds: int) -> Table:
+        is_solved = rng.random((variants, seeds)) < share
+        noise = jitter * rng.normal(size=(variants, seeds))
+        return np.where(is_solved, SPLIT_HIGH, SPLIT_LOW) + noise
+
+    return draw
+
+
+def draw_ceiling(rng: np.random.Generator, variants: int, seeds: int) -> Table:
+    """Return shares of a test set of which nearly all samples are right."""
+    return rng.binomial(TEST_SAMPLES, CEILING, (variants, seeds)) / TEST_SAMPLES
+
+
+def draw_rounded(rng: np.random.Generator, variants: int, seeds: int) -> Table:
+    """Return normal noise, rounded to two decimals."""
+    return np.asarray(np.round(0.8 + 0.6 * NOISE * rng.normal(size=(variants, seeds)), 2))
+
+
+def draw_heavy(rng: np.random.Generator, variants: int, seeds: int) -> Table:
+    """Return noise of Student's t with two degrees of freedom, whose variance is infinite."""
+    return 0.8 + NOISE * rng.standard_t(2, (variants, seeds))
+
+
+def draw_unequal(rng: np.random.Generator, variants: int, seeds: int) -> Table:
+    """Return normal noise, of the first variant four times as much."""
+    deviations = np.array([4.0] + [1.0] * (variants - 1))[:, None]
+    return 0.8 + NOISE * (deviations * rng.normal(size=(variants, seeds)) + rng.normal(size=seeds))
+
+
+KINDS: dict[str, DrawKind] = {
+    "normal": draw_normal,
+    "70 % of seeds solve the task": draw_split(0.7),
+    "half of the seeds solve it": draw_split(0.5),
+    "95 % of seeds solve it": draw_split(0.95),
+    "70 % solve it, all alike": draw_split(0.7, jitter=0.0),
+    "ceiling of 359 test samples": draw_ceiling,
+    "rounded to two decimals": draw_rounded,
+    "heavy tails": draw_heavy,
+    "one variant four times as noisy": draw_unequal,
+}
+CONDITIONS = 5
+GAP = 4 * NOISE
+
+
+def list_worse(table: Table, level: float = LEVEL, *, is_guarded: bool = True) -> list[str]:
+    """Return the variants that `compare_all` calls worse than the best."""
+    values = name_rows(table)
+    first = f"v{table.mean(1).argmax()}"
+    found = compare_all(values, first, measure_noise(values), level=level, is_guarded=is_guarded)
+    # equal variants that are equal in every seed share the first place
+    return [name for name, one in found.items() if excludes_zero(one.estimate)]
+
+
+def measure_kinds(draws: int) -> list[dict[str, Any]]:
+    """Return false alarms by kind of noise, before and after, and the power."""
+    rows = []
+    for kind, (name, draw) in enumerate(KINDS.items()):
+        for variants in KIND_VARIANTS:
+            for seeds in KIND_SEEDS:
+                rng = np.random.default_rng([7, kind, variants, seeds])
+                tables = [draw(rng, variants, seeds) for _ in range(draws)]
+                before = sum(bool(list_worse(one, is_guarded=False)) for one in tables)
+                after = sum(bool(list_worse(one)) for one in tables)
+                raised = np.zeros((variants, 1))
+                raised[0] = GAP
+                found = sum(len(list_worse(one + raised)) for one in tables[: draws // 4])
+                row: dict[str, Any] = {"noise": name, "variants": variants, "seeds": seeds}
+                row |= {"wrong_before": before / draws, "wrong": after / draws}
+                row["others_worse"] = found / (draws // 4) / (variants - 1)
+                rows.append(row)
+                print(row, flush=True)
+    return rows
+
+
+def measure_raced_kinds(draws: int) -> list[dict[str, Any]]:
+    """Return how often races of five studies drop an equal variant, before and after."""
+    rows = []
+    for kind, (name, draw) in enumerate(KINDS.items()):
+        rng = np.random.default_rng([8, kind])
+        tables = [draw(rng, VARIANTS, STUDIES) for _ in range(draws)]
+        row: dict[str, Any] = {"noise": name}
+        for key, levels, is_guarded in (
+            ("wrong_before", FIVE_LOOKS, False),
+            ("wrong", plan_looks((STUDIES,)), True),
+        ):
+            raced = (
+                race(name_rows(one), better="high", levels=levels, is_guarded=is_guarded)
+                for one in tables
+            )
+            wrong = sum(any(look.stopped for look in looks) for looks in raced)
+            row[key] = wrong / draws
+        rows.append(row)
+        print(row, flush=True)
+    return rows
+
+
+def measure_growth(draws: int) -> list[dict[str, Any]]:
+    """Return false alarms at either look of a comparison that grew from 3 seeds to 10."""
+    rows = []
+    for name in ("normal", "70 % of seeds solve the task"):
+        rng = np.random.default_rng([9, len(name)])
+        tables = [KINDS[name](rng, 4, 10) for _ in range(draws)]
+        first, last = spend_growth()
+        before = sum(
+            bool(list_worse(one[:, :3], is_guarded=False) or list_worse(one, is_guarded=False))
+            for one in tables
+        )
+        after = sum(bool(list_worse(one[:, :3], first) or list_worse(one, last)) for one in tables)
+        promised = round(2 - first - last, 4)
+        row = {"noise": name, "wrong_before": before / draws, "wrong": after / draws}
+        rows.append({**row, "promised": promised})
+        print(rows[-1], flush=True)
+    return rows
+
+
+def spend_growth() -> tuple[float, float]:
+    """Return the levels of a first plan and of its continuation."""
+    return LEVEL, 1 - (1 - LEVEL) / 2
+
+
+def measure_conditions(draws: int) -> list[dict[str, Any]]:
+    """Return false alarms of a page with five conditions."""
+    rows = []
+    for name in ("normal", "70 % of seeds solve the task"):
+        rng = np.random.default_rng([10, len(name)])
+        corrected = 1 - (1 - LEVEL) / CONDITIONS
+        before = after = 0
+        for _ in range(draws):
+            tables = [KINDS[name](rng, 4, 5) for _ in range(CONDITIONS)]
+            before += any(list_worse(one, is_guarded=False) for one in tables)
+            after += any(list_worse(one, corrected) for one in tables)
+        rows.append({"noise": name, "wrong_before": before / draws, "wrong": after / draws})
+        print(rows[-1], flush=True)
+    return rows
 
 
 def name_rows(table: Table) -> dict[str, dict[int, float]]:
@@ -316,6 +476,10 @@ def measure_tuned_tasks(draws: int) -> list[dict[str, Any]]:
 
 
 MEASURES = {
+    "kinds": measure_kinds,
+    "raced_kinds": measure_raced_kinds,
+    "growth": measure_growth,
+    "conditions": measure_conditions,
     "tuned": measure_tuned,
     "racing": measure_racing,
     "tuned_tasks": measure_tuned_tasks,
@@ -325,12 +489,23 @@ MEASURES = {
 }
 
 
-def main(draws: int) -> None:
-    """Measure everything and write the record."""
-    RECORD.parent.mkdir(parents=True, exist_ok=True)
-    found = {name: measure(draws) for name, measure in MEASURES.items()}
-    setting = {"draws": draws, "studies": STUDIES, "budget": BUDGET, "variants": VARIANTS}
-    RECORD.write_text(json.dumps({"setting": setting, **found}, indent=1) + "\n")
+DOUBLED = ("kinds", "raced_kinds", "growth", "conditions")
+"""Measures that have twice as many draws."""
+
+
+def main(draws: int, names: Sequence[str]) -> None:
+    """Measure and write the record; measures that are not named stay as they are there."""
+    record = json.loads(RECORD.read_text()) if names and RECORD.exists() else {}
+    record["setting"] = {
+        "draws": draws,
+        "draws_of_kinds": 2 * draws,
+        "studies": STUDIES,
+        "budget": BUDGET,
+        "variants": VARIANTS,
+    }
+    for name in names or MEASURES:
+        record[name] = MEASURES[name](2 * draws if name in DOUBLED else draws)
+        RECORD.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":
@@ -338,4 +513,6 @@ if __name__ == "__main__":
 
     parser = make_parser(__doc__)
     parser.add_argument("draws", nargs="?", type=positive, default=DRAWS)
-    main(parser.parse_args().draws)
+    parser.add_argument("measures", nargs="*", metavar="measure", choices=[[], *MEASURES])
+    words = parser.parse_args()
+    main(words.draws, words.measures)

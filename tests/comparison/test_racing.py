@@ -10,10 +10,11 @@ from comparisons import images, plant_cells, read_lasting
 from tiny import TINY
 
 from zoo.comparison.hypotheses import judge_hypotheses
+from zoo.comparison.looks import LOOKS
 from zoo.comparison.plan import ComparisonPlan, StudyDesign, list_plan_differences
 from zoo.comparison.race_text import explain_stopped
-from zoo.comparison.racing import LOOKS, Claim, RacedClaim, find_race, judge_claims, race
-from zoo.comparison.ranking import rank_variants
+from zoo.comparison.racing import Claim, RacedClaim, find_race, judge_claims, race
+from zoo.comparison.ranking import find_level, rank_variants
 from zoo.comparison.results import Comparison, RecordedHypothesis
 from zoo.comparison.text import format_comparison
 
@@ -176,7 +177,7 @@ def test_a_race_trains_on_only_what_may_be_best_wherever_it_continues(compared):
     assert trained == {"none-3-0", "sinusoidal-3-0"}
     found = Comparison.read(Path("here/results.json"))
     (stopped,) = found.race.stopped
-    assert (stopped.variant, stopped.look, found.race.is_over) == ("learned", 3, False)
+    assert (stopped.variant, stopped.look, found.race.is_over) == ("learned", 3, True)
     assert [len(one.cells) for one in found.variants] == [4, 3, 4]
     assert all(cell.state == "done" for cell in found.cells)
     assert found.findings == ()
@@ -269,10 +270,10 @@ def test_a_stopped_variant_stands_below_those_that_ran_on():
     assert standings[-1].p_value == raced.stopped[0].p_value
     text = format_comparison(shown)
     assert "worse, stopped after 3 studies, p < 0.001" in text
-    # intervals of a race are those of a look
-    plain = rank_variants(replace(shown, race=None, variants=found.variants), found.trained)
-    wide = rank_variants(replace(shown, variants=found.variants), found.trained)
-    assert wide[1].difference.low < plain[1].difference.low
+    # intervals of a race are those of its last look; other conditions share as many false alarms
+    others = len(shown.conditions) - 1
+    assert find_level(shown, shown.trained) == pytest.approx(0.99)
+    assert find_level(shown, shown.conditions[-1]) == pytest.approx(1 - 0.01 / others)
 
 
 def test_merging_refuses_what_was_not_raced_alike(tmp_path):

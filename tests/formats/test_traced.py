@@ -60,7 +60,13 @@ def require_equal(compute, task, each):
         np.testing.assert_allclose(compute(inputs), expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("entry", ["string", "{name: comrope_ap, block: 2, coordinates: index}"])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        pytest.param("string", marks=pytest.mark.nightly),
+        "{name: comrope_ap, block: 2, coordinates: index}",
+    ],
+)
 def test_onnx_runtime_reads_texts_of_any_length(write, tmp_path, entry):
     pytest.importorskip("onnxscript")
     task, result = write("onnx", "lm_rope", language_words(tmp_path, entry))
@@ -88,13 +94,15 @@ MIXED = {
 }
 
 
-@pytest.mark.parametrize("types", MIXED.values(), ids=MIXED)
-def test_onnx_runtime_computes_layers_that_differ(write, tmp_path, types):
+@pytest.mark.parametrize(
+    "name", ["all", *(pytest.param(name, marks=pytest.mark.nightly) for name in [*MIXED][1:])]
+)
+def test_onnx_runtime_computes_layers_that_differ(write, tmp_path, name):
     pytest.importorskip("onnxscript")
     words = [
         *language_words(tmp_path, "rope"),
         "model.depth=3",
-        f"model.layer_types={types}",
+        f"model.layer_types={MIXED[name]}",
         "model.layer_pattern=[one,two,three]",
         "model.block.qk_norm=true",
         "model.scale_embeddings=true",
@@ -127,7 +135,7 @@ def test_onnx_runtime_reads_images_of_any_resolution(write, tmp_path):
 
 
 SEGMENTER = ["model.dim=16", "model.depth=3", "model.heads=2", "model.registers=2"]
-SEGMENTER += ["model.pool=class", "model.dense_head=multiscale", "model.encoding=liere"]
+SEGMENTER += ["model.pool=class", "model.dense_head=multiscale", "model.encoding=rope_mixed"]
 
 
 def test_onnx_runtime_segments_images_of_any_resolution(write, tmp_path):
@@ -268,7 +276,9 @@ def test_results_of_parameters_alone_are_baked():
     torch.testing.assert_close(graph(x), model(x))
 
 
-@pytest.mark.parametrize("entry", ["{name: rope, t_min: 1, t_max: 40}", "fire"])
+@pytest.mark.parametrize(
+    "entry", ["{name: rope, t_min: 1, t_max: 40}", pytest.param("fire", marks=pytest.mark.nightly)]
+)
 def test_onnx_runtime_reads_any_number_of_points(write, tmp_path, entry):
     onnxruntime = pytest.importorskip("onnxruntime")
     small = [f"model.encoding={entry}", "model.dim=16", "model.heads=2", "model.depth=1"]

@@ -203,6 +203,7 @@ def test_law(law, member):
     law(member)
 
 
+@pytest.mark.nightly  # half a minute of a C++ compiler
 @pytest.mark.filterwarnings(
     "ignore::DeprecationWarning"
 )  # torch's own, while it sets its compiler up

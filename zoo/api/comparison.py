@@ -77,6 +77,7 @@ class SuiteKeywords(TypedDict, total=False):
 
     to: str | Path | None
     intervals: bool
+    question: str | None
     target: float | None
     jobs: int | Literal["auto"]
     minutes: float | None
@@ -129,8 +130,8 @@ def compare(
             or a list of choices.
         verbose: Print progress to standard error. None leaves logging to the caller.
         **options: Options as of `zoo compare`: seeds, studies, budget, racing, measure, to,
-            intervals, target, hypotheses, jobs, minutes, part, keep, records, engine; and those of
-            the engine, such as partition.
+            intervals, target, question, hypotheses, jobs, minutes, part, keep, records, engine; and
+            those of the engine, such as partition.
 
     Returns:
         The comparison as far as it has come. Its `problem` says which cells failed, or what has

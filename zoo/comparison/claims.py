@@ -1,7 +1,7 @@
 """Claims of papers, judged by the studies of a comparison: verdict, power, room and flat curves.
 
-A claim is judged after 3, 5, 8, 12 and 18 studies, as racing does, so that it may be looked at
-after every block.
+A claim is judged after 3, 5, 8, 12 and 18 studies as far as they were planned, as racing does, so
+that it may be looked at after every block.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from statistics import fmean, median
 from typing import Literal
 
 from zoo.comparison.hypotheses import Hypothesis, parse_hypothesis
-from zoo.comparison.racing import LOOK_LEVEL, Claim, judge_claims
+from zoo.comparison.looks import LOOKS, find_look
+from zoo.comparison.racing import Claim, judge_claims
 from zoo.comparison.ranking import collect_values, find_winning_baseline
-from zoo.comparison.results import LOOKS, Comparison, ComparisonCell
+from zoo.comparison.results import Comparison, ComparisonCell
 from zoo.comparison.statistics import (
     FEWEST,
+    LEVEL,
     POWER,
     Estimate,
     Pair,
@@ -39,6 +41,8 @@ JudgedVerdict = Literal[
     "not decidable here",
     "no evidence yet",
 ]
+MOST_STUDIES = LOOKS[-1]
+"""An effect that more studies are needed for is not decidable here."""
 FLAT = 0.02
 """Largest change of the last validation, relative to the scale of the metric, of a flat curve."""
 
@@ -106,27 +110,24 @@ def judge_claim(
 
     late = "" if is_predicted(comparison, hypothesis) else ", no prediction: written after a run"
     late += note
-    if studies < FEWEST:
-        sign = 1 if hypothesis.sign == ">" else -1
-        one, other = (values[name] for name in (hypothesis.one, hypothesis.other))
+    due = find_look(comparison.look_levels, studies)
+    first, second = (values[name] for name in (hypothesis.one, hypothesis.other))
+    sign = 1 if hypothesis.sign == ">" else -1
+    differences = tuple(sign * (first[seed] - second[seed]) for seed in sorted(shared))
+    if due is None:
         return JudgedClaim(
             hypothesis=hypothesis,
             verdict="undecided",
             reason=f"{studies} {'study' if studies == 1 else 'studies'}, no interval{late}",
             studies=studies,
-            differences=tuple(sign * (one[seed] - other[seed]) for seed in sorted(shared)),
+            differences=differences,
             decimals=decimals,
         )
 
     # later studies wait for the next look: each look has its own share of the false alarms
-    look = max(number for number in LOOKS if number <= studies)
+    look, level = due
     kept = sorted(shared)[:look]
     seen = {name: {seed: own[seed] for seed in kept} for name, own in values.items()}
-    pooled = ""
-    if len({values[hypothesis.one][seed] - values[hypothesis.other][seed] for seed in kept}) == 1:
-        # both at the bound of the metric, say: without a spread the interval would have no width
-        seen |= _collect_others(comparison, hypothesis, kept)
-        pooled = ", which do not differ: the interval is by the noise of all variants"
     has_metric = not hypothesis.metric or hypothesis.metric == comparison.measure.split("/")[-1]
     (decision,) = judge_claims(
         seen,
@@ -134,19 +135,13 @@ def judge_claim(
         better="high" if hypothesis.sign == ">" else "low",
         bounds=comparison.bounds if has_metric else (-inf, inf),
         family=family,
-        level=LOOK_LEVEL,
+        level=level,
     )
     verdict: JudgedVerdict = decision.verdict
-    reason, estimate = f"after {look} studies{pooled}{late}", decision.estimate
-    if estimate is not None and estimate.low == estimate.high:
-        return JudgedClaim(
-            hypothesis=hypothesis,
-            verdict="undecided",
-            reason=f"{look} studies, which do not differ, so that their noise is unknown{late}",
-            studies=look,
-            differences=(estimate.mean,),
-            decimals=decimals,
-        )
+    reason, estimate = f"after {look} studies{late}", decision.estimate
+    if estimate is None:
+        # both at the bound of the metric, say: an interval would have no width
+        reason = f"{look} studies, which do not differ, so that their noise is unknown{late}"
     ceiling = _explain_ceiling(
         hypothesis, margin, comparison, seen[hypothesis.other].values(), decimals
     )
@@ -162,6 +157,7 @@ def judge_claim(
         reason=reason,
         studies=look,
         estimate=estimate,
+        differences=differences[:1] if estimate is None else (),
         decimals=decimals,
     )
 
@@ -253,13 +249,15 @@ class PowerOfStudies:
 
     needed: int | None
     """Studies that find it with a probability of 80 %; None if a thousand do not."""
+    last: int
+    """The studies of the last look that is planned."""
     at_last: float
-    """The probability that the last look finds it."""
+    """The probability that this look finds it."""
 
     @property
     def is_hopeless(self) -> bool:
         """True if the last look would miss it too often."""
-        return self.needed is None or self.needed > LOOKS[-1]
+        return self.needed is None or self.needed > max(self.last, MOST_STUDIES)
 
     @property
     def text(self) -> str:
@@ -267,7 +265,7 @@ class PowerOfStudies:
         needed = "more than 1,000" if self.needed is None else f"{self.needed}"
         if self.is_hopeless:
             return (
-                f"power of {LOOKS[-1]} studies {percent(self.at_last)}; {percent(POWER)} need "
+                f"power of {self.last} studies {percent(self.at_last)}; {percent(POWER)} need "
                 f"{needed}, by the noise of its studies"
             )
         return f"{needed} studies have a power of {percent(POWER)}, by the noise of its studies"
@@ -287,9 +285,15 @@ def find_power_of_studies(
     deviation = _find_deviation(comparison, hypothesis)
     if not margin or deviation is None:
         return None
-    powers = (find_power(number, margin, deviation, family) for number in range(FEWEST, 1001))
+    planned = find_look(comparison.look_levels, len(comparison.seeds))
+    if planned is None:
+        return None
+    last, level = planned
+    powers = (
+        find_power(number, margin, deviation, family, level) for number in range(FEWEST, 1001)
+    )
     needed = next((n for n, power in enumerate(powers, start=FEWEST) if power >= POWER), None)
-    return PowerOfStudies(needed, find_power(LOOKS[-1], margin, deviation, family))
+    return PowerOfStudies(needed, last, find_power(last, margin, deviation, family, level))
 
 
 def _find_deviation(comparison: Comparison, found: Hypothesis) -> float | None:
@@ -312,7 +316,9 @@ def _find_deviation(comparison: Comparison, found: Hypothesis) -> float | None:
     return None if own is None else max(own, median(deviations.values()))
 
 
-def find_power(studies: int, effect: float, deviation: float, family: int) -> float:
+def find_power(
+    studies: int, effect: float, deviation: float, family: int, level: float = LEVEL
+) -> float:
     """Return the probability that a look finds an effect.
 
     Args:
@@ -320,12 +326,13 @@ def find_power(studies: int, effect: float, deviation: float, family: int) -> fl
         effect: The true difference.
         deviation: The standard deviation of differences over studies.
         family: The number of hypotheses that intervals are corrected for.
+        level: Probability that all intervals of the look hold.
     """
     if deviation == 0:
         return 1.0
     with explain_imports():
         from scipy import stats
-    critical = stats.t.ppf(1 - (1 - LOOK_LEVEL) / (2 * family), studies - 1)
+    critical = stats.t.ppf(1 - (1 - level) / (2 * family), studies - 1)
     shift = effect * sqrt(studies) / deviation
     return float(stats.nct.sf(critical, studies - 1, shift))
 

@@ -28,7 +28,7 @@ from zoo.comparison.race_text import describe_stopped
 from zoo.comparison.record_file import check_cells, drop_cell, read_cells
 from zoo.comparison.records import read_records, take_recorded
 from zoo.comparison.request import CheckedRequest, CompareRequest, count_gpus, list_seeds, read_part
-from zoo.comparison.results import LOOKS, Comparison, Measure, RaceResult, find_direction
+from zoo.comparison.results import Comparison, Measure, RaceResult, find_direction
 from zoo.comparison.runner import CellRunner
 from zoo.comparison.studies import choose_result, group_trials, plan_studies
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, Stopped, ZooError
@@ -170,7 +170,7 @@ def run_studies(
     """
     race: RaceResult | None = None
     for study in plan.blocks:
-        if study in LOOKS:
+        if study in plan.look_levels:
             race = collect_results(plan, folder).race
             if race is not None and not _tell_look(plan, race, study):
                 return None

@@ -27,7 +27,7 @@ from zoo.options.stored import read_stored
 from zoo.reporting.numbers import format_fixed
 from zoo.reporting.sections import ReportSection, TextTable
 from zoo.run.build import build_data
-from zoo.run.conditions import Condition, list_conditions
+from zoo.run.conditions import TRAINED, Condition, list_conditions
 from zoo.suggestions import nearest
 from zoo.utils import format_now, write_json
 
@@ -144,6 +144,14 @@ def check_hypotheses(texts: Sequence[str], names: Sequence[str], recipe: Recipe)
         issues.append(ConfigIssue(ARGUMENT, "hypotheses", "one is listed twice", "list it once"))
     if issues:
         raise RecipeError(*issues)
+
+
+def check_question(question: str, recipe: Recipe) -> None:
+    """Raise RecipeError if a recipe has no condition of the name that is asked about."""
+    conditions = [TRAINED, *list_planned_conditions(recipe)]
+    if question not in conditions:
+        problem = f"there is no condition {question!r} here"
+        raise RecipeError(ConfigIssue(ARGUMENT, "question", problem, nearest(question, conditions)))
 
 
 def list_planned_conditions(recipe: Recipe) -> list[str]:

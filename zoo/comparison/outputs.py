@@ -142,6 +142,9 @@ def _build_comparison(
         findings=list_findings(plan, everything, hypotheses, race),
         race=race,
         target=target,
+        earlier=plan.earlier,
+        question=plan.question,
+        looks=plan.looks,
         shared_weights=count_shared_weights(records),
         variants=tuple(replace(variant, flags=flags[variant.name]) for variant in variants),
     )

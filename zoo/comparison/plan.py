@@ -17,8 +17,10 @@ from zoo.comparison.design import Range
 from zoo.comparison.digests import EDITED, HASH, is_unchanged, seal
 from zoo.comparison.grid import Combination, name_folders
 from zoo.comparison.hypotheses import HYPOTHESES
+from zoo.comparison.looks import plan_looks
 from zoo.comparison.request import CompareRequest, list_seeds
 from zoo.comparison.results import ComparisonSubject, SearchedKey, find_direction
+from zoo.comparison.statistics import FEWEST
 from zoo.config import Recipe, from_plain
 from zoo.data.spec import DataSpec
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
@@ -306,6 +308,8 @@ def build_plan(
         axes=request.axes,
         seeds=seeds,
         measure=f"test/{measure}",
+        question=request.options.question,
+        looks=tuple(plan_looks((len(seeds),)).items()),
         better=find_direction(measure),
         training_size=sizes.pop() if len(sizes) == 1 else None,
         windows=join_words(windows, "or"),
@@ -469,8 +473,15 @@ def extend_plan(old: ComparisonPlan, new: ComparisonPlan) -> ComparisonPlan:
     for cell in new.cells:
         recipe = {**cell.recipe, "trainer": {**cell.recipe["trainer"], **threads}}
         cells.append(known.get(cell.name) or replace(cell, recipe=recipe))
+    earlier = old.earlier
+    if len(new.seeds) > len(old.seeds) >= FEWEST:
+        earlier = (*earlier, len(old.seeds))
+    looks = tuple(plan_looks((*earlier, len(new.seeds))).items())
     return replace(
         new,
+        earlier=earlier,
+        # looks that were taken by the rule of their time stay as they are
+        looks=None if old.looks is None else looks,
         zoo_version=old.zoo_version,
         created=old.created,
         # settings of recorded cells are relative to it

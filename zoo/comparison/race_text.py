@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from zoo.comparison.results import Comparison, StoppedVariant
+from zoo.comparison.statistics import LEVEL
 from zoo.reporting.numbers import format_number, format_p_value
 from zoo.reporting.sections import ReportSection, TextTable
+from zoo.suggestions import join_words
 
 DIGITS = 3
 
@@ -34,13 +36,26 @@ def explain_race(comparison: Comparison) -> str:
     if race is None:
         return ""
     over = " Nothing is left to decide." if race.is_over else ""
+    looks = comparison.look_levels
+    shares = [f"{format_number(100 * (1 - level), 2)} %" for level in looks.values()]
+    spent = join_words(shares, most=len(looks))
     return (
-        f"Looks after 3, 5, 8, 12 and 18 studies, by {race.measure.replace('/', ' ')}: each has a "
-        f"fifth of the 5 % of false alarms, so that intervals of differences are {race.level:.0%} "
-        "intervals and all verdicts of all looks hold together with 95 %. What a look finds worse "
+        f"Looks after {join_words([*map(str, looks)], most=len(looks))} studies, by "
+        f"{race.measure.replace('/', ' ')}: they have {spent} of false "
+        f"alarms{_add_growth(comparison)}, for all variants together. What a look finds worse "
         "than the best, or smaller than was claimed of it, is not trained further and stands "
         f"below what was.{over}"
     )
+
+
+def _add_growth(comparison: Comparison) -> str:
+    """Say what continuations add to the false alarms of a comparison; empty without one."""
+    if not comparison.earlier:
+        return ""
+    total = sum((1 - LEVEL) / 2**number for number in range(len(comparison.planned)))
+    lengths = join_words([*map(str, comparison.planned)])
+    share = format_number(100 * total, 3)
+    return f", {share} % together as {lengths} were planned one after another"
 
 
 def describe_stopped(one: StoppedVariant) -> str:

@@ -1,10 +1,10 @@
 """Stop training variants that are beaten, and claims that are decided, at planned looks.
 
-The data are looked at after 3, 5, 8, 12 and 18 studies. Each look has a fifth of the 5 % of false
-alarms (Bonferroni over looks; Pocock 1977 has narrower constants, which need equal steps), so that
-all verdicts of all looks hold together with a probability of 95 %. A variant that is worse than the
-best is not trained further (racing: Maron and Moore 1997; Birattari et al. 2002), and one whose
-interval leaves out the effect that was claimed of it is not either.
+The data are looked at after 3, 5, 8, 12 and 18 studies, as far as they were planned. The looks
+share the 5 % of false alarms (zoo/comparison/looks.py), so that all verdicts of all looks hold
+together with a probability of 95 %. A variant that is worse than the best is not trained further
+(racing: Maron and Moore 1997; Birattari et al. 2002), and one whose interval leaves out the effect
+that was claimed of it is not either.
 
 Decisions follow from the values of the studies alone: whoever has the finished cells of a
 comparison takes them again, on any machine.
@@ -19,9 +19,9 @@ from statistics import fmean
 from typing import Literal
 
 from zoo.comparison.hypotheses import find_condition, find_metric, parse_hypothesis
+from zoo.comparison.looks import LOOKS, plan_looks
 from zoo.comparison.ranking import collect_values
 from zoo.comparison.results import (
-    LOOKS,
     Better,
     Comparison,
     RaceLook,
@@ -42,8 +42,6 @@ from zoo.comparison.statistics import (
 )
 from zoo.comparison.studies import ALL_NON_FINITE
 from zoo.run.conditions import Condition
-
-LOOK_LEVEL = 1 - (1 - LEVEL) / len(LOOKS)
 
 ClaimVerdict = Literal["held", "reversed", "smaller than the paper's", "undecided"]
 
@@ -99,11 +97,13 @@ class Decision:
     stopped: tuple[StoppedVariant, ...] = ()
     running: tuple[str, ...]
     """Variants that are trained further, the best included."""
+    is_last: bool = False
+    """Whether no further look is planned."""
 
     @property
     def is_over(self) -> bool:
         """True if nothing is left to decide: one variant runs, or the last look has passed."""
-        return len(self.running) < 2 or self.look == LOOKS[-1]
+        return len(self.running) < 2 or self.is_last
 
 
 def race(
@@ -114,6 +114,8 @@ def race(
     finished: Mapping[str, Collection[int]] | None = None,
     claims: Sequence[RacedClaim] = (),
     family: int | None = None,
+    levels: Mapping[int, float] | None = None,
+    is_guarded: bool = True,
 ) -> list[Decision]:
     """Take the decisions of all looks that are due.
 
@@ -125,6 +127,8 @@ def race(
             with a value.
         claims: The claims with an effect.
         family: How many claims intervals are corrected for; as many as there are by default.
+        levels: The planned looks as `plan_looks` returns them; of 18 studies by default.
+        is_guarded: As of `compare_all`.
 
     Returns:
         The decisions, up to the first look for which a running variant lacks a study.
@@ -132,14 +136,24 @@ def race(
     ended = finished or {name: {*own} for name, own in values.items()}
     running: tuple[str, ...] = (*values,)
     size, decisions = max(family or 0, len(claims)), []
-    for look in LOOKS:
+    looks = levels or plan_looks(LOOKS[-1:])
+    for look, level in looks.items():
         if len(running) < 2 or any(not {*range(look)} <= {*ended[name]} for name in running):
             break
         # a claim about a variant that runs no further will not be told any better
         open_claims = [one for one in claims if {one.claim.one, one.claim.other} <= {*running}]
         decision = decide(
-            values, running, open_claims, look=look, better=better, bounds=bounds, family=size
+            values,
+            running,
+            open_claims,
+            look=look,
+            level=level,
+            better=better,
+            bounds=bounds,
+            family=size,
+            is_guarded=is_guarded,
         )
+        decision = replace(decision, is_last=look == max(looks))
         decisions.append(decision)
         running = decision.running
     return decisions
@@ -151,9 +165,11 @@ def decide(
     claims: Sequence[RacedClaim] = (),
     *,
     look: int,
+    level: float,
     better: Better,
     bounds: tuple[float, float] = (-inf, inf),
     family: int | None = None,
+    is_guarded: bool = True,
 ) -> Decision:
     """Decide at a look which variants are not trained further.
 
@@ -162,9 +178,11 @@ def decide(
         running: The variants that are still trained.
         claims: Those that are open.
         look: The number of finished studies.
+        level: Probability that all intervals of this look hold their true differences.
         better: Whether high or low values are better.
         bounds: The range of the metric.
         family: How many claims there were at the first look; as many as are open by default.
+        is_guarded: As of `compare_all`.
     """
     sign = 1 if better == "high" else -1
     seen = _cut(values, look)
@@ -176,8 +194,8 @@ def decide(
         return Decision(look=look, best="", running=(*running,))
     best = max(ranked, key=lambda name: sign * fmean(ranked[name].values()))
     stopped = [
-        *_drop_worse(ranked, best, sign, look, bounds),
-        *_stop_refuted(claims, look, max(family or 0, len(claims))),
+        *_drop_worse(ranked, best, sign, look, level, bounds, is_guarded=is_guarded),
+        *_stop_refuted(claims, look, level, max(family or 0, len(claims))),
     ]
     gone = {one.variant: one for one in reversed(stopped)}
     return Decision(
@@ -197,16 +215,25 @@ def _cut(values: Values, look: int) -> dict[str, dict[int, float]]:
 
 
 def _drop_worse(
-    ranked: Values, best: str, sign: int, look: int, bounds: tuple[float, float]
+    ranked: Values,
+    best: str,
+    sign: int,
+    look: int,
+    level: float,
+    bounds: tuple[float, float],
+    *,
+    is_guarded: bool,
 ) -> Iterator[StoppedVariant]:
-    found = compare_all(ranked, best, measure_noise(ranked), bounds, LOOK_LEVEL)
+    found = compare_all(ranked, best, measure_noise(ranked), bounds, level, is_guarded=is_guarded)
     for name, difference in found.items():
         estimate = difference.estimate
         if excludes_zero(estimate) and sign * estimate.mean < 0:
             yield _stop(name, look, best, _turn(estimate, sign), difference.p_value)
 
 
-def _stop_refuted(claims: Sequence[RacedClaim], look: int, family: int) -> Iterator[StoppedVariant]:
+def _stop_refuted(
+    claims: Sequence[RacedClaim], look: int, level: float, family: int
+) -> Iterator[StoppedVariant]:
     """Yield the variants all of whose claims at this look are refuted."""
     found = [
         judge_claims(
@@ -215,7 +242,7 @@ def _stop_refuted(claims: Sequence[RacedClaim], look: int, family: int) -> Itera
             better=one.better,
             bounds=one.bounds,
             family=family,
-            level=LOOK_LEVEL,
+            level=level,
         )[0]
         for one in claims
     ]
@@ -292,10 +319,15 @@ def find_race(comparison: Comparison) -> RaceResult:
         },
         claims=claims,
         family=len(written),
+        levels=comparison.look_levels,
+        # variants that version 0.3.0 stopped were not trained further, whatever would stop them now
+        is_guarded=comparison.looks is not None,
     )
+    levels = comparison.look_levels
+    last = decisions[-1].look if decisions else min(levels, default=0)
     return RaceResult(
         measure=measure,
-        level=LOOK_LEVEL,
+        level=levels.get(last, LEVEL),
         looks=tuple(
             RaceLook(studies=one.look, best=one.best, running=one.running) for one in decisions
         ),
@@ -336,7 +368,13 @@ def judge_claims(
     for claim, pair in zip(claims, pairs, strict=True):
         decision = _judge_claim(claim, found.get(pair), sign)
         margin = Pair(claim.one, claim.other, sign * claim.effect)
-        tested = compare_named(values, [margin], noise, bounds, family=size).get(margin)
+        tested = compare_named(values, [margin], noise, bounds, family=size, level=level).get(
+            margin
+        )
+        if decision.is_refuted and tested is not None and not excludes_zero(tested.estimate):
+            # permutations do not confirm that the difference is below the effect
+            reason = f"{decision.reason}, which permutations do not confirm"
+            decision = replace(decision, verdict="undecided", reason=reason)
         decisions.append(replace(decision, p_value=tested.p_value if tested else None))
     return decisions
 

@@ -21,6 +21,7 @@ from zoo.comparison.statistics import (
     find_smallest_difference,
     measure_noise,
 )
+from zoo.reporting.numbers import format_number
 from zoo.reporting.panel import Scale
 from zoo.run.conditions import Condition
 from zoo.run.processes import StepSize
@@ -111,7 +112,7 @@ def analyze_condition(
         for variant in order
         if values[variant.name]
     )
-    return _analyze_values(found, comparison.bounds, level or find_level(comparison))
+    return _analyze_values(found, comparison.bounds, level or find_level(comparison, condition))
 
 
 @lru_cache(maxsize=256)
@@ -131,12 +132,54 @@ def _analyze_values(
     )
 
 
-def find_level(comparison: Comparison) -> float:
+def find_level(comparison: Comparison, condition: Condition | None = None) -> float:
     """Return the probability with which all intervals of differences hold together.
 
-    A race has several looks, each of which has its share of the false alarms.
+    A race has several looks, each of which has its share of the false alarms, and a comparison that
+    was made longer has fewer of them left. They are shared by all conditions (Bonferroni), unless
+    one was declared to be the question: that one has them all, and the others, which explore, share
+    as many once more. A race is about the trained condition.
+
+    Args:
+        comparison: The comparison.
+        condition: The condition that is judged; None: what is not about a condition.
     """
-    return LEVEL if comparison.race is None else comparison.race.level
+    alpha = (1 - LEVEL) / 2 ** len(comparison.earlier)
+    if comparison.race is not None:
+        alpha = 1 - comparison.race.level
+    count = len(comparison.conditions)
+    if condition is None or count == 1:
+        return 1 - alpha
+    question = find_question(comparison)
+    if condition.name == question:
+        return 1 - alpha
+    return 1 - alpha / (count if question is None else count - 1)
+
+
+def describe_levels(comparison: Comparison) -> str:
+    """Describe at which levels the conditions of a comparison are judged."""
+    trained, count = comparison.trained, len(comparison.conditions)
+    question = find_question(comparison)
+    if count == 1:
+        return f"with {format_level(find_level(comparison))}"
+    if question is None:
+        level = format_level(find_level(comparison, trained))
+        return f"with {level} each, which corrects for {count} conditions"
+    others = next(one for one in comparison.conditions if one.name != question)
+    return (
+        f"with {format_level(find_level(comparison))} for the question ({question}) and "
+        f"{format_level(find_level(comparison, others))} for the other conditions, which explore"
+    )
+
+
+def format_level(level: float) -> str:
+    """Return a probability in percent, as 99.5 %."""
+    return f"{format_number(100 * level, 4)} %"
+
+
+def find_question(comparison: Comparison) -> str | None:
+    """Return the name of the condition that a comparison asks about; None: of all of them."""
+    return comparison.trained.name if comparison.race is not None else comparison.question
 
 
 def _order_variants(
@@ -276,6 +319,7 @@ def describe_analysis(comparison: Comparison) -> dict[str, Any]:
                 "mean": one.mean and asdict(one.mean),
                 "difference": one.difference and asdict(one.difference),
                 "p_value": one.p_value,
+                "permutation": _describe_permutation(analysis.differences.get(one.variant.name)),
             }
             for one in rank_variants(comparison, condition)
         }
@@ -290,6 +334,11 @@ def describe_analysis(comparison: Comparison) -> dict[str, Any]:
             "smallest_difference": analysis.smallest_difference,
         }
     return found
+
+
+def _describe_permutation(difference: Difference | None) -> dict[str, float] | None:
+    """Return the p-value of the permutation test of a difference and the smallest possible one."""
+    return asdict(difference.permutation) if difference and difference.permutation else None
 
 
 def collect_values(variant: Variant, condition: Condition, measure: str) -> dict[int, float]:

@@ -21,8 +21,9 @@ from zoo.comparison.grid import (
     list_combinations,
     read_varied_keys,
 )
-from zoo.comparison.hypotheses import check_hypotheses
-from zoo.comparison.results import LOOKS, Axis, Measure
+from zoo.comparison.hypotheses import check_hypotheses, check_question
+from zoo.comparison.looks import LOOKS
+from zoo.comparison.results import Axis, Measure
 from zoo.comparison.study_trials import StudyTrial, find_effective_keys, list_study_trials
 from zoo.comparison.tuning import EXAMPLE, TUNE, Settings, TuningRequest, read_tuned_keys
 from zoo.config import Change, Edit, Overrides, Recipe
@@ -66,6 +67,9 @@ class CompareOptions:
     target: float | None = None
     """Rank variants by the time to this value of the monitored validation metric; null: by that of
     synthetic tasks to an accuracy of 0.95."""
+    question: str | None = None
+    """The condition that is asked about, such as trained or 256, judged at the whole 5 %; null
+    corrects all conditions together."""
     hypotheses: tuple[str, ...] = ()
     """Claims to judge: [rope > none, rope > none by 0.01 on accuracy at 256]."""
     jobs: Count | Literal["auto"] = "auto"
@@ -194,6 +198,8 @@ def check_request(
         if recipes and chosen.hypotheses:
             names = [one.name for one in recipes]
             check_hypotheses(chosen.hypotheses, names, next(iter(recipes.values())))
+        if chosen.question is not None:
+            check_question(chosen.question, next(iter(recipes.values())))
     trials: list[tuple[StudyTrial, Recipe]] = []
     effective: dict[str, tuple[str, ...]] = {}
     with collect_issues(issues):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zoo.comparison.ranking import Standing, find_level, rank_variants
+from zoo.comparison.ranking import Standing, describe_levels, rank_variants
 from zoo.comparison.results import Comparison
 from zoo.comparison.statistics import FEWEST, LEVEL
 from zoo.comparison.text import (
@@ -19,12 +19,17 @@ WORSE, UNSURE = "worse", "unsure"
 INTERVAL = f"{LEVEL * 100:g} % intervals over seeds (Student's t)"
 
 
-def describe_marks(level: float) -> dict[str, str]:
-    """Return {mark: its meaning} of values that are judged at a level."""
+def describe_marks(levels: str) -> dict[str, str]:
+    """Return {mark: its meaning} of values.
+
+    Args:
+        levels: The levels of intervals, as `describe_levels` states them.
+    """
     return {
-        WORSE: f"worse than the best; simultaneous {level * 100:g} % intervals of the differences "
-        "by seed, corrected for all pairs",
-        UNSURE: "not judged: too few seeds in common with the best, or better on those",
+        WORSE: "worse than the best by simultaneous intervals of the differences by seed, "
+        f"corrected for all pairs, {levels}",
+        UNSURE: "not judged: too few seeds in common with the best, equal differences, or better "
+        "on those seeds",
     }
 
 
@@ -55,7 +60,7 @@ def build_result_table(comparison: Comparison) -> ResultTable:
         ),
         caption=_write_caption(comparison),
         label=comparison.recipe,
-        marks=describe_marks(find_level(comparison)),
+        marks=describe_marks(describe_levels(comparison)),
         interval=INTERVAL,
         command=comparison.command,
     )

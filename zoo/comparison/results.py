@@ -10,6 +10,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from zoo.comparison.looks import FIVE_LOOKS
 from zoo.errors import DataError
 from zoo.launch.executor import State
 from zoo.options.plain import to_plain
@@ -22,8 +23,6 @@ Better = Literal["high", "low"]
 Measure = Literal["accuracy", "exact", "loss", "miou"]
 """The metrics that a comparison can be of."""
 
-LOOKS = (3, 5, 8, 12, 18)
-"""Numbers of finished studies after which a race looks at the data."""
 ANALYSIS = (
     "analysis",
     "baselines",
@@ -377,6 +376,9 @@ class ComparisonSubject:
         seeds: The seeds.
         measure: The compared metric, such as test/accuracy.
         better: Whether high or low values of it are better.
+        earlier: How many seeds or studies earlier plans of this folder had, each a look at them.
+        question: The condition that is asked about; None: all of them.
+        looks: The planned looks as `plan_looks` returns them; None in plans of version 0.3.0.
     """
 
     zoo_version: str
@@ -389,6 +391,19 @@ class ComparisonSubject:
     seeds: tuple[int, ...]
     measure: str
     better: Better
+    earlier: tuple[int, ...] = ()
+    question: str | None = None
+    looks: tuple[tuple[int, float], ...] | None = None
+
+    @property
+    def look_levels(self) -> dict[int, float]:
+        """{number of studies: probability that the intervals of this look hold}."""
+        return FIVE_LOOKS if self.looks is None else dict(self.looks)
+
+    @property
+    def planned(self) -> tuple[int, ...]:
+        """How many seeds or studies were planned, in the order of the plans."""
+        return (*self.earlier, len(self.seeds))
 
 
 @dataclass(frozen=True, kw_only=True)

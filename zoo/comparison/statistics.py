@@ -23,6 +23,21 @@ and the best one is among those that may be best. Comparisons that were named be
 intervals are simultaneous. (Holm's p-values are smaller, but intervals at their levels are not.)
 
 Fewer than three values have no interval: two that happen to agree would have one of width zero.
+Nor has a pair whose paired differences are all equal, and of six or more variants each needs five
+values: of many variants whose seeds either solve a task or fail, some would else differ by chance.
+
+Test sets are finite, and a share of right answers has steps. The variance of a paired difference is
+therefore at least what the samples add on which two variants must differ: |difference| / n, and not
+below 1 / n^2, of n test samples (`find_samples`). All variants are tested on the same samples:
+intervals are over seeds, for this test set.
+
+Student's t decides, and an exact permutation test must agree where it can: it deals the values of
+the two variants, less the mean of their seed over all variants, to them anew. Its smallest p-value
+is 0.1 with three values of each and 0.008 with five. An interval is widened to hold 0 where that
+test could have found a difference and did not (p above 0.05). With so few values that it cannot,
+the noise of all variants is the least that a pair is granted, since three values tell hardly
+anything of their own variance. docs/error_rates.md has the error rates of all this by simulation:
+seeds that split, ceilings, rounding, heavy tails, unequal noise.
 
 scipy is imported by the functions that compute with it: a request is read without it.
 """
@@ -30,7 +45,7 @@ scipy is imported by the functions that compute with it: a request is read witho
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 from math import comb, floor, inf, isfinite, sqrt
@@ -51,6 +66,16 @@ FEWEST_VARIANTS = 4
 UNEQUAL = 0.01
 # shares of the largest value that are rounding
 ROUNDING = 1e-12
+# as many variants need MANY_NEED values each
+MANY, MANY_NEED = 6, 5
+# the significance of permutations that confirm what t finds
+CONFIRMED = 0.05
+# more assignments of values to two variants are sampled
+MOST_ASSIGNMENTS = 10_000
+# larger test sets have steps too small to matter, and to be seen in single precision
+MOST_SAMPLES = 20_000
+# relative error of a share in single precision
+SINGLE = 1.2e-7
 # of the quadrature of the studentized range
 NODES = 96
 
@@ -83,6 +108,8 @@ class Noise:
     variances: Mapping[str, float]
     """{variant: variance of its values without the effects of seeds}; empty if fewer than four
     variants leave nothing to solve for."""
+    samples: int | None = None
+    """Number of test samples that the values are shares of; None if they are no shares."""
     warning: str = ""
     """Which variant has obviously another variance than the others; empty if none has."""
 
@@ -104,6 +131,28 @@ class Difference:
     """With a simultaneous interval."""
     p_value: float | None
     """Corrected for all comparisons of its family; None if there is no interval."""
+    permutation: Permutation | None = None
+    """The permutation test beside it; None if there is no interval."""
+
+
+@dataclass(frozen=True)
+class Permutation:
+    """An exact test: how the values could have been dealt to the two variants (Fisher 1935)."""
+
+    p_value: float
+    """The share of all assignments whose means differ at least as much, in either direction."""
+    smallest: float
+    """The smallest p-value that so many values can have."""
+
+    @property
+    def can_decide(self) -> bool:
+        """True if there are enough values for a p-value below 0.05; else t decides alone."""
+        return self.smallest <= CONFIRMED
+
+    @property
+    def contradicts(self) -> bool:
+        """True if the test could have found a difference and did not."""
+        return self.can_decide and self.p_value > CONFIRMED
 
 
 @dataclass(frozen=True)
@@ -116,6 +165,8 @@ class PairedMean:
     """Standard error of the mean."""
     freedom: float
     """Degrees of freedom of the error."""
+    permutation: Permutation | None = None
+    """The permutation test of the same values."""
 
 
 def estimate_mean(values: Sequence[float], bounds: tuple[float, float] = ANY_VALUE) -> Estimate:
@@ -141,10 +192,13 @@ def measure_noise(values: Values) -> Noise:
     Args:
         values: Finite values; variants with one value are left out.
     """
+    samples = find_samples([value for row in values.values() for value in row.values()])
     own = {name: found for name, found in values.items() if len(found) > 1}
     seeds = max((len(found) for found in own.values()), default=0)
     if len(own) < 2:
-        return Noise(variants=len(own), seeds=seeds, deviation=0.0, freedom=0, variances={})
+        return Noise(
+            variants=len(own), seeds=seeds, deviation=0.0, freedom=0, variances={}, samples=samples
+        )
 
     # E[squares] = shares @ variances (Grubbs): solved below for the variances
     squares, shares, freedom = _fit_layout(own)
@@ -157,8 +211,32 @@ def measure_noise(values: Values) -> Noise:
         deviation=sqrt(float(squares.sum()) / freedom) if freedom > 0 else 0.0,
         freedom=max(0, freedom),
         variances=variances,
+        samples=samples,
         warning=_find_unequal(own, squares),
     )
+
+
+def find_samples(values: Sequence[float]) -> int | None:
+    """Return the number of test samples that values are shares of, from the values alone.
+
+    Args:
+        values: Values of one metric on one test set, exact to single precision.
+
+    Returns:
+        The smallest number that all values are multiples of 1 over; None if it is above 20,000,
+        as with losses.
+    """
+    distinct = np.unique(np.asarray(values, dtype=np.float64))
+    if not distinct.size or distinct[0] < 0 or distinct[-1] > 1:
+        return None
+    counts = np.arange(1, MOST_SAMPLES + 1)
+    for value in distinct:
+        right = value * counts
+        # the nearest whole number of right answers rounds to the same share
+        counts = counts[np.abs(right - np.round(right)) <= SINGLE * np.maximum(right, SINGLE)]
+        if not counts.size:
+            return None
+    return int(counts[0])
 
 
 def compare_all(
@@ -167,6 +245,8 @@ def compare_all(
     noise: Noise,
     bounds: tuple[float, float] = ANY_VALUE,
     level: float = LEVEL,
+    *,
+    is_guarded: bool = True,
 ) -> dict[str, Difference]:
     """Compare all variants with one that the data chose, as the best mean.
 
@@ -178,6 +258,8 @@ def compare_all(
         noise: What `measure_noise` found for the same values.
         bounds: The range of the values.
         level: Probability that all intervals hold their true differences.
+        is_guarded: Whether few values, equal differences, steps of the metric and permutations
+            count; version 0.3.0 decided without them.
 
     Returns:
         {variant: its difference to the first}, of variants that share a seed with it.
@@ -186,7 +268,10 @@ def compare_all(
     for name, own in values.items():
         if name == first or not own.keys() & values[first].keys():
             continue
-        pair = compare_pair(values, Pair(name, first), noise)
+        pair = compare_pair(values, Pair(name, first), noise, is_guarded=is_guarded)
+        needed = MANY_NEED if is_guarded and noise.variants >= MANY else FEWEST
+        if isinstance(pair, PairedMean) and pair.count < needed:
+            pair = Estimate(pair.mean, None, None, pair.count)
         if isinstance(pair, Estimate):
             found[name] = Difference(estimate=pair, p_value=None)
             continue
@@ -229,18 +314,28 @@ def compare_named(
     return found
 
 
-def compare_pair(values: Values, pair: Pair, noise: Noise) -> PairedMean | Estimate:
+def compare_pair(
+    values: Values, pair: Pair, noise: Noise, *, is_guarded: bool = True
+) -> PairedMean | Estimate:
     """Return the mean difference of a pair that shares a seed, and its precision.
 
-    An Estimate without an interval if it shares fewer than three seeds.
+    An Estimate without an interval if it shares fewer than three seeds, or differs by the same in
+    all of them.
     """
     one, other = values[pair.one], values[pair.other]
     seeds = sorted(one.keys() & other.keys())
     differences = [one[seed] - other[seed] for seed in seeds]
     mean, count = fmean(differences) - pair.margin, len(differences)
-    if count < FEWEST:
+    scale = max(map(abs, (*one.values(), *other.values())))
+    is_constant = max(differences) - min(differences) <= ROUNDING * scale
+    if count < FEWEST or (is_guarded and is_constant):
         return Estimate(mean, None, None, count)
 
+    effects = _average_seeds(values, seeds)
+    permutation = permute(
+        tuple(one[seed] - pair.margin - effects[seed] for seed in seeds),
+        tuple(other[seed] - effects[seed] for seed in seeds),
+    )
     squared, freedom = _vary(differences), float(count - 1)
     if pair.one in noise.variances and pair.other in noise.variances:
         parts = (noise.variances[pair.one], noise.variances[pair.other])
@@ -252,7 +347,56 @@ def compare_pair(values: Values, pair: Pair, noise: Noise) -> PairedMean | Estim
             freedom = floor(2 * total**2 / rate + ROUNDING) / 2
         # the larger of both: variances alone assume that noise of the two variants is independent
         squared = max(squared, total)
-    return PairedMean(mean, count, sqrt(squared / count), freedom)
+    if not is_guarded:
+        return PairedMean(mean, count, sqrt(squared / count), freedom)
+    if not permutation.can_decide:
+        squared = max(squared, 2 * noise.deviation**2)
+    if noise.samples:
+        squared = max(squared, abs(fmean(differences)) / noise.samples, 1 / noise.samples**2)
+    return PairedMean(mean, count, sqrt(squared / count), freedom, permutation)
+
+
+def _average_seeds(values: Values, seeds: Sequence[int]) -> dict[int, float]:
+    """Return {seed: mean of all variants that have it}, the effect of a seed but for a constant."""
+    rows = values.values()
+    return {seed: fmean(row[seed] for row in rows if seed in row) for seed in seeds}
+
+
+@lru_cache(maxsize=4096)
+def permute(first: tuple[float, ...], second: tuple[float, ...]) -> Permutation:
+    """Test whether two variants' values differ by exchanging them between the variants.
+
+    The test is unpaired: with n values of each it has (2n)! / n!^2 assignments, a paired one only
+    2^n. What the seeds have in common is removed from the values before. Above 10,000 assignments,
+    as many are drawn with a fixed seed.
+
+    Args:
+        first: The values of one variant.
+        second: As many of the other.
+    """
+    count, every = len(first), np.array([*first, *second])
+    total = comb(2 * count, count)
+    chosen = _list_assignments(count)
+    # twice the sum of those that one variant gets, less the sum of all: the difference of sums
+    differences = np.abs(2 * (chosen @ every) - every.sum())
+    observed = abs(sum(first) - sum(second))
+    as_large = differences >= observed - ROUNDING * np.abs(every).sum()
+    return Permutation(p_value=float(as_large.mean()), smallest=2 / total)
+
+
+@lru_cache(maxsize=16)
+def _list_assignments(count: int) -> NDArray[np.float64]:
+    """Return which of 2n values one of two variants gets, [assignments, 2n], the observed first."""
+    total = comb(2 * count, count)
+    if total <= MOST_ASSIGNMENTS:
+        rows = np.array([*combinations(range(2 * count), count)])
+    else:
+        rng = np.random.default_rng(0)
+        drawn = rng.random((MOST_ASSIGNMENTS - 1, 2 * count)).argsort(1)[:, :count]
+        rows = np.concatenate([np.arange(count)[None], drawn])
+    chosen = np.zeros((len(rows), 2 * count))
+    np.put_along_axis(chosen, rows, 1.0, 1)
+    return chosen
 
 
 def excludes_zero(found: Estimate | None) -> bool:
@@ -278,7 +422,7 @@ def find_smallest_difference(values: Values, noise: Noise, level: float = LEVEL)
         if values[one].keys() & values[other].keys()
     ]
     found = [one for one in every if isinstance(one, PairedMean)]
-    if not found:
+    if not found or (noise.variants >= MANY and noise.seeds < MANY_NEED):
         return None
     # of all pairs, since the smallest difference is stated once for the whole comparison
     error, freedom = median(one.error for one in found), median(one.freedom for one in found)
@@ -465,7 +609,7 @@ def _judge_pair(
     p_value = float(pair.mean == 0)
     if pair.error > ROUNDING * abs(pair.mean):
         p_value = _exceed_range(sqrt(2) * abs(pair.mean) / pair.error, variants, pair.freedom)
-    return Difference(estimate=_bound(pair, critical, bounds), p_value=p_value)
+    return _state(pair, critical, bounds, p_value)
 
 
 def _judge_by_bonferroni(
@@ -478,7 +622,20 @@ def _judge_by_bonferroni(
     p_value = float(pair.mean == 0)
     if pair.error > ROUNDING * abs(pair.mean):
         p_value = 2 * float(special.stdtr(pair.freedom, -abs(pair.mean) / pair.error))
-    return Difference(estimate=_bound(pair, critical, bounds), p_value=min(1.0, family * p_value))
+    return _state(pair, critical, bounds, min(1.0, family * p_value))
+
+
+def _state(
+    pair: PairedMean, critical: float, bounds: tuple[float, float], p_value: float
+) -> Difference:
+    """State a difference; a permutation test that contradicts t widens the interval to hold 0."""
+    estimate = _bound(pair, critical, bounds)
+    if pair.permutation is not None and pair.permutation.contradicts and excludes_zero(estimate):
+        assert estimate.low is not None
+        assert estimate.high is not None
+        estimate = replace(estimate, low=min(estimate.low, 0.0), high=max(estimate.high, 0.0))
+        p_value = max(p_value, pair.permutation.p_value)
+    return Difference(estimate=estimate, p_value=p_value, permutation=pair.permutation)
 
 
 def _bound(pair: PairedMean, critical: float, bounds: tuple[float, float]) -> Estimate:

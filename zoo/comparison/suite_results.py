@@ -14,7 +14,6 @@ from zoo.comparison.ranking import average_baselines, rank_variants
 from zoo.comparison.record_file import read_cells
 from zoo.comparison.result_table import INTERVAL, build_value, describe_marks
 from zoo.comparison.results import Comparison
-from zoo.comparison.statistics import LEVEL
 from zoo.comparison.suite_run import PartRequest, SuiteOutcome, SuitePlan
 from zoo.comparison.text import count_decimals, describe_unfinished, describe_winning_baseline
 from zoo.errors import DataError
@@ -169,7 +168,7 @@ def build_suite_table(found: SuiteComparison) -> ResultTable:
         caption=" ".join([f"{found.plan.file.suite.title}.", *list_notes(found)]),
         label=f"suite {found.plan.file.name}",
         is_wide=True,
-        marks=describe_marks(LEVEL),
+        marks=describe_marks("at the level of each comparison"),
         interval=INTERVAL,
         command=found.plan.command,
     )

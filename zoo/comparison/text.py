@@ -19,7 +19,7 @@ from zoo.comparison.ranking import (
 )
 from zoo.comparison.results import Comparison, ComparisonCell, Variant
 from zoo.comparison.sections import list_sections
-from zoo.comparison.statistics import FEWEST, Estimate
+from zoo.comparison.statistics import FEWEST, MANY, MANY_NEED, Estimate, excludes_zero
 from zoo.config.schema import format_size
 from zoo.reporting import numbers
 from zoo.reporting.numbers import format_fixed
@@ -189,10 +189,18 @@ def describe_verdict(
 def _describe_unsure(present: Sequence[Standing]) -> Iterator[str]:
     """Yield why variants can neither be called worse nor as good as the first."""
     unsure = [one for one in present if one.verdict == "unsure"]
-    few = [one for one in unsure if one.difference is None or one.difference.low is None]
-    ahead = [one for one in unsure if one not in few]
+    unknown = [one for one in unsure if one.difference is None or one.difference.low is None]
+    ahead = [one for one in unsure if one not in unknown]
+    needed = MANY_NEED if len(present) >= MANY else FEWEST
+    few = [one for one in unknown if one.difference is None or one.difference.count < needed]
+    constant = [one for one in unknown if one not in few]
     if few:
-        yield f"too few seeds to judge {join_names([_quote(one) for one in few])}"
+        why = f" of {MANY} or more variants, which need {MANY_NEED}" if needed > FEWEST else ""
+        yield f"too few seeds to judge {join_names([_quote(one) for one in few])}{why}"
+    if constant:
+        verb = "differs" if len(constant) == 1 else "differ"
+        names = join_names([_quote(one) for one in constant])
+        yield f"{names} {verb} by the same in every seed, so that the noise is unknown"
     if ahead:
         verb = "is" if len(ahead) == 1 else "are"
         names = join_names([_quote(one) for one in ahead])
@@ -219,6 +227,7 @@ def describe_result(comparison: Comparison, condition: Condition) -> str:
     parts = [
         verdict,
         describe_power(comparison, condition),
+        describe_permutations(comparison, condition),
         *_describe_missing(standings),
         *_describe_flags(standings),
     ]
@@ -226,6 +235,19 @@ def describe_result(comparison: Comparison, condition: Condition) -> str:
     if condition != comparison.trained:
         parts.append(_describe_winner(comparison, condition))
     return " ".join(f"{capitalize(part)}." for part in parts if part)
+
+
+def describe_permutations(comparison: Comparison, condition: Condition) -> str:
+    """State that permutations of so few values cannot confirm what t finds; empty if they can."""
+    differences = analyze_condition(comparison, condition).differences.values()
+    tests = [one.permutation for one in differences if excludes_zero(one.estimate)]
+    smallest = min((test.smallest for test in tests if test and not test.can_decide), default=None)
+    if smallest is None:
+        return ""
+    return (
+        "verdicts are by t alone: the smallest p of an exact permutation test of so few seeds is "
+        f"{numbers.format_number(smallest, 1)}"
+    )
 
 
 def describe_power(comparison: Comparison, condition: Condition) -> str:

@@ -19,7 +19,7 @@ from zoo.comparison.curves import (
 )
 from zoo.comparison.grid import is_below
 from zoo.comparison.page import number_tables, ranking_table
-from zoo.comparison.ranking import choose_scale, explain_missing, find_level, rank_variants
+from zoo.comparison.ranking import choose_scale, describe_levels, explain_missing, rank_variants
 from zoo.comparison.results import Comparison, Variant
 from zoo.comparison.sections import list_sections
 from zoo.comparison.statistics import LEVEL
@@ -222,9 +222,9 @@ def _list_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     yield "conventions", describe_conventions(comparison)
     yield (
         "intervals",
-        f"of means Student's, {LEVEL:.0%}, over seeds; of differences {find_level(comparison):.0%} "
-        "and simultaneous for all pairs of variants (Tukey, Kramer), over the seeds that both "
-        "have, each pair with its own variance (Games, Howell)",
+        f"of means Student's, {LEVEL:.0%}, over seeds, for this test set; of differences "
+        "simultaneous for all pairs of variants (Tukey, Kramer), over the seeds that both have, "
+        f"each pair with its own variance (Games, Howell), {describe_levels(comparison)}",
     )
 
 
