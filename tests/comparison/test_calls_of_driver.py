@@ -41,7 +41,7 @@ class Ended:
 
 
 def test_a_comparison_of_12_trials_makes_few_calls(forked, monkeypatch, tmp_path):
-    """Cells are copies of one run; 487,000 calls were made before what was read twice was kept."""
+    """Cells are copies of one run; a real run is to make 100,000 with polling and progress."""
     changes = parse_overrides([*SMALL, "evaluate.resolutions=[]"])
     shutil.rmtree(zoo.fit("vit_comrope", changes, run_dir=tmp_path / "run").path / "checkpoints")
 
@@ -81,4 +81,4 @@ def test_a_comparison_of_12_trials_makes_few_calls(forked, monkeypatch, tmp_path
         sys.setprofile(None)
         threading.setprofile(None)
     assert [cell.state for cell in result.comparison.cells] == ["done"] * 6
-    assert calls <= 100_000, calls
+    assert calls <= 85_000, calls

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,20 +62,18 @@ class SuiteEstimate:
     @property
     def steps(self) -> int | None:
         """Training steps that are left; None if those of a part are not known."""
-        found = [one.steps for one in self.parts]
-        return None if None in found else sum(one or 0 for one in found)
+        steps = _add(part.steps for part in self.parts)
+        return None if steps is None else int(steps)
 
     @property
     def flops(self) -> float | None:
         """Operations that are left; None if those of a part are not known."""
-        found = [one.flops for one in self.parts]
-        return None if None in found else sum(one or 0.0 for one in found)
+        return _add(part.flops for part in self.parts)
 
     @property
     def minutes(self) -> float | None:
         """Minutes by records, with all jobs at work; None if a part has no record."""
-        found = [one.minutes for one in self.parts]
-        return None if None in found else sum(one or 0.0 for one in found)
+        return _add(part.minutes for part in self.parts)
 
     @property
     def device_hours(self) -> float | None:
@@ -92,6 +90,16 @@ class SuiteEstimate:
     def table(self) -> str:
         """Return the text that `zoo compare suite=NAME --dry-run` prints."""
         return "\n".join(_format_lines(self))
+
+
+def _add(values: Iterable[float | None]) -> float | None:
+    """Return a sum; None if a value is not known."""
+    total: float = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
 
 
 def estimate_suite(request: SuiteRequest) -> SuiteEstimate:
@@ -111,37 +119,32 @@ def estimate_suite(request: SuiteRequest) -> SuiteEstimate:
 
 def _estimate_part(plan: SuitePlan, part: PartRequest) -> PartEstimate:
     if part.stand_in is not None:
-        return _count_by_sizes(plan, part)
-    checked = check_part(part)
-    # no encoding is applicable, so nothing runs
-    if checked is None:
-        return PartEstimate(
-            name=part.name,
-            cells=0,
-            left=0,
-            steps=0,
-            flops=0.0,
-            minutes=0.0,
-            has_data=True,
-            refused=part.refused,
-        )
-    found = estimate_comparison(checked)
+        cells, cost = _count_by_sizes(plan, part)
+        left = cells
+    # an encoding that is not applicable runs nothing
+    elif (checked := check_part(part)) is None:
+        cells = left = 0
+        cost = TrainingCost(steps=0, flops=0.0, minutes=0.0)
+    else:
+        estimate = estimate_comparison(checked)
+        cells, left = estimate.cells, estimate.left
+        cost = TrainingCost(steps=estimate.steps, flops=estimate.flops, minutes=estimate.minutes)
     return PartEstimate(
         name=part.name,
-        cells=found.cells,
-        left=found.left,
-        steps=found.steps,
-        flops=found.flops,
-        minutes=found.minutes,
-        has_data=True,
+        cells=cells,
+        left=left,
+        steps=cost.steps,
+        flops=cost.flops,
+        minutes=cost.minutes,
+        has_data=part.stand_in is None,
         refused=part.refused,
     )
 
 
-def _count_by_sizes(plan: SuitePlan, part: PartRequest) -> PartEstimate:
-    """Count a part whose data are not here by the sizes that the suite declares."""
+def _count_by_sizes(plan: SuitePlan, part: PartRequest) -> tuple[int, TrainingCost]:
+    """Count cells and cost of a part without its data, by the sizes that the suite declares."""
     suite, sizes = plan.file.suite, part.part.stand_in
-    each = suite.seeds if suite.studies is None else suite.studies * (suite.budget or 1)
+    repeats = suite.seeds if suite.studies is None else suite.studies * (suite.budget or 1)
     encodings = part.arguments["encodings"]
     # rates that are tuned change neither steps nor operations, so one recipe stands for all trials
     total, flops = 0, 0.0
@@ -151,20 +154,10 @@ def _count_by_sizes(plan: SuitePlan, part: PartRequest) -> PartEstimate:
         samples = count_samples(recipe)
         # a last batch that is not full is dropped
         epoch = (sizes.samples or 0) // samples if sizes else 0
-        steps = each * length * (epoch if unit == "max_epochs" else 1)
+        steps = repeats * length * (epoch if unit == "max_epochs" else 1)
         total += steps
         flops += PASSES * Experiment(recipe, part.stand_in).flops * samples * steps
-    cells = each * len(encodings)
-    return PartEstimate(
-        name=part.name,
-        cells=cells,
-        left=cells,
-        steps=total,
-        flops=flops,
-        minutes=None,
-        has_data=False,
-        refused=part.refused,
-    )
+    return repeats * len(encodings), TrainingCost(steps=total, flops=flops, minutes=None)
 
 
 def _format_lines(found: SuiteEstimate) -> Iterator[str]:
