@@ -9,7 +9,7 @@ import pytest
 from test_plan import make_request, plan
 
 from zoo.comparison.looks import FIVE_LOOKS, LOOKS, find_look, plan_looks
-from zoo.comparison.plan import ComparisonPlan, extend_plan
+from zoo.comparison.plan import ComparisonPlan, extend_plan, join_existing, write_plan
 from zoo.comparison.race_text import explain_race
 from zoo.comparison.racing import find_race
 from zoo.comparison.ranking import describe_levels, find_level
@@ -103,3 +103,14 @@ def test_the_plan_states_its_looks(tmp_path):
     assert planned.look_levels == pytest.approx(plan_looks((5,)))
     planned.write(tmp_path)
     assert ComparisonPlan.read(tmp_path).looks == planned.looks
+
+
+def test_growing_a_folder_says_that_it_was_looked_at(tmp_path, caplog):
+    caplog.set_level("INFO", "zoo")
+    folder = tmp_path / "grown"
+    folder.mkdir()
+    write_plan(plan_seeds(3), folder)
+    assert join_existing(plan_seeds(5), folder).earlier == (3,)
+    assert "3 seeds were looked at before; verdicts on 5 have 2.5 % of false alarms left" in (
+        caplog.text
+    )

@@ -30,6 +30,7 @@ from zoo.comparison.records import read_records, take_recorded
 from zoo.comparison.request import CheckedRequest, CompareRequest, count_gpus, list_seeds, read_part
 from zoo.comparison.results import Comparison, Measure, RaceResult, find_direction
 from zoo.comparison.runner import CellRunner
+from zoo.comparison.statistics import MANY, MANY_NEED
 from zoo.comparison.studies import choose_result, group_trials, plan_studies
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError, Stopped, ZooError
 from zoo.launch.executor import STATE, CellProcess, Executor, Resources, make_run_dir
@@ -81,6 +82,16 @@ def run_comparison(checked: CheckedRequest) -> Outcome:
     plan, resources = plan_comparison(checked)
     if plan.design is not None:
         log.info("%s", describe_costs(plan))
+    if len(plan.variants) >= MANY and len(plan.seeds) < MANY_NEED:
+        unit = "seeds" if plan.design is None else "studies"
+        log.warning(
+            "%d variants with %d %s have no verdict: of %d or more, each needs %d",
+            len(plan.variants),
+            len(plan.seeds),
+            unit,
+            MANY,
+            MANY_NEED,
+        )
     folder = choose_folder(request, plan)
     if list_missing(EXTRAS["compare"]) and folder.exists():
         # a folder of something else is named before a missing package

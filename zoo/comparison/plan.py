@@ -20,13 +20,14 @@ from zoo.comparison.hypotheses import HYPOTHESES
 from zoo.comparison.looks import plan_looks
 from zoo.comparison.request import CompareRequest, list_seeds
 from zoo.comparison.results import ComparisonSubject, SearchedKey, find_direction
-from zoo.comparison.statistics import FEWEST
+from zoo.comparison.statistics import FEWEST, LEVEL
 from zoo.config import Recipe, from_plain
 from zoo.data.spec import DataSpec
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError
 from zoo.launch.executor import Resources
 from zoo.options.plain import to_plain, walk
 from zoo.options.stored import build_stored
+from zoo.reporting.numbers import format_number
 from zoo.run import resume, run_dir
 from zoo.run.build import build_data
 from zoo.run.conditions import TRAINED, Condition, choose_data_options, list_conditions
@@ -462,6 +463,15 @@ def _extend_existing(plan: ComparisonPlan, folder: Path) -> ComparisonPlan:
     added = len(plan.cells) - len(old.cells)
     if added:
         log.info("%s: %d cells are added to its %d", folder, added, len(old.cells))
+    if plan.earlier != old.earlier:
+        share = format_number(100 * (1 - LEVEL) / 2 ** len(plan.earlier), 2)
+        log.info(
+            "%s: %d seeds were looked at before; verdicts on %d have %s %% of false alarms left",
+            folder,
+            len(old.seeds),
+            len(plan.seeds),
+            share,
+        )
     return plan
 
 
