@@ -18,6 +18,7 @@ import choose_page
 import claims_page
 import conformance_page
 import equip_page
+import error_rates_page
 import evidence_data
 import extension_page
 import import_graph
@@ -123,6 +124,7 @@ def write_pages() -> dict[Path, str]:
         import_graph.PICTURE: import_graph.draw_graph(import_graph.read_imports()),
     }
     pages[play_page.PAGE] = play_page.write_play_page()
+    pages[DOCS / "error_rates.md"] = error_rates_page.write_error_rates_page()
     extend = DOCS / "extend.md"
     pages[extend] = extension_page.write_extension_page(extend)
     pretrained = DOCS / "questions" / "pretrained.md"

@@ -6,7 +6,7 @@ that it may be looked at after every block.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
 from math import inf, sqrt
@@ -216,21 +216,6 @@ def collect_pair(comparison: Comparison, found: Hypothesis) -> dict[str, dict[in
         name: collect_values(names[name], condition, metric) for name in (found.one, found.other)
     }
     return values if all(values.values()) else {}
-
-
-def _collect_others(
-    comparison: Comparison, found: Hypothesis, seeds: Sequence[int]
-) -> dict[str, dict[int, float]]:
-    """Return {variant: {seed: value}} of the variants that a hypothesis does not name."""
-    condition, metric = find_subject(comparison, found)
-    others = {
-        one.name: collect_values(one, condition, metric)
-        for one in comparison.variants
-        if one.name not in (found.one, found.other)
-    }
-    return {
-        name: {seed: own[seed] for seed in seeds if seed in own} for name, own in others.items()
-    }
 
 
 def find_subject(comparison: Comparison, found: Hypothesis) -> tuple[Condition, str]:

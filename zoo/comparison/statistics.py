@@ -34,7 +34,8 @@ intervals are over seeds, for this test set.
 Student's t decides, and an exact permutation test must agree where it can: it deals the values of
 the two variants, less the mean of their seed over all variants, to them anew. Its smallest p-value
 is 0.1 with three values of each and 0.008 with five. An interval is widened to hold 0 where that
-test could have found a difference and did not (p above 0.05). With so few values that it cannot,
+test could have found a difference and did not: p above 0.05, which is corrected for the number of
+pairs where permutations are fine enough for that. With so few values that they cannot,
 the noise of all variants is the least that a pair is granted, since three values tell hardly
 anything of their own variance. docs/error_rates.md has the error rates of all this by simulation:
 seeds that split, ceilings, rounding, heavy tails, unequal noise.
@@ -70,6 +71,8 @@ ROUNDING = 1e-12
 MANY, MANY_NEED = 6, 5
 # the significance of permutations that confirm what t finds
 CONFIRMED = 0.05
+# possible p-values below a corrected level, so that permutations do not ask for full separation
+FINE = 10
 # more assignments of values to two variants are sampled
 MOST_ASSIGNMENTS = 10_000
 # larger test sets have steps too small to matter, and to be seen in single precision
@@ -149,10 +152,16 @@ class Permutation:
         """True if there are enough values for a p-value below 0.05; else t decides alone."""
         return self.smallest <= CONFIRMED
 
-    @property
-    def contradicts(self) -> bool:
-        """True if the test could have found a difference and did not."""
-        return self.can_decide and self.p_value > CONFIRMED
+    def contradicts(self, family: int) -> bool:
+        """Return whether the test could have found a difference and did not.
+
+        Args:
+            family: Number of pairs that are judged together. The level is corrected for them where
+                permutations are fine enough: ten p-values lie below it.
+        """
+        corrected = CONFIRMED / family
+        level = corrected if self.smallest <= corrected / FINE else CONFIRMED
+        return self.can_decide and self.p_value > level
 
 
 @dataclass(frozen=True)
@@ -609,7 +618,7 @@ def _judge_pair(
     p_value = float(pair.mean == 0)
     if pair.error > ROUNDING * abs(pair.mean):
         p_value = _exceed_range(sqrt(2) * abs(pair.mean) / pair.error, variants, pair.freedom)
-    return _state(pair, critical, bounds, p_value)
+    return _state(pair, critical, bounds, p_value, comb(variants, 2))
 
 
 def _judge_by_bonferroni(
@@ -622,19 +631,20 @@ def _judge_by_bonferroni(
     p_value = float(pair.mean == 0)
     if pair.error > ROUNDING * abs(pair.mean):
         p_value = 2 * float(special.stdtr(pair.freedom, -abs(pair.mean) / pair.error))
-    return _state(pair, critical, bounds, min(1.0, family * p_value))
+    return _state(pair, critical, bounds, min(1.0, family * p_value), family)
 
 
 def _state(
-    pair: PairedMean, critical: float, bounds: tuple[float, float], p_value: float
+    pair: PairedMean, critical: float, bounds: tuple[float, float], p_value: float, family: int
 ) -> Difference:
     """State a difference; a permutation test that contradicts t widens the interval to hold 0."""
     estimate = _bound(pair, critical, bounds)
-    if pair.permutation is not None and pair.permutation.contradicts and excludes_zero(estimate):
+    permutation = pair.permutation
+    if permutation and permutation.contradicts(family) and excludes_zero(estimate):
         assert estimate.low is not None
         assert estimate.high is not None
         estimate = replace(estimate, low=min(estimate.low, 0.0), high=max(estimate.high, 0.0))
-        p_value = max(p_value, pair.permutation.p_value)
+        p_value = max(p_value, min(1.0, family * permutation.p_value))
     return Difference(estimate=estimate, p_value=p_value, permutation=pair.permutation)
 
 
