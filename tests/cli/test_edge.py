@@ -260,7 +260,9 @@ def test_a_misspelt_option_is_named_with_the_right_one(command, tmp_path, monkey
 
 def list_guarded():
     functions = [one for name in zoo.__all__ if inspect.isfunction(one := getattr(zoo, name))]
-    return [one for one in functions if one.__module__.startswith("zoo.api")]
+    of_api = [one for one in functions if one.__module__.startswith("zoo.api")]
+    # build_model draws from the caller's random state, which a guard would put back
+    return [one for one in of_api if hasattr(one, "__wrapped__")]
 
 
 def test_every_function_names_an_argument_of_a_wrong_type():
@@ -305,9 +307,8 @@ def test_nothing_to_merge_is_told():
 
 def test_every_function_refuses_unknown_keywords_and_keeps_its_signature():
     guarded = list_guarded()
-    assert (
-        len(guarded) == len(MISSPELT) + 4
-    )  # and zoo.load, zoo.estimate_comparison, both of suites
+    # and zoo.load, zoo.estimate_comparison, both of suites
+    assert len(guarded) == len(MISSPELT) + 4
     for function in guarded:
         assert inspect.signature(function) == inspect.signature(inspect.unwrap(function))
         parameters = inspect.signature(function).parameters.values()

@@ -28,7 +28,7 @@ def test_a_comparison_has_the_numbers_of_the_command(compared, forked):
     found = zoo.compare(
         "vit_comrope", changes, encodings=ENCODINGS, seeds=1, to="two", verbose=False
     )
-    assert not found.stopped
+    assert found.problem is None
     assert list_measurements(found.to_dict()) == list_measurements(expected)
     assert found.comparison.command.startswith("zoo.compare('vit_comrope', {'evaluate.resol")
 
