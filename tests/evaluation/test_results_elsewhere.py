@@ -11,7 +11,7 @@ from untrained import write_checkpoint
 
 import zoo as api
 from zoo.errors import RecipeError, ZooError
-from zoo.evaluation.evaluate import RESULT
+from zoo.evaluation.evaluate import RESULT, Evaluator
 from zoo.tasks.metrics import CONFUSION
 
 SIZES = "evaluate.resolutions=[12]"
@@ -40,7 +40,7 @@ def test_a_run_that_may_only_be_read_is_told_before_anything_is_measured(
     run, untouched, zoo, monkeypatch
 ):
     monkeypatch.setattr("zoo.evaluation.evaluate.check_writable", deny)
-    monkeypatch.setattr("zoo.evaluation.evaluate.measure", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(Evaluator, "_measure", lambda *_: pytest.fail("measured"))
     code, _, message = zoo("eval", run, SIZES)
     assert code == 2
     assert f"{run / RESULT} cannot be written, Read-only file system" in message
@@ -97,7 +97,7 @@ def test_a_full_disk_loses_no_result(is_json, run, untouched, zoo, monkeypatch):
 
 @pytest.mark.parametrize("plant", [os.mkdir, os.mkfifo])
 def test_something_else_in_the_place_of_the_result_is_told_first(plant, run, zoo, monkeypatch):
-    monkeypatch.setattr("zoo.evaluation.evaluate.measure", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(Evaluator, "_measure", lambda *_: pytest.fail("measured"))
     os.mkdir("to")
     plant(Path("to", RESULT))
     code, _, message = zoo("eval", run, "to=to")

@@ -395,7 +395,7 @@ def test_divisors_of_llama3_give_its_frequencies():
 @pytest.mark.parametrize(
     ("fields", "part"),
     [
-        ({"scaling__type": "su"}, "scaling.type is su; known: none, linear, yarn, longrope"),
+        ({"scaling__type": "su"}, "scaling.type is su; known are none, linear, yarn, longrope"),
         (
             {"scaling__type": "yarn", "scaling__yarn_log_multiplier": 0.1},
             "log_multiplier=0.1 is not",

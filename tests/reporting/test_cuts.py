@@ -277,7 +277,11 @@ def test_a_ranking_marks_means_intervals_and_seeds_beyond_its_axis():
 @pytest.mark.parametrize(
     ("make", "has", "lacks"),
     [
-        (comparisons.images, ["small dots: seeds", "bars: 95 %", "open: may be"], ["arrows"]),
+        (
+            lambda: comparisons.images(seeds=range(5)),
+            ["small dots: seeds", "bars: 95 %", "open: may be"],
+            ["arrows"],
+        ),
         (
             lambda: comparisons.images(seeds=(0, 1)),
             ["small dots: seeds", "fewer than three seeds", "grey: not judged"],

@@ -72,13 +72,14 @@ def test_latex_shows_the_numbers_of_the_csv_file(name):
 
 
 def test_the_worse_variants_have_a_mark():
-    found = comparisons.images()
+    found = comparisons.images(seeds=range(5))
     caption, _, rows = read_table(format_latex(build_result_table(found)))
     worse = [cell for row in rows for cell in row[1:] if cell[2] == r"\dagger"]
     assert worse
     assert all(command != "textbf" for _, command, _ in worse)
-    assert r"$^{\dagger}$ worse than the best; simultaneous 95 \% intervals" in caption
-    assert "means over seeds 0, 1 and 2" in caption
+    assert r"$^{\dagger}$ worse than the best by simultaneous intervals" in caption
+    assert r"with 98.33 \% each, which corrects for 3 conditions" in caption
+    assert "means over seeds 0, 1, 2, 3 and 4" in caption
 
 
 BEST, WORSE = ResultValue(0.9, standing="best"), ResultValue(0.8, standing="worse")
