@@ -160,9 +160,9 @@ def nearest(word: str, known: Iterable[str], parent: str = "") -> str:
     return list_known(others)
 
 
-def list_known(words: Iterable[str]) -> str:
+def list_known(names: Iterable[str]) -> str:
     """Return a remedy: the values that are allowed, or the words that are known."""
-    listed = list_words(words)
+    listed = list_words(names)
     return f"known are {listed}" if listed else "none is known here"
 
 
@@ -172,16 +172,16 @@ def list_words(names: Iterable[str]) -> str:
 
 
 def join_words(
-    words: Iterable[object], last: Literal["and", "or"] = "and", most: int | None = None
+    names: Iterable[object], last: Literal["and", "or"] = "and", most: int | None = None
 ) -> str:
-    """Write words as a sentence does: a, b and c.
+    """Write names as a sentence does: a, b and c.
 
     Args:
-        words: The words.
+        names: The names, or other things to write.
         last: What joins the last one.
         most: Write those beyond so many as their number: a, b and 3 others.
     """
-    names = [*map(str, words)]
-    if most is not None and len(names) > most:
-        names = [*names[: most - 1], f"{len(names) - most + 1} others"]
-    return f" {last} ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+    texts = [*map(str, names)]
+    if most is not None and len(texts) > most:
+        texts = [*texts[: most - 1], f"{len(texts) - most + 1} others"]
+    return f" {last} ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]]))

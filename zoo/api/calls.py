@@ -1,4 +1,4 @@
-"""What repeats a call, as reports name it: the command line that made the call, else the call."""
+"""The command that repeats a call, for reports: the command line, else the call itself."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class CellCost:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCost:
-    """What training takes that is left.
+    """The time and operations of the training that is left.
 
     Attributes:
         steps: Training steps; None if nothing is known of the length of an epoch.

@@ -25,7 +25,7 @@ from zoo.config.schema import format_size
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, Message, OptionError, RecipeError, Setting
 from zoo.options.stored import read_stored
 from zoo.reporting.numbers import format_fixed
-from zoo.reporting.sections import ReportSection, TextTable
+from zoo.reporting.sections import ReportSection, SectionTable
 from zoo.run.build import build_data
 from zoo.run.conditions import TRAINED, Condition, list_conditions
 from zoo.suggestions import nearest
@@ -370,7 +370,7 @@ def build_hypotheses_section(comparison: Comparison) -> ReportSection | None:
     return ReportSection(
         key="hypotheses",
         title="Hypotheses",
-        table=TextTable(
+        table=SectionTable(
             heads=JUDGEMENT_HEADS,
             rows=[*list_judgement_rows(comparison)],
             left=("hypothesis", "verdict", "notes"),

@@ -1,4 +1,4 @@
-"""What the rest of zoo uses of comparisons: their work, its options, and results that print."""
+"""The functions, options and results of comparisons that the edges of zoo use."""
 
 from __future__ import annotations
 

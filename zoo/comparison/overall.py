@@ -36,7 +36,7 @@ from zoo.comparison.statistics import FEWEST, LEVEL, find_range, measure_pairs
 from zoo.errors import DataError
 from zoo.packages import require_extra
 from zoo.reporting.numbers import as_json, finite, format_fixed
-from zoo.reporting.sections import Report, ReportSection, TextTable, write_report
+from zoo.reporting.sections import ReportSection, SectionedReport, SectionTable, write_report
 from zoo.reporting.tables import ResultColumn, ResultRow, ResultTable, ResultValue, format_tables
 from zoo.suggestions import join_words
 from zoo.utils import describe_absence
@@ -381,7 +381,7 @@ def draw_ranking(ranking: OverallRanking) -> Chart:
 HEADS = ("variant", "mean score", "to the first", "verdict", "mean rank")
 
 
-def build_standing_table(ranking: OverallRanking) -> TextTable:
+def build_standing_table(ranking: OverallRanking) -> SectionTable:
     """Return a row for each variant, the best first."""
     rows = [
         [
@@ -393,7 +393,7 @@ def build_standing_table(ranking: OverallRanking) -> TextTable:
         ]
         for number, one in enumerate(ranking.standings)
     ]
-    return TextTable(heads=HEADS, rows=rows, left=("variant", "verdict"))
+    return SectionTable(heads=HEADS, rows=rows, left=("variant", "verdict"))
 
 
 def list_left_out(ranking: OverallRanking) -> list[str]:
@@ -442,9 +442,9 @@ def _explain(ranking: OverallRanking) -> str:
     )
 
 
-def build_report(ranking: OverallRanking) -> Report:
+def build_report(ranking: OverallRanking) -> SectionedReport:
     """Return the report of a ranking."""
-    return Report(
+    return SectionedReport(
         kind="ranking",
         title=f"Which variant, over {len(ranking.tasks)} tasks?",
         figure="Mean scores with 95 % intervals.",
@@ -461,7 +461,7 @@ def build_report(ranking: OverallRanking) -> Report:
                 key="tasks",
                 title="Tasks",
                 lead="What scores mean.",
-                table=TextTable(
+                table=SectionTable(
                     heads=TASK_HEADS, rows=_list_task_rows(ranking), left=TASK_HEADS[:5]
                 ),
                 items=list_left_out(ranking),

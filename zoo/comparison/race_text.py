@@ -5,7 +5,7 @@ from __future__ import annotations
 from zoo.comparison.results import Comparison, StoppedVariant
 from zoo.comparison.statistics import LEVEL
 from zoo.reporting.numbers import format_number, format_p_value
-from zoo.reporting.sections import ReportSection, TextTable
+from zoo.reporting.sections import ReportSection, SectionTable
 from zoo.suggestions import join_words
 
 DIGITS = 3
@@ -24,7 +24,7 @@ def build_race_section(comparison: Comparison) -> ReportSection | None:
     return ReportSection(
         key="racing",
         title="Racing",
-        table=TextTable(heads=heads, rows=rows, left=heads[1:]) if rows else None,
+        table=SectionTable(heads=heads, rows=rows, left=heads[1:]) if rows else None,
         sentences=[explain_race(comparison)],
         items=[describe_stopped(one) for one in race.stopped],
     )

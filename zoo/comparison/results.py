@@ -99,7 +99,7 @@ class StepsToSolve:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedCell:
-    """What a training run took and how far it came. What is not known yet is empty or None.
+    """The costs and progress of a training run. Unknown values are empty or None.
 
     Attributes:
         seed: The seed.
@@ -363,7 +363,7 @@ class RecordFlaw:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonSubject:
-    """What is compared, and how: the same in a plan and in its results.
+    """The subject of a comparison, which its plan and its results share.
 
     Attributes:
         zoo_version: The version of zoo that planned it.

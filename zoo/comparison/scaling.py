@@ -13,7 +13,7 @@ from zoo.comparison.results import Axis, Comparison, Variant
 from zoo.comparison.statistics import Estimate, estimate_mean
 from zoo.options.plain import to_plain
 from zoo.reporting.numbers import format_fixed
-from zoo.reporting.sections import ReportSection, TextTable
+from zoo.reporting.sections import ReportSection, SectionTable
 
 LEAST = 3
 """Sizes that a slope needs."""
@@ -131,6 +131,6 @@ def build_scaling_section(comparison: Comparison) -> ReportSection | None:
     return ReportSection(
         key="scaling",
         title="Scaling",
-        table=TextTable(heads=SCALING_HEADS, rows=rows, left=("variants",)),
+        table=SectionTable(heads=SCALING_HEADS, rows=rows, left=("variants",)),
         sentences=[explain_scaling(comparison)],
     )

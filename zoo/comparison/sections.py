@@ -14,7 +14,7 @@ from zoo.comparison.scaling import build_scaling_section
 from zoo.comparison.solving import build_speeds_section
 from zoo.comparison.study_text import build_studies_section
 from zoo.reporting.numbers import format_fixed
-from zoo.reporting.sections import ReportSection, TextTable
+from zoo.reporting.sections import ReportSection, SectionTable
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ def build_compute_section(comparison: Comparison) -> ReportSection | None:
         key="compute",
         title="Validation metric at equal compute",
         lead="The last validation within the least compute that any variant had.",
-        table=TextTable(
+        table=SectionTable(
             heads=["variant", *(f"equal {unit}" for unit in values)], rows=rows, left=("variant",)
         ),
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from zoo.comparison.results import Better, Comparison, StepsToSolve
 from zoo.reporting.numbers import format_p_value
-from zoo.reporting.sections import ReportSection, TextTable
+from zoo.reporting.sections import ReportSection, SectionTable
 
 SOLVED = 0.95
 """Validation accuracy from which a synthetic task counts as solved."""
@@ -204,7 +204,7 @@ def build_speeds_section(comparison: Comparison) -> ReportSection | None:
     return ReportSection(
         key="solving",
         title="Steps to solve" if comparison.target is None else "Time to target",
-        table=TextTable(heads=heads, rows=rows, left=("variant", "each seed")),
+        table=SectionTable(heads=heads, rows=rows, left=("variant", "each seed")),
         sentences=[explain_speeds(comparison)],
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 from zoo.comparison.results import Comparison, StudiesResult, VariantStudies
 from zoo.comparison.tuning import is_finite_number
 from zoo.options.plain import format_label
-from zoo.reporting.sections import ReportSection, TextTable
+from zoo.reporting.sections import ReportSection, SectionTable
 
 
 def build_studies_section(comparison: Comparison) -> ReportSection | None:
@@ -24,7 +24,7 @@ def build_studies_section(comparison: Comparison) -> ReportSection | None:
     return ReportSection(
         key="studies",
         title="Studies",
-        table=TextTable(heads=["variant", *keys, "studies"], rows=rows, left=("variant",)),
+        table=SectionTable(heads=["variant", *keys, "studies"], rows=rows, left=("variant",)),
         sentences=[_describe_studies(found)],
         items=[*list_edges(comparison)],
     )

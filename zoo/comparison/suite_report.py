@@ -20,7 +20,7 @@ from zoo.comparison.suite_results import (
     list_warnings,
 )
 from zoo.reporting.numbers import as_json, pluralize
-from zoo.reporting.sections import Report, ReportSection, TextTable, write_report
+from zoo.reporting.sections import ReportSection, SectionedReport, SectionTable, write_report
 from zoo.reporting.tables import BOLD, NOT_BOLD, find_established, format_tables
 
 NAME = "suite"
@@ -77,7 +77,7 @@ def _count_cells(one: PartResult) -> str:
     return f"{sum(cell.state == 'done' for cell in cells)} of {len(cells)}"
 
 
-def build_report(found: SuiteComparison) -> Report:
+def build_report(found: SuiteComparison) -> SectionedReport:
     """Return the report of a suite."""
     suite = found.plan.file.suite
     heads, rows = list_value_rows(found)
@@ -87,7 +87,7 @@ def build_report(found: SuiteComparison) -> Report:
         for one in found.parts
         if one.comparison is not None
     }
-    return Report(
+    return SectionedReport(
         kind="suite",
         title=suite.title,
         about=_join_lines(suite.about),
@@ -101,7 +101,7 @@ def build_report(found: SuiteComparison) -> Report:
                 key="results",
                 title="Results",
                 lead="All encodings in all parts.",
-                table=TextTable(heads=heads, rows=rows, left=heads[:2]),
+                table=SectionTable(heads=heads, rows=rows, left=heads[:2]),
                 sentences=explain_suite(found),
                 items=[*list_notes(found)],
             ),
@@ -117,7 +117,7 @@ def build_report(found: SuiteComparison) -> Report:
                 key="parts",
                 title="Parts",
                 lead="Each has a page of its own, with intervals, curves and costs.",
-                table=TextTable(heads=PART_HEADS, rows=list_part_rows(found), left=PART_HEADS),
+                table=SectionTable(heads=PART_HEADS, rows=list_part_rows(found), left=PART_HEADS),
                 links=links,
             ),
         ],

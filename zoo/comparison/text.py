@@ -23,7 +23,7 @@ from zoo.comparison.statistics import FEWEST, MANY, MANY_NEED, Estimate, exclude
 from zoo.config.schema import format_size
 from zoo.reporting import numbers
 from zoo.reporting.numbers import format_fixed
-from zoo.reporting.sections import ReportSection, TextTable, format_section
+from zoo.reporting.sections import ReportSection, SectionTable, format_section
 from zoo.run.conditions import Condition
 from zoo.run.machine import format_machine
 from zoo.suggestions import join_words
@@ -449,7 +449,7 @@ def _list_flags(comparison: Comparison) -> Iterator[str]:
         yield format_section(ReportSection(key="flags", title="Flags", items=items))
 
 
-def _build_ranking(comparison: Comparison, condition: Condition) -> TextTable | None:
+def _build_ranking(comparison: Comparison, condition: Condition) -> SectionTable | None:
     """Return the ranking under a condition; None if nothing is measured."""
     standings = [one for one in rank_variants(comparison, condition) if one.mean is not None]
     head = ["variant", format_measure(comparison), "to the first", "verdict", "seeds", "flags"]
@@ -470,7 +470,7 @@ def _build_ranking(comparison: Comparison, condition: Condition) -> TextTable | 
     kept = [column for column in range(len(head)) if any(row[column] for row in rows)]
     rows = [[row[column] for column in kept] for row in rows]
     heads = [head[column] for column in kept]
-    return TextTable(heads=heads, rows=rows, left=TEXT_COLUMNS) if rows else None
+    return SectionTable(heads=heads, rows=rows, left=TEXT_COLUMNS) if rows else None
 
 
 def _name_verdict(one: Standing, best: str) -> str:
@@ -479,7 +479,7 @@ def _name_verdict(one: Standing, best: str) -> str:
     return best if one.verdict == "best" else VERDICTS.get(one.verdict, "")
 
 
-def _build_cost_table(comparison: Comparison) -> TextTable | None:
+def _build_cost_table(comparison: Comparison) -> SectionTable | None:
     """Return what each variant has and takes; None if no cell has begun."""
     variants = [one for one in comparison.variants if any(cell.parameters for cell in one.cells)]
     rows = [_format_cost(variant) for variant in variants]
@@ -489,7 +489,7 @@ def _build_cost_table(comparison: Comparison) -> TextTable | None:
         head.insert(2, "forward MFLOPs")
         for variant, row in zip(variants, rows, strict=True):
             row.insert(2, format_fixed(_scale(_mean(variant.cells, "flops"), 1e-6), 1))
-    return TextTable(heads=[*head, "cells done"], rows=rows, left=TEXT_COLUMNS) if rows else None
+    return SectionTable(heads=[*head, "cells done"], rows=rows, left=TEXT_COLUMNS) if rows else None
 
 
 def _format_cost(variant: Variant) -> list[str]:

@@ -19,7 +19,7 @@ TEMPLATE = "reporting/templates/report.html"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextTable:
+class SectionTable:
     """A table of texts.
 
     Attributes:
@@ -50,14 +50,14 @@ class ReportSection:
     key: str
     title: str
     lead: str = ""
-    table: TextTable | None = None
+    table: SectionTable | None = None
     sentences: Sequence[str] = ()
     items: Sequence[str] = ()
     links: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class SectionedReport:
     """A report: the first of its sections stands right under its title.
 
     Attributes:
@@ -77,7 +77,7 @@ class Report:
     command: str = ""
 
 
-def format_report(report: Report) -> str:
+def format_report(report: SectionedReport) -> str:
     """Format a report as Markdown."""
     report = escape_strings(report)
     first, *others = report.sections
@@ -99,7 +99,9 @@ def _list_blocks(section: ReportSection) -> Iterator[str]:
     yield "\n".join(f"- {item}" for item in section.items)
 
 
-def render_report(report: Report, picture: bytes | None, styles: tuple[str, ...] = ()) -> str:
+def render_report(
+    report: SectionedReport, picture: bytes | None, styles: tuple[str, ...] = ()
+) -> str:
     """Return a report as HTML: it opens from a file, and no request goes out from it.
 
     Args:
@@ -124,7 +126,7 @@ def render_report(report: Report, picture: bytes | None, styles: tuple[str, ...]
 
 
 def write_report(
-    report: Report,
+    report: SectionedReport,
     folder: Path,
     *,
     name: str,

@@ -20,7 +20,7 @@ from zoo.comparison.text import (
     name_extreme,
 )
 from zoo.reporting import numbers
-from zoo.reporting.sections import TextTable
+from zoo.reporting.sections import SectionTable
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def build_variants_table(comparison: Comparison) -> SortableTable:
     return SortableTable(heads, rows, frozenset(first))
 
 
-def build_text_table(table: TextTable) -> SortableTable:
+def build_text_table(table: SectionTable) -> SortableTable:
     """Return a table of texts, which are sorted as words."""
     rows = [[_build_word(text) for text in row] for row in table.rows]
     return SortableTable([*table.heads], rows)
