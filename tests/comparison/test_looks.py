@@ -15,6 +15,7 @@ from zoo.comparison.racing import find_race
 from zoo.comparison.ranking import describe_levels, find_level
 from zoo.comparison.request import CompareOptions
 from zoo.comparison.results import Comparison
+from zoo.errors import RecipeError
 
 
 def count_alarms(looks):
@@ -114,3 +115,18 @@ def test_growing_a_folder_says_that_it_was_looked_at(tmp_path, caplog):
     assert "3 seeds were looked at before; verdicts on 5 have 2.5 % of false alarms left" in (
         caplog.text
     )
+
+
+def test_a_question_is_declared_before_results_are_seen(tmp_path):
+    folder = tmp_path / "asked"
+    folder.mkdir()
+    write_plan(plan_seeds(3), folder)
+    with pytest.raises(RecipeError, match="question is none there, 24 here"):
+        join_existing(replace(plan_seeds(5), question="24"), folder)
+
+
+def test_a_race_asks_about_the_trained_condition(compared):
+    words = ["encodings=[none,learned]", "tune.optim.lr=[1e-3,1e-2,log]", "studies=3", "budget=1"]
+    code, _, message = compared("vit_comrope", *words, "racing=true", "question=24")
+    assert code == 2
+    assert "question: a race asks about the condition trained" in message

@@ -15,6 +15,7 @@ from zoo.comparison.statistics import (
     compare_named,
     estimate_mean,
     excludes_zero,
+    explain_no_interval,
     find_range,
     find_samples,
     find_smallest_difference,
@@ -219,6 +220,20 @@ def test_permutations_must_confirm_what_t_finds_where_they_can(
     assert excludes_zero(found.estimate) is is_decided
     assert (found.p_value < 0.05) is is_decided
     assert found.permutation.smallest == smallest
+
+
+def test_assignments_that_are_drawn_can_be_no_rarer_than_their_number():
+    found = permute(tuple(map(float, range(18))), tuple(map(float, range(100, 118))))
+    assert found.p_value == found.smallest == pytest.approx(1e-4)
+    # of a thousand pairs such a p-value is not fine enough to be corrected for them
+    assert not any(found.contradicts(family) for family in (1, 28, 1000))
+
+
+@pytest.mark.parametrize(
+    ("count", "reason"), [(2, "fewer than three seeds"), (3, "differ by the same in all 3 seeds")]
+)
+def test_a_pair_without_an_interval_is_explained(count, reason):
+    assert reason in explain_no_interval(count, "seeds")
 
 
 def test_equal_differences_have_no_interval_and_no_verdict():

@@ -355,11 +355,6 @@ def _is_flat(cell: ComparisonCell) -> bool:
     return abs(finite[-1] - finite[-2]) <= FLAT * max(sizes)
 
 
-def formatpercent(share: float) -> str:
-    """Return a share from 0 to 1 in percent."""
-    return f"{100 * share:.0f} %"
-
-
 def percent(share: float) -> str:
     """Return a share from 0 to 1 in percent."""
     return f"{100 * share:.0f} %"

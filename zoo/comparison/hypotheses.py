@@ -19,7 +19,14 @@ from typing import Any, Literal, Self, get_args
 from zoo.comparison.digests import EDITED, is_unchanged, seal
 from zoo.comparison.ranking import collect_values, find_level
 from zoo.comparison.results import Comparison, Measure, RecordedHypothesis, find_direction
-from zoo.comparison.statistics import Estimate, Pair, compare_named, excludes_zero, measure_noise
+from zoo.comparison.statistics import (
+    Estimate,
+    Pair,
+    compare_named,
+    excludes_zero,
+    explain_no_interval,
+    measure_noise,
+)
 from zoo.config import Recipe
 from zoo.config.schema import format_size
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, Message, OptionError, RecipeError, Setting
@@ -277,7 +284,8 @@ def _judge(
     )
     difference = found.get(pair)
     if difference is None or difference.estimate.low is None:
-        return Judgement.undecided(recorded, "fewer than three seeds can be compared")
+        count = difference.estimate.count if difference else 0
+        return Judgement.undecided(recorded, explain_no_interval(count, "seeds"))
     estimate = difference.estimate
     is_above = estimate.mean > 0
     verdict: HypothesisVerdict = "undecided"

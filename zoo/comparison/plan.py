@@ -507,6 +507,10 @@ def list_plan_differences(old: ComparisonPlan, new: ComparisonPlan) -> Iterator[
     if old.measure != new.measure:
         # it chooses what is tested, and hypotheses are about it
         yield f"measure is {old.measure} there, {new.measure} here"
+    if old.question != new.question:
+        # it is declared before results are seen
+        before, after = (plan.question or "none" for plan in (old, new))
+        yield f"question is {before} there, {after} here"
     if there is None or here is None:
         return
     if there.keys != here.keys:

@@ -38,6 +38,7 @@ from zoo.comparison.statistics import (
     compare_all,
     compare_named,
     excludes_zero,
+    explain_no_interval,
     measure_noise,
 )
 from zoo.comparison.studies import ALL_NON_FINITE
@@ -381,7 +382,8 @@ def judge_claims(
 
 def _judge_claim(claim: Claim, found: Difference | None, sign: int) -> ClaimDecision:
     if found is None or found.estimate.low is None:
-        return ClaimDecision(claim, "undecided", None, "fewer than three studies have both")
+        count = found.estimate.count if found else 0
+        return ClaimDecision(claim, "undecided", None, explain_no_interval(count, "studies"))
     gain = _turn(found.estimate, sign)
     low, high = gain.low or 0.0, gain.high or 0.0
     shown = f"the interval of the difference, {_show(gain)},"

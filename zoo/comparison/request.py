@@ -36,6 +36,7 @@ from zoo.launch.executor import Executor
 from zoo.options import Between, Count
 from zoo.options.signature import fields, options
 from zoo.run.build import Experiment
+from zoo.run.conditions import TRAINED
 from zoo.run.load import load_experiment
 from zoo.run.preflight import build_experiment, check_data, check_optimizer
 from zoo.suggestions import nearest
@@ -323,6 +324,9 @@ def _find_racing_issues(chosen: CompareOptions) -> Iterator[ConfigIssue]:
     if not first <= studies <= last:
         problem = f"a race has {first} to {last} studies, with looks after {_list_looks()}"
         yield ConfigIssue(ARGUMENT, "racing", problem, remedy)
+    if chosen.question not in (None, TRAINED):
+        problem = f"a race asks about the condition {TRAINED}"
+        yield ConfigIssue(ARGUMENT, "question", problem, "leave it out, or do not race")
     if chosen.part is not None:
         problem = "a look needs all studies before it, and a part has only some"
         other = Message("leave it out; ", Setting("minutes"), " stops, and any machine continues")

@@ -390,7 +390,9 @@ def permute(first: tuple[float, ...], second: tuple[float, ...]) -> Permutation:
     differences = np.abs(2 * (chosen @ every) - every.sum())
     observed = abs(sum(first) - sum(second))
     as_large = differences >= observed - ROUNDING * np.abs(every).sum()
-    return Permutation(p_value=float(as_large.mean()), smallest=2 / total)
+    # of assignments that are drawn, the observed one alone may be as large
+    smallest = max(2 / total, 1 / len(chosen))
+    return Permutation(p_value=float(as_large.mean()), smallest=smallest)
 
 
 @lru_cache(maxsize=16)
@@ -406,6 +408,18 @@ def _list_assignments(count: int) -> NDArray[np.float64]:
     chosen = np.zeros((len(rows), 2 * count))
     np.put_along_axis(chosen, rows, 1.0, 1)
     return chosen
+
+
+def explain_no_interval(count: int, unit: str) -> str:
+    """Return why a named pair has no interval.
+
+    Args:
+        count: The number of seeds or studies that both variants have.
+        unit: What they are: seeds or studies.
+    """
+    if count < FEWEST:
+        return f"fewer than three {unit} can be compared"
+    return f"both differ by the same in all {count} {unit}, so that the noise is unknown"
 
 
 def excludes_zero(found: Estimate | None) -> bool:
