@@ -16,7 +16,7 @@ from zoo.comparison.record import hash_recipe
 from zoo.comparison.record_file import CELLS_FILE, read_cells, write_cells
 from zoo.comparison.records import find_recorded, read_records
 from zoo.comparison.request import check_request
-from zoo.comparison.suite_run import SuiteRequest, check_parts, plan_suite
+from zoo.comparison.suite_run import check_suite
 
 BASE = [
     "vit_comrope",
@@ -155,8 +155,8 @@ def check_command(words):
     if "suite" in given:
         suite = given.pop("suite")
         options = {key: one for key, one in given.items() if one}
-        named = {"encodings": encodings, "overrides": overrides, "given": options}
-        return check_parts(plan_suite(SuiteRequest(suite=suite, **named)))
+        checked = check_suite(suite, overrides, encodings=encodings, given=options)
+        return {part.name: part.checked for part in checked.parts}
     vary, tune = given.pop("vary"), given.pop("tune")
     named = {"encodings": encodings, "vary": vary, "tune": tune, "given": given}
     return {"": check_request(recipe, overrides, **named)}

@@ -15,7 +15,7 @@ from zoo import config
 from zoo.comparison.suite import list_edits_of, load_suite
 from zoo.comparison.suite_files import list_suites
 from zoo.comparison.suite_results import draw_scores
-from zoo.comparison.suite_run import SuiteRequest, plan_suite
+from zoo.comparison.suite_run import check_suite
 from zoo.errors import RecipeError
 from zoo.reporting.cuts import ARROWS
 
@@ -110,13 +110,16 @@ def make_part(title, levels, baselines=()):
         replace(one, cells=tuple(replace(cell, baselines=found) for cell in one.cells))
         for one in made.variants
     )
-    request = SimpleNamespace(part=SimpleNamespace(title=title), variants={n: n for n in levels})
-    return SimpleNamespace(request=request, comparison=replace(made, variants=variants))
+    return SimpleNamespace(
+        declared=SimpleNamespace(title=title),
+        variants={name: name for name in levels},
+        comparison=replace(made, variants=variants),
+    )
 
 
 def draw(*parts):
-    plan = SimpleNamespace(encodings=["rope", "none", "odd"])
-    spec = draw_scores(SimpleNamespace(parts=parts, plan=plan)).to_dict(validate=False)
+    suite = SimpleNamespace(parts=parts, encodings=["rope", "none", "odd"])
+    spec = draw_scores(suite).to_dict(validate=False)
     rows = [json.loads((one.get("data") or spec["data"])["values"]) for one in spec["layer"]]
     (scale,) = {tuple(one["encoding"]["x"]["scale"]["domain"]) for one in spec["layer"]}
     return spec["layer"], rows, scale, spec["layer"][0]["encoding"]["x"]["title"]
@@ -181,6 +184,24 @@ def test_a_part_without_its_data_is_counted_by_declared_sizes(suite):
     assert code == 2
     assert "text: " in message
     assert "data.path: missing" in message
+
+
+def test_missing_data_of_all_parts_are_named(suite):
+    parts = "".join(
+        f"""
+  {name}:
+    title: Text {name}
+    recipe: lm_rope
+    set: {{data: {{name: text, files: {name}.txt}}}}
+"""
+        for name in ("first", "second")
+    )
+    Path("tiny.yaml").write_text(SUITE + parts)
+    code, _, message = suite("suite=tiny.yaml", "encodings=[rope]")
+    assert code == 4, message
+    for name in ("first", "second"):
+        assert f"{name}: " in message
+        assert f"{name}.txt" in message
 
 
 @pytest.mark.parametrize(
@@ -301,12 +322,12 @@ def test_no_misspelt_word_of_a_suite_is_ignored(suite):
     for path, changed in _list_misspelt(whole):
         Path("tiny.yaml").write_text(yaml.safe_dump(changed))
         with pytest.raises(RecipeError) as caught:
-            pytest.fail(f"{path} is ignored: {_plan()}")
+            pytest.fail(f"{path} is ignored: {_check()}")
         assert all(issue.origin.startswith("tiny.yaml:") for issue in caught.value.issues), path
 
 
-def _plan():
-    return plan_suite(SuiteRequest(suite="tiny.yaml", encodings=["rope", "fox"]))
+def _check():
+    return check_suite("tiny.yaml", encodings=["rope", "fox"], given={})
 
 
 @pytest.mark.parametrize(

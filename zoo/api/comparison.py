@@ -24,9 +24,9 @@ from zoo.comparison.interface import (
     SpotCheckResult,
     SuiteEstimate,
     SuiteOptions,
-    SuiteRequest,
     SuiteResult,
     check_request,
+    check_suite,
     count_comparison,
     count_suite,
     merge,
@@ -39,7 +39,6 @@ from zoo.comparison.interface import (
 )
 from zoo.config import Overrides
 from zoo.config.arguments import validate_options
-from zoo.config.overrides import list_edits
 from zoo.errors import DataError
 from zoo.options import ChainSpec
 
@@ -233,15 +232,15 @@ def compare_suite(
         DataError: Data is missing.
     """
     given = {"encodings": encodings, "parts": parts or None, **options}
-    request = SuiteRequest(
-        suite=str(suite),
+    checked = check_suite(
+        str(suite),
+        overrides,
         encodings=encodings,
-        overrides=list_edits(overrides),
-        parts=tuple(parts),
+        parts=parts,
         given={**options},
         command=describe_call("zoo.compare_suite", str(suite), overrides, given),
     )
-    result = run_suite(request)
+    result = run_suite(checked)
     log_problem(result.problem, verbose)
     return result
 
@@ -276,12 +275,13 @@ def estimate_suite(
         DataError: Data is missing, and the suite declares no sizes to count by.
     """
     return count_suite(
-        SuiteRequest(
-            suite=str(suite),
+        check_suite(
+            str(suite),
+            overrides,
             encodings=encodings,
-            overrides=list_edits(overrides),
-            parts=tuple(parts),
+            parts=parts,
             given={**options},
+            needs_data=False,
         )
     )
 

@@ -68,8 +68,13 @@ class Outcome:
     problem: ZooError | None = None
 
 
-def run_comparison(checked: CheckedRequest) -> Outcome:
+def run_comparison(checked: CheckedRequest, until: float | None = None) -> Outcome:
     """Train and evaluate all variants of a recipe, and write the files of the output folder.
+
+    Args:
+        checked: The request.
+        until: The time, in seconds since 1970, after which no cell begins; None leaves it to the
+            minutes of the request.
 
     Raises:
         RecipeError: The output folder cannot be used; nothing was started.
@@ -78,7 +83,8 @@ def run_comparison(checked: CheckedRequest) -> Outcome:
     request = checked.request
     records = read_records(request.options.records)
     minutes = request.options.minutes
-    until = None if minutes is None else time.time() + 60 * minutes
+    if until is None and minutes is not None:
+        until = time.time() + 60 * minutes
     plan, resources = plan_comparison(checked)
     if plan.design is not None:
         log.info("%s", describe_costs(plan))

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from zoo.comparison.cell_files import is_done
 from zoo.comparison.compare import choose_folder, plan_comparison
@@ -43,6 +43,8 @@ RECORD_BYTES = 4000
 FREE = ("name", "seed", "optim", "evaluate", "generate", "predict", "init_from")
 """Sections of recipes that have nothing to do with the time of a step."""
 FREE_KEYS = ("trainer.max_steps", "trainer.max_epochs", "trainer.num_threads")
+
+Amount = TypeVar("Amount", int, float)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,22 +135,20 @@ class ComparisonEstimate:
     @property
     def steps(self) -> int | None:
         """Training steps that are left; None if those of a variant are not known."""
-        found = [one.steps for one in self.variants]
-        return None if None in found else sum(one or 0 for one in found)
+        return add_known(variant.steps for variant in self.variants)
 
     @property
     def flops(self) -> float | None:
         """Operations that are left; None if those of a variant are not known."""
-        found = [one.flops for one in self.variants]
-        return None if None in found else sum(one or 0.0 for one in found)
+        return add_known(variant.flops for variant in self.variants)
 
     @property
     def minutes(self) -> float | None:
         """Minutes until the end, with `jobs` cells at a time; None if a variant has no record."""
-        found = [one.minutes for one in self.variants]
-        if None in found or not self.left:
-            return None if self.left else 0.0
-        return sum(one or 0.0 for one in found) / min(self.jobs, self.left)
+        if not self.left:
+            return 0.0
+        minutes = add_known(variant.minutes for variant in self.variants)
+        return None if minutes is None else minutes / min(self.jobs, self.left)
 
     @property
     def disk(self) -> int:
@@ -174,6 +174,16 @@ class ComparisonEstimate:
     def table(self) -> str:
         """Return the text that `zoo compare --dry-run` prints."""
         return "\n".join(_format_lines(self))
+
+
+def add_known(values: Iterable[Amount | None]) -> Amount | None:
+    """Return a sum; None if a value is not known."""
+    total: Amount = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
 
 
 def estimate_comparison(checked: CheckedRequest) -> ComparisonEstimate:
@@ -289,7 +299,8 @@ def _estimate_variant(
         minutes.append(_scale(timed, length, "minutes"))
         is_counted = unit == "max_steps"
         steps.append(length if is_counted else _scale(read, length, "steps"))
-    total = None if None in steps else round(sum(one or 0 for one in steps))
+    total = add_known(steps)
+    total = None if total is None else round(total)
     return VariantEstimate(
         variant=name,
         cells=len(cells),
@@ -297,7 +308,7 @@ def _estimate_variant(
         epochs=sum(length for unit, length in lengths if unit == "max_epochs"),
         steps=total,
         flops=None if total is None else float(total * step_flops),
-        minutes=None if None in minutes else sum(one or 0.0 for one in minutes),
+        minutes=add_known(minutes),
         records=tuple(dict.fromkeys(one.folder for one in used)),
         processors=tuple(dict.fromkeys(one.processor for one in used)),
         checkpoint_bytes=WEIGHT_BYTES * copies * parameters,

@@ -25,13 +25,8 @@ from zoo.comparison.suite_estimate import SuiteEstimate
 from zoo.comparison.suite_estimate import estimate_suite as count_suite
 from zoo.comparison.suite_report import build_report as build_suite_report
 from zoo.comparison.suite_report import write_suite
-from zoo.comparison.suite_results import (
-    SuiteComparison,
-    build_suite_table,
-    collect_suite,
-    draw_scores,
-)
-from zoo.comparison.suite_run import SuiteOptions, SuiteRequest, plan_suite
+from zoo.comparison.suite_results import build_suite_table, describe_suite, draw_scores
+from zoo.comparison.suite_run import SuiteComparison, SuiteOptions, check_suite
 from zoo.comparison.suite_run import run_suite as run_parts
 from zoo.comparison.text import format_comparison
 from zoo.errors import DataError, ZooError
@@ -55,9 +50,9 @@ __all__ = [
     "SpotCheckResult",
     "SuiteEstimate",
     "SuiteOptions",
-    "SuiteRequest",
     "SuiteResult",
     "check_request",
+    "check_suite",
     "count_comparison",
     "count_suite",
     "merge",
@@ -311,9 +306,9 @@ class SuiteResult:
     def parts(self) -> dict[str, ComparisonResult]:
         """The comparisons of the parts that were begun, by name."""
         return {
-            one.request.name: ComparisonResult(self.path / one.request.name, one.comparison)
-            for one in self.suite.parts
-            if one.comparison is not None
+            part.name: ComparisonResult(self.path / part.name, part.comparison)
+            for part in self.suite.parts
+            if part.comparison is not None
         }
 
     def table(self) -> str:
@@ -330,7 +325,7 @@ class SuiteResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of results.json."""
-        return self.suite.to_dict()
+        return describe_suite(self.suite)
 
     def chart(self) -> Any:
         """Return the chart of suite.png, which a notebook shows and altair can change."""
@@ -347,14 +342,12 @@ class SuiteResult:
         return f"<pre>{html.escape(self.table())}</pre>"
 
 
-def run_suite(request: SuiteRequest) -> SuiteResult:
+def run_suite(checked: SuiteComparison) -> SuiteResult:
     """Run all parts of a suite, and write the files of its output folder.
 
     Raises:
-        RecipeError: The suite, an option or an encoding is wrong; nothing was started.
-        DataError: Data is missing.
+        RecipeError: An output folder cannot be used.
     """
-    outcome = run_parts(plan_suite(request))
-    suite = collect_suite(outcome)
-    write_suite(suite, intervals=bool(request.given.get("intervals")))
-    return SuiteResult(outcome.plan.folder.resolve(), suite, outcome.problem)
+    suite, problem = run_parts(checked)
+    write_suite(suite)
+    return SuiteResult(suite.folder.resolve(), suite, problem)

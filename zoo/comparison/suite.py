@@ -203,8 +203,7 @@ def _find_issues(suite: Suite, locations: Mapping[str, str]) -> Iterator[ConfigI
         remedy = "give both, or neither"
         yield ConfigIssue(locations[key], key, "studies need a budget of trials", remedy)
     for name, part in suite.parts.items():
-        is_tuned = bool(suite.tune if part.tune is None else part.tune)
-        if is_tuned != (suite.studies is not None):
+        if bool(list_tuned(suite, part)) != (suite.studies is not None):
             problem = "nothing is tuned" if suite.studies else "tuning needs studies and a budget"
             yield ConfigIssue(locations[f"parts.{name}"], f"parts.{name}", problem)
 
@@ -218,6 +217,11 @@ def flatten(sections: Mapping[str, Any]) -> dict[str, Any]:
         else:
             found[section] = options
     return found
+
+
+def list_tuned(suite: Suite, part: SuitePart) -> dict[str, Any]:
+    """Return {key: range or choices} of what is tuned in a part: its own, else the suite's."""
+    return flatten(suite.tune if part.tune is None else part.tune)
 
 
 def list_edits_of(suite: Suite, part: SuitePart) -> list[Edit]:

@@ -6,8 +6,9 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,20 @@ import zoo
 from zoo import config
 from zoo.attention.chain import encoding_class
 from zoo.attention.layer import SelfAttention
-from zoo.comparison.compare import Outcome, run_comparison
+from zoo.comparison.compare import run_comparison
 from zoo.comparison.grid import ENCODING, ENCODINGS, VariedKey, read_varied_keys
-from zoo.comparison.plan import PLAN
-from zoo.comparison.request import CheckedRequest, check_request
+from zoo.comparison.overall import OverallRanking, rank_tasks
+from zoo.comparison.plan import CELLS, PLAN
+from zoo.comparison.record_file import read_cells
+from zoo.comparison.request import CheckedRequest, CompareOptions, check_request
+from zoo.comparison.results import Comparison
 from zoo.comparison.suite import (
+    Suite,
     SuiteFile,
     SuitePart,
     choose_parts,
-    flatten,
     list_edits_of,
+    list_tuned,
     load_suite,
     refuse_fixed,
     split_overrides,
@@ -39,7 +44,7 @@ from zoo.data.spec import DataSpec, TextSpec
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, OptionError, RecipeError, Stopped, ZooError
 from zoo.options.plain import locate, to_plain
 from zoo.run.build import Experiment, build_data
-from zoo.run.conditions import list_conditions
+from zoo.run.conditions import Condition, list_conditions
 from zoo.run.preflight import build_experiment
 from zoo.suggestions import nearest
 
@@ -47,7 +52,6 @@ log = logging.getLogger("zoo")
 
 FIXED = ("seeds", "studies", "budget", "racing", "measure", "hypotheses", "part")
 """Options of comparisons that the file of a suite decides."""
-LEAST_MINUTES = 1e-6
 FILES = (
     *("index.html", "suite.md", "results.json", "table.tex", "table.csv", ".gitignore"),
     *("suite.png", "suite.svg", "suite.pdf"),
@@ -68,156 +72,211 @@ class SuiteOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SuiteRequest:
-    """A suite, its encodings and options, not validated yet.
-
-    Attributes:
-        suite: The name of a suite, or a file.
-        encodings: Names of encodings, mappings with options, or lists of these.
-        overrides: Changes of all recipes, or of those of one part: `language.data.path`.
-        parts: The parts to run; all of them if empty.
-        given: Options of comparisons by name, not validated yet.
-        command: What repeats it.
-    """
-
-    suite: str
-    encodings: Sequence[Any] | None
-    overrides: Overrides = ()
-    parts: Sequence[str] = ()
-    given: Mapping[str, Any] = field(default_factory=dict)
-    command: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartRequest:
-    """A part of a suite, and what compares the encodings in it.
+class ComparedPart:
+    """A part of a suite: the request of its comparison, and what that has come to.
 
     Attributes:
         name: Its name.
-        part: What the file declares.
+        declared: What the file declares.
         variants: {encoding: the variant that stands for it here}.
         refused: {encoding: why it is not applicable here}, by its declared facts.
-        arguments: Arguments of `check_request`.
-        file: The suite that declares it.
-        edits: The changes that the user made in addition to the file.
-        stand_in: The facts of samples by which an estimate counts, where the data are not here.
+        checked: The checked request; None if no encoding is applicable, or the data are not here.
+        experiments: The variants by which an estimate counts where the data are not here; None
+            where they are.
+        comparison: The results; None if no encoding is applicable, or it was not begun.
+        recorded: Cells that were taken from records.
     """
 
     name: str
-    part: SuitePart
+    declared: SuitePart
     variants: Mapping[str, str]
     refused: Mapping[str, str]
-    arguments: Mapping[str, Any]
-    file: SuiteFile
-    edits: tuple[Edit, ...]
-    stand_in: DataSpec | None = None
+    checked: CheckedRequest | None = None
+    experiments: tuple[Experiment, ...] | None = None
+    comparison: Comparison | None = None
+    recorded: int = 0
 
-    def name_issues(self, error: RecipeError) -> RecipeError:
-        """Return an error whose issues name this part, and the lines of the suite's file."""
-        located = [self.file.locate(issue, self.name, self.edits) for issue in error.issues]
-        return RecipeError(*(_name_part(self.name, issue) for issue in located))
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """The conditions that the table of the suite has."""
+        if self.comparison is None:
+            return ()
+        columns, conditions = self.declared.columns, self.comparison.conditions
+        return tuple(one for one in conditions if not columns or one.name in columns)
+
+    @property
+    def measure(self) -> str:
+        """The metric without its prefix: accuracy."""
+        return self.comparison.measure.removeprefix("test/") if self.comparison else ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SuitePlan:
-    """All parts of a suite for some encodings.
+class SuiteComparison:
+    """A suite for some encodings, as far as it has come.
 
     Attributes:
         file: The suite, with the parts that run.
         encodings: The encodings as people write them.
         folder: The output folder; each part has one within it.
-        parts: The parts.
+        parts: The parts, each a comparison with a name.
         command: What repeats it.
+        ranking: The encodings that all parts have, ranked over them; None if there is none.
+        unranked: Why there is none.
     """
 
     file: SuiteFile
     encodings: tuple[str, ...]
     folder: Path
-    parts: tuple[PartRequest, ...]
+    parts: tuple[ComparedPart, ...]
     command: str
+    ranking: OverallRanking | None = None
+    unranked: str = ""
+
+    @property
+    def options(self) -> CompareOptions:
+        """The options of a part; those of others differ only in what the file decides."""
+        return next(part.checked.request.options for part in self.parts if part.checked)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SuiteOutcome:
-    """A suite as far as it has come.
-
-    Attributes:
-        plan: The plan.
-        outcomes: {part: its outcome}, of those that were begun.
-        problem: Why it is not complete; None if it is.
-    """
-
-    plan: SuitePlan
-    outcomes: Mapping[str, Outcome]
-    problem: ZooError | None = None
-
-
-def plan_suite(request: SuiteRequest, *, needs_data: bool = True) -> SuitePlan:
-    """Read a suite, and find out which encodings each of its parts can have.
+def check_suite(
+    suite: str,
+    overrides: Overrides = (),
+    *,
+    encodings: Any = None,
+    parts: Sequence[str] = (),
+    given: Mapping[str, Any],
+    command: str = "",
+    needs_data: bool = True,
+) -> SuiteComparison:
+    """Read a suite, find out which encodings each part can have, and check all their cells.
 
     Args:
-        request: What the caller asks.
+        suite: The name of a suite, or a file.
+        overrides: Changes of all recipes, or of those of one part: `language.data.path`.
+        encodings: Names of encodings, mappings with options, or lists of these.
+        parts: The parts to run; all of them if empty.
+        given: Options of comparisons and of the executor, not validated yet.
+        command: What repeats the suite.
         needs_data: Whether a part is refused whose data are on another machine.
 
     Raises:
-        RecipeError: The suite, an argument or an encoding is wrong, or fits no part.
-        DataError: Data is missing.
+        RecipeError: The suite, an argument or an encoding is wrong, or fits no part; all issues of
+            all parts are reported together.
+        DataError: Data of some parts are missing; all of them are named.
     """
-    refuse_fixed(request.given, FIXED)
-    whole = load_suite(request.suite)
-    file = choose_parts(whole, request.parts)
-    overrides = list_edits(request.overrides)
-    common, own = split_overrides(whole, overrides)
-    (varied,) = read_varied_keys(request.encodings or [], {}, overrides)
-    records = request.given.get("records") or find_records(file)
-    folder = Path(request.given.get("to") or _name_folder(file, varied, overrides))
+    refuse_fixed(given, FIXED)
+    whole = load_suite(suite)
+    file = choose_parts(whole, parts)
+    edits = list_edits(overrides)
+    common, own = split_overrides(whole, edits)
+    (varied,) = read_varied_keys(encodings or [], {}, edits)
+    folder = Path(given.get("to") or _name_folder(file, varied, edits))
     _check_folder(folder, file)
+    given = {key: value for key, value in given.items() if value is not None}
+    given["records"] = given.get("records") or find_records(file)
     issues: list[ConfigIssue] = []
-    parts = []
-    for name, part in file.suite.parts.items():
-        recipe = file.find_recipe(part)
-        own_edits = [*common, *own[name]]
-        edits = [*list_edits_of(file.suite, part), *own_edits]
-        chosen = _choose_encodings(part, varied)
-        planned = PartRequest(
-            name=name,
-            part=part,
-            variants={},
-            refused={},
-            arguments={"recipe": recipe, "overrides": edits},
-            file=file,
-            edits=tuple(own_edits),
-        )
-        with collect_issues(issues):
-            if not needs_data:
-                planned = replace(planned, stand_in=_build_stand_in(planned))
-            values = {label: value for label, (_, value) in chosen.items()}
-            refused = _find_inapplicable(planned, values)
-            fitting = {label: pair for label, pair in chosen.items() if label not in refused}
-            given = {**request.given, "to": str(folder / name), "records": records}
-            values = {label: value for label, (_, value) in fitting.items()}
-            arguments = _build_arguments(file, part, given, [*values.values()])
-            planned = replace(
-                planned,
-                variants={label: variant for label, (variant, _) in fitting.items()},
-                refused=refused,
-                arguments={**planned.arguments, **arguments},
-            )
-            _check_variants(planned, [*values.values()])
-            parts.append(planned)
+    missing: list[str] = []
+    checked: list[ComparedPart] = []
+    for name in file.suite.parts:
+        part_edits = [*common, *own[name]]
+        try:
+            with collect_issues(issues), _name_issues(file, name, part_edits):
+                checked.append(
+                    _check_part(
+                        file,
+                        name,
+                        part_edits,
+                        varied,
+                        given={**given, "to": str(folder / name)},
+                        command=command,
+                        needs_data=needs_data,
+                    )
+                )
+        except DataError as error:
+            missing.append(f"{name}: {error}")
     if issues:
         raise RecipeError(*dict.fromkeys(issues))
-    if not any(part.variants for part in parts):
-        reasons = dict.fromkeys(reason for part in parts for reason in part.refused.values())
+    if missing:
+        raise DataError("\n".join(missing))
+    if not any(part.variants for part in checked):
+        reasons = dict.fromkeys(reason for part in checked for reason in part.refused.values())
         problem = f"no encoding is applicable to any part: {'; '.join(reasons)}"
         raise RecipeError(ConfigIssue(ARGUMENT, ENCODINGS, problem))
-    return SuitePlan(
+    return SuiteComparison(
         file=file,
         encodings=tuple(varied.values),
         folder=folder,
-        parts=tuple(parts),
-        command=request.command,
+        parts=tuple(checked),
+        command=command,
     )
+
+
+@contextmanager
+def _name_issues(file: SuiteFile, name: str, edits: Sequence[Edit]) -> Iterator[None]:
+    """Add the name of a part, and the lines of the suite's file, to the issues of an error."""
+    try:
+        yield
+    except RecipeError as error:
+        issues = []
+        for issue in error.issues:
+            located = file.locate(issue, name, edits)
+            subject = f"{name}, {located.subject}" if located.subject else name
+            issues.append(replace(located, subject=subject))
+        raise RecipeError(*issues) from None
+
+
+def _check_part(
+    file: SuiteFile,
+    name: str,
+    edits: Sequence[Edit],
+    varied: VariedKey,
+    *,
+    given: Mapping[str, Any],
+    command: str,
+    needs_data: bool,
+) -> ComparedPart:
+    """Check all cells of a part, or only its models where declared sizes stand in for its data.
+
+    Raises:
+        RecipeError: Something is wrong.
+        DataError: Data is missing.
+    """
+    part = file.suite.parts[name]
+    recipe, all_edits = file.find_recipe(part), [*list_edits_of(file.suite, part), *edits]
+    base = config.load(recipe, all_edits)
+    spec = None if needs_data else _build_stand_in(part, base)
+    # the recipe's own encoding is applicable, so its model tells what others meet
+    model = _check_recipe(base, spec).meta_model
+    _check_columns(file, name, spec)
+    chosen = _choose_encodings(part, varied)
+    recipes = _load_variants(
+        recipe, all_edits, {label: value for label, (_, value) in chosen.items()}
+    )
+    refused = _find_inapplicable(model, recipes)
+    fitting = {label: pair for label, pair in chosen.items() if label not in refused}
+    # two encodings may have the same stand-in
+    distinct = {variant: label for label, (variant, _) in fitting.items()}
+    compared = ComparedPart(
+        name=name,
+        declared=part,
+        variants={label: variant for label, (variant, _) in fitting.items()},
+        refused=refused,
+    )
+    if spec is not None:
+        experiments = _check_models([recipes[label] for label in distinct.values()], spec)
+        return replace(compared, experiments=experiments)
+    if not fitting:
+        return compared
+    checked = check_request(
+        recipe,
+        all_edits,
+        encodings=[to_plain(fitting[label][1]) for label in distinct.values()],
+        vary={},
+        tune={key: to_plain(value) for key, value in list_tuned(file.suite, part).items()},
+        given={**given, **_list_decided(file.suite, part)},
+        command=command,
+    )
+    return replace(compared, checked=checked)
 
 
 def _check_folder(folder: Path, file: SuiteFile) -> None:
@@ -244,235 +303,190 @@ def find_records(file: SuiteFile) -> list[str]:
     """Return the folders of records of a suite that are there, here or in zoo's repository."""
     # a checkout has its records next to the package; a wheel ships none
     places = (Path(), Path(zoo.__file__).parent.parent)
-    found = []
+    records = []
     for name in file.suite.records:
-        there = [place / name for place in places if (place / name).is_dir()]
-        if there:
-            found.append(str(there[0]))
+        folders = [place / name for place in places if (place / name).is_dir()]
+        if folders:
+            records.append(str(folders[0]))
         else:
             log.info("no record %s here, so all cells are trained", name)
-    return found
+    return records
 
 
 def _choose_encodings(part: SuitePart, varied: VariedKey) -> dict[str, tuple[str, Any]]:
     """Return {encoding: (name, value) of the variant that stands for it in a part}."""
-    found = {}
+    chosen = {}
     for label, value in varied.values.items():
         other = part.instead.get(label)
         if other is None:
-            found[label] = (label, value)
+            chosen[label] = (label, value)
         else:
             (read,) = read_varied_keys([to_plain(other)], {})
-            found[label] = next(iter(read.values.items()))
-    return found
+            chosen[label] = next(iter(read.values.items()))
+    return chosen
 
 
-def _build_stand_in(part: PartRequest) -> DataSpec | None:
+def _build_stand_in(part: SuitePart, recipe: Recipe) -> DataSpec | None:
     """Return facts of samples in place of data without a path; None where there is one."""
-    sizes, loaded = part.part.stand_in, _load_recipe(part)
-    if sizes is None or loaded.data.options.get("path") is not None:
+    sizes = part.stand_in
+    if sizes is None or recipe.data.options.get("path") is not None:
         return None
     if sizes.vocabulary is None:
-        return build_data(loaded, path=ABSENT).spec
+        return build_data(recipe, path=ABSENT).spec
     # the tokenizer may be on another machine too
-    spec = build_data(loaded, path=ABSENT, tokenizer=None).spec
+    spec = build_data(recipe, path=ABSENT, tokenizer=None).spec
     return TextSpec(spec.size[0], TokenCount(sizes.vocabulary))
 
 
-def load_part(part: PartRequest, encoding: Any) -> Recipe:
-    """Return the recipe of a part with an encoding, not checked.
+def _load_variants(
+    recipe: str, edits: Sequence[Edit], encodings: Mapping[str, Any]
+) -> dict[str, Recipe]:
+    """Return {encoding: the recipe with it}, not checked.
 
     Raises:
-        RecipeError: The recipe is wrong; the issues name the part.
+        RecipeError: A name or an option of some encodings is wrong, wherever they are applicable.
     """
-    return _load_recipe(part, Change(ENCODING, encoding))
-
-
-def _load_recipe(part: PartRequest, *edits: Edit) -> Recipe:
-    try:
-        return config.load(part.arguments["recipe"], [*part.arguments["overrides"], *edits])
-    except RecipeError as error:
-        raise part.name_issues(error) from None
-
-
-def _find_inapplicable(part: PartRequest, encodings: Mapping[str, Any]) -> dict[str, str]:
-    """Return {encoding: why no options make it applicable}, by the facts that encodings declare.
-
-    Raises:
-        RecipeError: The recipe is wrong whatever its encoding.
-        DataError: Data is missing.
-    """
-    # the recipe's own encoding is applicable, so its model tells what others meet
-    model = _check_recipe(part, _load_recipe(part))
-    _check_columns(part)
-    layers = [module for module in model.modules() if isinstance(module, SelfAttention)]
-    refused = {}
     issues: list[ConfigIssue] = []
+    recipes = {}
     for label, value in encodings.items():
-        # a name or an option that is wrong is a mistake, wherever the encoding is applicable
         with collect_issues(issues):
-            choices = load_part(part, value).model.options["encoding"]
-            reasons = (
-                encoding_class(choice.name).explain_misfit(layer.dims, causal=layer.causal)
-                for choice in choices
-                for layer in layers
-            )
-            if reason := next(filter(None, reasons), ""):
-                refused[label] = reason
+            recipes[label] = config.load(recipe, [*edits, Change(ENCODING, value)])
     if issues:
         raise RecipeError(*dict.fromkeys(issues))
+    return recipes
+
+
+def _find_inapplicable(model: nn.Module, recipes: Mapping[str, Recipe]) -> dict[str, str]:
+    """Return {encoding: why no options make it applicable}, by the facts that encodings declare."""
+    layers = [module for module in model.modules() if isinstance(module, SelfAttention)]
+    refused = {}
+    for label, recipe in recipes.items():
+        reasons = (
+            encoding_class(choice.name).explain_misfit(layer.dims, causal=layer.causal)
+            for choice in recipe.model.options["encoding"]
+            for layer in layers
+        )
+        if reason := next(filter(None, reasons), ""):
+            refused[label] = reason
     return refused
 
 
-def _check_columns(part: PartRequest) -> None:
+def _check_columns(file: SuiteFile, name: str, spec: DataSpec | None) -> None:
     """Raise RecipeError for columns that the file declares and its recipe does not evaluate."""
-    declared = list_edits_of(part.file.suite, part.part)
-    recipe = config.load(part.arguments["recipe"], declared)
-    spec = part.stand_in or build_data(recipe).spec
-    names = [condition.name for condition in list_conditions(recipe, spec)]
-    key = f"parts.{part.name}.columns"
+    part = file.suite.parts[name]
+    recipe = config.load(file.find_recipe(part), list_edits_of(file.suite, part))
+    conditions = list_conditions(recipe, spec or build_data(recipe).spec)
+    names = [condition.name for condition in conditions]
+    key = f"parts.{name}.columns"
     issues = [
         ConfigIssue(
-            locate(part.file.locations, f"{key}.{number}"),
+            locate(file.locations, f"{key}.{number}"),
             f"{key}.{number}",
             f"the recipe has no condition {column!r}",
             nearest(column, names) or f"its conditions are {', '.join(names)}",
         )
-        for number, column in enumerate(part.part.columns)
+        for number, column in enumerate(part.columns)
         if column not in names
     ]
     if issues:
         raise RecipeError(*issues)
 
 
-def _check_variants(part: PartRequest, encodings: Sequence[Any]) -> None:
-    """Raise RecipeError with the issues of all variants that are applicable but cannot run."""
+def _check_models(recipes: Sequence[Recipe], spec: DataSpec) -> tuple[Experiment, ...]:
+    """Return experiments whose models can be built. Raises RecipeError with the issues of all."""
     issues: list[ConfigIssue] = []
-    for value in encodings:
+    experiments = []
+    for recipe in recipes:
         with collect_issues(issues):
-            _check_recipe(part, load_part(part, value))
+            experiments.append(_check_recipe(recipe, spec))
     if issues:
         raise RecipeError(*dict.fromkeys(issues))
+    return tuple(experiments)
 
 
-def _check_recipe(part: PartRequest, recipe: Recipe) -> nn.Module:
-    """Return the model of a recipe that can run, on the meta device.
+def _check_recipe(recipe: Recipe, spec: DataSpec | None) -> Experiment:
+    """Return the experiment of a recipe that can run.
 
     Raises:
-        RecipeError: The recipe cannot run; the issues name the part. Where sizes stand in for its
-            data, only the model is checked.
+        RecipeError: The recipe cannot run. Where sizes stand in for its data, only the model is
+            checked.
         DataError: Data is missing.
     """
+    if spec is None:
+        return build_experiment(recipe)
+    experiment = Experiment(recipe, spec)
     try:
-        if part.stand_in is None:
-            return build_experiment(recipe).meta_model
-        try:
-            return Experiment(recipe, part.stand_in).meta_model
-        except OptionError as error:
-            issue = recipe.make_issue(f"model.{error.key}", str(error))
-            raise RecipeError(issue) from None
-    except RecipeError as error:
-        raise part.name_issues(error) from None
+        # built at its first use, on the meta device
+        _ = experiment.meta_model
+    except OptionError as error:
+        raise RecipeError(recipe.make_issue(f"model.{error.key}", str(error))) from None
+    return experiment
 
 
-def _name_part(name: str, issue: ConfigIssue) -> ConfigIssue:
-    subject = f"{name}, {issue.subject}" if issue.subject else name
-    return ConfigIssue(issue.origin, issue.key, issue.problem, issue.remedy, subject)
+def _list_decided(suite: Suite, part: SuitePart) -> dict[str, Any]:
+    """Return the options of comparisons that the file of a suite decides."""
+    decided: dict[str, Any] = {"seeds": suite.seeds}
+    if suite.studies is not None:
+        decided = {"studies": suite.studies, "budget": suite.budget}
+    return decided if part.measure is None else {**decided, "measure": part.measure}
 
 
-def _build_arguments(
-    file: SuiteFile, part: SuitePart, given: Mapping[str, Any], encodings: Sequence[Any]
-) -> dict[str, Any]:
-    """Return what varies in a part and how, as `check_request` takes it."""
-    suite = file.suite
-    tune = flatten(suite.tune if part.tune is None else part.tune)
-    wanted: dict[str, Any] = {**given, "measure": part.measure}
-    if suite.studies is None:
-        wanted["seeds"] = suite.seeds
-    else:
-        wanted |= {"studies": suite.studies, "budget": suite.budget}
-    # two encodings may have the same stand-in
-    distinct: list[Any] = []
-    for value in map(to_plain, encodings):
-        if value not in distinct:
-            distinct.append(value)
-    return {
-        "encodings": distinct,
-        "vary": {},
-        "tune": {key: to_plain(value) for key, value in tune.items()},
-        "given": {key: value for key, value in wanted.items() if value is not None},
-    }
-
-
-def check_part(part: PartRequest, command: str = "") -> CheckedRequest | None:
-    """Check all cells of a part; None if it has none.
-
-    Raises:
-        RecipeError: Something is wrong; each issue names the part.
-    """
-    if not part.variants:
-        return None
-    try:
-        return check_request(**part.arguments, command=command)
-    except RecipeError as error:
-        raise part.name_issues(error) from None
-
-
-def check_parts(plan: SuitePlan) -> dict[str, CheckedRequest]:
-    """Check all parts before the first one is run.
-
-    Raises:
-        RecipeError: Some parts are wrong; all issues are reported together.
-        DataError: Data of some parts is missing; all of it is named.
-    """
-    issues: list[ConfigIssue] = []
-    missing: list[str] = []
-    found = {}
-    for part in plan.parts:
-        try:
-            with collect_issues(issues):
-                checked = check_part(part, plan.command)
-                if checked is not None:
-                    found[part.name] = checked
-        except DataError as error:
-            missing.append(f"{part.name}: {error}")
-    if issues:
-        raise RecipeError(*dict.fromkeys(issues))
-    if missing:
-        raise DataError("\n".join(missing))
-    return found
-
-
-def run_suite(plan: SuitePlan) -> SuiteOutcome:
+def run_suite(suite: SuiteComparison) -> tuple[SuiteComparison, ZooError | None]:
     """Run all parts of a suite; what is done already is not done again.
 
+    Returns:
+        The suite as far as it has come, and why it is not complete; None if it is.
+
     Raises:
-        RecipeError: A part is wrong, or its output folder cannot be used; nothing was started.
-        DataError: Data is missing.
+        RecipeError: An output folder cannot be used.
     """
-    checked = check_parts(plan)
-    minutes = plan.parts[0].arguments["given"].get("minutes")
-    until = None if minutes is None else time.monotonic() + 60 * minutes
-    outcomes: dict[str, Outcome] = {}
+    minutes = suite.options.minutes
+    until = None if minutes is None else time.time() + 60 * minutes
+    begun: dict[str, ComparedPart] = {}
     problems: list[str] = []
-    for number, (name, one) in enumerate(checked.items()):
-        log.info("part %d of %d: %s", number + 1, len(checked), name)
+    stopped: Stopped | None = None
+    waiting = [(part, part.checked) for part in suite.parts if part.checked is not None]
+    for number, (part, checked) in enumerate(waiting):
+        log.info("part %d of %d: %s", number + 1, len(waiting), part.name)
         # failed cells of a part leave the other parts to run; an interrupt does not
-        outcome = run_comparison(_limit_minutes(one, until))
-        outcomes[name] = outcome
+        outcome = run_comparison(checked, until)
+        begun[part.name] = replace(
+            part,
+            comparison=outcome.comparison,
+            recorded=_count_recorded(outcome.comparison, outcome.folder),
+        )
         if isinstance(outcome.problem, Stopped):
-            return SuiteOutcome(plan=plan, outcomes=outcomes, problem=outcome.problem)
+            stopped = outcome.problem
+            break
         if outcome.problem is not None:
-            problems.append(f"{name}: {outcome.problem}")
-    problem = ZooError("\n".join(problems)) if problems else None
-    return SuiteOutcome(plan=plan, outcomes=outcomes, problem=problem)
+            problems.append(f"{part.name}: {outcome.problem}")
+    problem = stopped or (ZooError("\n".join(problems)) if problems else None)
+    parts = tuple(begun.get(part.name, part) for part in suite.parts)
+    return _rank_parts(replace(suite, parts=parts)), problem
 
 
-def _limit_minutes(checked: CheckedRequest, until: float | None) -> CheckedRequest:
-    """Return the request of a part with the minutes that are left of those of the suite."""
-    if until is None:
-        return checked
-    # once it is over, nothing of later parts begins, but their plans and tables are written
-    left = max((until - time.monotonic()) / 60, LEAST_MINUTES)
-    options = replace(checked.request.options, minutes=left)
-    return replace(checked, request=replace(checked.request, options=options))
+def _count_recorded(comparison: Comparison, folder: Path) -> int:
+    """Return how many cells were taken from records."""
+    names = {Path(cell.run_dir).name for cell in comparison.cells}
+    # a cell that was trained here has a run directory
+    return sum(
+        name in names and not (folder / CELLS / name).exists() for name in read_cells(folder)
+    )
+
+
+def _rank_parts(suite: SuiteComparison) -> SuiteComparison:
+    """Return a suite with the ranking over its parts, or why there is none."""
+    named = {}
+    for part in suite.parts:
+        if part.comparison is not None:
+            # variants get the names of the encodings that they stand for
+            known = {variant.name: variant for variant in part.comparison.variants}
+            variants = (
+                replace(known[name], name=encoding) for encoding, name in part.variants.items()
+            )
+            named[part.declared.title] = replace(part.comparison, variants=tuple(variants))
+    # too few seeds, tasks or common encodings are no error of a suite: the page says so
+    try:
+        return replace(suite, ranking=rank_tasks(named, suite.command))
+    except DataError as error:
+        return replace(suite, unranked=str(error))
