@@ -6,9 +6,11 @@ there, and they run where all extras are hidden.
 
 import json
 import os
+import re
 import subprocess
 import sys
 
+import pytest
 from tiny import ROOT
 
 from zoo.cli.commands import COMMANDS
@@ -171,9 +173,18 @@ def list_modules(*extras):
     }
 
 
-def test_what_is_not_there_is_named_before_a_missing_package(tmp_path):
-    found = run(tmp_path, list_modules(*EXTRAS), [line for line, _ in FILES])
-    for (line, message), (code, text) in zip(FILES, found, strict=True):
+@pytest.fixture(scope="module")
+def without_extras(tmp_path_factory):
+    """Return the folder, and code and message by line, of one process without extras."""
+    folder = tmp_path_factory.mktemp("without_extras")
+    lines = [line for line, _ in (*FILES, *NEEDS)]
+    return folder, dict(zip(lines, run(folder, list_modules(*EXTRAS), lines), strict=True))
+
+
+def test_what_is_not_there_is_named_before_a_missing_package(without_extras):
+    _, refusals = without_extras
+    for line, message in FILES:
+        code, text = refusals[line]
         assert code in (2, 4, 5), f"{line}: {code} {text}"
         assert message in text, f"{line}: {text}"
         assert "this needs" not in text, f"{line}: {text}"
@@ -185,12 +196,16 @@ def test_every_command_that_reads_files_has_a_line():
     assert named | WITHOUT_FILES == {*COMMANDS}
 
 
-def test_a_right_line_names_the_missing_package(tmp_path):
-    found = run(tmp_path, list_modules(*EXTRAS), [line for line, _ in NEEDS])
-    for (line, package), (code, text) in zip(NEEDS, found, strict=True):
+def test_a_right_line_names_the_missing_package_with_its_extra(without_extras):
+    folder, refusals = without_extras
+    for line, package in NEEDS:
+        code, text = refusals[line]
         assert code == 2, f"{line}: {code} {text}"
-        assert f"zoo: this needs {package}" in text, f"{line}: {text}"
-    assert not (tmp_path / "new").exists()
+        remedy = rf"zoo: this needs {package}[^:]*: (\S+ -m )?pip install -e '{ROOT}\[(\w+)\]'"
+        found = re.fullmatch(remedy, text.splitlines()[-1])
+        assert found, f"{line}: {text}"
+        assert package in EXTRAS[found[2]], f"{line}: {text}"
+    assert not (folder / "new").exists()
 
 
 def test_what_draws_nothing_needs_no_altair(tmp_path):

@@ -1,8 +1,6 @@
-"""`zoo.compare` in Python: the numbers of the command, whatever was imported first."""
+"""`zoo.compare` in Python: the numbers of the command."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 from tiny import TINY
@@ -101,19 +99,3 @@ def test_a_range_to_tune_is_a_list_with_its_scale(monkeypatch):
     (request,) = (one.request for one in checked)
     assert request.tuning.keys == (Range("optim.lr", 3e-4, 1e-2, "log"),)
     assert len(checked[0].trials) == 8
-
-
-@pytest.mark.parametrize("first", ["import zoo.comparison.results", "import zoo; zoo.compare"])
-def test_the_package_can_be_called_whatever_was_imported_first(first):
-    lines = [
-        first,
-        "import zoo",
-        "assert callable(zoo.compare)",
-        "import zoo.comparison.results as r",
-    ]
-    lines += [
-        "assert zoo.comparison.results is r",
-        "from zoo import compare",
-        "assert callable(compare)",
-    ]
-    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True)

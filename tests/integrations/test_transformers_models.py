@@ -396,37 +396,43 @@ def test_a_second_encoding_needs_the_first_taken_out():
 FRESH = """
 import sys, torch, transformers, zoo
 transformers.logging.set_verbosity_error()
-folder = sys.argv[1]
-model = zoo.load(folder)
-torch.save(model(torch.load(f"{folder}/ids.pt")).logits, f"{folder}/logits.pt")
-for cls in (transformers.AutoModelForCausalLM, type(model)):
+for folder in sys.argv[1:]:
+    model = zoo.load(folder)
+    torch.save(model(torch.load(f"{folder}/ids.pt")).logits, f"{folder}/logits.pt")
+    for cls in (transformers.AutoModelForCausalLM, type(model)):
+        try:
+            cls.from_pretrained(folder)
+        except (ValueError, OSError) as error:
+            print(folder, "refused", str(error).partition(chr(10))[0])
     try:
-        cls.from_pretrained(folder)
-    except (ValueError, OSError) as error:
-        print("refused", str(error).partition(chr(10))[0])
-try:
-    zoo.unequip(model)
-except zoo.errors.OptionError as error:
-    print(error)
+        zoo.unequip(model)
+    except zoo.errors.OptionError as error:
+        print(folder, error)
 """
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["Llama", "GPT2"])
-def test_a_saved_model_computes_the_same_in_a_new_process_and_is_refused_elsewhere(name, tmp_path):
-    model = build_gpt2() if name == "GPT2" else build(name, **DECODERS[name])
-    zoo.equip(model, ["rope", {"name": "t5", "max_distance": 18}], backend="reference")
-    for parameter in model.zoo_encoding.parameters():
-        parameter.copy_(torch.randn(parameter.shape))
+def test_saved_models_compute_the_same_in_a_new_process_and_are_refused_elsewhere(tmp_path):
+    models = {
+        tmp_path / "llama": build("Llama", **DECODERS["Llama"]),
+        tmp_path / "gpt2": build_gpt2(),
+    }
     ids = make_batch()["input_ids"]
-    zoo.save(model, tmp_path)
-    torch.save(ids, tmp_path / "ids.pt")
-    words = [sys.executable, "-W", "ignore", "-c", FRESH, str(tmp_path)]
+    for folder, model in models.items():
+        zoo.equip(model, ["rope", {"name": "t5", "max_distance": 18}], backend="reference")
+        for parameter in model.zoo_encoding.parameters():
+            parameter.copy_(torch.randn(parameter.shape))
+        zoo.save(model, folder)
+        torch.save(ids, folder / "ids.pt")
+    words = [sys.executable, "-W", "ignore", "-c", FRESH, *map(str, models)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert torch.equal(torch.load(tmp_path / "logits.pt"), model(ids).logits)
-    assert done.stdout.count("refused") == 2
-    assert "zoo.load" in done.stdout
-    assert "cannot be unequipped" in done.stdout
+    for folder, model in models.items():
+        assert torch.equal(torch.load(folder / "logits.pt"), model(ids).logits)
+        *refused, unequipped = [line for line in done.stdout.splitlines() if str(folder) in line]
+        assert len(refused) == 2
+        assert all("refused" in line for line in refused)
+        assert any("zoo.load" in line for line in refused)
+        assert "cannot be unequipped" in unequipped
 
 
 @torch.no_grad()

@@ -130,14 +130,6 @@ def test_zoo_fit_names_what_is_missing(tmp_path):
     assert re.fullmatch(rf"zoo: this needs lightning, .*: {INSTALL} -e {ROOT}\n", done.stderr)
 
 
-def test_a_package_of_an_extra_is_named_with_the_extra(tmp_path):
-    done = run(tmp_path, OPTIONAL, "-m", "zoo", "compare", "vit_none", "encodings=[rope_axial]")
-    assert done.returncode == 2
-    assert re.fullmatch(
-        rf"Importing torch\nzoo: this needs altair: {INSTALL} -e '{ROOT}\[compare\]'\n", done.stderr
-    )
-
-
 @pytest.mark.parametrize(
     ("message", "remedy"),
     [
