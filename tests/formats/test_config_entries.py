@@ -80,6 +80,21 @@ def find_refusal(published, config, plain, folder):
     return ""
 
 
+@pytest.fixture
+def _build_recipes_once(monkeypatch):
+    """Build the recipe of a family once: it depends on sizes, of which weights of a file change few."""
+    recipes = {}
+    build_recipe = converting.build_recipe
+
+    def look_up(name, sections, spec, overrides):
+        key = name, repr(sections), repr(spec), repr(overrides)
+        if key not in recipes:
+            recipes[key] = build_recipe(name, sections, spec, overrides)
+        return recipes[key]
+
+    monkeypatch.setattr(converting, "build_recipe", look_up)
+
+
 def test_every_family_is_tried(folders):
     kinds = {
         json.loads((folders / name / "config.json").read_text())["model_type"] for name in MODELS
@@ -116,6 +131,7 @@ def test_wrong_entries_are_all_refused_before_weights_are_read(tmp_path, kind, v
     assert {*required} <= {*re.findall(r"\w+", str(caught.value))}
 
 
+@pytest.mark.usefixtures("_build_recipes_once")
 @pytest.mark.parametrize("is_whole", [True, False])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_weight_of_another_shape_has_its_name_in_the_file(folders, name, is_whole, monkeypatch):

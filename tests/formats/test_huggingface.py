@@ -417,10 +417,9 @@ def test_a_damaged_record_of_a_run_is_named(tmp_path, zoo, name):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("target", ["hf", "vit", "onnx"])
+@pytest.mark.parametrize("target", ["hf", "vit", "torch_export"])
 def test_hostile_names_are_kept_as_data_and_obeyed_by_none(tmp_path, zoo, target):
     hub = pytest.importorskip("huggingface_hub")
-    pytest.importorskip("onnxscript" if target == "onnx" else "huggingface_hub")
     names = [NAME, "</script>", "key: [a, *b] # x", "\udcff\x9b31m", "![x](y) `c`", "\u2028```"]
     names += ["'\"\\", "---\n- !!a:b", "|", "a"]
     write_checkpoint(
@@ -437,7 +436,7 @@ def test_hostile_names_are_kept_as_data_and_obeyed_by_none(tmp_path, zoo, target
     assert code == 0, message
     assert escape_text(out + message, keep="\n") == out + message
     assert out.count("\n") == 1
-    if target == "onnx":
+    if target == "torch_export":
         assert json.loads((folder / "model.json").read_text())["classes"] == names
         return
     text = (folder / "README.md").read_text()

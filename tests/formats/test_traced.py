@@ -41,8 +41,8 @@ def write(tmp_path):
     return write_folder
 
 
-def language_words(tmp_path, entry):
-    return language(tmp_path / "text.txt", f"model.encoding={entry}", "model.depth=2")
+def language_words(tmp_path, entry, depth=1):
+    return language(tmp_path / "text.txt", f"model.encoding={entry}", f"model.depth={depth}")
 
 
 def run_onnx(folder):
@@ -69,7 +69,7 @@ def require_equal(compute, task, each):
 )
 def test_onnx_runtime_reads_texts_of_any_length(write, tmp_path, entry):
     pytest.importorskip("onnxscript")
-    task, result = write("onnx", "lm_rope", language_words(tmp_path, entry))
+    task, result = write("onnx", "lm_rope", language_words(tmp_path, entry, depth=2))
     assert result.difference <= 1e-5
     given, compute = run_onnx(tmp_path / "out")
     assert given.shape == ["batch", "length"]
@@ -134,7 +134,7 @@ def test_onnx_runtime_reads_images_of_any_resolution(write, tmp_path):
     assert abs(image - expected).max() < 1e-6
 
 
-SEGMENTER = ["model.dim=16", "model.depth=3", "model.heads=2", "model.registers=2"]
+SEGMENTER = ["model.dim=16", "model.depth=2", "model.heads=2", "model.registers=2"]
 SEGMENTER += ["model.pool=class", "model.dense_head=multiscale", "model.encoding=rope_mixed"]
 
 
@@ -154,27 +154,27 @@ def test_a_graph_computes_features(tmp_path, target):
     if target == "onnx":
         pytest.importorskip("onnxscript")
     write_checkpoint(tmp_path / "run", "seg_digits_comrope", SEGMENTER)
-    export(tmp_path / "run", tmp_path / "out", target, features=[2, 0])
+    export(tmp_path / "run", tmp_path / "out", target, features=[1, 0])
     task, images = package.load(tmp_path / "run"), torch.randn(2, 1, 16, 40)
     if target == "onnx":
         onnxruntime = pytest.importorskip("onnxruntime")
         session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx")
-        assert [one.name for one in session.get_outputs()] == ["features_2", "features_0"]
+        assert [one.name for one in session.get_outputs()] == ["features_1", "features_0"]
         found = map(torch.from_numpy, session.run(None, {"inputs": images.numpy()}))
     else:
         found = torch.export.load(tmp_path / "out" / "model.pt2").module()(images)
     with torch.no_grad():
-        expected = task.features(images, [2, 0])
+        expected = task.features(images, [1, 0])
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
     outputs = json.loads((tmp_path / "out" / "model.json").read_text())["outputs"]
-    assert [one["layer"] for one in outputs] == [2, 0]
+    assert [one["layer"] for one in outputs] == [1, 0]
 
 
 @pytest.mark.parametrize(
     ("recipe", "target", "layers", "words"),
     [
-        ("seg_digits_comrope", "onnx", [3], "no layer 3; the model has layers 0 to 2"),
+        ("seg_digits_comrope", "onnx", [2], "no layer 2; the model has layers 0 to 1"),
         ("seg_digits_comrope", "onnx", [-1], "must be at least 0"),
         ("seg_digits_comrope", "hf", [0], "features are outputs of a graph; use to="),
         ("points_first_rope", "onnx", [0], "PointEncoder has no maps of patches"),
