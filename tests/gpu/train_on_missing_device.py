@@ -2,8 +2,9 @@
 
 `python tests/gpu/train_on_missing_device.py [NAME ...]` prints a line of JSON for each of the named
 encodings, planted faults and recipes: what the host waited for, what failed, and the bytes that a
-layer keeps for the backward pass. Without names, it examines all encodings and faults; with `-`, it
-reads names from standard input. With `--record` it writes the bytes to kept_bytes.json.
+layer keeps for the backward pass. An encoding is examined in float32 and bfloat16, or with
+`NAME:float16` in float16. Without names, it examines all encodings and faults; with `-`, it reads names
+from standard input. With `--record` it writes the bytes to kept_bytes.json.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -123,7 +124,6 @@ PLANTED = {
 }
 
 
-DTYPES = (torch.float32, *HALVES)
 BACKENDS = ("reference", "chunked", "sdpa", "flex")
 """Backends of the passes on short inputs; `auto` chooses one of them for long ones."""
 
@@ -219,21 +219,25 @@ class Findings:
         return {"waits": sorted(self.waits), "failures": self.failures, **facts}
 
 
-def examine_encoding(name: str) -> dict[str, Any]:
+def examine_encoding(
+    name: str, dtypes: Sequence[torch.dtype] = (torch.float32, torch.bfloat16)
+) -> dict[str, Any]:
     """Train an encoding, count the bytes it keeps, and decode with it.
 
-    Each backend trains in each dtype. Bytes are counted with the one that `auto` chooses.
+    Each backend trains in each dtype. Bytes are counted in bfloat16 with the backend that `auto`
+    chooses.
     """
     is_planted = name in PLANTED
     axes = PLANTED[name].axes if is_planted else zoo.encoding_class(name).axes
     number_of_axes, found, kept = 1 if 1 in axes else 2, Findings(), {}
     layer, long_layer = build(name, number_of_axes, 64), build(name, number_of_axes, TOKENS)
-    passes = [("sdpa", torch.float32)] if is_planted else [*itertools.product(BACKENDS, DTYPES)]
+    passes = [("sdpa", torch.float32)] if is_planted else [*itertools.product(BACKENDS, dtypes)]
     with missing_device() as waits:
         for one in (layer, long_layer):
             move(one)
-        with found.collect("auto bfloat16", waits):
-            kept = train(long_layer, TOKENS, torch.bfloat16, waits)
+        if torch.bfloat16 in dtypes:
+            with found.collect("auto bfloat16", waits):
+                kept = train(long_layer, TOKENS, torch.bfloat16, waits)
         for backend, dtype in passes:
             layer.layer.backend = backend
             with found.collect(f"{backend} {show_dtype(dtype)}", waits):
@@ -241,13 +245,13 @@ def examine_encoding(name: str) -> dict[str, Any]:
         layer.layer.backend = "auto"
         if 1 in axes and not is_planted:
             layer.eval()
-            for dtype in DTYPES:
+            for dtype in dtypes:
                 with found.collect(f"decode {show_dtype(dtype)}", waits):
                     decode(layer, dtype, waits)
         if {1, 2} <= {*axes} and not is_planted:
             grid = build(name, 2, 64)
             move(grid)
-            for dtype in HALVES:
+            for dtype in set(dtypes) & {*HALVES}:
                 with found.collect(f"grid {show_dtype(dtype)}", waits):
                     train(grid, 64, dtype, waits)
     return found.to_dict(kept=kept, passes=found.passes)
@@ -310,6 +314,8 @@ def examine_recipe(path: Path) -> dict[str, Any]:
 
 def examine(name: str) -> dict[str, Any]:
     """Examine an encoding, a planted fault or a registered recipe."""
+    if name.endswith(":float16"):
+        return examine_encoding(name.removesuffix(":float16"), [torch.float16])
     if name in PLANTED or name in zoo.encoding_names():
         return examine_encoding(name)
     with contextlib.ExitStack() as stack:
