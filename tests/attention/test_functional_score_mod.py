@@ -63,7 +63,12 @@ def test_an_encoding_is_a_score_mod_or_says_what_it_needs(name):
 
 @torch.no_grad()
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler itself
-def test_a_compiled_score_mod_reads_positions_as_it_does_uncompiled():
+@pytest.mark.parametrize(
+    # inductor takes half a minute of a C++ compiler
+    "backend",
+    ["aot_eager", pytest.param("inductor", marks=pytest.mark.nightly)],
+)
+def test_a_compiled_score_mod_reads_positions_as_it_does_uncompiled(backend):
     # Not 24 keys: torch 2.13 compiles flex_attention for a CPU to a kernel that then reads past
     # the last key, with or without a score_mod.
     keys = 32
@@ -73,7 +78,8 @@ def test_a_compiled_score_mod_reads_positions_as_it_does_uncompiled():
     expected = zoo.functional.attend(encoding, q, k, v, pos, causal=True)
     blocks = zoo.functional.block_mask(keys, queries=N, causal=True)
     k, v = (one.repeat_interleave(2, 1) for one in (k, v))
-    out = torch.compile(flex_attention)(q, k, v, score_mod=change, block_mask=blocks)
+    compiled = torch.compile(flex_attention, backend=backend)
+    out = compiled(q, k, v, score_mod=change, block_mask=blocks)
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
 
 
