@@ -81,4 +81,4 @@ def test_a_comparison_of_12_trials_makes_few_calls(forked, monkeypatch, tmp_path
         sys.setprofile(None)
         threading.setprofile(None)
     assert [cell.state for cell in result.comparison.cells] == ["done"] * 6
-    assert calls <= 85_000, calls
+    assert calls <= 73_000, calls

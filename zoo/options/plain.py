@@ -52,16 +52,21 @@ def list_children(data: object) -> Iterable[tuple[str | int, Any]]:
 
 def walk(data: object) -> list[tuple[str, Any]]:
     """Return every full key with its value, those of containers before those in them."""
-    # in one loop: a recipe is walked several times for each key that is set
+    # in one loop without calls: a recipe is walked several times for each key that is set
     found: list[tuple[str, Any]] = []
     left: list[tuple[str, Any]] = [("", data)]
     while left:
         key, value = left.pop()
         found.append((key, value))
-        if isinstance(value, dict | list | tuple | Mapping):
-            above = f"{key}." if key else ""
-            children = [(f"{above}{part}", child) for part, child in list_children(value)]
-            left += reversed(children)
+        if isinstance(value, Mapping):
+            children = [*value.items()]
+        elif isinstance(value, list | tuple):
+            children = [*enumerate(value)]
+        else:
+            continue
+        above = f"{key}." if key else ""
+        for part, child in reversed(children):
+            left.append((f"{above}{part}", child))
     return found
 
 
