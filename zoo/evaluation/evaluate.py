@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -33,12 +32,11 @@ from zoo.evaluation.results import (
     POSITION_LISTS,
     ConditionResult,
     Evaluation,
-    build_result_table,
     save_figure,
+    save_tables,
     table,
 )
 from zoo.packages import skip_without_package
-from zoo.reporting.tables import format_tables
 from zoo.run import checkpoint as checkpoints
 from zoo.run import conditions
 from zoo.run.build import Experiment
@@ -56,7 +54,6 @@ from zoo.utils import (
     explain_memory,
     is_out_of_memory,
     require_replaceable,
-    write_file,
     write_json,
 )
 
@@ -212,7 +209,8 @@ class Evaluator:
         result = replace(result, partial=False)
         if is_written and self.processes.first:
             self._write(result)
-            self._write_tables(result)
+            with self._keep_measuring():
+                save_tables(result, self.file.parent)
             # after the numbers: the renderer may end the process where memory is short
             if others:
                 result = self._draw(result)
@@ -237,12 +235,6 @@ class Evaluator:
             result = replace(result, figure=save_figure(result, self.file.parent))
             self._write(result)
         return result
-
-    def _write_tables(self, result: Evaluation) -> None:
-        """Write the tables for a paper next to the result."""
-        with self._keep_measuring():
-            for name, text in format_tables(build_result_table(result)).items():
-                write_file(io.BytesIO(text.encode()), self.file.parent / name)
 
     @contextmanager
     def _keep_measuring(self) -> Iterator[None]:

@@ -5,6 +5,7 @@ The figure shows metrics by size, by position and by variant of the data.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -23,9 +24,11 @@ from zoo.reporting.tables import (
     ResultValue,
     format_latex,
     format_table,
+    format_tables,
 )
 from zoo.run.conditions import Condition
 from zoo.tasks.metrics import DEPTHS, DIRECTIONS
+from zoo.utils import write_file
 
 POSITION_LISTS = ("position_losses", "position_accuracies", "position_counts")
 METRIC_LISTS = (*POSITION_LISTS, "depth_exacts", "entropies")
@@ -389,6 +392,12 @@ def save_figure(result: Evaluation, run: Path) -> Path:
     path = run / f"{FILES[find_unit(result)]}.png"
     charts.save_formats(draw_result(result), path)
     return path
+
+
+def save_tables(result: Evaluation, folder: Path) -> None:
+    """Write the tables of an evaluation for a paper into a folder."""
+    for name, text in format_tables(build_result_table(result)).items():
+        write_file(io.BytesIO(text.encode()), folder / name)
 
 
 def draw_result(result: Evaluation) -> Any:
