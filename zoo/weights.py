@@ -258,6 +258,7 @@ def limit_model(weights: Mapping[str, Tensor], origin: str | Path) -> Iterator[N
     def count_module(module: nn.Module, name: str, part: nn.Module | None) -> None:
         count("modules", 1, MODULES_PER_TENSOR * len(weights) + FREE_SIZE // 100)
 
+    # these hooks see the modules of the whole process, so they are removed in any case
     registered: list[Callable[[], None]] = [
         hooks.register_module_parameter_registration_hook(count_tensor).remove,
         hooks.register_module_buffer_registration_hook(count_tensor).remove,

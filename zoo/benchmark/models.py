@@ -122,6 +122,7 @@ def choose_contenders(
     named += [build_contender(chain, one) for one in scores]
     named += [build_mixed_contender(recipe) for recipe in layers]
     chosen, excluded = [reference], {}
+    # one that was named twice, or is the reference, is measured once
     for one in {one.name: one for one in named}.values():
         if one.name == reference.name:
             continue

@@ -156,6 +156,7 @@ def build_record(
     )
     if state != "done":
         return cell
+    # trials are chosen by the metric of the comparison, not by that of the recipe's checkpoints
     if planned.trial is not None and cell.criterion:
         cell = _judge_by(f"val/{plan.measure.removeprefix('test/')}", plan.better, cell, run)
     solved = find_steps_to_solve(read_curve(run, ACCURACY)) if plan.has_answers else None

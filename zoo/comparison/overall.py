@@ -262,6 +262,7 @@ def rank_scores(tasks: Sequence[Scores], names: Sequence[str]) -> list[OverallSt
     for number in order:
         mean, half = float(means[number]), _find_half(tasks, int(number))
         difference = mean - float(means[first])
+        # the studentized range counts in errors of a mean; a difference has sqrt(2) times that
         critical = find_range(len(names), float(freedom[number, first])) / sqrt(2)
         reach = critical * float(errors[number, first])
         standings.append(

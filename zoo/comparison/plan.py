@@ -464,6 +464,7 @@ def _extend_existing(plan: ComparisonPlan, folder: Path) -> ComparisonPlan:
     if added:
         log.info("%s: %d cells are added to its %d", folder, added, len(old.cells))
     if plan.earlier != old.earlier:
+        # each earlier look has taken half of the level that was left
         share = format_number(100 * (1 - LEVEL) / 2 ** len(plan.earlier), 2)
         log.info(
             "%s: %d seeds were looked at before; verdicts on %d have %s %% of false alarms left",

@@ -191,6 +191,7 @@ def check_request(
         executor = make_executor() if make_executor is not None else None
     is_local = executor is None or executor.is_local
     with collect_issues(issues):
+        # where nothing varies, which is an issue, those of the recipe are reported with it
         if keys:
             recipes = resolve_recipes(request, is_local=is_local)
         else:
@@ -208,6 +209,7 @@ def check_request(
             load = partial(load_variant, request)
             effective = find_effective_keys(tuning.keys, [*recipes], load)
             trials = resolve_trials(request, recipes, effective, is_local=is_local)
+    # all at once: a user who mends one issue does not meet the next one then
     if issues or executor is None or make_executor is None:
         raise RecipeError(*dict.fromkeys(issues))
     return CheckedRequest(

@@ -361,6 +361,7 @@ def _compare_with_spread(
     if len(known) < 2:
         return False, f"{text}; one study of {planned.variant} tells no spread"
     spread = stdev(known)
+    # the two trainings differ by chance, each with this spread
     bound = SPREAD * math.sqrt(2) * spread
     is_within = abs(after - before) <= bound
     within = "within" if is_within else "outside"

@@ -403,6 +403,7 @@ def _list_assignments(count: int) -> NDArray[np.float64]:
         rows = np.array([*combinations(range(2 * count), count)])
     else:
         rng = np.random.default_rng(0)
+        # the observed assignment is one of them, so that no p-value is 0
         drawn = rng.random((MOST_ASSIGNMENTS - 1, 2 * count)).argsort(1)[:, :count]
         rows = np.concatenate([np.arange(count)[None], drawn])
     chosen = np.zeros((len(rows), 2 * count))
@@ -493,6 +494,7 @@ def _find_nodes(freedom: float) -> tuple[NDArray[np.float64], ...]:
     """Return nodes and weights on [-1, 1], and quantiles of the estimated deviation at them."""
     from scipy import stats
 
+    # nodes are spread over probabilities of the deviation, so its density is not needed
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     return nodes, weights, np.sqrt(stats.chi2.ppf((nodes + 1) / 2, freedom) / freedom)
 
@@ -546,6 +548,7 @@ def measure_table(
     count, seeds = table.shape
     residuals = table - table.mean(1, keepdims=True) - table.mean(0) + table.mean()
     residuals[np.abs(residuals) < ROUNDING * np.abs(table).max()] = 0
+    # removing means of rows and columns mixes the variances of the other variants into each
     shares = (seeds - 1) * ((1 - 2 / count) * np.eye(count) + 1 / count**2)
     return (residuals**2).sum(1), shares, (count - 1) * (seeds - 1)
 

@@ -112,6 +112,7 @@ def summarize_studies(
         studies, chosen = [], {}
         for (variant, study), trials in groups.items():
             known = [one for _, one in trials]
+            # a study that is not complete has chosen nothing yet
             if variant != name or any(one.state != "done" for one in known):
                 continue
             best = choose_trial(known)

@@ -174,6 +174,7 @@ def check_suite(
     _check_folder(folder, file)
     given = {key: value for key, value in given.items() if value is not None}
     given["records"] = given.get("records") or find_records(file)
+    # all parts before the first is run, which may take hours
     issues: list[ConfigIssue] = []
     missing: list[str] = []
     checked: list[ComparedPart] = []

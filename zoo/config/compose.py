@@ -244,6 +244,7 @@ def _explain_absence(word: str, others: Sequence[str], what: str) -> ConfigIssue
         return ConfigIssue(location, "", problem, "it is a fragment, which recipes extend")
     known = [*others, *recipe_files(), *_list_yaml_files(Path(word).parent)]
     remedy = nearest(word, known)
+    # no recipe is spelt like it: it may be the name of something that recipes have
     if not find_meant(word, known) and (
         meant := find_meant(word, [*names("encodings"), *fragments])
     ):

@@ -278,6 +278,7 @@ class PixelBaselines:
         resized = self._predict_resized if self.regression else None
         tested = _read_pixels(samples, self.ignored, resized)
         labels = tested.classes
+        # nothing was fitted, or all pixels that are tested are ignored
         if self.majority is None or not len(labels):
             return {}
         predicted = {"majority class": torch.full_like(labels, self.majority)}

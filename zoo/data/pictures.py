@@ -171,6 +171,7 @@ def _split_alpha(picture: Any, key: Any, raw_mode: str) -> tuple[Any, Any]:
         picture = picture.convert("L" if mode == "1" else "RGB")
     if key is None or mode not in ("1", "L", "RGB"):
         return picture, None
+    # Pillow has reduced the picture to 8 bits, and left the key at 16
     if "16" in raw_mode:
         problem = "one colour of 16 bits is transparent, and only 8 are read"
         raise ValueError(f"{problem}; save it with a channel of transparency")

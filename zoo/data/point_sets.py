@@ -253,6 +253,7 @@ def _build_table(
         targets = rows[columns.target[0]]
     elif columns.target:
         targets = [[*values] for values in zip(*(rows[one] for one in columns.target), strict=True)]
+    # still without points: reading a cell needs it to name the row in messages
     table = PointTable(title, columns, [], [], targets)
     x, pos = [], []
     for number in range(count):

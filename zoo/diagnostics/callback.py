@@ -319,6 +319,7 @@ class AttentionDiagnostics(L.Callback):
                 for writer in writers:
                     _draw(writer, one, step)
 
+        # on all ranks, which a forward pass may need; only the first one logs
         with trainer.precision_plugin.forward_context():
             capture_layers(task.model, self.inputs, see, self.options.queries, self.options.layers)
         if trainer.is_global_zero:

@@ -80,10 +80,12 @@ class BertFamily(PublishedFamily):
         kinds = "bert.embeddings.token_type_embeddings.weight"
         pool.take(kinds, "kinds")
         pool.take("bert.embeddings.position_embeddings.weight", "encoding.learned.table")
+        # a model of zoo has one kind of segment, whose embedding can be part of that of positions
         first = pool.taken.pop("kinds", torch.zeros(1, 1))[0]
         pool.change(r"encoding\.learned\.table", lambda table: table + first)
         self.fit_vocabulary("embed_tokens.weight")
         mask = self._find_mask()
+        # the mask token of zoo is the one after the vocabulary
         pool.change(
             r"embed_tokens\.weight", lambda table: torch.cat([table, table[mask : mask + 1]])
         )

@@ -59,8 +59,10 @@ class DINOv3Family(PublishedFamily):
             "norm_eps": config.get("layer_norm_eps", 1e-5),
             "mlp_ratio": mlp_ratio(hidden, dim),
             "key_bias": self.has_key_bias,
+            # an initial value, which the weights of the file replace
             "layer_scale": 1.0,
         }
+        # DINOv3 turns by fractions of 2 pi, at coordinates from -1 to 1 whatever the image size
         rope = {"name": "rope_axial", "base": config["rope_theta"]}
         rope |= {"unit": "turn", "coordinates": "symmetric"}
         model = {

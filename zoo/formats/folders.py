@@ -34,6 +34,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """
     shown = escape_text(str(folder))
     created = [parent for parent in folder.parents if not parent.exists()]
+    # next to the folder, so that one rename on the same disk gives it its name
     outer = folder.with_name(f".{folder.name}{WRITING}") if folder.name else folder
     unfinished, is_written = outer / folder.name, False
     with ExitStack() as stack:
@@ -44,6 +45,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
             name = f"{run_dir.LOCK}.{folder.name}"
             message = f"another process is writing {shown}"
             stack.enter_context(run_dir.lock(folder.parent, message, name=name))
+            # again: another process may have written it before this one had the lock
             _require_free(folder)
             _remove_remnants(outer)
             unfinished.mkdir(parents=True)
@@ -58,6 +60,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
             problem = f"cannot be written, {error.strerror or error}; nothing was kept"
             raise ZooError(f"{shown}: {problem}") from None
         finally:
+            # a signal may come after the folder got its name
             is_written = not unfinished.exists()
             shutil.rmtree(outer, ignore_errors=True)
     if received:

@@ -121,6 +121,7 @@ def read_model(
         return torch.tensor(dequantize(tensor.data, tensor.tensor_type), dtype=torch.float32)
 
     name = fields["general.architecture"]
+    # in config.json these are options of RoPE, not tensors
     divisors = {
         GGUF_DIVISORS[tensor.name]: read(tensor).flatten().tolist()
         for tensor in tensors

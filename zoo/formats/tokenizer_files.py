@@ -45,6 +45,7 @@ def write_tokenizer(
     special: dict[str, str] = {}
 
     def add(kind: str, candidates: Sequence[str], number: int | None = None) -> None:
+        # a vocabulary may have such a token already; no second one is added then
         known = [one for one in candidates if tokenizer.token_to_id(one) is not None]
         if known and number is None:
             special[f"{kind}_token"] = known[0]
@@ -69,6 +70,7 @@ def write_tokenizer(
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_input_names": ["input_ids", "attention_mask"],
         "clean_up_tokenization_spaces": False,
+        # a decoder goes on from the last position, which must not be padding
         "padding_side": "right" if mask is not None else "left",
         **special,
     }

@@ -84,6 +84,7 @@ class ViTFamily(PublishedFamily):
             "pool": "class",
             "block": block,
         }
+        # a file without a head leaves this open; zoo's own head has the classes of ImageNet
         classes = 1000
         if self.has_logits:
             classes = self.read_size("num_labels", "classifier.weight", 0)

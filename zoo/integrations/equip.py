@@ -269,6 +269,7 @@ def _choose_layers(adapter: Adapter, layers: str | Sequence[int]) -> tuple[int, 
             raise OptionError(
                 "layers", f"{problem}; write all, full, windowed or a list of numbers"
             )
+        # a model that declares no windows has full attention in all layers
         each = enumerate(adapter.windowed or (False,) * depth)
         found = tuple(layer for layer, one in each if one == (layers == "windowed"))
         if not found:

@@ -60,6 +60,7 @@ def expand_pattern(
     expanded: list[str] = []
     for number, entry in enumerate(layer_pattern):
         name, count = _read_entry(entry, f"layer_pattern.{number}", layer_types)
+        # long enough to be refused below; `local*1000000000` would fill the memory
         expanded += [name] * min(count, depth + 1)
     if len(expanded) > depth:
         problem = f"the pattern is longer than the depth, {depth}"

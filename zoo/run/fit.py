@@ -520,6 +520,7 @@ def _begin(
         log.info("optim.encoding_lr %g has no effect: the encoding has no parameters", factor)
     for line in () if transfer is None else transfer.lines():
         log.info(line)
+    # a run that is resumed wrote it when it began
     if start.checkpoint is None:
         names = [*dict.fromkeys(name for name, _ in plans)]
         facts = {

@@ -260,8 +260,10 @@ def add_gradients(
     needs_q, needs_k, needs_v, needs_sinks, needs_bias = ctx.needs_input_grad[:5]
     of_sinks = of_bias = None
     gradient = gradient.contiguous()
+    # the Jacobian of a softmax is diag(w) - w w^T; this is its second term, applied to the gradient
     average = (gradient * out).sum(-1, keepdim=True)
     if sinks is not None and needs_sinks:
+        # a sink has a weight and the value 0
         weight = (sinks[:, None, None] * LOG2E - totals).exp2_()
         of_sinks = -(weight * average).sum((0, 2, 3))
 

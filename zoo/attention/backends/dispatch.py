@@ -114,6 +114,7 @@ def attend(call: AttentionCall, backend: str = "auto") -> tuple[Tensor, Tensor |
         raise OptionError("backend", problem) from error
     if call.extra_values is None:
         return out, None
+    # backends average extra values as further columns of v
     width = call.v.shape[-1]
     return out[..., :width], out[..., width:]
 

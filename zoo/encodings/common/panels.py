@@ -205,6 +205,7 @@ def frequency_panels(wave_vectors: Tensor, encoding: Encoding, call: AttentionCa
             "Rotation frequencies", unit, waves[0], FREQUENCIES_CAPTION.format("token")
         )
         return
+    # the first axis of videos is time, which has a panel of its own
     if len(waves) == 3:
         caption = "Rotation of each pair per frame; pairs that do not rotate are not drawn."
         yield pair_panel("Rotation along time", "radians per frame", waves[0], caption)

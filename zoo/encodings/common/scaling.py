@@ -169,6 +169,7 @@ class Scaling(AxisScaling):
             if key not in chosen:
                 noun = "a finite number" if key in ("factor", "fraction") else "a list of numbers"
                 raise OptionError(key, f"missing; expected {noun}, which {self.rule} needs")
+        # not `< 1`, which NaN would pass
         if self.factor is not None and not self.factor >= 1:
             raise OptionError("factor", f"factor {self.factor} is less than 1")
         if not self.slow <= self.fast:
