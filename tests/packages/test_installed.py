@@ -2,6 +2,7 @@
 
 import json
 import re
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -53,6 +54,14 @@ def test_recipes_and_fragments_are_in_the_wheel(wheel):
     }
     expected = [path for place in ("recipes", "configs") for path in (ROOT / place).rglob("*.yaml")]
     assert held == {path.relative_to(ROOT).as_posix() for path in expected}
+
+
+def test_the_source_distribution_is_small_and_holds_no_records(sdist):
+    assert sdist.stat().st_size <= 3_000_000
+    with tarfile.open(sdist) as archive:
+        tops = {name.split("/")[1] for name in archive.getnames()}
+    assert tops >= {"zoo", "configs", "recipes", "README.md", "LICENSE"}
+    assert not tops & {"docs", "tests", "examples"}
 
 
 def test_the_wheel_holds_zoo_alone(wheel):
