@@ -1,6 +1,7 @@
 """The public names of zoo, each written once: `__init__.py` imports them from here on first use."""
 
 from zoo import functional as functional
+from zoo.api.comparison import ClaimsResult as ClaimsResult
 from zoo.api.comparison import ComparisonFigure as ComparisonFigure
 from zoo.api.comparison import ComparisonResult as ComparisonResult
 from zoo.api.comparison import PackResult as PackResult
@@ -12,6 +13,7 @@ from zoo.api.comparison import compare as compare
 from zoo.api.comparison import compare_suite as compare_suite
 from zoo.api.comparison import estimate_comparison as estimate_comparison
 from zoo.api.comparison import estimate_suite as estimate_suite
+from zoo.api.comparison import judge_comparison as judge_comparison
 from zoo.api.comparison import merge_comparisons as merge_comparisons
 from zoo.api.comparison import pack_comparison as pack_comparison
 from zoo.api.comparison import rank_comparisons as rank_comparisons

@@ -12,13 +12,13 @@ from pathlib import Path
 import equip_page
 from claims_page import NO_EVIDENCE
 from evidence_data import DOCS, Convention, Evidence
-from evidence_rows import UNFINISHED, Row, build_rows, find_subject
+from evidence_rows import Row, build_rows, find_subject
 from quoted_numbers import look_up
 from recipe_heads import read_head
 
 from zoo.benchmark.result import BenchResult
-from zoo.comparison.claims import FLAT
 from zoo.comparison.text import join_names
+from zoo.comparison.training_end import FLAT
 from zoo.config import recipe_files
 from zoo.reporting.tables import format_markdown
 
@@ -54,8 +54,10 @@ intervals hold for all pairs of encodings together (Tukey, Kramer), at the level
 for the look at so many studies. [The claims of papers](claims.md) have the set-up
 and all values; they judge a pair by the noise of its own two encodings, which is stricter.
 
-*{UNFINISHED.capitalize()}* are encodings whose validation metric still changed by more than
-{100 * FLAT:.0f} % between the last two recorded validations: longer training may rank otherwise.
+There is no answer either where some encoding was *not trained to the end*: its validation metric
+still changed by more than {100 * FLAT:.0f} % between the last two recorded validations, so that
+longer training may rank otherwise. Where some studies solve a task and others are far from it, the
+row has how many did in place of an interval of their mean.
 
 """
 COSTS = """## What it costs, and where it works
@@ -74,10 +76,10 @@ IMAGE_COSTS = """
 A training step relative to `none`.
 
 """
-RESULTS = f"""From tuned studies: [which encoding should I take?](docs/choose.md), [claims of
+RESULTS = """From tuned studies: [which encoding should I take?](docs/choose.md), [claims of
 papers](docs/claims.md). All numbers of a row were measured on the same samples. Means have 95 %
 intervals; an encoding is *not excluded* if the interval of its difference to the best holds 0.
-Where encodings were *{UNFINISHED}*, longer training may rank otherwise.
+Where some encoding was not trained to the end, there is no answer.
 
 """
 DEFAULTS = """

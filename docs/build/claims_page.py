@@ -10,115 +10,151 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from evidence_data import DOCS, Evidence, PaperClaim, read_papers
+from evidence_data import DOCS, DeclaredComparison, Evidence, PaperClaim, read_papers
 from record_figures import locate_figure
 
-from zoo.comparison.claims import FLAT, JudgedClaim, count_studies, judge_claim, list_steep, percent
-from zoo.comparison.hypotheses import judge_hypotheses
-from zoo.comparison.looks import FIVE_LOOKS, LOOKS, plan_looks
-from zoo.comparison.ranking import average_baselines, collect_values
-from zoo.comparison.record_file import CELLS_FILE, read_cells
-from zoo.comparison.results import Comparison
-from zoo.comparison.statistics import FEWEST, LEVEL, POWER, estimate_mean
-from zoo.comparison.study_text import list_edges
-from zoo.comparison.text import (
-    capitalize,
-    count_decimals,
-    describe_conditions,
-    format_estimate,
-    format_measure,
-    join_names,
+from zoo.comparison.claim_report import build_room_table, explain_room
+from zoo.comparison.claims import (
+    AFTER_RESULT,
+    JudgedClaim,
+    count_family,
+    count_studies,
+    judge_claim,
+    percent,
 )
+from zoo.comparison.looks import FIVE_LOOKS, LOOKS, plan_looks
+from zoo.comparison.number_text import count_decimals, format_mean
+from zoo.comparison.ranking import average_baselines, collect_values, estimate_variant
+from zoo.comparison.record_file import CELLS_FILE, read_cells
+from zoo.comparison.results import Comparison, Variant
+from zoo.comparison.solving import SolvedCount
+from zoo.comparison.statistics import FEWEST, LEVEL, POWER
+from zoo.comparison.study_text import list_edges
+from zoo.comparison.text import capitalize, describe_conditions, format_measure, join_names
+from zoo.comparison.training_end import FLAT, describe_steep
 from zoo.reporting.numbers import format_fixed
 from zoo.reporting.tables import format_markdown
 
 PAGE = DOCS / "claims.md"
 NO_EVIDENCE = "no evidence yet"
-PAGE_VERDICTS = {"held": "held", "reversed": "not held", "undecided": "undecided"}
-"""{verdict: what the page of a comparison calls it}"""
 TITLE = "# Claims of papers"
 ABOUT = f"""
 Written by `python docs/build/pages.py` from `docs/claims.yaml` and the comparisons in
 `docs/records`. Each comparison tunes every encoding anew in each study ([how](comparing.md));
 nothing here comes from one setting for all encodings. Our models and tasks are far smaller than
-those of the papers: a verdict is about the task and size in its row.
+those of the papers: a verdict is about the task and size in its row. `zoo compare claims DIR`
+prints the same of a comparison of yours.
+
+**Every hypothesis that was written before the first cell has a row**, whatever became of it. A row
+states when it was written, the commit of the plan and that of the first cell. Pairs that a paper
+names and that were not written down are asked where cells exist: *{AFTER_RESULT}*, which is no
+prediction. A hypothesis that was ascribed to its paper only then says so. Comparisons that were
+replaced stay listed. A row can be removed only with a reason in `docs/claims.yaml`.
 
 - *held*: the interval of the difference lies on the claimed side of 0, and reaches the paper's
-  effect if that is in units of our metric;
-- *smaller than the paper's*: the interval leaves out the paper's effect;
-- *reversed*: the interval lies on the other side of 0;
-- *undecided*: the interval holds 0, or there are fewer than {FEWEST} studies, or studies that do
-  not differ at all, and so no interval;
-- *not decidable here*: our task cannot show the paper's effect. Either the second encoding is so
-  close to the bound of the metric that there is no room for it (a *ceiling*), or even {LOOKS[-1]}
-  studies would miss it with a probability of more than {percent(1 - POWER)}; the row then states
-  their power, by the noise of the two variants or of the median pair, whichever is larger;
-- *{NO_EVIDENCE}*: no study is recorded, or no model beats a trivial baseline, at the training size
-  or under the condition of the claim. Where an image is larger than in training, the baselines
-  include softmax regression on images *resized* to the training size.
+  effect if that is in units of our metric. A claim about another condition than the trained one,
+  such as larger images, needs two differences on its side: that under the condition, and that of
+  the drops from the trained condition, study by study;
+- *reversed*: both lie on the other side;
+- *smaller than claimed*: the interval leaves out the paper's effect, and there was room for it;
+- *equal within*: two one-sided tests exclude a difference as large as a margin that was written,
+  with its reason, before the first cell (`A = B within 0.01 because ...`);
+- *undecided*: none of these, or there are fewer than {FEWEST} studies, or studies that do not
+  differ at all, and so no interval. The row states the difference that could have been found;
+- *our task cannot ask this*: the second encoding leaves less room to the bound of the metric than
+  the paper's effect, at the upper end of what the interval of its mean allows;
+- *not decidable here*: even {LOOKS[-1]} studies would miss the paper's effect with a probability of
+  more than {percent(1 - POWER)}; the row then states their power;
+- *not trained to the end*: the validation metric of some encoding of the comparison changed by
+  more than {percent(FLAT)} between the last two recorded validations, relative to its largest value
+  or to the loss of a baseline, whichever is larger. Such a comparison gives no verdict;
+- *{NO_EVIDENCE}*: no study is recorded, or a trivial baseline is beaten by no model, or by neither
+  of the two, at the training size or under the condition of the claim. Where an image is larger
+  than in training, the baselines include softmax regression on images *resized* to the training
+  size.
+
+On tasks that are solved or not, a verdict of absence states the failure rate that so many studies
+exclude: of three clean ones {format_fixed(SolvedCount(3, 3).excluded_rate, 2)}, of fourteen
+{format_fixed(SolvedCount(14, 14).excluded_rate, 2)}.
 
 Claims are judged after {", ".join(map(str, LOOKS[:-1]))} and {LOOKS[-1]} studies only, as far as
-they were planned. The looks share the {percent(1 - LEVEL)} of false alarms of all hypotheses of a
-comparison by a rule that its plan states: of three and five studies the first has
-{100 * (1 - plan_looks((5,))[3]):.1f} %, the last {100 * (1 - plan_looks((5,))[5]):.1f} %. Plans of
-version 0.3.0 state none; each look has {100 * (1 - FIVE_LOOKS[3]):.0f} % there, as it was planned.
-The page of a comparison ("every study") has another rule: its intervals rest on the noise of all
-its variants, and hold with {percent(LEVEL)} where no further study is planned, so that they may be
-narrower. Where it comes to
-another verdict, the table of hypotheses says so; what is said of papers rests on the verdicts here.
-A difference is positive if it is on the claimed side.
+they were planned. The looks share the {percent(1 - LEVEL)} of false alarms of the hypotheses that
+were written before the first cell by a rule that the plan states: of three and five studies the
+first has {100 * (1 - plan_looks((5,))[3]):.1f} %, the last {100 * (1 - plan_looks((5,))[5]):.1f} %.
+Plans of version 0.3.0 state none; each look has {100 * (1 - FIVE_LOOKS[3]):.0f} % there, as it was
+planned. A row that was written later is corrected for itself and all others. Intervals rest on the
+noise of all encodings of the comparison. A difference is positive if it is on the claimed side.
 
-All hypotheses of a comparison stand in its section below, whatever became of them. Some became
-claims of papers only after a result was seen; their row says so.
+What an encoding is and what its default coordinates are stand in separate rows: *at their own
+coordinates*, and *at equal coordinates*, where both are interpolated into the trained range.
 
 """
 
 
 def judge(claim: PaperClaim, evidence: Evidence) -> JudgedClaim:
-    """Judge a claim of a paper by the recorded studies of its comparison."""
+    """Judge a claim by the recorded studies of its comparison."""
+    comparison = evidence.read_comparison(claim.comparison)
     return judge_claim(
         claim.hypothesis,
-        evidence.read_comparison(claim.comparison),
-        margin=claim.margin,
-        family=count_family(claim, evidence),
-        note=", a claim since its result was seen" if claim.seen else "",
+        comparison,
+        effect=claim.margin,
+        family=1 if comparison is None else count_rows(claim, comparison, evidence),
+        note="ascribed to the paper since its result was seen" if claim.seen else "",
     )
 
 
 def judge_hypothesis(text: str, name: str, evidence: Evidence) -> JudgedClaim:
-    """Judge a hypothesis of a comparison as claims are judged, without the effect of a paper."""
-    claim = PaperClaim(claim=text, paper="", effect="", comparison=name, hypothesis=text)
+    """Judge a hypothesis of a comparison as its row does."""
+    claim = next(one for one in evidence.claims if (one.comparison, one.hypothesis) == (name, text))
     return judge(claim, evidence)
 
 
-def count_family(claim: PaperClaim, evidence: Evidence) -> int:
-    """Return how many hypotheses the intervals of a claim are corrected for.
+def count_rows(claim: PaperClaim, comparison: Comparison, evidence: Evidence) -> int:
+    """Return how many hypotheses the interval of a claim is corrected for.
 
-    These are all hypotheses that were written for its comparison, whether they became claims or
-    not: those of the record, or of the command if nothing is recorded.
+    These are all that were written before the first cell, whether they have a row or not, and for a
+    row that was written later all rows too.
     """
-    comparison = evidence.read_comparison(claim.comparison)
-    if comparison is None:
-        written = evidence.comparisons[claim.comparison].hypotheses
-    else:
-        written = tuple(one.text for one in comparison.hypotheses)
-    claimed = [one.hypothesis for one in evidence.claims if one.comparison == claim.comparison]
-    return len({*written, *claimed, claim.hypothesis})
+    predicted = [one.text for one in comparison.hypotheses if not one.runs_ended]
+    if claim.hypothesis in predicted:
+        return count_family(comparison, claim.hypothesis)
+    rows = [one.hypothesis for one in evidence.claims if one.comparison == claim.comparison]
+    return len({*rows, *(one.text for one in comparison.hypotheses)})
 
 
 def write_claims_page(evidence: Evidence) -> str:
     """Return docs/claims.md: one row per claim, then the comparisons that judge them."""
     judged = [judge(claim, evidence) for claim in evidence.claims]
     pairs = zip(evidence.claims, judged, strict=True)
-    head = ["claim", "paper", "its effect", "our task and size", "verdict", "difference"]
-    head += ["rests on", "command", "cells"]
+    head = ["claim", "paper", "its effect", "our task and size", "written", "verdict"]
+    head += ["difference", "rests on", "command", "cells"]
     rows = [_write_row(claim, one, evidence) for claim, one in pairs]
     lines = [TITLE, ABOUT.rstrip("\n"), "", _count_verdicts(judged), ""]
     lines += [*_describe_hours(Path(evidence.records))]
-    lines += [format_markdown(head, rows, head), "", "## Comparisons", ""]
+    lines += [format_markdown(head, rows, head), "", *_list_changes(judged, evidence)]
+    lines += ["## Comparisons", ""]
     for name in evidence.comparisons:
         lines += _comparison_section(name, evidence)
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _list_changes(judged: list[JudgedClaim], evidence: Evidence) -> Iterator[str]:
+    """Yield the verdicts that differ from those of an earlier page, and why."""
+    if evidence.earlier is None:
+        return
+    head = ["comparison", "hypothesis", "verdict before", "verdict now", "why"]
+    rows = []
+    for claim, one in zip(evidence.claims, judged, strict=True):
+        before = evidence.earlier.verdicts.get(claim.comparison, {}).get(claim.hypothesis)
+        if before is not None and before != one.verdict:
+            shown = [f"[{claim.comparison}](#{claim.comparison})", f"`{claim.hypothesis}`"]
+            rows.append([*shown, before, one.verdict, one.explanation])
+    yield from ("## Verdicts that changed", "")
+    yield (
+        f"All records were judged anew by the rules above; the verdicts before are those of this "
+        f"page at commit `{evidence.earlier.commit}`. No cell was trained for it."
+    )
+    yield from ("", format_markdown(head, rows, head), "")
 
 
 def _count_verdicts(judged: list[JudgedClaim]) -> str:
@@ -173,17 +209,33 @@ def _write_row(claim: PaperClaim, one: JudgedClaim, evidence: Evidence) -> list[
     comparison = evidence.read_comparison(name)
     size = "" if comparison is None else f", {_describe_size(comparison)}"
     recorded = f"[cells](records/{name}/results.html)" if comparison else "none"
+    effect = claim.effect
+    if claim.paper and claim.no_margin:
+        effect = f"{effect}; no margin: {claim.no_margin}"
     return [
         f"{claim.claim} (`{claim.hypothesis}`)",
-        read_papers()[claim.paper],
-        claim.effect,
+        read_papers()[claim.paper] if claim.paper else "ours",
+        effect,
         f"{evidence.comparisons[name].task}{size}",
+        _describe_date(one, evidence.comparisons[name], comparison),
         one.verdict,
         one.difference or "none",
-        one.reason or "no study",
+        one.explanation or "no study",
         f"[command](#{name})",
         recorded,
     ]
+
+
+def _describe_date(
+    judged: JudgedClaim, declared: DeclaredComparison, comparison: Comparison | None
+) -> str:
+    """Return when a hypothesis was written, and what was committed then."""
+    if comparison is None:
+        return "before any cell"
+    commits = f"plan `{declared.plan}`, first cell `{declared.first_cell}`"
+    if judged.recorded is None or judged.recorded.runs_ended:
+        return f"{AFTER_RESULT} ({commits})"
+    return f"{judged.recorded.written}, {commits}"
 
 
 def _describe_size(comparison: Comparison) -> str:
@@ -211,6 +263,9 @@ def _comparison_section(name: str, evidence: Evidence) -> Iterator[str]:
     # the heading is what rows link to
     yield from (f"### {name}", "", f"{capitalize(declared.task)}.", "")
     yield from ("```sh", f"{declared.command} to=docs/records/{name}", "```", "")
+    if declared.replaced_by:
+        other = f"[{declared.replaced_by}](#{declared.replaced_by})"
+        yield from (f"**Replaced** by {other}: {declared.why_replaced}.", "")
     if declared.seen:
         yield from (f"Seen while the size was chosen: {declared.seen}.", "")
     if comparison is None:
@@ -227,14 +282,8 @@ def _comparison_section(name: str, evidence: Evidence) -> Iterator[str]:
         yield from (f"**{capitalize(flaw.kind)}**: {flaw.text}.", "")
     for edge in list_edges(comparison):
         yield from (f"**At the edge of a range**: {edge}.", "")
-    if steep := list_steep(comparison):
-        names = join_names([f"`{name}`" for name in steep], len(steep))
-        yield from (
-            f"**Not trained to the end**: the validation metric of {names} changed by more than "
-            f"{percent(FLAT)} between the last two recorded validations, relative to its largest "
-            "value or to the loss of a baseline, whichever is larger.",
-            "",
-        )
+    if steep := describe_steep(comparison):
+        yield from (f"**{steep}**", "")
     figure = locate_figure(name).relative_to(DOCS).as_posix()
     yield from (f"![{capitalize(declared.task)}]({figure})", "")
     yield from (_value_table(comparison), "")
@@ -245,8 +294,11 @@ def _comparison_section(name: str, evidence: Evidence) -> Iterator[str]:
         f"cells are in `docs/records/{name}/cells.jsonl`."
     )
     yield ""
-    if comparison.hypotheses:
-        yield from (_hypothesis_table(name, comparison, evidence), "")
+    claims = [judge(one, evidence) for one in evidence.claims if one.comparison == name]
+    if claims:
+        table = build_room_table(claims)
+        yield from (format_markdown(table.heads, table.rows, table.left), "")
+        yield from (explain_room(), "")
 
 
 def describe_training(comparison: Comparison) -> str:
@@ -278,7 +330,7 @@ def _value_table(comparison: Comparison) -> str:
         row = [variant.name]
         for condition in comparison.conditions:
             own = collect_values(variant, condition, comparison.measure)
-            row.append(_format_values(own, comparison, decimals))
+            row.append(_format_values(own, variant, comparison, decimals))
         rows.append(row)
     baselines = [average_baselines(comparison, one) for one in comparison.conditions]
     for name in dict.fromkeys(name for own in baselines for name in own):
@@ -287,29 +339,15 @@ def _value_table(comparison: Comparison) -> str:
     return format_markdown(["encoding", *titles], rows, ["encoding"])
 
 
-def _hypothesis_table(name: str, comparison: Comparison, evidence: Evidence) -> str:
-    """Return the verdict on every hypothesis of a comparison, whether it became a claim or not."""
-    claims = {one.hypothesis: one for one in evidence.claims if one.comparison == name}
-    on_page = {one.hypothesis.text: one.verdict for one in judge_hypotheses(comparison)}
-    rows = []
-    for one in comparison.hypotheses:
-        judged = judge_hypothesis(one.text, name, evidence)
-        reason, other = judged.reason, on_page[one.text]
-        if other != PAGE_VERDICTS.get(judged.verdict, other):
-            reason = f"{reason}; *{other}* by the rule of [its page](records/{name}/results.html)"
-        paper = read_papers()[claims[one.text].paper] if one.text in claims else "none"
-        rows.append([f"`{one.text}`", judged.verdict, judged.difference or "none", reason, paper])
-    head = ["hypothesis", "verdict", "difference", "rests on", "claim of"]
-    return format_markdown(head, rows, head)
-
-
-def _format_values(own: dict[int, float], comparison: Comparison, decimals: int) -> str:
-    if not own:
+def _format_values(
+    own: dict[int, float], variant: Variant, comparison: Comparison, decimals: int
+) -> str:
+    mean, solved = estimate_variant(comparison, variant, own)
+    if mean is None:
         return "none yet"
     if len(own) < FEWEST:
         return ", ".join(format_fixed(value, decimals) for value in own.values())
-    found = estimate_mean(tuple(own.values()), comparison.bounds)
-    return format_estimate(found, decimals)
+    return format_mean(mean, solved, decimals)
 
 
 def write_pages(evidence: Evidence) -> dict[Path, str]:

@@ -14,11 +14,11 @@ from functools import cache
 from pathlib import Path
 
 import yaml
-from record_baselines import add_baselines
 
 import zoo
 from zoo.citations import read_citations
 from zoo.cli.compare import parse_words
+from zoo.comparison.condition_baselines import add_baselines
 from zoo.comparison.hypotheses import parse_hypothesis
 from zoo.comparison.outputs import read_comparison
 from zoo.comparison.plan import PLAN
@@ -42,11 +42,19 @@ class DeclaredComparison:
         task: What is learned, in a few words.
         command: The command that starts or continues it, without its folder.
         seen: What was seen while its size was chosen, on seeds that are not used again.
+        plan: The commit of its plan and hypotheses; empty if nothing is recorded.
+        first_cell: The commit of its first cell.
+        replaced_by: The comparison that asks the same in its place; both stay listed.
+        why_replaced: Why it was replaced.
     """
 
     task: str
     command: str
     seen: str = ""
+    plan: str = ""
+    first_cell: str = ""
+    replaced_by: str = ""
+    why_replaced: str = ""
 
     @property
     def hypotheses(self) -> tuple[str, ...]:
@@ -57,25 +65,44 @@ class DeclaredComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class PaperClaim:
-    """A claim of a paper.
+    """A claim of a paper, or a hypothesis of our own.
 
     Attributes:
         claim: The claim in a sentence.
-        paper: The key of the paper in zoo/encodings/references.bib.
+        paper: The key of the paper in zoo/encodings/references.bib; empty if it is our own.
         effect: What the paper reports, or "not quantified".
         comparison: The name of the comparison that judges it.
         hypothesis: The claim as `zoo compare` takes it; its first variant is the better one.
-        margin: The paper's effect in units of our metric; 0 if the paper measures another one.
-        seen: True if the hypothesis became a claim after its result was seen.
+        margin: The paper's effect in units of our metric; 0 if it is left out.
+        no_margin: Why the margin is left out; only the sign is judged then.
+        seen: True if it was ascribed to the paper after its result was seen.
     """
 
     claim: str
-    paper: str
+    paper: str = ""
     effect: str
     comparison: str
     hypothesis: str
     margin: float = 0.0
+    no_margin: str = ""
     seen: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemovedRow:
+    """A hypothesis that was written before the first run and has no row, with the reason."""
+
+    comparison: str
+    hypothesis: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlierVerdicts:
+    """The verdicts of docs/claims.md at a commit: {comparison: {hypothesis: verdict}}."""
+
+    commit: str
+    verdicts: Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +162,8 @@ class Evidence:
     comparisons: Mapping[str, DeclaredComparison]
     claims: tuple[PaperClaim, ...]
     needs: tuple[Need, ...]
+    removed: tuple[RemovedRow, ...] = ()
+    earlier: EarlierVerdicts | None = None
     conventions: tuple[Convention, ...] = ()
     records: str = str(RECORDS)
 
@@ -155,7 +184,7 @@ class Evidence:
 
 def read_record(folder: Path) -> Comparison:
     """Return a recorded comparison, with the baselines of its conditions."""
-    return add_baselines(_compute_results(folder), folder.name, folder.parent)
+    return add_baselines(_compute_results(folder), folder)
 
 
 @cache
@@ -185,11 +214,14 @@ def read_evidence(path: Path = DECLARED, records: Path = RECORDS) -> Evidence:
 
 def _list_problems(found: Evidence) -> Iterator[str]:
     papers = read_papers()
+    yield from _list_rowless(found)
     for claim in found.claims:
-        if claim.paper not in papers:
+        if claim.paper and claim.paper not in papers:
             yield f"{claim.claim}: there is no paper {claim.paper!r} in {PAPERS.name}"
         if claim.margin < 0:
             yield f"{claim.claim}: a margin is not below 0"
+        if bool(claim.margin) == bool(claim.no_margin):
+            yield f"{claim.claim}: write either its margin or, in no_margin, why it is left out"
         if claim.comparison not in found.comparisons:
             yield f"{claim.claim}: there is no comparison {claim.comparison!r}"
             continue
@@ -204,6 +236,21 @@ def _list_problems(found: Evidence) -> Iterator[str]:
                 yield f"{need.need}: {source.comparison} is not measured at {source.condition}"
         if need.speed not in SPEEDS:
             yield f"{need.need}: there is no table of speed {need.speed!r}"
+
+
+def _list_rowless(found: Evidence) -> Iterator[str]:
+    """Yield the hypotheses of recorded comparisons that have no row and no reason for that."""
+    listed = {(one.comparison, one.hypothesis) for one in (*found.claims, *found.removed)}
+    if len(listed) < len(found.claims) + len(found.removed):
+        yield "two rows are about one hypothesis of a comparison, or a removed one has a row"
+    for removed in found.removed:
+        if not removed.reason.strip():
+            yield f"{removed.comparison}: {removed.hypothesis!r} was removed without a reason"
+    for name in found.comparisons:
+        comparison = found.read_comparison(name)
+        for one in () if comparison is None else comparison.hypotheses:
+            if not one.runs_ended and (name, one.text) not in listed:
+                yield f"{name}: {one.text!r} has no row; add it, or list it under removed"
 
 
 def _check_hypothesis(claim: PaperClaim, found: Evidence) -> Iterator[str]:

@@ -14,8 +14,9 @@ from claims_page import NO_EVIDENCE
 from evidence_data import Evidence, Need, Source, read_record
 from quoted_numbers import locate
 
-from zoo.comparison.claims import count_studies, list_steep
+from zoo.comparison.claims import count_studies
 from zoo.comparison.looks import find_look
+from zoo.comparison.number_text import count_decimals, format_estimate, format_mean
 from zoo.comparison.ranking import (
     Standing,
     average_baselines,
@@ -25,7 +26,8 @@ from zoo.comparison.ranking import (
 )
 from zoo.comparison.results import Comparison
 from zoo.comparison.statistics import FEWEST
-from zoo.comparison.text import count_decimals, format_estimate, format_measure
+from zoo.comparison.text import format_measure
+from zoo.comparison.training_end import explain_steep
 from zoo.config import load
 from zoo.reporting.numbers import format_fixed
 from zoo.run.build import build_data
@@ -38,7 +40,6 @@ UNITS = {
     "loss": "nats per target",
 }
 """The unit of each metric that a comparison can be of."""
-UNFINISHED = "not trained to the end"
 LOADING = ("batch_size", "global_batch_size", "workers", "prefetch_factor")
 """Options of data that change no test sample."""
 
@@ -215,7 +216,9 @@ def read_means(
     subject = describe_subject(comparison, condition)
     decimals = count_decimals(comparison)
     return tuple(
-        Reading(name=one.variant.name, subject=subject, text=format_estimate(one.mean, decimals))
+        Reading(
+            name=one.variant.name, subject=subject, text=format_mean(one.mean, one.solved, decimals)
+        )
         for one in standings
         if one.mean is not None
     )
@@ -266,13 +269,12 @@ def build_row(need: Need, evidence: Evidence) -> Row:
     others = [*by_verdict["possible"], *by_verdict["unsure"]]
     row = replace(
         row,
-        measured=f"{task}: {format_measure(comparison)}, {condition.describe()}"
-        f"{describe_unfinished(comparison)}",
+        measured=f"{task}: {format_measure(comparison)}, {condition.describe()}",
         subject=describe_subject(comparison, condition),
         best=read_means(comparison, condition, by_verdict["best"]),
         baselines=read_baselines(comparison, condition),
     )
-    if problem := _explain_winner(comparison, condition):
+    if problem := _explain_problem(comparison, condition):
         return replace(row, problem=problem)
     return replace(
         row,
@@ -281,23 +283,14 @@ def build_row(need: Need, evidence: Evidence) -> Row:
     )
 
 
-def describe_unfinished(comparison: Comparison) -> str:
-    """Return which encodings were not trained to the end, as a clause; empty if all were."""
-    steep = list_steep(comparison)
-    if not steep:
-        return ""
-    is_all = len(steep) == len(comparison.variants)
-    shown = "all encodings" if is_all else ", ".join(f"`{name}`" for name in steep)
-    return f"; {UNFINISHED}: {shown}"
-
-
-def _explain_winner(comparison: Comparison, condition: Condition) -> str:
-    """Return which baseline no model beats, under a condition or at the training size."""
+def _explain_problem(comparison: Comparison, condition: Condition) -> str:
+    """Return why a comparison answers nothing under a condition; empty if it does."""
     if name := find_winning_baseline(comparison, condition):
         return f"no answer: no encoding beats {name}"
     if name := find_winning_baseline(comparison):
         return f"no answer: at the training size no encoding beats {name}"
-    return ""
+    clause = explain_steep(comparison)
+    return f"no answer: {clause}" if clause else ""
 
 
 def find_condition(comparison: Comparison, source: Source) -> Condition:
@@ -309,7 +302,7 @@ def choose_source(need: Need, evidence: Evidence) -> Source:
     """Return the first source that answers; else the first that is recorded, else the first."""
     recorded = [*_list_recorded(need, evidence)]
     for source, comparison in recorded:
-        if not _explain_winner(comparison, find_condition(comparison, source)):
+        if not _explain_problem(comparison, find_condition(comparison, source)):
             return source
     return recorded[0][0] if recorded else need.sources[0]
 

@@ -11,16 +11,16 @@ A piece of text is in its page exactly once, however its lines are broken, and a
 decimals that it is written with. Before the colon is a file below docs/; after it, what to look up:
 
     mean VARIANT [at CONDITION]     of a comparison, over seeds; spaces in names are written as _
-    interval VARIANT [at CONDITION] likewise, the mean with its interval
+    interval VARIANT [at CONDITION] likewise, the mean with its interval, or of split seeds with
+                                    how many solved the task
     ratio NAME                      of a benchmark: its first ratio to the reference
     least NAME..., most NAME...     the lowest and the highest of these ratios
     share NAME over OTHER           how many more parameters it has, in percent
     key.path, key.path / key.path   any number of the file, or a quotient
     highest key.*.path, lowest ...  of all that a path with * finds, in percent
     baseline NAME [at CONDITION]    of a comparison, over seeds, on the samples of the condition
-    verdict HYPOTHESIS              of a comparison: held, not held or undecided, and the difference
-                                    with its interval; it stands in place of a number
-    claim HYPOTHESIS                likewise, as docs/claims.md judges it
+    claim HYPOTHESIS                of a comparison: the verdict of docs/claims.md, and the
+                                    difference with its interval; it stands in place of a number
     count encodings                 with `zoo` in place of a file: registered members of a kind
     packages                        likewise: those that zoo is installed with
 
@@ -46,12 +46,10 @@ from evidence_data import Evidence, read_evidence, read_record
 
 from zoo import packages, registry
 from zoo.benchmark.result import BenchResult
-from zoo.comparison.hypotheses import judge_hypotheses
+from zoo.comparison.number_text import count_decimals, format_mean
 from zoo.comparison.plan import PLAN
 from zoo.comparison.ranking import average_baselines, collect_values, rank_variants
 from zoo.comparison.results import Comparison
-from zoo.comparison.text import count_decimals, format_estimate
-from zoo.reporting.numbers import format_fixed
 
 DOCS = Path(__file__).parents[1]
 QUOTES = DOCS / "quoted_numbers.toml"
@@ -68,9 +66,9 @@ WORDS = re.compile(
 NAMES = re.compile(r"[A-Za-z][\w+-]*\d[\w+-]*")
 FIGURES = re.compile(r"\d[\d,]*(?:\.\d+)?")
 NUMBER = r"[+\u2212-]?\d[\d,]*(?:\.\d+)?"
-INTERVAL = rf"{NUMBER}\s+\({NUMBER}\s+to\s+{NUMBER}\)"
+INTERVAL = rf"{NUMBER}\s+\((?:{NUMBER}\s+to\s+{NUMBER}|solved\s+\d+\s+of\s+\d+)\)"
 VERDICT = rf"[a-z][a-z'\s]*(?:,\s+{INTERVAL})?"
-PATTERNS = {"interval": INTERVAL, "verdict": VERDICT, "claim": VERDICT}
+PATTERNS = {"interval": INTERVAL, "claim": VERDICT}
 """{first word of what is looked up: what stands in the text}; a number for all others."""
 
 
@@ -162,8 +160,6 @@ def look_up(source: str, written: str = "0.0000") -> str:
     file, query = _split_source(source)
     word, _, rest = query.partition(" ")
     try:
-        if word == "verdict":
-            return _find_verdict(locate(file), rest)
         if word == "claim":
             return _find_claim(locate(file), rest)
         if word == "interval":
@@ -253,17 +249,7 @@ def _find_interval(path: Path, name: str, at: str = "", condition: str = "traine
     found = next(one for one in standings if one.variant.name.replace(" ", "_") == name)
     if found.mean is None:
         raise KeyError(condition)
-    return format_estimate(found.mean, count_decimals(comparison))
-
-
-def _find_verdict(path: Path, hypothesis: str) -> str:
-    judgements = judge_hypotheses(read_record(path))
-    found = next(one for one in judgements if one.hypothesis.text == hypothesis)
-    if found.difference is None:
-        return found.verdict
-    ends = (found.difference.mean, found.difference.low, found.difference.high)
-    mean, low, high = (format_fixed(end, 3, sign=True) for end in ends)
-    return f"{found.verdict}, {mean} ({low} to {high})"
+    return format_mean(found.mean, found.solved, count_decimals(comparison))
 
 
 @cache

@@ -10,23 +10,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
+from zoo.comparison.condition_baselines import FILE, read_scores
 from zoo.comparison.plan import ComparisonPlan
-from zoo.comparison.results import Comparison, ComparisonCell
 from zoo.config import Recipe, from_plain
 from zoo.run.build import Experiment
 from zoo.run.conditions import choose_data_options, list_conditions
 
 RECORDS = Path(__file__).parents[1] / "records"
-FILE = "condition_baselines.json"
 DIGITS = 9
-
-Scores = Mapping[str, Mapping[str, float]]
-"""{condition: {baseline: value}} of one metric."""
 
 
 def score_baselines(recipe: Recipe, measure: str) -> dict[str, dict[str, float]]:
@@ -71,48 +64,9 @@ def record_baselines(folder: Path) -> dict[str, dict[str, dict[str, float]]]:
     }
 
 
-@cache
-def read_file(path: Path) -> Mapping[str, Mapping[str, Scores]]:
-    """Return {comparison: {seed: scores}} of the file of recorded baselines, if there is one."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-
-
-def add_baselines(comparison: Comparison, name: str, records: Path) -> Comparison:
-    """Return a comparison whose measurements have the baselines of their own conditions.
-
-    Args:
-        comparison: The recorded comparison.
-        name: The name of its folder.
-        records: The folder of the recorded comparisons.
-    """
-    scores = read_file(records / FILE).get(name, {})
-    variants = [
-        replace(
-            variant,
-            cells=tuple(
-                _add_to_cell(cell, scores.get(str(cell.seed), {}), comparison.measure)
-                for cell in variant.cells
-            ),
-        )
-        for variant in comparison.variants
-    ]
-    return replace(comparison, variants=tuple(variants))
-
-
-def _add_to_cell(cell: ComparisonCell, scores: Scores, measure: str) -> ComparisonCell:
-    measured = tuple(
-        # what a cell has itself was scored on its own samples
-        replace(one, baselines={measure: scores[one.condition.name]})
-        if not one.baselines and one.condition.kind != "trained" and scores.get(one.condition.name)
-        else one
-        for one in cell.measurements
-    )
-    return replace(cell, measurements=measured)
-
-
 if __name__ == "__main__":
     path = RECORDS / FILE
-    recorded = {**read_file(path)}
+    recorded = {**read_scores(path)}
     for plan in sorted(RECORDS.glob("*/plan.json")):
         name = plan.parent.name
         if name in (sys.argv[1:] or [name]):

@@ -7,6 +7,7 @@ import pytest
 import zoo
 from zoo.api.comparison import (
     CheckOptions,
+    ClaimsOptions,
     CompareKeywords,
     CompareOptions,
     PackOptions,
@@ -40,6 +41,7 @@ def test_type_checkers_see_every_option_as_a_keyword(name):
 DECLARED = {
     "rebuild_comparison": RebuildOptions,
     "rank_comparisons": RankOptions,
+    "judge_comparison": ClaimsOptions,
     "merge_comparisons": PackOptions,
     "pack_comparison": PackOptions,
     "check_comparison": CheckOptions,

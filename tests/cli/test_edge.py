@@ -179,6 +179,12 @@ MISSPELT = {
         lambda **wrong: zoo.pack_comparison("run", **wrong),
         ["run", "too=1"],
     ),
+    "compare claims": (
+        "too",
+        "to",
+        lambda **wrong: zoo.judge_comparison("run", **wrong),
+        ["run", "too=1"],
+    ),
     "compare check": (
         "cel",
         "cell",

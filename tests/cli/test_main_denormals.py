@@ -31,6 +31,7 @@ COMPUTING = {
 """{command: (what it calls to compute, further words)}"""
 OTHERS = {
     *("compare rebuild", "compare rank", "compare merge", "compare pack", "launch"),
+    "compare claims",
     *("convert", "export", "list", "show", "diff", "new", "doctor"),
     "verify",  # laws are about all numbers
 }

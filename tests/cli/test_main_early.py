@@ -43,6 +43,7 @@ MISTAKES = [
     ("compare rank folder too=x", "did you mean to?"),
     ("compare merge one other too=x", "did you mean to?"),
     ("compare pack folder too=x", "did you mean to?"),
+    ("compare claims folder too=x", "did you mean to?"),
     ("compare check folder cel=x", "did you mean cell?"),
     ("launch slurmm vit_comrope", "did you mean slurm?"),
     ("launch slurm vit_comrope nods=4", "did you mean nodes?"),

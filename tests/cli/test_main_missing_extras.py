@@ -63,6 +63,7 @@ FILES = [
     ("compare merge empty", "to: no output folder"),
     ("compare pack nothere to=new", "nothere: holds no comparison"),
     ("compare pack empty", "to: no output folder"),
+    ("compare claims nothere", "nothere: holds no comparison"),
     ("compare check nothere", "nothere: holds no comparison"),
     ("launch slurm nothere.yaml", "nothere.yaml: there is no such recipe"),
     ("convert nothere", "nothere: no such file or folder"),
@@ -99,6 +100,7 @@ NEEDS = [
     (f"compare rank {RECORDS}/digits {RECORDS}/copying", "scipy"),
     (f"compare merge {RECORDS}/counting to=new", "altair"),
     (f"compare pack {RECORDS}/counting to=new", "scipy"),
+    (f"compare claims {RECORDS}/counting", "scipy"),
     ("convert weights", "safetensors"),
     ("convert weights.gguf", "gguf"),
     ("show rope picture=rope.png", "altair"),
@@ -212,6 +214,7 @@ def test_what_draws_nothing_needs_no_altair(tmp_path):
     lines = [
         "compare vit_comrope encodings=[none] --dry-run",
         f"compare pack {RECORDS}/counting to=new",
+        f"compare claims {RECORDS}/counting",
     ]
     found = run(tmp_path, ["altair", "vl_convert", "vl_convert_python"], lines)
     for line, (code, text) in zip(lines, found, strict=True):

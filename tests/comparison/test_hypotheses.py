@@ -9,11 +9,11 @@ from tiny import TINY
 
 from zoo import config
 from zoo.comparison import compare
+from zoo.comparison.claims import judge_comparison
 from zoo.comparison.hypotheses import (
     HYPOTHESES,
     check_hypotheses,
     explain_claim,
-    judge_hypotheses,
     parse_hypothesis,
     read_hypotheses,
     record_hypotheses,
@@ -31,11 +31,12 @@ def claim_all(*texts, runs_ended=0):
         RecordedHypothesis(text=text, written="2026-01-01 00:00 UTC", runs_ended=runs_ended)
         for text in texts
     ]
-    return replace(comparisons.images(), hypotheses=tuple(recorded))
+    # one look at three seeds has all false alarms
+    return replace(comparisons.images(), hypotheses=tuple(recorded), looks=((3, 0.95),))
 
 
 def verdicts(*texts):
-    return [one.verdict for one in judge_hypotheses(claim_all(*texts))]
+    return [one.verdict for one in judge_comparison(claim_all(*texts))]
 
 
 def test_a_claim_names_variants_margin_metric_and_condition():
@@ -44,9 +45,20 @@ def test_a_claim_names_variants_margin_metric_and_condition():
     assert (found.margin, found.metric, found.condition) == (0.01, "loss", "256 by yarn")
     found = parse_hypothesis("rope < none at 32")
     assert (found.margin, found.metric, found.condition) == (0, "", "32")
-    for text in ("rope", "rope = none", "> none", "a > b by 1.2.3"):
+    for text in ("rope", "rope == none", "> none", "a > b by 1.2.3"):
         with pytest.raises(RecipeError, match="is no hypothesis"):
             parse_hypothesis(text)
+
+
+def test_equality_has_a_margin_and_its_reason():
+    found = parse_hypothesis("a = b within 0.01 on loss at 32 because four samples are 0.01")
+    assert (found.sign, found.margin, found.metric, found.condition) == ("=", 0.01, "loss", "32")
+    assert found.reason == "four samples are 0.01"
+    for text in ("a = b", "a = b within 0.01", "a = b within 0 because none", "a = b by 1 because"):
+        with pytest.raises(RecipeError, match="needs a margin above 0 and its reason"):
+            parse_hypothesis(text)
+    with pytest.raises(RecipeError, match="`within` is for equality"):
+        parse_hypothesis("a > b within 0.01")
 
 
 def test_unknown_variants_metrics_and_conditions_are_refused_together():
@@ -59,30 +71,30 @@ def test_unknown_variants_metrics_and_conditions_are_refused_together():
     assert "did you mean rope?" in str(caught.value)
 
 
-def test_a_claim_is_held_not_held_or_undecided():
+def test_a_claim_is_held_reversed_or_undecided():
     # levels: none 0.93, rope_axial 0.975, rope_mixed 0.985, liere 0.984, each with noise of 0.004
     assert verdicts("comrope_ld > none") == ["held"]
-    assert verdicts("comrope_ld < none") == ["not held"]
+    assert verdicts("comrope_ld < none") == ["reversed"]
     assert verdicts("rope_mixed > liere") == ["undecided"]
-    assert verdicts("comrope_ld > none by 0.01", "comrope_ld > none by 0.1") == ["held", "not held"]
-    assert verdicts("comrope_ld < none on loss at 24") == ["held"]
+    assert verdicts("comrope_ld > none by 0.01") == ["held"]
+    assert verdicts("comrope_ld > none by 0.06") == ["undecided"]
     assert verdicts("comrope_ld > none at 16") == ["held"]  # the size of training
-    (found,) = judge_hypotheses(claim_all("comrope_ld > none at 64"))
-    assert (found.verdict, found.reason) == ("undecided", "not measured at 64")
+    (found,) = judge_comparison(claim_all("comrope_ld > none at 64"))
+    assert (found.verdict, found.reason) == ("no evidence yet", "not measured at 64")
 
 
 def test_claims_are_corrected_for_their_number_across_conditions():
-    one = judge_hypotheses(claim_all("rope_axial > sinusoidal"))[0]
+    one = judge_comparison(claim_all("rope_axial > sinusoidal"))[0]
     more = [f"none > liere at {size}" for size in (24, 32)]
-    many = judge_hypotheses(claim_all("rope_axial > sinusoidal", *more))[0]
+    many = judge_comparison(claim_all("rope_axial > sinusoidal", *more))[0]
     assert many.p_value == pytest.approx(3 * one.p_value)
-    assert many.difference.low < one.difference.low
+    assert many.estimate.low < one.estimate.low
 
 
 def test_verdicts_are_in_table_page_and_json_and_late_claims_are_told():
     made = claim_all("comrope_ld > none", runs_ended=4)
     for text in (format_comparison(made), render(made)):
-        assert "written after 4 runs had ended: no prediction" in text
+        assert "written after the result: after 4 runs had ended, so no prediction" in text
         assert "SHA-256" in text
     assert describe_comparison(made)["judgements"][0]["verdict"] == "held"
     assert "Hypotheses" not in format_comparison(comparisons.images())

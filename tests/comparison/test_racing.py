@@ -9,7 +9,7 @@ import pytest
 from comparisons import images, plant_cells, read_lasting
 from tiny import TINY
 
-from zoo.comparison.hypotheses import judge_hypotheses
+from zoo.comparison.claims import judge_comparison
 from zoo.comparison.looks import LOOKS
 from zoo.comparison.plan import ComparisonPlan, StudyDesign, list_plan_differences
 from zoo.comparison.race_text import explain_stopped
@@ -120,8 +120,8 @@ def test_what_falls_short_of_its_claim_stops_after_the_look_that_saw_it():
     [
         (0.2, 0.0, "held"),
         (0.2, 0.2, "held"),
-        (0.05, 0.3, "smaller than the paper's"),
-        (0.0, 0.3, "smaller than the paper's"),
+        (0.05, 0.3, "smaller than claimed"),
+        (0.0, 0.3, "smaller than claimed"),
         (-0.2, 0.3, "reversed"),
         (0.0, 0.0, "undecided"),
     ],
@@ -229,7 +229,7 @@ def make_studies(levels, hypotheses=()):
 
 def test_a_refuted_claim_stops_its_variant_and_its_verdict_stays():
     written = [("a > b by 0.5", 0), ("a > c by 0.5", 7), ("c < d by 0.5 on loss at 32", 0)]
-    found = make_studies({"a": 0.96, "b": 0.955, "c": 0.957, "d": 0.95}, written)
+    found = make_studies({"a": 0.46, "b": 0.455, "c": 0.457, "d": 0.45}, written)
     raced = find_race(found)
     # a later hypothesis stops nothing, since it may have seen the studies
     assert {one.variant: one.claim for one in raced.stopped} == {
@@ -237,10 +237,10 @@ def test_a_refuted_claim_stops_its_variant_and_its_verdict_stays():
         "c": "c < d by 0.5 on loss at 32",
     }
     assert [one.studies for one in raced.looks] == [3, 5]
-    judged = judge_hypotheses(replace(found, race=raced))
-    assert judged[0].verdict == judged[2].verdict == "not held"
-    assert judged[0].reason == "smaller than claimed: decided after 3 studies"
-    assert judged[0].difference.count == 3
+    judged = judge_comparison(replace(found, race=raced))
+    assert judged[0].verdict == judged[2].verdict == "smaller than claimed"
+    assert judged[0].reason == "decided after 3 seeds"
+    assert judged[0].estimate.count == 3
 
 
 def test_a_stopped_variant_stands_below_those_that_ran_on():

@@ -6,10 +6,10 @@ import comparisons
 import pytest
 
 from zoo.comparison.curves import find_side
+from zoo.comparison.number_text import count_decimals
 from zoo.comparison.ranking import rank_variants
 from zoo.comparison.results import ComparisonCell, Flag
 from zoo.comparison.text import (
-    count_decimals,
     describe_conditions,
     describe_result,
     describe_unfinished,

@@ -11,6 +11,8 @@ from zoo.api.calls import describe_call
 from zoo.api.guard import guard, log_problem
 from zoo.comparison.interface import (
     CheckOptions,
+    ClaimsOptions,
+    ClaimsResult,
     CompareOptions,
     ComparisonEstimate,
     ComparisonFigure,
@@ -29,6 +31,7 @@ from zoo.comparison.interface import (
     check_suite,
     count_comparison,
     count_suite,
+    judge_folder,
     merge,
     pack,
     rebuild,
@@ -44,6 +47,8 @@ from zoo.options import ChainSpec
 
 __all__ = [
     "CheckOptions",
+    "ClaimsOptions",
+    "ClaimsResult",
     "CompareKeywords",
     "CompareOptions",
     "ComparisonFigure",
@@ -62,6 +67,7 @@ __all__ = [
     "compare_suite",
     "estimate_comparison",
     "estimate_suite",
+    "judge_comparison",
     "merge_comparisons",
     "pack_comparison",
     "rank_comparisons",
@@ -355,6 +361,33 @@ def rank_comparisons(
     ranking, path = run_ranking(paths, chosen, command)
     log.info("written: %s", path.resolve())
     return RankingResult(path.resolve(), ranking)
+
+
+@guard
+def judge_comparison(
+    folder: str | Path, *, to: str | Path | None = None, verbose: bool | None = True
+) -> ClaimsResult:
+    """Judge the hypotheses of a comparison: verdicts, and what the task could have shown.
+
+    Args:
+        folder: The output folder of the comparison.
+        to: A folder for a page to publish, claims.html, with claims.md and claims.json.
+        verbose: Print progress to standard error. None leaves logging to the caller.
+
+    Returns:
+        Of each hypothesis the verdict, the difference with its interval, the level of both variants
+        when trained, the trivial baseline of the same samples, the headroom, and the difference
+        that could have been found.
+
+    Raises:
+        RecipeError: An option is wrong.
+        DataError: The folder holds no comparison, or one without hypotheses.
+    """
+    options = validate_options(ClaimsOptions, {"to": to})
+    comparison, claims = judge_folder(Path(folder), options)
+    if options.to is not None:
+        log.info("written: %s", Path(options.to, "claims.html").resolve())
+    return ClaimsResult(Path(folder).resolve(), comparison, claims)
 
 
 @guard

@@ -141,10 +141,10 @@ def build_command(
 
 
 def redden_warnings(text: str) -> str:
-    """Return the text for a terminal: its first bold line, a warning, is red unless NO_COLOR."""
+    """Return the text for a terminal: bold lines, which are warnings, are red unless NO_COLOR."""
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return text
-    return re.sub(r"^\*\*(.*)\*\*$", f"{RED}\\1{RESET}", text, count=1, flags=re.MULTILINE)
+    return re.sub(r"^\*\*(.*)\*\*$", f"{RED}\\1{RESET}", text, flags=re.MULTILINE)
 
 
 def print_result(
@@ -278,6 +278,16 @@ COMMANDS: Mapping[str, Command | str] = MappingProxyType(
             read=read_folder,
             function="zoo.api.comparison:check_comparison",
             computes=True,
+        ),
+        "compare claims": build_command(
+            "judge the hypotheses of a comparison, and state what its task could have shown",
+            example="zoo compare claims comparisons/flipflop to=published",
+            arguments=COMPARISON,
+            options="zoo.api.comparison:ClaimsOptions",
+            read=read_folder,
+            function="zoo.api.comparison:judge_comparison",
+            # computes the intervals; a page needs more
+            list_packages=lambda known: ("scipy",),
         ),
         "launch": "zoo.cli.launch",
         "convert": build_command(

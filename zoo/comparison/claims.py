@@ -1,23 +1,29 @@
-"""Claims of papers, judged by the studies of a comparison: verdict, power, room and flat curves.
+"""Claims about the variants of a comparison, judged by its seeds or studies.
 
-A claim is judged after 3, 5, 8, 12 and 18 studies as far as they were planned, as racing does, so
-that it may be looked at after every block.
+The hypotheses of a comparison are its family: the intervals of those that were written before the
+first run are corrected for their number, and those of later ones for all. A claim is judged at the
+looks that were planned, by the noise of all variants.
+
+A claim about another condition than the trained one is held only if two differences are on its
+side: that under the condition, and that of the drops from the trained condition, seed by seed. A
+variant that is better everywhere by the same amount does not hold at larger sizes what others lose.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import combinations
-from math import inf, sqrt
-from statistics import fmean, median
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+from statistics import fmean
 from typing import Literal
 
-from zoo.comparison.hypotheses import Hypothesis, parse_hypothesis
+from zoo.comparison.hypotheses import Hypothesis, find_condition, find_metric, parse_hypothesis
 from zoo.comparison.looks import LOOKS, find_look
+from zoo.comparison.number_text import count_decimals, format_estimate
 from zoo.comparison.racing import Claim, judge_claims
-from zoo.comparison.ranking import collect_values, find_winning_baseline
-from zoo.comparison.results import Comparison, ComparisonCell
+from zoo.comparison.ranking import average_baselines, collect_values, find_winning_baseline
+from zoo.comparison.results import Comparison, RecordedHypothesis, StoppedVariant, find_direction
+from zoo.comparison.solving import SolvedCount, count_solved
 from zoo.comparison.statistics import (
     FEWEST,
     LEVEL,
@@ -25,26 +31,61 @@ from zoo.comparison.statistics import (
     Estimate,
     Pair,
     PairedMean,
+    Values,
+    compare_equality,
     compare_pair,
+    estimate_mean,
+    find_smallest_named,
     measure_noise,
 )
-from zoo.comparison.text import count_decimals, format_estimate
+from zoo.comparison.training_end import explain_steep, list_steep
 from zoo.packages import explain_imports
-from zoo.reporting.numbers import format_fixed
+from zoo.reporting.numbers import format_fixed, format_number
 from zoo.run.conditions import Condition
+from zoo.suggestions import join_words
 
 JudgedVerdict = Literal[
     "held",
     "reversed",
-    "smaller than the paper's",
+    "smaller than claimed",
+    "equal within",
+    "not equal",
     "undecided",
     "not decidable here",
+    "our task cannot ask this",
+    "not trained to the end",
     "no evidence yet",
 ]
+DECISIVE = ("held", "reversed", "smaller than claimed", "equal within", "not equal")
+"""The verdicts that say something about the variants."""
 MOST_STUDIES = LOOKS[-1]
 """An effect that more studies are needed for is not decidable here."""
-FLAT = 0.02
-"""Largest change of the last validation, relative to the scale of the metric, of a flat curve."""
+AFTER_RESULT = "written after the result"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimRoom:
+    """What a task leaves to be found where a claim is judged.
+
+    Attributes:
+        trained: {variant of the claim: its mean under the trained condition}.
+        trained_baseline: The best trivial baseline there, and its value; None if none is recorded.
+        levels: {variant of the claim: its mean under the condition of the claim}.
+        baseline: The best trivial baseline under the condition of the claim.
+        headroom: How much better than the second variant another one can be at most, at the upper
+            end of what the interval of its mean allows.
+        steep: The variants of the comparison that were not trained to the end.
+        solved: {variant of the claim: how many seeds solved the task}; empty if the task is none
+            that is solved or not.
+    """
+
+    trained: Mapping[str, float]
+    trained_baseline: tuple[str, float] | None
+    levels: Mapping[str, float]
+    baseline: tuple[str, float] | None
+    headroom: float
+    steep: tuple[str, ...]
+    solved: Mapping[str, SolvedCount]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +96,16 @@ class JudgedClaim:
         hypothesis: The claim as a comparison states it.
         verdict: The verdict.
         reason: What the verdict rests on.
-        studies: Number of studies that both variants have ended.
+        studies: Number of seeds or studies that both variants have ended.
         estimate: How much better the first variant is, with its simultaneous interval.
-        differences: The difference in each study, where they are too few for an interval.
+        drop: The same of its drop from the trained condition; None at the trained condition.
+        differences: The difference in each seed, where they are too few for an interval.
         decimals: Decimals in which values of the comparison are written.
+        p_value: Of a difference as large as the claimed one, corrected; None without an interval.
+        smallest: The difference that so many seeds find with a probability of 80 %; None where
+            their noise is unknown.
+        room: What the task leaves to be found; None without values.
+        recorded: The hypothesis in the record; None if it has none.
     """
 
     hypothesis: Hypothesis
@@ -66,8 +113,13 @@ class JudgedClaim:
     reason: str = ""
     studies: int = 0
     estimate: Estimate | None = None
+    drop: Estimate | None = None
     differences: tuple[float, ...] = ()
     decimals: int = 3
+    p_value: float | None = None
+    smallest: float | None = None
+    room: ClaimRoom | None = None
+    recorded: RecordedHypothesis | None = None
 
     @property
     def difference(self) -> str:
@@ -76,21 +128,58 @@ class JudgedClaim:
             return format_estimate(self.estimate, self.decimals, sign=True)
         return ", ".join(format_fixed(one, self.decimals, sign=True) for one in self.differences)
 
+    @property
+    def power(self) -> str:
+        """The difference that could have been found, as text."""
+        if self.smallest is None:
+            return "unknown: too few values, or no spread"
+        return format_number(self.smallest, 2)
+
+    @property
+    def explanation(self) -> str:
+        """What the verdict rests on; where it decides nothing, what could have been found too."""
+        if self.verdict in DECISIVE or not self.studies:
+            return self.reason
+        if self.smallest is None:
+            return f"{self.reason}; power unknown"
+        return f"{self.reason}; {percent(POWER)} power for a difference of {self.power}"
+
+
+def judge_comparison(comparison: Comparison) -> tuple[JudgedClaim, ...]:
+    """Judge all hypotheses of a comparison, those that were withdrawn too."""
+    return tuple(
+        judge_claim(one.text, comparison, family=count_family(comparison, one.text))
+        for one in comparison.hypotheses
+    )
+
+
+def count_family(comparison: Comparison, text: str) -> int:
+    """Return how many hypotheses the interval of one is corrected for.
+
+    A later hypothesis cannot widen the intervals of those that were written before the first run.
+    Those that were withdrawn count: leaving a lost one out must not narrow the others.
+    """
+    predicted = [one.text for one in comparison.hypotheses if not one.runs_ended]
+    if text in predicted:
+        return len(predicted)
+    return len({*(one.text for one in comparison.hypotheses), text})
+
 
 def judge_claim(
     text: str,
     comparison: Comparison | None,
     *,
-    margin: float = 0.0,
+    effect: float = 0.0,
     family: int = 1,
     note: str = "",
 ) -> JudgedClaim:
-    """Judge a claim by the studies of a comparison.
+    """Judge a claim by the seeds or studies of a comparison.
 
     Args:
         text: The hypothesis that states it; its first variant is the better one.
         comparison: The comparison; None if nothing is recorded.
-        margin: The effect that a paper reports, in units of the metric; 0 if it gives no number.
+        effect: The effect that a paper reports, in units of the metric; 0 if it gives no number.
+            A margin of the hypothesis itself has to be exceeded.
         family: Number of hypotheses that intervals are corrected for.
         note: What the reason adds about how the claim came about.
 
@@ -98,134 +187,304 @@ def judge_claim(
         RecipeError: The text is no hypothesis.
     """
     hypothesis = parse_hypothesis(text)
-    values = {} if comparison is None else collect_pair(comparison, hypothesis)
-    shared = set.intersection(*(set(own) for own in values.values())) if values else set()
-    if comparison is None or not shared:
+    if comparison is None:
         return JudgedClaim(hypothesis=hypothesis, verdict="no evidence yet")
-    decimals, studies = count_decimals(comparison), len(shared)
-    if reason := _explain_winner(comparison, hypothesis):
-        return JudgedClaim(
-            hypothesis=hypothesis, verdict="no evidence yet", reason=reason + note, studies=studies
-        )
+    recorded = next((one for one in comparison.hypotheses if one.text == hypothesis.text), None)
+    if condition := find_condition(comparison, hypothesis):
+        judged = _judge_at(hypothesis, comparison, condition, effect, family, recorded)
+    else:
+        reason = f"not measured at {hypothesis.condition}"
+        judged = JudgedClaim(hypothesis=hypothesis, verdict="no evidence yet", reason=reason)
+    notes = [judged.reason, *list_notes(recorded), note]
+    return replace(judged, recorded=recorded, reason=", ".join(filter(None, notes)))
 
-    late = "" if is_predicted(comparison, hypothesis) else ", no prediction: written after a run"
-    late += note
-    due = find_look(comparison.look_levels, studies)
-    first, second = (values[name] for name in (hypothesis.one, hypothesis.other))
-    sign = 1 if hypothesis.sign == ">" else -1
-    differences = tuple(sign * (first[seed] - second[seed]) for seed in sorted(shared))
-    if due is None:
-        return JudgedClaim(
-            hypothesis=hypothesis,
-            verdict="undecided",
-            reason=f"{studies} {'study' if studies == 1 else 'studies'}, no interval{late}",
-            studies=studies,
-            differences=differences,
-            decimals=decimals,
-        )
 
+def list_notes(recorded: RecordedHypothesis | None) -> list[str]:
+    """List what speaks against a hypothesis as a prediction."""
+    if recorded is None:
+        return [AFTER_RESULT]
+    notes = []
+    if recorded.runs_ended:
+        runs = f"after {recorded.runs_ended} runs had ended"
+        notes.append(f"{AFTER_RESULT}: {runs}, so no prediction")
+    if recorded.withdrawn:
+        notes.append(f"withdrawn {recorded.withdrawn}")
+    return notes
+
+
+def _judge_at(
+    hypothesis: Hypothesis,
+    comparison: Comparison,
+    condition: Condition,
+    effect: float,
+    family: int,
+    recorded: RecordedHypothesis | None,
+) -> JudgedClaim:
+    """Judge a claim under a condition, without notes on how it came about."""
+    metric = find_metric(comparison, hypothesis)
+    # baselines, decimals and bounds are those of the metric of the claim
+    asked = replace(comparison, measure=metric, better=find_direction(metric.removeprefix("test/")))
+    pair = (hypothesis.one, hypothesis.other)
+    every = {one.name: collect_values(one, condition, metric) for one in asked.variants}
+    missing = [name for name in pair if not every.get(name)]
+    shared = [] if missing else sorted(every[pair[0]].keys() & every[pair[1]].keys())
+    judged = JudgedClaim(hypothesis=hypothesis, verdict="no evidence yet")
+    if not shared:
+        names = join_words([f"`{name}`" for name in missing or pair])
+        return replace(judged, reason=f"no value of {names}" if missing else "no seed in common")
+
+    stopped = _find_refuted(comparison, hypothesis)
+    look, level = find_look(comparison.look_levels, stopped.look if stopped else len(shared)) or (
+        len(shared),
+        None,
+    )
     # later studies wait for the next look: each look has its own share of the false alarms
-    look, level = due
-    kept = sorted(shared)[:look]
-    seen = {name: {seed: own[seed] for seed in kept} for name, own in values.items()}
-    has_metric = not hypothesis.metric or hypothesis.metric == comparison.measure.split("/")[-1]
+    kept = {*shared[:look]}
+    values = {
+        name: {seed: own[seed] for seed in own if seed in kept}
+        for name, own in every.items()
+        if kept & own.keys()
+    }
+    claimed = effect or hypothesis.margin
+    room = find_room(asked, hypothesis, condition, kept)
+    judged = replace(judged, studies=look, decimals=count_decimals(asked), room=room)
+    without_verdict = judged
+    judged = _judge_values(judged, values, asked, claimed, family, level, shared)
+    if reason := _explain_baseline(asked, condition, room):
+        return replace(without_verdict, reason=reason, smallest=judged.smallest)
+    if stopped is not None and judged.estimate is not None and judged.verdict != "reversed":
+        judged = replace(
+            judged,
+            verdict="smaller than claimed",
+            reason=f"decided after {_count(comparison, look)}",
+        )
+    elif condition != comparison.trained and judged.verdict in ("held", "reversed"):
+        assert level is not None
+        judged = _require_drop(judged, values, asked, kept, family, level)
+    return _limit(judged, asked, claimed, family, recorded)
+
+
+def _judge_values(
+    judged: JudgedClaim,
+    values: Values,
+    asked: Comparison,
+    claimed: float,
+    family: int,
+    level: float | None,
+    shared: Sequence[int],
+) -> JudgedClaim:
+    """Judge the difference under the condition of a claim."""
+    hypothesis, look = judged.hypothesis, judged.studies
+    sign = -1 if hypothesis.sign == "<" else 1
+    first, second = values[hypothesis.one], values[hypothesis.other]
+    differences = tuple(sign * (first[seed] - second[seed]) for seed in shared[:look])
+    if level is None:
+        reason = f"{_count(asked, look)}, no interval"
+        return replace(judged, verdict="undecided", reason=reason, differences=differences)
+
+    noise = measure_noise(values)
+    mean = compare_pair(values, Pair(hypothesis.one, hypothesis.other), noise)
+    if not isinstance(mean, PairedMean):
+        # both at the bound of the metric, say: an interval would have no width
+        reason = f"{_count(asked, look)}, which do not differ, so that their noise is unknown"
+        return replace(judged, verdict="undecided", reason=reason, differences=differences[:1])
+    smallest = find_smallest_named(mean, family, level)
+    reason = f"after {_count(asked, look)}"
+    if hypothesis.sign == "=":
+        margin = Pair(hypothesis.one, hypothesis.other, claimed)
+        equality = compare_equality(values, margin, noise, family=family, level=level)
+        assert equality is not None
+        equal: JudgedVerdict = "not equal" if equality.is_different else "undecided"
+        return replace(
+            judged,
+            verdict="equal within" if equality.is_equal else equal,
+            reason=f"{reason}, two one-sided tests within {claimed:g}",
+            estimate=equality.estimate,
+            smallest=smallest,
+        )
     (decision,) = judge_claims(
-        seen,
-        [Claim(hypothesis.one, hypothesis.other, margin)],
+        values,
+        [Claim(hypothesis.one, hypothesis.other, claimed)],
         better="high" if hypothesis.sign == ">" else "low",
-        bounds=comparison.bounds if has_metric else (-inf, inf),
+        bounds=asked.bounds,
         family=family,
         level=level,
     )
     verdict: JudgedVerdict = decision.verdict
-    reason, estimate = f"after {look} studies{late}", decision.estimate
-    if estimate is None:
-        # both at the bound of the metric, say: an interval would have no width
-        reason = f"{look} studies, which do not differ, so that their noise is unknown{late}"
-    ceiling = _explain_ceiling(
-        hypothesis, margin, comparison, seen[hypothesis.other].values(), decimals
-    )
-    if ceiling and verdict in ("undecided", "smaller than the paper's"):
-        verdict, reason = "not decidable here", f"{ceiling}; {reason}"
-    elif verdict == "undecided":
-        power = find_power_of_studies(comparison, hypothesis, margin, family)
-        if power and power.is_hopeless:
-            verdict, reason = "not decidable here", power.text + late
-    return JudgedClaim(
-        hypothesis=hypothesis,
+    low = decision.estimate and decision.estimate.low
+    if verdict == "held" and hypothesis.margin and (low or 0.0) <= hypothesis.margin:
+        verdict = "undecided"
+    return replace(
+        judged,
         verdict=verdict,
         reason=reason,
-        studies=look,
-        estimate=estimate,
-        differences=differences[:1] if estimate is None else (),
-        decimals=decimals,
+        estimate=decision.estimate,
+        p_value=decision.p_value,
+        smallest=smallest,
     )
 
 
-def _explain_winner(comparison: Comparison, found: Hypothesis) -> str:
-    """Return which baseline no model beats where a hypothesis is judged; empty without one."""
-    condition, metric = find_subject(comparison, found)
-    if name := find_winning_baseline(comparison):
-        return f"no model beats the baseline: {name}"
-    if metric != comparison.measure:
-        return ""
-    name = find_winning_baseline(comparison, condition)
-    return f"no model beats the baseline at {condition.name}: {name}" if name else ""
+def _require_drop(
+    judged: JudgedClaim,
+    values: Values,
+    asked: Comparison,
+    kept: set[int],
+    family: int,
+    level: float,
+) -> JudgedClaim:
+    """Require that the drops from the trained condition differ on the same side."""
+    hypothesis = judged.hypothesis
+    trained = {
+        one.name: collect_values(one, asked.trained, asked.measure) for one in asked.variants
+    }
+    drops = {
+        name: {seed: own[seed] - trained[name][seed] for seed in own if seed in trained[name]}
+        for name, own in values.items()
+    }
+    (decision,) = judge_claims(
+        {name: own for name, own in drops.items() if own},
+        [Claim(hypothesis.one, hypothesis.other)],
+        better="high" if hypothesis.sign == ">" else "low",
+        family=family,
+        level=level,
+    )
+    judged = replace(judged, drop=decision.estimate)
+    shown = (
+        "unknown"
+        if decision.estimate is None
+        else format_estimate(decision.estimate, judged.decimals, sign=True)
+    )
+    where = asked.trained.describe()
+    if decision.verdict == judged.verdict:
+        return replace(judged, reason=f"{judged.reason}, by the drop from {where} too: {shown}")
+    return replace(
+        judged,
+        verdict="undecided",
+        reason=f"{judged.reason}: `{hypothesis.one}` is "
+        f"{'better' if judged.verdict == 'held' else 'worse'} there, but the drops from {where} "
+        f"do not differ so: {shown}",
+    )
 
 
-def _explain_ceiling(
-    hypothesis: Hypothesis,
-    margin: float,
-    comparison: Comparison,
-    values: Iterable[float],
-    decimals: int,
-) -> str:
-    """Return why the metric has no room for the paper's effect; empty if it has.
+def _limit(
+    judged: JudgedClaim,
+    asked: Comparison,
+    claimed: float,
+    family: int,
+    recorded: RecordedHypothesis | None,
+) -> JudgedClaim:
+    """Take back what task, training or the time of writing cannot carry."""
+    hypothesis, room = judged.hypothesis, judged.room
+    assert room is not None
+    is_absence = judged.verdict in ("undecided", "smaller than claimed", "equal within")
+    if is_absence and (room.headroom < claimed or room.headroom <= 0):
+        effect = f" of the claimed {claimed:g}" if claimed else ""
+        level, left = (
+            format_fixed(value, judged.decimals)
+            for value in (room.levels[hypothesis.other], room.headroom)
+        )
+        reason = f"`{hypothesis.other}` has {level}, which leaves {left}{effect}; {judged.reason}"
+        judged = replace(judged, verdict="our task cannot ask this", reason=reason)
+    elif room.steep:
+        reason = f"{explain_steep(asked)}; {judged.reason}"
+        judged = replace(judged, verdict="not trained to the end", reason=reason)
+    elif hypothesis.sign == "=" and (recorded is None or recorded.runs_ended):
+        reason = f"its margin was {AFTER_RESULT}; {judged.reason}"
+        judged = replace(judged, verdict="undecided", reason=reason)
+    elif judged.verdict == "undecided" and hypothesis.sign != "=":
+        power = find_power_of_studies(asked, judged, claimed, family)
+        if power and power.is_hopeless:
+            judged = replace(judged, verdict="not decidable here", reason=power.text)
+    solved = room.solved.get(hypothesis.other)
+    if is_absence and solved is not None and solved.solved == solved.seeds:
+        rate = format_fixed(solved.excluded_rate, 2)
+        reason = (
+            f"{judged.reason}; `{hypothesis.other}` {solved}, which excludes a failure rate of "
+            f"{rate} or more"
+        )
+        judged = replace(judged, reason=reason)
+    return judged
+
+
+def find_room(
+    asked: Comparison, hypothesis: Hypothesis, condition: Condition, kept: set[int]
+) -> ClaimRoom:
+    """Return what a task leaves to be found where a claim is judged.
 
     Args:
-        hypothesis: The claim; it is about the compared metric, if it has a margin.
-        margin: The effect of the paper.
-        comparison: Its comparison.
-        values: The values of the variant that the claim calls worse.
-        decimals: Decimals in which values are written.
+        asked: The comparison, by the metric of the claim.
+        hypothesis: The claim.
+        condition: The condition of the claim.
+        kept: The seeds that judge it.
     """
-    low, high = comparison.bounds
-    mean = fmean(values)
-    room = high - mean if hypothesis.sign == ">" else mean - low
-    if not margin or room >= margin:
-        return ""
-    return (
-        f"ceiling: `{hypothesis.other}` has {format_fixed(mean, decimals)}, which leaves "
-        f"{format_fixed(room, decimals)} of the paper's {margin:g}"
+    names = {one.name: one for one in asked.variants}
+    variants = [names[name] for name in (hypothesis.one, hypothesis.other)]
+
+    def collect(where: Condition) -> dict[str, dict[int, float]]:
+        return {
+            one.name: {
+                seed: value
+                for seed, value in collect_values(one, where, asked.measure).items()
+                if seed in kept
+            }
+            for one in variants
+        }
+
+    trained, there = collect(asked.trained), collect(condition)
+    solved = {one.name: count_solved(asked, one, there[one.name]) for one in variants}
+    level = estimate_mean(tuple(there[hypothesis.other].values()), asked.bounds)
+    low, high = asked.bounds
+    if hypothesis.sign == ">" or (hypothesis.sign == "=" and asked.better == "high"):
+        headroom = high - (level.mean if level.low is None else level.low)
+    else:
+        headroom = (level.mean if level.high is None else level.high) - low
+    return ClaimRoom(
+        trained={name: fmean(own.values()) for name, own in trained.items() if own},
+        trained_baseline=_find_best_baseline(asked, asked.trained),
+        levels={name: fmean(own.values()) for name, own in there.items() if own},
+        baseline=_find_best_baseline(asked, condition),
+        headroom=headroom,
+        steep=tuple(list_steep(asked)),
+        solved={name: one for name, one in solved.items() if one is not None},
     )
 
 
-def is_predicted(comparison: Comparison, found: Hypothesis) -> bool:
-    """Return whether a hypothesis was written before the first run of its comparison."""
-    return any(
-        one.text == found.text and not one.runs_ended and not one.withdrawn
-        for one in comparison.hypotheses
-    )
+def _find_best_baseline(asked: Comparison, condition: Condition) -> tuple[str, float] | None:
+    baselines = average_baselines(asked, condition)
+    pick = max if asked.better == "high" else min
+    return pick(baselines.items(), key=lambda pair: pair[1], default=None)
 
 
-def collect_pair(comparison: Comparison, found: Hypothesis) -> dict[str, dict[int, float]]:
-    """Return {variant: {seed: value}} of the two variants of a hypothesis; empty without values."""
-    names = {one.name: one for one in comparison.variants}
-    condition, metric = find_subject(comparison, found)
-    values = {
-        name: collect_values(names[name], condition, metric) for name in (found.one, found.other)
-    }
-    return values if all(values.values()) else {}
+def _explain_baseline(asked: Comparison, condition: Condition, room: ClaimRoom) -> str:
+    """Return which baseline is not beaten where a claim is judged; empty if all are."""
+    for where in dict.fromkeys((asked.trained, condition)):
+        at = "" if where == asked.trained else f" at {where.name}"
+        if name := find_winning_baseline(asked, where):
+            return f"no model beats the baseline{at}: {name}"
+    for at, baseline, levels in (
+        ("", room.trained_baseline, room.trained),
+        (f" at {condition.name}", room.baseline, room.levels),
+    ):
+        if baseline is None or not levels:
+            continue
+        name, value = baseline
+        sign = 1 if asked.better == "high" else -1
+        # a tie counts for the baseline: a model must be better than guessing
+        if all(sign * level <= sign * value for level in levels.values()):
+            return f"neither variant beats the baseline{at}: {name}"
+    return ""
 
 
-def find_subject(comparison: Comparison, found: Hypothesis) -> tuple[Condition, str]:
-    """Return the condition and the metric that a hypothesis is about."""
-    metric = f"test/{found.metric}" if found.metric else comparison.measure
-    if not found.condition:
-        return comparison.trained, metric
-    # nothing is measured under a condition that no cell has been tested under
-    known = {one.name: one for one in comparison.conditions}
-    return known.get(found.condition, Condition(found.condition, "size")), metric
+def _find_refuted(comparison: Comparison, hypothesis: Hypothesis) -> StoppedVariant | None:
+    """Return the look of a race that left out the effect of a claim."""
+    stopped = comparison.race.stopped if comparison.race else ()
+    return next((one for one in stopped if one.claim == hypothesis.text), None)
+
+
+def _count(comparison: Comparison, number: int) -> str:
+    """Return a number of seeds or studies as text."""
+    one, several = ("study", "studies") if comparison.studies else ("seed", "seeds")
+    return f"{number} {one if number == 1 else several}"
 
 
 @dataclass(frozen=True)
@@ -238,6 +497,8 @@ class PowerOfStudies:
     """The studies of the last look that is planned."""
     at_last: float
     """The probability that this look finds it."""
+    unit: str
+    """What they are: seeds or studies."""
 
     @property
     def is_hopeless(self) -> bool:
@@ -250,55 +511,43 @@ class PowerOfStudies:
         needed = "more than 1,000" if self.needed is None else f"{self.needed}"
         if self.is_hopeless:
             return (
-                f"power of {self.last} studies {percent(self.at_last)}; {percent(POWER)} need "
-                f"{needed}, by the noise of its studies"
+                f"power of {self.last} {self.unit} {percent(self.at_last)}; {percent(POWER)} need "
+                f"{needed}, by their noise"
             )
-        return f"{needed} studies have a power of {percent(POWER)}, by the noise of its studies"
+        return f"{needed} {self.unit} have a power of {percent(POWER)}, by their noise"
 
 
 def find_power_of_studies(
-    comparison: Comparison, hypothesis: Hypothesis, margin: float, family: int
+    comparison: Comparison, judged: JudgedClaim, effect: float, family: int
 ) -> PowerOfStudies | None:
     """Return the power of studies for an effect; None without an effect or anything to go by.
 
     Args:
-        comparison: The comparison, whose studies tell the noise.
-        hypothesis: The claim.
-        margin: The effect, in units of the metric.
+        comparison: The comparison, by the metric of the claim.
+        judged: The claim with its difference.
+        effect: The effect, in units of the metric.
         family: Number of hypotheses that intervals are corrected for.
     """
-    deviation = _find_deviation(comparison, hypothesis)
-    if not margin or deviation is None:
-        return None
     planned = find_look(comparison.look_levels, len(comparison.seeds))
-    if planned is None:
+    hypothesis = judged.hypothesis
+    condition = find_condition(comparison, hypothesis)
+    if not effect or planned is None or condition is None:
         return None
+    every = {
+        one.name: collect_values(one, condition, comparison.measure) for one in comparison.variants
+    }
+    values = {name: own for name, own in every.items() if own}
+    mean = compare_pair(values, Pair(hypothesis.one, hypothesis.other), measure_noise(values))
+    if not isinstance(mean, PairedMean):
+        return None
+    deviation = mean.error * sqrt(mean.count)
     last, level = planned
     powers = (
-        find_power(number, margin, deviation, family, level) for number in range(FEWEST, 1001)
+        find_power(number, effect, deviation, family, level) for number in range(FEWEST, 1001)
     )
     needed = next((n for n, power in enumerate(powers, start=FEWEST) if power >= POWER), None)
-    return PowerOfStudies(needed, last, find_power(last, margin, deviation, family, level))
-
-
-def _find_deviation(comparison: Comparison, found: Hypothesis) -> float | None:
-    """Return the standard deviation of differences of a pair over studies; None if unknown.
-
-    Few studies estimate that of one pair badly, so it is at least that of the median pair.
-    """
-    condition, metric = find_subject(comparison, found)
-    every = {one.name: collect_values(one, condition, metric) for one in comparison.variants}
-    values = {name: own for name, own in every.items() if len(own) >= FEWEST}
-    if not {found.one, found.other} <= {*values}:
-        return None
-    noise = measure_noise(values)
-    deviations = {}
-    for pair in combinations(values, 2):
-        mean = compare_pair(values, Pair(*pair), noise)
-        if isinstance(mean, PairedMean):
-            deviations[frozenset(pair)] = mean.error * sqrt(mean.count)
-    own = deviations.get(frozenset((found.one, found.other)))
-    return None if own is None else max(own, median(deviations.values()))
+    unit = "studies" if comparison.studies else "seeds"
+    return PowerOfStudies(needed, last, find_power(last, effect, deviation, family, level), unit)
 
 
 def find_power(
@@ -329,30 +578,6 @@ def count_studies(comparison: Comparison) -> int:
         one for one in comparison.variants if race is None or race.find_stopped(one.name) is None
     ]
     return min(len(collect_values(one, comparison.trained, comparison.measure)) for one in running)
-
-
-def list_steep(comparison: Comparison) -> list[str]:
-    """Return the variants whose curves are not flat at the end in most studies."""
-    found = []
-    for variant in comparison.variants:
-        tested = [cell for cell in variant.cells if len(cell.curve) > 1 and cell.measurements]
-        steep = [cell for cell in tested if not _is_flat(cell)]
-        if 2 * len(steep) > len(tested):
-            found.append(variant.name)
-    return found
-
-
-def _is_flat(cell: ComparisonCell) -> bool:
-    """Return whether the last two validations that are kept hardly differ."""
-    values = [value for _, value in cell.curve]
-    finite = [value for value in values if value is not None]
-    if len(finite) < len(values):
-        return False
-    sizes = [*map(abs, finite)]
-    if finite[0] > finite[-1]:
-        # a loss, which may begin below that of a guess
-        sizes += cell.baselines.get("test/loss", {}).values()
-    return abs(finite[-1] - finite[-2]) <= FLAT * max(sizes)
 
 
 def percent(share: float) -> str:

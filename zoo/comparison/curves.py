@@ -13,9 +13,9 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from zoo.comparison.ranking import collect_values, measure_compute, rank_variants
+from zoo.comparison.ranking import collect_values, estimate_variant, measure_compute, rank_variants
 from zoo.comparison.results import Comparison, ComparisonCell, Variant
-from zoo.comparison.statistics import LEVEL, estimate_mean
+from zoo.comparison.statistics import LEVEL
 from zoo.comparison.text import capitalize, format_measure
 from zoo.reporting.panel import Line, LineChart, Panel, Points, Scale, fit_height
 from zoo.run.conditions import Condition
@@ -264,8 +264,8 @@ def _charts_by_size(
 def _line_by_size(
     comparison: Comparison, variant: Variant, sizes: Sequence[tuple[int, Condition]]
 ) -> Line | None:
-    found = [tuple(collect_values(variant, one, comparison.measure).values()) for _, one in sizes]
-    means = [estimate_mean(one, comparison.bounds) if one else None for one in found]
+    found = [collect_values(variant, one, comparison.measure) for _, one in sizes]
+    means = [estimate_variant(comparison, variant, one)[0] for one in found]
     if not any(means):
         return None
     mean = _to_tensor([one.mean if one else None for one in means])

@@ -11,16 +11,11 @@ from typing import Any, Literal
 import altair as alt
 
 from zoo.comparison.curves import by_cost, by_position, by_size, explain_charts, in_training
+from zoo.comparison.number_text import count_decimals
 from zoo.comparison.ranking import Standing, choose_scale, rank_variants
 from zoo.comparison.results import Comparison
 from zoo.comparison.strips import build_strip, explain_strips
-from zoo.comparison.text import (
-    capitalize,
-    count_decimals,
-    format_measure,
-    format_question,
-    name_extreme,
-)
+from zoo.comparison.text import capitalize, format_measure, format_question, name_extreme
 from zoo.reporting import charts, numbers
 from zoo.reporting.cuts import ARROWS
 from zoo.reporting.panel import LineChart, Points, Scale

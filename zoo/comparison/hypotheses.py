@@ -1,8 +1,8 @@
-"""Hypotheses of a comparison: written before anything is trained, judged by corrected intervals.
+"""Hypotheses of a comparison: what they state, and when they were written.
 
 They are kept in a file of the output folder, with the time at which each was written and the
 number of runs that had ended by then. A hypothesis that comes later, or is left out later, is
-marked as late or withdrawn in every report.
+marked as late or withdrawn in every report. zoo/comparison/claims.py judges them.
 """
 
 from __future__ import annotations
@@ -11,28 +11,17 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Literal, get_args
 
 from zoo.comparison.digests import EDITED, is_unchanged, seal
-from zoo.comparison.ranking import collect_values, find_level
 from zoo.comparison.results import Comparison, Measure, RecordedHypothesis, find_direction
-from zoo.comparison.statistics import (
-    Estimate,
-    Pair,
-    compare_named,
-    excludes_zero,
-    explain_no_interval,
-    measure_noise,
-)
 from zoo.config import Recipe
 from zoo.config.schema import format_size
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, Message, OptionError, RecipeError, Setting
 from zoo.options.stored import read_stored
-from zoo.reporting.numbers import format_fixed
-from zoo.reporting.sections import ReportSection, SectionTable
 from zoo.run.build import build_data
 from zoo.run.conditions import TRAINED, Condition, list_conditions
 from zoo.suggestions import nearest
@@ -41,31 +30,40 @@ from zoo.utils import format_now, write_json
 log = logging.getLogger("zoo")
 
 HYPOTHESES = "hypotheses.json"
-DECIMALS = 4
 FORM = re.compile(
-    r"(?P<one>.+?)\s+(?P<sign>[<>])\s+(?P<other>.+?)(?:\s+by\s+(?P<margin>\d[\d.]*))?"
-    r"(?:\s+on\s+(?:test/)?(?P<metric>\w+))?(?:\s+at\s+(?P<condition>.+))?"
+    r"(?P<one>.+?)\s+(?P<sign>[<>=])\s+(?P<other>.+?)"
+    r"(?:\s+(?P<word>by|within)\s+(?P<margin>\d[\d.]*))?"
+    r"(?:\s+on\s+(?:test/)?(?P<metric>\w+))?(?:\s+at\s+(?P<condition>.+?))?"
+    r"(?:\s+because\s+(?P<reason>.+))?"
 )
 EXAMPLE = Message(
-    "write ", Setting("hypotheses", ["rope > none", "rope > none by 0.01 on accuracy at 256"])
+    "write ",
+    Setting(
+        "hypotheses",
+        [
+            "rope > none",
+            "rope > none by 0.01 on accuracy at 256",
+            "rope = alibi within 0.01 because four samples of 360 are 0.01",
+        ],
+    ),
 )
-
-HypothesisVerdict = Literal["held", "not held", "undecided"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hypothesis:
-    """A claim: the metric of one variant is above or below that of another by a margin or more."""
+    """A claim: a variant is above or below another by a margin or more, or equal within it."""
 
     text: str
     one: str
-    sign: Literal["<", ">"]
+    sign: Literal["<", ">", "="]
     other: str
     margin: float
     metric: str
     """Empty for the compared one."""
     condition: str
     """Empty for the training size."""
+    reason: str = ""
+    """Why the margin is what it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,27 +79,6 @@ class HypothesesFile:
     sha256: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Judgement:
-    """The verdict on a hypothesis, with the difference over seeds that decided it."""
-
-    hypothesis: RecordedHypothesis
-    verdict: HypothesisVerdict
-    difference: Estimate | None
-    """First variant minus second, less the margin, with its simultaneous interval."""
-    p_value: float | None
-    """Corrected for all hypotheses."""
-    reason: str
-    """Why it is undecided."""
-
-    @classmethod
-    def undecided(cls, hypothesis: RecordedHypothesis, reason: str) -> Self:
-        """Return a judgement without a verdict."""
-        return cls(
-            hypothesis=hypothesis, verdict="undecided", difference=None, p_value=None, reason=reason
-        )
-
-
 def parse_hypothesis(text: str) -> Hypothesis:
     """Return a hypothesis. Raises RecipeError if the text is none."""
     found = FORM.fullmatch(text.strip())
@@ -111,14 +88,22 @@ def parse_hypothesis(text: str) -> Hypothesis:
         found = None
     if found is None:
         raise _refuse(f"{text!r} is no hypothesis", EXAMPLE)
+    is_equality = found["sign"] == "="
+    if is_equality and not (found["word"] == "within" and margin and found["reason"]):
+        # a margin without a reason could be chosen to suit the result
+        problem = f"{text!r}: equality needs a margin above 0 and its reason"
+        raise _refuse(problem, EXAMPLE)
+    if not is_equality and found["word"] == "within":
+        raise _refuse(f"{text!r}: `within` is for equality, `by` for a difference", EXAMPLE)
     return Hypothesis(
         text=" ".join(text.split()),
         one=found["one"],
-        sign=">" if found["sign"] == ">" else "<",
+        sign="=" if is_equality else ">" if found["sign"] == ">" else "<",
         other=found["other"],
         margin=margin,
         metric=found["metric"] or "",
         condition=found["condition"] or "",
+        reason=found["reason"] or "",
     )
 
 
@@ -216,6 +201,11 @@ def record_hypotheses(texts: Sequence[str], folder: Path, runs_ended: int, measu
 def explain_claim(claim: Hypothesis, measure: str) -> str:
     """Explain which variant a claim calls better: of a loss, the one that is below."""
     metric = claim.metric or measure.removeprefix("test/")
+    if claim.sign == "=":
+        return (
+            f"{claim.text}: {metric} of {claim.one} and {claim.other} differ by less than "
+            f"{claim.margin:g}"
+        )
     is_above = claim.sign == ">"
     is_better = is_above == (find_direction(metric) == "high")
     return (
@@ -250,59 +240,6 @@ def hash_hypotheses(hypotheses: Iterable[RecordedHypothesis]) -> str:
     return hashlib.sha256("\n".join(one.text for one in hypotheses).encode()).hexdigest()
 
 
-def judge_hypotheses(comparison: Comparison) -> list[Judgement]:
-    """Judge all hypotheses, corrected for their number (Bonferroni), also of those withdrawn."""
-    recorded = comparison.hypotheses
-    return [_judge(comparison, one, recorded) for one in recorded]
-
-
-def _judge(
-    comparison: Comparison, recorded: RecordedHypothesis, family: Sequence[RecordedHypothesis]
-) -> Judgement:
-    claim = parse_hypothesis(recorded.text)
-    metric, condition = find_metric(comparison, claim), find_condition(comparison, claim)
-    if condition is None:
-        return Judgement.undecided(recorded, f"not measured at {claim.condition}")
-    values = {one.name: collect_values(one, condition, metric) for one in comparison.variants}
-    # what a look decided stays, whatever later studies of other variants say of the noise
-    stopped = [one for one in comparison.race.stopped if one.claim] if comparison.race else []
-    look = next((one.look for one in stopped if one.claim == claim.text), None)
-    if look is not None:
-        seen = {*comparison.seeds[:look]}
-        values = {name: {s: own[s] for s in own if s in seen} for name, own in values.items()}
-        family = [one for one in family if not one.runs_ended]
-    for name in (claim.one, claim.other):
-        if not values.get(name):
-            return Judgement.undecided(recorded, f"{name} has no value")
-
-    pair = _name_pair(claim)
-    noise = measure_noise({name: own for name, own in values.items() if own})
-    width = comparison.bounds if metric == comparison.measure else (float("-inf"), float("inf"))
-    # those withdrawn count too: leaving a lost hypothesis out must not narrow the others
-    found = compare_named(
-        values, [pair], noise, width, family=len(family), level=find_level(comparison)
-    )
-    difference = found.get(pair)
-    if difference is None or difference.estimate.low is None:
-        count = difference.estimate.count if difference else 0
-        return Judgement.undecided(recorded, explain_no_interval(count, "seeds"))
-    estimate = difference.estimate
-    is_above = estimate.mean > 0
-    verdict: HypothesisVerdict = "undecided"
-    if excludes_zero(estimate):
-        verdict = "held" if is_above == (claim.sign == ">") else "not held"
-    reason = "" if verdict != "undecided" else "the interval of the difference holds 0"
-    if look is not None:
-        reason = f"smaller than claimed: decided after {look} studies"
-    return Judgement(
-        hypothesis=recorded,
-        verdict=verdict,
-        difference=estimate,
-        p_value=difference.p_value,
-        reason=reason,
-    )
-
-
 def find_metric(comparison: Comparison, claim: Hypothesis) -> str:
     """Return the metric that a claim is about."""
     return f"test/{claim.metric}" if claim.metric else comparison.measure
@@ -318,87 +255,3 @@ def find_condition(comparison: Comparison, claim: Hypothesis) -> Condition | Non
         return comparison.trained
     known = {one.name: one for one in comparison.conditions}
     return known.get(claim.condition)
-
-
-def _name_pair(claim: Hypothesis) -> Pair:
-    """Return the comparison of a claim, whose margin makes it harder to hold."""
-    margin = claim.margin if claim.sign == ">" else -claim.margin
-    return Pair(claim.one, claim.other, margin)
-
-
-def describe_judgements(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return the verdicts as plain data, for results.json."""
-    return [
-        {
-            **asdict(one.hypothesis),
-            "verdict": one.verdict,
-            "difference": one.difference and asdict(one.difference),
-            "p_value": one.p_value,
-            "reason": one.reason,
-        }
-        for one in judge_hypotheses(comparison)
-    ]
-
-
-def list_judgement_rows(comparison: Comparison) -> Iterator[list[str]]:
-    """Yield hypothesis, verdict, difference with its interval, corrected p-value and notes."""
-    for one in judge_hypotheses(comparison):
-        p_value = "" if one.p_value is None else f"{one.p_value:.2g}"
-        yield [
-            one.hypothesis.text,
-            one.verdict,
-            _format_difference(one.difference),
-            "< 0.001" if one.p_value is not None and one.p_value < 0.001 else p_value,
-            "; ".join(filter(None, [one.reason, *_list_changes(one.hypothesis)])),
-        ]
-
-
-def _format_difference(found: Estimate | None) -> str:
-    if found is None:
-        return ""
-    ends = (found.mean, found.low, found.high)
-    mean, low, high = (format_fixed(end, DECIMALS, sign=True) for end in ends)
-    return f"{mean} ({low} to {high})"
-
-
-def _list_changes(one: RecordedHypothesis) -> Iterator[str]:
-    if one.runs_ended:
-        yield f"written after {one.runs_ended} runs had ended: no prediction"
-    if one.withdrawn:
-        yield f"withdrawn {one.withdrawn}"
-
-
-JUDGEMENT_HEADS = ("hypothesis", "verdict", "difference", "p", "notes")
-
-
-def build_hypotheses_section(comparison: Comparison) -> ReportSection | None:
-    """Return the hypotheses with their verdicts; None if there are none."""
-    if not comparison.hypotheses:
-        return None
-    return ReportSection(
-        key="hypotheses",
-        title="Hypotheses",
-        table=SectionTable(
-            heads=JUDGEMENT_HEADS,
-            rows=[*list_judgement_rows(comparison)],
-            left=("hypothesis", "verdict", "notes"),
-        ),
-        sentences=[explain_hypotheses(comparison)],
-    )
-
-
-def explain_hypotheses(comparison: Comparison) -> str:
-    """Explain what the verdicts mean."""
-    recorded = comparison.hypotheses
-    where = comparison.trained.describe()
-    metrics = {find_metric(comparison, parse_hypothesis(one.text)) for one in recorded}
-    loss = " `>` says that a loss is higher, so worse." if "test/loss" in metrics else ""
-    return (
-        f"Without another condition a hypothesis is about {where}. Differences are to the second "
-        "variant, less the margin if there is one; intervals and p-values are corrected for all "
-        f"{len(recorded)} hypotheses (Bonferroni), by the noise of all variants. The intervals "
-        f"hold together with {100 * find_level(comparison):g} % at one look at the seeds. Held: "
-        "the interval lies on the claimed side of "
-        f"0; not held: on the other; undecided: it holds 0.{loss} SHA-256 of the texts: "
-        f"{hash_hypotheses(recorded)}."
-    )

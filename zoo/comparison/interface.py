@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zoo.comparison.claim_report import ClaimsOptions, describe_claims, judge_folder
+from zoo.comparison.claim_report import build_report as build_claims_report
+from zoo.comparison.claims import JudgedClaim
 from zoo.comparison.compare import RebuildOptions, rebuild, run_comparison
 from zoo.comparison.estimate import ComparisonEstimate
 from zoo.comparison.estimate import estimate_comparison as count_comparison
@@ -37,6 +40,8 @@ from zoo.reporting.tables import build_frame, format_latex
 
 __all__ = [
     "CheckOptions",
+    "ClaimsOptions",
+    "ClaimsResult",
     "CompareOptions",
     "ComparisonEstimate",
     "ComparisonFigure",
@@ -55,6 +60,7 @@ __all__ = [
     "check_suite",
     "count_comparison",
     "count_suite",
+    "judge_folder",
     "merge",
     "pack",
     "rebuild",
@@ -217,6 +223,36 @@ class RankingResult:
 
     def _repr_html_(self) -> str:
         """Return the table for notebooks."""
+        return f"<pre>{html.escape(self.table())}</pre>"
+
+
+@dataclass(frozen=True, repr=False)
+class ClaimsResult:
+    """The verdicts on the hypotheses of a comparison.
+
+    Attributes:
+        path: The folder of the comparison.
+        comparison: The comparison as data.
+        claims: The verdicts, in the order in which the hypotheses were written.
+    """
+
+    path: Path
+    comparison: Comparison
+    claims: tuple[JudgedClaim, ...]
+
+    def table(self) -> str:
+        """Return the verdicts, and what could have been found, as `zoo compare claims` prints."""
+        return format_report(build_claims_report(self.comparison, self.claims))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of claims.json, with the path."""
+        return {"path": str(self.path), **describe_claims(self.claims)}
+
+    def __repr__(self) -> str:
+        return f"ClaimsResult({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        """Return the tables for notebooks."""
         return f"<pre>{html.escape(self.table())}</pre>"
 
 

@@ -10,9 +10,11 @@ from typing import Any
 
 from zoo import registry
 from zoo.comparison.cell_files import find_cells
+from zoo.comparison.claim_text import describe_judgements
+from zoo.comparison.condition_baselines import add_baselines
 from zoo.comparison.fairness import count_shared_weights, find_different_starts, find_flags
 from zoo.comparison.findings import list_findings
-from zoo.comparison.hypotheses import describe_judgements, read_hypotheses
+from zoo.comparison.hypotheses import read_hypotheses
 from zoo.comparison.plan import CELLS, ComparisonPlan, PlannedCell
 from zoo.comparison.race_text import explain_stopped
 from zoo.comparison.racing import find_race
@@ -81,10 +83,12 @@ def collect_results(plan: ComparisonPlan, folder: Path, target: float | None = N
 def read_comparison(folder: Path) -> Comparison:
     """Return the comparison of an output folder, computed from its plan and its cells.
 
+    Baselines of conditions that were scored later are those of the file next to the folder.
+
     Raises:
         DataError: The folder holds no comparison, or not the plan or the hypotheses of its cells.
     """
-    return collect_results(ComparisonPlan.read(folder), folder)
+    return add_baselines(collect_results(ComparisonPlan.read(folder), folder), folder)
 
 
 def is_trained(race: RaceResult, planned: PlannedCell) -> bool:

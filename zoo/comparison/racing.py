@@ -44,7 +44,7 @@ from zoo.comparison.statistics import (
 from zoo.comparison.studies import ALL_NON_FINITE
 from zoo.run.conditions import Condition
 
-ClaimVerdict = Literal["held", "reversed", "smaller than the paper's", "undecided"]
+ClaimVerdict = Literal["held", "reversed", "smaller than claimed", "undecided"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class ClaimDecision:
     @property
     def is_refuted(self) -> bool:
         """True if the interval leaves out an effect that was claimed."""
-        return self.claim.effect > 0 and self.verdict in ("smaller than the paper's", "reversed")
+        return self.claim.effect > 0 and self.verdict in ("smaller than claimed", "reversed")
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,7 @@ def find_race(comparison: Comparison) -> RaceResult:
     for one in written:
         claim = parse_hypothesis(one.text)
         metric, condition = find_metric(comparison, claim), find_condition(comparison, claim)
-        if not claim.margin or condition is None:
+        if not claim.margin or claim.sign == "=" or condition is None:
             continue
         direction = find_direction(metric.removeprefix("test/"))
         is_first = (claim.sign == ">") == (direction == "high")
@@ -348,8 +348,8 @@ def judge_claims(
 ) -> list[ClaimDecision]:
     """Judge claims by the studies that both of their variants have.
 
-    A claim is held if the interval of the difference lies above 0 and reaches the paper's effect,
-    smaller than the paper's if it lies below that effect without being reversed, and reversed if it
+    A claim is held if the interval of the difference lies above 0 and reaches the claimed effect,
+    smaller than claimed if it lies below that effect without being reversed, and reversed if it
     lies below 0. Without an effect, held and reversed are what is left.
 
     Args:
@@ -390,8 +390,8 @@ def _judge_claim(claim: Claim, found: Difference | None, sign: int) -> ClaimDeci
     if high < 0:
         return ClaimDecision(claim, "reversed", gain, f"{shown} lies below 0")
     if claim.effect and high < claim.effect:
-        reason = f"{shown} leaves out the paper's {claim.effect:g}"
-        return ClaimDecision(claim, "smaller than the paper's", gain, reason)
+        reason = f"{shown} leaves out the claimed {claim.effect:g}"
+        return ClaimDecision(claim, "smaller than claimed", gain, reason)
     if low > 0:
         return ClaimDecision(claim, "held", gain, f"{shown} lies above 0")
     return ClaimDecision(claim, "undecided", gain, f"{shown} holds 0")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from math import inf, isfinite
 from statistics import fmean, median
 from typing import Any, Literal
 
 from zoo.comparison.results import Comparison, ComparisonCell, StoppedVariant, Variant
+from zoo.comparison.solving import SolvedCount, count_solved
 from zoo.comparison.statistics import (
     LEVEL,
     Difference,
@@ -21,6 +22,7 @@ from zoo.comparison.statistics import (
     find_smallest_difference,
     measure_noise,
 )
+from zoo.comparison.training_end import list_steep
 from zoo.reporting.numbers import format_number
 from zoo.reporting.panel import Scale
 from zoo.run.conditions import Condition
@@ -51,11 +53,14 @@ class Standing:
     verdict: Verdict
     """best: the first by its mean, or equal to it in every seed; possible: it may be best, as the
     interval of its difference holds 0; worse: it is excluded; unsure: fewer than three seeds
-    have both, or those that both have say that it is better; missing: no seed has a value."""
+    have both, or those that both have say that it is better, or some variant of the comparison was
+    not trained to the end; missing: no seed has a value."""
     missing_reasons: tuple[str, ...]
     """Why seeds have no value."""
     dropped: StoppedVariant | None = None
     """The look that found it worse, in a race by this metric under this condition."""
+    solved: SolvedCount | None = None
+    """How many seeds solved the task, where they are split; the mean then has no interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -397,7 +402,7 @@ def _build_standing(
     *,
     is_best: bool,
 ) -> Standing:
-    mean = estimate_mean(tuple(own.values()), comparison.bounds) if own else None
+    mean, solved = estimate_variant(comparison, variant, own)
     difference = found.estimate if found else None
     verdict: Verdict = "missing"
     if mean is not None:
@@ -406,6 +411,8 @@ def _build_standing(
     if dropped is not None:
         # the look decided; what it compared with need not be the first of all studies
         verdict, difference = "worse", None
+    if verdict in ("possible", "worse") and list_steep(comparison):
+        verdict = "unsure"
     return Standing(
         variant=variant,
         values=own,
@@ -415,7 +422,31 @@ def _build_standing(
         verdict=verdict,
         missing_reasons=explain_missing(variant, condition, comparison.measure),
         dropped=dropped,
+        solved=solved,
     )
+
+
+def estimate_variant(
+    comparison: Comparison, variant: Variant, own: Mapping[int, float]
+) -> tuple[Estimate | None, SolvedCount | None]:
+    """Estimate the mean of a variant under a condition.
+
+    Args:
+        comparison: The comparison.
+        variant: The variant.
+        own: {seed: its value}.
+
+    Returns:
+        The mean, None without a value, and how many seeds solved the task where they are split: the
+        mean then has no interval.
+    """
+    if not own:
+        return None, None
+    mean = estimate_mean(tuple(own.values()), comparison.bounds)
+    solved = count_solved(comparison, variant, own)
+    if solved is None or not solved.is_split:
+        return mean, None
+    return replace(mean, low=None, high=None), solved
 
 
 def _find_dropped(

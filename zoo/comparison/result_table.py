@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
+from zoo.comparison.number_text import count_decimals
 from zoo.comparison.ranking import Standing, describe_levels, rank_variants
 from zoo.comparison.results import Comparison
 from zoo.comparison.statistics import FEWEST, LEVEL
-from zoo.comparison.text import (
-    MAX_SEEDS,
-    capitalize,
-    count_decimals,
-    describe_winning_baseline,
-    format_measure,
-    join_names,
-)
+from zoo.comparison.text import MAX_SEEDS, capitalize, format_measure, join_names, list_warnings
 from zoo.reporting.tables import ResultColumn, ResultRow, ResultTable, ResultValue
 
 WORSE, UNSURE = "worse", "unsure"
@@ -28,8 +22,8 @@ def describe_marks(levels: str) -> dict[str, str]:
     return {
         WORSE: "worse than the best by simultaneous intervals of the differences by seed, "
         f"corrected for all pairs, {levels}",
-        UNSURE: "not judged: too few seeds in common with the best, equal differences, or better "
-        "on those seeds",
+        UNSURE: "not judged: too few seeds in common with the best, equal differences, better on "
+        "those seeds, or not trained to the end",
     }
 
 
@@ -84,7 +78,7 @@ def build_value(comparison: Comparison, one: Standing) -> ResultValue:
 def _write_caption(comparison: Comparison) -> str:
     seeds = join_names([str(seed) for seed in comparison.seeds], MAX_SEEDS)
     measure = capitalize(format_measure(comparison))
-    parts = [describe_winning_baseline(comparison)]
+    parts = list_warnings(comparison)
     if len(comparison.seeds) >= FEWEST:
         parts.append(f"{measure} on {comparison.recipe}, means over seeds {seeds}.")
     else:

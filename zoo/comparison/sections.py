@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
-from zoo.comparison.hypotheses import build_hypotheses_section
+from zoo.comparison.claim_text import build_hypotheses_section
 from zoo.comparison.race_text import build_race_section
 from zoo.comparison.ranking import compare_at_equal_compute
 from zoo.comparison.results import Comparison

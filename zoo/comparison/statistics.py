@@ -138,6 +138,18 @@ class Difference:
     """The permutation test beside it; None if there is no interval."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Equality:
+    """The outcome of two one-sided tests."""
+
+    estimate: Estimate
+    """The difference, with the interval of both tests."""
+    is_equal: bool
+    """True if both tests exclude a difference as large as the margin."""
+    is_different: bool
+    """True if the difference exceeds the margin."""
+
+
 @dataclass(frozen=True)
 class Permutation:
     """An exact test: how the values could have been dealt to the two variants (Fisher 1935)."""
@@ -450,16 +462,72 @@ def find_smallest_difference(values: Values, noise: Noise, level: float = LEVEL)
         return None
     # of all pairs, since the smallest difference is stated once for the whole comparison
     error, freedom = median(one.error for one in found), median(one.freedom for one in found)
+    judged = _judge_pair(PairedMean(0.0, FEWEST, 1.0, freedom), noise.variants, ANY_VALUE, level)
+    return _find_shift(judged.estimate.high or 0.0, freedom) * error
+
+
+def find_smallest_named(pair: PairedMean, family: int, level: float = LEVEL) -> float:
+    """Return the smallest difference of a named pair that is found with a probability of 80 %.
+
+    Args:
+        pair: The precision of its mean difference.
+        family: How many comparisons are corrected for (Bonferroni).
+        level: Probability that all intervals hold their true differences.
+    """
+    centred = PairedMean(0.0, FEWEST, 1.0, pair.freedom)
+    judged = _judge_by_bonferroni(centred, family, ANY_VALUE, level)
+    return _find_shift(judged.estimate.high or 0.0, pair.freedom) * pair.error
+
+
+def _find_shift(critical: float, freedom: float) -> float:
+    """Return the noncentrality at which t exceeds a critical value with probability POWER."""
     from scipy import special, stats
 
-    judged = _judge_pair(PairedMean(0.0, FEWEST, 1.0, freedom), noise.variants, ANY_VALUE, level)
-    critical = judged.estimate.high or 0.0
-    # the noncentrality at which a t statistic exceeds the critical value with probability POWER
     shift = float(special.nctdtrinc(freedom, 1 - POWER, critical))
-    if not isfinite(shift):
-        # where the series does not converge
-        shift = critical / sqrt(float(stats.chi2.ppf(1 - POWER, freedom)) / freedom)
-    return shift * error
+    if isfinite(shift):
+        return shift
+    # where the series does not converge
+    return critical / sqrt(float(stats.chi2.ppf(1 - POWER, freedom)) / freedom)
+
+
+def compare_equality(
+    values: Values, pair: Pair, noise: Noise, *, family: int, level: float = LEVEL
+) -> Equality | None:
+    """Test by two one-sided tests (Schuirmann 1987) whether a pair differs by less than a margin.
+
+    Args:
+        values: Finite values of each variant.
+        pair: The pair, and the margin.
+        noise: What `measure_noise` found for the same values.
+        family: How many comparisons are corrected for (Bonferroni).
+        level: Probability that all intervals hold their true differences. Each one-sided test has
+            all of the false alarms, so that the interval of both leaves out twice as many.
+
+    Returns:
+        The difference with the interval of the two tests; None if it has no interval.
+    """
+
+    def estimate(margin: float, own_level: float) -> Estimate | None:
+        # each in a call of its own: the family is that of the hypotheses
+        named = pair._replace(margin=margin)
+        found = compare_named(values, [named], noise, family=family, level=own_level).get(named)
+        return found.estimate if found else None
+
+    shown = estimate(0.0, 2 * level - 1)
+    if shown is None or shown.low is None:
+        return None
+    upper, lower = (estimate(margin, 2 * level - 1) for margin in (pair.margin, -pair.margin))
+    beyond, short = (estimate(margin, level) for margin in (pair.margin, -pair.margin))
+    return Equality(
+        estimate=shown,
+        is_equal=_lies(upper, -1) and _lies(lower, 1),
+        is_different=_lies(beyond, 1) or _lies(short, -1),
+    )
+
+
+def _lies(found: Estimate | None, side: int) -> bool:
+    """Return whether an interval lies on one side of 0."""
+    return found is not None and excludes_zero(found) and side * found.mean > 0
 
 
 @lru_cache(maxsize=512)

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from zoo.comparison.number_text import count_decimals
 from zoo.comparison.ranking import average_baselines, rank_variants
 from zoo.comparison.result_table import INTERVAL, build_value, describe_marks
 from zoo.comparison.suite_run import ComparedPart, SuiteComparison
-from zoo.comparison.text import count_decimals, describe_unfinished, describe_winning_baseline
+from zoo.comparison.text import describe_unfinished, describe_winning_baseline
 from zoo.options.plain import to_plain
 from zoo.reporting.numbers import finite, format_fixed
 from zoo.reporting.tables import ResultColumn, ResultRow, ResultTable, ResultValue, find_established

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from math import floor, isfinite, log10
+from math import isfinite
 from statistics import fmean
 
+from zoo.comparison.number_text import count_decimals, format_estimate, format_mean
 from zoo.comparison.race_text import name_drop
 from zoo.comparison.ranking import (
     Standing,
     Verdict,
     analyze_condition,
     average_baselines,
-    collect_values,
     find_winning_baseline,
     rank_variants,
 )
 from zoo.comparison.results import Comparison, ComparisonCell, Variant
 from zoo.comparison.sections import list_sections
-from zoo.comparison.statistics import FEWEST, MANY, MANY_NEED, Estimate, excludes_zero
+from zoo.comparison.statistics import FEWEST, MANY, MANY_NEED, excludes_zero
+from zoo.comparison.training_end import describe_steep, list_steep
 from zoo.config.schema import format_size
 from zoo.reporting import numbers
 from zoo.reporting.numbers import format_fixed
@@ -32,7 +33,6 @@ from zoo.utils import escape_strings
 MB = 2**20
 NEAR = 0.02
 """A trial is near the best if its value differs by at most this share of the best value."""
-MAX_DECIMALS = 6
 MAX_SEEDS = 20
 # states of cells that will have a value
 UNFINISHED = ("running", "stopped", "waiting")
@@ -94,37 +94,11 @@ def join_names(names: Sequence[str], most: int = 5) -> str:
     return join_words(names, most=most)
 
 
-def count_decimals(comparison: Comparison) -> int:
-    """Return how many decimals tell the means under each condition apart: three for 0.9125."""
-    needed = 0
-    for condition in comparison.conditions:
-        values = (
-            collect_values(variant, condition, comparison.measure).values()
-            for variant in comparison.variants
-        )
-        means = [sum(own) / len(own) for own in values if own]
-        largest = max(map(abs, means), default=0.0)
-        gap = max(means, default=0.0) - min(means, default=0.0)
-        least = 3 if 0.1 <= largest < 10 or largest == 0 else 2 - floor(log10(largest))
-        close = -floor(log10(gap / 10)) if gap > 0 else 0
-        needed = max(needed, least, min(close, least + 1))
-    return min(max(needed, 0), MAX_DECIMALS)
-
-
-def format_estimate(found: Estimate, decimals: int, *, sign: bool = False) -> str:
-    """Format a mean with its interval, if it has one: 0.912 (0.905 to 0.919)."""
-    mean = format_fixed(found.mean, decimals, sign=sign)
-    if found.low is None:
-        return mean
-    low, high = (format_fixed(end, decimals, sign=sign) for end in (found.low, found.high))
-    return f"{mean} ({low} to {high})"
-
-
 def format_standing(one: Standing, decimals: int) -> str:
     """Format a mean with its interval, or the values of fewer than three seeds."""
     assert one.mean is not None
     if one.mean.count >= FEWEST:
-        return format_estimate(one.mean, decimals)
+        return format_mean(one.mean, one.solved, decimals)
     return join_names([format_fixed(value, decimals) for value in one.values.values()])
 
 
@@ -172,6 +146,8 @@ def describe_verdict(
 
     if len(present) == len(best):
         return f"{lead}; {'no other is measured' if len(best) == 1 else 'their seeds are equal'}"
+    if list_steep(comparison):
+        return f"{lead}; no verdict, as not all variants were trained to the end"
     if all(one.mean.count < FEWEST for one in present if one.mean):
         return f"{lead}; fewer than three seeds cannot tell a difference from chance"
     parts = []
@@ -309,6 +285,12 @@ def _describe_flags(standings: Sequence[Standing]) -> list[str]:
     return [f"not as in most: {texts}"] if names else []
 
 
+def list_warnings(comparison: Comparison) -> list[str]:
+    """List what a reader has to know first: why nothing follows from the comparison."""
+    warnings = (describe_winning_baseline(comparison), describe_steep(comparison))
+    return [warning for warning in warnings if warning]
+
+
 def describe_winning_baseline(comparison: Comparison) -> str:
     """Warn that a baseline beats every model; empty if none does."""
     found = _describe_winner(comparison, comparison.trained)
@@ -349,11 +331,10 @@ def describe_unfinished(comparison: Comparison) -> str:
 def format_comparison(comparison: Comparison) -> str:
     """Format the results, a table for each condition, costs and flags, as Markdown."""
     comparison = escape_strings(comparison)
-    warning = describe_winning_baseline(comparison)
     findings = [f"- {one.kind}: {one.text}" for one in comparison.findings]
     blocks = [
         f"# {format_question(comparison)}",
-        warning and f"**{warning}**",
+        *(f"**{warning}**" for warning in list_warnings(comparison)),
         "\n".join(describe_result(comparison, one) for one in comparison.conditions),
         describe_unfinished(comparison),
         "\n\n".join(["Against this record:", "\n".join(findings)]) if findings else "",

@@ -64,16 +64,18 @@ class SectionedReport:
         kind: What it is, such as "suite".
         title: Its title.
         about: Its question.
+        warnings: What a reader has to know first.
         sections: Its sections, in their order.
-        figure: The sentence under the picture of a page.
+        figure: The sentence under the picture of a page; empty without one.
         command: What repeats it.
     """
 
     kind: str
     title: str
     about: str = ""
+    warnings: Sequence[str] = ()
     sections: Sequence[ReportSection]
-    figure: str
+    figure: str = ""
     command: str = ""
 
 
@@ -81,7 +83,8 @@ def format_report(report: SectionedReport) -> str:
     """Format a report as Markdown."""
     report = escape_strings(report)
     first, *others = report.sections
-    blocks = [f"# {report.title}", report.about, *_list_blocks(first)]
+    blocks = [f"# {report.title}", *(f"**{warning}**" for warning in report.warnings)]
+    blocks += [report.about, *_list_blocks(first)]
     blocks += map(format_section, others)
     blocks.append(f"Repeat it with: {report.command}" if report.command else "")
     return "\n\n".join(filter(None, blocks))

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from math import isfinite
 
 from zoo.comparison.curves import mean_of
+from zoo.comparison.number_text import count_decimals
 from zoo.comparison.page.ranking_table import describe_flags
 from zoo.comparison.race_text import name_drop
 from zoo.comparison.ranking import Standing, rank_variants
 from zoo.comparison.results import Comparison, ComparisonCell, Variant
 from zoo.comparison.text import (
-    count_decimals,
     format_difference,
     format_measure,
     format_standing,

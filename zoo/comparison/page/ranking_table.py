@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zoo.comparison.curves import group_by_first_axis
+from zoo.comparison.number_text import count_decimals
 from zoo.comparison.race_text import name_drop
 from zoo.comparison.ranking import Standing, choose_scale, rank_variants
 from zoo.comparison.results import Comparison, Variant
 from zoo.comparison.strips import Strip, build_strip
-from zoo.comparison.text import count_decimals, format_difference, format_standing, name_extreme
+from zoo.comparison.text import format_difference, format_standing, name_extreme
 from zoo.reporting import numbers
 from zoo.reporting.cuts import find_side
 from zoo.reporting.panel import Scale
