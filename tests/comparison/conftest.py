@@ -5,16 +5,27 @@ import os
 import signal
 import sys
 import traceback
+from io import BytesIO
 
 import kornia.augmentation
 import pytest
 import torch
 import torch.utils.tensorboard
+from PIL import Image
 
 from zoo.cli import main, worker
 from zoo.comparison import cell, runner
 from zoo.launch import executor
 from zoo.reporting import charts
+
+PICTURE = BytesIO()
+Image.new("RGB", (1, 1)).save(PICTURE, "PNG")
+RENDERED = {
+    "vegalite_to_svg": '<svg viewBox="0 0 1 1"></svg>',
+    "svg_to_png": PICTURE.getvalue(),
+    "svg_to_pdf": b"%PDF",
+}
+"""Names of functions of the renderer, and what each returns in place of a drawing."""
 
 IMPORTED = (kornia.augmentation, torch.utils.tensorboard, runner)
 
@@ -51,8 +62,19 @@ def _run_cell(run, work):
 
 
 @pytest.fixture
-def forked(monkeypatch, tmp_path):
-    """Cells take a second, not ten; runs go to a folder of the test's own."""
+def rendered():
+    """Has a test of comparisons render its charts, which takes a quarter of a report."""
+
+
+@pytest.fixture
+def forked(monkeypatch, tmp_path, request):
+    """Cells take a second, not ten; runs go to a folder of the test's own.
+
+    Charts are built, and not rendered unless a test requests `rendered`.
+    """
+    if "rendered" not in request.fixturenames:
+        for name, drawing in RENDERED.items():
+            monkeypatch.setattr(charts.vl_convert, name, lambda *_, drawing=drawing, **__: drawing)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZOO_PLUGINS", "")
     # the test itself is the process that has imported everything

@@ -53,7 +53,7 @@ def values(folder):
     }
 
 
-def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
+def test_a_comparison_is_made_gone_on_with_and_told_anew(rendered, compared):
     words = (
         "encodings=[none,learned]",
         "seeds=2",
