@@ -54,6 +54,8 @@ clean:
 	$(BIN)/python $(INSTALL) 'pip>=25.1'
 	$(BIN)/python $(INSTALL) -e . --group dev
 	$(call remove_broken_torchvision,$(BIN)/python)
+	# compile what tests import, which each of their processes would do anew if they started together
+	$(BIN)/python -m pytest --collect-only --quiet > /dev/null
 	touch $@
 
 # a browser is fetched only where the machine has none
