@@ -104,7 +104,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exempt modules and collected tests, a few million objects, from later collections, and have few."""
+    """Exempt modules and collected tests, a few million objects, from later collections, and have few.
+
+    The loggers of torch pass records on: to each logger that does not, pytest adds its two handlers
+    three times in each test, which takes half a millisecond for the sixty of torch.
+    """
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.partition(".")[0] == "torch" and isinstance(logger, logging.Logger):
+            logger.propagate = True
     gc.enable()
     gc.collect()
     gc.freeze()
