@@ -9,6 +9,8 @@ import nbformat
 from nbclient import NotebookClient
 
 HERE = Path(__file__).parent
+MACHINE_NOTES = ("TqdmWarning", "computes denormal numbers")
+"""Words of messages that depend on the processor and on which packages are installed."""
 
 
 def find_missing(path: Path) -> list[str]:
@@ -20,6 +22,12 @@ def find_missing(path: Path) -> list[str]:
     return [name for name in names if name not in own and find_spec(name) is None]
 
 
+def is_machine_note(output: nbformat.NotebookNode) -> bool:
+    """Return whether an output is a message about this machine, which others do not get."""
+    text = output.text if output.get("name") == "stderr" else ""
+    return any(note in text for note in MACHINE_NOTES)
+
+
 def execute_notebook(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(HERE)}}).execute()
@@ -28,6 +36,8 @@ def execute_notebook(path: Path) -> None:
     notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"]}
     for cell in notebook.cells:
         cell.metadata = {}
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if not is_machine_note(output)]
     nbformat.write(notebook, path)
 
 
