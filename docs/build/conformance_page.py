@@ -18,7 +18,7 @@ equals one pass, gradients are correct, a compiler captures the graph. zoo calls
 ```sh
 zoo verify rope                                   # facts, laws, errors and their bounds
 zoo verify liere block=4 axes=2                   # with options, on two axes
-zoo verify kerple+dape laws=[decoding_equals_one_pass]
+zoo verify kerple+dape 'laws=[decoding_equals_one_pass]'
 zoo verify gaussian --plugin zoo_example          # an encoding of a plug-in
 zoo verify all to=certificates                    # every encoding, one file each
 ```

@@ -15,9 +15,16 @@ from latex import read_table
 
 import zoo
 from zoo.cli import main
-from zoo.comparison.overall import rank_over_tasks, rank_scores
+from zoo.comparison.overall import (
+    build_report,
+    build_result_table,
+    rank_over_tasks,
+    rank_scores,
+    rank_tasks,
+)
 from zoo.comparison.results import RaceResult, StoppedVariant, StudiesResult
 from zoo.errors import DataError
+from zoo.reporting.sections import format_report
 
 NAMES = [f"v{number}" for number in range(8)]
 
@@ -135,6 +142,25 @@ def test_folders_are_ranked_with_table_json_page_and_figure(tmp_path, capsys, mo
     assert Path("again/overall.md").read_text().split("Repeat")[0] == out.split("Repeat")[0]
     with pytest.raises(zoo.RecipeError, match="too: unknown key; did you mean to"):
         zoo.rank_comparisons(paths, too="again", verbose=False)
+
+
+def test_a_task_that_was_not_trained_to_the_end_leaves_no_verdict(tmp_path):
+    trained = with_baseline(0.5)
+    steep = [
+        replace(one, cells=tuple(replace(cell, curve=((10, 0.9), (20, 0.8))) for cell in one.cells))
+        for one in trained.variants[:1]
+    ]
+    unfinished = replace(trained, variants=(*steep, *trained.variants[1:]))
+    ended = rank_tasks({"a": trained, "b": trained}, "")
+    text = format_report(build_report(ended))
+    assert "worse" in text
+    assert "No verdict" not in text
+    open_still = rank_tasks({"a": trained, "b": unfinished}, "")
+    text = format_report(build_report(open_still))
+    assert text.splitlines()[2] == "**No verdict: b: `none` was not trained to the end.**"
+    assert "| worse" not in text
+    assert [row.values[0].mark for row in build_result_table(open_still).rows] == [""] * 5
+    assert "worse" in [row.values[0].mark for row in build_result_table(ended).rows]
 
 
 def test_a_variant_that_a_race_stopped_is_left_out_as_such(tmp_path):

@@ -139,6 +139,8 @@ SUBSTITUTIONS = {
     },
     "docs/comparing.md": {
         "rebuild DIR": "rebuild comparisons/small",
+        # a record with hypotheses
+        "claims DIR": "claims comparisons/flipflop",
         "comparisons/vit_comrope-1a2b3c4d": "comparisons/small",
         # two trials of one step in place of twenty of ten epochs
         'zoo.fit("vit_comrope"': 'zoo.fit("small.yaml"',
@@ -310,7 +312,7 @@ def shorten_fit(words: list[str]) -> list[str]:
 
 def name_taken_folder(words: list[str]) -> list[str]:
     """Return an output folder that is refused, which happens once all else has been checked."""
-    if words[1] in ("rebuild", "rank", "pack", "merge", "check"):
+    if words[1] in ("rebuild", "rank", "pack", "merge", "claims", "check"):
         return []
     Path("taken").mkdir(exist_ok=True)
     Path("taken/file").touch()

@@ -160,5 +160,5 @@ def explain_room() -> str:
         "Means of the two variants under the trained condition and where the claim is judged, with "
         "the best trivial baseline on the same samples. Headroom: how much better than the second "
         "variant another can be at most, at the upper end of what the interval of its mean allows. "
-        f"Could have found: a true difference that is found with {percent(POWER)}."
+        f"Could have found: a true difference that is found with a power of {percent(POWER)}."
     )

@@ -33,6 +33,7 @@ from zoo.comparison.plan import PLAN
 from zoo.comparison.ranking import average_baselines, collect_values, find_winning_baseline
 from zoo.comparison.results import Comparison
 from zoo.comparison.statistics import FEWEST, LEVEL, find_range, measure_pairs
+from zoo.comparison.training_end import explain_steep
 from zoo.errors import DataError
 from zoo.packages import require_extra
 from zoo.reporting.numbers import as_json, finite, format_fixed
@@ -71,6 +72,8 @@ class RankedTask:
     """{variant: score of each seed}"""
     is_tuned: bool
     """True if every variant was tuned before the comparison."""
+    unfinished: str = ""
+    """Which variants were not trained to the end, as a clause; empty if all were."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +233,7 @@ def _build_task(path: str, comparison: Comparison, names: Sequence[str]) -> Rank
         one_value=one,
         seeds=tuple(seeds),
         is_tuned=comparison.studies is not None,
+        unfinished=explain_steep(comparison),
         scores={
             name: tuple((own[seed] - zero) / span for seed in seeds) for name, own in values.items()
         },
@@ -331,9 +335,9 @@ def write_ranking(ranking: OverallRanking, to: str | None, *, intervals: bool = 
 
 def build_result_table(ranking: OverallRanking) -> ResultTable:
     """Return the mean score and the mean rank of each variant, for a paper."""
-    rows = []
+    rows, unfinished = [], list_unfinished(ranking)
     for number, one in enumerate(ranking.standings):
-        mark = "" if one.may_be_best else "worse"
+        mark = "" if one.may_be_best or unfinished else "worse"
         standing: Literal["best", "worse", ""] = "worse" if mark else "" if number else "best"
         score = ResultValue(one.mean, *one.interval, mark, standing)
         rows.append(ResultRow(name=one.variant, values=(score, ResultValue(one.mean_rank))))
@@ -345,7 +349,9 @@ def build_result_table(ranking: OverallRanking) -> ResultTable:
             ResultColumn(title="mean rank", decimals=1, better="low"),
         ),
         rows=tuple(rows),
-        caption=f"Over {len(ranking.tasks)} tasks: {names}. {_explain(ranking)}",
+        caption=" ".join(
+            [f"Over {len(ranking.tasks)} tasks: {names}.", *unfinished, _explain(ranking)]
+        ),
         label="overall",
         marks={
             "worse": "worse than the best; simultaneous 95 % intervals of the differences of mean "
@@ -389,12 +395,26 @@ def build_standing_table(ranking: OverallRanking) -> SectionTable:
             one.variant,
             _format(one.mean, one.interval),
             _format(one.difference, one.difference_interval, sign=True) if number else "",
-            "may be best" if number and one.may_be_best else "worse" if number else "highest mean",
+            _name_verdict(ranking, one, number),
             f"{one.mean_rank:.1f}",
         ]
         for number, one in enumerate(ranking.standings)
     ]
     return SectionTable(heads=HEADS, rows=rows, left=("variant", "verdict"))
+
+
+def _name_verdict(ranking: OverallRanking, standing: OverallStanding, number: int) -> str:
+    """Return the verdict on the standing of a number; there is none over unfinished tasks."""
+    if number == 0:
+        return "highest mean"
+    if list_unfinished(ranking):
+        return "?"
+    return "may be best" if standing.may_be_best else "worse"
+
+
+def list_unfinished(ranking: OverallRanking) -> list[str]:
+    """List the tasks whose variants were not trained to the end: they give no verdict."""
+    return [f"No verdict: {one.name}: {one.unfinished}." for one in ranking.tasks if one.unfinished]
 
 
 def list_left_out(ranking: OverallRanking) -> list[str]:
@@ -448,6 +468,7 @@ def build_report(ranking: OverallRanking) -> SectionedReport:
     return SectionedReport(
         kind="ranking",
         title=f"Which variant, over {len(ranking.tasks)} tasks?",
+        warnings=list_unfinished(ranking),
         figure="Mean scores with 95 % intervals.",
         command=ranking.command,
         sections=[
