@@ -93,6 +93,18 @@ def read_file(name: str) -> str:
     return files("zoo").joinpath(name).read_text(encoding="utf-8")
 
 
+def mark_code(text: str) -> Markup:
+    """Return a sentence as HTML whose names between backticks are code."""
+    if isinstance(text, Markup):
+        return text
+    parts = re.split(r"`([^`]+)`", text)
+    code = Markup("<code>{}</code>")
+    return Markup("").join(
+        code.format(break_words(part)) if number % 2 else break_words(part)
+        for number, part in enumerate(parts)
+    )
+
+
 def break_words(text: str) -> Markup:
     """Allow a line break after each / and _ of a name."""
     if isinstance(text, Markup):
@@ -112,6 +124,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "breaking": break_words,
+        "coded": mark_code,
         "number": numbers.format_number,
         "short": numbers.format_short,
     }

@@ -84,7 +84,7 @@ def render(comparison: Comparison) -> str:
         title=format_question(comparison),
         comparison=comparison,
         unfinished=describe_unfinished(comparison),
-        warnings=list_warnings(comparison),
+        warnings=[_emphasize_names(one) for one in list_warnings(marked)],
         summary=_emphasize_names(summarize(marked)),
         answers=[_emphasize_names(describe_result(marked, one)) for one in comparison.conditions],
         conditions=[describe_conditions([one]) for one in comparison.conditions],
