@@ -26,6 +26,11 @@ const stretchWaves = (rule, waves, { f, L, n, base, width, fraction = 0.5 }) => 
   if (rule === "ntk") return waves.map((w, t) => w * slow(t, f));
   if (rule === "dynamic") return waves.map((w, t) => w * slow(t, f * Math.max(n / L, 1) - (f - 1)));
   if (rule === "proportional") return waves.map((w, t) => (t < Math.floor((fraction * width) / 2) ? w : 0));
+  if (rule === "clipped") {
+    const exact = (20 * width) / 128, count = exact % 1 === 0.5 ? 2 * Math.round(exact / 2) : Math.round(exact); // half to even
+    const first = waves.length - count;
+    return waves.map((w, t) => (t < first || count < 2 ? w : (w * (1 + Math.cos((Math.PI * (t - first)) / (count - 1)))) / 2));
+  }
   const mixed = (w, kept) => kept * w + ((1 - kept) * w) / f;
   if (rule === "llama3") return waves.map((w) => mixed(w, clamp(((L * w) / TURN - 1) / 3, 0, 1)));
   if (rule === "yarn") {
@@ -40,14 +45,14 @@ const sharpen = (rule, f) => (rule === "yarn" ? 0.1 * Math.log(f) + 1 : 1);
 encodings.rope = {
   knobs: [
     BASE, choice("rotary", "Fraction of channels that rotate", 1, [0.25, 0.5, 1]),
-    choice("rule", "Rule for longer texts", "none", ["none", "linear", "ntk", "yarn", "llama3", "dynamic", "proportional"]),
+    choice("rule", "Rule for longer texts", "none", ["none", "linear", "ntk", "yarn", "llama3", "dynamic", "proportional", "clipped"]),
     choice("f", "Factor of the rule", 4, [1, 2, 4, 8]),
   ],
   width: true, reading: SHARES,
   make: (s) => {
     const width = s.rotary * s.K, plainWaves = powers(s.base, width), a = sharpen(s.rule, s.f);
     const waves = stretchWaves(s.rule, plainWaves, { f: s.f, L: s.L, n: s.n, base: s.base, width });
-    const scaling = { none: null, proportional: { rule: s.rule, fraction: 0.5 } }[s.rule];
+    const scaling = { none: null, proportional: { rule: s.rule, fraction: 0.5 }, clipped: { rule: s.rule } }[s.rule];
     const given = scaling === undefined ? { rule: s.rule, factor: s.f, ...(s.rule === "linear" || s.rule === "ntk" ? {} : { original: s.L }) } : scaling;
     if (s.rule === "dynamic") given.length = s.n;
     return {

@@ -18,6 +18,7 @@ from calls import (
 )
 from extrapolate import make_extended
 from literal.rope import (
+    clipped,
     dynamic,
     linear,
     list_frequencies,
@@ -130,6 +131,10 @@ RULES = {
         {"rule": "proportional", "fraction": 0.25, "factor": 8.0},
         proportional,
     ),
+    "clipped": ({"rule": "clipped"}, clipped),
+    **{
+        f"clipped_{count}": ({"rule": "clipped", "count": count}, clipped) for count in (0, 1, 2, 4)
+    },
 }
 
 
@@ -151,6 +156,7 @@ LITERAL = {
     "dynamic": lambda factor: dynamic(HEAD, factor, LENGTH, length=int(factor * LENGTH)),
     # 10000^(-2t/64) rotates once within 128 tokens up to t = 10
     "proportional": lambda factor: proportional(HEAD, 11 / 32),
+    "clipped": lambda factor: clipped(HEAD, 10),
     "linear": lambda factor: linear(HEAD, factor),
     "ntk": lambda factor: ntk(HEAD, factor),
     "yarn": lambda factor: yarn(HEAD, factor, LENGTH),
@@ -196,6 +202,16 @@ def test_ntk_divides_the_slowest_pair_by_the_factor_and_keeps_the_first():
     slow, plain = ntk(32, 4.0)[0], list_frequencies(32)[0]
     assert slow[0] == plain[0]
     assert math.isclose(slow[-1], plain[-1] / 4)
+
+
+@pytest.mark.parametrize(("size", "count"), [(128, 20), (64, 10), (32, 5), (8, 1)])
+def test_clipped_lowers_a_share_of_the_pairs_to_zero(size, count):
+    encoding = zoo.encoding("rope", Dims(2 * size, 2), scaling={"rule": "clipped"})
+    waves = encoding.wave_vectors(torch.zeros(0, dtype=torch.float64)).flatten()
+    plain = torch.tensor(list_frequencies(size)[0], dtype=torch.float64)
+    # the first of the pairs that fall has the factor 1
+    assert int((waves != plain).sum()) == count - 1
+    assert (float(waves[-1]) == 0) == (count > 1)
 
 
 def test_scaled_waves_have_no_other_rule():
@@ -286,6 +302,10 @@ def test_formula_of_longrope(case):
         ({"rule": "longrope", "short_factor": [1.0] * 4}, "long_factor: missing; expected a list"),
         ({"rule": "longrope", **DIVISORS, "long_factor": [2.0]}, "1 numbers for 4 pairs"),
         ({"rule": "dynamic", "factor": 0.5}, "must be at least 1"),
+        ({"rule": "clipped", "factor": 2.0}, "clipped has no factor"),
+        ({"rule": "linear", "factor": 2.0, "count": 2}, "linear has no count; only clipped has"),
+        ({"rule": "clipped", "count": 5}, "count 5 is more than the 4 pairs"),
+        ({"rule": "clipped", "count": -1}, "must be at least 0"),
         (
             {"rule": "yarn", "factor": 2.0, "beta_fast": 0.5},
             "beta_fast 0.5 is less than beta_slow 1",

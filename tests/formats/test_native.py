@@ -99,12 +99,19 @@ def test_a_rule_of_rope_is_one_of_a_llama(tmp_path, caplog, rule):
         assert {key: getattr(again, key) for key in said} == said
 
 
-def test_other_forms_of_rope_are_refused(tmp_path, zoo):
-    options = ["model.encoding=[{name: rope, rotary_fraction: 0.5}]"]
-    write_checkpoint(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt", *options))
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ("rotary_fraction: 0.5", "model.encoding.0.rotary_fraction"),
+        ("scaling: {rule: clipped}", "model.encoding.0.scaling.rule"),
+    ],
+)
+def test_other_forms_of_rope_are_refused(tmp_path, zoo, options, key):
+    given = f"model.encoding=[{{name: rope, {options}}}]"
+    write_checkpoint(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt", given))
     code, _, message = zoo("export", "run", "to=llama", "out")
     assert code == 2
-    assert "model.encoding.0." in message
+    assert key in message
 
 
 @pytest.mark.parametrize("options", [[], ["model.block.layer_scale=0.5"]], ids=str)

@@ -83,6 +83,7 @@ LISTS: tuple[list[Any], ...] = (
     [{"name": "rope", "scaling": {"rule": "yarn", "factor": 4.0}}],
     [{"name": "rope", "scaling": {"rule": "dynamic", "factor": 2.0, "length": 2**21}}],
     [{"name": "rope", "scaling": {"rule": "proportional", "fraction": 0.5}}],
+    [{"name": "rope", "scaling": {"rule": "clipped"}}],
     *(
         # edges of the ramp at no pair, where a slope would have two values
         [{"name": name, "scaling": {"rule": "yarn", "factor": 2.0, **EDGES}}]

@@ -101,7 +101,7 @@ def test_coordinates_that_are_stretched_already_know_no_rule(coordinates):
     model = language.encoder(encoding=changed)
     assert conditions.find_methods(model, (2.0,)) == {}
     rules = set(conditions.find_methods(language.encoder("rope"), (2.0,)))
-    assert rules == {"linear", "ntk", "yarn", "llama3", "dynamic", "proportional"}
+    assert rules == {"linear", "ntk", "yarn", "llama3", "dynamic", "proportional", "clipped"}
     message = conditions.explain_unknown(model, language.SAMPLES, "linear", (2.0,))
     assert message.startswith(
         f"the encoding of the model, rope with coordinates {coordinates}, knows no extrapolation linear"

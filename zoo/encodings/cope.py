@@ -22,8 +22,9 @@ class CoPE(Encoding):
 
     z_i = q_i table^T is interpolated linearly between floor(p) and ceil(p). Gates come from the
     scores so far; hidden keys are not counted. The table starts at zero, as in the paper's listing
-    and the authors' code. By default that code also divides z by sqrt(K); the listing does not. The
-    clipped RoPE of arXiv:2602.05258 is named CoPE too: that is another method.
+    and the authors' code. By default that code also divides z by sqrt(K); the listing does not. Two
+    other methods are named CoPE: the clipped RoPE of arXiv:2602.05258, which is the rule `clipped`
+    of `rope`, and the complex positional encoding of arXiv:2508.18308.
     """
 
     part = "rows"

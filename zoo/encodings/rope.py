@@ -25,6 +25,7 @@ from zoo.encodings.common.scaling import (
     FIXED_LENGTH,
     Scaling,
     ScalingRule,
+    count_clipped,
     refuse_scaled_points,
     scale_frequencies,
 )
@@ -78,18 +79,21 @@ class RoPE(Rotary):
         self.base, self.width, self.scaling = base, int(width), scaling
         self.resolved = None
         if scaling is not None:
-            self._check_divisors(scaling)
+            self._check_pairs(scaling)
             self.resolved = scaling.resolve(None if dims.length is None else dims.tokens)
             self.text_length = self.resolved.length
             # A factor of cos and sin multiplies every query and key, at position 0 too.
             self.identity_at_zero = self.resolved.sharpening == 1
 
-    def _check_divisors(self, scaling: Scaling) -> None:
+    def _check_pairs(self, scaling: Scaling) -> None:
         for key in ("short_factor", "long_factor"):
             divisors = getattr(scaling, key)
             if divisors is not None and len(divisors) != self.width // 2:
                 problem = f"{key} has {len(divisors)} numbers for {self.width // 2} pairs"
                 raise OptionError(f"scaling.{key}", f"{problem} of channels")
+        if scaling.rule == "clipped" and count_clipped(scaling, self.width) > self.width // 2:
+            problem = f"count {scaling.count} is more than the {self.width // 2} pairs"
+            raise OptionError("scaling.count", f"{problem} of channels that rotate")
 
     def check_options(self) -> None:
         if self.text_length is not None and self.coordinates != "index":
@@ -113,6 +117,7 @@ class RoPE(Rotary):
             *(Scaling(rule=rule, factor=factor, original=tokens) for rule in PLAIN_RULES),
             Scaling(rule="dynamic", factor=factor, original=tokens, length=round(factor * tokens)),
             Scaling(rule="proportional", fraction=self._turning_fraction(tokens)),
+            Scaling(rule="clipped"),
         ]
         return {one.rule: {"scaling": one} for one in rules}
 

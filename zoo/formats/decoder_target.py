@@ -27,7 +27,7 @@ from zoo.formats.native import (
 )
 from zoo.formats.safetensors import save_weights
 from zoo.formats.tokenizer_files import write_tokenizer
-from zoo.integrations.rope_parameters import write_rope_parameters
+from zoo.integrations.rope_parameters import ENTRIES, write_rope_parameters
 from zoo.models.layer_types import LAYER_KEYS
 from zoo.models.transformer import Block, Transformer
 from zoo.options import Choice
@@ -270,6 +270,11 @@ def list_layers(
                 if options.get(key, value) not in (value, None):
                     shown = f"{format_option(value)}, got {format_option(options[key])}"
                     refuse(number, f"encoding.0.{key}", f"a {target.name} has {shown}")
+            scaling = options["scaling"]
+            # ntk is written as another base
+            if scaling is not None and scaling.rule not in (*ENTRIES, "ntk"):
+                problem = f"no rotation of transformers has the rule {scaling.rule}"
+                refuse(number, "encoding.0.scaling.rule", problem)
             among = layer.kind if target.has_ropes else "all"
             whose = "layers of a kind" if target.has_ropes else "all layers"
             agree(number, "encoding", _plain(options), ("rope", among), whose)

@@ -151,6 +151,17 @@ def proportional(
     return [w / factor if t < rotated else 0.0 for t, w in enumerate(plain)], 1.0
 
 
+def clipped(size: int, count: int | None = None, base: float = 10000.0) -> Frequencies:
+    if count is None:
+        count = round(20 * size / 128)
+    plain, kept = list_frequencies(size, base)[0], size // 2 - count
+    frequencies = plain[:kept]
+    for step, w in enumerate(plain[kept:]):
+        t = math.pi * step / (count - 1) if count > 1 else 0.0
+        frequencies.append(w * (1 + math.cos(t)) / 2)
+    return frequencies, 1.0
+
+
 def rotate_vector(x: Tensor, cosines: Sequence[Tensor], sines: Sequence[Tensor]) -> Tensor:
     """Rotate the pairs (2t, 2t + 1) of a vector [K] and leave the channels beyond them alone."""
     y = x.clone()

@@ -1,6 +1,6 @@
 """Rules that scale the frequencies of RoPE for longer texts and larger grids than in training.
 
-linear (position interpolation), ntk, yarn, llama3, dynamic, longrope and proportional.
+linear (position interpolation), ntk, yarn, llama3, dynamic, longrope, proportional and clipped.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def refuse_scaled_points(encoding: Encoding) -> None:
         raise OptionError("scaling", f"{problem}; leave it out")
 
 
-ScalingRule = Literal["linear", "ntk", "yarn", "llama3", "dynamic", "longrope", "proportional"]
+ScalingRule = Literal[
+    "linear", "ntk", "yarn", "llama3", "dynamic", "longrope", "proportional", "clipped"
+]
 RULES: tuple[str, ...] = get_args(ScalingRule)
 GridRule = Literal["linear", "ntk", "yarn"]
 
@@ -64,11 +66,13 @@ RULE_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "dynamic": ("factor", "original", "length"),
     "longrope": ("factor", "original", "length", "short_factor", "long_factor", "attention_factor"),
     "proportional": ("factor", "fraction"),
+    "clipped": ("count",),
 }
 """The options of each rule."""
 REQUIRED: Mapping[str, tuple[str, ...]] = {
     "longrope": ("short_factor", "long_factor"),
     "proportional": ("fraction",),
+    "clipped": (),
 }
 """What a rule cannot do without; others need a factor."""
 NEEDS_ORIGINAL = ("yarn", "llama3", "dynamic", "longrope")
@@ -122,7 +126,8 @@ class Scaling(AxisScaling):
     the length of the text; yarn divides only low frequencies and sharpens scores
     (arXiv:2309.00071); llama3 divides only low frequencies (arXiv:2407.21783); longrope divides
     each frequency by a number of its own (arXiv:2402.13753); proportional rotates only the fastest
-    pairs (arXiv:2410.06205).
+    pairs (arXiv:2410.06205); clipped lets the slowest frequencies fall to 0 along half a cosine
+    (arXiv:2602.05258).
     """
 
     rule: ScalingRule
@@ -146,6 +151,10 @@ class Scaling(AxisScaling):
     """longrope: divisors of the frequencies, one per pair, if n is more than L."""
     fraction: Annotated[float, Between(0, 1)] | None = None
     """proportional: fraction of the pairs that rotate, the fastest first."""
+    count: Annotated[int, Between(0)] | None = None
+    """clipped: number c of frequencies that fall, the slowest. They are multiplied by
+    (1 + cos t) / 2, with t from 0 to pi in equal steps. round(20 K' / 128) by default; the
+    published code has 20 for any K'."""
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
@@ -377,6 +386,8 @@ def _stretch_waves(
     if options.rule == "proportional":
         rotated = math.floor((options.fraction or 0) * width / 2)
         return torch.where(steps < rotated, waves / factor, 0)
+    if options.rule == "clipped":
+        return waves * _taper(waves, count_clipped(options, width))
     # The new base divides the slowest frequency by `stretch` and keeps the fastest.
     if options.rule in ("ntk", "dynamic"):
         # With K' = 2 the only pair is the fastest.
@@ -392,6 +403,19 @@ def _stretch_waves(
         # Edges that meet are a step.
         kept = 1 - ((steps - first) / (last - first if first != last else 0.001)).clamp(0, 1)
     return kept * waves + (1 - kept) * waves / factor
+
+
+def count_clipped(options: Scaling, width: float) -> int:
+    """Return how many of the K'/2 frequencies the rule clipped lowers, for K' = `width`."""
+    return round(20 * width / 128) if options.count is None else options.count
+
+
+def _taper(waves: Tensor, count: int) -> Tensor:
+    """Return factors [pairs] of frequencies, of which the last `count` fall along half a cosine."""
+    # Equal steps with both ends: the first of the frequencies keeps its value, the last is 0.
+    angles = torch.linspace(0, math.pi, count, device=waves.device, dtype=waves.dtype)
+    kept = waves.new_ones(len(waves) - count)
+    return torch.cat([kept, (1 + angles.cos()) / 2])
 
 
 def stretch_wave_vectors(
