@@ -110,6 +110,7 @@ def test_equality_is_found_within_a_margin_that_was_written_before():
     text = "a = b within 0.02 because seven samples of 360 are 0.02"
     assert judge(make({"a": 0.7, "b": 0.7}, text)).verdict == "equal within"
     assert judge(make({"a": 0.8, "b": 0.7}, text)).verdict == "not equal"
+    assert judge(make({"a": 0.6, "b": 0.7}, text)).verdict == "not equal"
     assert judge(make({"a": 0.7, "b": 0.682}, text)).verdict == "undecided"
     late = judge(make({"a": 0.7, "b": 0.7}, text, late=True))
     assert late.verdict == "undecided"

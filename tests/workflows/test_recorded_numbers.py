@@ -106,8 +106,8 @@ def test_a_wrong_number_is_found_and_written_anew(docs):
     assert docs.update_numbers(broken, [interval]) == broken
     both = quote("{} and {}, so", *[f"{record}: mean rope at longer"] * 2)
     assert docs.update_numbers("0.000 and 0.00, so", [both]) == "0.134 and 0.13, so"
-    verdict = quote("is {}.", "records/copying: verdict none > rope at longer")
-    for old in ("undecided", "not held, +0.1 (0.0 to 0.2)"):
+    verdict = quote("is {}.", "records/copying: claim none > rope at longer")
+    for old in ("undecided", "reversed, +0.1 (0.0 to 0.2)"):
         new = docs.update_numbers(f"This is {old}.", [verdict])
         assert new.startswith("This is held, +0.306 (")
         assert docs.list_unquoted(f"This is {old}.", [verdict]) == []
