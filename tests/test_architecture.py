@@ -18,7 +18,7 @@ FLOORS = [
     {"packages", "utils", "registry"},
     {"citations", "options", "reporting", "weights"},
     {"attention", "config", "data"},
-    {"encodings", "functional", "models", "tasks", "optim", "integrations"},
+    {"encodings", "mixers", "functional", "models", "tasks", "optim", "integrations"},
     {"diagnostics", "laws"},
     {"run", "testing"},
     {"benchmark", "evaluation", "formats", "launch"},
@@ -31,7 +31,7 @@ FLOORS = [
 LIGHTNING = {"tasks", "data", "diagnostics", "diagnosis", "run", "evaluation"}
 CHARTS = {"altair", "vl_convert", "jinja2", "markupsafe"}
 DRAWING = {"reporting", "benchmark", "comparison", "diagnostics", "diagnosis"}
-ONLY_TORCH = {"attention", "encodings"}
+ONLY_TORCH = {"attention", "encodings", "mixers"}
 FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"]
 
 

@@ -47,6 +47,7 @@ class MemberKind:
 KINDS: Mapping[str, MemberKind] = MappingProxyType(
     {
         "encodings": MemberKind(("encodings",)),
+        "mixers": MemberKind(("mixers",)),
         "models": MemberKind(
             ("models",),
             frozenset({"transformer", "embedding", "layer_types", "generation", "dense_head"}),

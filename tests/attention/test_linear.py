@@ -223,9 +223,12 @@ def test_a_state_does_not_grow():
     parts, cache = layer("rope", SHARED), KeyValueCache()
     run(parts, tokens(states()), cache)
     run(parts, tokens(states(), N), cache)
-    state = cache.linear_state(0)
+    state = cache.state(0)
     assert not cache._layers
-    assert (state.products.numel(), state.sums.numel()) == (2 * 2 * 8 * 8, 2 * 2 * 8)
+    assert (state.values["products"].numel(), state.values["sums"].numel()) == (
+        2 * 2 * 8 * 8,
+        2 * 2 * 8,
+    )
 
 
 def test_a_copied_context_leaves_the_first_as_it_is():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from zoo.attention.layer import Context, UpdateKeys, keep_keys, shift_heads, take_heads
-from zoo.attention.linear import LinearState
+from zoo.attention.layer_state import LayerState
 from zoo.attention.tokens import (
     Tokens,
     check_count,
@@ -35,7 +35,7 @@ class KeyValueCache(Context):
 
     A cached key is final unless an encoding updates cached keys, which are kept in at least
     float32. Without gradients a call appends in place. With a sliding window only the tokens that
-    later ones attend to are kept; linear attention keeps sums over keys.
+    later ones attend to are kept. Linear attention and mixers keep a state instead.
 
     >>> cache = KeyValueCache()
     >>> logits = model(prompt, context=cache)
@@ -44,7 +44,7 @@ class KeyValueCache(Context):
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
-        self._states: dict[int, LinearState] = {}
+        self._states: dict[int, LayerState] = {}
         self._layers: dict[int, LayerCache] = {}
         self._last: dict[int, tuple[Tensor, Tokens]] = {}
 
@@ -111,7 +111,10 @@ class KeyValueCache(Context):
             OptionError: They are no numbers of rows of this cache.
         """
         kept = [cache.k.rows for cache in self._layers.values()]
-        for tensor in (*kept, *(state.sums for state in self._states.values())):
+        for tensor in (
+            *kept,
+            *(one for state in self._states.values() for one in state.values.values()),
+        ):
             check_row_numbers(rows, tensor)
         self._layers = {layer: cache.select_rows(rows) for layer, cache in self._layers.items()}
         self._states = {layer: state.select_rows(rows) for layer, state in self._states.items()}
@@ -123,8 +126,8 @@ class KeyValueCache(Context):
     def measure(self) -> dict[int, CacheSize]:
         """Return for each layer what it keeps: keys, values, and values per token of encodings.
 
-        Positions and the free space of buffers are not counted. The sums over keys of linear
-        attention are of no token.
+        Positions and the free space of buffers are not counted. The states of linear attention and
+        of mixers are of no token.
         """
         found = {}
         for layer in {**self._layers, **self._states}:
@@ -135,19 +138,19 @@ class KeyValueCache(Context):
                 kept += [cache.k.rows, cache.v.rows, *cache.tokens.per_token.values()]
                 tokens = len(cache.tokens)
             if state := self._states.get(layer):
-                kept += [state.products, state.sums]
+                kept += state.values.values()
             # Token shift reads the heads of the last token, also where a window has hidden it.
             if layer in self._last:
                 kept.append(self._last[layer][0])
             found[layer] = CacheSize(tokens, sum(one.numel() * one.element_size() for one in kept))
         return found
 
-    def linear_state(self, layer: int) -> LinearState | None:
-        """Return the sums over the keys of earlier calls, for linear attention."""
+    def state(self, layer: int) -> LayerState | None:
+        """Return the state of a layer without keys after earlier calls."""
         return self._states.get(layer)
 
-    def store_linear_state(self, layer: int, state: LinearState, tokens: Tokens) -> None:
-        """Remember the sums over all keys, including those of this call's tokens."""
+    def store_state(self, layer: int, state: LayerState, tokens: Tokens) -> None:
+        """Remember the state of a layer after the tokens of this call."""
         self._count(layer, tokens)
         self._states[layer] = state
 

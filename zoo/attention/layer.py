@@ -18,7 +18,8 @@ from zoo.attention.backends.dispatch import attend, choose_backend
 from zoo.attention.call import AttentionCall, repeat_kv_heads
 from zoo.attention.chain import Chain
 from zoo.attention.encoding import Dims
-from zoo.attention.linear import LinearCall, LinearState
+from zoo.attention.layer_state import LayerState
+from zoo.attention.linear import LinearCall
 from zoo.attention.soft_cap import check_softcap
 from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens, disable_autocast, order_padding_first, take_tokens
@@ -136,12 +137,12 @@ class Context:
         """
         return k, v, tokens
 
-    def linear_state(self, layer: int) -> LinearState | None:
-        """Return the sums over the keys of earlier calls, for linear attention."""
+    def state(self, layer: int) -> LayerState | None:
+        """Return the state of a layer without keys after earlier calls."""
         return None
 
-    def store_linear_state(self, layer: int, state: LinearState, tokens: Tokens) -> None:
-        """Remember the sums over all keys, including those of this call's tokens."""
+    def store_state(self, layer: int, state: LayerState, tokens: Tokens) -> None:
+        """Remember the state of a layer after the tokens of this call."""
 
     def copy(self) -> Context:
         """Return an independent context with the same content."""
@@ -340,8 +341,8 @@ class SelfAttention(nn.Module):
         tokens, call = self.describe_linear(tokens, chain, context)
         if not self.causal:
             return tokens, linear.attend_bidirectional(call)
-        out, state = linear.attend_causal(call, context.linear_state(self.dims.layer))
-        context.store_linear_state(self.dims.layer, state, tokens)
+        out, state = linear.attend_causal(call, context.state(self.dims.layer))
+        context.store_state(self.dims.layer, state, tokens)
         return tokens, out
 
     def _project(self, tokens: Tokens, context: Context) -> tuple[Tokens, Tensor, Tensor, Tensor]:

@@ -21,7 +21,8 @@ from torch.nn import functional as F
 from zoo.attention.backends.reference import attention_mask
 from zoo.attention.call import AttentionCall, repeat_kv_heads
 from zoo.attention.encoding import Encoding
-from zoo.attention.tokens import check_rows, disable_autocast, fill_padding, select_rows, upcast
+from zoo.attention.layer_state import LayerState
+from zoo.attention.tokens import check_rows, disable_autocast, fill_padding, upcast
 from zoo.errors import OptionError
 from zoo.suggestions import join_words
 
@@ -41,21 +42,6 @@ class LinearCall:
 
     call: AttentionCall
     features: Tensor
-
-
-@dataclass(frozen=True)
-class LinearState:
-    """Sums over all keys of the last document so far."""
-
-    products: Tensor  # [B, G, 1, K, V] sum of transformed features times values
-    sums: Tensor  # [B, G, 1, K, 1] sum of features
-    document: Tensor  # int [1|B] number of that document
-
-    def select_rows(self, rows: Tensor) -> LinearState:
-        """Return the sums of other rows of the batch, int [b]."""
-        return LinearState(
-            *(select_rows(x, rows) for x in (self.products, self.sums, self.document))
-        )
 
 
 def feature_map(x: Tensor) -> Tensor:
@@ -104,8 +90,8 @@ def weights(linear: LinearCall) -> Tensor:
 
 
 def attend_causal(
-    linear: LinearCall, past: LinearState | None = None, size: int = CHUNK
-) -> tuple[Tensor, LinearState]:
+    linear: LinearCall, past: LayerState | None = None, size: int = CHUNK
+) -> tuple[Tensor, LayerState]:
     """Compute the output under a causal mask, with pairs within chunks and sums before them.
 
     Time and memory are linear in the number of keys.
@@ -116,7 +102,8 @@ def attend_causal(
         size: Number of tokens in a chunk.
 
     Returns:
-        The output [B, H, N, V], and the sums over all keys.
+        The output [B, H, N, V], and the sums over all keys of the last document so far: `products`
+        of transformed features and values [B, G, 1, K, V], and `sums` of features [B, G, 1, K, 1].
     """
     keys, v = linear.call.keys, linear.call.v
     document = keys.document
@@ -131,12 +118,14 @@ def attend_causal(
     with disable_autocast(v.device):
         q, k, raw_q, raw_k, values = _group_heads(linear, is_real)
         if past is not None:
-            check_rows(past.sums[:, 0, 0, :, 0], raw_k.flatten(1, -2)[:, 0])
+            check_rows(past.values["sums"][:, 0, 0, :, 0], raw_k.flatten(1, -2)[:, 0])
         # The denominator is the same sum with values 1 and without the transforms.
         ones = torch.ones_like(values[..., :1])
-        out, products = scan_chunks(q, k, values, masks, past.products if past else None)
-        norms, sums = scan_chunks(raw_q, raw_k, ones, masks, past.sums if past else None)
-        return _finish(out, norms, linear.call), LinearState(products, sums, document[:, -1])
+        earlier = past.values if past else {}
+        out, products = scan_chunks(q, k, values, masks, earlier.get("products"))
+        norms, sums = scan_chunks(raw_q, raw_k, ones, masks, earlier.get("sums"))
+        state = LayerState({"products": products, "sums": sums}, document[:, -1])
+        return _finish(out, norms, linear.call), state
 
 
 def attend_bidirectional(linear: LinearCall, size: int = CHUNK) -> Tensor:
