@@ -111,10 +111,9 @@ class KeyValueCache(Context):
             OptionError: They are no numbers of rows of this cache.
         """
         kept = [cache.k.rows for cache in self._layers.values()]
-        for tensor in (
-            *kept,
-            *(one for state in self._states.values() for one in state.values.values()),
-        ):
+        for state in self._states.values():
+            kept += state.values.values()
+        for tensor in kept:
             check_row_numbers(rows, tensor)
         self._layers = {layer: cache.select_rows(rows) for layer, cache in self._layers.items()}
         self._states = {layer: state.select_rows(rows) for layer, state in self._states.items()}

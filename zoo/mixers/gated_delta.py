@@ -1,4 +1,4 @@
-"""Gated delta rule (arXiv:2412.06464), with a decay by head or by channel (KDA, arXiv:2510.26692)."""
+"""Gated delta rule (arXiv:2412.06464), with a decay by head or channel (KDA, arXiv:2510.26692)."""
 
 from __future__ import annotations
 

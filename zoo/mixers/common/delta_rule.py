@@ -82,9 +82,10 @@ def scan_chunks(
 ) -> tuple[Tensor, Tensor]:
     """Apply the rule chunk by chunk: pairs within chunks, a state between them.
 
-    Within a chunk, updates u solve (1 + A) u = beta (v - S' k'). A_ij is beta_i k_i.k_j, decayed from
-    j to i, for j < i in the document of i; k' is k decayed from the start of the chunk. Time and
-    memory are linear in the number of tokens. The arguments and results are those of `scan_tokens`.
+    Within a chunk, updates u solve (1 + A) u = beta (v - S' k'). A_ij is beta_i k_i.k_j, decayed
+    from j to i, for j < i in the document of i; k' is k decayed from the start of the chunk. Time
+    and memory are linear in the number of tokens. The arguments and results are those of
+    `scan_tokens`.
     """
     count = inputs.q.shape[-2]
     size = min(size, count)
