@@ -108,7 +108,7 @@ def test_a_file_that_is_no_member_is_an_error_that_names_it(
 def test_a_group_of_encodings_that_does_not_exist_is_refused(write: Write) -> None:
     text = f"{IMPORT}\n@register\nclass Mine:\n    part = 'rotations'\n"
     path = write("encodings/mine.py", text)
-    expected = f"{path}:5: has the part 'rotations'; write one of input, rotation, bias, rows"
+    expected = f"{path}:5: has the part 'rotations'; write one of input, rotation, keys, bias, rows"
     assert explain_refusal("encodings").startswith(expected)
 
 

@@ -99,6 +99,7 @@ GROUPS: Mapping[str, str] = MappingProxyType(
     {
         "input": "Added to the input",
         "rotation": "Rotations of queries and keys",
+        "keys": "Keys of other tokens",
         "bias": "Biases of scores",
         "rows": "Rows of scores",
         "gates": "Gates of tokens",

@@ -60,9 +60,10 @@ prints the same for sizes of your own.
 GROUP_NOTES = {
     "input": "A vector for each position is added to the token, before the first or each layer.",
     "rotation": "Queries and keys are rotated, or multiplied by waves, by their own positions.",
+    "keys": "A key takes channels of the key of another token.",
     "bias": "A score gets a number, or a product with a vector, that depends on the two positions.",
     "rows": "Rows of scores are scaled, transformed, or normalized without the softmax.",
-    "gates": "States of tokens choose how far rotations turn, or how much of the past fades.",
+    "gates": "States of tokens choose rotations, how scores depend on offsets, or how much fades.",
     "nothing": "Only a causal mask tells the order.",
 }
 FACTS = f"""

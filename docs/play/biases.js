@@ -191,3 +191,32 @@ encodings.grape_ap = {
     };
   },
 };
+
+encodings.pape = {
+  knobs: [choice("form", "Form", "parabolas", ["parabolas", "rotation invariant"]), knob("a", "Curvature a", 0.1, 0.01, 2), knob("b", "Slope b", 0.2, -2, 2)],
+  content: true, width: true, reading: "Scores of two equal tokens: the query chooses a parabola of the offset along each axis. Its curvature keeps attention near, its slope prefers one direction.",
+  make: (s) => {
+    const isInvariant = s.form !== "parabolas", b = isInvariant ? 0 : s.b, width = s.K * s.H, root = Math.sqrt(s.K);
+    const bend = (i, j) => sum(offset(i, j).map((d) => d * d)), lean = (i, j) => sum(offset(i, j)), first = (value) => [range(width, (c) => (c === 0 ? value : 0))];
+    const bias = (i, j) => (-s.a * bend(i, j) + b * lean(i, j)) / root;
+    const a = { "a.weight": first(inverseSoftplus(s.a)) };
+    return {
+      ...biased(s, bias, (i, j) => [`${plain(s.c)} + (${plain(-s.a)}\u00b7${plain(bend(i, j))} + ${num(b)}\u00b7${num(lean(i, j))}) / \u221a${s.K}`]),
+      options: isInvariant ? { rotation_invariant: true } : { parabolas: s.axes },
+      parameters: () => (isInvariant ? { ...a, scale: [1] } : { ...a, "b.weight": first(s.b), "position.weight": matrix(s.axes, s.axes, (r, c) => Number(r === c)) }),
+    };
+  },
+};
+
+encodings.relative_projection = {
+  knobs: [whole("reach", "Reach", 16, 1, 64), knob("decay", "Penalty of the farthest distance", 4, -8, 8)],
+  content: true, width: true, reading: "Scores of two equal tokens: the query mixes learned profiles of the distance, and keys out of reach get nothing. Here one profile is set by hand to fall in a straight line.",
+  make: (s) => {
+    const profile = range(s.reach, (d) => (-s.decay * d) / s.reach), bias = (i, j) => profile[i - j] ?? 0;
+    return {
+      ...biased(s, bias, (i, j) => [`${plain(s.c)} + profile(${i - j})`]),
+      options: { reach: s.reach, width: 1 },
+      parameters: () => ({ "query.weight": [range(s.K * s.H, (c) => Number(c === 0))], profiles: [profile] }),
+    };
+  },
+};

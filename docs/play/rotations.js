@@ -357,3 +357,17 @@ encodings.path = {
     };
   },
 };
+
+encodings.repo = {
+  knobs: [BASE, knob("place", "Position of a word", 3, -20, 20), knob("stopPlace", "Position of a full stop", 0, -20, 20)],
+  width: true, content: true, reading: "Scores of two equal tokens: each token chooses a real number as its position, here one for words and one for full stops. Tokens that choose the same are near, however far apart in the text.",
+  make: (s) => {
+    const waves = powers(s.base, s.K), width = s.K * s.H, place = (i) => (isStop(i) ? s.stopPlace : s.place), silu = sigmoid(1);
+    const row = (values) => matrix(width / 8, width, (r, c) => (r === 0 ? (values[c] ?? 0) : 0));
+    return {
+      ...turning(s, { count: s.K / 2, angle: (t, i, j) => (place(i) - place(j)) * waves[t], term: (t, i, j) => `cos(${num(place(i) - place(j))}\u00b7${plain(waves[t])})` }),
+      options: { base: s.base, first_layer: 0 },
+      parameters: () => ({ "gate.weight": row([1]), "content.weight": row([s.place / silu, (s.stopPlace - s.place) / silu]), "position.weight": [range(width / 8, (c) => Number(c === 0))] }),
+    };
+  },
+};

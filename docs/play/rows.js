@@ -57,3 +57,15 @@ encodings.cope = {
     };
   },
 };
+
+encodings.key_offset = {
+  knobs: [choice("fraction", "Fraction of the channels", 0.5, [0.25, 0.5, 1]), choice("first", "Keys of the first token", "zero", ["zero", "own"])],
+  reading: "Scores of two equal tokens: some channels of a key are those of the key before it. All tokens are equal here, so only the first, which has none before it, differs.",
+  make: (s) => {
+    const kept = (j) => (j === 0 && s.first === "zero" ? 1 - s.fraction : 1);
+    return {
+      score: (i, j) => s.c * kept(j), explain: (i, j) => [`${plain(s.c)} \u00b7 ${plain(kept(j))}`],
+      options: { fraction: s.fraction, first: s.first }, parameters: () => ({}),
+    };
+  },
+};

@@ -144,7 +144,7 @@ def test_a_cache_keeps_what_later_queries_see(name):
             near(run(parts, x, KeyValueCache(), 6, 2, 1, 1, **facts), whole)
 
 
-@pytest.mark.parametrize("name", ["selective_rope", "path", "fox"])
+@pytest.mark.parametrize("name", ["selective_rope", "path", "fox", "key_offset"])
 def test_padding_in_a_window_leaves_what_lies_before_it_to_later_tokens(name):
     parts, x = layer(name), torch.randn(2, N, 16).double()
     document = torch.tensor([0, 0, 0, -1, -1, -1, 0, 0, -1, 0])

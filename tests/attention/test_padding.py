@@ -28,7 +28,9 @@ BIDIRECTIONAL = [one for one in CAUSAL if not zoo.encoding_class(one).causal_onl
 def make_layer(name, causal=True):
     """Make a layer with one encoding for text, whose parameters are off their initial values."""
     cls = zoo.encoding_class(name)
-    dims = DIMS if name != "tape" else zoo.Dims(32, heads=4, length=LENGTH, depth=2)
+    # these two refuse heads that share a key
+    shares = name not in ("repo", "tape")
+    dims = DIMS if shares else zoo.Dims(32, heads=4, length=LENGTH, depth=2)
     torch.manual_seed(0)
     choices = build_shortest_chain(cls)
     # Index coordinates, so that a causal model knows them.

@@ -17,6 +17,7 @@ from literal.fire import fire_on_grid
 from literal.kerple import kerple_log
 from literal.liere import liere
 from literal.none import none
+from literal.pape import tabulate
 from literal.rope import rope
 from literal.rope_axial import rope_axial
 from literal.rope_mixed import rope_mixed
@@ -212,6 +213,9 @@ def test_points_have_the_scores_of_the_formula_on_any_number_of_axes(name, axes)
     elif name == "kerple":
         expected = evaluate_distances(kerple_log(encoding), 2, pos)
         assert_close(compute_biases(encoding, pos), expected)
+    elif name == "pape":
+        x = torch.randn(4, 24, dtype=torch.float64)
+        assert_close(compute_biases(encoding, pos, x=x[None]), tabulate(encoding, x, pos))
     else:
         assert name == "alibi"
         assert_close(compute_biases(encoding, pos), alibi_on_grid(2, pos))
@@ -219,7 +223,7 @@ def test_points_have_the_scores_of_the_formula_on_any_number_of_axes(name, axes)
 
 def test_what_reads_points_is_declared():
     known = {"rope_axial", "rope_mixed", "comrope_ap", "comrope_ld", "liere", "alibi", "kerple"}
-    assert known | {"rope", "fire", "none", "string", "sinusoidal"} == {
+    assert known | {"rope", "fire", "none", "pape", "string", "sinusoidal"} == {
         name for name, _ in POINT_CASES
     }
 

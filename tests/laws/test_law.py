@@ -97,6 +97,11 @@ LISTS: tuple[list[Any], ...] = (
     ["fox", "selective_rope"],
     [{"name": "grape_m", "planes": 3}],
     [{"name": "grape_a", "by": "query"}],
+    ["rope", "key_offset"],
+    [{"name": "key_offset", "first": "own", "fraction": 0.25}],
+    [{"name": "relative_projection", "reach": 4, "clip": 0.5, "log_scale": [0.3, 2.0]}],
+    [{"name": "repo", "first_layer": 0}],
+    [{"name": "pape", "rotation_invariant": True}],
 )
 
 

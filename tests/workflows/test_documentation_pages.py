@@ -168,8 +168,10 @@ def test_the_table_of_exported_graphs_has_every_encoding():
     (table,) = re.findall("<!-- traced exports -->(.*)<!-- end", text, re.DOTALL)
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
     assert {name for name, *_ in rows[1:]} == set(zoo.encoding_names())
-    for _, _, *found in rows[1:]:
-        assert all(cell.startswith("refused: ") or float(cell) <= 1e-5 for cell in found)
+    for name, _, *found in rows[1:]:
+        # a graph takes offsets before it squares them, and the model squares near positions
+        most = 3e-5 if name == "pape" else 1e-5
+        assert all(cell.startswith("refused: ") or float(cell) <= most for cell in found)
 
 
 def test_every_encoding_has_its_picture():

@@ -30,6 +30,7 @@ ON_CPU_ONLY = {
     ("encodings/common/matrix_exp.py", "_count_halvings"),
     ("encodings/common/spectral_rotation.py", "forward"),
     ("encodings/common/spectral_rotation.py", "spectrum"),
+    ("encodings/pape.py", "_measure_spread"),
 }
 """Lines that read numbers of a CPU, which costs nothing there, and ask first what the device is."""
 MOVED = PositionAugmentation(stretch=1.5, shift=1.0)

@@ -30,7 +30,7 @@ const compare = (text) => {
     filled: filled.filter(([value]) => Number.isFinite(value)),
     options: made.options, chain: made.chain ?? [name], dims: made.dims ?? {}, parameters: made.parameters(),
     places: made.place ? places.map((i) => made.place(i)) : null, keys: made.keys ? places.map(made.keys) : null,
-    states: encodings[name].content ? states(s.n, s.K * s.H) : null,
+    states: encodings[name].content ? states(places.length, s.K * s.H) : null,
   });
 };
 const listKnobs = (name) => JSON.stringify(encodings[name].knobs ?? []);

@@ -87,6 +87,11 @@ class Chain(Encoding):
             for parameter in encoding.zero_gradient
         )
 
+    @property
+    def readers_of_earlier_keys(self) -> list[str]:
+        """Names of the encodings by which a key depends on the keys of tokens before it."""
+        return [one.name for one in self if one.reads_keys and one.lookback]
+
     def __iter__(self) -> Iterator[Encoding]:
         """Iterate over the encodings."""
         return iter(self._modules.values())  # type: ignore[arg-type]

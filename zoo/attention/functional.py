@@ -282,6 +282,9 @@ def score_mod(
     if embed(encoding, x, pos) is not x:
         problem = f"{name} adds to the input; use zoo.functional.embed before attention"
         raise OptionError("encoding", problem)
+    if readers := chain.readers_of_earlier_keys:
+        problem = f"{join_words(readers)} changes keys, which a score_mod cannot"
+        raise OptionError("encoding", f"{problem}; {fused.ELSE}")
     return fused.make_score_mod(call, q, name)
 
 

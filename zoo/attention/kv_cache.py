@@ -17,6 +17,7 @@ from zoo.attention.tokens import (
     check_row_numbers,
     check_rows,
     concat,
+    find_last_before,
     order_padding_first,
     select_rows,
 )
@@ -245,12 +246,21 @@ class LayerCache:
         tokens = self.tokens.last(count, lookback)
         if tokens is self.tokens:
             return self
+        if lookback and self.tokens.document is not None:
+            # Tokens before the last ones may have moved, and their keys and values with them.
+            before = find_last_before(self.tokens.document, count, lookback)
+            moved_k = _move_heads(self.k.rows, before, count)
+            moved_v = _move_heads(self.v.rows, before, count)
+            return LayerCache(GrowingTensor.of(moved_k, 2), GrowingTensor.of(moved_v, 2), tokens)
         k, v = self.k.last(len(tokens)), self.v.last(len(tokens))
-        # The data of earlier tokens may have moved to other rows; their keys are never seen.
-        has_moved = lookback and tokens.document is not None
-        fields = {} if has_moved else self.fields
-        fields = {name: rows.last(len(tokens)) for name, rows in fields.items()}
+        fields = {name: rows.last(len(tokens)) for name, rows in self.fields.items()}
         return LayerCache(k, v, tokens, fields)
+
+
+def _move_heads(heads: Tensor, before: Tensor, count: int) -> Tensor:
+    """Return the last `count` tokens of heads [B, G, M, ..], after others, int [1|B, n]."""
+    earlier, last = heads.split([heads.shape[2] - count, count], dim=2)
+    return concat(take_heads(earlier, before), last, axis=2)
 
 
 @dataclass

@@ -124,8 +124,7 @@ class Tokens:
         if count + lookback >= total:
             return self
         if lookback and self.document is not None:
-            dropped = total - count
-            order = order_padding_first(self.document[:, :dropped])[:, dropped - lookback :]
+            order = find_last_before(self.document, count, lookback)
             return self.map_values(lambda values: _move_before(values, order, count, total))
         count += lookback
         # Some values may already be cut to fewer tokens (see `per_token`): slice from the end.
@@ -250,6 +249,15 @@ def order_padding_first(document: Tensor) -> Tensor:
     Neighbours of a document are then next to each other, also across padding between them.
     """
     return (document >= 0).int().argsort(dim=1, stable=True)
+
+
+def find_last_before(document: Tensor, count: int, lookback: int) -> Tensor:
+    """Return which tokens before the last `count` came last, int [1|B, lookback].
+
+    Padding is among them only if there is not enough else.
+    """
+    before = document.shape[1] - count
+    return order_padding_first(document[:, :before])[:, before - lookback :]
 
 
 def take_tokens(values: Tensor, order: Tensor) -> Tensor:

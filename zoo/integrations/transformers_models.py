@@ -784,6 +784,12 @@ class CacheView:
     def _remember(self, store: Any, seen: int, k: Tensor) -> None:
         """Join the new tokens to those of earlier keys, and store them for later calls."""
         layer = self._layer
+        readers = layer.chain.readers_of_earlier_keys
+        if readers and seen + len(layer.tokens) > k.shape[2]:
+            problem = (
+                f"{', '.join(readers)} reads the key before the window, which this cache drops"
+            )
+            raise OptionError("cache", f"{problem}; use no cache, or a model without a window")
         tokens = layer.tokens.drop_states()
         if store.zoo_tokens is not None and seen:
             is_recorded = torch.is_grad_enabled()
