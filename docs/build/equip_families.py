@@ -25,7 +25,7 @@ from torch import Tensor, nn
 import zoo
 from zoo.errors import OptionError
 from zoo.integrations.equipment import NAME
-from zoo.integrations.families import FAMILIES
+from zoo.integrations.structure import find_structure
 
 PAGE, RECORD = (
     Path(__file__).parents[1] / "equip.md",
@@ -59,7 +59,85 @@ IMAGE = {
 GROUPED = {"num_key_value_heads": 2}
 WINDOWS = {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"]}
 EXPERTS = {"num_experts_per_tok": 2}
-NO_GROUPS = {"gpt_neox", "modernbert", "opt", "persimmon"}
+NO_GROUPS = {"gpt_neox", "gpt2", "modernbert", "opt", "persimmon"}
+DECODERS = (
+    "apertus",
+    "arcee",
+    "bitnet",
+    "cohere",
+    "cohere2",
+    "dots1",
+    "ernie4_5",
+    "ernie4_5_moe",
+    "exaone4",
+    "flex_olmo",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "glm",
+    "glm4",
+    "glm4_moe",
+    "gpt2",
+    "gpt_neox",
+    "gpt_oss",
+    "granite",
+    "granitemoe",
+    "granitemoeshared",
+    "helium",
+    "hunyuan_v1_dense",
+    "hunyuan_v1_moe",
+    "llama",
+    "llama4_text",
+    "ministral",
+    "ministral3",
+    "mistral",
+    "mixtral",
+    "nemotron",
+    "olmo",
+    "olmo2",
+    "olmo3",
+    "olmoe",
+    "opt",
+    "persimmon",
+    "phi",
+    "phi3",
+    "phimoe",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "qwen3_moe",
+    "seed_oss",
+    "smollm3",
+    "stablelm",
+    "starcoder2",
+)
+"""The decoders that every check runs in; equip_types.py has all others."""
+ENCODERS = (
+    "bert",
+    "camembert",
+    "distilbert",
+    "electra",
+    "ernie",
+    "eurobert",
+    "modernbert",
+    "roberta",
+    "roberta-prelayernorm",
+    "xlm-roberta",
+)
+"""The encoders of text."""
+IMAGES = (
+    "clip_vision_model",
+    "deit",
+    "dinov2",
+    "dinov2_with_registers",
+    "dinov3_vit",
+    "ijepa",
+    "siglip_vision_model",
+    "vit",
+)
+"""The encoders of images."""
+ROTATED = {*DECODERS, "modernbert", "eurobert"} - {"gpt2", "opt"}
+"""The families that rotate queries and keys; others add tables."""
 
 # What a small model of a family needs besides the sizes.
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
@@ -209,16 +287,15 @@ def build_transformers(kind: str, **changes: Any) -> nn.Module:
     import transformers
 
     torch.manual_seed(0)
-    family = FAMILIES[kind]
-    sizes = {**IMAGE} if family.is_image else {**TEXT}
-    if family.rotary and not family.is_image and kind not in NO_GROUPS:
+    sizes = {**IMAGE} if kind in IMAGES else {**TEXT}
+    if kind in ROTATED and kind not in NO_GROUPS:
         sizes |= GROUPED
     config = transformers.CONFIG_MAPPING[kind](**{**sizes, **OPTIONS.get(kind, {}), **changes})
     heads = [transformers.AutoModelForCausalLM, transformers.AutoModelForMaskedLM]
     # Encoders such as BERT have a causal head too, which would turn off nothing of what is checked.
     if kind in ENCODERS:
         heads = heads[1:]
-    if family.is_image:
+    if kind in IMAGES:
         heads = [transformers.AutoModel]
     model: nn.Module = heads[0].from_config(config).eval()
     return model
@@ -243,22 +320,14 @@ def build_torch(name: str) -> nn.Module:
     return layer.eval() if name == "TransformerEncoderLayer" else layer.self_attn.eval()
 
 
-ENCODERS = {
-    kind
-    for kind, family in FAMILIES.items()
-    if "embeddings.position_embeddings" in family.tables and not family.is_image
-} | {"modernbert", "eurobert"}
-
-
 def list_rows() -> dict[str, Row]:
     """List all rows by their titles."""
     rows: dict[str, Row] = {}
-    for name in sorted(FAMILIES):
-        family = FAMILIES[name]
+    for name in sorted((*DECODERS, *ENCODERS, *IMAGES)):
         kind = "encoder" if name in ENCODERS else "decoder"
-        kind = "images" if family.is_image else kind
+        kind = "images" if name in IMAGES else kind
         encoding = {"decoder": "fox", "encoder": "t5", "images": "rope_mixed"}[kind]
-        own = "rope" if family.rotary and not family.is_image else "none"
+        own = "rope" if name in ROTATED else "none"
         rows[name] = Row(
             library="transformers",
             build=lambda name=name: build_transformers(name),  # type: ignore[misc]
@@ -373,15 +442,13 @@ def remove_positions(row: Row, model: Any) -> None:
             model.rope = None
         if row.library != "transformers":
             return
-        family = FAMILIES[model.config.model_type]
-        has_layers = hasattr(model, family.layers.partition(".")[0])
-        base = model if has_layers else model.base_model
-        for path in family.tables:
+        structure = find_structure(model)
+        for path in structure.tables:
             parent, _, name = path.rpartition(".")
-            table = getattr(base.get_submodule(parent), name)
+            table = getattr(model.get_submodule(parent), name)
             getattr(table, "weight", table).zero_()
-        if family.rotary:
-            base.get_submodule(family.rotary).inv_freq.zero_()
+        for rotary in structure.rotaries:
+            model.get_submodule(rotary.path).inv_freq.zero_()
 
 
 def require_kind(row: Row, *kinds: str) -> None:

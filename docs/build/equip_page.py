@@ -21,11 +21,9 @@ import zoo
 from zoo.encodings.common.chains import build_shortest_chain
 from zoo.errors import OptionError
 from zoo.integrations.equipment import NAME
-from zoo.integrations.families import FAMILIES, REASONS
 
 PAGE = Path(__file__).parents[1] / "equip.md"
 BEGIN, END = "<!-- encodings and models -->\n", "<!-- end of encodings and models -->\n"
-MARK = "## Which models of transformers\n"
 
 TEXT = {
     "vocab_size": 97,
@@ -278,15 +276,6 @@ def read_answers(table: str) -> dict[str, dict[str, str]]:
         for title, cell in zip(titles, cells, strict=True):
             found[title][name] = reasons.get(cell.removeprefix("no"), cell)
     return found
-
-
-def write_families(page: str) -> str:
-    """Return the page about transformers: its own text up to the mark, then known families."""
-    text = page.partition(MARK)[0]
-    known = ", ".join(f"`{kind}`" for kind in FAMILIES)
-    lines = ["Equipped, by `config.model_type`:", f"{known}.", "", "Refused, with the reason:", ""]
-    lines += [f"- `{kind}`: {reason}" for kind, reason in REASONS.items()]
-    return text + MARK + "\n" + "\n".join(lines) + "\n"
 
 
 def main(titles: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import choose_page
 import claims_page
 import conformance_page
-import equip_page
+import equip_types
 import error_rates_page
 import evidence_data
 import extension_page
@@ -132,8 +132,7 @@ def write_pages() -> dict[Path, str]:
     quotes = quoted_numbers.read_quotes()
     own = quotes.pop("docs/questions/pretrained.md")
     pages[pretrained] = measured_pages.write_pretrained_page(pretrained, own)
-    transformers = DOCS / "equip" / "transformers.md"
-    pages[transformers] = equip_page.write_families(transformers.read_text(encoding="utf-8"))
+    pages[equip_types.PAGE] = equip_types.write_page(equip_types.read_record())
     for name_of_page, own in quotes.items():
         page = DOCS.parent / name_of_page
         text = page.read_text(encoding="utf-8")

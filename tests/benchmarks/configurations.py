@@ -25,7 +25,7 @@ import transformers
 import zoo
 from zoo.api.tools import convert
 from zoo.errors import OptionError, ZooError
-from zoo.integrations.families import FAMILIES
+from zoo.integrations.structure import find_structure
 
 TOLERANCE = 1e-5
 SIZES = {
@@ -344,15 +344,14 @@ def remove_positions(model, case: Case) -> None:
     """Set the model's own positions to 0, which is what the encoding `none` stands for."""
     if case.encoding == "rope":
         return
-    family = FAMILIES[model.config.model_type]
-    base = model if hasattr(model, family.layers.partition(".")[0]) else model.base_model
+    structure = find_structure(model)
     with torch.no_grad():
-        for path in family.tables:
+        for path in structure.tables:
             parent, _, name = path.rpartition(".")
-            table = getattr(base.get_submodule(parent), name)
+            table = getattr(model.get_submodule(parent), name)
             getattr(table, "weight", table).zero_()
-        if family.rotary:
-            base.get_submodule(family.rotary).inv_freq.zero_()
+        for rotary in structure.rotaries:
+            model.get_submodule(rotary.path).inv_freq.zero_()
 
 
 def judge(command: str, name: str, value: object, action) -> Outcome:

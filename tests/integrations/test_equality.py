@@ -9,7 +9,7 @@ transformers = pytest.importorskip("transformers")
 
 import zoo  # noqa: E402
 from zoo.errors import OptionError  # noqa: E402
-from zoo.integrations.equality import find_difference  # noqa: E402
+from zoo.integrations.proof import FULL, HALF, measure_difference  # noqa: E402
 
 SIZES = {
     "vocab_size": 97,
@@ -86,7 +86,7 @@ def test_a_layer_that_rotates_otherwise_is_refused_by_its_number():
         return original(hidden_states, position_embeddings=doubled, **options)
 
     attention.forward = rotate_twice
-    with pytest.raises(OptionError, match="attention of layer 1 would differ"):
+    with pytest.raises(OptionError, match=r"law rotation.*layers\.1.*other angles"):
         zoo.equip(model, "rope")
 
 
@@ -107,10 +107,10 @@ def test_single_tokens_may_differ_in_half_precision():
     own = torch.randn(1, 12, 32).bfloat16()
     found = own.clone()
     found[:, 3] *= 2
-    assert find_difference([own], [found]) is None
-    assert find_difference([own.float()], [found.float()]) is not None
-    assert find_difference([own], [own * 1.5]) is not None
-    assert find_difference([own], [own * float("nan")]) is not None
+    assert measure_difference(own, found) <= HALF
+    assert measure_difference(own.float(), found.float()) > FULL
+    assert measure_difference(own, own * 1.5) > HALF
+    assert not measure_difference(own, own * float("nan")) <= HALF
 
 
 @torch.no_grad()

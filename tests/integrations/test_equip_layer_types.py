@@ -6,8 +6,6 @@ and padding changes nothing.
 
 from __future__ import annotations
 
-import ast
-import inspect
 import warnings
 from functools import cache
 
@@ -20,8 +18,6 @@ transformers = pytest.importorskip("transformers")
 import zoo  # noqa: E402
 from zoo.diagnosis.diagnose import name_layer_types  # noqa: E402
 from zoo.errors import OptionError  # noqa: E402
-from zoo.integrations.families import FAMILIES  # noqa: E402
-from zoo.integrations.transformers_models import UNREAD, attend_equipped  # noqa: E402
 
 SIZES = {
     "vocab_size": 60,
@@ -209,19 +205,6 @@ def test_an_argument_that_zoo_does_not_read_is_refused_by_name():
     zoo.equip(model, "alibi")
     with pytest.raises(OptionError, match="does not read score_bias"):
         model(ids, score_bias=torch.ones(1))
-
-
-@pytest.mark.parametrize("kind", FAMILIES)
-def test_every_argument_that_a_family_passes_is_known(kind):
-    """Read the call of the attention function in the code of each family."""
-    config = transformers.CONFIG_MAPPING[kind]
-    module = inspect.getmodule(transformers.MODEL_MAPPING[config])
-    passed = set()
-    for node in ast.walk(ast.parse(inspect.getsource(module))):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "attention_interface":
-            passed |= {one.arg for one in node.keywords if one.arg}
-    assert "scaling" in passed
-    assert passed <= {*inspect.signature(attend_equipped).parameters} | UNREAD
 
 
 def test_a_diagnosis_names_windowed_and_full_layers():

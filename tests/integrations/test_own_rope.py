@@ -56,11 +56,12 @@ FIXED = {
     "longrope with a factor": {**LONGROPE, "factor": 8.0},
     "longrope with an attention_factor": {**LONGROPE, "attention_factor": 1.5},
 }
-UNKNOWN = {
+# entries that no option of rope stands for: what the module rotates by is measured
+MEASURED = {
     "finetuned": {"rope_type": "linear", "factor": 2.0, "finetuned": True},
-    "alpha": {"rope_type": "dynamic", "factor": 2.0, "alpha": 1000.0},
     "mrope_section": {"mrope_section": [4, 4, 8]},
 }
+UNKNOWN = {"alpha": {"rope_type": "dynamic", "factor": 2.0, "alpha": 1000.0}}
 
 
 @pytest.fixture(autouse=True)
@@ -107,11 +108,17 @@ def test_another_rotation_is_refused_for_plain_rope_only(name):
     assert torch.equal(model(make_ids()).logits, right)
 
 
-def test_frequencies_that_were_changed_in_the_module_are_refused():
-    model = build({})
-    model.model.rotary_emb.inv_freq.mul_(0.9)
-    with pytest.raises(OptionError, match="rope does not have"):
-        zoo.equip(model, "rope")
+@torch.no_grad()
+@pytest.mark.parametrize("encoding", ["rope", "own"])
+@pytest.mark.parametrize("name", [*MEASURED, "changed in the module"])
+def test_frequencies_without_an_option_are_measured(name, encoding):
+    model = build(MEASURED.get(name, {}))
+    if name not in MEASURED:
+        model.model.rotary_emb.inv_freq.mul_(0.9)
+    right = model(make_ids()).logits
+    report = zoo.equip(model, encoding)
+    assert "the model's own frequencies" in str(report)
+    torch.testing.assert_close(model(make_ids()).logits, right, atol=2e-5, rtol=0)
 
 
 @torch.no_grad()

@@ -373,8 +373,8 @@ def test_the_trainer_of_transformers_trains_an_equipped_model(tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "word"),
     [
-        ("Llama", {**GROUPED, "attn_logit_softcapping": 20.0}, "attn_logit_softcapping is 20"),
-        ("GPT2", {"n_embd": 32, "n_head": 4, "n_layer": 0}, "no layers"),
+        ("GPT2", {"n_embd": 32, "n_head": 4, "add_cross_attention": True}, "add_cross_attention"),
+        ("GPT2", {"n_embd": 32, "n_head": 4, "n_layer": 0}, "computes no attention"),
     ],
 )
 def test_models_that_cannot_be_equipped_are_refused_by_name(name, options, word):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -149,16 +149,38 @@ class Chain(Encoding):
     def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         """Call each encoding's `transform_query` for tokens with a position."""
         for encoding in self:
-            new = encoding.transform_query(q, _localize(encoding, tokens))
-            q = new if tokens.has_position is None else restore_heads(encoding, q, new, tokens)
+            q = self._transform(encoding, encoding.transform_query, q, tokens)
         return q
 
     def transform_key(self, k: Tensor, tokens: Tokens) -> Tensor:
         """Call each encoding's `transform_key` for tokens with a position."""
         for encoding in self:
-            new = encoding.transform_key(k, _localize(encoding, tokens))
-            k = new if tokens.has_position is None else restore_heads(encoding, k, new, tokens)
+            k = self._transform(encoding, encoding.transform_key, k, tokens)
         return k
+
+    def _transform(
+        self,
+        encoding: Encoding,
+        transform: Callable[[Tensor, Tokens], Tensor],
+        heads: Tensor,
+        tokens: Tokens,
+    ) -> Tensor:
+        """Transform heads [B, H, N, K], or the first channels if the encoding is made for those."""
+        width = encoding.dims.head_dim
+        if width < self.dims.head_dim and _transforms_queries(encoding):
+            part, rest = heads[..., :width], heads[..., width:]
+            return torch.cat([self._transform_part(encoding, transform, part, tokens), rest], -1)
+        return self._transform_part(encoding, transform, heads, tokens)
+
+    def _transform_part(
+        self,
+        encoding: Encoding,
+        transform: Callable[[Tensor, Tokens], Tensor],
+        heads: Tensor,
+        tokens: Tokens,
+    ) -> Tensor:
+        new = transform(heads, _localize(encoding, tokens))
+        return new if tokens.has_position is None else restore_heads(encoding, heads, new, tokens)
 
     def update_cached_keys(self, k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
         """Call each encoding's `update_cached_keys`."""
@@ -223,6 +245,7 @@ def build_chains(
     causal: bool,
     by_layer: Sequence[Mapping[str, EncodingFactory] | None] = (),
     keys: Sequence[str] = (),
+    sizes: Sequence[Dims] = (),
 ) -> tuple[nn.ModuleDict, tuple[Chain, ...]]:
     """Build the encodings of a model and the chain of each layer.
 
@@ -235,6 +258,7 @@ def build_chains(
         by_layer: For each layer, the encodings that take the place of `factories`, or None. Empty:
             all layers have `factories`. Encodings that add to the input stay.
         keys: For each layer, the option that its encodings come from, for messages.
+        sizes: The sizes of each layer; empty: those of `dims`.
 
     Returns:
         The encodings by name, and the chains, which hold the same modules. A name stands for a
@@ -245,20 +269,24 @@ def build_chains(
     Raises:
         OptionError: An encoding does not fit the model, or a layer.
     """
-    layers = [replace(dims, layer=layer) for layer in range(dims.depth or 1)]
+    layers = [
+        replace(sizes[layer] if sizes else dims, layer=layer) for layer in range(dims.depth or 1)
+    ]
     plans, keys = [factories] * len(layers), keys or ["encoding"] * len(layers)
     if any(own is not None for own in by_layer):
         plans = _plan_layers(layers, factories, by_layer, keys)
 
     # Where each encoding is, in the order of the names. Factories are compared by identity.
-    places: dict[tuple[str, int], list[int]] = {}
+    places: dict[tuple[str, int, Dims], list[int]] = {}
     for layer, plan in enumerate(plans):
+        # Layers of other sizes have modules of their own.
+        size = replace(layers[layer], layer=0)
         for name, make in plan.items():
-            places.setdefault((name, id(make)), []).append(layer)
+            places.setdefault((name, id(make), size), []).append(layer)
 
     by_name: dict[str, dict[int, Encoding]] = {}
     built: list[dict[str, Encoding]] = [{} for _ in layers]
-    for (name, _), numbers in places.items():
+    for (name, _, _), numbers in places.items():
         make = plans[numbers[0]][name]
         # The first instance declares whether all its layers share it.
         first = make(layers[numbers[0]])
@@ -280,9 +308,10 @@ def build_chains(
         for own, plan, encodings, key in zip(layers, plans, built, keys, strict=True)
     )
     # Layers with the same encodings form a group, whose tables are made once.
-    known: dict[tuple[tuple[str, int], ...], int] = {}
+    known: dict[tuple[Dims, *tuple[tuple[str, int], ...]], int] = {}
     for layer, (chain, plan) in enumerate(zip(chains, plans, strict=True)):
-        chain.group = known.setdefault(tuple((name, id(plan[name])) for name in plan), layer)
+        encodings = tuple((name, id(plan[name])) for name in plan)
+        chain.group = known.setdefault((replace(layers[layer], layer=0), *encodings), layer)
     return modules, chains
 
 
@@ -414,6 +443,12 @@ def _modifies_calls(encoding: Encoding) -> bool:
 
 def _transforms_queries(encoding: Encoding) -> bool:
     return type(encoding).transform_query is not Encoding.transform_query
+
+
+def only_transforms_heads(encoding: Encoding) -> bool:
+    """Return whether an encoding transforms queries and keys, and changes nothing else."""
+    changes_more = _modifies_calls(encoding) or _updates_keys(encoding)
+    return _transforms_queries(encoding) and not changes_more
 
 
 def _embed(encoding: Encoding, tokens: Tokens) -> Tokens:

@@ -15,6 +15,7 @@ from zoo.diagnosis.intervals import estimate_mean
 from zoo.diagnostics import metrics
 from zoo.diagnostics.capture import LayerAttention
 from zoo.diagnostics.head_metrics import HeadMetric, list_metrics, mask_special_tokens
+from zoo.errors import OptionError
 from zoo.reporting.panel import Curves, HeatmapGrid, Panel, label_heads
 
 
@@ -242,8 +243,12 @@ class LayerMeasures:
             }
         for kind in self.kinds:
             # [H], or [B, H] where the spread over samples gives an interval
-            values = (kind.by_sample or kind.compute)(attention)
-            self._values.setdefault(kind.name, []).append(values.double().cpu())
+            values = (kind.by_sample or kind.compute)(attention).double().cpu()
+            layers = self._values.setdefault(kind.name, [])
+            if layers and values.shape != layers[0].shape:
+                problem = f"layers have {layers[0].shape[-1]} and {values.shape[-1]} heads"
+                raise OptionError("layers", f"{problem}; choose layers of one kind, as layers=[0]")
+            layers.append(values)
 
     def list_measures(self) -> Iterator[Measure]:
         """Yield the measures of all layers."""

@@ -16,16 +16,22 @@ import torch
 from torch import nn
 
 from zoo.attention.backends.dispatch import BACKENDS
-from zoo.attention.chain import explain_belonging, make_factory, parse_entry
+from zoo.attention.chain import explain_belonging, make_factory, only_transforms_heads, parse_entry
 from zoo.attention.coordinates import PositionAugmentation
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.errors import CheckpointError, OptionError, refuse_type
-from zoo.integrations.equipment import NAME, Equipment, Surgery, find_changed, is_equipped
-from zoo.integrations.rope_parameters import FIXED_LENGTH
+from zoo.integrations.equipment import (
+    NAME,
+    Equipment,
+    Surgery,
+    TurnedChannels,
+    find_changed,
+    is_equipped,
+)
+from zoo.integrations.own_rotation import OwnPositions, describe_choice
 from zoo.integrations.saved_equipment import WEIGHTS, find_model_class, load_weights, read_saved
 from zoo.integrations.torch_modules import MODULES, TorchAdapter
 from zoo.options import Choice, EncodingSpec
-from zoo.options.plain import format_call
 from zoo.options.signature import fields
 from zoo.options.validation import check_options
 from zoo.packages import explain_imports
@@ -33,6 +39,7 @@ from zoo.suggestions import join_words, nearest
 from zoo.utils import escape_text, raise_if_out_of_memory
 from zoo.weights import check_sizes, describe_fault, limit_model
 
+OWN = "own"  # stands for the positions of the model itself
 SURGERY = "zoo_surgery"  # the attribute of an equipped model that has what was changed
 
 
@@ -45,8 +52,8 @@ class Adapter(Protocol):
         ...
 
     @property
-    def interleave(self) -> int:
-        """Number of channels of a head that the model rotates as halves."""
+    def turned(self) -> Sequence[TurnedChannels | None]:
+        """For each layer, the channels that the model rotates; empty if it rotates none."""
         ...
 
     @property
@@ -65,12 +72,21 @@ class Adapter(Protocol):
         ...
 
     @property
-    def own_ropes(self) -> tuple[Mapping[str, Any], ...]:
-        """For each layer, the options of `rope` that equal the model's own rotation; or empty."""
+    def keeps_rotation(self) -> bool:
+        """Whether the model has a rotation that no encoding equals, and that may stay in it."""
         ...
 
-    def find_dims(self, length: int | tuple[int, ...] | None) -> Dims:
-        """Return the sizes of the model."""
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What an encoding cannot change in the model, for a report."""
+        ...
+
+    def find_sizes(self, length: int | tuple[int, ...] | None) -> Sequence[Dims]:
+        """Return the sizes of each layer."""
+        ...
+
+    def find_own(self, length: int | tuple[int, ...] | None) -> OwnPositions | None:
+        """Return the model's own rotations as an encoding; None if it has none."""
         ...
 
     def install(self, equipment: Equipment, surgery: Surgery) -> list[str]:
@@ -159,6 +175,7 @@ def equip(
         raise OptionError("backend", f"no backend {backend!r}; {nearest(str(backend), BACKENDS)}")
     adapter = find_adapter(model, causal)
     names, factories, equals_own = _make_factories(encoding, adapter, length)
+    keeps_positions = not factories and equals_own
     chosen = _choose_layers(adapter, layers)
     augmentation = _read_augmentation(position_augmentation, adapter, factories, length)
     equipment, removed = install(
@@ -168,6 +185,7 @@ def equip(
         length,
         backend,
         equals_own=equals_own,
+        keeps_positions=keeps_positions,
         chosen=chosen,
         others={} if chosen is None else _make_others(adapter, factories, length),
         augmentation=augmentation,
@@ -179,7 +197,7 @@ def equip(
         equipment.arguments["layers"] = list(chosen)
     if not augmentation.is_identity:
         equipment.arguments["position_augmentation"] = asdict(augmentation)
-    return _report(names, equipment, removed, _list_bare(adapter, chosen), chosen)
+    return _report(names, equipment, removed, _list_bare(adapter, chosen), chosen, adapter.notes)
 
 
 def install(
@@ -216,7 +234,8 @@ def install(
         OptionError: The encodings do not fit the model, or its attention computes something that
             zoo does not know. The model is then unchanged.
     """
-    dims = adapter.find_dims(length)
+    sizes = adapter.find_sizes(length)
+    dims = sizes[0]
     by_layer: list[Mapping[str, EncodingFactory] | None] = []
     if chosen is not None:
         # A layer without positions of its own that gets some is no longer what it was.
@@ -227,7 +246,8 @@ def install(
         factories,
         by_layer=by_layer,
         causal=adapter.causal,
-        interleave=adapter.interleave,
+        turned=adapter.turned,
+        sizes=sizes,
         without_position=_list_bare(adapter, chosen),
         backend=backend,
         equals_own=equals_own,
@@ -260,7 +280,7 @@ def _choose_layers(adapter: Adapter, layers: str | Sequence[int]) -> tuple[int, 
     Raises:
         OptionError: There is no such layer.
     """
-    depth = adapter.find_dims(None).depth or 1
+    depth = len(adapter.find_sizes(None))
     if isinstance(layers, str):
         if layers == "all":
             return None
@@ -317,7 +337,7 @@ def _read_augmentation(
     if augmentation.is_identity:
         problem = "no change is enabled; set jitter, stretch, aspect or shift"
         raise OptionError(key, f"{key}: {problem}, or leave it out")
-    dims = adapter.find_dims(length)
+    dims = adapter.find_sizes(length)[0]
     if dims.axes == 1:
         problem = "it moves patches of images, and the model reads text; leave it out"
         raise OptionError(key, f"{key}: {problem}")
@@ -341,7 +361,7 @@ def _make_others(
         OptionError: The model has positions that single layers cannot keep, or an encoding belongs
             to all layers.
     """
-    dims = adapter.find_dims(length)
+    dims = adapter.find_sizes(length)[0]
     with torch.device("meta"):
         for name, make in factories.items():
             if reason := explain_belonging(name, make(dims)):
@@ -349,8 +369,8 @@ def _make_others(
     if adapter.adds_positions:
         problem = "the model has positions that single layers cannot keep, such as a table that is "
         raise OptionError("layers", f"{problem}added to the input; leave layers out")
-    ropes = tuple(_fix_length(options, length) for options in adapter.own_ropes)
-    return {"rope": _make_own_rope(ropes)} if ropes else {}
+    own = adapter.find_own(length)
+    return {"rope": own.make} if own else {}
 
 
 @contextmanager
@@ -366,14 +386,15 @@ def observe_attention(model: nn.Module) -> Iterator[None]:
     Raises:
         OptionError: The model cannot be equipped.
     """
-    adapter = find_adapter(model, None)
+    adapter = find_adapter(model, None, observes=True)
     try:
-        own = adapter.own_ropes
+        _, factories, _ = _make_factories(OWN, adapter, None)
+        install(
+            model, adapter, factories, None, "auto", equals_own=True, keeps_positions=not factories
+        )
     except OptionError:
-        own = ()
-    spec = "rope" if own else "none"
-    _, factories, _ = _make_factories(spec, adapter, None)
-    install(model, adapter, factories, None, "auto", equals_own=True, keeps_positions=not own)
+        # Positions that zoo does not compute as the model does stay in the model.
+        install(model, adapter, {}, None, "auto", equals_own=True, keeps_positions=True)
     try:
         yield
     finally:
@@ -404,8 +425,13 @@ def unequip(model: nn.Module) -> nn.Module:
     return model
 
 
-def find_adapter(model: nn.Module, causal: bool | None) -> Adapter:
+def find_adapter(model: nn.Module, causal: bool | None, *, observes: bool = False) -> Adapter:
     """Return the adapter of a model for the library of its class.
+
+    Args:
+        model: The model.
+        causal: Whether a module of torch has a causal mask.
+        observes: Whether the positions of the model stay as they are.
 
     Raises:
         OptionError: There is none, or the model cannot be equipped.
@@ -427,7 +453,7 @@ def find_adapter(model: nn.Module, causal: bool | None) -> Adapter:
     if "transformers" in libraries:
         from zoo.integrations.transformers_models import TransformersAdapter
 
-        return TransformersAdapter(model)
+        return TransformersAdapter(model, observes=observes)
     if "timm" in libraries:
         from zoo.integrations.timm_models import TimmAdapter
 
@@ -454,22 +480,49 @@ def _make_factories(
         Descriptions of the encodings, their factories by name, and whether they are the model's
         own positions and nothing else.
     """
+    choices = _list_choices(encoding)
+    is_plain = [(choice.name, bool(choice.options)) for choice in choices] == [("rope", False)]
+    if [choice.name for choice in choices] == [OWN] or (is_plain and adapter.keeps_rotation):
+        if choices[0].options:
+            raise OptionError("encoding", f"{OWN} has no options; leave them out")
+        own = adapter.find_own(length)
+        # Positions other than rotations stay in the model.
+        return ([own.description], {"rope": own.make}, True) if own else ([OWN], {}, True)
+
     descriptions: list[str] = []
     factories: dict[str, EncodingFactory] = {}
-    choices, has_own = _list_choices(encoding), False
+    has_own = False
     for choice in choices:
         if choice.name in factories:
             raise OptionError("encoding", f"{choice.name} is in the list twice; list it once")
-        if choice.name == "rope" and not choice.options and (own := adapter.own_ropes):
-            own = tuple(_fix_length(options, length) for options in own)
-            factories["rope"] = _make_own_rope(own)
-            has_own = True
-            kinds = [_describe(replace(choice, options=options)) for options in own]
-            descriptions.append(join_words(dict.fromkeys(kinds), "or"))
-        else:
-            factories[choice.name] = make_factory(choice)
-            descriptions.append(_describe(choice))
+        if choice.name == OWN:
+            raise OptionError("encoding", f"{OWN} cannot be combined; list it alone")
+        is_plain = choice.name == "rope" and not choice.options
+        if is_plain and (own := adapter.find_own(length)):
+            factories["rope"], has_own = own.make, True
+            descriptions.append(own.description)
+            continue
+        make = make_factory(choice)
+        # A fraction of the channels of a head is one of all of them.
+        if "rotary_fraction" not in choice.options:
+            make = _turn_part(make, adapter.turned)
+        factories[choice.name] = make
+        descriptions.append(describe_choice(choice))
     return descriptions, factories, has_own and len(choices) == 1
+
+
+def _turn_part(make: EncodingFactory, turned: Sequence[TurnedChannels | None]) -> EncodingFactory:
+    """Make rotations turn the channels of a head that the model turns, where these are a part."""
+
+    def make_part(dims: Dims) -> Encoding:
+        channels = turned[dims.layer] if turned else None
+        if channels is None or channels.width == dims.head_dim:
+            return make(dims)
+        with torch.device("meta"):
+            is_rotation = only_transforms_heads(make(dims))
+        return make(replace(dims, head_dim=channels.width) if is_rotation else dims)
+
+    return make_part
 
 
 def _list_choices(encoding: EncodingSpec | Sequence[EncodingSpec]) -> list[Choice]:
@@ -479,40 +532,13 @@ def _list_choices(encoding: EncodingSpec | Sequence[EncodingSpec]) -> list[Choic
     return [parse_entry(entry) for entry in entries]
 
 
-def _fix_length(
-    options: Mapping[str, Any], length: int | tuple[int, ...] | None
-) -> Mapping[str, Any]:
-    """Return options of `rope` for texts of one length, if its frequencies follow the length."""
-    scaling = options.get("scaling") or {}
-    if scaling.get("rule") not in FIXED_LENGTH or not isinstance(length, int):
-        return options
-    return {**options, "scaling": {**scaling, "length": length}}
-
-
-def _make_own_rope(ropes: Sequence[Mapping[str, Any]]) -> EncodingFactory:
-    """Return a factory of `rope` with separate options for each layer."""
-    factories = [make_factory(Choice("rope", dict(options))) for options in ropes]
-    is_shared = all(options == ropes[0] for options in ropes)
-
-    # If all layers have the same rotation, they share one module, which the first call makes.
-    def make(dims: Dims) -> Encoding:
-        encoding = factories[dims.layer](dims)
-        encoding.shared = is_shared
-        return encoding
-
-    return make
-
-
-def _describe(choice: Choice) -> str:
-    return format_call(choice.name, (f"{key}={value}" for key, value in choice.options.items()))
-
-
 def _report(
     names: Sequence[str],
     equipment: Equipment,
     removed: Sequence[str],
     bare: Sequence[int],
     chosen: Sequence[int] | None,
+    notes_of_model: Sequence[str],
 ) -> EquipReport:
     count = sum(parameter.numel() for parameter in equipment.parameters())
     depth = len(equipment.chains)
@@ -523,6 +549,7 @@ def _report(
         notes = (*notes, f"layers with their own rotation: {', '.join(kept)}")
     if not equipment.position_augmentation.is_identity:
         notes = (*notes, "patches move in training mode")
+    notes = (*notes, *notes_of_model)
     return EquipReport(" + ".join(names), layers, count, tuple(removed), notes)
 
 

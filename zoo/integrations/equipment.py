@@ -10,8 +10,7 @@ model dim, P axes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,7 +22,7 @@ from torch.nn import functional as F
 from zoo.attention.backends import reference
 from zoo.attention.backends.dispatch import attend
 from zoo.attention.backends.fused import attend_plain
-from zoo.attention.call import AttentionCall, repeat_kv_heads
+from zoo.attention.call import AttentionCall, bias_from_table, repeat_kv_heads
 from zoo.attention.chain import Chain, build_chains, carries_data, embed_groups, list_links
 from zoo.attention.coordinates import PositionAugmentation, grid, grid_shape
 from zoo.attention.encoding import Dims, EncodingFactory
@@ -42,6 +41,9 @@ class ForwardPass:
 
     positions: Tensor | None = None
     """Positions that the caller of the model gave, int [1|B, N], or None."""
+
+    mask: Any = None
+    """The mask that the caller of the model gave."""
 
     is_packed: bool = False
     """Whether positions that restart are the beginning of another text."""
@@ -78,6 +80,39 @@ class ForwardPass:
         return ForwardPass, ()
 
 
+@dataclass(frozen=True)
+class TurnedChannels:
+    """The channels of a head that a model rotates.
+
+    Attributes:
+        start: The first of them.
+        stop: The one after the last.
+        halves: Whether pairs are (i, i + R/2), and not neighbours (2i, 2i + 1), of R channels.
+    """
+
+    start: int
+    stop: int
+    halves: bool
+
+    @property
+    def width(self) -> int:
+        """Number of rotated channels R."""
+        return self.stop - self.start
+
+    def order(self, heads: Tensor) -> Tensor:
+        """Move the rotated channels of heads [B, H, N, K] to the front, as neighbours.
+
+        The order of channels changes no product of queries and keys.
+        """
+        before, turned, after = heads.split(
+            (self.start, self.width, heads.shape[-1] - self.stop), dim=-1
+        )
+        if self.halves:
+            turned = _interleave(turned)
+        rest = [part for part in (before, after) if part.shape[-1]]
+        return torch.cat([turned, *rest], dim=-1) if rest else turned
+
+
 @dataclass
 class Layer:
     """One attention layer in one forward pass: its encodings and its tokens."""
@@ -86,9 +121,8 @@ class Layer:
     tokens: Tokens
     causal: bool
     backend: str
-    interleave: int
-    """Number of channels R that the model rotates in pairs (i, i + R/2), where zoo rotates
-    (2i, 2i + 1). They are reordered, which changes no product of queries and keys."""
+    turned: TurnedChannels | None
+    """The channels that the model rotates, which the encodings rotate in their place."""
     keys: Tokens | None = None
     """The tokens of all keys after a cache has joined them; None without a cache."""
     hooks: Sequence[Callable[[AttentionInput], None]] = ()
@@ -99,6 +133,10 @@ class Layer:
     """Whether the caller of the model gave a mask of pairs of tokens."""
     temperature: Temperature | None = None
     """Factors of queries that grow with the position."""
+    keeps_bias: bool = False
+    """Whether a bias that the model adds itself stays."""
+    caches_latents: bool = False
+    """Whether a cache stores what keys are made of, so that all keys come before any encoding."""
 
     def transform_key(self, k: Tensor) -> Tensor:
         """Transform new keys [B, G, N, K] before they are cached."""
@@ -115,6 +153,7 @@ class Layer:
         dropout: float = 0.0,
         softcap: float | None = None,
         sinks: Tensor | None = None,
+        bias: Tensor | None = None,
     ) -> AttentionCall:
         """Describe the attention of this layer, without computing it.
 
@@ -127,13 +166,22 @@ class Layer:
             dropout: Dropout of attention weights.
             softcap: Bound of the scaled products of queries and keys; None: no bound.
             sinks: Scores [H] that take part in the softmax and have no value.
+            bias: A bias of the model itself [1|B, 1|H, N, M], added to the products.
         """
-        # A cache has transformed its keys already.
-        keys = self.keys
-        if keys is None:
-            k, keys = self.transform_key(k), self.tokens
+        k = self._prepare_key(k)
+        keys = self.tokens if self.keys is None else self.keys
         describe = partial(
-            self._describe, self._prepare_query(q), k, v, keys, scale, mask, dropout, softcap, sinks
+            self._describe,
+            self._prepare_query(q),
+            k,
+            v,
+            keys,
+            scale,
+            mask,
+            dropout,
+            softcap,
+            sinks,
+            bias,
         )
         if self.hooks:
             tokens = self._find_documents(mask)
@@ -166,6 +214,7 @@ class Layer:
         dropout: float,
         softcap: float | None,
         sinks: Tensor | None,
+        bias: Tensor | None = None,
         query_index: Tensor | None = None,
     ) -> AttentionCall:
         tokens, count, heads = self.tokens, keys.x.shape[1], q.shape[1]
@@ -181,6 +230,7 @@ class Layer:
             q, tokens = q[:, :, query_index], tokens.select(query_index)
             if mask is not None and mask.shape[2] > 1:
                 mask = mask[:, :, query_index]
+            bias = None if bias is None else bias[:, :, query_index]
         # The model's mask alone says what a query sees, also one that is masked itself.
         queries = tokens.replace(document=None)
         call = AttentionCall(
@@ -199,6 +249,8 @@ class Layer:
             mask=mask,
             dropout=dropout,
         )
+        if bias is not None:
+            call = call.add_bias(bias_from_table(bias[..., :count]))
         return self.chain.modify(call)
 
     def attend(
@@ -212,19 +264,28 @@ class Layer:
         dropout: float = 0.0,
         softcap: float | None = None,
         sinks: Tensor | None = None,
+        bias: Tensor | None = None,
     ) -> Tensor:
         """Compute the output [B, H, N, V]. The arguments are those of `describe`."""
-        if softcap is not None or sinks is not None or not self._is_plain(q, k, mask):
+        is_changed = any(one is not None for one in (softcap, sinks, bias))
+        if is_changed or not self._is_plain(q, k, mask):
             call = self.describe(
-                q, k, v, scale=scale, mask=mask, dropout=dropout, softcap=softcap, sinks=sinks
+                q,
+                k,
+                v,
+                scale=scale,
+                mask=mask,
+                dropout=dropout,
+                softcap=softcap,
+                sinks=sinks,
+                bias=bias,
             )
             return self.attend_call(call)
 
         # The fast path: encodings only transform queries and keys. They may make heads wider, which
         # does not change the scale.
         scale = q.shape[-1] ** -0.5 if scale is None else scale
-        if self.keys is None:
-            k = self.transform_key(k)
+        k = self._prepare_key(k)
         if mask is not None:
             mask = mask[..., : k.shape[2]]
         q = self.chain.transform_query(self._prepare_query(q), self.tokens)
@@ -249,6 +310,17 @@ class Layer:
         """Compute the attention weights [B, H, N, M] of a call in the dtype of its values."""
         return reference.weights(call).to(call.v.dtype)
 
+    def _prepare_key(self, k: Tensor) -> Tensor:
+        """Return keys [B, G, M, K] with encodings, which those of a cache have already."""
+        if self.keys is None:
+            if k.shape[2] != self.tokens.x.shape[1]:
+                problem = "the attention reads keys that no cache has handed over"
+                raise OptionError("cache", f"{problem}; pass use_cache=False")
+            return self.transform_key(k)
+        if self.caches_latents:
+            return self.chain.transform_key(self._order_channels(k), self.keys)
+        return k
+
     def _prepare_query(self, q: Tensor) -> Tensor:
         """Return queries with their temperature, and their channels in the order of zoo."""
         if self.temperature is not None:
@@ -256,12 +328,7 @@ class Layer:
         return self._order_channels(q)
 
     def _order_channels(self, heads: Tensor) -> Tensor:
-        width = self.interleave
-        if not width:
-            return heads
-        if width == heads.shape[-1]:
-            return _interleave(heads)
-        return torch.cat([_interleave(heads[..., :width]), heads[..., width:]], dim=-1)
+        return heads if self.turned is None else self.turned.order(heads)
 
 
 def _add_hidden_keys(
@@ -323,7 +390,9 @@ class Equipment(nn.Module, Encoded):
         dims: Sizes of a layer; `dims.depth` is the number of layers.
         factories: The encodings by name, each a function of the sizes of its layer.
         causal: Whether the model has a causal mask.
-        interleave: Number of channels that the model rotates as halves; see `Layer`.
+        turned: For each layer, the channels that the model rotates, or None; empty: all channels,
+            as neighbours.
+        sizes: The sizes of each layer; empty: those of `dims`.
         without_position: Indices of the layers without encodings.
         backend: The attention backend, or "auto".
         equals_own: Whether the encodings are the model's own, so that nothing may change.
@@ -342,14 +411,17 @@ class Equipment(nn.Module, Encoded):
         factories: Mapping[str, EncodingFactory],
         *,
         causal: bool,
-        interleave: int = 0,
+        turned: Sequence[TurnedChannels | None] = (),
+        sizes: Sequence[Dims] = (),
         without_position: Sequence[int] = (),
         backend: str = "auto",
         equals_own: bool = False,
         keeps_positions: bool = False,
         by_layer: Sequence[Mapping[str, EncodingFactory] | None] = (),
     ) -> None:
-        modules, chains = build_chains(dims, factories, causal=causal, by_layer=by_layer)
+        modules, chains = build_chains(
+            dims, factories, causal=causal, by_layer=by_layer, sizes=sizes
+        )
         super().__init__()
         # No nn.ModuleDict, which peft refuses to train and save beside its adapters.
         for name, module in modules.items():
@@ -362,9 +434,8 @@ class Equipment(nn.Module, Encoded):
             bare[number] if number in without_position else chain
             for number, chain in enumerate(chains)
         )
-        self.dims, self.causal, self.interleave, self.backend = dims, causal, interleave, backend
+        self.dims, self.causal, self.turned, self.backend = dims, causal, turned, backend
         self.equals_own, self.keeps_positions = equals_own, keeps_positions
-        self.is_left_out = False
         self.windowed: tuple[bool, ...] = ()  # for each layer; empty if no layer has a window
         self.temperatures: dict[int, Temperature] = {}  # by layer
         self.position_augmentation = PositionAugmentation()
@@ -414,16 +485,6 @@ class Equipment(nn.Module, Encoded):
             states, forward_pass.leaves = _collect_gradients(states, forward_pass.tokens)
         return states
 
-    @contextmanager
-    def without_encodings(self) -> Iterator[None]:
-        """Make the attentions compute without any encoding."""
-        chains, self.is_left_out = self.chains, True
-        self.chains = tuple(Chain(chain.dims, {}) for chain in chains)
-        try:
-            yield
-        finally:
-            self.chains, self.is_left_out = chains, False
-
     @property
     def reads_masks(self) -> bool:
         """True if the result depends on which tokens are masked, beyond their visibility."""
@@ -446,18 +507,19 @@ class Equipment(nn.Module, Encoded):
         tokens = chain.prepare(forward_pass.find_tokens(chain.group).replace(x=x))
         # If no encoding reads channels, their order does not matter.
         reads_channels = chain.transforms_heads or chain.modifies_calls
-        interleave = self.interleave if reads_channels else 0
+        turned = self.turned[number] if self.turned and reads_channels else None
         hooks = self.attention_hooks
         return Layer(
             chain,
             tokens,
             self.causal,
             self.backend,
-            interleave,
+            turned,
             hooks=hooks,
             has_whole_mask=forward_pass.has_whole_mask,
             has_mask_of_pairs=forward_pass.has_mask_of_pairs,
             temperature=self.temperatures.get(number),
+            keeps_bias=self.equals_own,
         )
 
     def _embed(self, tokens: Tokens) -> dict[int, Tokens]:
@@ -640,6 +702,11 @@ class Surgery:
         self._undo.append(handle.remove)
         if CHANGED not in vars(module):
             self.add_attribute(module, CHANGED, True)
+
+    def hook_output(self, module: nn.Module, hook: Callable[..., Any]) -> None:
+        """Call `hook` with arguments, keyword arguments and output after each forward pass."""
+        handle = module.register_forward_hook(hook, with_kwargs=True)
+        self._undo.append(handle.remove)
 
     def set_attribute(self, owner: object, name: str, value: object) -> None:
         """Change an existing attribute."""

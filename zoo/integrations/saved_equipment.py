@@ -74,6 +74,7 @@ def save(
     config: dict[str, Any] = json.loads(model.config.to_json_string(use_diff=False))
     config[ENTRY] = {
         **equipment.arguments,
+        "turned_channels": "part",
         "model_type": config["model_type"],
         "class": type(model).__name__,
         "dtype": str(model.dtype).removeprefix("torch."),
@@ -178,7 +179,7 @@ def read_saved(folder: Path) -> SavedModel:
             kind=_require(entry["model_type"], str),
             name=_require(entry["class"], str),
             dtype={str(one).removeprefix("torch."): one for one in FLOATS}[entry["dtype"]],
-            encoding=[_require(one, dict) for one in _require(entry["encoding"], list)],
+            encoding=_read_encodings(entry),
             length=tuple(length) if isinstance(length, list) else length,
             backend=_require(entry["backend"], str),
             layers=_read_layers(entry.get("layers")),
@@ -190,6 +191,18 @@ def read_saved(folder: Path) -> SavedModel:
         problem = f"its entry {ENTRY} is damaged: {error!r:.200}"
         raise CheckpointError(escape_text(f"{path}: {problem}")) from None
     return saved
+
+
+def _read_encodings(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the encodings with their options. Raises TypeError for anything else."""
+    encodings = [_require(one, dict) for one in _require(entry["encoding"], list)]
+    if entry.get("turned_channels") == "part":
+        return encodings
+    # Folders of 0.3.0: a rope with options turned all channels, also where the model turns a part.
+    return [
+        {"rotary_fraction": 1.0, **one} if one.get("name") == "rope" and len(one) > 1 else one
+        for one in encodings
+    ]
 
 
 def _read_layers(layers: Any) -> tuple[int, ...] | Literal["all"]:
@@ -217,6 +230,9 @@ def _drop_implementations(config: Any) -> Any:
         return [_drop_implementations(one) for one in config]
     if not isinstance(config, dict):
         return config
+    if config.keys() == {"__float__"}:
+        # how transformers writes infinity
+        return float(config["__float__"])
     return {
         key: _drop_implementations(value)
         for key, value in config.items()
@@ -259,7 +275,10 @@ def find_model_class(saved: SavedModel, path: Path) -> Any:
         shown = f"{saved.name!r:.60} of {saved.kind!r:.60}"
         raise CheckpointError(f"{path}: {shown} is no model of transformers; nothing of it was run")
     own = transformers.CONFIG_MAPPING[saved.kind]
-    if found.config_class is not own:  # type: ignore[union-attr]
+    # Some types have no class of their own, and use that of another type.
+    mappings = (transformers.MODEL_MAPPING, transformers.MODEL_FOR_CAUSAL_LM_MAPPING)
+    is_mapped = any(own in mapping and mapping[own] is found for mapping in mappings)
+    if found.config_class is not own and not is_mapped:  # type: ignore[union-attr]
         problem = f"{saved.name} is no model of {saved.kind}"
         raise CheckpointError(f"{path}: {problem}; nothing of it was run")
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch.nn import functional as F
 
 from zoo.attention.encoding import Dims
 from zoo.errors import OptionError
-from zoo.integrations.equipment import Equipment, ForwardPass, Surgery, find_active
+from zoo.integrations.equipment import Equipment, ForwardPass, Surgery, TurnedChannels, find_active
 from zoo.suggestions import list_known
 
 MODELS = (VisionTransformer, Eva)
@@ -34,9 +33,10 @@ class TimmAdapter:
     """
 
     causal = False
-    interleave = 0
+    turned: tuple[TurnedChannels | None, ...] = ()
+    keeps_rotation = False
+    notes: tuple[str, ...] = ()
     without_position: tuple[int, ...] = ()
-    own_ropes: tuple[Mapping[str, Any], ...] = ()
     windowed: tuple[bool, ...] = ()
     adds_positions = True
 
@@ -45,10 +45,10 @@ class TimmAdapter:
         self.model = model
         self.attentions: list[Any] = [block.attn for block in self.model.blocks]
 
-    def find_dims(self, length: int | tuple[int, ...] | None) -> Dims:
-        """Return the sizes of the model, with its training grid as the default length."""
+    def find_sizes(self, length: int | tuple[int, ...] | None) -> tuple[Dims, ...]:
+        """Return the sizes of each layer, with the training grid as the default length."""
         first = self.attentions[0]
-        return Dims(
+        dims = Dims(
             self.model.embed_dim,
             first.num_heads,
             2,
@@ -57,6 +57,10 @@ class TimmAdapter:
             kv_heads=getattr(first, "num_kv_heads", None),
             head_dim=first.head_dim,
         )
+        return (dims,) * len(self.attentions)
+
+    def find_own(self, length: int | tuple[int, ...] | None) -> None:
+        """Return None: zoo has no encoding that is the rotation of these models."""
 
     def install(self, equipment: Equipment, surgery: Surgery) -> list[str]:
         """Put the encodings into the model, and describe what was removed from it."""

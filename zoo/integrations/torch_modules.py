@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from zoo.attention.encoding import Dims
 from zoo.errors import OptionError
-from zoo.integrations.equipment import Equipment, ForwardPass, Surgery, find_active
+from zoo.integrations.equipment import Equipment, ForwardPass, Surgery, TurnedChannels, find_active
 
 MODULES = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
 INPUTS = ("src", "query")
@@ -30,9 +30,10 @@ class TorchAdapter:
         OptionError: An attention of the model has a feature that encodings do not support.
     """
 
-    interleave = 0
+    turned: tuple[TurnedChannels | None, ...] = ()
+    keeps_rotation = False
+    notes: tuple[str, ...] = ()
     without_position: tuple[int, ...] = ()
-    own_ropes: tuple[Mapping[str, Any], ...] = ()
     windowed: tuple[bool, ...] = ()
     adds_positions = False
 
@@ -42,10 +43,14 @@ class TorchAdapter:
         for attention in self.attentions:
             _check_attention(attention)
 
-    def find_dims(self, length: int | tuple[int, ...] | None) -> Dims:
-        """Return the sizes of the model."""
+    def find_sizes(self, length: int | tuple[int, ...] | None) -> tuple[Dims, ...]:
+        """Return the sizes of each layer."""
         first = self.attentions[0]
-        return Dims(first.embed_dim, first.num_heads, 1, length=length, depth=len(self.attentions))
+        depth = len(self.attentions)
+        return (Dims(first.embed_dim, first.num_heads, 1, length=length, depth=depth),) * depth
+
+    def find_own(self, length: int | tuple[int, ...] | None) -> None:
+        """Return None: modules of torch have no positions."""
 
     def install(self, equipment: Equipment, surgery: Surgery) -> list[str]:
         """Put the encodings into the model, and describe what was removed from it."""

@@ -9,9 +9,11 @@ repeats, selects or crops the cache also applies to them.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from copy import copy
+from dataclasses import replace
 from functools import cache, partial
 from types import FunctionType, MethodType
 from typing import Any
@@ -19,19 +21,49 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.cache_utils import DynamicLayer, StaticLayer, StaticSlidingWindowLayer
+from transformers.cache_utils import Cache, DynamicLayer, StaticLayer, StaticSlidingWindowLayer
 from transformers.masking_utils import find_packed_sequence_indices, sdpa_mask
 
-from zoo.attention.encoding import Dims
+from zoo.attention.chain import make_factory
+from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens, select_rows
 from zoo.errors import OptionError
-from zoo.integrations.equality import evaluating, find_difference, record_attentions
-from zoo.integrations.equipment import NAME, Equipment, ForwardPass, Layer, Surgery, find_active
-from zoo.integrations.families import FAMILIES, REASONS, Family
+from zoo.integrations.equipment import (
+    NAME,
+    Equipment,
+    ForwardPass,
+    Layer,
+    Surgery,
+    TurnedChannels,
+    find_active,
+)
+from zoo.integrations.evaluating import evaluating, stirred
 from zoo.integrations.given_masks import find_documents, follows_mask, read_visible
 from zoo.integrations.guards import guard_classes
-from zoo.integrations.own_rope import OwnRope, keep_rotary, read_own_rope, rotates_neighbours
+from zoo.integrations.own_rotation import (
+    MeasuredRope,
+    OwnPositions,
+    OwnRotation,
+    describe_choice,
+    fix_length,
+    keep_rotary,
+)
+from zoo.integrations.proof import Prover, list_laws
+from zoo.integrations.rope_parameters import FIXED_LENGTH, read_kind
+from zoo.integrations.structure import (
+    RotaryModule,
+    Structure,
+    accepts,
+    find_structure,
+    flatten,
+    make_inputs,
+    read_pair,
+)
+from zoo.integrations.weightless import is_weightless
+from zoo.options import Choice
+from zoo.suggestions import join_words
+from zoo.utils import raise_if_out_of_memory
 
 IMPLEMENTATION = "zoo"
 CACHE_NAMES = ("cache", "past_key_values", "layer_past")
@@ -60,173 +92,280 @@ UNREAD = {
 """Arguments of an attention in transformers that change nothing which zoo computes."""
 
 
-class NoRotary(nn.Module):
-    """A rotary embedding that rotates nothing, in place of a model's own.
-
-    Args:
-        original: The replaced module.
-        width: Number of channels of the tables; 0 if the model then skips its rotation.
-    """
-
-    def __init__(self, original: nn.Module, width: int) -> None:
-        super().__init__()
-        self._original = (original,)  # in a tuple, so that it is no submodule
-        self.width = width
-
-    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Return ones as cos and zeros as sin, [1, N, width], for states x [B, N, D]."""
-        cos = x.new_ones(1, x.shape[1], self.width)
-        return cos, torch.zeros_like(cos)
-
-
-class NoComplexRotary(NoRotary):
-    """A rotary embedding that rotates nothing, for models that multiply by complex numbers."""
-
-    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
-        """Return complex ones [1, N, width] for states x [B, N, D]."""
-        return torch.ones(1, x.shape[1], self.width, dtype=torch.complex64, device=x.device)
-
-
-class NoPatchRotary(NoRotary):
-    """A rotary embedding that rotates no patches of images.
-
-    Tables of images [patches, width] apply to the last tokens; empty ones apply to none.
-    """
-
-    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Return empty cos and sin [0, width] for images x [B, C, height, width]."""
-        cos = x.new_ones(0, self.width)
-        return cos, torch.zeros_like(cos)
-
-
 class TransformersAdapter:
     """The adapter of a model of transformers.
 
     Args:
         model: The model.
+        observes: Whether its positions stay, so that nobody needs to understand them.
 
     Raises:
-        OptionError: The family of the model is unknown, or it has a feature that encodings do not
-            support.
+        OptionError: The structure of the model is not understood, or it has a feature that
+            encodings do not support.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, *, observes: bool = False) -> None:
         self.model, self.config = model, model.config
-        self.family = _find_family(self.config)
-        _check_config(self.config, self.family)
-        self.base = _find_base(model, self.family)
+        _check_config(self.config)
+        self.structure = find_structure(model)
+        if self.structure.refusal and not observes:
+            raise OptionError("model", self.structure.refusal)
+        self.base: Any = model.get_submodule(self.structure.base)
+        self.attentions: list[Any] = [
+            model.get_submodule(found.path) for found in self.structure.attentions
+        ]
         self.last_position: int | None = None  # of the texts that the encodings are made for
-        self.layers: Sequence[nn.Module] = self.base.get_submodule(self.family.layers)  # type: ignore[assignment]
-        if not self.layers:
-            raise OptionError("model", "the model has no layers")
         if getattr(self.config, "is_causal", None) and not self._attends_causally():
             problem = "config.is_causal is True, which its masks for padding do not follow"
             raise OptionError("model", f"{problem}; set is_decoder, or leave is_causal out")
 
     @property
-    def attentions(self) -> list[nn.Module]:
-        """The attention of each layer."""
-        return [layer.get_submodule(self.family.attention) for layer in self.layers]
-
-    @property
     def causal(self) -> bool:
         """True if the model has a causal mask."""
-        # transformers uses the entry of the configuration in place of what the attention says.
-        found = getattr(self.config, "is_causal", None)
-        return self._attends_causally() if found is None else bool(found)
+        return self.structure.is_causal
 
     def _attends_causally(self) -> bool:
         return bool(getattr(self.attentions[0], "is_causal", False))
 
     @property
-    def interleave(self) -> int:
-        """Number of channels of a head that the model rotates as halves."""
-        is_rotated = self.family.rotary and not self.family.is_image
-        is_complex = self.family.rotary_table == "complex"
-        if not is_rotated or is_complex or rotates_neighbours(self.attentions[0]):
-            return 0
-        return self._read_ropes()[0].width
+    def turned(self) -> tuple[TurnedChannels | None, ...]:
+        """For each layer, the channels that the model rotates."""
+        return tuple(
+            None if found.rotation is None else found.rotation.channels
+            for found in self.structure.attentions
+        )
 
     @property
     def without_position(self) -> tuple[int, ...]:
         """Indices of the layers that have no positions in the original model (NoPE layers)."""
-        has_position = self.family.has_position
-        return tuple(number for number, one in enumerate(self.attentions) if not has_position(one))
+        # A model without a rotation has no such layers, whatever else tells it the order.
+        if not self.structure.rotaries or self.structure.keeps_rotation or self.structure.is_image:
+            return ()
+        return tuple(number for number, turned in enumerate(self.turned) if turned is None)
 
     @property
     def windowed(self) -> tuple[bool, ...]:
         """For each layer, whether it has a window; empty if no layer has one."""
-        kinds = getattr(self.config, "layer_types", None)
-        # In some families all layers have the window of the configuration, or none has.
-        common = hasattr(type(self.config), "sliding_window") and self.config.sliding_window
-        if kinds:
-            found = tuple(kind != "full_attention" for kind in kinds)
-        else:
-            found = tuple(bool(getattr(a, "sliding_window", common)) for a in self.attentions)
-        return found if any(found) else ()
+        kinds = getattr(self.base.config, "layer_types", None)
+        found = []
+        for attention in self.structure.attentions:
+            layer = read_layer_number(attention.path)
+            if kinds and layer < len(kinds):
+                found.append(kinds[layer] not in ("full_attention", "attention"))
+            else:
+                found.append(attention.is_windowed)
+        return tuple(found) if any(found) else ()
 
     @property
     def adds_positions(self) -> bool:
         """True if the model has positions that single layers cannot keep."""
-        return bool(self.family.tables) or self.family.is_image
+        found = self.structure
+        return bool(found.tables) or found.is_image or found.keeps_rotation
 
-    def find_dims(self, length: int | tuple[int, ...] | None) -> Dims:
-        """Return the sizes of the model, with its training length as the default length."""
-        config = self.config
-        if self.family.is_image:
-            sides = zip(_pair(config.image_size), _pair(config.patch_size), strict=True)
+    @property
+    def keeps_rotation(self) -> bool:
+        """Whether the model has a rotation that no encoding equals, and that may stay in it."""
+        return self.structure.keeps_rotation
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What an encoding cannot change in the model, for a report."""
+        if not self.structure.mixers:
+            return ()
+        kinds = Counter(self.structure.mixers.values())
+        names = join_words(f"{count} {name}" for name, count in kinds.items())
+        return (
+            f"left as they are, and they know the order of tokens: {names}",
+            "such layers may let packed texts see each other; pass one text in a row",
+        )
+
+    def find_sizes(self, length: int | tuple[int, ...] | None) -> tuple[Dims, ...]:
+        """Return the sizes of each layer, with the training length as the default length."""
+        config = self.base.config
+        if self.structure.is_image:
+            sides = zip(read_pair(config.image_size), read_pair(config.patch_size), strict=True)
             axes, length = 2, length or tuple(size // patch for size, patch in sides)
         else:
             axes, length = 1, length or getattr(config, "max_position_embeddings", None)
-        return Dims(
-            config.hidden_size,
-            config.num_attention_heads,
-            axes,
-            length=length,
-            depth=len(self.layers),
-            kv_heads=getattr(config, "num_key_value_heads", None),
-            head_dim=_head_dim(config),
+        return tuple(
+            Dims(
+                found.dim,
+                found.heads,
+                axes,
+                length=length,
+                layer=number,
+                depth=len(self.attentions),
+                kv_heads=found.kv_heads,
+                head_dim=found.head_dim,
+            )
+            for number, found in enumerate(self.structure.attentions)
         )
 
-    @property
-    def own_ropes(self) -> tuple[Mapping[str, Any], ...]:
-        """For each layer, the options of `rope` that equal the model's own rotation.
+    def find_own(self, length: int | tuple[int, ...] | None) -> OwnPositions | None:
+        """Return the model's own rotations as an encoding; None if it has none.
+
+        Args:
+            length: Length of the texts, which frequencies that follow it are fixed for.
 
         Raises:
-            OptionError: The model scales its frequencies in a way that `rope` does not support.
+            OptionError: The frequencies follow the length of texts in a way that `rope` does not.
         """
-        if self.family.is_image or not self.family.rotary:
-            return ()
-        return tuple(rope.translate(_head_dim(self.config)) for rope in self._read_ropes())
+        made = [self._make_own(rotation, length) for rotation in self._list_rotations()]
+        if not made:
+            return None
+        description = join_words(dict.fromkeys(description for _, description in made), "or")
+        return OwnPositions(self._join_layers([make for make, _ in made]), description)
 
-    def _read_ropes(self) -> list[OwnRope]:
-        """Return the model's own rotation in each layer."""
-        rotary = self.base.get_submodule(self.family.rotary)
-        kinds = getattr(self.config, "layer_types", None) or [""] * len(self.layers)
-        found = {kind: read_own_rope(rotary, self.config, kind) for kind in set(kinds)}
-        return [found[kind] for kind in kinds]
+    def _join_layers(self, factories: Sequence[EncodingFactory]) -> EncodingFactory:
+        """Return a factory of encodings from that of each layer."""
+        rotations = self._list_rotations()
+        # If all layers have the same rotation, they share one module, which the first call makes.
+        is_shared = all(rotation.equals(rotations[0]) for rotation in rotations)
+
+        def make(dims: Dims) -> Encoding:
+            encoding = factories[dims.layer](dims)
+            encoding.shared = is_shared
+            return encoding
+
+        return make
+
+    def _make_own(
+        self, rotation: OwnRotation, length: int | tuple[int, ...] | None
+    ) -> tuple[EncodingFactory, str]:
+        """Return a factory of one rotation, and its description."""
+        config = self.base.config
+        entries = getattr(config, "rope_parameters", None) or {}
+        # Kinds of layers may have separate entries.
+        nested = [one for one in entries.values() if isinstance(one, Mapping)]
+        original = int(getattr(config, "max_position_embeddings", None) or 0)
+        width = rotation.channels.width
+        for parameters in nested or [entries]:
+            options = rotation.translate(parameters, original) if original else None
+            if options is not None:
+                options = fix_length(options, length)
+                choice = Choice("rope", options)
+                return _make_narrow(make_factory(choice), width), describe_choice(choice)
+            if read_kind(parameters) in FIXED_LENGTH and not nested:
+                named = ", ".join(f"{key}={value}" for key, value in parameters.items())
+                problem = "the model's own frequencies follow the length of texts as rope cannot"
+                remedy = "give rope a base, as in {name: rope, base: 10000.0}"
+                raise OptionError("encoding", f"{problem} ({named}); {remedy}")
+        return (
+            partial(MeasuredRope.in_layer, rotation=rotation),
+            "rope(the model's own frequencies)",
+        )
 
     def install(self, equipment: Equipment, surgery: Surgery) -> list[str]:
-        """Put the encodings into the model, and describe what was removed from it."""
-        # Where nothing should change, everything is compared; elsewhere all but the positions.
+        """Put the encodings into the model, and describe what was removed from it.
+
+        Raises:
+            OptionError: The model would not compute what it did with its own positions.
+        """
+        # A model without weights computes nothing that could be compared.
+        if is_weightless(self.model):
+            return self._install(equipment, surgery)
+        if not equipment.equals_own:
+            with self._with_own_positions() as (own, trial):
+                self._prove(own, trial)
+            self.last_position = _find_last_position(equipment)
+            removed = self._install(equipment, surgery)
+            # An encoding may refuse soft caps or sinks, which the model passes to each call.
+            self._run_once()
+            return removed
+        return self._prove(equipment, surgery)
+
+    @contextmanager
+    def _with_own_positions(self) -> Iterator[tuple[Equipment, Surgery]]:
+        """Make an equipment with the model's own positions, and undo its installation."""
+        sizes, rotations = self.find_sizes(None), self._list_rotations()
+        measured = [partial(MeasuredRope.in_layer, rotation=one) for one in rotations]
+        factories = {"rope": self._join_layers(measured)} if rotations else {}
+        example = next(self.model.parameters())
+        equipment = Equipment(
+            sizes[0],
+            factories,
+            causal=self.causal,
+            turned=self.turned,
+            sizes=sizes,
+            without_position=self.without_position,
+            equals_own=True,
+            keeps_positions=not rotations,
+        )
+        equipment.to(device=example.device, dtype=example.dtype)
+        surgery = Surgery()
+        chosen = self.model.get_submodule(NAME)
+        try:
+            self.model.add_module(NAME, equipment)
+            yield equipment, surgery
+        finally:
+            surgery.undo()
+            self.model.add_module(NAME, chosen)
+
+    def _list_rotations(self) -> list[OwnRotation]:
+        """List the rotation of each layer; a layer without one has that of another."""
+        rotations = [found.rotation for found in self.structure.attentions]
+        first = next((rotation for rotation in rotations if rotation is not None), None)
+        return [] if first is None else [rotation or first for rotation in rotations]
+
+    def _prove(self, equipment: Equipment, surgery: Surgery) -> list[str]:
+        """Install the model's own positions, and compare what the model computes, law by law.
+
+        Raises:
+            OptionError: An attention differs by more than rounding.
+        """
         self.last_position = _find_last_position(equipment)
-        own = self._record() if equipment.equals_own else []
-        removed = [] if equipment.keeps_positions else self._remove_positions(surgery)
+        prover = Prover(self.model, self.attentions)
+        laws = list_laws(self.model, self._make_inputs(), self.causal)
+        if self.last_position is not None:
+            # Frequencies that are made for one length equal the model's own in such a text alone.
+            laws = laws[:1]
+        with stirred(self.model), evaluating(self.model), self._keep_rotaries():
+            records = {}
+            for law in laws:
+                try:
+                    records[law] = prover.record(law)
+                # A law that the model itself cannot follow is not asked.
+                except Exception as error:
+                    raise_if_out_of_memory(error)
+                    if law is laws[0]:
+                        raise
+        removed = self._install(equipment, surgery)
+        for law, own in records.items():
+            with stirred(self.model), evaluating(self.model), self._keep_rotaries():
+                found = prover.find_difference(own, prover.record(law, own.results))
+            if found is not None:
+                number, difference = found
+                problem = f"law {law.name}: the attention of layer {number} would differ by"
+                remedy = "its configuration or its code has a feature that zoo does not know"
+                reason = f"{problem} {difference:.1e} from the model's own: {remedy}"
+                raise OptionError("model", reason)
+        return removed
+
+    def _follows_length(self) -> bool:
+        """Return whether frequencies of the model follow the length of a text."""
+        entries = getattr(self.base.config, "rope_parameters", None) or {}
+        nested = [one for one in entries.values() if isinstance(one, Mapping)]
+        return any(read_kind(one) in FIXED_LENGTH for one in nested or [entries])
+
+    def _run_once(self) -> None:
+        with evaluating(self.model), self._keep_rotaries():
+            self.model(**self._make_inputs())
+
+    def _install(self, equipment: Equipment, surgery: Surgery) -> list[str]:
+        removed = []
+        if not equipment.keeps_positions:
+            removed = self._remove_positions(surgery, keeps_bias=equipment.equals_own)
         self._replace_config(surgery)
-        hooks = PassHooks(equipment, self.model, self.family, self.base, self.layers[0])
+        hooks = PassHooks(equipment, self.model, self.structure)
         surgery.hook(self.base, hooks.start_pass)
-        surgery.hook(self.layers[0], hooks.begin)
+        first = self.model.get_submodule(self.structure.first)
+        surgery.hook(first, hooks.begin)
         for number, attention in enumerate(self.attentions):
-            if removed and self.family.rotary and "forward" not in vars(attention):
-                changed = _leave_out_rotation(attention, self.family.rotation)
-                surgery.add_attribute(attention, "forward", changed)
             surgery.forget(attention, "zoo_layer")
             surgery.hook(attention, partial(hooks.enter_layer, number))
-        self._compare(equipment, own)
+            surgery.hook_output(attention, hooks.leave_layer)
         if not equipment.equals_own:
             self._take_over_temperature(equipment, surgery)
-            # An encoding may refuse soft caps or sinks, which the model passes to each call.
-            self._record()
         guard_classes()
         return removed
 
@@ -235,7 +374,6 @@ class TransformersAdapter:
 
         The model counts the rows of a pass, with padding; zoo counts positions.
         """
-        attention: Any
         for number, attention in enumerate(self.attentions):
             if getattr(attention, TEMPERATURE, False) and not attention.use_rope:
                 surgery.set_attribute(attention, TEMPERATURE, value=False)
@@ -245,75 +383,46 @@ class TransformersAdapter:
                     offset=1.0,
                 )
 
-    def _record(self, replay: Sequence[Tensor] = ()) -> list[Tensor]:
-        """Record the output of each attention for a few tokens; empty for a model without weights.
+    @contextmanager
+    def _keep_rotaries(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for rotary in self.structure.rotaries:
+                stack.enter_context(keep_rotary(self.model.get_submodule(rotary.path)))
+            yield
 
-        Args:
-            replay: Outputs that the attentions hand on instead of their own.
-        """
-        example = next(self.model.parameters())
-        if example.is_meta:
-            return []
-        inputs = self._make_inputs(example)
-        with evaluating(self.model), self._keep_rotary():
-            return record_attentions(lambda: self.base(**inputs), self.attentions, replay)
-
-    def _keep_rotary(self) -> AbstractContextManager[None]:
-        if self.family.is_image or not self.family.rotary:
-            return nullcontext()
-        return keep_rotary(self.base.get_submodule(self.family.rotary))
-
-    def _make_inputs(self, example: Tensor) -> dict[str, Any]:
-        """Return a few tokens, or an image, on the device of a weight."""
-        config, device = self.config, example.device
-        draw = torch.Generator("cpu").manual_seed(0)
-        if self.family.is_image:
-            size = _pair(config.image_size)
-            pixels = torch.randn(1, config.num_channels, *size, generator=draw, device="cpu")
-            return {"pixel_values": pixels.to(example)}
+    def _make_inputs(self) -> dict[str, Any]:
+        """Return a few tokens, or an image."""
+        inputs = make_inputs(self.model)
+        if "input_ids" not in inputs:
+            return inputs
         places: Sequence[int] = PROBED
         if self.last_position is not None:
             # The last position tells the model the length that the encodings are made for.
             places = [*(one for one in PROBED if one < self.last_position), self.last_position]
-        positions = torch.tensor([places], device="cpu")
-        ids = torch.randint(config.vocab_size, positions.shape, generator=draw, device="cpu")
-        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        if self.family.rotary:
-            inputs["position_ids"] = positions
-        return {name: one.to(device) for name, one in inputs.items()}
+        elif self._follows_length():
+            places = range(len(PROBED))
+        ids = inputs["input_ids"][:1, : len(places)]
+        inputs |= {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        if self.structure.rotaries and accepts(self.model, "position_ids"):
+            inputs["position_ids"] = torch.tensor([places], device=ids.device)
+        return inputs
 
-    def _compare(self, equipment: Equipment, own: Sequence[Tensor]) -> None:
-        """Compare each attention with the model's own, of which the positions may be left out.
-
-        Args:
-            equipment: The encodings, which are installed.
-            own: What the attentions computed before; empty: compare them without positions.
-
-        Raises:
-            OptionError: They differ by more than rounding.
-        """
-        if own:
-            found = find_difference(own, self._record(own))
-        else:
-            with equipment.without_encodings():
-                config = self.model.config
-                config._attn_implementation = self.config._attn_implementation
-                own = self._record()
-                config._attn_implementation = IMPLEMENTATION
-                found = find_difference(own, self._record(own))
-        if found is not None:
-            number, error = found
-            problem = (
-                f"the attention of layer {number} would differ by {error:.1e} from the model's own"
-            )
-            remedy = "its configuration or its code has a feature that zoo does not know"
-            raise OptionError("model", f"{problem}: {remedy}")
+    def _list_configs(self) -> list[Any]:
+        """List the configurations that select the attention of the equipped layers."""
+        modules = [self.base, *self.attentions]
+        configs = [getattr(module, "config", None) for module in modules]
+        return [*{id(config): config for config in configs if config is not None}.values()]
 
     def _replace_config(self, surgery: Surgery) -> None:
-        """Select the implementation in a copy of the configuration, which models may share."""
-        original, config = self.config, copy(self.config)
+        """Select the implementation in copies of configurations, which models may share."""
+        for original in self._list_configs():
+            self._replace_one_config(original, surgery)
+
+    def _replace_one_config(self, original: Any, surgery: Surgery) -> None:
+        config = copy(original)
         before = dict(vars(config))
-        config._attn_implementation = IMPLEMENTATION
+        # The attribute, and not the property, which would also change the parts of the original.
+        config._attn_implementation_internal = IMPLEMENTATION
         modules = [one for one in self.model.modules() if vars(one).get("config") is original]
 
         def select() -> None:
@@ -322,7 +431,7 @@ class TransformersAdapter:
 
         # Edits that were made while the model was equipped stay, in the copy.
         def restore() -> None:
-            config._attn_implementation = original._attn_implementation
+            config._attn_implementation_internal = original._attn_implementation_internal
             is_edited = vars(config) != before
             for module in modules:
                 if module.config is config and not is_edited:
@@ -330,27 +439,64 @@ class TransformersAdapter:
 
         surgery.call(select, undo=restore)
 
-    def _rotary_width(self) -> int:
-        """Return the number of channels of a head that the model's own tables rotate."""
-        if self.family.is_image:
-            return _head_dim(self.config)
-        width = self._read_ropes()[0].width
-        return width if self.family.rotary_table == "full" else width // 2
-
-    def _remove_positions(self, surgery: Surgery) -> list[str]:
+    def _remove_positions(self, surgery: Surgery, *, keeps_bias: bool) -> list[str]:
         removed = []
-        if self.family.rotary:
-            original = self.base.get_submodule(self.family.rotary)
-            width = 0 if self.family.empty_rotary else self._rotary_width()
-            kind = NoPatchRotary if self.family.is_image else NoRotary
-            if self.family.rotary_table == "complex":
-                kind = NoComplexRotary
-            surgery.replace_module(self.base, self.family.rotary, kind(original, width))
-            removed.append(f"{self.family.rotary}: rotates nothing")
-        for path in self.family.tables:
-            surgery.zero_table(self.base, path)
+        for rotary in self.structure.rotaries:
+            module = self.model.get_submodule(rotary.path)
+            surgery.hook_output(module, NeutralAngles(rotary, bool(self.structure.readers)))
+            removed.append(f"{rotary.path}: rotates nothing")
+        for path in self.structure.readers:
+            surgery.hook(self.model.get_submodule(path), restore_angles)
+        for attention in self.attentions:
+            if self.structure.rotaries and "forward" not in vars(attention):
+                _leave_out_rotation(attention, surgery)
+        for path in self.structure.tables:
+            surgery.zero_table(self.model, path)
             removed.append(f"{path}: set to 0 and frozen")
+        if any(found.has_bias for found in self.structure.attentions) and not keeps_bias:
+            removed.append("position_bias of the attentions: left out")
         return removed
+
+
+def _make_narrow(make: EncodingFactory, width: int) -> EncodingFactory:
+    """Return a factory of encodings for the first channels of a head."""
+    return lambda dims: make(replace(dims, head_dim=width))
+
+
+class NeutralAngles:
+    """A forward hook by which a rotary module returns angles of 0.
+
+    Args:
+        rotary: The module.
+        keeps_own: Whether the tables remember the model's own, for readers of the angles that are
+            no attention.
+    """
+
+    def __init__(self, rotary: RotaryModule, keeps_own: bool) -> None:
+        self.rotary, self.keeps_own = rotary, keeps_own
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        """Return tables of the same form that rotate nothing."""
+        neutral = self.rotary.neutralize(output)
+        if self.keeps_own:
+            for table, own in zip(flatten(neutral), flatten(output), strict=True):
+                table.zoo_own = own  # type: ignore[attr-defined]
+        return neutral
+
+
+def restore_angles(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Hand the model's own angles to a module that reads them for something else."""
+
+    def restore(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return getattr(value, "zoo_own", value)
+        if isinstance(value, tuple | list):
+            return type(value)(map(restore, value))
+        return value
+
+    return restore(args), {name: restore(value) for name, value in kwargs.items()}
 
 
 class PassHooks:
@@ -359,25 +505,21 @@ class PassHooks:
     Args:
         equipment: The encodings.
         model: The equipped model.
-        family: The paths of the model's parts.
-        base: The base model.
-        first: Its first layer.
+        structure: The parts of the model.
     """
 
-    def __init__(
-        self,
-        equipment: Equipment,
-        model: PreTrainedModel,
-        family: Family,
-        base: nn.Module,
-        first: nn.Module,
-    ) -> None:
-        config: Any = model.config
+    def __init__(self, equipment: Equipment, model: PreTrainedModel, structure: Structure) -> None:
+        base = model.get_submodule(structure.base)
+        config: Any = base.config
         self._parts = (model, equipment)
-        self.is_image = family.is_image
-        self.patch_size = _pair(config.patch_size) if family.is_image else (1, 1)
+        self.is_image, self.hands_on = structure.is_image, structure.hands_on
+        self.patch_size = read_pair(config.patch_size) if self.is_image else (1, 1)
+        self.latents = {
+            number for number, found in enumerate(structure.attentions) if found.caches_latents
+        }
         self.current = ForwardPass()
-        self._model_names, self._names = _argument_names(base), _argument_names(first)
+        self._model_names = _argument_names(base)
+        self._names = _argument_names(model.get_submodule(structure.first))
 
     @property
     def equipment(self) -> Equipment:
@@ -407,7 +549,7 @@ class PassHooks:
         # Layers receive the pass as a keyword argument, so that checkpointing recomputes with it.
         self.current = ForwardPass()
         chosen = model.config._attn_implementation  # type: ignore[union-attr]
-        if chosen != IMPLEMENTATION and not self.equipment.is_left_out:
+        if chosen != IMPLEMENTATION:
             problem = f"attn_implementation {chosen!r} computes no encodings"
             remedy = f"set {IMPLEMENTATION!r} again, or call zoo.unequip first"
             raise OptionError("attn_implementation", f"{problem}; {remedy}")
@@ -417,12 +559,13 @@ class PassHooks:
         # transformers tells packed texts apart only where no mask is given.
         self.current.is_packed = given.get("attention_mask") is None
         self.current.positions = given.get("position_ids")
+        self.current.mask = given.get("attention_mask")
         if self.is_image:
             pixels = args[0] if args else kwargs["pixel_values"]
             height, width = pixels.shape[-2:]
             rows, columns = self.patch_size
             self.current.grid_size = (height // rows, width // columns)
-        return args, {**kwargs, PASS: self.current}
+        return args, {**kwargs, PASS: self.current} if self.hands_on else kwargs
 
     def _check_masks(self, given: Mapping[str, Any]) -> None:
         """Check the masks that the caller of the model gave.
@@ -450,30 +593,32 @@ class PassHooks:
         self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Make tokens, and apply encodings to the input. It is called before the first layer."""
-        x = args[0] if args else kwargs["hidden_states"]
+        x, put = take_states(args, kwargs)
         equipment = self.equipment
         positions = document = None
         if not self.is_image:
             given = {**dict(zip(self._names, args, strict=False)), **kwargs}
             positions, document = self._locate(x, given, kwargs)
-        x = equipment.begin(self._find_pass(kwargs), x, positions, document)
-        if args:
-            return (x, *args[1:]), kwargs
-        return args, {**kwargs, "hidden_states": x}
+        return put(equipment.begin(self._find_pass(kwargs), x, positions, document))
 
     def enter_layer(
         self, number: int, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Prepare an attention. It is called before the attention, with its input and cache."""
-        x = args[0] if args else kwargs["hidden_states"]
-        equipment = self.equipment
-        layer = equipment.enter_layer(self._find_pass(kwargs), number, x)
+        x, _ = take_states(args, kwargs)
+        layer = self.equipment.enter_layer(self._find_pass(kwargs), number, x)
+        layer.caches_latents = number in self.latents
         # Setting an attribute of an nn.Module is slow.
         vars(attention)["zoo_layer"] = layer
-        for name in CACHE_NAMES:
-            if kwargs.get(name) is not None:
-                kwargs = {**kwargs, name: CacheView(kwargs[name], layer)}
-        return args, kwargs
+
+        def view(value: Any) -> Any:
+            return CacheView(value, layer) if isinstance(value, Cache) else value
+
+        return tuple(map(view, args)), {name: view(value) for name, value in kwargs.items()}
+
+    def leave_layer(self, attention: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """Forget what a pass leaves behind, which would hinder copies of the model."""
+        vars(attention)["zoo_layer"] = None
 
     def _locate(
         self, x: Tensor, given: Mapping[str, Any], kwargs: Mapping[str, Any]
@@ -487,18 +632,21 @@ class PassHooks:
         """
         equipment = self.equipment
         current, count = self._find_pass(kwargs), x.shape[1]
-        mask, cache = given.get("attention_mask"), None
-        for name in CACHE_NAMES:
-            cache = given.get(name) if cache is None else cache
+        mask = given.get("attention_mask")
+        cache = next((value for value in given.values() if isinstance(value, Cache)), None)
         positions = given.get("position_ids")
         if positions is None:
             positions = current.positions
 
-        document = visible = None
+        # Layers that are no attention receive no mask of pairs: that of the model says the same.
+        if not isinstance(mask, Tensor) or mask.dim() != 4:
+            mask = current.mask if isinstance(current.mask, Tensor) else None
+        document = None
         if mask is not None and (equipment.needs_documents or positions is None):
-            visible, end = read_visible(mask), mask.shape[-1]
+            visible = mask.bool()[:, None, None] if mask.dim() == 2 else read_visible(mask)
+            end = mask.shape[-1]
             # A static cache has rows that are not in use yet.
-            if cache is not None and any(isinstance(one, StaticLayer) for one in cache.layers[:1]):
+            if cache is not None and _is_static(cache) and mask.dim() == 4:
                 end = int(cache.get_seq_length()) + count
             # Whoever is masked is hidden from all queries.
             document = visible[:, 0, :, end - count : end].any(1).long() - 1
@@ -518,7 +666,45 @@ class PassHooks:
 
     def _find_pass(self, kwargs: Mapping[str, Any]) -> ForwardPass:
         found = kwargs.get(PASS)
-        return self.current if found is None else found
+        if found is not None:
+            return found
+        # Without it, a layer that the backward pass recomputes may belong to an earlier pass.
+        if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() >= 0:
+            problem = "the layers of this model do not hand on what they need to be recomputed"
+            raise OptionError("model", f"{problem}; train it without gradient checkpointing")
+        return self.current
+
+
+def take_states(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, Callable[[Tensor], tuple[tuple[Any, ...], dict[str, Any]]]]:
+    """Find the states [B, N, D] among the arguments of a layer.
+
+    Returns:
+        The states, and a function that returns the arguments with others in their place.
+    """
+
+    def is_states(value: Any) -> bool:
+        return isinstance(value, Tensor) and value.dim() == 3 and value.is_floating_point()
+
+    number = next((number for number, value in enumerate(args) if is_states(value)), None)
+    if number is not None:
+        return args[number], lambda x: ((*args[:number], x, *args[number + 1 :]), kwargs)
+    name = next((name for name, value in kwargs.items() if is_states(value)), None)
+    if name is not None:
+        return kwargs[name], lambda x: (args, {**kwargs, name: x})
+    # Some models have several streams of states [B, N, streams, D], with equal ones at the input.
+    streams, *rest = args
+    first = streams[:, :, 0]
+    return first, lambda x: (
+        (streams if x is first else streams + (x - first)[:, :, None], *rest),
+        kwargs,
+    )
+
+
+def _is_static(cache: Cache) -> bool:
+    """Return whether a cache has rows for tokens to come."""
+    return any(isinstance(one, StaticLayer) for one in cache.layers)
 
 
 def _check_hidden(mask: Tensor, cache: Any, given: Mapping[str, Any]) -> None:
@@ -532,7 +718,7 @@ def _check_hidden(mask: Tensor, cache: Any, given: Mapping[str, Any]) -> None:
     Raises:
         OptionError: A token was visible when it was cached, and is masked now.
     """
-    layer = cache.layers[0] if cache.layers else None
+    layer = next((one for one in cache.layers if "zoo_tokens" in vars(one)), None)
     stored = getattr(layer, "zoo_tokens", None)
     # Keys without data of their own are only left out of the attention, which the mask does.
     if layer is None or stored is None or not stored.per_token:
@@ -574,6 +760,9 @@ def attend_equipped(
     is_causal: bool | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
+    sinks: Tensor | None = None,
+    indices: Tensor | None = None,
+    position_bias: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the attention of an equipped model, for transformers' AttentionInterface.
@@ -585,20 +774,28 @@ def attend_equipped(
         OptionError: `is_causal` is not what it was when the model was equipped, or there is an
             argument that zoo does not read.
     """
+    layer = vars(module).get("zoo_layer")
+    if layer is None:
+        return _attend_plainly(module, query, key, value, attention_mask, scaling, dropout, kwargs)
     for name, given in kwargs.items():
         if given is not None and name not in UNREAD:
             problem = f"the attention of an equipped model does not read {name}"
             raise OptionError(name, f"{problem}; leave it out, or call zoo.unequip first")
-    layer = module.zoo_layer
-    # What a pass leaves behind would hinder copies of the model.
-    vars(module)["zoo_layer"] = None
     if is_causal is not None and is_causal != layer.causal:
         problem = f"the model was equipped with is_causal={layer.causal}"
         remedy = "call zoo.unequip, change its configuration, and equip it again"
         raise OptionError("is_causal", f"{problem}; {remedy}")
     mask = None if attention_mask is None else read_visible(attention_mask)
+    if indices is not None:
+        mask = _choose_keys(indices, mask, query, key)
+    s_aux = sinks if s_aux is None else s_aux
+    if s_aux is not None and s_aux.dim() != 1:
+        problem = "the sinks of this model depend on the query, which encodings do not know"
+        raise OptionError("model", problem)
+    # Another encoding takes the place of what the model adds for positions.
+    bias = position_bias if layer.keeps_bias else None
     if output_attentions is None:
-        output_attentions = module.config.output_attentions
+        output_attentions = getattr(module.config, "output_attentions", False)
     if not output_attentions:
         out = layer.attend(
             query,
@@ -609,10 +806,19 @@ def attend_equipped(
             dropout=dropout,
             softcap=softcap,
             sinks=s_aux,
+            bias=bias,
         )
         return out.transpose(1, 2).contiguous(), None
     call = layer.describe(
-        query, key, value, scale=scaling, mask=mask, dropout=dropout, softcap=softcap, sinks=s_aux
+        query,
+        key,
+        value,
+        scale=scaling,
+        mask=mask,
+        dropout=dropout,
+        softcap=softcap,
+        sinks=s_aux,
+        bias=bias,
     )
     # Keys that left a sliding window may still be in the call, with weights of 0.
     weights = layer.weights(call)[..., -key.shape[2] :]
@@ -624,19 +830,70 @@ AttentionInterface.register(IMPLEMENTATION, attend_equipped)
 AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
 
 
-def _leave_out_rotation(attention: nn.Module, rotation: str) -> Callable[..., Any]:
-    """Return the forward of an attention without its call of the model's own `rotation`.
+def _attend_plainly(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scaling: float | None,
+    dropout: float,
+    options: Mapping[str, Any],
+) -> tuple[Tensor, Tensor | None]:
+    """Compute a call that is no attention over tokens, as transformers would."""
+    attend = AttentionInterface._global_mapping["sdpa"]
+    return attend(module, query, key, value, mask, dropout=dropout, scaling=scaling, **options)
+
+
+def _choose_keys(indices: Tensor, mask: Tensor | None, q: Tensor, k: Tensor) -> Tensor:
+    """Return a mask [B, 1, N, M] that also hides the keys which a model did not choose.
+
+    Args:
+        indices: Numbers of the chosen keys of each query, int [B, N, chosen].
+        mask: The mask, bool; None: a causal mask hides what is left.
+        q: Queries [B, H, N, K].
+        k: Keys [B, G, M, K].
+    """
+    chosen = torch.zeros(len(q), 1, q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
+    chosen = chosen.scatter(
+        -1, indices.long()[:, None], torch.ones_like(indices[:, None], dtype=torch.bool)
+    )
+    return chosen if mask is None else chosen & mask[..., : k.shape[2]]
+
+
+def _leave_out_rotation(attention: nn.Module, surgery: Surgery) -> None:
+    """Let an attention skip its rotation, if that keeps queries and keys as they are.
 
     The tables rotate nothing anyway; this saves the time of the multiplication.
     """
-    # The same code with other globals, in which the name of the rotation stands for the identity.
     forward = inspect.unwrap(type(attention).forward)
-    names = {**forward.__globals__, rotation: _keep_heads}
+    used = {*forward.__code__.co_names} & {*forward.__globals__}
+    rotations = [
+        name
+        for name in used
+        if name.startswith("apply_rotary") and _keeps(forward.__globals__[name])
+    ]
+    if len(rotations) != 1:
+        return
+    # The same code with other globals, in which the name of the rotation stands for the identity.
+    names = {**forward.__globals__, rotations[0]: _keep_heads}
     changed = FunctionType(
         forward.__code__, names, forward.__name__, forward.__defaults__, forward.__closure__
     )
     changed.__kwdefaults__ = forward.__kwdefaults__
-    return MethodType(changed, attention)
+    surgery.add_attribute(attention, "forward", MethodType(changed, attention))
+
+
+def _keeps(rotate: Callable[..., Any]) -> bool:
+    """Return whether a function of q, k, cos and sin keeps q and k by angles of 0."""
+    q, k = torch.arange(16.0, device="cpu").reshape(1, 2, 2, 4).unbind(1)
+    cos = torch.ones(1, 2, 4, device="cpu")
+    try:
+        out = rotate(q[:, None], k[:, None], cos, torch.zeros_like(cos))
+    except (TypeError, RuntimeError, ValueError, AttributeError, IndexError):
+        return False
+    is_pair = isinstance(out, tuple) and len(out) == 2
+    return is_pair and torch.equal(out[0], q[:, None]) and torch.equal(out[1], k[:, None])
 
 
 def _keep_heads(q: Tensor, k: Tensor, *tables: Any, **options: Any) -> tuple[Tensor, Tensor]:
@@ -644,49 +901,20 @@ def _keep_heads(q: Tensor, k: Tensor, *tables: Any, **options: Any) -> tuple[Ten
     return q, k
 
 
-def _find_family(config: Any) -> Family:
-    kind = config.model_type
-    if kind in FAMILIES:
-        return FAMILIES[kind]
-    known = ", ".join(FAMILIES)
-    reason = f": {REASONS[kind]}" if kind in REASONS else ""
-    raise OptionError("model", f"models of type {kind} cannot be equipped{reason}; known: {known}")
-
-
-def _find_base(model: PreTrainedModel, family: Family) -> nn.Module:
-    """Return the module to which the paths of a family are relative: the model or its base."""
-    root = family.layers.partition(".")[0]
-    if root in dict(model.named_children()):
-        return model
-    # The text model of Llama 4 is not under the name that its class gives for its base.
-    return model.model if model.base_model is model else model.base_model
-
-
-def _check_config(config: Any, family: Family) -> None:
-    """Check that a configuration has no feature that encodings would silently ignore.
+def _check_config(config: Any) -> None:
+    """Check that a configuration has no feature that no pass over one text can show.
 
     Raises:
         OptionError: It has one.
     """
-    for name in ("attn_logit_softcapping", "add_cross_attention", "is_encoder_decoder"):
-        if name == "attn_logit_softcapping" and family.caps_scores:
-            continue
+    for name in ("add_cross_attention", "is_encoder_decoder"):
         if getattr(config, name, None):
             raise OptionError("model", f"config.{name} is {getattr(config, name)}: not supported")
-    kind = getattr(config, "position_embedding_type", "absolute")
-    if kind not in (None, "absolute"):
-        raise OptionError("model", f"config.position_embedding_type is {kind}: not supported")
 
 
-def _pair(size: int | Sequence[int]) -> tuple[int, int]:
-    """Return height and width of a size of an image or a patch."""
-    height, width = (size, size) if isinstance(size, int) else size
-    return height, width
-
-
-def _head_dim(config: Any) -> int:
-    found = getattr(config, "head_dim", None)
-    return int(found or config.hidden_size // config.num_attention_heads)
+def read_layer_number(path: str) -> int:
+    """Return the number of the layer in the path of an attention."""
+    return next(int(part) for part in path.split(".") if part.isdigit())
 
 
 @cache
@@ -761,6 +989,8 @@ class CacheView:
         is_adopted = layer_idx < len(layers) and "zoo_tokens" in vars(layers[layer_idx])
         reads_keys = layer.chain.modifies_calls or layer.chain.key_updaters or layer.hooks
         seen = 0
+        if layer.caches_latents:
+            return self._store_latents(key_states, value_states, layer_idx, *args, **kwargs)
         if reads_keys or not is_adopted or isinstance(layers[layer_idx], StaticLayer):
             # The update changes the length of a static cache in place.
             seen = int(self._cache.get_seq_length(layer_idx))
@@ -780,6 +1010,30 @@ class CacheView:
         else:
             layer.keys = layer.tokens.replace(x=k[:1, 0, :, :0])
         return k.to(key_states.dtype), v
+
+    def _store_latents(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Store what keys and values are made of later, and the tokens of the keys.
+
+        Raises:
+            OptionError: An encoding updates cached keys, which are not there.
+        """
+        layer = self._layer
+        if names := layer.chain.key_updaters:
+            problem = f"{', '.join(names)} updates cached keys, and this model caches none"
+            raise OptionError("encoding", f"{problem}; pass use_cache=False")
+        seen = int(self._cache.get_seq_length(layer_idx))
+        stored = self._cache.update(key_states, value_states, layer_idx, *args, **kwargs)
+        store = self._cache.layers[layer_idx]
+        if "zoo_tokens" not in vars(store):
+            _adopt(store, seen)
+        first, second = stored
+        if isinstance(store, StaticLayer):
+            count = seen + len(layer.tokens)
+            first, second = first[:, :, :count], second[:, :, :count]
+        self._remember(store, seen, first)
+        return first, second
 
     def _remember(self, store: Any, seen: int, k: Tensor) -> None:
         """Join the new tokens to those of earlier keys, and store them for later calls."""

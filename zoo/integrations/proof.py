@@ -1,0 +1,180 @@
+"""Prove that a model computes what it did when its attention is computed by zoo, law by law.
+
+Each call of the attention interface is compared on its own: in the second run it hands on what it
+returned in the first, so that all layers have the same input, and rounding does not add up. Queries
+are enlarged until scores matter, since a model with fresh weights hides what its positions do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache
+
+from zoo.integrations.interface_calls import InterfaceCall, watch_interface
+from zoo.integrations.structure import accepts
+
+# Largest relative difference of an output by rounding alone. Half precision rounds scores, which
+# may be far above 1, so that single tokens differ by more: there the median of tokens counts.
+FULL, HALF = 3e-4, 0.1
+SPREAD = 3.0  # standard deviation of the scores that a comparison aims at
+PADDING = 5
+PARTS = (7, 8, 1)  # sizes of the first parts of a text that a cache receives
+
+
+@dataclass(frozen=True)
+class Law:
+    """A way to run a model.
+
+    Attributes:
+        name: Its name in messages.
+        run: Runs the model.
+        start: The first token whose output counts; padding has none.
+        stop: The token after the last one.
+    """
+
+    name: str
+    run: Callable[[nn.Module], Any]
+    start: int = 0
+    stop: int | None = None
+
+
+@dataclass
+class Record:
+    """The outputs [B, N, H V] of the attention in one law.
+
+    Attributes:
+        outputs: The output of each call of the interface.
+        modules: The module that made each call.
+        results: What the interface returned.
+    """
+
+    outputs: list[Tensor] = field(default_factory=list)
+    modules: list[nn.Module] = field(default_factory=list)
+    results: list[Any] = field(default_factory=list)
+
+
+def list_laws(model: nn.Module, inputs: Mapping[str, Any], is_causal: bool) -> list[Law]:
+    """List the laws of a model that reads text, or the only one of a model that reads images.
+
+    Args:
+        model: The model.
+        inputs: Its arguments for one pass.
+        is_causal: Whether it has a causal mask.
+    """
+    laws = [Law("one pass", lambda model: model(**inputs))]
+    if "input_ids" not in inputs:
+        return laws
+    ids = inputs["input_ids"]
+    ones = torch.ones_like(ids)
+    count = ids.shape[1]
+    plain = {"use_cache": False} if accepts(model, "use_cache") else {}
+
+    def pad(model: nn.Module, *, is_left: bool) -> Any:
+        filler = torch.zeros_like(ids[:, :1]).expand(-1, PADDING)
+        parts = [(filler, torch.zeros_like(filler)), (ids, ones)]
+        if not is_left:
+            parts.reverse()
+        padded, mask = (torch.cat(group, 1) for group in zip(*parts, strict=True))
+        given = {"attention_mask": mask, **plain}
+        if is_left and accepts(model, "position_ids"):
+            given["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
+        return model(input_ids=padded, **given)
+
+    laws.append(Law("padding on the right", lambda m: pad(m, is_left=False), 0, count))
+    if not is_causal:
+        return laws
+    laws.append(Law("padding on the left", lambda m: pad(m, is_left=True), PADDING))
+    if accepts(model, "position_ids"):
+        half = count // 2
+        places = torch.cat([torch.arange(half), torch.arange(count - half)]).to(ids.device)[None]
+        laws.append(Law("packed texts", lambda m: m(input_ids=ids, position_ids=places, **plain)))
+    if plain:
+        laws.append(Law("a cache in parts", lambda model: _decode(model, ids)))
+    return laws
+
+
+def _decode(model: nn.Module, ids: Tensor) -> None:
+    """Run a text in parts, with the cache that the model returns."""
+    cache: dict[str, Any] = {}
+    rest = ids.shape[1] - sum(PARTS)
+    for part in ids.split((*PARTS, rest), dim=1):
+        output = model(input_ids=part, use_cache=True, **cache)
+        # Former names of the argument answer, although no key has them.
+        cache = {name: output[name] for name in output.keys() if isinstance(output[name], Cache)}  # noqa: SIM118
+        if not cache:
+            raise TypeError("the model returns no cache")
+
+
+class Prover:
+    """Record a model's attention in each law, and compare it.
+
+    Args:
+        model: The model.
+        is_over_tokens: Tells whether a call is an attention over tokens.
+    """
+
+    def __init__(self, model: nn.Module, attentions: Sequence[nn.Module]) -> None:
+        self.model, self.attentions = model, {*attentions}
+        self.numbers = {module: number for number, module in enumerate(attentions)}
+        self.gains: dict[nn.Module, float] = {}
+
+    def record(self, law: Law, replay: Sequence[Any] = ()) -> Record:
+        """Run a law.
+
+        Args:
+            law: The law.
+            replay: What the interface hands on instead of what it computed.
+        """
+        record = Record()
+
+        def handle(call: InterfaceCall) -> Any:
+            if call.module not in self.attentions:
+                return call.compute()
+            gain = self.gains.setdefault(call.module, _find_gain(call))
+            result = call.compute(call.q * gain)
+            record.outputs.append(result[0].flatten(2)[:, law.start : law.stop])
+            record.modules.append(call.module)
+            record.results.append(result)
+            return replay[len(record.outputs) - 1] if replay else result
+
+        with watch_interface(self.model, handle):
+            law.run(self.model)
+        return record
+
+    def find_difference(self, own: Record, found: Record) -> tuple[int, float] | None:
+        """Return the first layer whose outputs differ by more than rounding, and by how much."""
+        if len(own.outputs) != len(found.outputs):
+            return self.numbers[own.modules[0]], float("nan")
+        for module, right, other in zip(own.modules, own.outputs, found.outputs, strict=True):
+            error = measure_difference(right, other)
+            is_full = right.dtype in (torch.float32, torch.float64)
+            # A comparison with NaN is false, which counts as a difference.
+            if not error <= (FULL if is_full else HALF):
+                return self.numbers[module], error
+        return None
+
+
+def measure_difference(own: Tensor, found: Tensor) -> float:
+    """Return the largest relative difference of tokens of outputs [B, N, D], or the median.
+
+    The median counts in half precision.
+    """
+    is_full = own.dtype in (torch.float32, torch.float64)
+    own, found = own.double(), found.double()
+    scale = own.norm(dim=-1).mean().clamp(min=1e-30)
+    errors = (found - own).norm(dim=-1) / scale
+    return float(errors.max() if is_full else errors.median())
+
+
+def _find_gain(call: InterfaceCall) -> float:
+    """Return by how much queries must grow until scores of a call differ enough."""
+    q, k = call.q.float(), call.k.float()
+    scale = call.options.get("scaling") or q.shape[-1] ** -0.5
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    spread = float((q @ k.mT * scale).std()) if q.shape[2] * k.shape[2] > 1 else SPREAD
+    return max(1.0, SPREAD / max(spread, 1e-12))
