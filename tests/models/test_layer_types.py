@@ -11,13 +11,16 @@ import torch.nn.functional as F
 from language import decoder, encoder, links, lively, text
 
 import zoo
+from zoo import registry
 from zoo.attention.chain import list_links
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
-from zoo.attention.layer import Context
+from zoo.attention.layer import Context, SelfAttention
+from zoo.attention.mixer import Mixer
 from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens
 from zoo.data.spec import ImageSpec, PointSpec
 from zoo.errors import OptionError, RecipeError
+from zoo.mixers.gated_delta import GatedDelta
 from zoo.models.layer_types import expand_pattern, list_runs
 from zoo.models.point_encoder import PointEncoder
 from zoo.models.transformer import enable_activation_checkpointing
@@ -42,6 +45,15 @@ MODELS = {
         ],
         {},
     ),
+    **{
+        f"{name} and attention": (
+            "rope",
+            [{"mixer": registry.find("mixers", name)}, {"window": 6}],
+            {"kv_heads": 1},
+        )
+        for name in registry.names("mixers")
+    },
+    "mixers only": ("sinusoidal", [{"mixer": registry.find("mixers", "gated_delta")}], {}),
     "own tables": ("rope", [{"encoding": links("selective_rope")}, ROPE_10], {"kv_heads": 1}),
 }
 parametrized = pytest.mark.parametrize("name", MODELS)
@@ -346,6 +358,30 @@ model:
             "layer_types.local.encoding.0.name",
             "2 axes, not 1",
         ),
+        ("window: 4", "mixer: short_con", 5, "layer_types.local.mixer.name", "did you mean"),
+        ("window: 4", "mixer: null", 5, "layer_types.local.mixer", "remove the key"),
+        (
+            "window: 4",
+            "mixer: {name: gated_delta, hads: 2}",
+            5,
+            "layer_types.local.mixer.hads",
+            "mixer.heads?",
+        ),
+        (
+            "window: 4",
+            "mixer: {name: gated_delta, heads: 3}",
+            5,
+            "layer_types.local.mixer.heads",
+            "write key_dim",
+        ),
+        ("window: 4", "mixer: short_conv, window: 4", 5, "layer_types.local.window", "no scores"),
+        (
+            "window: 4",
+            "mixer: short_conv, encoding: none",
+            5,
+            "layer_types.local.encoding",
+            "uses no encoding",
+        ),
         ("window: 4", "dim: 4", 5, "layer_types.local.dim", "did you mean model.dim"),
         ("[local, global]", "local", 7, "layer_pattern", "write ['local']"),
         ("local", "name", 5, "layer_types.name", "cannot name"),
@@ -364,10 +400,15 @@ def test_a_wrong_key_is_named_with_its_file_and_line(tmp_path, old, new, line, k
     assert words in str(issue)
 
 
+MIXED = {"local": {"mixer": "gated_delta"}, "global": {}}
+
+
 @pytest.mark.parametrize(
     ("recipe", "changes", "key", "words"),
     [
         ("vit_none", {}, "local.window", "known are encoding, softcap, sinks"),
+        ("mlm_t5", {"layer_types.local": {"mixer": "short_conv"}}, "local.mixer", "causal mask"),
+        ("vit_none", {"layer_types": MIXED}, "local.mixer", "causal mask"),
         ("mlm_t5", {"layer_types.local": {"encoding": "fox"}}, "local.encoding", "causal mask"),
         ("lm_rope", {"layer_types.globl.window": 2}, "globl", "did you mean global? Otherwise add"),
     ],
@@ -456,3 +497,60 @@ def test_a_comparison_that_would_change_no_layer_is_refused(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RecipeError, match="no layer has it"):
         zoo.compare("lm_gemma", encodings=["alibi", "none"])
+
+
+HYBRID = {
+    "model.depth": 4,
+    "model.window": 8,
+    "model.layer_types": {
+        "linear": {"mixer": {"name": "gated_delta", "heads": 2, "decay": "channel"}},
+        "full": {"encoding": "none"},
+    },
+    "model.layer_pattern": ["linear*3", "full"],
+}
+
+
+def test_a_mixer_takes_the_place_of_attention():
+    model = zoo.build_model(zoo.load_recipe("lm_rope", HYBRID))
+    parts = [type(block.mixer or block.attn) for block in model.blocks]
+    assert parts == [GatedDelta] * 3 + [SelfAttention]
+    assert [[link.name for link in chain] for chain in model.chains] == [[], [], [], ["none"]]
+    assert model.blocks[3].attn.window == 8
+    # other weights are those of the branches, GPT-2's
+    ends = [block.mixer.out.weight.std() for block in list(model.blocks)[:3]]
+    assert all(abs(std - 0.02 / 8**0.5) < 1e-3 for std in ends)
+    assert abs(model.blocks[0].mixer.query.weight.std() - 0.02) < 1e-3
+    pickle.loads(pickle.dumps(model.blocks[0]))
+
+
+def test_a_recipe_with_a_mixer_reads_back_what_it_writes():
+    from zoo.config import from_plain
+
+    recipe = zoo.load_recipe("lm_rope", HYBRID)
+    assert recipe.plain()["model"]["layer_types"]["linear"]["mixer"]["decay"] == "channel"
+    assert from_plain(recipe.plain(), origin="", name="lm_rope") == recipe
+    changed = zoo.load_recipe("lm_rope", {**HYBRID, "model.layer_types.linear.mixer.conv": 2})
+    assert changed.model.options["layer_types"]["linear"]["mixer"].options["conv"] == 2
+
+
+def test_an_encoding_that_all_other_layers_replace_is_refused():
+    with pytest.raises(RecipeError, match="has its own encoding or a mixer"):
+        zoo.load_recipe("lm_rope", {**HYBRID, "model.encoding": "alibi"})
+
+
+def test_a_mixer_that_uses_encodings_gets_those_of_its_layer():
+    class Reader(Mixer):
+        name, uses_encodings = "reader", True
+
+        def __init__(self, dims):
+            super().__init__(dims)
+            self.end = torch.nn.Linear(dims.dim, dims.dim)
+
+        output_projection = property(lambda self: self.end)
+
+        def mix(self, stream, past):
+            return self.end(stream.x), {}
+
+    types = {"one": {"mixer": Reader, "encoding": links("alibi")}, "two": {"mixer": Reader}}
+    model = decoder("rope", layer_types=types, layer_pattern=["one", "two"])
+    assert [[link.name for link in chain] for chain in model.chains] == [["alibi"], ["rope"]]

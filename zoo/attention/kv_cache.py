@@ -130,7 +130,7 @@ class KeyValueCache(Context):
         of mixers are of no token.
         """
         found = {}
-        for layer in {**self._layers, **self._states}:
+        for layer in sorted({**self._layers, **self._states}):
             kept: list[Tensor] = []
             tokens = 0
             # Rows in use: a buffer may hold earlier tokens and free space.

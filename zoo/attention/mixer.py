@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -16,6 +17,7 @@ from zoo.attention.layer import Context
 from zoo.attention.layer_state import LayerState
 from zoo.attention.tokens import Tokens, check_rows, concat, fill_padding, take_tokens
 from zoo.options import Choice, Choices
+from zoo.registry import find
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,6 @@ class Mixer(nn.Module):
     no_export_reason = ""
     """Why torch.export cannot capture it for all batch sizes and lengths. Empty if it can."""
 
-    entry: Choice | None = None
-    """The name and options that it was made with."""
-
     def __init__(self, dims: Dims) -> None:
         super().__init__()
         self.dims = dims
@@ -120,6 +119,10 @@ class Mixer(nn.Module):
             [B, ...] by name. Tokens of `segment` 0 continue the past, and the state belongs to the
             last segment only.
         """
+
+    def plan(self, tokens: Tokens, chain: Chain, device: str) -> tuple[str, str]:
+        """Return what computes this layer on a device type, and the reason, as attention does."""
+        return self.name, "a state in place of attention"
 
     def forward(self, tokens: Tokens, chain: Chain, context: Context) -> Tokens:
         """Return the tokens with the outputs [B, N, D] of the mixer as states.
@@ -147,6 +150,17 @@ class Mixer(nn.Module):
 
 MixerFactory = Annotated[Callable[[Dims], Mixer], Choices("mixers")]
 """A function of the sizes of a layer that makes its mixer, made from the entry in a recipe."""
+
+
+def make_mixer_factory(choice: Choice) -> MixerFactory:
+    """Return a factory of a mixer that takes the sizes of a layer.
+
+    Args:
+        choice: Its name and its validated options.
+    """
+    cls = find("mixers", choice.name)
+
+    return partial(cls, **choice.options)
 
 
 def describe_facts(mixer: type[Mixer]) -> dict[str, str]:

@@ -22,6 +22,7 @@ from zoo.attention.encoding import Dims
 from zoo.attention.functional import Attention
 from zoo.attention.kv_cache import KeyValueCache
 from zoo.attention.layer import SelfAttention
+from zoo.attention.mixer import Mixer
 from zoo.attention.temperature import Temperature
 from zoo.benchmark.protocol import Contender, Make, Shape, Workload, find_refusal
 from zoo.config import Recipe, load
@@ -333,13 +334,13 @@ def _describe_backend(model: nn.Module, inputs: Tensor, device: str) -> str:
 
     # a hook sees the inputs of a layer before anything expensive is computed
     def note(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
-        assert isinstance(layer, SelfAttention)
+        assert isinstance(layer, SelfAttention | Mixer)
         tokens, chain, _ = arguments
         found["{} ({})".format(*layer.plan(tokens, chain, device))] = None
         if layer.dims.layer == firsts[-1]:
             raise _BackendsFound
 
-    layers = [module for module in model.modules() if isinstance(module, SelfAttention)]
+    layers = [module for module in model.modules() if isinstance(module, SelfAttention | Mixer)]
     hooks = [layers[number].register_forward_pre_hook(note) for number in firsts]
     try:
         model(inputs)

@@ -18,12 +18,14 @@ from torch import nn
 
 from zoo import registry
 from zoo.attention import Dims, Encoding, Tokens
+from zoo.attention import mixer as mixers
 from zoo.attention.backends.dispatch import choose_backend
-from zoo.attention.chain import Chain, depends_on_length, encoding
+from zoo.attention.chain import Chain, depends_on_length, encoding, encoding_class
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import describe_facts
 from zoo.attention.kv_cache import KeyValueCache
 from zoo.attention.layer import Context, SelfAttention
+from zoo.attention.mixer import Mixer
 from zoo.benchmark.recorded_layers import describe_recorded_layers
 from zoo.citations import find_citations
 from zoo.config import Overrides, load, recipe_files
@@ -56,6 +58,7 @@ from zoo.run.build import Experiment, build_model
 from zoo.run.load import load_for_description
 from zoo.run.preflight import count_parameters, count_tokens, plan_backends
 from zoo.run.requirements import describe_requirements, estimate_requirements
+from zoo.suggestions import join_words
 from zoo.utils import check_writable
 
 SITE = "https://transformer-zoo.github.io/zoo/"
@@ -122,15 +125,36 @@ def draw_layers(choice: Choice, model: nn.Module) -> list[str]:
     for name, changes in types.items():
         marks = "".join("#" if one == name else "." for one in transformer.layer_types)
         values = {**choice.options, **changes}
-        rows.append((f"#   {name}", marks, ", ".join(_describe_key(k, values[k]) for k in keys)))
+        text = ", ".join(_describe_key(key, values[key]) for key in keys)
+        if mixer := changes.get("mixer"):
+            block = transformer.blocks[transformer.layer_types.index(name)]
+            text = _describe_member("mixers", mixer)
+            if unused := _list_unused_keys(choice, block.mixer):
+                text += f"; {join_words(unused)} of the model do not reach it"
+        rows.append((f"#   {name}", marks, text))
     title = "# types of layers; # marks those of a type, the first on the left"
     return [title, format_table(rows, left=(0, 1, 2))]
+
+
+def _list_unused_keys(choice: Choice, mixer: Mixer) -> list[str]:
+    """List the options of attention that a model gives, and that a mixer cannot use."""
+    given = {key: choice.options.get(key) for key in LAYER_KEYS}
+    encodings = given.pop("encoding")
+    unused = [key for key, value in given.items() if value]
+    if mixer.uses_encodings:
+        return unused
+    classes = {one.name: encoding_class(one.name) for one in encodings}
+    # what is added to the input reaches every layer
+    lost = [
+        name for name, cls in classes.items() if not cls.adds_to_input and cls.part != "nothing"
+    ]
+    return lost + unused
 
 
 def _describe_key(key: str, value: Any) -> str:
     """Write an option of a type of layers: `window 64`, `no sinks`, `rope(base=100.0)`."""
     if key == "encoding":
-        return " + ".join(map(_describe_encoding, value))
+        return " + ".join(_describe_member("encodings", one) for one in value)
     if value is None or isinstance(value, bool):
         return key if value else f"no {key}"
     if is_dataclass(value):
@@ -139,9 +163,9 @@ def _describe_key(key: str, value: Any) -> str:
     return f"{key} {value:g}"
 
 
-def _describe_encoding(choice: Choice) -> str:
-    """Write an encoding with the options that are not its defaults."""
-    known = read_options("encodings", choice.name)
+def _describe_member(kind: str, choice: Choice) -> str:
+    """Write an encoding or a mixer with the options that are not its defaults."""
+    known = read_options(kind, choice.name)
     given = {
         name: value
         for name, value in choice.options.items()
@@ -175,7 +199,7 @@ def _describe_cache(experiment: Experiment) -> Iterator[str]:
     yield f"# KV cache of a sample: {total}B in 32 bits"
     for size, group in groupby(sizes, key=sizes.__getitem__):
         layers = [*group]
-        kept = f"{size.tokens:,} tokens" if size.tokens else "sums over keys"
+        kept = f"{size.tokens:,} tokens" if size.tokens else "a state"
         each = " each" if len(layers) > 1 else ""
         yield f"{_name_layers(layers)}: {kept}, {_format_amount(size.bytes)}B{each}"
 
@@ -231,6 +255,14 @@ class ShowOptions:
     """The PNG file to draw; null for none."""
     cite: bool = False
     """Print only the papers of the encoding, as BibTeX."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixerSizes:
+    """Sizes for which `zoo show MIXER` counts parameters and the state."""
+
+    dim: Annotated[int, Between(1, 2**13)] = 512
+    """Width of the model, whose heads are 8 unless the mixer has its own."""
 
 
 class UnwrittenPicture(ZooError):
@@ -296,6 +328,72 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
     if unwritten:
         raise UnwrittenPicture(unwritten, text)
     return text
+
+
+def explain_mixer(name: str, words: Sequence[str]) -> str:
+    """Return formula, options, facts, recipes and cost of a mixer.
+
+    Args:
+        name: A registered mixer.
+        words: `key=value` options: MixerSizes, or options of the mixer.
+
+    Raises:
+        RecipeError: A word is no option, or has a value that cannot work.
+    """
+    cls = registry.find("mixers", name)
+    own, sizes = parse_options(words, (cls, MixerSizes), OptionOwner("mixers", name))
+    with _report_option_errors():
+        costs = describe_mixer_costs(name, own, sizes["dim"])
+    recipes = list_mixer_users().get(name, ["none yet"])
+    blocks = [
+        describe_formula(name, cls),
+        _format_block("options", describe_options(cls, "mixers")),
+        _format_block("facts", mixers.describe_facts(cls)),
+        "\n".join(["recipes", *(f"  {recipe}" for recipe in recipes)]),
+        _format_block(f"cost of a layer, for dim {sizes['dim']}", costs),
+    ]
+    return "\n\n".join(blocks)
+
+
+@torch.no_grad()
+def describe_mixer_costs(name: str, options: Mapping[str, Any], dim: int) -> dict[str, str]:
+    """Return parameters and size of the state of one layer, as text.
+
+    Args:
+        name: A registered mixer.
+        options: Its options.
+        dim: Width of the model, which has 8 heads.
+
+    Raises:
+        OptionError: The sizes do not go together.
+    """
+    cache = KeyValueCache()
+    with torch.device("meta"):
+        # the number of heads need not divide the width of a mixer without heads
+        mixer = registry.find("mixers", name)(Dims(dim, 8, head_dim=max(dim // 8, 1)), **options)
+        x = torch.zeros(1, 1, dim)
+        mixer(Tokens.at(x, torch.zeros(1, 1)), Chain(mixer.dims, {}), cache)
+    parameters = sum(parameter.numel() for parameter in mixer.parameters())
+    state = _format_amount(cache.measure()[0].bytes)
+    return {
+        "parameters": f"{parameters:,}",
+        "state of a text": f"{state}B in 32 bits, at any length",
+    }
+
+
+def list_mixer_users() -> dict[str, list[str]]:
+    """Return the recipes that name each mixer in a type of layers."""
+    users: dict[str, list[str]] = {}
+    for recipe in recipe_files():
+        try:
+            types = load(recipe).model.options.get("layer_types") or {}
+        # another recipe of a plug-in may be broken; `zoo show` of it says so
+        except RecipeError:
+            continue
+        named = [changes["mixer"].name for changes in types.values() if "mixer" in changes]
+        for name in dict.fromkeys(named):
+            users.setdefault(name, []).append(recipe)
+    return users
 
 
 def choose_dims(sizes: Sizes, cls: type[Encoding]) -> Dims:
@@ -376,19 +474,19 @@ def _is_causal(chain: Chain) -> bool:
     return chain.dims.axes == 1 and not needs_all
 
 
-def describe_formula(name: str, cls: type[Encoding]) -> str:
-    """Write name and paper of an encoding, then its formula."""
+def describe_formula(name: str, cls: type[Encoding] | type[Mixer]) -> str:
+    """Write name and paper of an encoding or a mixer, then its formula."""
     lines = (inspect.getdoc(cls) or "").splitlines()
     formula = "\n".join(["formula", *(f"  {line}".rstrip() for line in lines)])
     return f"{name}: {inspect.getdoc(sys.modules[cls.__module__])}\n\n{formula}"
 
 
-def describe_options(cls: type[Encoding]) -> dict[str, str]:
-    """Return type and default of each option of an encoding, as text.
+def describe_options(cls: type, kind: str = "encodings") -> dict[str, str]:
+    """Return type and default of each option of a member of a kind, as text.
 
     Those of a mapping follow it, under dotted keys.
     """
-    known: dict[str, Option] = {**options(cls), **extras("encodings")}
+    known: dict[str, Option] = {**options(cls), **extras(kind)}
     found = {}
     for key, option in known.items():
         found[key] = f"{describe_type(option.annotation)}; {_format_default(option)}"

@@ -1,4 +1,4 @@
-"""`zoo show`: a recipe resolved, an encoding explained, or the JSON schema of recipes."""
+"""`zoo show`: a recipe resolved, an encoding or mixer explained, or the schema of recipes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from zoo.packages import EXTRAS
 
 SCHEMA = "schema"
 SHOW, SIZES = "zoo.cli.describe:ShowOptions", "zoo.cli.describe:Sizes"
+MIXER_SIZES = "zoo.cli.describe:MixerSizes"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("what", metavar="RECIPE|ENCODING|schema")
+    parser.add_argument("what", metavar="RECIPE|ENCODING|MIXER|schema")
     parser.add_argument(
         "overrides",
         nargs="*",
         metavar="key=value",
-        help="overrides of a recipe, or the options below and those of the encoding",
+        help="overrides of a recipe, or the options below and those of the encoding or mixer",
     )
 
 
@@ -32,6 +33,8 @@ def read(known: argparse.Namespace) -> None:
     """Read the words. Raises RecipeError where one is wrong."""
     if known.what in registry.names("encodings"):
         _read_encoding(known.what, known.overrides)
+    elif known.what in registry.names("mixers"):
+        _read_mixer(known.what, known.overrides)
     elif known.what == SCHEMA:
         if known.overrides:
             problem = "the schema has no options"
@@ -42,7 +45,7 @@ def read(known: argparse.Namespace) -> None:
         from zoo.config import find_recipe, load
         from zoo.config.command_line import parse_overrides
 
-        others = [*registry.names("encodings"), SCHEMA]
+        others = [*registry.names("encodings"), *registry.names("mixers"), SCHEMA]
         load(
             find_recipe(known.what, others, "recipe or encoding"), parse_overrides(known.overrides)
         )
@@ -69,6 +72,10 @@ def run(known: argparse.Namespace) -> None:
             # all but the picture is printed; the error follows it
             print(error.text)
             raise
+    elif known.what in registry.names("mixers"):
+        from zoo.cli.describe import explain_mixer
+
+        print(explain_mixer(known.what, known.overrides))
     else:
         # the library of the Hub reads it when it is imported, and tries five times without it
         os.environ["HF_HUB_OFFLINE"] = "1"
@@ -90,8 +97,17 @@ def _read_encoding(name: str, words: Sequence[str]) -> None:
     parse_options(words, sources, OptionOwner("encodings", name))
 
 
+def _read_mixer(name: str, words: Sequence[str]) -> None:
+    """Read the options of a mixer and of the command."""
+    from zoo.config.command_line import parse_options
+    from zoo.options.signature import read_options
+    from zoo.options.unknown import OptionOwner
+
+    parse_options(words, (read_options("mixers", name), MIXER_SIZES), OptionOwner("mixers", name))
+
+
 COMMAND = Command(
-    summary="show a resolved recipe, explain an encoding, or print the JSON schema of recipes",
+    summary="show a resolved recipe, explain an encoding or mixer, or print the schema of recipes",
     example="zoo show liere dim=768 heads=12 axes=2 length=14",
     add_arguments=add_arguments,
     run=run,

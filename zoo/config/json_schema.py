@@ -15,7 +15,7 @@ from zoo.config.overrides import BATCHES
 from zoo.config.schema import Sections
 from zoo.options import COUNTED, Between, Choice, Choices, Differences, Matches
 from zoo.options.plain import to_plain
-from zoo.options.signature import Option, extras, fields, read_options
+from zoo.options.signature import Option, extras, fields, read_options, select_differences
 from zoo.registry import RECIPE_KINDS, names, summaries
 
 Schema = dict[str, Any]
@@ -105,7 +105,7 @@ def _describe_options(options: Mapping[str, Option]) -> Schema:
     for key, option in options.items():
         marks = get_args(option.annotation)[1:]
         if marks and isinstance(marks[0], Differences):
-            described[key] = _describe_differences(marks[0].select(options))
+            described[key] = _describe_differences(select_differences(marks[0], options))
         else:
             described[key] = describe_annotation(option.annotation)
         is_plain = isinstance(option.default, int | float | str | None)

@@ -294,9 +294,10 @@ def _find_unused_options(tree: Tree, model: Choice, file: str) -> Iterator[Confi
                 found.append(((ARGUMENT, file, source).index(source), location))
         return min(found, default=(2, ""))
 
-    shared = set.intersection(*(set(changes) for changes in types.values()))
-    for word in sorted(shared):
-        key, own = f"model.{word}", [f"model.layer_types.{name}.{word}" for name in types]
+    # a mixer takes the place of attention, to which all these options belong
+    others = [name for name, changes in types.items() if "mixer" not in changes]
+    for word in sorted(set.intersection(*(set(types[name]) for name in others)) if others else ()):
+        key, own = f"model.{word}", [f"model.layer_types.{name}.{word}" for name in others]
         is_of_input = word == "encoding" and any(
             find("encodings", one.name).adds_to_input for one in model.options[word]
         )
@@ -304,6 +305,8 @@ def _find_unused_options(tree: Tree, model: Choice, file: str) -> Iterator[Confi
         if is_of_input or age >= min(find_newest(one)[0] for one in own):
             continue
         problem = f"no layer has it, since each type ({', '.join(types)}) has its own {word}"
+        if len(others) < len(types):
+            problem += " or a mixer"
         change = Setting(own[0], tree.data["model"][word])
         remedy = Message("write ", change, ", or remove the key ", Setting(own[0]))
         yield ConfigIssue(location, key, problem, remedy)

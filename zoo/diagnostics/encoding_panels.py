@@ -77,6 +77,7 @@ def draw_correlations(
 def _is_plain_projection(block: Block, call: AttentionCall) -> bool:
     """Return whether scores are products of plain projections, not normed, mixed or rotated."""
     layer = block.attn
+    assert layer is not None
     if layer.token_shift is not None or not isinstance(layer.q_norm, nn.Identity):
         return False
     if layer.temperature is not None or layer.softcap is not None:
@@ -92,7 +93,9 @@ def decompose_scores(block: Block, before: Tokens, after: Tokens) -> dict[str, T
     their sum. Columns that are padding in all samples are left out; NaN for pairs that no sample
     has.
     """
-    layer, dims = block.attn, block.attn.dims
+    layer = block.attn
+    assert layer is not None
+    dims = layer.dims
     placed = torch.tensor(list_columns(after), device=after.x.device, dtype=torch.long)
     if after.has_position is not None:
         placed = placed[after.has_position[0, placed]]
@@ -168,6 +171,9 @@ def _draw_model_correlations(
         return ()
     first = transformers[0].blocks[0]
     assert isinstance(first, Block)
+    # a mixer has no scores
+    if first.attn is None:
+        return ()
 
     # Record the tokens before `embed` and at the input of the first block.
     seen: list[Tokens] = []

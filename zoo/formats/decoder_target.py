@@ -162,6 +162,7 @@ def write_decoder(target: DecoderTarget, source: ExportSource, folder: Path) -> 
     renamed = rename_layers(weights, MODEL_NAMES, names, "model.layers.{}.", own["depth"])
     save_weights(renamed, folder / "model.safetensors")
 
+    assert first.attn is not None
     head_dim, length = first.attn.head_dim, spec.length
     ropes: dict[str, Mapping[str, Any]] = {}
     for layer in layers:
@@ -205,6 +206,7 @@ def _order_weights(target: DecoderTarget, model: Transformer, biases: bool) -> d
     weights = collect_weights(model, biases=biases)
     for number, block in enumerate(model.blocks):
         assert isinstance(block, Block)
+        assert block.attn is not None
         width = block.attn.head_dim
         for name in ("q_proj", "k_proj", "q_norm", "k_norm") if target.joins_halves else ():
             for kind in ("weight", "bias"):
@@ -239,6 +241,10 @@ def list_layers(
     for number in range(own["depth"]):
         given = {key: own.get(key) for key in LAYER_KEYS}
         given |= types[model.layer_types[number]] if model.layer_types else {}
+        if mixer := given.get("mixer"):
+            problem = f"a {target.name} has attention in every layer, this model {mixer.name}"
+            refuse(number, "mixer", problem)
+            continue
         # Scores: what all layers of the architecture have, or have not.
         for key, right in (("softcap", None), ("sinks", False), ("temperature", None)):
             if key in target.free:

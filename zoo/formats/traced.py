@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
 from zoo.attention.layer import find_encoded
+from zoo.attention.mixer import Mixer
 from zoo.data.spec import ImageSpec, name_classes
 from zoo.errors import Message, OptionError, RecipeError, ZooError
 from zoo.formats.export import ExportSource
@@ -86,6 +87,11 @@ def capture(
         for chain in part.chains:
             if chain.no_export_reason:
                 raise _refuse(source, chain.no_export_reason, source.suggest_others())
+
+    for module in model.modules():
+        if isinstance(module, Mixer) and module.no_export_reason:
+            reason = f"{module.name}: {module.no_export_reason}"
+            raise _refuse(source, reason, source.suggest_others())
 
     try:
         sizes = make_sizes(source.task.spec, model)

@@ -132,7 +132,7 @@ def init_weights(model: Transformer) -> None:
     branches = 2 * len(model.blocks)
     for block in model.blocks:
         assert isinstance(block, Block)
-        ends = (block.attn.o_proj, block.mlp.down_proj)
+        ends = (find_output_projection(block), block.mlp.down_proj)
         for module in block.modules():
             if not isinstance(module, nn.Linear):
                 continue
@@ -140,6 +140,14 @@ def init_weights(model: Transformer) -> None:
             nn.init.normal_(module.weight, std=std)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+
+
+def find_output_projection(block: Block) -> nn.Module:
+    """Return the linear layer that ends the first residual branch of a block."""
+    if block.mixer is not None:
+        return block.mixer.output_projection
+    assert block.attn is not None
+    return block.attn.o_proj
 
 
 def _is_same(one: Vocabulary, other: Vocabulary) -> bool:

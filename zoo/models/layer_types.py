@@ -5,7 +5,8 @@
       global: {encoding: none}
     layer_pattern: [local*3, global]
 
-The pattern is repeated over the depth; the last repetition may be cut.
+The pattern is repeated over the depth; the last repetition may be cut. A type may set a mixer in
+place of attention: `linear: {mixer: {name: gated_delta, heads: 4}}`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from zoo.suggestions import find_meant, nearest, offer
 LAYER_KEYS = ("encoding", "window", "softcap", "sinks", "temperature")
 """Options of a model that a type of layers may change, as far as the model has them."""
 
-LayerTypes = Annotated[Mapping[str, Mapping[str, Any]] | None, Differences(LAYER_KEYS)]
-"""Types of layers: by name, the options of the model that have another value there."""
+LayerTypes = Annotated[
+    Mapping[str, Mapping[str, Any]] | None, Differences(LAYER_KEYS, (("mixer", "mixers"),))
+]
+"""Types of layers: by name, the options of the model that have another value there, or a mixer."""
 
 TYPE = re.compile(r"[A-Za-z]\w*")
 ENTRY = re.compile(r"([A-Za-z]\w*)(?:\*(\d{1,6}))?")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal, Required, TypedDict
@@ -13,8 +13,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from zoo.attention.chain import Chain, build_chains, embed_groups
-from zoo.attention.encoding import Dims, EncodingFactories
+from zoo.attention.encoding import Dims, EncodingFactories, EncodingFactory
 from zoo.attention.layer import Context, Encoded, LayerOptions, Projection, SelfAttention
+from zoo.attention.mixer import Mixer
 from zoo.attention.soft_cap import SOFTCAP
 from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens, is_transformed, silu
@@ -103,6 +104,8 @@ class AttentionOptions:
 class Block(nn.Module):
     """A transformer block: attention and an MLP, each with a norm and a residual connection.
 
+    A mixer may take the place of attention, attn below.
+
     pre:       x = x + attn(norm1(x));  x = x + mlp(norm2(x))
     branch:    x = x + norm1(attn(x));  x = x + norm2(mlp(x))      (OLMo 2, arXiv:2501.00656)
     both:      x = x + out_norm1(attn(norm1(x)));  x = x + out_norm2(mlp(norm2(x)))
@@ -110,18 +113,30 @@ class Block(nn.Module):
     post:      x = norm1(x + attn(x));  x = norm2(x + mlp(x))      (Vaswani et al. 2017)
     parallel:  x = x + attn(norm1(x)) + mlp(norm1(x))              (PaLM, arXiv:2204.02311)
 
+    Args:
+        dims: The sizes.
+        options: Options that all blocks of a model share.
+        attention: Options of the attention.
+        mixer: The mixer in place of attention. None: there is none.
+
     Attributes:
         reads_norm: Whether `norm1` is that of the input of attention.
+        attn: The attention; None with a mixer.
     """
 
     def __init__(
-        self, dims: Dims, options: BlockOptions, attention: AttentionOptions = AttentionOptions()
+        self,
+        dims: Dims,
+        options: BlockOptions,
+        attention: AttentionOptions = AttentionOptions(),
+        mixer: Mixer | None = None,
     ) -> None:
         super().__init__()
         self.norm_position = options.norm_position
         self.reads_norm = options.norm_position in ("pre", "both", "parallel")
         self.norm1 = make_norm(dims.dim, options)
-        self.attn = SelfAttention(dims, options, **vars(attention))
+        self.attn = None if mixer else SelfAttention(dims, options, **vars(attention))
+        self.mixer = mixer
         self.attn_branch = ResidualBranch(dims, options)
         is_parallel = options.norm_position == "parallel"
         self.norm2 = None if is_parallel else make_norm(dims.dim, options)
@@ -144,7 +159,7 @@ class Block(nn.Module):
 
         # The attention branch.
         normed = self.norm1(x) if self.reads_norm else x
-        tokens, extra = self.attn(tokens.replace(x=normed), chain, context)
+        tokens, extra = self._mix(tokens.replace(x=normed), chain, context)
         out = tokens.x if attn_norm is None else attn_norm(tokens.x)
         x = x + self.attn_branch(out)
         # Tables of this layer alone are dropped: FSDP would follow them as outputs of the block.
@@ -160,6 +175,13 @@ class Block(nn.Module):
             return tokens.replace(x=self.norm2(x + self.mlp_branch(self.mlp(x))))
         out = self.mlp(self.norm2(x) if self.reads_norm else x)
         return tokens.replace(x=x + self.mlp_branch(out if mlp_norm is None else mlp_norm(out)))
+
+    def _mix(self, tokens: Tokens, chain: Chain, context: Context) -> tuple[Tokens, Tensor | None]:
+        """Apply attention or the mixer; return what `SelfAttention` returns."""
+        if self.mixer is not None:
+            return self.mixer(tokens, chain, context), None
+        assert self.attn is not None
+        return self.attn(tokens, chain, context)
 
 
 class MLP(nn.Module):
@@ -255,7 +277,8 @@ class Transformer(nn.Module, Encoded):
         sinks: Add a learned score per head to the denominator of the softmax (GPT-OSS,
             arXiv:2508.10925).
         layer_types: Types of layers, by name what differs from the options of the model: those of
-            `LAYER_KEYS` that the model has. None: all layers are alike.
+            `LAYER_KEYS` that the model has, or a mixer, which takes the place of attention in a
+            causal model. None: all layers are alike.
         layer_pattern: The types in the order of the layers, repeated over the depth; `local*5`
             stands for five layers of a type.
         attention: "softmax", or "linear" for linear attention with elu features.
@@ -337,12 +360,18 @@ class Transformer(nn.Module, Encoded):
         attention = replace(self._attention, causal=causal, window=window, temperature=temperature)
         options = self._block_options
         changes = [self._types[name] for name in self.layer_types]
-        self.layer_keys = tuple(map(frozenset, changes))
+        self.layer_keys, depth = tuple(map(frozenset, changes)), dims.depth or 1
+        mixers = [self._build_mixer(replace(dims, layer=layer), causal) for layer in range(depth)]
+        # Only what is added to the input reaches a layer whose mixer uses no encodings.
+        plans: list[Mapping[str, EncodingFactory] | None] = [
+            {} if mixer and not mixer.uses_encodings else one.get("encoding")
+            for mixer, one in zip(mixers, changes or [{}] * depth, strict=True)
+        ]
         self.encoding, self.chains = build_chains(
             dims,
             self._factories,
             causal=causal,
-            by_layer=[one.get("encoding") for one in changes],
+            by_layer=plans,
             keys=[self.locate(layer, "encoding") for layer in range(len(changes))],
         )
         self.has_groups = any(chain.group for chain in self.chains)
@@ -351,8 +380,10 @@ class Transformer(nn.Module, Encoded):
             layer = chain.dims.layer
             own = {**changes[layer]} if changes else {}
             own.pop("encoding", None)
+            own.pop("mixer", None)
             try:
-                blocks.append(Block(chain.dims, options, replace(attention, **own)))
+                layer_options = replace(attention, **own)
+                blocks.append(Block(chain.dims, options, layer_options, mixers[layer]))
             except OptionError as error:
                 raise OptionError(self.locate(layer, error.key), error.message) from None
         self.blocks = nn.ModuleList(blocks)
@@ -361,6 +392,30 @@ class Transformer(nn.Module, Encoded):
         self.norm = nn.Identity() if is_post else make_norm(dims.dim, options)
         # a model is pickled without what it was built from
         del self._make_dims, self._attention, self._factories, self._block_options, self._types
+
+    def _build_mixer(self, dims: Dims, causal: bool) -> Mixer | None:
+        """Build the mixer of a layer, if its type has one.
+
+        Raises:
+            OptionError: The model has no causal mask, or the type has a key that no mixer can use.
+        """
+        changes = self._types[self.layer_types[dims.layer]] if self.layer_types else {}
+        if changes.get("mixer") is None:
+            return None
+        if not causal:
+            problem = "a mixer needs a causal mask, which this model does not have"
+            remedy = "leave it out, or choose a causal model such as decoder"
+            raise OptionError(self.locate(dims.layer, "mixer"), f"{problem}; {remedy}")
+        mixer: Mixer = changes["mixer"](dims)
+        for key in changes.keys() - {"mixer"}:
+            if key == "encoding" and mixer.uses_encodings:
+                continue
+            problem = f"{mixer.name} has no scores of queries and keys, which this changes"
+            if key == "encoding":
+                problem = f"{mixer.name} uses no encoding: its state carries the order of tokens"
+            remedy = "leave it out of this type"
+            raise OptionError(self.locate(dims.layer, key), f"{problem}; {remedy}")
+        return mixer
 
     def locate(self, layer: int, key: str) -> str:
         """Return the full key of an option of a layer: that of the model, or of the layer's type.

@@ -47,13 +47,11 @@ class Differences:
 
     Attributes:
         keys: The options that may differ, as far as the class has them.
+        members: Options that only a name has, each with the kind of the member that is its value.
     """
 
     keys: tuple[str, ...]
-
-    def select(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Return those of a class's options that may differ."""
-        return {key: schema[key] for key in self.keys if key in schema}
+    members: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

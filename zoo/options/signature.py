@@ -18,9 +18,9 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Unpack, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Unpack, get_args, get_origin, get_type_hints
 
-from zoo.options.marks import Count
+from zoo.options.marks import Choice, Choices, Count, Differences
 from zoo.registry import (
     Member,
     NotImportedError,
@@ -129,6 +129,18 @@ def _put_required_first(found: Mapping[str, Option]) -> dict[str, Option]:
 def _narrow(handed: Collection[str] | None, names: Iterable[str]) -> Collection[str]:
     """Return the names that a class hands to its base, of those that were handed to it."""
     return {name for name in names if handed is None or name in handed}
+
+
+def select_differences(mark: Differences, schema: Mapping[str, Option]) -> dict[str, Option]:
+    """Return the options that a name of a mapping of differences may give.
+
+    Args:
+        mark: The mark of the mapping.
+        schema: The options of the class that has it.
+    """
+    shared = {key: schema[key] for key in mark.keys if key in schema}
+    own = {key: Option(Annotated[Choice, Choices(kind)], None) for key, kind in mark.members}
+    return {**shared, **own}
 
 
 def fields(cls: type, keyword_only: bool = False) -> dict[str, Option]:

@@ -21,7 +21,14 @@ from zoo.options.plain import (
     locate,
     to_plain,
 )
-from zoo.options.signature import Option, extras, fields, read_member_options, read_options
+from zoo.options.signature import (
+    Option,
+    extras,
+    fields,
+    read_member_options,
+    read_options,
+    select_differences,
+)
 from zoo.options.unknown import (
     Explanation,
     OptionOwner,
@@ -160,7 +167,7 @@ class Validator:
             if word in given:
                 marks, value, full = get_args(option.annotation)[1:2], given[word], above + word
                 if marks and isinstance(marks[0], Differences) and isinstance(value, dict):
-                    own = marks[0].select(schema)
+                    own = select_differences(marks[0], schema)
                     typed[word] = self.validate_differences(own, value, full)
                 else:
                     typed[word] = self.validate(option.annotation, value, full)

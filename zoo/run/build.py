@@ -21,6 +21,7 @@ from zoo import registry
 from zoo.attention.chain import make_factory
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.attention.layer import SelfAttention
+from zoo.attention.mixer import Mixer, MixerFactory, make_mixer_factory
 from zoo.config import Recipe
 from zoo.config.schema import ONCE, OURS
 from zoo.data.base import DataModule, Datasets
@@ -187,7 +188,7 @@ def build_model(recipe: Recipe, spec: DataSpec) -> nn.Module:
 
 
 def build_factories(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of a model with a factory for each encoding, also in types of layers.
+    """Return options of a model with a factory for each encoding and mixer.
 
     Args:
         options: Options by name, as `Recipe.model` has them.
@@ -313,11 +314,13 @@ def _is_choices(value: Any) -> bool:
 def _build_encodings(
     value: Any, key: str, streams: RandomStreams, factories: list[tuple[Choice, EncodingFactory]]
 ) -> Any:
-    """Replace each list of encodings in the value of an option by their factories.
+    """Replace each list of encodings, and each mixer, in the value of an option by factories.
 
     Equal entries have one factory, so that layers can share what it builds; `factories` collects
     them.
     """
+    if isinstance(value, Choice):
+        return _build_mixer_factory(value, key, streams)
     if isinstance(value, Mapping):
         return {
             word: _build_encodings(entry, f"{key}.{word}", streams, factories)
@@ -335,6 +338,20 @@ def _build_encodings(
         built[choice.name] = same or _build_factory(choice, f"{key}.{index}", streams)
         factories.append((choice, built[choice.name]))
     return built
+
+
+def _build_mixer_factory(choice: Choice, key: str, streams: RandomStreams) -> MixerFactory:
+    """Return a factory of a mixer whose errors name its key in the recipe."""
+    build = make_mixer_factory(choice)
+
+    def make(dims: Dims) -> Mixer:
+        try:
+            with streams.use(f"{choice.name} {dims.layer}"):
+                return build(dims)
+        except OptionError as error:
+            raise OptionError(f"{key}.{error.key}", error.message) from None
+
+    return make
 
 
 def _build_factory(choice: Choice, key: str, streams: RandomStreams) -> EncodingFactory:

@@ -19,6 +19,7 @@ from zoo.attention.call import AttentionCall
 from zoo.attention.chain import list_links
 from zoo.attention.encoding import Encoding
 from zoo.attention.layer import AttentionInput, SelfAttention, find_encoded
+from zoo.attention.mixer import Mixer
 from zoo.attention.tokens import Tokens
 from zoo.config import Recipe
 from zoo.data.base import Datasets
@@ -366,15 +367,18 @@ def _check_trainer(experiment: Experiment) -> list[ConfigIssue]:
 
 
 def plan_backends(model: nn.Module, spec: DataSpec, device: str) -> list[tuple[str, str]]:
-    """Return (backend, reason) of each attention layer on a type of device, such as "cuda"."""
+    """Return (backend, reason) of each layer on a type of device, such as "cuda".
+
+    That of a mixer is its name.
+    """
     plans: list[tuple[str, str]] = []
 
     def note(module: nn.Module, args: tuple[Any, ...]) -> None:
-        assert isinstance(module, SelfAttention)
+        assert isinstance(module, SelfAttention | Mixer)
         tokens, chain, _ = args
         plans.append(module.plan(tokens, chain, device))
 
-    layers = [module for module in model.modules() if isinstance(module, SelfAttention)]
+    layers = [module for module in model.modules() if isinstance(module, SelfAttention | Mixer)]
     hooks = [layer.register_forward_pre_hook(note) for layer in layers]
 
     # models of other libraries compute attention in modules of their own, which report their calls

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from zoo.registry import names
 from zoo.run.build import Experiment
 from zoo.run.preflight import count_tokens, plan_backends
 from zoo.run.processes import StepSize
@@ -168,7 +169,9 @@ def _compute_activation_bytes(experiment: Experiment, batch: int, tokens: int) -
     width, depth, heads = (int(options.get(key) or 0) for key in ("dim", "depth", "heads"))
     with torch.device("meta"):
         backends = [name for name, _ in plan_backends(model, spec, "cuda")]
-    stored = sum(not name.startswith(FUSED) for name in backends) / max(len(backends), 1)
+    # mixers store no scores of pairs
+    without = (*FUSED, *names("mixers"))
+    stored = sum(not name.startswith(without) for name in backends) / max(len(backends), 1)
     layer = 34 * tokens * width + stored * 5 * heads * tokens**2
     if trainer.activation_checkpointing:
         # inputs of all layers, and all of the one that is recomputed
