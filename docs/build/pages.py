@@ -23,6 +23,7 @@ import evidence_data
 import extension_page
 import import_graph
 import measured_pages
+import mixers_page
 import play_page
 import quoted_numbers
 import recipe_heads
@@ -118,6 +119,7 @@ def write_pages() -> dict[Path, str]:
     names = zoo.encoding_names()
     pages = {
         DOCS / "encodings.md": _index(names),
+        DOCS / "mixers.md": mixers_page.write_mixers_page(),
         DOCS / "results.md": recipe_heads.write_results_page(recipes),
         DOCS / "conformance.md": conformance_page.write_conformance_page(DOCS / "conformance"),
         DOCS / "install.md": measured_pages.write_install_page(DOCS / "install.md"),

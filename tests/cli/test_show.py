@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from torch import nn
 
-from zoo import encoding_class, encoding_names
+from zoo import encoding_class, encoding_names, registry
 from zoo.benchmark.recorded_layers import describe_recorded_layers, read_recorded_layers
 from zoo.benchmark.result import compute_quartiles
 from zoo.cli import describe
@@ -208,6 +208,41 @@ def test_a_pattern_of_layers_is_drawn(zoo):
     assert "#   local   ###.###.  rope, window 32, no temperature" in out
     assert "#   global  ...#...#  none, no window, temperature (floor 128, scale 0.1" in out
     assert "types of layers" not in zoo("show", "lm_rope", "model.dim=16", "model.heads=2")[1]
+
+
+HYBRID = ("lm_hybrid", "model.dim=16", "model.heads=2", "model.encoding=[rope,sinusoidal]")
+
+
+def test_keys_of_the_model_that_a_mixer_cannot_use_are_named(zoo):
+    code, out, _ = zoo("show", *HYBRID, "model.window=8", "model.sinks=true")
+    assert code == 0
+    unused = "rope, window and sinks of the model do not reach it"
+    assert f"#   linear  ###.  gated_delta; {unused}\n#   full    ...#  rope + sinusoidal\n" in out
+    assert "layers 0 to 2 on cpu: gated_delta (a state in place of attention)" in out
+    # 2 heads of 8 by 8 channels, and 3 inputs of 48 channels
+    assert f"layers 0 to 2: a state, {4 * (2 * 64 + 3 * 48) / 1e3:.2f} kB each\nlayer 3: 7" in out
+    assert "do not reach" not in zoo("show", "lm_hybrid", "model.dim=16", "model.heads=2")[1]
+
+
+@pytest.mark.parametrize("name", registry.names("mixers"))
+def test_a_mixer_is_shown(name, zoo):
+    code, out, _ = zoo("show", name, "dim=64")
+    assert code == 0
+    for word in ("formula", "options", "facts", "recipes", "cost of a layer, for dim 64"):
+        assert f"\n{word}\n" in out
+    assert "state of a text" in out
+    assert zoo("show", name, "dimm=64")[0] == 2
+
+
+def test_options_of_a_mixer_change_its_cost(zoo):
+    costs = [
+        re.findall(r"parameters +([\d,]+)", zoo("show", "gated_delta", "dim=64", *words)[1])[-1]
+        for words in ((), ("decay=channel",), ("gate=null",), ("heads=4",))
+    ]
+    assert len({*costs}) == 4
+    code, _, error = zoo("show", "gated_delta", "heads=5", "dim=64")
+    assert code == 2
+    assert "heads: dim 64 is not divisible by 5 heads; write key_dim" in error
 
 
 def test_what_a_window_hides_is_neither_counted_nor_cached(zoo):

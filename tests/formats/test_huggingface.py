@@ -19,6 +19,7 @@ from tiny import TINY, language
 from untrained import write_checkpoint
 
 import zoo as package
+from zoo import registry
 from zoo.api.tools import export
 from zoo.config.command_line import parse_overrides
 from zoo.data.corpus.tokenizer import Bytes, Characters, Words, train_bpe, vocabulary_from_dict
@@ -81,6 +82,10 @@ def test_every_causal_encoding_computes_and_generates_the_same(tmp_path):
     """Beams take along all that a decoder remembers: keys, states and tokens."""
     models = {name: [entry(name, index=True)] for name in CAUSAL}
     models["states"] = ["model.attention=linear"]
+    for name in registry.names("mixers"):
+        types = f"{{mixed: {{mixer: {name}}}, full: {{}}}}"
+        pattern = "model.layer_pattern=[mixed,full]"
+        models[name] = [f"model.layer_types={types}", pattern]
     models["tokens"] = ["model.window=5", "model.block.token_shift=true"]
     for name, options in models.items():
         overrides = language(tmp_path / "text.txt", "model.depth=2", *options)

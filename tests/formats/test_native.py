@@ -65,6 +65,16 @@ def test_every_option_in_the_way_of_a_llama_is_named(tmp_path, zoo):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_mixer_is_in_the_way_of_a_llama(tmp_path, zoo):
+    options = ["model.layer_types={one: {mixer: short_conv}, two: {}}", "model.depth=2"]
+    options += ["model.layer_pattern=[one,two]"]
+    write_checkpoint(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt", *options))
+    code, _, message = zoo("export", "run", "to=llama", "out")
+    assert code == 2
+    problem = "a llama has attention in every layer, this model short_conv"
+    assert f"model.layer_types.one.mixer: {problem}" in message
+
+
 DIVISORS = "short_factor: [1, 1.5, 2, 4], long_factor: [1, 3, 5, 9]"
 RULES = {
     "linear": "factor: 2",

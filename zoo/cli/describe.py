@@ -37,7 +37,7 @@ from zoo.encodings.common.chains import build_shortest_chain, format_chain
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, OptionError, RecipeError, ZooError
 from zoo.models.decoder import Decoder
 from zoo.models.layer_types import LAYER_KEYS
-from zoo.models.transformer import find_transformers
+from zoo.models.transformer import Block, find_transformers
 from zoo.options import Between, ByAxes, Choice
 from zoo.options.description import describe_type, format_type, format_word
 from zoo.options.plain import format_call, format_value
@@ -120,7 +120,11 @@ def draw_layers(choice: Choice, model: nn.Module) -> list[str]:
     """
     (transformer,) = find_transformers(model)
     types = choice.options["layer_types"]
-    keys = [key for key in LAYER_KEYS if any(key in changes for changes in types.values())]
+    changed = {key for changes in types.values() for key in changes}
+    if "mixer" in changed:
+        # what the layers with attention have
+        changed.add("encoding")
+    keys = [key for key in LAYER_KEYS if key in changed]
     rows = []
     for name, changes in types.items():
         marks = "".join("#" if one == name else "." for one in transformer.layer_types)
@@ -129,6 +133,8 @@ def draw_layers(choice: Choice, model: nn.Module) -> list[str]:
         if mixer := changes.get("mixer"):
             block = transformer.blocks[transformer.layer_types.index(name)]
             text = _describe_member("mixers", mixer)
+            assert isinstance(block, Block)
+            assert block.mixer is not None
             if unused := _list_unused_keys(choice, block.mixer):
                 text += f"; {join_words(unused)} of the model do not reach it"
         rows.append((f"#   {name}", marks, text))
@@ -138,9 +144,8 @@ def draw_layers(choice: Choice, model: nn.Module) -> list[str]:
 
 def _list_unused_keys(choice: Choice, mixer: Mixer) -> list[str]:
     """List the options of attention that a model gives, and that a mixer cannot use."""
-    given = {key: choice.options.get(key) for key in LAYER_KEYS}
-    encodings = given.pop("encoding")
-    unused = [key for key, value in given.items() if value]
+    encodings = choice.options["encoding"]
+    unused = [key for key in LAYER_KEYS if key != "encoding" and choice.options.get(key)]
     if mixer.uses_encodings:
         return unused
     classes = {one.name: encoding_class(one.name) for one in encodings}
@@ -375,10 +380,7 @@ def describe_mixer_costs(name: str, options: Mapping[str, Any], dim: int) -> dic
         mixer(Tokens.at(x, torch.zeros(1, 1)), Chain(mixer.dims, {}), cache)
     parameters = sum(parameter.numel() for parameter in mixer.parameters())
     state = _format_amount(cache.measure()[0].bytes)
-    return {
-        "parameters": f"{parameters:,}",
-        "state of a text": f"{state}B in 32 bits, at any length",
-    }
+    return {"parameters": f"{parameters:,}", "state of a text": f"{state}B in 32 bits"}
 
 
 def list_mixer_users() -> dict[str, list[str]]:

@@ -1,0 +1,89 @@
+"""The page about mixers, made from docstrings, declared facts and recipes: docs/mixers.md."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+
+import torch
+
+from zoo import registry
+from zoo.attention.encoding import Dims
+from zoo.attention.mixer import describe_facts
+from zoo.cli.describe import describe_mixer_costs, describe_options, list_mixer_users
+
+DIM = 512
+INTRODUCTION = """# Mixers
+
+Made by `python docs/build/pages.py` from docstrings, declared facts and recipes. `zoo list mixers`
+lists them, and `zoo show gated_delta` prints one for a width of your own.
+
+A mixer takes the place of attention in some layers: it reads the tokens in their order and keeps a
+state of fixed size, so that time grows linearly with the length and a cache does not grow. A state
+carries the order of tokens. Whether the layers with attention between them still need positions is
+a question that a recipe asks in one key:
+
+```yaml
+extends: lm_rope
+model:
+  encoding: none                        # of the layers with attention: compare with rope
+  layer_types:
+    linear: {mixer: {name: gated_delta, heads: 4, decay: head}}
+    full: {}
+  layer_pattern: [linear*3, full]
+```
+
+- A mixer has no scores of queries and keys. `encoding`, `window`, `softcap`, `sinks` and
+  `temperature` of the model do not reach it, and `zoo show` names those that are set. In its own
+  type they are config errors. Encodings that add to the input reach every layer. Options of `block`
+  that belong to attention (norms of heads, `output_gate`, `token_shift`, biases of projections,
+  dropout of weights) do not apply to it.
+- Only causal models have mixers: `encoder`, `vit` and `point_encoder` refuse them.
+- Packed documents are computed alone: the state and the convolution end with the document. Padding
+  changes nothing, wherever it stands. A cache in parts of any size equals one pass, and a copy of a
+  cache goes on by itself. With `memory_length` the state is that of the remembered tokens.
+- A state cannot go back to fewer tokens, so a cache has no `crop`, and `generate` of an exported
+  folder refuses an assistant.
+- A diagnosis shows the layers with attention. A mixer has no weights of pairs, and no map is drawn
+  for it.
+- Exports as an architecture of transformers refuse mixers by name. `to=hf` takes every mixer;
+  graphs for ONNX and torch.export take those whose facts say so.
+
+A plug-in adds one by a file in its folder `mixers`: a subclass of `zoo.attention.mixer.Mixer` that
+computes `mix`, marked with `@zoo.registry.register`. Documents, padding and caches are those of the
+base class.
+"""
+
+
+def write_mixers_page() -> str:
+    """Return the page of all mixers."""
+    users = list_mixer_users()
+    sections = [
+        "\n".join(_describe(name, users.get(name, []))) for name in registry.names("mixers")
+    ]
+    return "\n".join([INTRODUCTION, *sections])
+
+
+def _describe(name: str, recipes: list[str]) -> Iterator[str]:
+    """Yield the lines of a mixer: formula, options, facts, parameters and cost."""
+    cls = registry.find("mixers", name)
+    formula, _, rest = (inspect.getdoc(cls) or "").partition("\n\n")
+    text, _, arguments = rest.partition("\n\nArgs:\n")
+    yield from (f"## {name}", "", str(inspect.getdoc(sys.modules[cls.__module__])), "")
+    yield from ("```", formula, "```", "", text, "")
+    yield from ("```", arguments.partition("\n\nRaises")[0], "```", "")
+    yield from ("| option | value |", "|---|---|")
+    for key, value in describe_options(cls, "mixers").items():
+        yield f"| `{key}` | {value} |"
+    yield from ("", "| fact | |", "|---|---|")
+    for key, value in describe_facts(cls).items():
+        yield f"| {key} | {value} |"
+    yield from ("", f"| parameter, for dim {DIM} and 8 heads | shape |", "|---|---|")
+    with torch.device("meta"):
+        mixer = cls(Dims(DIM, 8))
+    for key, parameter in mixer.named_parameters():
+        yield f"| `{key}` | {' x '.join(map(str, parameter.shape))} |"
+    costs = describe_mixer_costs(name, {}, DIM)
+    yield from ("", "; ".join(f"{key}: {value}" for key, value in costs.items()) + ".", "")
+    yield from (f"Recipes: {', '.join(f'`{one}`' for one in recipes) or 'none yet'}.", "")
