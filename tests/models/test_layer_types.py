@@ -533,9 +533,13 @@ def test_a_recipe_with_a_mixer_reads_back_what_it_writes():
     assert changed.model.options["layer_types"]["linear"]["mixer"].options["conv"] == 2
 
 
-def test_an_encoding_that_all_other_layers_replace_is_refused():
-    with pytest.raises(RecipeError, match="has its own encoding or a mixer"):
-        zoo.load_recipe("lm_rope", {**HYBRID, "model.encoding": "alibi"})
+def test_an_encoding_that_all_other_layers_replace_is_refused(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(RECIPE.replace("window: 4", "mixer: short_conv"))
+    with pytest.raises(RecipeError, match=r"its own encoding or a mixer; write .*global\.encoding"):
+        zoo.load_recipe(path, {"model.encoding": "alibi"})
+    path.write_text(path.read_text().replace("{encoding: none}", "{}"))
+    assert zoo.load_recipe(path, {"model.encoding": "alibi"}).encodings == ("alibi",)
 
 
 def test_a_mixer_that_uses_encodings_gets_those_of_its_layer():
