@@ -1,6 +1,7 @@
 """The public names of zoo, each written once: `__init__.py` imports them from here on first use."""
 
 from zoo import functional as functional
+from zoo.api.audit import audit as audit
 from zoo.api.comparison import ClaimsResult as ClaimsResult
 from zoo.api.comparison import ComparisonFigure as ComparisonFigure
 from zoo.api.comparison import ComparisonResult as ComparisonResult
@@ -40,6 +41,9 @@ from zoo.attention.encoding import Encoding as Encoding
 from zoo.attention.functional import Attention as Attention
 from zoo.attention.kv_cache import KeyValueCache as KeyValueCache
 from zoo.attention.kv_cache import SegmentMemory as SegmentMemory
+from zoo.auditing.result import AuditReport as AuditReport
+from zoo.auditing.result import LawResult as LawResult
+from zoo.auditing.subject import AuditSubject as AuditSubject
 from zoo.config import Recipe as Recipe
 from zoo.data.patch_rows import place_patches as place_patches
 from zoo.data.spec import ImageSpec as ImageSpec

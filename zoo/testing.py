@@ -1,15 +1,21 @@
-"""Laws for the test suite of a plug-in.
+"""Laws for the test suite of a plug-in, or of a project with models.
 
 A test module of a plug-in package needs one line for each encoding:
 
     from zoo.testing import laws
 
     test_mine = laws("mine")
+
+A test module of a project needs one line for each model:
+
+    from zoo.testing import audit
+
+    test_my_model = audit(lambda: MyModel(config))
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -51,5 +57,38 @@ def laws(name: str, **options: Any) -> Callable[[Law, Case], None]:
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(0)
             law(case)
+
+    return check
+
+
+def audit(build: Callable[[], Any], laws: Sequence[str] | None = None) -> Callable[[str], None]:
+    """Return a test that asks a model the laws of `zoo.audit`, one by one.
+
+    Args:
+        build: Returns the model, or an `AuditSubject`. It is called once for each law.
+        laws: Names of laws; by default all.
+
+    Returns:
+        A function for pytest, parametrized by law. Assign it to a name beginning with `test_`. A
+        law that is not asked is skipped, with the reason.
+
+    Raises:
+        OptionError: There is no law of a name.
+    """
+    with explain_imports():
+        import pytest
+
+        from zoo.auditing.audit import audit_subject, select_laws
+        from zoo.auditing.subject import AuditSubject
+
+    @pytest.mark.parametrize("law", list(select_laws(laws)))
+    def check(law: str) -> None:
+        subject = build()
+        if not isinstance(subject, AuditSubject):
+            subject = AuditSubject.from_model(subject)
+        (result,) = audit_subject(subject, [law]).results
+        if result.status == "not asked":
+            pytest.skip(result.reason or "not asked")
+        assert result.status == "kept", f"{result.statement}: {result.remark}"
 
     return check

@@ -26,6 +26,7 @@ COMPUTING = {
     "bench": ("zoo.api.tools:bench", ["rope"]),
     "compare": ("zoo.api.comparison:compare", ["vit_comrope"]),
     "compare suite=small": ("zoo.api.comparison:compare_suite", []),
+    "audit": ("zoo.api.audit:audit", ["folder"]),
     "compare check": ("zoo.api.comparison:check_comparison", ["folder"]),
 }
 """{command: (what it calls to compute, further words)}"""

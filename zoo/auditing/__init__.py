@@ -1,0 +1,1 @@
+"""Laws of positions for models of other libraries, and for plain functions."""

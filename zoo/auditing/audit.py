@@ -1,0 +1,575 @@
+"""Ask a subject each law, and describe what is broken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib.metadata import version
+from types import MappingProxyType
+
+import torch
+from torch import nn
+
+from zoo.auditing.causes import (
+    do_rows_touch,
+    find_explanation,
+    find_ignoring_backend,
+    find_other_keys,
+    is_kept_by_another_backend,
+)
+from zoo.auditing.comparisons import (
+    LENGTH,
+    MASK,
+    Comparison,
+    compare_batch,
+    compare_cache,
+    compare_future,
+    compare_packing,
+    compare_padding,
+    compare_shift,
+    list_shifts,
+    shift_text,
+)
+from zoo.auditing.model_laws import (
+    check_checkpointing,
+    check_long,
+    check_packed_gradients,
+    check_windows,
+    compare_backends,
+    compare_reference,
+    compute_saved,
+    measure_half_precision,
+)
+from zoo.auditing.places import find_place
+from zoo.auditing.result import EXPLANATIONS, AuditReport, LawResult, Status
+from zoo.auditing.rotations import check_rotations
+from zoo.auditing.subject import (
+    AuditSubject,
+    NotAskedError,
+    copy_in_float64,
+    find_options,
+    measure_error,
+)
+from zoo.auditing.twins import build_twin
+from zoo.errors import OptionError
+from zoo.integrations.evaluating import evaluating
+from zoo.suggestions import nearest
+
+SAFETY = 16  # a bound is this many times the rounding that was measured
+LOWEST = 1e-5  # bound of a model that rounds less than float32 usually does
+LARGEST = 2.0**13  # rounding of a pass, in units of the dtype's resolution
+EXACT = 1e-6  # bound in float64; models compute angles and softmax in float32
+ANGLES = 16 * 2.0**-24  # error by rounded angles in float32, for each position
+
+
+@dataclass
+class Finding:
+    """What asking a law gave.
+
+    Attributes:
+        error: The largest error.
+        bound: The largest error that rounding explains.
+        comparison: The passes that differ most, if the law compares passes.
+        since: The first position at which it breaks.
+        module: Where it breaks, if the law knows.
+        cause: A sentence about the cause.
+        explanation: A key of `EXPLANATIONS`.
+        broken: The comparisons that differ, in the order in which they were made.
+    """
+
+    error: float
+    bound: float
+    comparison: Comparison | None = None
+    since: int | None = None
+    module: str | None = None
+    cause: str | None = None
+    explanation: str | None = None
+    broken: list[Comparison] = field(default_factory=list)
+
+    @property
+    def is_broken(self) -> bool:
+        """True if the error exceeds the bound."""
+        return not self.error <= self.bound
+
+
+@dataclass
+class Auditor:
+    """Asks the laws of a subject.
+
+    Args:
+        subject: What is asked.
+
+    Attributes:
+        findings: What the laws gave so far.
+        notes: What is worth knowing, and breaks no law.
+    """
+
+    subject: AuditSubject
+    findings: dict[str, Finding] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.twin is not None:
+            # What the installed class follows must change this model, too.
+            self.subject = replace(self.subject, options=self.twin.options)
+
+    @cached_property
+    def double(self) -> AuditSubject | None:
+        """The subject in float64; None if it has no such copy."""
+        if self.subject.model is None:
+            return None
+        try:
+            double = self.subject.with_model(copy_in_float64(self.subject.model))
+            double.logits(double.draw_ids(1, 4))
+        except Exception:  # whatever a model refuses in float64
+            return None
+        return double
+
+    @cached_property
+    def twin(self) -> AuditSubject | None:
+        """The installed class, built anew with the same weights; None for an unknown class."""
+        if self.subject.model is None:
+            return None
+        twin = build_twin(self.subject.model)
+        if twin is None:
+            return None
+        subject = self.subject.with_model(twin)
+        return replace(subject, options=self.subject.options | find_options(subject))
+
+    @cached_property
+    def rounding(self) -> float:
+        """Error of a pass by rounding, measured against float64."""
+        ids = self.subject.draw_ids(2, LENGTH)
+        logits = self.subject.logits(ids)
+        eps = torch.finfo(logits.dtype).eps
+        if self.double is not None:
+            error = measure_error(logits, self.double.logits(ids))
+            if error <= LARGEST * eps:
+                return error
+            # Experts chosen otherwise, or a model that computes something else in float64.
+            self.notes.append(f"float64 changes logits by {error:.1e}, more than by rounding")
+        return 16 * eps
+
+    @cached_property
+    def rows_touch(self) -> bool:
+        """True if a row's logits depend on other rows, by gradients."""
+        return do_rows_touch(self.subject)
+
+    @property
+    def bound(self) -> float:
+        """The largest error of a law that rounding explains."""
+        return max(SAFETY * self.rounding, LOWEST)
+
+    def compare(
+        self, comparisons: Iterator[Comparison], bound: Callable[[Comparison], float] | None = None
+    ) -> Finding:
+        """Return the comparison with the largest error relative to its bound.
+
+        Raises:
+            NotAskedError: Nothing can be compared.
+        """
+        worst, refusals = Finding(0.0, self.bound), []
+        broken: list[Comparison] = []
+        count = 0
+        for comparison in comparisons:
+            limit = self.bound if bound is None else bound(comparison)
+            try:
+                error = self.measure(self.subject, comparison)
+            except NotAskedError:
+                raise
+            except Exception as refusal:  # models refuse in any way
+                refusals.append(f"{comparison.way}: {describe_refusal(refusal)}")
+                continue
+            count += 1
+            if error > limit and self.is_rounding(comparison):
+                continue
+            if error > limit:
+                broken.append(comparison)
+            if error / limit >= worst.error / worst.bound:
+                worst = Finding(error, limit, comparison, comparison.since)
+            if error > limit and comparison.since is not None:
+                break
+        if not count:
+            raise NotAskedError(refusals[0] if refusals else "nothing to compare")
+        self.notes += refusals
+        worst.broken = broken
+        return worst
+
+    def is_rounding(self, comparison: Comparison) -> bool:
+        """Return whether an error vanishes in float64."""
+        if self.double is None or comparison.since is not None:
+            return False
+        try:
+            return self.measure(self.double, comparison) <= EXACT
+        except Exception:  # whatever a model refuses in float64
+            return False
+
+    def measure(self, subject: AuditSubject, comparison: Comparison) -> float:
+        """Return the error of a comparison."""
+        reference = comparison.select_reference(comparison.reference(subject))
+        return measure_error(comparison.select(comparison.asked(subject)), reference)
+
+
+def describe_refusal(error: Exception) -> str:
+    """Return a class of errors and the first line of its message."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:100]}" if lines else type(error).__name__
+
+
+def ask_future(auditor: Auditor) -> Finding:
+    """Ask `future`."""
+    return auditor.compare(compare_future(auditor.subject))
+
+
+def ask_batch(auditor: Auditor) -> Finding:
+    """Ask `batch`."""
+    return auditor.compare(compare_batch(auditor.subject))
+
+
+def ask_cache(auditor: Auditor) -> Finding:
+    """Ask `cache`."""
+    return auditor.compare(compare_cache(auditor.subject))
+
+
+def ask_left_padding(auditor: Auditor) -> Finding:
+    """Ask `left_padding`."""
+    return auditor.compare(compare_padding(auditor.subject, left=True))
+
+
+def ask_right_padding(auditor: Auditor) -> Finding:
+    """Ask `right_padding`."""
+    return auditor.compare(compare_padding(auditor.subject, left=False))
+
+
+def ask_packing(auditor: Auditor) -> Finding:
+    """Ask `packing`; a way that the installed class does not offer is noted only."""
+    findings = {}
+    refusals = []
+    for comparison in compare_packing(auditor.subject):
+        try:
+            findings[comparison.way] = auditor.compare(iter([comparison]))
+        except NotAskedError as refusal:
+            refusals.append(str(refusal))
+    if not findings:
+        raise NotAskedError("; ".join(refusals) or "nothing to compare")
+    for way, finding in list(findings.items()):
+        if not finding.is_broken or len(findings) == 1 or auditor.twin is None:
+            continue
+        assert finding.comparison is not None
+        if auditor.measure(auditor.twin, finding.comparison) > finding.bound:
+            auditor.notes.append(f"packing: {way} do not separate texts in this model type")
+            del findings[way]
+    worst = max(findings.values(), key=lambda finding: finding.error / finding.bound)
+    worst.broken = [one for finding in findings.values() for one in finding.broken]
+    if not worst.is_broken and auditor.subject.model is not None:
+        error = check_packed_gradients(auditor.subject, next(iter(findings)))
+        if error > EXACT:
+            cause = "in training mode, gradients flow from one packed text to another one"
+            return Finding(error, EXACT, cause=cause, explanation="gradients_mix")
+    return worst
+
+
+def ask_shift(auditor: Auditor) -> Finding:
+    """Ask `shift`, and find the first position at which it breaks."""
+    subject = auditor.subject
+    subject.require("positions")
+    ids = subject.draw_ids(1, LENGTH)
+
+    def find_bound(comparison: Comparison) -> float:
+        return auditor.bound + ANGLES * ((comparison.since or 0) + LENGTH)
+
+    # Tables and scales by position are no fault.
+    for shift in (1, 3):
+        comparison = shift_text(ids, shift)
+        try:
+            error = auditor.measure(subject, comparison)
+        except Exception as refusal:  # models refuse in any way
+            raise NotAskedError(describe_refusal(refusal)) from refusal
+        if error > find_bound(comparison):
+            raise NotAskedError(f"positions are not relative: a shift by {shift} changes logits")
+    finding = auditor.compare(compare_shift(subject), find_bound)
+    if finding.is_broken and finding.comparison is not None:
+        bad = finding.comparison.since or 0
+        good = max((shift for shift in list_shifts(subject.length) if shift < bad), default=0)
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            comparison = shift_text(ids, middle)
+            if auditor.measure(subject, comparison) > find_bound(comparison):
+                bad = middle
+            else:
+                good = middle
+        finding.since = bad + LENGTH - 1
+    return finding
+
+
+def ask_order(auditor: Auditor) -> Finding:
+    """Ask `order`: the last logits must change when two earlier tokens are exchanged."""
+    subject = auditor.subject
+    ids = subject.draw_ids(1, LENGTH)
+    exchanged = ids.clone()
+    exchanged[:, [2, 9]] = ids[:, [9, 2]]
+    subject.logits(ids)
+    difference = measure_error(subject.logits(exchanged)[:, -1:], subject.logits(ids)[:, -1:])
+    # A law about a difference that must be seen: the error is 1 if it is not.
+    error = 1.0 if difference <= auditor.rounding else 0.0
+    return Finding(error, 0.5, cause="exchanging two tokens changes nothing" if error else None)
+
+
+def ask_rotary(auditor: Auditor) -> Finding:
+    """Ask `rotary`."""
+    error, bound, fault = check_rotations(auditor.subject, auditor.twin, auditor.notes)
+    if fault is None:
+        return Finding(error, bound)
+    return Finding(
+        error,
+        bound,
+        since=fault.since,
+        module=fault.path,
+        cause=fault.cause,
+        explanation=fault.explanation,
+    )
+
+
+def ask_backends(auditor: Auditor) -> Finding:
+    """Ask `backends`."""
+    return auditor.compare(compare_backends(auditor.subject))
+
+
+def ask_window(auditor: Auditor) -> Finding:
+    """Ask `window`."""
+    # Gradients are exact zeros in any precision, but vanish in none of float64.
+    subject = auditor.double or auditor.subject
+    fault = check_windows(subject)
+    if fault is None:
+        return Finding(0.0, 0.5)
+    path, since, cause, explanation = fault
+    return Finding(1.0, 0.5, None, since, path, cause, explanation)
+
+
+def ask_checkpointing(auditor: Auditor) -> Finding:
+    """Ask `checkpointing`."""
+    bound = 10 * auditor.bound
+    error, name = check_checkpointing(auditor.subject, bound)
+    if error <= bound:
+        return Finding(error, bound)
+    module = None if name is None else name.rpartition(".")[0]
+    cause = f"the gradient of {name} is another one with gradient checkpointing"
+    return Finding(error, bound, module=module, cause=cause, explanation="checkpointing")
+
+
+def ask_save(auditor: Auditor) -> Finding:
+    """Ask `save`."""
+    subject = auditor.subject
+    if subject.model is None:
+        raise NotAskedError("functions cannot be saved")
+    ids = subject.draw_ids(1, 2 * LENGTH)
+    error = measure_error(compute_saved(subject, ids), subject.logits(ids))
+    return Finding(error, auditor.bound, cause="the loaded model computes other logits")
+
+
+def ask_reference(auditor: Auditor) -> Finding:
+    """Ask `reference`."""
+    if auditor.twin is None:
+        raise NotAskedError("no installed class has this name and these weights")
+    finding = auditor.compare(compare_reference(auditor.subject, auditor.twin))
+    finding.comparison = None  # its passes are of two models
+    finding.cause = "the installed class computes other logits with the same weights"
+    return finding
+
+
+def ask_precision(auditor: Auditor) -> Finding:
+    """Ask `precision`."""
+    if "shift" in auditor.findings and auditor.findings["shift"].is_broken:
+        raise NotAskedError("positions are not relative, see shift")
+    near, far, position = measure_half_precision(auditor.subject)
+    bound = max(4 * near, 0.02)
+    since = position if far > bound else None
+    cause = f"bfloat16 rounds {far / max(near, 1e-9):.0f} times more there than near position 0"
+    return Finding(far, bound, since=since, cause=cause)
+
+
+def ask_long(auditor: Auditor) -> Finding:
+    """Ask `long`."""
+    error, start = check_long(auditor.subject)
+    return Finding(error, 0.5, since=start, cause="logits are not finite")
+
+
+@dataclass(frozen=True)
+class AuditLaw:
+    """A law.
+
+    Attributes:
+        statement: What it states.
+        ask: Asks it. Raises NotAskedError where it cannot be asked.
+    """
+
+    statement: str
+    ask: Callable[[Auditor], Finding]
+
+
+LAWS: Mapping[str, AuditLaw] = MappingProxyType(
+    {
+        "future": AuditLaw("changing a token changes no earlier logit", ask_future),
+        "batch": AuditLaw("a row is computed as alone, in any company", ask_batch),
+        "cache": AuditLaw("parts of any size with a cache equal one pass", ask_cache),
+        "left_padding": AuditLaw("padding on the left changes no logit", ask_left_padding),
+        "right_padding": AuditLaw("padding on the right changes no logit", ask_right_padding),
+        "packing": AuditLaw("texts packed into a row are computed as alone", ask_packing),
+        "shift": AuditLaw("shifting all positions changes nothing", ask_shift),
+        "order": AuditLaw("exchanging two tokens is seen", ask_order),
+        "rotary": AuditLaw("rotary modules turn what the configuration says", ask_rotary),
+        "precision": AuditLaw("far positions are rounded no more than near ones", ask_precision),
+        "backends": AuditLaw("eager and sdpa agree on all tokens but padding", ask_backends),
+        "window": AuditLaw("a layer sees exactly the tokens of its window", ask_window),
+        "checkpointing": AuditLaw(
+            "gradients agree with and without gradient checkpointing", ask_checkpointing
+        ),
+        "save": AuditLaw("saved and loaded, a model computes the same", ask_save),
+        "reference": AuditLaw("the installed class computes the same", ask_reference),
+        "long": AuditLaw("past the trained length logits are finite", ask_long),
+    }
+)
+
+
+def select_laws(names: Sequence[str] | None) -> dict[str, AuditLaw]:
+    """Return laws by name, all by default.
+
+    Raises:
+        OptionError: There is no law of a name.
+    """
+    if names is None:
+        return dict(LAWS)
+    for name in names:
+        if name not in LAWS:
+            raise OptionError("laws", f"no law {name!r}; {nearest(name, list(LAWS))}")
+    if not names:
+        raise OptionError("laws", "empty list; omit it to ask all laws")
+    return {name: law for name, law in LAWS.items() if name in names}
+
+
+def audit_subject(subject: AuditSubject, laws: Sequence[str] | None = None) -> AuditReport:
+    """Ask a subject laws.
+
+    Args:
+        subject: What is asked.
+        laws: Names of laws; all by default.
+
+    Raises:
+        OptionError: There is no law of a name.
+    """
+    chosen = select_laws(laws)
+    start = time.perf_counter()
+    model = subject.model if subject.model is not None else nn.Identity()
+    results = []
+    with evaluating(model):
+        auditor = Auditor(subject)
+        for name, law in chosen.items():
+            results.append(ask_law(auditor, name, law))
+        for name, finding in auditor.findings.items():
+            if finding.is_broken and subject.model is not None:
+                explain(auditor, name, finding)
+    results = [describe(result, auditor.findings.get(result.law)) for result in results]
+    return AuditReport(
+        tuple(results),
+        tuple(dict.fromkeys(auditor.notes)),
+        subject.name,
+        {name: version(name) for name in ("torch", "transformers")},
+        time.perf_counter() - start,
+    )
+
+
+def ask_law(auditor: Auditor, name: str, law: AuditLaw) -> LawResult:
+    """Ask one law."""
+    result = LawResult(law=name, statement=law.statement, status="not asked")
+    try:
+        finding = law.ask(auditor)
+    except NotAskedError as reason:
+        return replace(result, reason=str(reason))
+    except Exception as error:  # models refuse in any way
+        return replace(result, reason=describe_refusal(error))
+    auditor.findings[name] = finding
+    status: Status = "broken" if finding.is_broken else "kept"
+    return replace(result, status=status, error=finding.error, bound=finding.bound)
+
+
+def describe(result: LawResult, finding: Finding | None) -> LawResult:
+    """Return a result with place and cause, if the law is broken."""
+    if finding is None or not finding.is_broken:
+        return result
+    cause = finding.cause
+    if cause is None and finding.explanation is not None:
+        cause = EXPLANATIONS[finding.explanation]
+    if cause is None and finding.comparison is not None:
+        cause = f"with {finding.comparison.way}" if finding.module is None else None
+    return replace(
+        result,
+        since=finding.since,
+        module=finding.module,
+        cause=cause,
+        explanation=finding.explanation,
+    )
+
+
+def explain(auditor: Auditor, law: str, finding: Finding) -> None:
+    """Find the place and the cause of a broken law."""
+    subject, comparison = auditor.subject, finding.comparison
+    if finding.explanation is not None or comparison is None:
+        return
+    bound = auditor.bound
+    # Angles differ between the passes of `shift`, and modules do not between backends.
+    if law not in ("shift", "backends"):
+        finding.module, _ = find_place(subject, comparison, bound)
+    rotary = auditor.findings.get("rotary")
+    if (
+        rotary is not None
+        and rotary.is_broken
+        and (finding.module == rotary.module or (law == "shift" and rotary.since is not None))
+    ):
+        finding.module, finding.cause = rotary.module, rotary.cause
+        finding.explanation = rotary.explanation
+        return
+    for broken in finding.broken:
+        try:
+            explanation = _find_cause(auditor, law, finding, broken)
+        except Exception:  # models refuse in any way, and the place is known
+            continue
+        if explanation is not None:
+            finding.explanation, finding.cause = explanation
+            return
+
+
+def _find_cause(
+    auditor: Auditor, law: str, finding: Finding, comparison: Comparison
+) -> tuple[str, str] | None:
+    """Return the explanation of a broken law and its sentence, if one gives the numbers."""
+    subject, bound = auditor.subject, auditor.bound
+    sound = auditor.twin or subject
+    if law == "backends":
+        return find_ignoring_backend(subject, sound, comparison, bound)
+    backends = auditor.findings.get("backends")
+    if (
+        law != "future"
+        and backends is not None
+        and backends.is_broken
+        and (is_kept_by_another_backend(subject, comparison, bound))
+    ):
+        explain(auditor, "backends", backends)
+        if backends.explanation is not None and backends.cause is not None:
+            return backends.explanation, backends.cause
+    if law in ("batch", "left_padding", "right_padding") and auditor.rows_touch:
+        return "rows_touch", "the logits of a row depend on the tokens of other rows"
+    explanation = find_explanation(law, subject, sound, comparison, bound, finding.module)
+    if explanation is not None:
+        is_by_mask = comparison.way == MASK and len(finding.broken) == 1
+        if explanation[0] == "positions_of_documents" and is_by_mask:
+            # Restarting positions are followed without a mask.
+            return "positions_of_padding", "position ids are ignored where a mask is given"
+        return explanation
+    if law == "cache":
+        module = find_other_keys(subject, comparison, 10 * bound)
+        if module is not None:
+            finding.module = module
+            return "keys_in_cache", "keys after a cache are not those of one pass"
+    return None

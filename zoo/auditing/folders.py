@@ -1,0 +1,208 @@
+"""Read the model of a folder, with its weights, or as a small random one of its architecture."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from zoo.errors import ARGUMENT, CheckpointError, ConfigIssue, OptionError, RecipeError, escape_text
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions:
+    """The model and the laws of an audit."""
+
+    size: Literal["small"] | None = None
+    """small: the same architecture with few layers and random weights; null: the weights of the
+    folder, or small if it has none."""
+
+    laws: tuple[str, ...] | None = None
+    """Names of laws to ask; null: all."""
+
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """Dtype of the weights; null: that of the folder."""
+
+    out: str | None = None
+    """File for the report, which ends in .json; null: none."""
+
+
+SIZES: Mapping[str, int] = {
+    "vocab_size": 256,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "moe_intermediate_size": 32,
+    "num_attention_heads": 4,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+}
+"""{entry of a configuration: its largest value in a small model}"""
+TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
+
+
+def load_folder(folder: str | Path, options: AuditOptions) -> nn.Module:
+    """Load the model of a folder of transformers; nothing is downloaded, and no code of it is run.
+
+    Args:
+        folder: A folder with config.json.
+        options: Its size and dtype.
+
+    Raises:
+        RecipeError: There is no such folder, or no config.json in it.
+        CheckpointError: It holds no model of transformers, or weights that do not load.
+    """
+    import torch
+    from transformers import AutoConfig
+
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        problem = "no config.json" if folder.is_dir() else "no such folder"
+        remedy = "name a folder with a model of transformers"
+        raise RecipeError(ConfigIssue(ARGUMENT, "", escape_text(f"{folder}: {problem}"), remedy))
+    try:
+        config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (ValueError, OSError, KeyError) as error:
+        raise _refuse(folder, error) from None
+    dtype = getattr(torch, options.dtype) if options.dtype else None
+    has_weights = any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
+    if options.size == "small" or not has_weights:
+        return build_small(config, dtype)
+    model_class = find_model_class(config)
+    try:
+        model, loading = model_class.from_pretrained(
+            folder, local_files_only=True, dtype=dtype or "auto", output_loading_info=True
+        )
+    except (ValueError, OSError, RuntimeError, KeyError) as error:
+        raise _refuse(folder, error) from None
+    missing = sorted(loading["missing_keys"])
+    if missing:
+        problem = f"the weights lack {len(missing)} tensors, such as {missing[0]}"
+        raise CheckpointError(escape_text(f"{folder}: {problem}"))
+    return model.eval()
+
+
+def _refuse(folder: Path, error: Exception) -> CheckpointError:
+    cause = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
+    return CheckpointError(escape_text(f"{folder}: holds no model that loads: {cause}"))
+
+
+def find_model_class(config: Any) -> Any:
+    """Return the automatic class for a configuration: with a head for text, or without a head."""
+    from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+
+    names = " ".join(getattr(config, "architectures", None) or [])
+    if "ForMaskedLM" in names and type(config) in AutoModelForMaskedLM._model_mapping:
+        return AutoModelForMaskedLM
+    if "ForCausalLM" not in names and type(config) in AutoModelForMaskedLM._model_mapping:
+        return AutoModelForMaskedLM
+    if type(config) in AutoModelForCausalLM._model_mapping:
+        return AutoModelForCausalLM
+    return AutoModel
+
+
+def build_small(config: Any, dtype: Any = None) -> nn.Module:
+    """Build a small model of a configuration with random weights.
+
+    Each kind of layer occurs twice; widths of heads, rotary entries and windows are kept.
+
+    Args:
+        config: A configuration of transformers.
+        dtype: Dtype of its weights; float32 by default.
+
+    Raises:
+        OptionError: The class cannot be built so small.
+    """
+    import torch
+
+    small = shrink(config)
+    try:
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(0)
+            model = find_model_class(small).from_config(small, dtype=torch.float32)
+            _stir(model)
+    except (ValueError, TypeError, RuntimeError, KeyError, AttributeError, IndexError) as error:
+        problem = f"{config.model_type} cannot be built small: {str(error).strip()[:160]}"
+        raise OptionError("size", f"{problem}; pass the model with its weights") from None
+    if dtype is not None:
+        for parameter in model.parameters():
+            # Buffers keep the tables of angles, as loading with dtype= leaves them.
+            parameter.data = parameter.data.to(dtype)
+    return model.eval()
+
+
+def _stir(model: nn.Module) -> None:
+    """Move vectors of fresh weights off 0 and 1, which hide where they act."""
+    import torch
+
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() <= 1:
+                parameter.mul_(1 + 0.2 * torch.rand_like(parameter) - 0.1)
+                parameter.add_(0.1 * torch.rand_like(parameter) - 0.05)
+            else:
+                # Small initial weights would make attention a mean over all tokens.
+                fan_in = parameter[0].numel()
+                spread = float(parameter.std().clamp(min=1e-9))
+                parameter.mul_(min(fan_in**-0.5 * 1.5 / spread, 20.0))
+
+
+def shrink(config: Any) -> Any:
+    """Return a configuration with few layers and narrow states."""
+    config = copy.deepcopy(config)
+    text = config.get_text_config()
+    heads = getattr(text, "num_attention_heads", None)
+    width = getattr(text, "head_dim", None)
+    hidden = getattr(text, "hidden_size", None)
+    if isinstance(heads, int) and isinstance(hidden, int) and not isinstance(width, int):
+        width = hidden // heads
+        sizes = {**SIZES, "hidden_size": width * min(heads, 4)}
+    else:
+        sizes = dict(SIZES)
+    groups = getattr(text, "num_key_value_heads", None)
+    if isinstance(groups, int) and isinstance(heads, int):
+        # All heads, some, or one have keys of their own.
+        sizes["num_key_value_heads"] = min(heads, 4) if groups == heads else min(groups, 2)
+    for name, value in sizes.items():
+        current = getattr(text, name, None)
+        if isinstance(current, int) and not isinstance(current, bool) and current > value:
+            setattr(text, name, value)
+    for name in TOKENS:
+        token = getattr(text, name, None)
+        if isinstance(token, int) and token >= text.vocab_size:
+            setattr(text, name, TOKENS.index(name))
+        if isinstance(token, list):
+            setattr(text, name, 2)
+    _cut_layers(text)
+    return config
+
+
+def _cut_layers(config: Any) -> None:
+    """Keep the first layers, until each kind occurs twice."""
+    count = getattr(config, "num_hidden_layers", None)
+    if not isinstance(count, int):
+        return
+    kinds = getattr(config, "layer_types", None)
+    kept = min(count, 4)
+    if kinds:
+        kept = next(
+            (
+                end
+                for end in range(1, count + 1)
+                if all(kinds[:end].count(kind) >= min(2, kinds.count(kind)) for kind in set(kinds))
+            ),
+            count,
+        )
+    for name, value in list(vars(config).items()):
+        # Lists with an entry for each layer.
+        if isinstance(value, list | tuple) and len(value) == count:
+            setattr(config, name, value[:kept])
+    config.num_hidden_layers = kept

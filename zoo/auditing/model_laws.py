@@ -1,0 +1,441 @@
+"""Laws about a model of transformers: its backends, windows, training, files and precision."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.utils import logging
+
+from zoo.auditing.comparisons import (
+    LENGTH,
+    Comparison,
+    Scene,
+    compare_packing,
+    compare_padding,
+    make_positions,
+    see_earlier,
+)
+from zoo.auditing.subject import AuditSubject, NotAskedError, measure_error, without_dropout
+from zoo.integrations.interface_calls import InterfaceCall, watch_interface
+
+WIDEST = 1024  # tokens of a window that is measured
+INFLUENCE = 1e-9  # relative gradient by which a token sees another one
+
+
+@contextmanager
+def using_backend(model: Any, name: str) -> Iterator[None]:
+    """Use an attention implementation for a while.
+
+    Raises:
+        NotAskedError: The model does not have it.
+    """
+    original = model.config._attn_implementation
+    try:
+        model.set_attn_implementation(name)
+    except (ValueError, ImportError, AttributeError) as error:
+        raise NotAskedError(f"the model has no attention implementation {name}") from error
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(original)
+
+
+def compare_backends(subject: AuditSubject) -> Iterator[Comparison]:
+    """Compare the implementations eager and sdpa on tokens that are no padding."""
+    model = subject.model
+    if model is None:
+        raise NotAskedError("functions have no attention implementations")
+    if not (getattr(model, "_supports_sdpa", False)):
+        raise NotAskedError("the model has the implementation eager only")
+    ids = subject.draw_ids(2, LENGTH)
+
+    def compute(name: str, logits: Callable[[AuditSubject], Tensor]) -> Any:
+        def compute_with(subject: AuditSubject) -> Tensor:
+            with using_backend(subject.model, name):
+                return logits(subject)
+
+        return compute_with
+
+    ways: list[tuple[str, Callable[[AuditSubject], Tensor], slice, slice, Scene | None]] = [
+        (
+            "one pass",
+            lambda subject: subject.logits(ids),
+            slice(None),
+            slice(None),
+            Scene(ids, make_positions(ids), see_earlier(ids)),
+        )
+    ]
+    for others in (
+        compare_padding(subject, left=True),
+        compare_padding(subject, left=False),
+        compare_packing(subject),
+    ):
+        try:
+            ways += [(one.way, one.asked, one.rows, one.tokens, one.scene) for one in others]
+        except NotAskedError:
+            continue
+    for way, logits, rows, tokens, scene in ways:
+        yield Comparison(
+            f"eager and sdpa: {way}",
+            _select(compute("eager", logits), rows, tokens),
+            compute("sdpa", logits),
+            rows=rows,
+            tokens=tokens,
+            scene=scene,
+        )
+
+
+def _select(
+    compute: Callable[[AuditSubject], Tensor], rows: slice, tokens: slice
+) -> Callable[[AuditSubject], Tensor]:
+    return lambda subject: compute(subject)[rows, tokens]
+
+
+def find_attentions(subject: AuditSubject) -> list[nn.Module]:
+    """Return the modules that call the attention interface, in order."""
+    modules: list[nn.Module] = []
+
+    def keep(call: InterfaceCall) -> Any:
+        modules.append(call.module)
+        return call.compute()
+
+    with watch_interface(subject.model, keep):
+        subject.logits(subject.draw_ids(1, 4))
+    return list(dict.fromkeys(modules))
+
+
+def find_windows(subject: AuditSubject) -> dict[str, int | None]:
+    """Return the configured window of each attention; None for a layer that sees all tokens.
+
+    Raises:
+        NotAskedError: The configuration names no window.
+    """
+    if subject.model is None:
+        raise NotAskedError("functions have no configured windows")
+    config = subject.model.config.get_text_config()
+    window = getattr(config, "sliding_window", None)
+    if not isinstance(window, int) or window <= 0:
+        raise NotAskedError("the configuration names no window")
+    names = {module: path for path, module in subject.model.named_modules()}
+    attentions = find_attentions(subject)
+    if not attentions:
+        raise NotAskedError("the model computes no attention by transformers' interface")
+    types = getattr(config, "layer_types", None)
+    windows: dict[str, int | None] = {}
+    for module in attentions:
+        layer = getattr(module, "layer_idx", None)
+        is_windowed = True
+        if types and isinstance(layer, int) and layer < len(types):
+            is_windowed = types[layer] == "sliding_attention"
+        windows[names[module]] = window if is_windowed else None
+    return windows
+
+
+def measure_influence(
+    subject: AuditSubject, ids: Tensor, parts: tuple[int, ...], tokens: list[int]
+) -> dict[str, Tensor]:
+    """Return which tokens [tokens, N] each attention's output depends on, by gradients.
+
+    Args:
+        subject: A subject with a model.
+        ids: Token ids [1, N].
+        parts: Numbers of tokens of the calls; one call needs no cache.
+        tokens: The tokens whose outputs are asked.
+    """
+    model = subject.model
+    names = {module: path for path, module in model.named_modules()}
+    inputs: dict[str, list[Tensor]] = {}
+    outputs: dict[str, list[Tensor]] = {}
+
+    def enter(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        path = names[module]
+        states = args[0] if args else kwargs["hidden_states"]
+        leaf = states.detach().requires_grad_(True)
+        inputs.setdefault(path, []).append(leaf)
+        return ((leaf, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": leaf})
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        states = output if isinstance(output, Tensor) else output[0]
+        outputs.setdefault(names[module], []).append(states)
+
+    with ExitStack() as stack:
+        for module in find_attentions(subject):
+            handle = module.register_forward_pre_hook(enter, with_kwargs=True)
+            stack.callback(handle.remove)
+            stack.callback(module.register_forward_hook(leave).remove)
+        with torch.enable_grad():
+            if len(parts) == 1:
+                subject.logits(ids)
+            else:
+                assert subject.cached is not None
+                cache, start = None, 0
+                for count in parts:
+                    _, cache = subject.cached(ids[:, start : start + count], cache)
+                    start += count
+            influences = {}
+            for path, states in outputs.items():
+                joined = torch.cat(states, 1)
+                weights = torch.linspace(0.5, 1.5, joined.shape[-1]).to(joined)
+                rows = []
+                for token in tokens:
+                    gradients = torch.autograd.grad(
+                        (joined[0, token] * weights).sum(),
+                        inputs[path],
+                        retain_graph=True,
+                        allow_unused=True,
+                    )
+                    parts_of_row = [
+                        torch.zeros(one.shape[1])
+                        if gradient is None
+                        else gradient[0].abs().amax(-1)
+                        for one, gradient in zip(inputs[path], gradients, strict=True)
+                    ]
+                    rows.append(torch.cat([part.float().cpu() for part in parts_of_row]))
+                influence = torch.stack(rows)
+                influences[path] = influence > INFLUENCE * influence.amax(-1, keepdim=True)
+    return influences
+
+
+def check_windows(subject: AuditSubject) -> tuple[str, int, str, str] | None:
+    """Compare what each layer sees with the configured windows, in one pass and with a cache.
+
+    Returns:
+        The layer, the first position, a sentence and an explanation; None if all windows are kept.
+
+    Raises:
+        NotAskedError: There is no window, or it is too wide.
+    """
+    windows = find_windows(subject)
+    window = next((one for one in windows.values() if one is not None), None)
+    if window is None:
+        raise NotAskedError("no layer has a window")
+    if window > WIDEST:
+        raise NotAskedError(f"the window of {window:,} tokens is wider than {WIDEST:,}")
+    count = max(2 * window + 8, LENGTH)
+    ids = subject.draw_ids(1, count)
+    first = window + 3
+    tokens = [window - 1, window, first + 1, first + 3, count - 1]
+    ways: list[tuple[str, tuple[int, ...]]] = [("", (count,))]
+    if subject.cached is not None:
+        ways.append((" with a cache", (first, 5, 1, count - first - 6)))
+    for way, parts in ways:
+        influences = measure_influence(subject, ids, parts, tokens)
+        for path, seen in influences.items():
+            limit = windows[path]
+            for token, row in zip(tokens, seen, strict=True):
+                expected = torch.arange(count) <= token
+                if limit is not None:
+                    expected &= torch.arange(count) > token - limit
+                if torch.equal(row, expected):
+                    continue
+                width = token - int(row.nonzero()[0]) + 1 if bool(row.any()) else 0
+                configured = "all earlier ones" if limit is None else f"the window of {limit:,}"
+                cause = (
+                    f"token {token} sees {width:,} tokens{way}, where it should see {configured}"
+                )
+                later = bool(row[token + 1 :].any())
+                if later:
+                    cause = f"token {token} sees later ones{way}"
+                explanation = "window_in_cache" if way else "window"
+                if later:
+                    explanation = "mask_in_cache" if way else "mask_causal"
+                return path, token, cause, explanation
+    return None
+
+
+def compute_gradients(subject: AuditSubject, ids: Tensor) -> dict[str, Tensor]:
+    """Return gradients of the parameters for a weighted sum of logits."""
+    model = subject.model
+    parameters = dict(model.named_parameters())
+    states = [parameter.requires_grad for parameter in parameters.values()]
+    with torch.enable_grad():
+        model.requires_grad_(True)
+        try:
+            logits = subject.logits(ids)
+            weights = torch.linspace(-1, 1, logits.numel()).reshape(logits.shape).to(logits)
+            gradients = torch.autograd.grad(
+                (logits * weights.sin()).sum(), list(parameters.values()), allow_unused=True
+            )
+        finally:
+            for parameter, state in zip(parameters.values(), states, strict=True):
+                parameter.requires_grad_(state)
+    return {
+        name: gradient
+        for name, gradient in zip(parameters, gradients, strict=True)
+        if gradient is not None
+    }
+
+
+def check_checkpointing(subject: AuditSubject, bound: float) -> tuple[float, str | None]:
+    """Return the largest difference of gradients by gradient checkpointing, and the parameter.
+
+    Raises:
+        NotAskedError: The model has no gradient checkpointing, or is random in training.
+    """
+    model = subject.model
+    if model is None or not getattr(model, "supports_gradient_checkpointing", False):
+        raise NotAskedError("the model has no gradient checkpointing")
+    ids = subject.draw_ids(2, LENGTH)
+    kind = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
+    with without_dropout(model):
+        plain = compute_gradients(subject, ids)
+        again = compute_gradients(subject, ids)
+        noise = _compare_gradients(plain, again)[0]
+        if noise > bound:
+            raise NotAskedError("gradients of the model are random")
+        was_on = any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+        # The former names of these methods are deprecated.
+        getattr(model, f"{kind}_checkpointing_enable")({"use_reentrant": False})
+        try:
+            checkpointed = compute_gradients(subject, ids)
+        finally:
+            if not was_on:
+                getattr(model, f"{kind}_checkpointing_disable")()
+    error, _ = _compare_gradients(plain, checkpointed)
+    return error, find_last_difference(plain, checkpointed, bound)
+
+
+def _compare_gradients(
+    first: dict[str, Tensor], second: dict[str, Tensor]
+) -> tuple[float, str | None]:
+    """Return the largest relative difference of gradients, and the parameter."""
+    scale = max(float(one.abs().max()) for one in first.values())
+    worst: tuple[float, str | None] = (0.0, None)
+    for name, gradient in first.items():
+        other = second.get(name)
+        if other is None:
+            return 1.0, name
+        error = float((gradient - other).abs().max()) / max(scale, 1e-30)
+        worst = max(worst, (error, name), key=lambda pair: pair[0])
+    return worst
+
+
+def find_last_difference(
+    first: dict[str, Tensor], second: dict[str, Tensor], bound: float
+) -> str | None:
+    """Return the last parameter whose gradients differ: gradients are computed from the end."""
+    scale = max(float(one.abs().max()) for one in first.values())
+    names = [
+        name
+        for name, gradient in first.items()
+        if name not in second or float((gradient - second[name]).abs().max()) > bound * scale
+    ]
+    return names[-1] if names else None
+
+
+def check_packed_gradients(subject: AuditSubject, way: str) -> float:
+    """Return the gradient of a packed text to the embeddings of the other one, in training mode.
+
+    Args:
+        subject: A subject with a model.
+        way: A way of packing that keeps the values.
+    """
+    model = subject.model
+    embedding = model.get_input_embeddings()
+    comparison = next(one for one in compare_packing(subject) if one.way == way)
+    first = comparison.tokens.start
+    states: list[Tensor] = []
+
+    def keep(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        states.append(output.detach().requires_grad_(True))
+        return states[-1]
+
+    with without_dropout(model), torch.enable_grad():
+        handle = embedding.register_forward_hook(keep)
+        try:
+            logits = comparison.asked(subject)[:, first:]
+        finally:
+            handle.remove()
+        (gradient,) = torch.autograd.grad(logits.float().square().sum(), states[:1])
+    size = gradient.abs().max().clamp(min=1e-30)
+    return float(gradient[:, :first].abs().max() / size)
+
+
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """Turn the progress bars of transformers off for a while."""
+    was_on = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_on:
+            logging.enable_progress_bar()
+
+
+def compute_saved(subject: AuditSubject, ids: Tensor) -> Tensor:
+    """Return logits of the model after it was saved and loaded."""
+    model = subject.model
+    kind: Any = type(model)
+    with tempfile.TemporaryDirectory() as folder, without_progress_bars():
+        model.save_pretrained(folder)
+        loaded = kind.from_pretrained(
+            folder,
+            dtype=next(model.parameters()).dtype,
+            attn_implementation=model.config._attn_implementation,
+            local_files_only=True,
+        )
+    loaded = loaded.to(next(model.parameters()).device).eval()
+    with torch.no_grad():
+        return subject.with_model(loaded).logits(ids)
+
+
+def compare_reference(subject: AuditSubject, twin: AuditSubject) -> Iterator[Comparison]:
+    """Compare a model with the installed class."""
+    ids = subject.draw_ids(1, 2 * LENGTH)
+    yield Comparison(
+        "the installed class with the same weights",
+        lambda _: twin.logits(ids),
+        lambda subject: subject.logits(ids),
+        scene=Scene(ids, make_positions(ids), see_earlier(ids)),
+    )
+
+
+def measure_half_precision(subject: AuditSubject) -> tuple[float, float, int]:
+    """Return the error of a bfloat16 copy near position 0 and far from it, and that position.
+
+    Raises:
+        NotAskedError: There are no far positions, or they are not relative.
+    """
+    subject.require("positions")
+    model = subject.model
+    if model is None:
+        raise NotAskedError("functions have no other precision")
+    far = min(subject.length or 2**14, 2**14) - LENGTH
+    if far < 2**8:
+        raise NotAskedError(f"the model has {subject.length} positions only")
+    half = copy.deepcopy(model)
+    for parameter in half.parameters():
+        # Loading with dtype= leaves the tables of angles in float32.
+        parameter.data = parameter.data.to(torch.bfloat16)
+    ids = subject.draw_ids(1, LENGTH)
+    low = subject.with_model(half)
+    errors = []
+    for start in (0, far):
+        positions = make_positions(ids, start)
+        logits = subject.logits(ids, positions=positions)
+        errors.append(measure_error(low.logits(ids, positions=positions), logits))
+    return errors[0], errors[1], far
+
+
+def check_long(subject: AuditSubject) -> tuple[float, int]:
+    """Return 1 if logits past the trained length are not finite, else 0, and the position.
+
+    Raises:
+        NotAskedError: The model has no positions past that length.
+    """
+    subject.require("positions")
+    length = subject.length or 2**14
+    ids = subject.draw_ids(1, LENGTH)
+    start = 2 * length
+    try:
+        logits = subject.logits(ids, positions=make_positions(ids, start))
+    except (IndexError, RuntimeError, ValueError) as error:
+        raise NotAskedError(f"the model has no positions past {length:,}") from error
+    return (0.0 if bool(torch.isfinite(logits).all()) else 1.0), start

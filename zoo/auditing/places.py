@@ -1,0 +1,124 @@
+"""Where two passes begin to differ: the first module whose outputs differ for equal inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo.auditing.comparisons import Comparison
+from zoo.auditing.subject import AuditSubject, measure_error
+from zoo.integrations.structure import flatten
+
+
+@dataclass
+class Record:
+    """Inputs and outputs of a module in the calls of a pass.
+
+    Attributes:
+        inputs: For each call, the tensors by number.
+        outputs: The same for its outputs.
+    """
+
+    inputs: list[list[Tensor]] = field(default_factory=list)
+    outputs: list[list[Tensor]] = field(default_factory=list)
+
+
+def record_modules(model: nn.Module, compute: Callable[[], Any]) -> dict[str, Record]:
+    """Return what all modules receive and return in a pass, in the order in which they end."""
+    records: dict[str, Record] = {}
+
+    with ExitStack() as stack:
+        for path, module in model.named_modules():
+
+            def keep(
+                module: nn.Module, args: Any, kwargs: Any, output: Any, path: str = path
+            ) -> None:
+                record = records.setdefault(path, Record())
+                # Caches change later, and have no tokens to align.
+                inputs = [*args, *(value for name, value in kwargs.items() if "cache" not in name)]
+                record.inputs.append([tensor for value in inputs for tensor in flatten(value)])
+                outputs = (
+                    output
+                    if isinstance(output, Tensor | tuple | list)
+                    else tuple(value for value in getattr(output, "values", tuple)())
+                )
+                record.outputs.append(flatten(outputs))
+
+            handle = module.register_forward_hook(keep, with_kwargs=True)
+            stack.callback(handle.remove)
+        compute()
+    return records
+
+
+def find_place(
+    subject: AuditSubject, comparison: Comparison, bound: float
+) -> tuple[str | None, dict[str, Record]]:
+    """Return the first module whose outputs differ although its inputs agree.
+
+    Args:
+        subject: A subject with a model.
+        comparison: Two passes that differ.
+        bound: The largest relative difference that rounding explains.
+
+    Returns:
+        Its path, the name of the class for the model itself, or None; and the record of the asked
+        pass.
+    """
+    model = subject.model
+    with torch.no_grad():
+        reference = record_modules(model, lambda: comparison.reference(subject))
+        asked = record_modules(model, lambda: comparison.asked(subject))
+    for path, record in reference.items():
+        other = asked.get(path)
+        if other is None:
+            continue
+        agree = _compare(record.inputs, other.inputs, comparison, bound)
+        differ = _compare(record.outputs, other.outputs, comparison, bound)
+        if differ is False and agree is not False:
+            return path or type(model).__name__, asked
+    return None, asked
+
+
+def _compare(
+    reference: list[list[Tensor]], asked: list[list[Tensor]], comparison: Comparison, bound: float
+) -> bool | None:
+    """Return whether tensors with tokens agree; None if there are none to compare."""
+    left, right = _join(reference), _join(asked)
+    if left is None or right is None or len(left) != len(right):
+        return None
+    verdict = None
+    for first, second in zip(left, right, strict=True):
+        try:
+            rows = _count_rows(comparison)
+            second = comparison.select(second.expand(max(rows, len(second)), *second.shape[1:]))
+            first = comparison.select_reference(first)
+        except (RuntimeError, IndexError):
+            continue
+        if first.shape != second.shape:
+            continue
+        if measure_error(second, first) > bound:
+            return False
+        verdict = True
+    return verdict
+
+
+def _count_rows(comparison: Comparison) -> int:
+    return len(comparison.scene.ids) if comparison.scene is not None else 1
+
+
+def _join(calls: list[list[Tensor]]) -> list[Tensor] | None:
+    """Join tensors [B, n, ...] of the calls of a pass along tokens; skip masks and others."""
+    lists = [
+        [one for one in call if one.dim() in (2, 3) and one.dtype != torch.bool] for call in calls
+    ]
+    if len({len(one) for one in lists}) != 1:
+        return None
+    try:
+        return [torch.cat([*parts], 1) for parts in zip(*lists, strict=True)]
+    except RuntimeError:
+        return None

@@ -1,0 +1,619 @@
+"""What each rotary module of a model computes, against what its configuration says."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention.chain import make_factory
+from zoo.attention.encoding import Dims
+from zoo.auditing.subject import AuditSubject, NotAskedError
+from zoo.errors import OptionError
+from zoo.integrations.equipment import TurnedChannels
+from zoo.integrations.interface_calls import InterfaceCall, watch_interface
+from zoo.integrations.own_rotation import PLACES, fit_rotation, keep_rotary, unwrap_angles
+from zoo.integrations.rope_parameters import (
+    FIXED_LENGTH,
+    OF_ATTENTION,
+    read_kind,
+    read_rope_parameters,
+)
+from zoo.integrations.structure import Observer, RotaryModule, neutralized
+from zoo.options import Choice
+
+POSITIONS = 2**17  # positions whose angles are compared, or more if the model has more
+COUNT = 24  # tokens of the text in which the rotary modules are found
+FAR = (*PLACES, *(62 * 2**power for power in range(9)))
+"""Positions by which frequencies are measured, to 8 digits."""
+OUTPUT = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
+"""Errors of cos and sin by the dtype of the output."""
+ANGLE = 16 * 2.0**-23  # relative error of an angle in float32
+BASES = (1e4, 1e5, 1.6e5, 2.5e5, 5e5, 1e6, 5e6, 1e7)
+LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+
+
+@dataclass(frozen=True)
+class RotaryCall:
+    """A call of a rotary module.
+
+    Attributes:
+        rotary: The module.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        layer_type: The type of layers that it was called for, if it was named.
+    """
+
+    rotary: RotaryModule
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    layer_type: str | None
+
+    @torch.no_grad()
+    def compute(
+        self, model: nn.Module, positions: Tensor, dtype: torch.dtype | None = torch.float32
+    ) -> Tensor:
+        """Return cos + i sin [P, channels] as complex128 of positions [P], or of axes [A, P].
+
+        Args:
+            model: The model, or another one with the same module.
+            positions: The positions.
+            dtype: Dtype of the states that the module receives; None for their own.
+        """
+
+        def place(value: Any) -> Any:
+            if not isinstance(value, Tensor):
+                return value
+            if value.is_floating_point():
+                states = value[:1, :1] if value.dim() == 3 else value[:1]
+                return states if dtype is None else states.to(dtype)
+            axes = positions if positions.dim() == 2 else positions[None]
+            axes = axes.to(value.device)
+            if value.dim() == 1:
+                return axes[0]
+            return axes.expand(value.shape[0], -1)[:, None] if value.dim() == 3 else axes[:1]
+
+        module = model.get_submodule(self.rotary.path)
+        with keep_rotary(module):
+            output = module(
+                *map(place, self.args), **{name: place(one) for name, one in self.kwargs.items()}
+            )
+        return join_angles(output, self.rotary.kind)
+
+
+def join_angles(output: Any, kind: str) -> Tensor:
+    """Return what a rotary module returned as cos + i sin, complex128 [P, channels]."""
+    if kind == "complex":
+        table = output.to(torch.complex128)
+    else:
+        first, second = output if kind == "cos, sin" else output[::-1]
+        table = torch.complex(first.double(), second.double())
+    return table.reshape(-1, *table.shape[-2:])[0].cpu()
+
+
+def take_pairs(table: Tensor) -> Tensor:
+    """Return one column for each pair of channels of a table [P, channels]."""
+    width, known = table.shape[-1], table.nan_to_num()
+    if width % 2 == 0 and torch.equal(known[:, : width // 2], known[:, width // 2 :]):
+        return table[:, : width // 2]
+    if width % 2 == 0 and torch.equal(known[:, ::2], known[:, 1::2]):
+        return table[:, ::2]
+    return table
+
+
+def record_calls(subject: AuditSubject) -> list[RotaryCall]:
+    """Return the calls of rotary modules in a pass, one for each module and type of layers.
+
+    Raises:
+        NotAskedError: No module makes angles.
+    """
+    model = subject.model
+    if model is None:
+        raise NotAskedError("functions have no rotary modules")
+    if next(model.parameters()).dtype in OUTPUT:
+        # cos and sin are recognized by their squares, which half precision rounds.
+        model = copy.deepcopy(model).float()
+        subject = subject.with_model(model)
+    ids = subject.draw_ids(1, COUNT)
+    observer = Observer(model)
+    entered: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+    with observer.watching(), ExitStack() as stack:
+        for path, module in model.named_modules():
+            handle = module.register_forward_pre_hook(
+                lambda module, args, kwargs, path=path: entered.append((path, args, kwargs)),
+                with_kwargs=True,
+            )
+            stack.callback(handle.remove)
+        subject.logits(ids)
+    if not observer.rotaries:
+        raise NotAskedError("no module of the model makes angles")
+    calls: dict[tuple[str, str | None], RotaryCall] = {}
+    for path, args, kwargs in entered:
+        if path in observer.rotaries:
+            names = [one for one in (*args, *kwargs.values()) if isinstance(one, str)]
+            layer_type = names[0] if names else None
+            call = RotaryCall(observer.rotaries[path], args, kwargs, layer_type)
+            calls.setdefault((path, layer_type), call)
+    return list(calls.values())
+
+
+@dataclass(frozen=True)
+class ConfiguredRotation:
+    """What a configuration says about a rotation.
+
+    Attributes:
+        entries: The rotary entries.
+        length: `max_position_embeddings`.
+        pairs: Number of pairs of channels that turn.
+    """
+
+    entries: Mapping[str, Any]
+    length: int
+    pairs: int
+
+    @property
+    def kind(self) -> str:
+        """The rule that scales frequencies."""
+        return read_kind(self.entries)
+
+    def compute(self, **changes: Any) -> tuple[Tensor, float]:
+        """Return frequencies [pairs] and the factor of cos and sin by zoo's own rules.
+
+        Args:
+            **changes: Entries in place of the configured ones; None removes an entry.
+
+        Raises:
+            OptionError: `rope` has no such rule.
+        """
+        entries = {
+            key: value
+            for key, value in {**self.entries, **changes}.items()
+            if key not in OF_ATTENTION and value is not None
+        }
+        options = read_rope_parameters(entries, self.length)
+        like = torch.zeros(1, 1, 1, dtype=torch.float64)
+        rope: Any = make_factory(Choice("rope", options))(
+            Dims(2 * self.pairs, 1, length=self.length)
+        )
+        return rope.wave_vectors(like).flatten(), float(rope.compute_rotation(like)[0].max())
+
+
+def read_configured(config: Any, layer_type: str | None, pairs: int) -> ConfiguredRotation | None:
+    """Return the rotary entries of a configuration; None if it has none."""
+    entries = getattr(config, "rope_parameters", None) or {}
+    if entries and all(isinstance(one, Mapping) for one in entries.values()):
+        entries = entries.get(layer_type) or {}
+    if "rope_theta" not in entries:
+        return None
+    length = getattr(config, "max_position_embeddings", None) or POSITIONS
+    return ConfiguredRotation(entries, int(length), pairs)
+
+
+@dataclass(frozen=True)
+class RotaryFault:
+    """How a rotary module differs from its configuration.
+
+    Attributes:
+        path: The module.
+        error: Largest difference of cos and sin.
+        bound: The difference that rounding explains there.
+        since: The first position.
+        cause: A sentence.
+        explanation: A key of `EXPLANATIONS`.
+    """
+
+    path: str
+    error: float
+    bound: float
+    since: int | None
+    cause: str
+    explanation: str | None
+
+
+@dataclass(frozen=True)
+class RotaryTable:
+    """The angles of a rotary module at all positions, and what they should be.
+
+    Attributes:
+        table: cos + i sin [P, pairs].
+        frequencies: What they should turn by, radians per token [pairs].
+        factor: What their modulus should be.
+        dtype: Dtype of the output.
+    """
+
+    table: Tensor
+    frequencies: Tensor
+    factor: float
+    dtype: torch.dtype
+
+    def compute_errors(self) -> tuple[Tensor, Tensor]:
+        """Return errors and bounds [P, pairs]."""
+        places = torch.arange(len(self.table), dtype=torch.float64)[:, None]
+        angles = places * self.frequencies
+        expected = torch.polar(torch.full_like(angles, self.factor), angles)
+        bounds = self.factor * (ANGLE * angles.abs() + 2e-5 + OUTPUT.get(self.dtype, 0.0))
+        return (self.table - expected).abs(), bounds
+
+
+def measure_frequencies(call: RotaryCall, model: nn.Module) -> tuple[Tensor, float]:
+    """Return radians per token [pairs] and the factor of a rotary module, measured."""
+    table = take_pairs(call.compute(model, torch.tensor(FAR)))
+    return unwrap_angles(table.angle(), FAR), float(table[0].abs().max())
+
+
+def check_call(
+    call: RotaryCall, subject: AuditSubject, twin: AuditSubject | None, notes: list[str]
+) -> tuple[float, float, RotaryFault | None]:
+    """Compare a rotary module with the configuration at all positions.
+
+    Returns:
+        The largest error relative to its bound and that bound, and the fault, if there is one.
+    """
+    model = subject.model
+    config = model.config.get_text_config()
+    path = call.rotary.path
+    table = take_pairs(call.compute(model, torch.arange(COUNT)))
+    pairs = table.shape[-1]
+    configured = read_configured(config, call.layer_type, pairs)
+    kind = configured.kind if configured is not None else "default"
+    expected, expected_factor, is_known = _expect(call, configured, twin, notes)
+    if expected is None:
+        expected, expected_factor = measure_frequencies(call, model)
+    if not is_known:
+        notes.append(f"{path}: neither the configuration nor an installed class names frequencies")
+
+    if kind in FIXED_LENGTH and twin is None:
+        raise NotAskedError(f"frequencies of rope_type {kind} follow the length of the text")
+    if kind not in FIXED_LENGTH:
+        longer = take_pairs(call.compute(model, torch.arange(64 * COUNT)))[:COUNT]
+        error = float((longer - table).abs().max())
+        if error > 1e-3 and not _is_still(table):
+            cause = "the angles of a position depend on the number of tokens in a call"
+            fault = RotaryFault(path, error, 1e-3, None, cause, "length_of_call")
+            return error, 1e-3, fault
+
+    count = max(POSITIONS, getattr(config, "max_position_embeddings", 0) or 0)
+    worst = (0.0, 1.0)
+    for dtype in dict.fromkeys((torch.float32, next(model.parameters()).dtype)):
+        full = take_pairs(call.compute(model, torch.arange(count), dtype))
+        tables = RotaryTable(full, expected, expected_factor, dtype)
+        if kind in FIXED_LENGTH:
+            assert twin is not None
+            other = take_pairs(call.compute(twin.model, torch.arange(count), dtype))
+            errors = (full - other).abs()
+            bounds = torch.full_like(errors, 1e-4)
+        else:
+            errors, bounds = tables.compute_errors()
+        ratios = (errors / bounds).amax(-1)
+        place = int(ratios.argmax())
+        channel = int((errors / bounds)[place].argmax())
+        error, bound = float(errors[place, channel]), float(bounds[place, channel])
+        if not float(ratios[place]) <= 1:
+            since = int((~(ratios <= 1)).nonzero()[0])
+            cause, explanation = _explain(call, model, configured, tables, since, config)
+            return error, bound, RotaryFault(path, error, bound, since, cause, explanation)
+        if error / bound > worst[0] / worst[1]:
+            worst = (error, bound)
+    return *worst, _check_axes(call, model, twin)
+
+
+def _expect(
+    call: RotaryCall,
+    configured: ConfiguredRotation | None,
+    twin: AuditSubject | None,
+    notes: list[str],
+) -> tuple[Tensor | None, float, bool]:
+    """Return frequencies and factor by the configuration, or as the installed class has them."""
+    by_rules = None
+    if configured is not None:
+        try:
+            by_rules = configured.compute()
+        except OptionError as error:
+            notes.append(f"{call.rotary.path}: {error.message}")
+    if twin is None:
+        return (*by_rules, True) if by_rules is not None else (None, 1.0, False)
+    frequencies, factor = measure_frequencies(call, twin.model)
+    if (
+        by_rules is not None
+        and _is_same(frequencies, by_rules[0])
+        and (abs(factor - by_rules[1]) < 1e-5)
+    ):
+        return (*by_rules, True)
+    # The model type has a convention of its own, which its class computes.
+    return frequencies, factor, True
+
+
+def _is_same(first: Tensor, second: Tensor) -> bool:
+    """Return whether measured frequencies equal others but for rounding."""
+    return first.shape == second.shape and bool(
+        ((first - second).abs() <= 1e-5 * second.abs() + 1e-8).all()
+    )
+
+
+def _is_still(table: Tensor) -> bool:
+    return bool((table.angle().abs() < 1e-6).all())
+
+
+def _explain(
+    call: RotaryCall,
+    model: nn.Module,
+    configured: ConfiguredRotation | None,
+    tables: RotaryTable,
+    since: int,
+    config: Any,
+) -> tuple[str, str | None]:
+    """Return a sentence about a difference, and the explanation that reproduces it."""
+    table, frequencies = tables.table, tables.frequencies
+    if _is_still(table):
+        return "the angles of all positions are 0", "does_not_turn"
+    turned = torch.polar(torch.ones_like(tables.table.real), tables.table.angle())
+    as_configured = RotaryTable(turned, frequencies, 1.0, tables.dtype)
+    errors, bounds = as_configured.compute_errors()
+    if bool((errors <= bounds).all()):
+        factor = float(table.abs().mean())
+        sentence = f"cos and sin have the factor {factor:.6g} where the configuration has"
+        return f"{sentence} {tables.factor:.6g}", "attention_factor"
+    for explanation, planted in _plant_rounded_positions(frequencies, tables.factor, len(table)):
+        part = min(len(table), 2**14)
+        if (table[:part] - planted[:part]).abs().max() <= 2e-3 + OUTPUT.get(tables.dtype, 0.0):
+            dtype = explanation.partition("_")[0]
+            return f"the angles are those of positions in {dtype}", explanation
+    if since > 1:
+        if torch.allclose(table[since:], table[since - 1].expand_as(table[since:]), atol=1e-6):
+            sentence = f"positions from {since:,} have the angles of position {since - 1:,}"
+            return sentence, "table_ends"
+        repeated = table[torch.arange(len(table)) % since]
+        if torch.allclose(table, repeated, atol=1e-3):
+            return f"the angles repeat after {since:,} positions", "table_wraps"
+    measured, _ = measure_frequencies(call, model)
+    for explanation, cause, candidate in list_hypotheses(configured, frequencies, measured, config):
+        if _is_same(measured, candidate):
+            return cause, explanation
+    if since <= FAR[-1]:
+        ratio = measured / frequencies
+        place = int((ratio - 1).abs().argmax())
+        sentence = f"pair {place} turns by {float(measured[place]):.6g} radians per token where"
+        return f"{sentence} {float(frequencies[place]):.6g} are expected", "frequencies"
+    return f"the angles differ from position {since:,}", None
+
+
+def _plant_rounded_positions(
+    frequencies: Tensor, factor: float, count: int
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield tables as they are if positions are rounded, with the explanation."""
+    places = torch.arange(min(count, 2**14))[:, None]
+    for name, dtype in (("bfloat16", torch.bfloat16), ("float16", torch.float16)):
+        rounded = frequencies.float()
+        for angles in (
+            (places.to(dtype) * rounded.to(dtype)).double(),
+            places.to(dtype).double() * rounded.double(),
+            (places * rounded).to(dtype).double(),
+        ):
+            yield f"{name}_positions", torch.polar(torch.full_like(angles, factor), angles)
+    cut = (places.float().view(torch.int32) & ~0x1FFF).view(torch.float32)
+    nearest = ((places.float().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+    fine = frequencies.float()
+    coarse = ((fine.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+    for positions in (cut, nearest):
+        for turns in (fine, coarse):
+            angles = (positions * turns).double()
+            yield "tf32_positions", torch.polar(torch.full_like(angles, factor), angles)
+
+
+def list_hypotheses(
+    configured: ConfiguredRotation | None, frequencies: Tensor, measured: Tensor, config: Any
+) -> Iterator[tuple[str, str, Tensor]]:
+    """Yield explanations with sentences and the frequencies that they lead to.
+
+    Args:
+        configured: What the configuration says.
+        frequencies: What the module should turn by [pairs].
+        measured: What it turns by [pairs].
+        config: The configuration of the text model.
+    """
+    for dtype in (torch.bfloat16, torch.float16):
+        name = str(dtype).rpartition(".")[2]
+        rounded = frequencies.float().to(dtype).double()
+        yield "frequencies_rounded", f"the frequencies were rounded to {name}", rounded
+    if configured is None:
+        return
+    pairs = configured.pairs
+    base = float(configured.entries["rope_theta"])
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    for count in dict.fromkeys((width, 2 * width, width // 2, config.hidden_size, pairs)):
+        if configured.kind == "default" and count != 2 * pairs:
+            cause = f"exponents are counted over {count} channels where the configuration's"
+            candidate = base ** (-2 * torch.arange(pairs, dtype=torch.float64) / count)
+            yield "exponents", f"{cause} convention counts {2 * pairs}", candidate
+    bases = list(BASES)
+    if pairs > 1 and 0 < float(measured[1]) < 1:
+        bases.append(float(measured[1]) ** -pairs)
+    changes: list[tuple[str, str, dict[str, Any]]] = [
+        (
+            "base",
+            f"base {other:,.6g} where the configuration has {base:,.6g}",
+            {"rope_theta": other},
+        )
+        for other in bases
+        if not math.isclose(other, base, rel_tol=1e-4)
+    ]
+    changes += _list_changes(configured, frequencies, measured)
+    for explanation, cause, entries in changes:
+        try:
+            yield explanation, cause, configured.compute(**entries)[0]
+        except OptionError:
+            continue
+    # A factor that the configuration lacks.
+    ratio = float((measured / frequencies).median())
+    if not math.isclose(ratio, 1.0, rel_tol=1e-4):
+        yield "factor", f"all frequencies are scaled by {ratio:.6g}", frequencies * ratio
+
+
+def _list_changes(
+    configured: ConfiguredRotation, frequencies: Tensor, measured: Tensor
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield changes of the entries of a rule that scales frequencies."""
+    entries = configured.entries
+    factor = entries.get("factor")
+    if configured.kind == "default" or factor is None:
+        return
+    plain: dict[str, Any] = {key: None for key in entries if key != "rope_theta"}
+    plain |= {"rope_type": "default"}
+    cause = f"the frequencies are not scaled; the configuration has {configured.kind}"
+    yield "factor", f"{cause} with factor {factor:g}", plain
+    ratios = (frequencies / measured * factor).tolist()
+    for other in dict.fromkeys((1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 40.0, 64.0, ratios[-1])):
+        if other >= 1 and not math.isclose(other, factor, rel_tol=1e-4):
+            cause = f"factor {other:.6g} where the configuration has {factor:g}"
+            yield "factor", cause, {"factor": other}
+    original = entries.get("original_max_position_embeddings")
+    if original is not None:
+        for other in dict.fromkeys((configured.length, int(original * factor), *LENGTHS)):
+            if other != original:
+                cause = f"original length {other:,} where the configuration has {original:,}"
+                yield "original_length", cause, {"original_max_position_embeddings": other}
+
+
+def _check_axes(
+    call: RotaryCall, model: nn.Module, twin: AuditSubject | None
+) -> RotaryFault | None:
+    """Compare angles of positions of several axes with the installed class."""
+    tensors = [one for one in (*call.args, *call.kwargs.values()) if isinstance(one, Tensor)]
+    axes = next((len(one) for one in tensors if one.dim() == 3 and not one.is_floating_point()), 0)
+    if not axes or twin is None:
+        return None
+    positions = torch.arange(COUNT) * torch.arange(1, axes + 1)[:, None]
+    error = float(
+        (call.compute(model, positions) - call.compute(twin.model, positions)).abs().max()
+    )
+    if error <= 1e-4:
+        return None
+    cause = "the channels of the axes of positions differ from the sections of the configuration"
+    return RotaryFault(call.rotary.path, error, 1e-4, None, cause, "sections")
+
+
+@dataclass(frozen=True)
+class Turning:
+    """Which channels of queries and keys an attention turns.
+
+    Attributes:
+        path: The attention.
+        queries: Channels of queries; None if they do not turn.
+        keys: Channels of keys; None if they do not turn.
+    """
+
+    path: str
+    queries: TurnedChannels | None
+    keys: TurnedChannels | None
+
+    def describe(self) -> str:
+        """Return the layout as text."""
+        return f"queries {describe_channels(self.queries)}, keys {describe_channels(self.keys)}"
+
+
+def describe_channels(channels: TurnedChannels | None) -> str:
+    """Return a layout of channels as text."""
+    if channels is None:
+        return "still"
+    step = channels.width // 2 if channels.halves else 1
+    return f"{channels.start}:{channels.stop} in pairs (i, i + {step})"
+
+
+def find_turnings(subject: AuditSubject, rotaries: Sequence[RotaryModule]) -> list[Turning] | None:
+    """Return which channels each attention turns; None where that cannot be measured."""
+    model = subject.model
+    ids = subject.draw_ids(2, COUNT)
+    calls: list[InterfaceCall] = []
+    outputs: list[Any] = []
+
+    def keep(call: InterfaceCall) -> Any:
+        calls.append(call)
+        outputs.append(call.compute())
+        return outputs[-1]
+
+    with watch_interface(model, keep):
+        subject.logits(ids)
+    still: list[InterfaceCall] = []
+
+    def replay(call: InterfaceCall) -> Any:
+        still.append(call)
+        return outputs[len(still) - 1]
+
+    with watch_interface(model, replay), neutralized(model, rotaries):
+        subject.logits(ids)
+    names = {module: path for path, module in model.named_modules()}
+    widths = sorted({width for rotary in rotaries for width in rotary.widths})
+    turnings = []
+    try:
+        for on, off in zip(calls, still, strict=True):
+            channels = []
+            for before, after in ((off.q, on.q), (off.k, on.k)):
+                rotation = fit_rotation(before, after, widths)
+                channels.append(None if rotation is None else rotation.channels)
+            turnings.append(Turning(names[on.module], *channels))
+    except (OptionError, ValueError):
+        return None
+    return turnings
+
+
+def check_turnings(
+    subject: AuditSubject, twin: AuditSubject | None, rotaries: Sequence[RotaryModule]
+) -> RotaryFault | None:
+    """Compare how attentions turn queries and keys with the installed class."""
+    turnings = find_turnings(subject, rotaries)
+    if not turnings:
+        return None
+    expected = None if twin is None else find_turnings(twin, rotaries)
+    for number, turning in enumerate(turnings):
+        other = expected[number] if expected and len(expected) == len(turnings) else None
+        queries, keys = turning.queries, turning.keys
+        is_other = other is not None and turning != other
+        if (queries is None) != (keys is None) and (other is None or is_other):
+            cause = f"only one of queries and keys turns: {turning.describe()}"
+            return RotaryFault(turning.path, 1.0, 0.0, None, cause, "keys_not_turned")
+        if is_other and other is not None and queries is not None:
+            cause = f"{turning.describe()}, where the model type has {other.describe()}"
+            return RotaryFault(turning.path, 1.0, 0.0, None, cause, "layout")
+        if other is None and queries != keys:
+            cause = f"queries and keys turn differently: {turning.describe()}"
+            return RotaryFault(turning.path, 1.0, 0.0, None, cause, "layout")
+    return None
+
+
+def check_rotations(
+    subject: AuditSubject, twin: AuditSubject | None, notes: list[str]
+) -> tuple[float, float, RotaryFault | None]:
+    """Compare all rotations of a model with its configuration.
+
+    Returns:
+        The largest error relative to its bound, that bound, and the first fault.
+
+    Raises:
+        NotAskedError: The model has no rotation that can be called alone.
+    """
+    calls = record_calls(subject)
+    worst, refusals = (0.0, 1.0), []
+    for call in calls:
+        try:
+            error, bound, fault = check_call(call, subject, twin, notes)
+        except NotAskedError as refusal:
+            refusals.append(str(refusal))
+            continue
+        except (TypeError, RuntimeError, ValueError, IndexError) as refusal:
+            refusals.append(f"{call.rotary.path} cannot be called alone: {refusal}")
+            continue
+        if fault is not None:
+            return error, bound, fault
+        worst = max(worst, (error, bound), key=lambda pair: pair[0] / pair[1])
+    fault = check_turnings(subject, twin, list({call.rotary for call in calls}))
+    if fault is not None:
+        return fault.error, fault.bound, fault
+    if len(refusals) == len(calls):
+        raise NotAskedError(refusals[0])
+    return *worst, None

@@ -1,0 +1,231 @@
+"""What an audit asks: a model of transformers, or functions of token ids and positions."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from zoo.errors import OptionError
+
+CACHES = ("cache", "past_key_values", "cache_params", "mems", "state")
+"""Names under which models of transformers return what a continuation reads."""
+OPTIONS = ("positions", "attention_mask", "documents")
+
+
+class NotAskedError(Exception):
+    """A subject cannot be asked; the message says why."""
+
+
+class Logits(Protocol):
+    """Return logits [B, N, V] of token ids [B, N]."""
+
+    def __call__(self, ids: Tensor, **options: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class AuditSubject:
+    """What an audit asks.
+
+    A function lacks a keyword that it cannot follow, and laws that need it are not asked.
+
+    Attributes:
+        logits: Returns logits [B, N, V] of token ids [B, N]. Keywords: `positions` [B, N],
+            `attention_mask` [B, N], 1 for tokens and 0 for padding, or [B, 1, N, N], true where a
+            token sees another one, and `documents` [B, N], the number of each token's text.
+        cached: Returns logits of tokens that follow a cache, and the next cache. It receives the
+            ids, the cache (None at first) and the keywords of `logits`.
+        vocab_size: Tokens are drawn from 3 to `vocab_size` - 1.
+        length: Number of positions, if there are finitely many.
+        is_causal: Whether no token sees a later one.
+        name: Name for the report.
+        model: The model, if there is one; laws about modules, configurations and files need it.
+        options: The keywords of `logits` that change its result.
+    """
+
+    logits: Logits
+    cached: Callable[..., tuple[Tensor, Any]] | None = None
+    vocab_size: int = 128
+    length: int | None = None
+    is_causal: bool = True
+    name: str = "subject"
+    model: Any = None
+    options: frozenset[str] = field(default=frozenset())
+
+    def __post_init__(self) -> None:
+        if not self.options:
+            names = set(inspect.signature(self.logits).parameters) & {*OPTIONS}
+            object.__setattr__(self, "options", frozenset(names))
+
+    @classmethod
+    def from_model(cls, model: nn.Module) -> AuditSubject:
+        """Return the subject for a model of transformers.
+
+        Args:
+            model: A decoder or an encoder with logits or hidden states as output.
+
+        Raises:
+            OptionError: It reads no token ids.
+        """
+        if getattr(model, "main_input_name", None) != "input_ids":
+            problem = f"{type(model).__name__} is no model of transformers that reads token ids"
+            remedy = "pass zoo.AuditSubject(logits=..., cached=...) with functions of token ids"
+            raise OptionError("model", f"{problem}; {remedy}")
+        subject = make_subject(model)
+        return replace(subject, options=find_options(subject))
+
+    def with_model(self, model: nn.Module) -> AuditSubject:
+        """Return the same subject with another model, such as a copy in float64."""
+        return replace(make_subject(model), options=self.options, is_causal=self.is_causal)
+
+    def require(self, *options: str) -> None:
+        """Check that `logits` follows keywords.
+
+        Raises:
+            NotAskedError: It does not.
+        """
+        for option in options:
+            if option not in self.options:
+                name = "position ids" if option == "positions" else option
+                raise NotAskedError(f"the model takes no {name}, or ignores them")
+
+    def draw_ids(self, rows: int, count: int, seed: int = 1) -> Tensor:
+        """Draw token ids [rows, count], none of them the likely padding, start or end."""
+        draw = torch.Generator("cpu").manual_seed(seed)
+        low = min(3, self.vocab_size - 2)
+        ids = torch.randint(low, self.vocab_size, (rows, count), generator=draw, device="cpu")
+        return ids if self.model is None else ids.to(next(self.model.parameters()).device)
+
+
+def make_subject(model: Any) -> AuditSubject:
+    """Return the subject for a model of transformers, with all options."""
+    config = model.config.get_text_config()
+    # A wrapper in a subclass may hand on keywords without naming them.
+    parameters = {
+        name
+        for cls in type(model).__mro__
+        if "forward" in vars(cls)
+        for name in inspect.signature(vars(cls)["forward"]).parameters
+    }
+
+    def call(ids: Tensor, options: dict[str, Any]) -> Any:
+        arguments = {"input_ids": ids}
+        if "positions" in options:
+            arguments["position_ids"] = options["positions"]
+        if "attention_mask" in options:
+            arguments["attention_mask"] = options["attention_mask"]
+        return model(**arguments, **options.get("further", {}))
+
+    def compute_logits(ids: Tensor, **options: Tensor) -> Tensor:
+        further = {"use_cache": False} if "use_cache" in parameters else {}
+        return read_logits(call(ids, {**options, "further": further}))
+
+    def compute_cached(ids: Tensor, cache: Any = None, **options: Tensor) -> tuple[Tensor, Any]:
+        further = {"use_cache": True}
+        if cache is not None:
+            name, value = cache
+            further[name] = value
+        output = call(ids, {**options, "further": further})
+        # An alias that is not listed answers, too, but its argument may be swallowed.
+        name = next((key for key in CACHES if key in output.keys()), None)  # noqa: SIM118
+        if name is None or output[name] is None:
+            raise NotAskedError("the model returns no cache")
+        return read_logits(output), (name, output[name])
+
+    is_causal = bool(model.can_generate()) or bool(getattr(config, "is_decoder", False))
+    length = getattr(config, "max_position_embeddings", None)
+    return AuditSubject(
+        logits=compute_logits,
+        cached=compute_cached if "use_cache" in parameters and is_causal else None,
+        vocab_size=min(config.vocab_size, 2**15),
+        length=length if isinstance(length, int) and length > 0 else None,
+        is_causal=is_causal,
+        name=type(model).__name__,
+        model=model,
+        options=frozenset({"positions", "attention_mask"}),
+    )
+
+
+def read_logits(output: Any) -> Tensor:
+    """Return logits [B, N, V], or last hidden states, of an output of transformers."""
+    for key in ("logits", "last_hidden_state"):
+        value = output.get(key)
+        if isinstance(value, Tensor) and value.dim() == 3:
+            return value
+    raise NotAskedError("the model returns no logits of tokens")
+
+
+def find_options(subject: AuditSubject) -> frozenset[str]:
+    """Find the keywords that change what a model computes; others may vanish in its **kwargs."""
+    ids = subject.draw_ids(1, 12)
+    count = ids.shape[1]
+    positions = torch.arange(count, device=ids.device)[None]
+    ones = torch.ones_like(ids)
+    half = ones.clone()
+    half[:, : count // 2] = 0
+    accepted = set()
+    with torch.no_grad():
+        base = subject.logits(ids)
+        for option, given in (
+            # A gap is read as a new text unless there is a mask.
+            ("positions", {"positions": 2 * positions, "attention_mask": ones}),
+            ("positions", {"positions": 2 * positions}),
+            ("positions", {"positions": 2 * positions + 1, "attention_mask": ones}),
+            ("positions", {"positions": 2 * positions + 1}),
+            ("attention_mask", {"attention_mask": half}),
+        ):
+            try:
+                output = subject.logits(ids, **given)
+            except Exception:  # a model may refuse in any way
+                continue
+            if measure_error(output[:, count // 2 :], base[:, count // 2 :]) > 1e-6:
+                accepted.add(option)
+    return frozenset(accepted)
+
+
+def measure_error(logits: Tensor, reference: Tensor) -> float:
+    """Return the largest difference relative to the largest absolute value of the reference."""
+    logits, reference = logits.detach().double(), reference.detach().double()
+    scale = reference.abs().max().clamp(min=1e-30)
+    error = float((logits - reference).abs().max() / scale)
+    return error if error == error else float("inf")
+
+
+def copy_in_float64(model: Any) -> nn.Module:
+    """Return a copy of a model in float64."""
+    double = copy.deepcopy(model).double()
+    for module in double.modules():
+        config = getattr(module, "config", None)
+        if config is not None:
+            # Grouped products of experts refuse float64.
+            config._experts_implementation_internal = "eager"
+    return double
+
+
+@contextmanager
+def without_dropout(model: nn.Module) -> Any:
+    """Put a model into training mode with all dropout off, and restore it."""
+    modes = [(module, module.training) for module in model.modules()]
+    rates: list[tuple[Any, str, float]] = []
+    model.train()
+    for module in model.modules():
+        for name, value in list(vars(module).items()):
+            if "drop" in name and isinstance(value, float):
+                rates.append((module, name, value))
+                setattr(module, name, 0.0)
+        if isinstance(module, nn.Dropout):
+            rates.append((module, "p", module.p))
+            module.p = 0.0
+    try:
+        yield
+    finally:
+        for module, name, value in rates:
+            setattr(module, name, value)
+        for module, mode in modes:
+            module.training = mode
