@@ -201,6 +201,44 @@ def test_positions_that_a_module_adds_in_its_own_way_are_refused_by_name():
 
 
 @torch.no_grad()
+def test_positions_inside_an_attention_are_refused_by_name():
+    """No module gives them, so that nothing can turn them off."""
+    model = build_llama()
+    drift = torch.linspace(0, 1, 200)[:, None]
+    model.model.layers[1].self_attn.q_proj.register_forward_hook(
+        lambda module, args, out: out + drift[: out.shape[1]]
+    )
+    with pytest.raises(OptionError, match=r"law .*layers\.1\.self_attn"):
+        zoo.equip(model, "t5")
+
+
+@torch.no_grad()
+def test_the_encoder_of_a_speech_model_is_equipped():
+    sizes = {"d_model": 32, "num_mel_bins": 16, "max_source_positions": 32, "vocab_size": 128}
+    parts = ("layers", "attention_heads", "ffn_dim")
+    options = {
+        f"{side}_{part}": size
+        for side in ("encoder", "decoder")
+        for part, size in zip(parts, (2, 4, 64), strict=True)
+    }
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    config = transformers.WhisperConfig(**sizes, **options, **tokens)
+    whole = transformers.WhisperModel(config).eval()
+    model, sounds = whole.encoder, torch.randn(2, 16, 64)
+    right = model(sounds).last_hidden_state
+    zoo.equip(model, "own")
+    torch.testing.assert_close(model(sounds).last_hidden_state, right, atol=1e-5, rtol=0)
+    zoo.unequip(model)
+    report = zoo.equip(model, "alibi")
+    assert "embed_positions: set to 0" in str(report)
+    assert (model(sounds).last_hidden_state - right).abs().max() > 1e-3
+    zoo.unequip(model)
+    assert torch.equal(model(sounds).last_hidden_state, right)
+    with pytest.raises(OptionError, match="is_encoder_decoder"):
+        zoo.equip(whole, "alibi")
+
+
+@torch.no_grad()
 def test_a_model_on_the_meta_device_has_the_structure_of_one_with_weights():
     for name in ("llama", "glm", "deepseek_v3", "gpt2", "gemma4_text", "qwen3_next"):
         model = small_models.build_model(name)

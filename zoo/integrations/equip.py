@@ -133,7 +133,8 @@ def equip(
     Args:
         model: A model of transformers or timm, or an `nn.TransformerEncoder`,
             `nn.TransformerEncoderLayer` or `nn.MultiheadAttention` of torch.
-        encoding: A name, a mapping with options, or a list of these.
+        encoding: A name, a mapping with options, or a list of these. "own": the model's own
+            positions, computed by zoo where they are a rotation; the outputs stay the same.
         length: Training length in tokens, or in patches along each axis; that of the model's
             configuration by default. Some encodings need it. A rotation that follows the length of
             a text (dynamic, longrope) is fixed for texts of this length; without it, for texts of
@@ -152,8 +153,8 @@ def equip(
         A report of the changes.
 
     Raises:
-        OptionError: The model's family is not supported, or the encoding does not fit the model,
-            which is then unchanged.
+        OptionError: zoo would not compute what the model does with its own positions, with the law
+            and the layer; or the encoding does not fit the model. The model is then unchanged.
     """
     if not isinstance(model, nn.Module):
         problem = f"model: expected a model, got {reprlib.repr(model)}"

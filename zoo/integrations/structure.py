@@ -31,9 +31,11 @@ from zoo.integrations.own_rotation import (
 )
 from zoo.integrations.weightless import is_weightless, stand_in_weights
 
-INPUTS = ("input_ids", "inputs_embeds", "pixel_values")  # what a base model receives
+# what a base model receives
+INPUTS = ("input_ids", "inputs_embeds", "pixel_values", "input_features")
 LENGTH = 24  # tokens of a text that finds the structure
 CHANGED_TOKEN = 9
+EDGE = 4  # tokens at the ends of a spectrogram that convolutions tell apart
 MIXING = 1e-5  # relative change of another token by which a module mixes tokens
 
 
@@ -563,6 +565,9 @@ class StructureFinder:
         def average(call: InterfaceCall) -> Any:
             if not self._is_over_tokens(call):
                 return call.compute()
+            for heads in (call.q, call.k):
+                # Heads of equal tokens are equal, unless the attention turns them on its own.
+                outputs.append((call.module, heads.transpose(1, 2).flatten(2)))
             mean = call.v.mean(2, keepdim=True).expand_as(call.v).transpose(1, 2)
             return mean.repeat_interleave(call.q.shape[1] // call.v.shape[1], 2), None
 
@@ -575,9 +580,12 @@ class StructureFinder:
         for module, states in outputs:
             # Tokens that stand for no patch come first.
             rows = states[:, -self._count_patches(states) :]
+            if "input_features" in inputs:
+                # Convolutions of a spectrogram see its ends.
+                rows = rows[:, EDGE:-EDGE]
             spread = (rows - rows[:, -1:]).abs().max()
             if spread > 100 * MIXING * rows.abs().max().clamp(min=1e-30):
-                where = f"the output of {self.names[module]}"
+                where = self.names[module]
                 problem = f"law positions: {where} distinguishes equal tokens, without its tables"
                 raise OptionError(
                     "model", f"{problem} ({', '.join(tables) or 'none'}), angles and attention"
@@ -792,6 +800,11 @@ def make_inputs(model: PreTrainedModel) -> dict[str, Any]:
         height, width = read_pair(config.image_size)
         pixels = torch.randn(2, config.num_channels, height, width, generator=draw, device="cpu")
         return {"pixel_values": pixels.to(example)}
+    if model.main_input_name == "input_features" and hasattr(config, "max_source_positions"):
+        # Encoders of speech take spectrograms of one length, two frames for each token.
+        frames = 2 * config.max_source_positions
+        sounds = torch.randn(2, config.num_mel_bins, frames, generator=draw, device="cpu")
+        return {"input_features": sounds.to(example)}
     if model.main_input_name != "input_ids":
         problem = f"{type(model).__name__} reads {model.main_input_name}, no text and no images"
         raise OptionError("model", f"{problem}; see zoo.Attention for a layer in your own model")

@@ -106,7 +106,7 @@ class TransformersAdapter:
 
     def __init__(self, model: PreTrainedModel, *, observes: bool = False) -> None:
         self.model, self.config = model, model.config
-        _check_config(self.config)
+        _check_cross_attention(model)
         self.structure = find_structure(model)
         if self.structure.refusal and not observes:
             raise OptionError("model", self.structure.refusal)
@@ -901,15 +901,19 @@ def _keep_heads(q: Tensor, k: Tensor, *tables: Any, **options: Any) -> tuple[Ten
     return q, k
 
 
-def _check_config(config: Any) -> None:
-    """Check that a configuration has no feature that no pass over one text can show.
+def _check_cross_attention(model: PreTrainedModel) -> None:
+    """Check that a model reads one sequence, as a pass over one text shows it.
 
     Raises:
-        OptionError: It has one.
+        OptionError: It has cross-attention.
     """
+    config: Any = model.config
+    # An encoder has the configuration of the whole model.
+    has_decoder = any(path.split(".")[-1] == "decoder" for path, _ in model.named_modules())
     for name in ("add_cross_attention", "is_encoder_decoder"):
-        if getattr(config, name, None):
-            raise OptionError("model", f"config.{name} is {getattr(config, name)}: not supported")
+        value = getattr(config, name, None)
+        if value and (has_decoder or name == "add_cross_attention"):
+            raise OptionError("model", f"config.{name} is {value}: not supported")
 
 
 def read_layer_number(path: str) -> int:
