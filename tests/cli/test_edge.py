@@ -113,6 +113,12 @@ FAULTS = {
 }
 """What raises in Python, the words that do the same, and what both messages say."""
 MISSPELT = {
+    "audit": (
+        "lawss",
+        "laws",
+        lambda **options: zoo.audit("nowhere", **options),
+        ["nowhere", "lawss=1"],
+    ),
     "fit": (
         "resumme",
         "resume",

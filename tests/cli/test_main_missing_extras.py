@@ -66,6 +66,8 @@ FILES = [
     ("compare claims nothere", "nothere: holds no comparison"),
     ("compare check nothere", "nothere: holds no comparison"),
     ("launch slurm nothere.yaml", "nothere.yaml: there is no such recipe"),
+    ("audit nothere", "nothere: no such folder"),
+    ("audit bare", "bare: no config.json"),
     ("convert nothere", "nothere: no such file or folder"),
     ("convert nothere.gguf", "nothere.gguf: no such file or folder"),
     ("convert bare", "bare/config.json: cannot be read"),

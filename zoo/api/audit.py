@@ -45,7 +45,7 @@ def audit(
         RecipeError: An argument is wrong.
         CheckpointError: The folder holds no model that loads.
     """
-    from zoo.auditing.folders import AuditOptions, load_folder
+    from zoo.auditing.folders import AuditOptions, check_folder, load_folder
 
     options = validate_options(
         AuditOptions, {"laws": laws, "size": size, "dtype": dtype, "out": out}
@@ -54,6 +54,8 @@ def audit(
     if not is_folder and (size is not None or dtype is not None):
         problem = "only a folder has a size and a dtype to choose"
         raise RecipeError(ConfigIssue(ARGUMENT, "size" if size else "dtype", problem))
+    if is_folder:
+        check_folder(subject)
     with explain_imports():
         from zoo.auditing.audit import audit_subject, select_laws
         from zoo.auditing.subject import AuditSubject

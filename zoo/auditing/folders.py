@@ -49,6 +49,20 @@ SIZES: Mapping[str, int] = {
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
+def check_folder(folder: str | Path) -> Path:
+    """Check that a folder may hold a model of transformers.
+
+    Raises:
+        RecipeError: There is no such folder, or no config.json in it.
+    """
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        problem = "no config.json" if folder.is_dir() else "no such folder"
+        remedy = "name a folder with a model of transformers"
+        raise RecipeError(ConfigIssue(ARGUMENT, "", escape_text(f"{folder}: {problem}"), remedy))
+    return folder
+
+
 def load_folder(folder: str | Path, options: AuditOptions) -> nn.Module:
     """Load the model of a folder of transformers; nothing is downloaded, and no code of it is run.
 
@@ -63,11 +77,7 @@ def load_folder(folder: str | Path, options: AuditOptions) -> nn.Module:
     import torch
     from transformers import AutoConfig
 
-    folder = Path(folder)
-    if not (folder / "config.json").is_file():
-        problem = "no config.json" if folder.is_dir() else "no such folder"
-        remedy = "name a folder with a model of transformers"
-        raise RecipeError(ConfigIssue(ARGUMENT, "", escape_text(f"{folder}: {problem}"), remedy))
+    folder = check_folder(folder)
     try:
         config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
     except (ValueError, OSError, KeyError) as error:

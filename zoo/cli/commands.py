@@ -337,7 +337,7 @@ COMMANDS: Mapping[str, Command | str] = MappingProxyType(
         "verify": "zoo.cli.verify",
         "audit": build_command(
             "ask a model of transformers whether padding, caches, packing and shifts change it",
-            example="zoo audit SmolLM2-135M laws=[cache,packing]",
+            example="zoo audit SmolLM2-135M 'laws=[cache,packing]'",
             arguments=[
                 Argument("folder", "FOLDER", "a folder with config.json, with or without weights"),
                 Argument("overrides", "key=value", "options", nargs="*"),
