@@ -24,7 +24,7 @@ UNKNOWN = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0, "twist":
 IMAGES = {"image_size": 32, "patch_size": 8}
 MODELS = {
     "Llama": ({}, ("rope",)),
-    "a rope that zoo lacks": ({"rope_parameters": UNKNOWN}, ("its own positions",)),
+    "a rope without options": ({"rope_parameters": UNKNOWN}, ("rope",)),
     "GPT2": ({"n_embd": 32, "n_layer": 2, "n_head": 4}, ("its own positions",)),
     "Bert": ({}, ("its own positions",)),
     "ViT": (IMAGES, ("its own positions",)),
