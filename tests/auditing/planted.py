@@ -167,12 +167,6 @@ def ignore_mask_in_sdpa():
     return override_attentions(build_decoder(), change)
 
 
-def widen_window():
-    model = build_decoder("mistral", "eager", sliding_window=8)
-    model.model.config.sliding_window = 9
-    return model
-
-
 def mix_rows():
     model = build_decoder()
     override(
