@@ -566,8 +566,10 @@ class StructureFinder:
             if not self._is_over_tokens(call):
                 return call.compute()
             for heads in (call.q, call.k):
-                # Heads of equal tokens are equal, unless the attention turns them on its own.
-                outputs.append((call.module, heads.transpose(1, 2).flatten(2)))
+                # Heads of equal tokens point the same way, unless the attention turns them on its
+                # own. Their length may follow the position: a temperature stays as it is.
+                directions = nn.functional.normalize(heads, dim=-1)
+                outputs.append((call.module, directions.transpose(1, 2).flatten(2)))
             mean = call.v.mean(2, keepdim=True).expand_as(call.v).transpose(1, 2)
             return mean.repeat_interleave(call.q.shape[1] // call.v.shape[1], 2), None
 
