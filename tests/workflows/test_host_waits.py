@@ -176,7 +176,7 @@ def test_no_training_step_waits(recipe, tmp_path, monkeypatch):
 
 
 def test_what_reads_only_a_cpu_is_still_there():
-    models = [one for name in ("comrope_ld", "cope", "liere") for one in list_models(name)]
+    models = [one for name in ("comrope_ld", "cope", "liere", "pape") for one in list_models(name)]
     with Waits() as waits:
         for model, inputs in models:
             model(*inputs).mean().backward()
