@@ -67,7 +67,11 @@ TRAINED = {
     "lm_fire",
     "lm_fope",
     "lm_grape",
+    "lm_hybrid",
+    "lm_key_offset",
     "lm_pope",
+    "lm_relative_projection",
+    "lm_repo",
     "lm_sandwich",
     "lm_selective_rope",
     "lm_shaw",
@@ -88,6 +92,7 @@ TRAINED = {
     "vit_learned_rope_axial",
     "vit_liere_cifar10",
     "vit_lookhere",
+    "vit_pape",
     "vit_string",
 }
 """Recipes that together have every data source, task, model, optimizer and encoding that recipes have.
