@@ -299,6 +299,17 @@ def test_a_folder_of_the_version_before_turns_all_channels_as_it_did(tmp_path):
     torch.testing.assert_close(types.compute(zoo.load(tmp_path), ids), right, atol=1e-5, rtol=0)
 
 
+@torch.no_grad()
+def test_an_attention_that_is_called_without_its_hooks_is_refused():
+    """It would compute no encoding, in silence."""
+    model = build_llama()
+    zoo.equip(model, "alibi")
+    attention, states = model.model.layers[0].self_attn, torch.randn(1, 5, 32)
+    angles = model.model.rotary_emb(states, torch.arange(5)[None])
+    with pytest.raises(OptionError, match="without its hooks"):
+        attention.forward(states, position_embeddings=angles, attention_mask=None)
+
+
 def test_own_has_no_options_and_stands_alone():
     model = build_llama()
     with pytest.raises(OptionError, match="own has no options"):

@@ -30,6 +30,7 @@ from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens, select_rows
 from zoo.errors import OptionError
 from zoo.integrations.equipment import (
+    CHANGED,
     NAME,
     Equipment,
     ForwardPass,
@@ -776,6 +777,9 @@ def attend_equipped(
     """
     layer = vars(module).get("zoo_layer")
     if layer is None:
+        if CHANGED in vars(module):
+            problem = "an attention of an equipped model was called without its hooks"
+            raise OptionError("model", f"{problem}; call the module, and not its forward")
         return _attend_plainly(module, query, key, value, attention_mask, scaling, dropout, kwargs)
     for name, given in kwargs.items():
         if given is not None and name not in UNREAD:
