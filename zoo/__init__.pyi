@@ -41,8 +41,8 @@ from zoo.attention.encoding import Encoding as Encoding
 from zoo.attention.functional import Attention as Attention
 from zoo.attention.kv_cache import KeyValueCache as KeyValueCache
 from zoo.attention.kv_cache import SegmentMemory as SegmentMemory
-from zoo.auditing.result import AuditReport as AuditReport
-from zoo.auditing.result import LawResult as LawResult
+from zoo.auditing.audit_report import AuditReport as AuditReport
+from zoo.auditing.audit_report import LawResult as LawResult
 from zoo.auditing.subject import AuditSubject as AuditSubject
 from zoo.config import Recipe as Recipe
 from zoo.data.patch_rows import place_patches as place_patches

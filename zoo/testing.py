@@ -78,7 +78,7 @@ def audit(build: Callable[[], Any], laws: Sequence[str] | None = None) -> Callab
     with explain_imports():
         import pytest
 
-        from zoo.auditing.audit import audit_subject, select_laws
+        from zoo.auditing.run_laws import audit_subject, select_laws
         from zoo.auditing.subject import AuditSubject
 
     @pytest.mark.parametrize("law", list(select_laws(laws)))

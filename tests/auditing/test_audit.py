@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import zoo
-from zoo.auditing.audit import LAWS
-from zoo.auditing.result import EXPLANATIONS
+from zoo.auditing.audit_report import EXPLANATIONS
+from zoo.auditing.run_laws import LAWS
 from zoo.testing import audit
 
 

@@ -13,7 +13,7 @@ from zoo.errors import ARGUMENT, ConfigIssue, OptionError, RecipeError
 from zoo.packages import explain_imports
 
 if TYPE_CHECKING:
-    from zoo.auditing.result import AuditReport
+    from zoo.auditing.audit_report import AuditReport
 
 
 @guard
@@ -45,7 +45,7 @@ def audit(
         RecipeError: An argument is wrong.
         CheckpointError: The folder holds no model that loads.
     """
-    from zoo.auditing.folders import AuditOptions, check_folder, load_folder
+    from zoo.auditing.model_folder import AuditOptions, check_folder, load_folder
 
     options = validate_options(
         AuditOptions, {"laws": laws, "size": size, "dtype": dtype, "out": out}
@@ -57,7 +57,7 @@ def audit(
     if is_folder:
         check_folder(subject)
     with explain_imports():
-        from zoo.auditing.audit import audit_subject, select_laws
+        from zoo.auditing.run_laws import audit_subject, select_laws
         from zoo.auditing.subject import AuditSubject
 
     try:

@@ -21,7 +21,7 @@ from zoo.registry import find
 
 
 @dataclass(frozen=True)
-class TokenStream:
+class MixerStream:
     """The tokens of a call in the order in which a recurrence reads them: padding comes last.
 
     Attributes:
@@ -41,7 +41,7 @@ class TokenStream:
     order: Tensor | None
 
     @classmethod
-    def of(cls, tokens: Tokens, past: LayerState | None) -> TokenStream:
+    def of(cls, tokens: Tokens, past: LayerState | None) -> MixerStream:
         """Order tokens that follow those of a state."""
         x, document, order, is_real = tokens.x, tokens.document, None, None
         before = None if past is None else past.document
@@ -105,7 +105,7 @@ class Mixer(nn.Module):
 
     @abstractmethod
     def mix(
-        self, stream: TokenStream, past: Mapping[str, Tensor]
+        self, stream: MixerStream, past: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Mix the tokens of a call.
 
@@ -142,7 +142,7 @@ class Mixer(nn.Module):
         if past is not None:
             for value in past.values.values():
                 check_rows(value.flatten(1)[:, :, None], tokens.x[..., :1])
-        stream = TokenStream.of(states, past)
+        stream = MixerStream.of(states, past)
         out, values = self.mix(stream, {} if past is None else past.values)
         context.store_state(layer, LayerState(values, stream.document), tokens)
         return tokens.replace(x=stream.restore(out)[:, -count:])

@@ -14,7 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.auditing.comparisons import Comparison, Scene, make_float_mask, make_masks, see_earlier
+from zoo.auditing.comparisons import (
+    ModelComparison,
+    Scene,
+    make_float_mask,
+    make_masks,
+    see_earlier,
+)
 from zoo.auditing.model_laws import find_attentions, using_backend
 from zoo.auditing.subject import AuditSubject, NotAskedError, measure_error
 from zoo.integrations.interface_calls import InterfaceCall, watch_interface
@@ -212,7 +218,7 @@ def find_explanation(
     law: str,
     subject: AuditSubject,
     sound: AuditSubject,
-    comparison: Comparison,
+    comparison: ModelComparison,
     bound: float,
     module: str | None,
 ) -> tuple[str, str] | None:
@@ -233,7 +239,7 @@ def find_explanation(
     tokens = torch.ones_like(scene.ids, dtype=torch.bool)
     if scene.padding is not None:
         tokens = ~scene.padding
-    broken = comparison.asked(subject)[tokens]
+    broken = comparison.tested(subject)[tokens]
 
     def reproduces(logits: Tensor) -> bool:
         return measure_error(logits[tokens], broken) <= bound
@@ -268,7 +274,7 @@ def find_explanation(
 
 
 def find_ignoring_backend(
-    subject: AuditSubject, sound: AuditSubject, comparison: Comparison, bound: float
+    subject: AuditSubject, sound: AuditSubject, comparison: ModelComparison, bound: float
 ) -> tuple[str, str] | None:
     """Return the implementation that ignores the mask, if that reproduces the numbers."""
     scene = comparison.scene
@@ -277,7 +283,7 @@ def find_ignoring_backend(
     causal = see_earlier(scene.ids)
     outputs = {
         "eager": comparison.reference(subject),
-        "sdpa": comparison.select(comparison.asked(subject)),
+        "sdpa": comparison.select(comparison.tested(subject)),
     }
     try:
         right = comparison.select(emulate(sound, scene))
@@ -297,13 +303,15 @@ def find_ignoring_backend(
     return None
 
 
-def is_kept_by_another_backend(subject: AuditSubject, comparison: Comparison, bound: float) -> bool:
+def is_kept_by_another_backend(
+    subject: AuditSubject, comparison: ModelComparison, bound: float
+) -> bool:
     """Return whether a comparison agrees with the other attention implementation."""
     name = "eager" if subject.model.config._attn_implementation == "sdpa" else "sdpa"
     try:
         with using_backend(subject.model, name):
             reference = comparison.select_reference(comparison.reference(subject))
-            error = measure_error(comparison.select(comparison.asked(subject)), reference)
+            error = measure_error(comparison.select(comparison.tested(subject)), reference)
     except Exception:  # a model refuses an implementation in any way
         return False
     return error <= bound
@@ -330,7 +338,7 @@ def do_rows_touch(subject: AuditSubject) -> bool:
     return bool(gradient[1].abs().max() > 1e-6 * gradient[0].abs().max())
 
 
-def find_other_keys(subject: AuditSubject, comparison: Comparison, bound: float) -> str | None:
+def find_other_keys(subject: AuditSubject, comparison: ModelComparison, bound: float) -> str | None:
     """Return the first attention whose keys after a cache are not those of one pass.
 
     Its queries must agree, so that what it received is not the cause.
@@ -347,7 +355,7 @@ def find_other_keys(subject: AuditSubject, comparison: Comparison, bound: float)
             compute(subject)
         return calls
 
-    whole, parts = record(comparison.reference), record(comparison.asked)
+    whole, parts = record(comparison.reference), record(comparison.tested)
     names = {module: path for path, module in subject.model.named_modules()}
     for module, (one_pass, *_) in whole.items():
         start = 0

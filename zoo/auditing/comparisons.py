@@ -42,23 +42,23 @@ class Scene:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ModelComparison:
     """Two passes whose logits should agree.
 
     Attributes:
         way: How the second pass computes, for the report.
         reference: Computes logits [B, N, V] as they should be.
-        asked: Computes them in the way that the law is about.
-        rows: Rows of the asked pass that are compared.
-        tokens: Tokens of the asked pass that are compared.
+        tested: Computes them in the way that the law is about.
+        rows: Rows of the tested pass that are compared.
+        tokens: Tokens of the tested pass that are compared.
         reference_tokens: Tokens of the reference pass that are compared.
-        scene: What the asked pass should compute.
+        scene: What the tested pass should compute.
         since: The first position of the compared tokens, where it matters.
     """
 
     way: str
     reference: Compute
-    asked: Compute
+    tested: Compute
     rows: slice = field(default_factory=lambda: slice(None))
     tokens: slice = field(default_factory=lambda: slice(None))
     reference_tokens: slice = field(default_factory=lambda: slice(None))
@@ -66,7 +66,7 @@ class Comparison:
     since: int | None = None
 
     def select(self, values: Tensor) -> Tensor:
-        """Return the compared entries [B, N, D] of the asked pass."""
+        """Return the compared entries [B, N, D] of the tested pass."""
         return values[self.rows, self.tokens]
 
     def select_reference(self, values: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ def describe_text(ids: Tensor, parts: tuple[int, ...] = ()) -> Scene:
     return Scene(ids, make_positions(ids), see_earlier(ids), parts)
 
 
-def compare_future(subject: AuditSubject) -> Iterator[Comparison]:
+def compare_future(subject: AuditSubject) -> Iterator[ModelComparison]:
     """Compare logits before a changed token."""
     if not subject.is_causal:
         raise NotAskedError("every token of an encoder sees all others")
@@ -107,7 +107,7 @@ def compare_future(subject: AuditSubject) -> Iterator[Comparison]:
     for place in range(1, LENGTH):
         changed = ids.clone()
         changed[:, place] = _change(changed[:, place], subject)
-        yield Comparison(
+        yield ModelComparison(
             f"token {place} is another one",
             pass_whole(ids),
             pass_whole(changed),
@@ -123,13 +123,13 @@ def _change(ids: Tensor, subject: AuditSubject) -> Tensor:
     return torch.where(ids == highest, highest - 1, highest)
 
 
-def compare_batch(subject: AuditSubject) -> Iterator[Comparison]:
+def compare_batch(subject: AuditSubject) -> Iterator[ModelComparison]:
     """Compare rows alone and among others, in both orders, also at different positions."""
     ids = subject.draw_ids(4, LENGTH)
     for order in ((0, 1, 2, 3), (3, 2, 1, 0)):
         mixed = ids[list(order)]
         row = order.index(0)
-        yield Comparison(
+        yield ModelComparison(
             f"row {row} of four",
             pass_whole(ids[:1]),
             pass_whole(mixed),
@@ -148,7 +148,7 @@ def compare_batch(subject: AuditSubject) -> Iterator[Comparison]:
     for row in (1, 0):
         positions = torch.cat([first, gaps])
         positions = positions.flip(0) if row == 0 else positions
-        yield Comparison(
+        yield ModelComparison(
             f"row {row} of two, at other positions than the other row",
             pass_whole(
                 pair[row : row + 1],
@@ -182,21 +182,21 @@ def compute_parts(
     return torch.cat(outputs, 1)
 
 
-def compare_cache(subject: AuditSubject) -> Iterator[Comparison]:
+def compare_cache(subject: AuditSubject) -> Iterator[ModelComparison]:
     """Compare one pass with parts of any size, and with a cropped cache."""
     if subject.cached is None:
         raise NotAskedError("the model has no cache")
     ids = subject.draw_ids(1, LENGTH)
     takes_positions = "positions" in subject.options
     for name, parts in (("parts of 7, 8, 1 and 8 tokens", PARTS), ("single tokens", SINGLE)):
-        yield Comparison(
+        yield ModelComparison(
             name,
             pass_whole(ids),
             partial(compute_parts, ids=ids, parts=parts),
             scene=describe_text(ids, parts),
         )
     if takes_positions:
-        yield Comparison(
+        yield ModelComparison(
             "parts with position ids",
             pass_whole(ids),
             lambda subject: compute_parts(subject, ids, PARTS, make_positions(ids)),
@@ -205,7 +205,7 @@ def compare_cache(subject: AuditSubject) -> Iterator[Comparison]:
     long = subject.draw_ids(2, 3 * LENGTH)
     if _has_room(subject, 3 * LENGTH):
         parts = (30, 9, 1, 1, 3 * LENGTH - 41)
-        yield Comparison(
+        yield ModelComparison(
             "a longer text in parts",
             pass_whole(long),
             lambda subject: compute_parts(subject, long, parts),
@@ -236,7 +236,7 @@ def _describe_padding(ids: Tensor, mask: Tensor, positions: Tensor, *, is_causal
     return Scene(ids, positions, visible, padding=~tokens)
 
 
-def compare_padding(subject: AuditSubject, *, left: bool) -> Iterator[Comparison]:
+def compare_padding(subject: AuditSubject, *, left: bool) -> Iterator[ModelComparison]:
     """Compare a text alone and padded."""
     subject.require("attention_mask")
     if not _has_room(subject, LENGTH + PADDING):
@@ -252,10 +252,10 @@ def compare_padding(subject: AuditSubject, *, left: bool) -> Iterator[Comparison
     def compute(subject: AuditSubject) -> Tensor:
         return subject.logits(padded, attention_mask=mask, **options)
 
-    yield Comparison(
+    yield ModelComparison(
         "one pass", pass_whole(ids[:1]), compute, rows=slice(1), tokens=tokens, scene=scene
     )
-    yield Comparison(
+    yield ModelComparison(
         "one pass, the row without padding",
         pass_whole(whole),
         compute,
@@ -279,7 +279,7 @@ def compare_padding(subject: AuditSubject, *, left: bool) -> Iterator[Comparison
             start = stop
         return torch.cat(outputs, 1)
 
-    yield Comparison(
+    yield ModelComparison(
         "generation of a batch",
         pass_whole(ids[:1]),
         generate,
@@ -289,7 +289,7 @@ def compare_padding(subject: AuditSubject, *, left: bool) -> Iterator[Comparison
     )
 
 
-def compare_packing(subject: AuditSubject) -> Iterator[Comparison]:
+def compare_packing(subject: AuditSubject) -> Iterator[ModelComparison]:
     """Compare a text alone and packed behind another one."""
     if not subject.is_causal and "documents" not in subject.options:
         raise NotAskedError("the model has no way to tell texts of a row apart")
@@ -315,7 +315,7 @@ def compare_packing(subject: AuditSubject) -> Iterator[Comparison]:
     if not ways:
         raise NotAskedError("the model takes neither position ids nor numbers of documents")
     for name, options in ways:
-        yield Comparison(
+        yield ModelComparison(
             name,
             pass_whole(ids[:1]),
             partial(_pack, row, options),
@@ -378,7 +378,7 @@ def list_shifts(length: int | None) -> list[int]:
     return [shift for shift in shifts if shift <= longest]
 
 
-def compare_shift(subject: AuditSubject) -> Iterator[Comparison]:
+def compare_shift(subject: AuditSubject) -> Iterator[ModelComparison]:
     """Compare a text at position 0 and at later positions."""
     subject.require("positions")
     ids = subject.draw_ids(1, LENGTH)
@@ -386,10 +386,10 @@ def compare_shift(subject: AuditSubject) -> Iterator[Comparison]:
         yield shift_text(ids, shift)
 
 
-def shift_text(ids: Tensor, shift: int) -> Comparison:
+def shift_text(ids: Tensor, shift: int) -> ModelComparison:
     """Compare texts at position 0 and at another one."""
     positions = make_positions(ids, shift)
-    return Comparison(
+    return ModelComparison(
         f"a shift by {shift:,}",
         pass_whole(ids, positions=make_positions(ids)),
         pass_whole(ids, positions=positions),

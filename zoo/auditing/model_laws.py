@@ -14,7 +14,7 @@ from transformers.utils import logging
 
 from zoo.auditing.comparisons import (
     LENGTH,
-    Comparison,
+    ModelComparison,
     Scene,
     compare_packing,
     compare_padding,
@@ -46,7 +46,7 @@ def using_backend(model: Any, name: str) -> Iterator[None]:
         model.set_attn_implementation(original)
 
 
-def compare_backends(subject: AuditSubject) -> Iterator[Comparison]:
+def compare_backends(subject: AuditSubject) -> Iterator[ModelComparison]:
     """Compare the implementations eager and sdpa on tokens that are no padding."""
     model = subject.model
     if model is None:
@@ -77,11 +77,11 @@ def compare_backends(subject: AuditSubject) -> Iterator[Comparison]:
         compare_packing(subject),
     ):
         try:
-            ways += [(one.way, one.asked, one.rows, one.tokens, one.scene) for one in others]
+            ways += [(one.way, one.tested, one.rows, one.tokens, one.scene) for one in others]
         except NotAskedError:
             continue
     for way, logits, rows, tokens, scene in ways:
-        yield Comparison(
+        yield ModelComparison(
             f"eager and sdpa: {way}",
             _select(compute("eager", logits), rows, tokens),
             compute("sdpa", logits),
@@ -349,7 +349,7 @@ def check_packed_gradients(subject: AuditSubject, way: str) -> float:
     with without_dropout(model), torch.enable_grad():
         handle = embedding.register_forward_hook(keep)
         try:
-            logits = comparison.asked(subject)[:, first:]
+            logits = comparison.tested(subject)[:, first:]
         finally:
             handle.remove()
         (gradient,) = torch.autograd.grad(logits.float().square().sum(), states[:1])
@@ -386,10 +386,10 @@ def compute_saved(subject: AuditSubject, ids: Tensor) -> Tensor:
         return subject.with_model(loaded).logits(ids)
 
 
-def compare_reference(subject: AuditSubject, twin: AuditSubject) -> Iterator[Comparison]:
+def compare_reference(subject: AuditSubject, twin: AuditSubject) -> Iterator[ModelComparison]:
     """Compare a model with the installed class."""
     ids = subject.draw_ids(1, 2 * LENGTH)
-    yield Comparison(
+    yield ModelComparison(
         "the installed class with the same weights",
         lambda _: twin.logits(ids),
         lambda subject: subject.logits(ids),

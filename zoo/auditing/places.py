@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.auditing.comparisons import Comparison
+from zoo.auditing.comparisons import ModelComparison
 from zoo.auditing.subject import AuditSubject, measure_error
 from zoo.integrations.structure import flatten
 
 
 @dataclass
-class Record:
+class ModuleRecord:
     """Inputs and outputs of a module in the calls of a pass.
 
     Attributes:
@@ -28,9 +28,9 @@ class Record:
     outputs: list[list[Tensor]] = field(default_factory=list)
 
 
-def record_modules(model: nn.Module, compute: Callable[[], Any]) -> dict[str, Record]:
+def record_modules(model: nn.Module, compute: Callable[[], Any]) -> dict[str, ModuleRecord]:
     """Return what all modules receive and return in a pass, in the order in which they end."""
-    records: dict[str, Record] = {}
+    records: dict[str, ModuleRecord] = {}
 
     with ExitStack() as stack:
         for path, module in model.named_modules():
@@ -38,7 +38,7 @@ def record_modules(model: nn.Module, compute: Callable[[], Any]) -> dict[str, Re
             def keep(
                 module: nn.Module, args: Any, kwargs: Any, output: Any, path: str = path
             ) -> None:
-                record = records.setdefault(path, Record())
+                record = records.setdefault(path, ModuleRecord())
                 # Caches change later, and have no tokens to align.
                 inputs = [*args, *(value for name, value in kwargs.items() if "cache" not in name)]
                 record.inputs.append([tensor for value in inputs for tensor in flatten(value)])
@@ -56,8 +56,8 @@ def record_modules(model: nn.Module, compute: Callable[[], Any]) -> dict[str, Re
 
 
 def find_place(
-    subject: AuditSubject, comparison: Comparison, bound: float
-) -> tuple[str | None, dict[str, Record]]:
+    subject: AuditSubject, comparison: ModelComparison, bound: float
+) -> tuple[str | None, dict[str, ModuleRecord]]:
     """Return the first module whose outputs differ although its inputs agree.
 
     Args:
@@ -66,29 +66,32 @@ def find_place(
         bound: The largest relative difference that rounding explains.
 
     Returns:
-        Its path, the name of the class for the model itself, or None; and the record of the asked
+        Its path, the name of the class for the model itself, or None; and the record of the tested
         pass.
     """
     model = subject.model
     with torch.no_grad():
         reference = record_modules(model, lambda: comparison.reference(subject))
-        asked = record_modules(model, lambda: comparison.asked(subject))
+        tested = record_modules(model, lambda: comparison.tested(subject))
     for path, record in reference.items():
-        other = asked.get(path)
+        other = tested.get(path)
         if other is None:
             continue
         agree = _compare(record.inputs, other.inputs, comparison, bound)
         differ = _compare(record.outputs, other.outputs, comparison, bound)
         if differ is False and agree is not False:
-            return path or type(model).__name__, asked
-    return None, asked
+            return path or type(model).__name__, tested
+    return None, tested
 
 
 def _compare(
-    reference: list[list[Tensor]], asked: list[list[Tensor]], comparison: Comparison, bound: float
+    reference: list[list[Tensor]],
+    tested: list[list[Tensor]],
+    comparison: ModelComparison,
+    bound: float,
 ) -> bool | None:
     """Return whether tensors with tokens agree; None if there are none to compare."""
-    left, right = _join(reference), _join(asked)
+    left, right = _join(reference), _join(tested)
     if left is None or right is None or len(left) != len(right):
         return None
     verdict = None
@@ -107,7 +110,7 @@ def _compare(
     return verdict
 
 
-def _count_rows(comparison: Comparison) -> int:
+def _count_rows(comparison: ModelComparison) -> int:
     return len(comparison.scene.ids) if comparison.scene is not None else 1
 
 

@@ -342,7 +342,7 @@ COMMANDS: Mapping[str, Command | str] = MappingProxyType(
                 Argument("folder", "FOLDER", "a folder with config.json, with or without weights"),
                 Argument("overrides", "key=value", "options", nargs="*"),
             ],
-            options="zoo.auditing.folders:AuditOptions",
+            options="zoo.auditing.model_folder:AuditOptions",
             read=read_folder,
             function="zoo.api.audit:audit",
             list_packages=lambda known: ("transformers",),

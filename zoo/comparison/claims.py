@@ -223,9 +223,11 @@ def _judge_at(
     """Judge a claim under a condition, without notes on how it came about."""
     metric = find_metric(comparison, hypothesis)
     # baselines, decimals and bounds are those of the metric of the claim
-    asked = replace(comparison, measure=metric, better=find_direction(metric.removeprefix("test/")))
+    compared = replace(
+        comparison, measure=metric, better=find_direction(metric.removeprefix("test/"))
+    )
     pair = (hypothesis.one, hypothesis.other)
-    every = {one.name: collect_values(one, condition, metric) for one in asked.variants}
+    every = {one.name: collect_values(one, condition, metric) for one in compared.variants}
     missing = [name for name in pair if not every.get(name)]
     shared = [] if missing else sorted(every[pair[0]].keys() & every[pair[1]].keys())
     judged = JudgedClaim(hypothesis=hypothesis, verdict="no evidence yet")
@@ -246,11 +248,11 @@ def _judge_at(
         if kept & own.keys()
     }
     claimed = effect or hypothesis.margin
-    room = find_room(asked, hypothesis, condition, kept)
-    judged = replace(judged, studies=look, decimals=count_decimals(asked), room=room)
+    room = find_room(compared, hypothesis, condition, kept)
+    judged = replace(judged, studies=look, decimals=count_decimals(compared), room=room)
     without_verdict = judged
-    judged = _judge_values(judged, values, asked, claimed, family, level, shared)
-    if reason := _explain_baseline(asked, condition, room):
+    judged = _judge_values(judged, values, compared, claimed, family, level, shared)
+    if reason := _explain_baseline(compared, condition, room):
         return replace(without_verdict, reason=reason, smallest=judged.smallest)
     if stopped is not None and judged.estimate is not None and judged.verdict != "reversed":
         judged = replace(
@@ -260,14 +262,14 @@ def _judge_at(
         )
     elif condition != comparison.trained and judged.verdict in ("held", "reversed"):
         assert level is not None
-        judged = _require_drop(judged, values, asked, kept, family, level)
-    return _limit(judged, asked, claimed, family, recorded)
+        judged = _require_drop(judged, values, compared, kept, family, level)
+    return _limit(judged, compared, claimed, family, recorded)
 
 
 def _judge_values(
     judged: JudgedClaim,
     values: Values,
-    asked: Comparison,
+    compared: Comparison,
     claimed: float,
     family: int,
     level: float | None,
@@ -279,17 +281,17 @@ def _judge_values(
     first, second = values[hypothesis.one], values[hypothesis.other]
     differences = tuple(sign * (first[seed] - second[seed]) for seed in shared[:look])
     if level is None:
-        reason = f"{_count(asked, look)}, no interval"
+        reason = f"{_count(compared, look)}, no interval"
         return replace(judged, verdict="undecided", reason=reason, differences=differences)
 
     noise = measure_noise(values)
     mean = compare_pair(values, Pair(hypothesis.one, hypothesis.other), noise)
     if not isinstance(mean, PairedMean):
         # both at the bound of the metric, say: an interval would have no width
-        reason = f"{_count(asked, look)}, which do not differ, so that their noise is unknown"
+        reason = f"{_count(compared, look)}, which do not differ, so that their noise is unknown"
         return replace(judged, verdict="undecided", reason=reason, differences=differences[:1])
     smallest = find_smallest_named(mean, family, level)
-    reason = f"after {_count(asked, look)}"
+    reason = f"after {_count(compared, look)}"
     if hypothesis.sign == "=":
         margin = Pair(hypothesis.one, hypothesis.other, claimed)
         equality = compare_equality(values, margin, noise, family=family, level=level)
@@ -306,7 +308,7 @@ def _judge_values(
         values,
         [Claim(hypothesis.one, hypothesis.other, claimed)],
         better="high" if hypothesis.sign == ">" else "low",
-        bounds=asked.bounds,
+        bounds=compared.bounds,
         family=family,
         level=level,
     )
@@ -327,7 +329,7 @@ def _judge_values(
 def _require_drop(
     judged: JudgedClaim,
     values: Values,
-    asked: Comparison,
+    compared: Comparison,
     kept: set[int],
     family: int,
     level: float,
@@ -335,7 +337,8 @@ def _require_drop(
     """Require that the drops from the trained condition differ on the same side."""
     hypothesis = judged.hypothesis
     trained = {
-        one.name: collect_values(one, asked.trained, asked.measure) for one in asked.variants
+        one.name: collect_values(one, compared.trained, compared.measure)
+        for one in compared.variants
     }
     drops = {
         name: {seed: own[seed] - trained[name][seed] for seed in own if seed in trained[name]}
@@ -354,7 +357,7 @@ def _require_drop(
         if decision.estimate is None
         else format_estimate(decision.estimate, judged.decimals, sign=True)
     )
-    where = asked.trained.describe()
+    where = compared.trained.describe()
     if decision.verdict == judged.verdict:
         return replace(judged, reason=f"{judged.reason}, by the drop from {where} too: {shown}")
     return replace(
@@ -368,7 +371,7 @@ def _require_drop(
 
 def _limit(
     judged: JudgedClaim,
-    asked: Comparison,
+    compared: Comparison,
     claimed: float,
     family: int,
     recorded: RecordedHypothesis | None,
@@ -386,13 +389,13 @@ def _limit(
         reason = f"`{hypothesis.other}` has {level}, which leaves {left}{effect}; {judged.reason}"
         judged = replace(judged, verdict="our task cannot ask this", reason=reason)
     elif room.steep:
-        reason = f"{explain_steep(asked)}; {judged.reason}"
+        reason = f"{explain_steep(compared)}; {judged.reason}"
         judged = replace(judged, verdict="not trained to the end", reason=reason)
     elif hypothesis.sign == "=" and (recorded is None or recorded.runs_ended):
         reason = f"its margin was {AFTER_RESULT}; {judged.reason}"
         judged = replace(judged, verdict="undecided", reason=reason)
     elif judged.verdict == "undecided" and hypothesis.sign != "=":
-        power = find_power_of_studies(asked, judged, claimed, family)
+        power = find_power_of_studies(compared, judged, claimed, family)
         if power and power.is_hopeless:
             judged = replace(judged, verdict="not decidable here", reason=power.text)
     solved = room.solved.get(hypothesis.other)
@@ -407,59 +410,59 @@ def _limit(
 
 
 def find_room(
-    asked: Comparison, hypothesis: Hypothesis, condition: Condition, kept: set[int]
+    compared: Comparison, hypothesis: Hypothesis, condition: Condition, kept: set[int]
 ) -> ClaimRoom:
     """Return what a task leaves to be found where a claim is judged.
 
     Args:
-        asked: The comparison, by the metric of the claim.
+        compared: The comparison, by the metric of the claim.
         hypothesis: The claim.
         condition: The condition of the claim.
         kept: The seeds that judge it.
     """
-    names = {one.name: one for one in asked.variants}
+    names = {one.name: one for one in compared.variants}
     variants = [names[name] for name in (hypothesis.one, hypothesis.other)]
 
     def collect(where: Condition) -> dict[str, dict[int, float]]:
         return {
             one.name: {
                 seed: value
-                for seed, value in collect_values(one, where, asked.measure).items()
+                for seed, value in collect_values(one, where, compared.measure).items()
                 if seed in kept
             }
             for one in variants
         }
 
-    trained, there = collect(asked.trained), collect(condition)
-    solved = {one.name: count_solved(asked, one, there[one.name]) for one in variants}
-    level = estimate_mean(tuple(there[hypothesis.other].values()), asked.bounds)
-    low, high = asked.bounds
-    if hypothesis.sign == ">" or (hypothesis.sign == "=" and asked.better == "high"):
+    trained, there = collect(compared.trained), collect(condition)
+    solved = {one.name: count_solved(compared, one, there[one.name]) for one in variants}
+    level = estimate_mean(tuple(there[hypothesis.other].values()), compared.bounds)
+    low, high = compared.bounds
+    if hypothesis.sign == ">" or (hypothesis.sign == "=" and compared.better == "high"):
         headroom = high - (level.mean if level.low is None else level.low)
     else:
         headroom = (level.mean if level.high is None else level.high) - low
     return ClaimRoom(
         trained={name: fmean(own.values()) for name, own in trained.items() if own},
-        trained_baseline=_find_best_baseline(asked, asked.trained),
+        trained_baseline=_find_best_baseline(compared, compared.trained),
         levels={name: fmean(own.values()) for name, own in there.items() if own},
-        baseline=_find_best_baseline(asked, condition),
+        baseline=_find_best_baseline(compared, condition),
         headroom=headroom,
-        steep=tuple(list_steep(asked)),
+        steep=tuple(list_steep(compared)),
         solved={name: one for name, one in solved.items() if one is not None},
     )
 
 
-def _find_best_baseline(asked: Comparison, condition: Condition) -> tuple[str, float] | None:
-    baselines = average_baselines(asked, condition)
-    pick = max if asked.better == "high" else min
+def _find_best_baseline(compared: Comparison, condition: Condition) -> tuple[str, float] | None:
+    baselines = average_baselines(compared, condition)
+    pick = max if compared.better == "high" else min
     return pick(baselines.items(), key=lambda pair: pair[1], default=None)
 
 
-def _explain_baseline(asked: Comparison, condition: Condition, room: ClaimRoom) -> str:
+def _explain_baseline(compared: Comparison, condition: Condition, room: ClaimRoom) -> str:
     """Return which baseline is not beaten where a claim is judged; empty if all are."""
-    for where in dict.fromkeys((asked.trained, condition)):
-        at = "" if where == asked.trained else f" at {where.name}"
-        if name := find_winning_baseline(asked, where):
+    for where in dict.fromkeys((compared.trained, condition)):
+        at = "" if where == compared.trained else f" at {where.name}"
+        if name := find_winning_baseline(compared, where):
             return f"no model beats the baseline{at}: {name}"
     for at, baseline, levels in (
         ("", room.trained_baseline, room.trained),
@@ -468,7 +471,7 @@ def _explain_baseline(asked: Comparison, condition: Condition, room: ClaimRoom) 
         if baseline is None or not levels:
             continue
         name, value = baseline
-        sign = 1 if asked.better == "high" else -1
+        sign = 1 if compared.better == "high" else -1
         # a tie counts for the baseline: a model must be better than guessing
         if all(sign * level <= sign * value for level in levels.values()):
             return f"neither variant beats the baseline{at}: {name}"

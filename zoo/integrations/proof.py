@@ -27,7 +27,7 @@ PARTS = (7, 8, 1)  # sizes of the first parts of a text that a cache receives
 
 
 @dataclass(frozen=True)
-class Law:
+class EqualityLaw:
     """A way to run a model.
 
     Attributes:
@@ -44,7 +44,7 @@ class Law:
 
 
 @dataclass
-class Record:
+class AttentionRecord:
     """The outputs [B, N, H V] of the attention in one law.
 
     Attributes:
@@ -58,7 +58,7 @@ class Record:
     results: list[Any] = field(default_factory=list)
 
 
-def list_laws(model: nn.Module, inputs: Mapping[str, Any], is_causal: bool) -> list[Law]:
+def list_laws(model: nn.Module, inputs: Mapping[str, Any], is_causal: bool) -> list[EqualityLaw]:
     """List the laws of a model that reads text, or the only one of a model that reads images.
 
     Args:
@@ -66,7 +66,7 @@ def list_laws(model: nn.Module, inputs: Mapping[str, Any], is_causal: bool) -> l
         inputs: Its arguments for one pass.
         is_causal: Whether it has a causal mask.
     """
-    laws = [Law("one pass", lambda model: model(**inputs))]
+    laws = [EqualityLaw("one pass", lambda model: model(**inputs))]
     if "input_ids" not in inputs:
         return laws
     ids = inputs["input_ids"]
@@ -85,16 +85,18 @@ def list_laws(model: nn.Module, inputs: Mapping[str, Any], is_causal: bool) -> l
             given["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
         return model(input_ids=padded, **given)
 
-    laws.append(Law("padding on the right", lambda m: pad(m, is_left=False), 0, count))
+    laws.append(EqualityLaw("padding on the right", lambda m: pad(m, is_left=False), 0, count))
     if not is_causal:
         return laws
-    laws.append(Law("padding on the left", lambda m: pad(m, is_left=True), PADDING))
+    laws.append(EqualityLaw("padding on the left", lambda m: pad(m, is_left=True), PADDING))
     if accepts(model, "position_ids"):
         half = count // 2
         places = torch.cat([torch.arange(half), torch.arange(count - half)]).to(ids.device)[None]
-        laws.append(Law("packed texts", lambda m: m(input_ids=ids, position_ids=places, **plain)))
+        laws.append(
+            EqualityLaw("packed texts", lambda m: m(input_ids=ids, position_ids=places, **plain))
+        )
     if plain:
-        laws.append(Law("a cache in parts", lambda model: _decode(model, ids)))
+        laws.append(EqualityLaw("a cache in parts", lambda model: _decode(model, ids)))
     return laws
 
 
@@ -111,7 +113,7 @@ def _decode(model: nn.Module, ids: Tensor) -> None:
 
 
 class Prover:
-    """Record a model's attention in each law, and compare it.
+    """AttentionRecord a model's attention in each law, and compare it.
 
     Args:
         model: The model.
@@ -123,14 +125,14 @@ class Prover:
         self.numbers = {module: number for number, module in enumerate(attentions)}
         self.gains: dict[nn.Module, float] = {}
 
-    def record(self, law: Law, replay: Sequence[Any] = ()) -> Record:
+    def record(self, law: EqualityLaw, replay: Sequence[Any] = ()) -> AttentionRecord:
         """Run a law.
 
         Args:
             law: The law.
             replay: What the interface hands on instead of what it computed.
         """
-        record = Record()
+        record = AttentionRecord()
 
         def handle(call: InterfaceCall) -> Any:
             if call.module not in self.attentions:
@@ -146,7 +148,9 @@ class Prover:
             law.run(self.model)
         return record
 
-    def find_difference(self, own: Record, found: Record) -> tuple[int, float] | None:
+    def find_difference(
+        self, own: AttentionRecord, found: AttentionRecord
+    ) -> tuple[int, float] | None:
         """Return the first layer whose outputs differ by more than rounding, and by how much."""
         if len(own.outputs) != len(found.outputs):
             return self.numbers[own.modules[0]], float("nan")

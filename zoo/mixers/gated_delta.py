@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from zoo.attention.encoding import Dims
 from zoo.attention.layer import Projection
-from zoo.attention.mixer import Mixer, TokenStream
+from zoo.attention.mixer import Mixer, MixerStream
 from zoo.attention.tokens import disable_autocast, silu, upcast
 from zoo.errors import OptionError
 from zoo.mixers.common.convolution import CausalConvolution
@@ -127,7 +127,7 @@ class GatedDelta(Mixer):
         return self.out
 
     def mix(
-        self, stream: TokenStream, past: Mapping[str, Tensor]
+        self, stream: MixerStream, past: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         x, kept = stream.x, {}
         channels = torch.cat([self.query(x), self.key(x), self.value(x)], dim=-1)
@@ -145,7 +145,7 @@ class GatedDelta(Mixer):
             out = (out if gate is None else out * gate).flatten(2)
         return self.out(out.to(x.dtype)), kept
 
-    def describe(self, stream: TokenStream, channels: Tensor) -> DeltaInputs:
+    def describe(self, stream: MixerStream, channels: Tensor) -> DeltaInputs:
         """Return the inputs of the delta rule for queries, keys and values [B, N, E]."""
         x, width = stream.x, self.heads * self.key_dim
         beta, decay = self.beta(x), self._project_decay(x)

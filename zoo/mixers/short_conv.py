@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from zoo.attention.encoding import Dims
 from zoo.attention.layer import Projection
-from zoo.attention.mixer import Mixer, TokenStream
+from zoo.attention.mixer import Mixer, MixerStream
 from zoo.mixers.common.convolution import CausalConvolution
 from zoo.options import Between
 from zoo.registry import register
@@ -37,7 +37,7 @@ class ShortConv(Mixer):
         return self.out_proj
 
     def mix(
-        self, stream: TokenStream, past: Mapping[str, Tensor]
+        self, stream: MixerStream, past: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         b, c, x = self.in_proj(stream.x).chunk(3, dim=-1)  # [B, N, D]
         out, inputs = self.conv(b * x, stream, past.get("inputs"))

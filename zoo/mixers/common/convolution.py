@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from zoo.attention.mixer import TokenStream
+from zoo.attention.mixer import MixerStream
 from zoo.attention.tokens import concat, take_tokens
 
 
@@ -24,7 +24,7 @@ class CausalConvolution(nn.Module):
         bound = width**-0.5
         self.weight = nn.Parameter(torch.empty(channels, 1, width).uniform_(-bound, bound))
 
-    def forward(self, x: Tensor, stream: TokenStream, past: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, stream: MixerStream, past: Tensor | None) -> tuple[Tensor, Tensor]:
         """Convolve the channels of a stream.
 
         Args:

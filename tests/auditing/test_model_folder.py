@@ -5,7 +5,7 @@ import json
 import planted
 import pytest
 
-from zoo.auditing import folders
+from zoo.auditing import model_folder
 from zoo.cli import main
 
 
@@ -31,7 +31,7 @@ def test_a_configuration_alone_is_built_small(folder, capsys):
 
 def test_a_broken_law_ends_with_1(folder, capsys, monkeypatch):
     broken = planted.FAULTS["table_ends"][0]()
-    monkeypatch.setattr(folders, "load_folder", lambda folder, options: broken)
+    monkeypatch.setattr(model_folder, "load_folder", lambda folder, options: broken)
     assert main(["audit", str(folder), "laws=[rotary]"]) == 1
     captured = capsys.readouterr()
     assert "BROKEN" in captured.out
@@ -60,7 +60,7 @@ def test_small_models_have_each_kind_of_layer_twice():
     from transformers import AutoConfig
 
     config = AutoConfig.for_model("gemma3_text", num_hidden_layers=24)
-    small = folders.shrink(config)
+    small = model_folder.shrink(config)
     kinds = small.layer_types
     assert len(kinds) == small.num_hidden_layers < 24
     assert all(kinds.count(kind) >= 2 for kind in set(config.layer_types))

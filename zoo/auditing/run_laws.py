@@ -12,6 +12,7 @@ from types import MappingProxyType
 import torch
 from torch import nn
 
+from zoo.auditing.audit_report import EXPLANATIONS, AuditReport, LawResult, Status
 from zoo.auditing.causes import (
     do_rows_touch,
     find_explanation,
@@ -22,7 +23,7 @@ from zoo.auditing.causes import (
 from zoo.auditing.comparisons import (
     LENGTH,
     MASK,
-    Comparison,
+    ModelComparison,
     compare_batch,
     compare_cache,
     compare_future,
@@ -43,7 +44,6 @@ from zoo.auditing.model_laws import (
     measure_half_precision,
 )
 from zoo.auditing.places import find_place
-from zoo.auditing.result import EXPLANATIONS, AuditReport, LawResult, Status
 from zoo.auditing.rotations import check_rotations
 from zoo.auditing.subject import (
     AuditSubject,
@@ -65,7 +65,7 @@ ANGLES = 16 * 2.0**-24  # error by rounded angles in float32, for each position
 
 
 @dataclass
-class Finding:
+class LawFinding:
     """What asking a law gave.
 
     Attributes:
@@ -81,12 +81,12 @@ class Finding:
 
     error: float
     bound: float
-    comparison: Comparison | None = None
+    comparison: ModelComparison | None = None
     since: int | None = None
     module: str | None = None
     cause: str | None = None
     explanation: str | None = None
-    broken: list[Comparison] = field(default_factory=list)
+    broken: list[ModelComparison] = field(default_factory=list)
 
     @property
     def is_broken(self) -> bool:
@@ -107,7 +107,7 @@ class Auditor:
     """
 
     subject: AuditSubject
-    findings: dict[str, Finding] = field(default_factory=dict)
+    findings: dict[str, LawFinding] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -163,15 +163,17 @@ class Auditor:
         return max(SAFETY * self.rounding, LOWEST)
 
     def compare(
-        self, comparisons: Iterator[Comparison], bound: Callable[[Comparison], float] | None = None
-    ) -> Finding:
+        self,
+        comparisons: Iterator[ModelComparison],
+        bound: Callable[[ModelComparison], float] | None = None,
+    ) -> LawFinding:
         """Return the comparison with the largest error relative to its bound.
 
         Raises:
             NotAskedError: Nothing can be compared.
         """
-        worst, refusals = Finding(0.0, self.bound), []
-        broken: list[Comparison] = []
+        worst, refusals = LawFinding(0.0, self.bound), []
+        broken: list[ModelComparison] = []
         count = 0
         for comparison in comparisons:
             limit = self.bound if bound is None else bound(comparison)
@@ -188,7 +190,7 @@ class Auditor:
             if error > limit:
                 broken.append(comparison)
             if error / limit >= worst.error / worst.bound:
-                worst = Finding(error, limit, comparison, comparison.since)
+                worst = LawFinding(error, limit, comparison, comparison.since)
             if error > limit and comparison.since is not None:
                 break
         if not count:
@@ -197,7 +199,7 @@ class Auditor:
         worst.broken = broken
         return worst
 
-    def is_rounding(self, comparison: Comparison) -> bool:
+    def is_rounding(self, comparison: ModelComparison) -> bool:
         """Return whether an error vanishes in float64."""
         if self.double is None or comparison.since is not None:
             return False
@@ -206,10 +208,10 @@ class Auditor:
         except Exception:  # whatever a model refuses in float64
             return False
 
-    def measure(self, subject: AuditSubject, comparison: Comparison) -> float:
+    def measure(self, subject: AuditSubject, comparison: ModelComparison) -> float:
         """Return the error of a comparison."""
         reference = comparison.select_reference(comparison.reference(subject))
-        return measure_error(comparison.select(comparison.asked(subject)), reference)
+        return measure_error(comparison.select(comparison.tested(subject)), reference)
 
 
 def describe_refusal(error: Exception) -> str:
@@ -218,32 +220,32 @@ def describe_refusal(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0][:100]}" if lines else type(error).__name__
 
 
-def ask_future(auditor: Auditor) -> Finding:
+def ask_future(auditor: Auditor) -> LawFinding:
     """Ask `future`."""
     return auditor.compare(compare_future(auditor.subject))
 
 
-def ask_batch(auditor: Auditor) -> Finding:
+def ask_batch(auditor: Auditor) -> LawFinding:
     """Ask `batch`."""
     return auditor.compare(compare_batch(auditor.subject))
 
 
-def ask_cache(auditor: Auditor) -> Finding:
+def ask_cache(auditor: Auditor) -> LawFinding:
     """Ask `cache`."""
     return auditor.compare(compare_cache(auditor.subject))
 
 
-def ask_left_padding(auditor: Auditor) -> Finding:
+def ask_left_padding(auditor: Auditor) -> LawFinding:
     """Ask `left_padding`."""
     return auditor.compare(compare_padding(auditor.subject, left=True))
 
 
-def ask_right_padding(auditor: Auditor) -> Finding:
+def ask_right_padding(auditor: Auditor) -> LawFinding:
     """Ask `right_padding`."""
     return auditor.compare(compare_padding(auditor.subject, left=False))
 
 
-def ask_packing(auditor: Auditor) -> Finding:
+def ask_packing(auditor: Auditor) -> LawFinding:
     """Ask `packing`; a way that the installed class does not offer is noted only."""
     findings = {}
     refusals = []
@@ -267,17 +269,17 @@ def ask_packing(auditor: Auditor) -> Finding:
         error = check_packed_gradients(auditor.subject, next(iter(findings)))
         if error > EXACT:
             cause = "in training mode, gradients flow from one packed text to another one"
-            return Finding(error, EXACT, cause=cause, explanation="gradients_mix")
+            return LawFinding(error, EXACT, cause=cause, explanation="gradients_mix")
     return worst
 
 
-def ask_shift(auditor: Auditor) -> Finding:
+def ask_shift(auditor: Auditor) -> LawFinding:
     """Ask `shift`, and find the first position at which it breaks."""
     subject = auditor.subject
     subject.require("positions")
     ids = subject.draw_ids(1, LENGTH)
 
-    def find_bound(comparison: Comparison) -> float:
+    def find_bound(comparison: ModelComparison) -> float:
         return auditor.bound + ANGLES * ((comparison.since or 0) + LENGTH)
 
     # Tables and scales by position are no fault.
@@ -304,7 +306,7 @@ def ask_shift(auditor: Auditor) -> Finding:
     return finding
 
 
-def ask_order(auditor: Auditor) -> Finding:
+def ask_order(auditor: Auditor) -> LawFinding:
     """Ask `order`: the last logits must change when two earlier tokens are exchanged."""
     subject = auditor.subject
     ids = subject.draw_ids(1, LENGTH)
@@ -314,15 +316,15 @@ def ask_order(auditor: Auditor) -> Finding:
     difference = measure_error(subject.logits(exchanged)[:, -1:], subject.logits(ids)[:, -1:])
     # A law about a difference that must be seen: the error is 1 if it is not.
     error = 1.0 if difference <= auditor.rounding else 0.0
-    return Finding(error, 0.5, cause="exchanging two tokens changes nothing" if error else None)
+    return LawFinding(error, 0.5, cause="exchanging two tokens changes nothing" if error else None)
 
 
-def ask_rotary(auditor: Auditor) -> Finding:
+def ask_rotary(auditor: Auditor) -> LawFinding:
     """Ask `rotary`."""
     error, bound, fault = check_rotations(auditor.subject, auditor.twin, auditor.notes)
     if fault is None:
-        return Finding(error, bound)
-    return Finding(
+        return LawFinding(error, bound)
+    return LawFinding(
         error,
         bound,
         since=fault.since,
@@ -332,44 +334,44 @@ def ask_rotary(auditor: Auditor) -> Finding:
     )
 
 
-def ask_backends(auditor: Auditor) -> Finding:
+def ask_backends(auditor: Auditor) -> LawFinding:
     """Ask `backends`."""
     return auditor.compare(compare_backends(auditor.subject))
 
 
-def ask_window(auditor: Auditor) -> Finding:
+def ask_window(auditor: Auditor) -> LawFinding:
     """Ask `window`."""
     # Gradients are exact zeros in any precision, but vanish in none of float64.
     subject = auditor.double or auditor.subject
     fault = check_windows(subject)
     if fault is None:
-        return Finding(0.0, 0.5)
+        return LawFinding(0.0, 0.5)
     path, since, cause, explanation = fault
-    return Finding(1.0, 0.5, None, since, path, cause, explanation)
+    return LawFinding(1.0, 0.5, None, since, path, cause, explanation)
 
 
-def ask_checkpointing(auditor: Auditor) -> Finding:
+def ask_checkpointing(auditor: Auditor) -> LawFinding:
     """Ask `checkpointing`."""
     bound = 10 * auditor.bound
     error, name = check_checkpointing(auditor.subject, bound)
     if error <= bound:
-        return Finding(error, bound)
+        return LawFinding(error, bound)
     module = None if name is None else name.rpartition(".")[0]
     cause = f"the gradient of {name} is another one with gradient checkpointing"
-    return Finding(error, bound, module=module, cause=cause, explanation="checkpointing")
+    return LawFinding(error, bound, module=module, cause=cause, explanation="checkpointing")
 
 
-def ask_save(auditor: Auditor) -> Finding:
+def ask_save(auditor: Auditor) -> LawFinding:
     """Ask `save`."""
     subject = auditor.subject
     if subject.model is None:
         raise NotAskedError("functions cannot be saved")
     ids = subject.draw_ids(1, 2 * LENGTH)
     error = measure_error(compute_saved(subject, ids), subject.logits(ids))
-    return Finding(error, auditor.bound, cause="the loaded model computes other logits")
+    return LawFinding(error, auditor.bound, cause="the loaded model computes other logits")
 
 
-def ask_reference(auditor: Auditor) -> Finding:
+def ask_reference(auditor: Auditor) -> LawFinding:
     """Ask `reference`."""
     if auditor.twin is None:
         raise NotAskedError("no installed class has this name and these weights")
@@ -379,7 +381,7 @@ def ask_reference(auditor: Auditor) -> Finding:
     return finding
 
 
-def ask_precision(auditor: Auditor) -> Finding:
+def ask_precision(auditor: Auditor) -> LawFinding:
     """Ask `precision`."""
     if "shift" in auditor.findings and auditor.findings["shift"].is_broken:
         raise NotAskedError("positions are not relative, see shift")
@@ -387,13 +389,13 @@ def ask_precision(auditor: Auditor) -> Finding:
     bound = max(4 * near, 0.02)
     since = position if far > bound else None
     cause = f"bfloat16 rounds {far / max(near, 1e-9):.0f} times more there than near position 0"
-    return Finding(far, bound, since=since, cause=cause)
+    return LawFinding(far, bound, since=since, cause=cause)
 
 
-def ask_long(auditor: Auditor) -> Finding:
+def ask_long(auditor: Auditor) -> LawFinding:
     """Ask `long`."""
     error, start = check_long(auditor.subject)
-    return Finding(error, 0.5, since=start, cause="logits are not finite")
+    return LawFinding(error, 0.5, since=start, cause="logits are not finite")
 
 
 @dataclass(frozen=True)
@@ -406,7 +408,7 @@ class AuditLaw:
     """
 
     statement: str
-    ask: Callable[[Auditor], Finding]
+    ask: Callable[[Auditor], LawFinding]
 
 
 LAWS: Mapping[str, AuditLaw] = MappingProxyType(
@@ -494,7 +496,7 @@ def ask_law(auditor: Auditor, name: str, law: AuditLaw) -> LawResult:
     return replace(result, status=status, error=finding.error, bound=finding.bound)
 
 
-def describe(result: LawResult, finding: Finding | None) -> LawResult:
+def describe(result: LawResult, finding: LawFinding | None) -> LawResult:
     """Return a result with place and cause, if the law is broken."""
     if finding is None or not finding.is_broken:
         return result
@@ -512,7 +514,7 @@ def describe(result: LawResult, finding: Finding | None) -> LawResult:
     )
 
 
-def explain(auditor: Auditor, law: str, finding: Finding) -> None:
+def explain(auditor: Auditor, law: str, finding: LawFinding) -> None:
     """Find the place and the cause of a broken law."""
     subject, comparison = auditor.subject, finding.comparison
     if finding.explanation is not None or comparison is None:
@@ -541,7 +543,7 @@ def explain(auditor: Auditor, law: str, finding: Finding) -> None:
 
 
 def _find_cause(
-    auditor: Auditor, law: str, finding: Finding, comparison: Comparison
+    auditor: Auditor, law: str, finding: LawFinding, comparison: ModelComparison
 ) -> tuple[str, str] | None:
     """Return the explanation of a broken law and its sentence, if one gives the numbers."""
     subject, bound = auditor.subject, auditor.bound
