@@ -1,4 +1,4 @@
-"""What a layer without keys remembers between calls: sums of linear attention, states of mixers."""
+"""The state of a layer without keys between calls: sums of linear attention, states of mixers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an audit found: a result for each law, and the report."""
+"""The result of an audit: a result for each law, and the report."""
 
 from __future__ import annotations
 

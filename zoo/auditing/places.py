@@ -1,4 +1,4 @@
-"""Where two passes begin to differ: the first module whose outputs differ for equal inputs."""
+"""The place where two passes begin to differ: the first module whose outputs differ for equal inputs."""
 
 from __future__ import annotations
 

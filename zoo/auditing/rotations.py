@@ -1,4 +1,4 @@
-"""What each rotary module of a model computes, against what its configuration says."""
+"""The tables that each rotary module of a model computes, against what its configuration says."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def record_calls(subject: AuditSubject) -> list[RotaryCall]:
 
 @dataclass(frozen=True)
 class ConfiguredRotation:
-    """What a configuration says about a rotation.
+    """The rotation that a configuration describes.
 
     Attributes:
         entries: The rotary entries.

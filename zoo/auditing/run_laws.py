@@ -66,7 +66,7 @@ ANGLES = 16 * 2.0**-24  # error by rounded angles in float32, for each position
 
 @dataclass
 class LawFinding:
-    """What asking a law gave.
+    """The outcome of one law.
 
     Attributes:
         error: The largest error.

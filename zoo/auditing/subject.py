@@ -1,4 +1,4 @@
-"""What an audit asks: a model of transformers, or functions of token ids and positions."""
+"""The subject of an audit: a model of transformers, or functions of token ids and positions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Logits(Protocol):
 
 @dataclass(frozen=True)
 class AuditSubject:
-    """What an audit asks.
+    """The subject of an audit.
 
     A function lacks a keyword that it cannot follow, and laws that need it are not asked.
 

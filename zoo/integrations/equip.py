@@ -73,12 +73,12 @@ class Adapter(Protocol):
 
     @property
     def keeps_rotation(self) -> bool:
-        """Whether the model has a rotation that no encoding equals, and that may stay in it."""
+        """True if the model has a rotation that no encoding equals, and that may stay in it."""
         ...
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What an encoding cannot change in the model, for a report."""
+        """Limits of the equipment in this model, for a report."""
         ...
 
     def find_sizes(self, length: int | tuple[int, ...] | None) -> Sequence[Dims]:

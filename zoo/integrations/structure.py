@@ -127,7 +127,7 @@ class Structure:
 
 @dataclass
 class Trace:
-    """What happens in one pass of a model."""
+    """The attention calls of one pass of a model."""
 
     calls: list[InterfaceCall] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
@@ -660,7 +660,7 @@ def find_structure(model: PreTrainedModel) -> Structure:
 
 
 class Observer:
-    """What the modules of a model receive and return in one pass.
+    """An observer of what modules receive and return in one pass.
 
     Attributes:
         rotaries: The rotary modules.

@@ -165,12 +165,12 @@ class TransformersAdapter:
 
     @property
     def keeps_rotation(self) -> bool:
-        """Whether the model has a rotation that no encoding equals, and that may stay in it."""
+        """True if the model has a rotation that no encoding equals, and that may stay in it."""
         return self.structure.keeps_rotation
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What an encoding cannot change in the model, for a report."""
+        """Limits of the equipment in this model, for a report."""
         if not self.structure.mixers:
             return ()
         kinds = Counter(self.structure.mixers.values())

@@ -1,1 +1,1 @@
-"""What several mixers share."""
+"""Parts that several mixers share."""
