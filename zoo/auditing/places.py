@@ -1,4 +1,4 @@
-"""The place where two passes begin to differ: the first module whose outputs differ for equal inputs."""
+"""Find where two passes begin to differ: the first module whose outputs differ for equal inputs."""
 
 from __future__ import annotations
 
